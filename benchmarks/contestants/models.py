@@ -1,0 +1,55 @@
+"""The models of the benchmark, for PyTorch and for tracing."""
+
+import torch
+
+
+def configuration(name, dropout):
+    """A transformers configuration and its batch and sequence sizes."""
+    import transformers
+
+    if name == "gpt2-124m":
+        return (
+            transformers.GPT2Config(
+                resid_pdrop=dropout,
+                embd_pdrop=dropout,
+                attn_pdrop=dropout,
+                use_cache=False,
+                attn_implementation="sdpa",
+            ),
+            4,
+            512,
+        )
+    if name == "llama-768":
+        return (
+            transformers.LlamaConfig(
+                vocab_size=32000,
+                hidden_size=768,
+                intermediate_size=2048,
+                num_hidden_layers=12,
+                num_attention_heads=12,
+                num_key_value_heads=4,
+                max_position_embeddings=2048,
+                tie_word_embeddings=False,
+                attention_dropout=dropout,
+                use_cache=False,
+                attn_implementation="sdpa",
+            ),
+            4,
+            512,
+        )
+    raise SystemExit(f"unknown model '{name}'")
+
+
+def build(name, dropout):
+    """The module with random weights (seed 0) and one batch of token ids."""
+    import transformers
+
+    config, batch, sequence = configuration(name, dropout)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.train()
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(
+        config.vocab_size, (batch, sequence), generator=generator
+    )
+    return model, ids

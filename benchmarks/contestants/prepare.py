@@ -1,0 +1,37 @@
+"""Writes one case for Cleave: the traced model, its weights and a batch."""
+
+import argparse
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+import numpy as np
+from safetensors.torch import save_file
+
+import models
+from cleave.trace import trace
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--out", required=True, help="path without extension")
+    options = parser.parse_args()
+    model, ids = models.build(options.model, options.dropout)
+    traced = trace(model, (ids, ids))
+    with open(options.out + ".mlir", "w") as file:
+        file.write(traced.mlir)
+    np.save(options.out + ".npy", ids.numpy())
+    save_file(
+        {
+            entry.name: entry.tensor.detach().contiguous()
+            for entry in (*traced.parameters, *traced.buffers)
+        },
+        options.out + ".safetensors",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""How a contestant talks to the benchmark: one line in, one JSON line out.
+
+`step` runs one training step and answers {"ms", "loss"}; `profile` answers the
+milliseconds of one step by kind of work; `quit` answers {"vm_hwm_mib"} and ends.
+"""
+
+import json
+import sys
+import time
+
+
+def peak_mib():
+    """Peak resident memory of this process (VmHWM), in MiB."""
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    raise RuntimeError("no VmHWM in /proc/self/status")
+
+
+def serve(step, profile, facts):
+    """Answers commands until `quit`; `step()` returns the loss."""
+
+    def answer(value):
+        sys.stdout.write(json.dumps(value) + "\n")
+        sys.stdout.flush()
+
+    answer({"ready": True, **facts})
+    for line in sys.stdin:
+        command = line.strip()
+        if command == "step":
+            start = time.perf_counter()
+            loss = step()
+            answer({"ms": (time.perf_counter() - start) * 1e3, "loss": loss})
+        elif command == "profile":
+            answer(profile())
+        elif command == "quit":
+            answer({"vm_hwm_mib": peak_mib()})
+            return
+        else:
+            answer({"error": f"unknown command '{command}'"})

@@ -1,0 +1,288 @@
+//===- floor.cpp - The time that contractions alone take ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// The physical floor of a training step: the contractions of an artifact, each
+/// at the fastest of {sgemm, matmul, matmul with packed weights} x all
+/// orientations of its operands, and the contractions of attention over the
+/// blocks it visits. Nothing else is counted. As a contestant it answers `step`
+/// with the sum of the medians so far, having measured every shape once more.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Artifact.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <dnnl.hpp>
+#include <iostream>
+#include <map>
+#include <memory>
+
+using namespace cleave::runtime;
+
+extern "C" void GOMP_parallel(void (*fn)(void *), void *data, unsigned threads,
+                              unsigned flags);
+extern "C" int omp_get_thread_num();
+extern "C" int omp_get_num_threads();
+extern "C" void omp_set_num_threads(int);
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// A buffer of pseudo-random values that all shapes share.
+struct Pool {
+  std::vector<float> data;
+  float *get(size_t elements) {
+    if (data.size() < elements) {
+      size_t old = data.size();
+      data.resize(elements);
+      for (size_t i = old; i < data.size(); ++i)
+        data[i] = float(int(i * 2654435761u >> 20) % 200 - 100) * 1e-2f;
+    }
+    return data.data();
+  }
+};
+
+/// One way to compute a contraction; running it returns milliseconds.
+struct Way {
+  std::function<double()> run;
+  std::vector<double> times;
+  double median() {
+    std::vector<double> sorted = times;
+    std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2,
+                     sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+struct Shape {
+  int64_t m, n, k, batch;
+  bool accumulate;
+  auto operator<=>(const Shape &) const = default;
+};
+
+struct Bench {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  Pool pool;
+  std::map<Shape, std::pair<int, std::vector<Way>>> contractions;
+  std::vector<std::pair<int, std::vector<Way>>> attention;
+  std::vector<AttentionCommand> seen;
+  std::vector<bool> seenBackward;
+
+  /// Places for A, B and C, one behind the other.
+  std::array<float *, 3> operands(const Shape &s) {
+    float *all = pool.get(s.m * s.k + s.k * s.n + s.m * s.n);
+    return {all, all + s.m * s.k, all + s.m * s.k + s.k * s.n};
+  }
+
+  void addSgemm(const Shape &s, bool ta, bool tb, std::vector<Way> &ways) {
+    ways.push_back({[=, this] {
+      auto [a, b, c] = operands(s);
+      double start = now();
+      dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a,
+                 ta ? s.m : s.k, b, tb ? s.k : s.n, s.accumulate ? 1.0f : 0.0f,
+                 c, s.n);
+      return now() - start;
+    }});
+  }
+
+  void addMatmul(const Shape &s, bool ta, bool tb, bool packed,
+                 std::vector<Way> &ways) {
+    using namespace dnnl;
+    using dims = memory::dims;
+    auto type = memory::data_type::f32;
+    memory::desc a({s.m, s.k}, type, ta ? dims{1, s.m} : dims{s.k, 1});
+    memory::desc b({s.k, s.n}, type, tb ? dims{1, s.k} : dims{s.n, 1});
+    memory::desc bAny({s.k, s.n}, type, memory::format_tag::any);
+    memory::desc c({s.m, s.n}, type, dims{s.n, 1});
+    primitive_attr attr;
+    if (s.accumulate) {
+      post_ops ops;
+      ops.append_sum(1.0f);
+      attr.set_post_ops(ops);
+    }
+    auto pd = std::make_shared<matmul::primitive_desc>(
+        matmul::desc(a, packed ? bAny : b, c), attr, engine);
+    auto primitive = std::make_shared<matmul>(*pd);
+    auto packedB = packed ? std::make_shared<memory>(pd->weights_desc(), engine)
+                          : nullptr;
+    ways.push_back({[=, this]() mutable {
+      auto [pa, pb, pc] = operands(s);
+      memory am(a, engine, pa), bm(b, engine, pb), cm(c, engine, pc);
+      double start = now();
+      if (packed)
+        reorder(bm, *packedB).execute(stream, bm, *packedB);
+      primitive->execute(stream, {{DNNL_ARG_SRC, am},
+                                  {DNNL_ARG_WEIGHTS, packed ? *packedB : bm},
+                                  {DNNL_ARG_DST, cm}});
+      stream.wait();
+      return now() - start;
+    }});
+  }
+
+  /// Contractions of attention over the visited blocks of `rows` queries.
+  double runAttention(const AttentionCommand &c, bool backward, int64_t rows) {
+    struct Work {
+      const AttentionCommand &c;
+      bool backward;
+      int64_t rows;
+      float *data;
+      size_t perThread;
+    };
+    int64_t largest = std::max(c.headSize, c.valueSize);
+    size_t perThread =
+        size_t(rows) * c.keys * 2 + size_t(c.keys + rows) * largest * 4;
+    Work work{c, backward, rows, pool.get(perThread * 64), perThread};
+    double start = now();
+    GOMP_parallel(
+        [](void *p) {
+          Work &w = *static_cast<Work *>(p);
+          const AttentionCommand &c = w.c;
+          int threads = omp_get_num_threads(), self = omp_get_thread_num();
+          float *s = w.data + self * w.perThread, *p2 = s + w.rows * c.keys,
+                *q = p2 + w.rows * c.keys;
+          int64_t largest = std::max(c.headSize, c.valueSize);
+          float *k = q + w.rows * largest, *v = k + c.keys * largest,
+                *o = v + c.keys * largest;
+          for (int64_t h = self; h < c.batch * c.heads; h += threads)
+            for (int64_t first = 0; first < c.queries; first += w.rows) {
+              int64_t n = std::min(w.rows, c.queries - first);
+              int64_t visible =
+                  c.causal
+                      ? std::clamp<int64_t>(first + n + c.keys - c.queries, 0,
+                                            c.keys)
+                      : c.keys;
+              if (!visible)
+                continue;
+              int64_t d = c.headSize, e = c.valueSize;
+              dnnl_sgemm('N', 'T', n, visible, d, 1, q, d, k, d, 0, s, visible);
+              if (!w.backward) {
+                dnnl_sgemm('N', 'N', n, e, visible, 1, s, visible, v, e, 0, o,
+                           e);
+                continue;
+              }
+              dnnl_sgemm('N', 'T', n, visible, e, 1, q, e, v, e, 0, p2,
+                         visible);
+              dnnl_sgemm('T', 'N', visible, e, n, 1, s, visible, q, e, 1, v, e);
+              dnnl_sgemm('N', 'N', n, d, visible, 1, p2, visible, k, d, 0, o,
+                         d);
+              dnnl_sgemm('T', 'N', visible, d, n, 1, p2, visible, q, d, 1, k,
+                         d);
+            }
+        },
+        &work, 0, 0);
+    return now() - start;
+  }
+
+  void addAttention(const AttentionCommand &c, bool backward) {
+    for (size_t i = 0; i < seen.size(); ++i)
+      if (seenBackward[i] == backward && seen[i].batch == c.batch &&
+          seen[i].heads == c.heads && seen[i].queries == c.queries &&
+          seen[i].keys == c.keys && seen[i].headSize == c.headSize &&
+          seen[i].causal == c.causal) {
+        ++attention[i].first;
+        return;
+      }
+    seen.push_back(c);
+    seenBackward.push_back(backward);
+    std::vector<Way> ways;
+    for (int64_t rows : {64, 128, 256})
+      ways.push_back({[=, this] { return runAttention(c, backward, rows); }});
+    attention.push_back({1, std::move(ways)});
+  }
+
+  /// Collects the work of one entry.
+  void collect(const Program &program, const std::string &entry) {
+    for (const Action &action : program.entries.at(entry).actions)
+      for (const Command &command : program.parts[action.part].commands) {
+        if (command.kind == CommandKind::AttentionForward ||
+            command.kind == CommandKind::AttentionBackward)
+          addAttention(command.attention,
+                       command.kind == CommandKind::AttentionBackward);
+        if (command.kind != CommandKind::Contract)
+          continue;
+        const ContractCommand &c = command.contract;
+        Shape shape{c.m, c.n, c.k, c.batch, c.beta != 0};
+        auto &[count, ways] = contractions[shape];
+        if (count++)
+          continue;
+        for (bool ta : {false, true})
+          for (bool tb : {false, true}) {
+            addSgemm(shape, ta, tb, ways);
+            addMatmul(shape, ta, tb, false, ways);
+            addMatmul(shape, ta, tb, true, ways);
+          }
+      }
+  }
+
+  /// Measures every way once more.
+  void measure() {
+    for (auto &[shape, entry] : contractions)
+      for (Way &way : entry.second)
+        way.times.push_back(way.run() * shape.batch);
+    for (auto &[count, ways] : attention)
+      for (Way &way : ways)
+        way.times.push_back(way.run());
+  }
+
+  static double fastest(std::vector<Way> &ways) {
+    double best = HUGE_VAL;
+    for (Way &way : ways)
+      best = std::min(best, way.median());
+    return best;
+  }
+
+  llvm::json::Object answer() {
+    double gemm = 0, attend = 0;
+    for (auto &[shape, entry] : contractions)
+      gemm += entry.first * fastest(entry.second);
+    for (auto &[count, ways] : attention)
+      attend += count * fastest(ways);
+    return llvm::json::Object{{"ms", gemm + attend},
+                              {"contractions", gemm},
+                              {"attention", attend}};
+  }
+};
+
+} // namespace
+
+int main(int argc, char **argv) {
+  if (argc != 3) {
+    llvm::errs() << "usage: cleave-floor model.so threads\n";
+    return 2;
+  }
+  auto artifact = Artifact::open(argv[1]);
+  if (!artifact) {
+    llvm::errs() << "error: " << llvm::toString(artifact.takeError()) << "\n";
+    return 1;
+  }
+  omp_set_num_threads(std::atoi(argv[2]));
+  Bench bench;
+  bench.collect(artifact->getProgram(), "train");
+  llvm::outs() << "{\"ready\": true}\n";
+  llvm::outs().flush();
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    if (line == "quit")
+      break;
+    if (line == "step")
+      bench.measure();
+    llvm::outs() << llvm::json::Value(bench.answer()) << "\n";
+    llvm::outs().flush();
+  }
+  return 0;
+}

@@ -1,0 +1,48 @@
+# One way to declare a library, a tool and a table of generated code.
+
+# The umbrella header that every translation unit of the compiler parses; once.
+add_library(CleavePCH OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
+target_precompile_headers(CleavePCH PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
+
+# cleave_add_library(Name SOURCES a.cpp ... [DEPENDS t ...] [LINK l ...] [NO_PCH])
+#
+# A static library of the compiler. `MLIR` and `LLVM` are always the shared
+# libraries: naming a component archive beside them would duplicate TypeIDs.
+function(cleave_add_library name)
+  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;DEPENDS;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  if(ARG_DEPENDS)
+    add_dependencies(${name} ${ARG_DEPENDS})
+  endif()
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} MLIR LLVM)
+  if(NOT ARG_NO_PCH)
+    target_precompile_headers(${name} REUSE_FROM CleavePCH)
+  endif()
+endfunction()
+
+# cleave_add_tool(name SOURCES a.cpp ... LINK l ...)
+function(cleave_add_tool name)
+  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} MLIR LLVM)
+  # A precompiled header serves only code compiled alike: libraries are
+  # -fPIC, so programs are too, not -fPIE.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIC)
+  if(NOT ARG_NO_PCH)
+    target_precompile_headers(${name} REUSE_FROM CleavePCH)
+  endif()
+endfunction()
+
+# cleave_tablegen(target file.td out.inc -gen-... out2.inc -gen-... ...)
+function(cleave_tablegen target td)
+  set(LLVM_TARGET_DEFINITIONS ${td})
+  set(pairs ${ARGN})
+  while(pairs)
+    list(POP_FRONT pairs out)
+    list(POP_FRONT pairs spec)
+    separate_arguments(spec)
+    mlir_tablegen(${out} ${spec})
+  endwhile()
+  add_public_tablegen_target(${target})
+endfunction()

@@ -1,0 +1,225 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_EXEC_IR_COMMANDOPS_TD
+#define CLEAVE_DIALECT_EXEC_IR_COMMANDOPS_TD
+
+include "cleave/Dialect/Exec/IR/ExecDialect.td"
+include "cleave/Dialect/Exec/IR/ExecInterfaces.td"
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+def Exec_ViewOp : Exec_Op<"view", [Pure]> {
+  let summary = "The same memory seen with another shape and layout";
+  let description = [{
+    The result's type says everything: element `i` of the result is the element
+    of the operand's *memory* at `offset + sum(i[d] * strides[d])`, counted in
+    elements from the first element of the buffer that the operand lies in.
+    ```mlir
+    %t = exec.view %x : tensor<4x8xf32>
+        -> tensor<8x4xf32, #exec.layout<[1, 8]>>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = "$input attr-dict `:` type($input) `->` type($output)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+}
+
+def Exec_JoinOp : Exec_Op<"join", [Pure]> {
+  let summary = "Values that lie side by side in one buffer, as one value";
+  let description = [{
+    Each operand lies in the result's buffer as its own layout says; together
+    they are the result, each element once. Memory planning gives them one
+    buffer, so that their commands write straight into it: nothing is copied.
+    ```mlir
+    %qkv = exec.join %q, %k : (tensor<4x8xf32, #exec.layout<[16, 1]>>,
+                               tensor<4x8xf32, #exec.layout<[16, 1], offset = 8>>)
+        -> tensor<4x16xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat =
+      "$inputs attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+class Exec_Command<string mnemonic, list<Trait> traits,
+                   list<string> methods = []>
+    : Exec_Op<mnemonic, !listconcat(traits,
+        [DeclareOpInterfaceMethods<Exec_CommandOpInterface, methods>])>;
+
+/// Memory of its own, which another command may take over: two of them are
+/// never one.
+class Exec_Fresh<string name> : Arg<AnyRankedTensor, name, [MemAlloc]>;
+
+def Exec_CopyOp : Exec_Command<"copy", [],
+    ["getShares", "canWriteResult", "canReadOperand"]> {
+  let summary = "The same elements, in memory of their own or in that of `into`";
+  let description = [{
+    With `into`, the result takes the memory of that operand, whose old content
+    is lost.
+    ```mlir
+    %d = exec.copy %t : tensor<8x4xf32, #exec.layout<[1, 8]>> -> tensor<8x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Optional<AnyRankedTensor>:$into);
+  let results = (outs Exec_Fresh<"the copy">:$output);
+  let assemblyFormat = [{
+    $input (`into` $into^ `:` type($into) `,`)? attr-dict `:` type($input)
+    `->` type($output)
+  }];
+  let hasVerifier = 1;
+}
+
+def Exec_FillOp : Exec_Command<"fill", []> {
+  let summary = "One value, repeated";
+  let description = [{
+    ```mlir
+    %z = exec.fill 0.0 : f32 -> tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins TypedAttrInterface:$value);
+  let results = (outs Exec_Fresh<"the values">:$output);
+  let assemblyFormat = "$value attr-dict `->` type($output)";
+  let hasVerifier = 1;
+}
+
+def Exec_ConstantOp : Exec_Op<"constant", [Pure]> {
+  let summary = "A tensor stored with the program";
+  let description = [{
+    It has a fixed place in the arena and is never written.
+  }];
+  let arguments = (ins ElementsAttr:$value);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = "attr-dict $value `->` type($output)";
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Library calls
+//===----------------------------------------------------------------------===//
+
+def Exec_ContractOp : Exec_Command<"contract", [Pure],
+    ["getShares", "canWriteResult", "canReadOperand", "getFlops"]> {
+  let summary = "A matrix product, or a batch of them";
+  let description = [{
+    `C[m, n] = sum over k of A[m, k] * B[k, n]`, with an equal leading batch
+    dimension or none. The operands' layouts say which of them are transposed:
+    one of the last two strides is 1, and that of the result is its last. With
+    `accumulate`, the product is added to that operand, whose memory the result
+    takes.
+    ```mlir
+    %c = exec.contract %a, %b accumulate %c0
+        : (tensor<4x8xf32>, tensor<8x16xf32, #exec.layout<[1, 8]>>, tensor<4x16xf32>)
+        -> tensor<4x16xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$lhs, AnyRankedTensor:$rhs,
+                       Optional<AnyRankedTensor>:$accumulator);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $lhs `,` $rhs (`accumulate` $accumulator^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+class Exec_AttentionBase<string mnemonic>
+    : Exec_Command<mnemonic, [Pure, AttrSizedOperandSegments],
+        ["getScratchBytes", "canWriteResult", "canReadOperand", "getFlops"]> {
+  let hasVerifier = 1;
+}
+
+def Exec_AttentionOp : Exec_AttentionBase<"attention"> {
+  let summary = "Scaled dot-product attention, blockwise over queries";
+  let description = [{
+    As `graph.attention` defines it. The last stride of query, key, value and
+    output is 1; the log-sum-exp is dense.
+  }];
+  let arguments = (ins AnyRankedTensor:$query, AnyRankedTensor:$key,
+                       AnyRankedTensor:$value,
+                       Optional<AnyRankedTensor>:$bias,
+                       Optional<AnyRankedTensor>:$mask,
+                       Optional<AnyRankedTensor>:$segments,
+                       Optional<AnyRankedTensor>:$rng,
+                       Optional<AnyRankedTensor>:$origin,
+                       F64Attr:$scale, UnitAttr:$causal,
+                       OptionalAttr<I64Attr>:$window,
+                       DefaultValuedAttr<F64Attr, "0.0">:$dropout,
+                       DefaultValuedAttr<I64Attr, "0">:$dropout_id,
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+  let results = (outs AnyRankedTensor:$output, AnyRankedTensor:$lse);
+  let assemblyFormat = [{
+    $query `,` $key `,` $value (`bias` $bias^)? (`mask` $mask^)?
+    (`segments` $segments^)? (`rng` $rng^)? (`origin` $origin^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+}
+
+def Exec_AttentionGradOp : Exec_AttentionBase<"attention_grad"> {
+  let summary = "Gradients of attention, blockwise over queries";
+  let description = [{
+    As `graph.attention_grad` and `graph.attention_bias_grad` define them; the
+    gradient for the bias is the fourth result, where it is wanted, and dense.
+  }];
+  let arguments = (ins AnyRankedTensor:$gradient, AnyRankedTensor:$query,
+                       AnyRankedTensor:$key, AnyRankedTensor:$value,
+                       AnyRankedTensor:$output, AnyRankedTensor:$lse,
+                       Optional<AnyRankedTensor>:$bias,
+                       Optional<AnyRankedTensor>:$mask,
+                       Optional<AnyRankedTensor>:$segments,
+                       Optional<AnyRankedTensor>:$rng,
+                       Optional<AnyRankedTensor>:$origin,
+                       F64Attr:$scale, UnitAttr:$causal,
+                       OptionalAttr<I64Attr>:$window,
+                       DefaultValuedAttr<F64Attr, "0.0">:$dropout,
+                       DefaultValuedAttr<I64Attr, "0">:$dropout_id,
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+  let results = (outs AnyRankedTensor:$queryGradient,
+                      AnyRankedTensor:$keyGradient,
+                      AnyRankedTensor:$valueGradient,
+                      Optional<AnyRankedTensor>:$biasGradient);
+  let assemblyFormat = [{
+    $gradient `,` $query `,` $key `,` $value `,` $output `,` $lse
+    (`bias` $bias^)? (`mask` $mask^)? (`segments` $segments^)? (`rng` $rng^)?
+    (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def Exec_ScatterAddOp : Exec_Command<"scatter_add", [Pure],
+    ["getShares", "canReadOperand", "getFlops"]> {
+  let summary = "Adds rows into the rows that ids name, in order";
+  let description = [{
+    `output[ids[i], :] += rows[i, :]` in increasing `i`, starting from zero, or
+    from `accumulate`, whose memory the result then takes. Rows whose id is
+    `skip` are ignored.
+  }];
+  let arguments = (ins AnyRankedTensor:$rows, AnyRankedTensor:$ids,
+                       Optional<AnyRankedTensor>:$accumulator,
+                       OptionalAttr<I64Attr>:$skip);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $rows `,` $ids (`accumulate` $accumulator^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
+  let summary = "Stops the step unless the flag is true";
+  let arguments = (ins AnyRankedTensor:$flag, StrAttr:$message);
+  let results = (outs);
+  let assemblyFormat = "$flag `,` $message attr-dict `:` type($flag)";
+  let hasVerifier = 1;
+}
+
+#endif // CLEAVE_DIALECT_EXEC_IR_COMMANDOPS_TD

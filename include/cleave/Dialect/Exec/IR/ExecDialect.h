@@ -1,0 +1,114 @@
+//===- ExecDialect.h - The exec dialect -------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
+#define CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include <optional>
+#include <string>
+
+#include "cleave/Dialect/Exec/IR/ExecDialect.h.inc"
+#include "cleave/Dialect/Exec/IR/ExecEnums.h.inc"
+
+#define GET_ATTRDEF_CLASSES
+#include "cleave/Dialect/Exec/IR/ExecAttrs.h.inc"
+
+namespace cleave::exec {
+
+/// On a part's argument: its content is not read after the part, and may be
+/// overwritten.
+inline constexpr llvm::StringLiteral kDiesAttr = "exec.dies";
+/// On a part's result: the index of the argument whose memory it takes.
+inline constexpr llvm::StringLiteral kAliasAttr = "exec.alias";
+
+/// On a part's result: it replaces an argument of the entry.
+inline constexpr llvm::StringLiteral kUpdateAttr = "exec.update";
+/// On an op: it computes again what forward computed.
+inline constexpr llvm::StringLiteral kRecomputedAttr = "exec.recomputed";
+/// On an entry's input of indices: what they must be below, and the one other
+/// value that is allowed.
+inline constexpr llvm::StringLiteral kUpperBoundAttr = "exec.upper_bound";
+inline constexpr llvm::StringLiteral kIgnoreIndexAttr = "exec.ignore_index";
+
+/// What memory planning writes down; see the pass.
+inline constexpr llvm::StringLiteral kArenaBytesAttr = "exec.arena_bytes";
+inline constexpr llvm::StringLiteral kThreadsAttr = "exec.threads";
+inline constexpr llvm::StringLiteral kOffsetAttr = "exec.offset";
+inline constexpr llvm::StringLiteral kMemoryAttr = "exec.memory";
+inline constexpr llvm::StringLiteral kBufferAttr = "exec.buffer";
+inline constexpr llvm::StringLiteral kBuffersAttr = "exec.buffers";
+inline constexpr llvm::StringLiteral kScratchAttr = "exec.scratch";
+inline constexpr llvm::StringLiteral kPeakAttr = "exec.peak";
+inline constexpr llvm::StringLiteral kLowerBoundAttr = "exec.lower_bound";
+inline constexpr llvm::StringLiteral kLiveAttr = "exec.live";
+
+/// Strides and offset, in elements, of a tensor in its buffer.
+struct Strided {
+  llvm::SmallVector<int64_t> strides;
+  int64_t offset = 0;
+};
+
+/// The line of a model that a location speaks of, such as "model.py:12"; empty
+/// when it names none.
+std::string sourceLine(mlir::Location loc);
+
+/// The layout of `type`: its encoding, or dense row-major order.
+Strided getLayout(mlir::RankedTensorType type);
+
+/// `type` with the given layout; without an encoding when that is dense.
+mlir::RankedTensorType withLayout(mlir::RankedTensorType type,
+                                  const Strided &layout);
+
+/// True when `type` lies densely in row-major order at offset 0.
+bool isDense(mlir::RankedTensorType type);
+
+/// True for f32 `[batch, head, position, channel]` with channels side by side
+/// and rows that do not overlap: what attention reads and writes as it lies.
+bool isHeadView(mlir::RankedTensorType type);
+
+/// `type` without its layout: dense.
+mlir::RankedTensorType denseType(mlir::RankedTensorType type);
+
+/// The bytes from the buffer's first element to the last one of `type`.
+int64_t extentBytes(mlir::RankedTensorType type);
+
+/// Bytes of one element in memory; an i1 takes one.
+int64_t elementBytes(mlir::Type elementType);
+
+/// True for a matrix, or a batch of them, that a product can read: rows side
+/// by side or columns; with `rowsOnly`, that it can write.
+bool isMatrix(mlir::RankedTensorType type, bool rowsOnly = false);
+
+/// `to` addresses elements of `from`, both in one buffer. When `from` moves to
+/// the layout `moved`, the layout with which `to` still addresses the same
+/// elements; nothing when strides cannot express it, or when `to` addresses
+/// anything outside `from`.
+std::optional<Strided> rebase(mlir::RankedTensorType from,
+                              mlir::RankedTensorType to, const Strided &moved);
+
+/// A range of indices in each dimension.
+struct Box {
+  llvm::SmallVector<int64_t> start, size;
+  bool overlaps(const Box &other) const;
+};
+
+/// The part of `whole` that `part` addresses, when it is a box of it, each
+/// element once; both lie in one buffer.
+std::optional<Box> boxWithin(mlir::RankedTensorType whole,
+                             mlir::RankedTensorType part);
+
+} // namespace cleave::exec
+
+#endif // CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H

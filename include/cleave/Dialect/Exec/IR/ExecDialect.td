@@ -1,0 +1,57 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_TD
+#define CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_TD
+
+include "mlir/IR/OpBase.td"
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/BuiltinAttributeInterfaces.td"
+include "mlir/IR/EnumAttr.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+def Exec_Dialect : Dialect {
+  let name = "exec";
+  let cppNamespace = "::cleave::exec";
+  let summary = "How it runs: kernels, library calls, places in one arena";
+  let description = [{
+    What is left when every decision has been taken. Values are tensors that
+    stand for memory; a tensor's encoding, `#exec.layout`, says how it lies
+    there. `exec.kernel` holds generated code in the kernel form; the commands
+    call it and the libraries; memory planning gives every value an offset.
+  }];
+  let useDefaultAttributePrinterParser = 1;
+}
+
+class Exec_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Exec_Dialect, mnemonic, traits>;
+
+class Exec_Attr<string name, string attrMnemonic, list<Trait> traits = []>
+    : AttrDef<Exec_Dialect, name, traits> {
+  let mnemonic = attrMnemonic;
+}
+
+def Exec_LayoutAttr : Exec_Attr<"Layout", "layout"> {
+  let summary = "How a tensor lies in its buffer";
+  let description = [{
+    One stride per dimension and an offset, in elements. A stride of 0 repeats
+    a value. A tensor without this encoding is dense in row-major order at
+    offset 0.
+    ```mlir
+    tensor<4x12x512x64xf32, #exec.layout<[1179648, 64, 2304, 1], offset = 768>>
+    ```
+  }];
+  let parameters = (ins ArrayRefParameter<"int64_t">:$strides,
+                        DefaultValuedParameter<"int64_t", "0">:$offset);
+  let assemblyFormat = [{
+    `<` `[` $strides `]` (`,` `offset` `=` $offset^)? `>`
+  }];
+}
+
+#endif // CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_TD

@@ -1,0 +1,77 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_EXEC_IR_PROGRAMOPS_TD
+#define CLEAVE_DIALECT_EXEC_IR_PROGRAMOPS_TD
+
+include "cleave/Dialect/Exec/IR/ExecDialect.td"
+include "mlir/Interfaces/FunctionInterfaces.td"
+include "mlir/Interfaces/ControlFlowInterfaces.td"
+
+def Exec_ProgramOp : Exec_Op<"program", [
+    FunctionOpInterface, IsolatedFromAbove, SingleBlock]> {
+  let summary = "An entry as the list of its actions";
+  let description = [{
+    One `exec.run` for each action, in the order of the schedule. Values are
+    memory: what a run reads of a micro-batch is a view of the whole, and what
+    micro-batches write side by side is joined.
+    ```mlir
+    exec.program @train(%w: tensor<4xf32> {graph.name = "w"}, %x: tensor<8x4xf32>)
+        -> (tensor<f32>, tensor<4xf32> {graph.updates = "w"}) {
+      %x0 = exec.view %x : tensor<8x4xf32> -> tensor<4x4xf32>
+      %s0, %l0 = exec.run @train.F(%w, %x0) {micro_batch = 0 : i64}
+          : (tensor<4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<f32>)
+      ...
+      exec.return %l1, %w2 : tensor<f32>, tensor<4xf32>
+    }
+    ```
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name,
+                       TypeAttrOf<FunctionType>:$function_type,
+                       OptionalAttr<StrAttr>:$sym_visibility,
+                       OptionalAttr<DictArrayAttr>:$arg_attrs,
+                       OptionalAttr<DictArrayAttr>:$res_attrs);
+  let regions = (region SizedRegion<1>:$body);
+  let extraClassDeclaration = [{
+    ::llvm::ArrayRef<::mlir::Type> getArgumentTypes() {
+      return getFunctionType().getInputs();
+    }
+    ::llvm::ArrayRef<::mlir::Type> getResultTypes() {
+      return getFunctionType().getResults();
+    }
+    ::mlir::Region *getCallableRegion() { return &getBody(); }
+  }];
+  let hasCustomAssemblyFormat = 1;
+  let hasVerifier = 1;
+}
+
+def Exec_RunOp : Exec_Op<"run", [
+    DeclareOpInterfaceMethods<SymbolUserOpInterface>, HasParent<"ProgramOp">]> {
+  let summary = "One action: a part on one micro-batch";
+  let description = [{
+    Operand and result types are the part's own, except that each may lie at
+    another offset: that of its micro-batch in the whole. `offsets`, set by
+    memory planning, are the arena bytes of the part's buffers.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$callee,
+                       Variadic<AnyRankedTensor>:$inputs, I64Attr:$micro_batch,
+                       OptionalAttr<DenseI64ArrayAttr>:$offsets);
+  let results = (outs Variadic<AnyRankedTensor>:$outputs);
+  let assemblyFormat = [{
+    $callee `(` $inputs `)` attr-dict `:` functional-type($inputs, $outputs)
+  }];
+}
+
+def Exec_ReturnOp : Exec_Op<"return", [
+    Pure, HasParent<"ProgramOp">, ReturnLike, Terminator]> {
+  let summary = "The results of an entry";
+  let arguments = (ins Variadic<AnyRankedTensor>:$values);
+  let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
+  let hasVerifier = 1;
+}
+
+#endif // CLEAVE_DIALECT_EXEC_IR_PROGRAMOPS_TD

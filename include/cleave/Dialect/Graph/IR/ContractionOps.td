@@ -1,0 +1,153 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_CONTRACTIONOPS_TD
+#define CLEAVE_DIALECT_GRAPH_IR_CONTRACTIONOPS_TD
+
+include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
+
+def Graph_ContractOp : Graph_InferredOp<"contract"> {
+  let summary = "Contraction of two tensors in einsum form";
+  let description = [{
+    One letter for each dimension; a letter of the output is kept, any other is
+    summed over. No letter repeats within one tensor. A letter that stands in
+    one operand alone and not in the output is summed over too.
+    ```mlir
+    %c = graph.contract "bsh,oh->bso" %x, %w
+        : (tensor<2x8x16xf32>, tensor<32x16xf32>) -> tensor<2x8x32xf32>
+    ```
+    Narrow floats accumulate in f32 and are rounded once.
+  }];
+  let arguments = (ins StrAttr:$equation, Graph_FloatTensor:$lhs,
+                       Graph_FloatTensor:$rhs);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $equation $lhs `,` $rhs attr-dict `:` functional-type(operands, results)
+  }];
+  let hasCanonicalizer = 1;
+}
+
+def Graph_LinearOp : Graph_InferredOp<"linear"> {
+  let summary = "x W^T + b, with the weight as the framework stores it";
+  let description = [{
+    Input `[..., i]`, weight `[o, i]`, bias `[o]`, output `[..., o]`.
+  }];
+  let arguments = (ins Graph_FloatTensor:$input, Graph_FloatTensor:$weight,
+                       Optional<Graph_FloatTensor>:$bias);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $input `,` $weight (`bias` $bias^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+def Graph_AttentionOp : Graph_InferredOp<"attention", [
+    AttrSizedOperandSegments,
+    DeclareOpInterfaceMethods<Graph_RandomOpInterface>,
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Scaled dot-product attention";
+  let description = [{
+    Query `[b, a, q, d]`, key `[b, g, k, d]`, value `[b, g, k, e]`, where `g`
+    divides `a`: query head `i` reads key-value head `i / (a / g)`. With
+    `S = scale * query key^T + bias`, the result is
+    `dropout(softmax(S where visible)) value`, `[b, a, q, e]`, and the
+    log-sum-exp of the visible scores, `[b, a, q]` in f32 (f64 for f64).
+
+    A key is visible unless excluded: by `causal`, `j > i + k - q`; by
+    `window`, `j <= i + k - q - window`; by `mask` (broadcastable to
+    `[b, a, q, k]`), where it is false; by `segments` (`[b, q]`, with q = k),
+    where the documents differ. A row that sees no key gives 0, and a
+    log-sum-exp of -inf. `bias` is broadcastable to `[b, a, q, k]`.
+
+    Dropout of the probabilities follows `graph.dropout`, its index being that
+    of `[b, a, q, k']` with `k'` = k rounded up to a multiple of 64; `origin`
+    and `global_shape` place this slice in the global `[b, a, q, k]`.
+  }];
+  let arguments = (ins Graph_FloatTensor:$query, Graph_FloatTensor:$key,
+                       Graph_FloatTensor:$value,
+                       Optional<Graph_FloatTensor>:$bias,
+                       Optional<Graph_BoolTensor>:$mask,
+                       Optional<Graph_IntTensor>:$segments,
+                       Optional<TensorRankOf<[I64], [1]>>:$rng,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       F64Attr:$scale, UnitAttr:$causal,
+                       OptionalAttr<I64Attr>:$window,
+                       DefaultValuedAttr<F64Attr, "0.0">:$dropout,
+                       DefaultValuedAttr<I64Attr, "0">:$dropout_id,
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+  let results = (outs Graph_FloatTensor:$output, Graph_FloatTensor:$lse);
+  let assemblyFormat = [{
+    $query `,` $key `,` $value (`bias` $bias^)? (`mask` $mask^)?
+    (`segments` $segments^)? (`rng` $rng^)? (`origin` $origin^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+  let hasCanonicalizer = 1;
+}
+
+def Graph_AttentionGradOp : Graph_InferredOp<"attention_grad", [
+    AttrSizedOperandSegments, Graph_BackwardOnly, DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Gradients of attention for query, key and value";
+  let description = [{
+    Probabilities are recomputed from the scores and `lse`; `output` and
+    `gradient` are those of the attention's result.
+  }];
+  let arguments = (ins Graph_FloatTensor:$gradient, Graph_FloatTensor:$query,
+                       Graph_FloatTensor:$key, Graph_FloatTensor:$value,
+                       Graph_FloatTensor:$output, Graph_FloatTensor:$lse,
+                       Optional<Graph_FloatTensor>:$bias,
+                       Optional<Graph_BoolTensor>:$mask,
+                       Optional<Graph_IntTensor>:$segments,
+                       Optional<TensorRankOf<[I64], [1]>>:$rng,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       F64Attr:$scale, UnitAttr:$causal,
+                       OptionalAttr<I64Attr>:$window,
+                       DefaultValuedAttr<F64Attr, "0.0">:$dropout,
+                       DefaultValuedAttr<I64Attr, "0">:$dropout_id,
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+  let results = (outs Graph_FloatTensor:$queryGradient,
+                      Graph_FloatTensor:$keyGradient,
+                      Graph_FloatTensor:$valueGradient);
+  let assemblyFormat = [{
+    $gradient `,` $query `,` $key `,` $value `,` $output `,` $lse
+    (`bias` $bias^)? (`mask` $mask^)? (`segments` $segments^)? (`rng` $rng^)?
+    (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def Graph_AttentionBiasGradOp : Graph_InferredOp<"attention_bias_grad", [
+    AttrSizedOperandSegments, Graph_BackwardOnly, DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Gradient of attention for its additive bias";
+  let description = [{
+    Of the bias's own shape: summed over the dimensions it is broadcast along.
+  }];
+  let arguments = (ins Graph_FloatTensor:$gradient, Graph_FloatTensor:$query,
+                       Graph_FloatTensor:$key, Graph_FloatTensor:$value,
+                       Graph_FloatTensor:$output, Graph_FloatTensor:$lse,
+                       Graph_FloatTensor:$bias,
+                       Optional<Graph_BoolTensor>:$mask,
+                       Optional<Graph_IntTensor>:$segments,
+                       Optional<TensorRankOf<[I64], [1]>>:$rng,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       F64Attr:$scale, UnitAttr:$causal,
+                       OptionalAttr<I64Attr>:$window,
+                       DefaultValuedAttr<F64Attr, "0.0">:$dropout,
+                       DefaultValuedAttr<I64Attr, "0">:$dropout_id,
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+  let results = (outs Graph_FloatTensor:$biasGradient);
+  let assemblyFormat = [{
+    $gradient `,` $query `,` $key `,` $value `,` $output `,` $lse
+    `bias` $bias (`mask` $mask^)? (`segments` $segments^)? (`rng` $rng^)?
+    (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_CONTRACTIONOPS_TD

@@ -1,0 +1,56 @@
+//===- Entry.h - What the arguments of an entry are -------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_ENTRY_H
+#define CLEAVE_DIALECT_GRAPH_IR_ENTRY_H
+
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+
+namespace cleave::graph {
+
+/// The string attribute `attribute` of argument `index`, or "".
+llvm::StringRef getArgString(mlir::func::FuncOp entry, unsigned index,
+                             llvm::StringRef attribute);
+
+/// Whether argument `index` has the role `role`.
+bool hasRole(mlir::func::FuncOp entry, unsigned index, llvm::StringRef role);
+
+/// Whether argument `index` is a parameter that is trained.
+bool isTrained(mlir::func::FuncOp entry, unsigned index);
+
+/// Finds the function `name` of `module`, with one block, or reports that it is
+/// not there, naming the entries that are.
+mlir::FailureOr<mlir::func::FuncOp> findEntry(mlir::ModuleOp module,
+                                              llvm::StringRef name);
+
+/// Copies `entry` to the function `name` behind it, or reports that the name
+/// is taken.
+mlir::FailureOr<mlir::func::FuncOp> cloneEntry(mlir::func::FuncOp entry,
+                                               llvm::StringRef name);
+
+/// Attributes of a function's arguments and results, written all at once by
+/// `write`: one by one, each would rebuild the lists of all of them.
+class EntryAttributes {
+public:
+  explicit EntryAttributes(mlir::FunctionOpInterface function);
+
+  void setArg(unsigned index, llvm::StringRef name, mlir::Attribute value) {
+    args[index].set(name, value);
+  }
+  void setResult(unsigned index, llvm::StringRef name, mlir::Attribute value) {
+    results[index].set(name, value);
+  }
+  void write();
+
+private:
+  mlir::FunctionOpInterface function;
+  llvm::SmallVector<mlir::NamedAttrList> args, results;
+};
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_ENTRY_H

@@ -1,0 +1,61 @@
+//===- Formula.h - Ops written as formulas ----------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_FORMULA_H
+#define CLEAVE_DIALECT_GRAPH_IR_FORMULA_H
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+namespace cleave::graph {
+
+/// Builds ops at one location and the builder's insertion point, so that a
+/// gradient or an update reads as its formula.
+struct Formula {
+  mlir::OpBuilder &builder;
+  mlir::Location loc;
+
+  mlir::Value neg(mlir::Value a);
+  mlir::Value add(mlir::Value a, mlir::Value b);
+  mlir::Value sub(mlir::Value a, mlir::Value b);
+  mlir::Value mul(mlir::Value a, mlir::Value b);
+  mlir::Value div(mlir::Value a, mlir::Value b);
+  mlir::Value pow(mlir::Value a, mlir::Value b);
+  mlir::Value compare(Predicate predicate, mlir::Value a, mlir::Value b);
+  mlir::Value select(mlir::Value condition, mlir::Value a, mlir::Value b);
+  mlir::Value sum(mlir::Value a, llvm::ArrayRef<int64_t> dims);
+  mlir::Value contract(llvm::StringRef equation, mlir::Value a, mlir::Value b);
+
+  /// A scalar of `like`'s element type, which broadcasts against anything.
+  mlir::Value scalar(mlir::Value like, double value);
+  /// A splat of `type`.
+  mlir::Value splat(mlir::RankedTensorType type, double value);
+
+  /// The identity where nothing changes.
+  mlir::Value cast(mlir::Value a, mlir::Type element);
+  mlir::Value reshape(mlir::Value a, llvm::ArrayRef<int64_t> shape);
+  mlir::Value broadcast(mlir::Value a, llvm::ArrayRef<int64_t> shape);
+
+  /// The adjoint of broadcasting to `a`'s shape: sums over each dimension
+  /// along which a tensor of `shape` was repeated.
+  mlir::Value reduceTo(mlir::Value a, llvm::ArrayRef<int64_t> shape);
+  /// Gives back, as size 1, the dimensions that reducing over `dims` removed
+  /// from a tensor of `shape`, and repeats along them.
+  mlir::Value expandTo(mlir::Value a, llvm::ArrayRef<int64_t> dims,
+                       llvm::ArrayRef<int64_t> shape);
+};
+
+/// The tensor type of a value of this dialect.
+inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {
+  return llvm::cast<mlir::RankedTensorType>(value.getType());
+}
+
+/// The one value of all elements of a constant, as a double.
+std::optional<double> getSplatValue(mlir::Value value);
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_FORMULA_H

@@ -1,0 +1,84 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_GRAPHDIALECT_TD
+#define CLEAVE_DIALECT_GRAPH_IR_GRAPHDIALECT_TD
+
+include "mlir/IR/OpBase.td"
+include "mlir/IR/EnumAttr.td"
+include "mlir/IR/OpAsmInterface.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+include "cleave/Dialect/Graph/IR/GraphInterfaces.td"
+
+def Graph_Dialect : Dialect {
+  let name = "graph";
+  let cppNamespace = "::cleave::graph";
+  let summary = "What is computed: whole tensors, no device";
+  let description = [{
+    The program of one device, on whole tensors of static shape: the model, its
+    gradients and the optimizer. A function is an *entry*; its arguments carry
+    what they are to the person who trains:
+
+    | attribute | on | meaning |
+    |---|---|---|
+    | `graph.name` | argument, result | the name in the framework |
+    | `graph.role` | argument | `parameter`, `buffer`, `input`, `state`, `scalar` or `rng` |
+    | `graph.aliases` | parameter | further names of the same (tied) tensor |
+    | `graph.frozen` | parameter | no gradient, no optimizer state |
+    | `graph.batch_dim` | input, result | the dimension that holds samples |
+    | `graph.of`, `graph.slot` | state | the parameter it belongs to, and which state |
+    | `graph.framework_shape` | parameter, state | the framework's shape when it is stored factored |
+    | `graph.weight_decay`, `graph.lr_scale` | parameter | its own weight decay; a factor on the learning rate |
+    | `graph.updates` | result | the argument's name whose value it replaces |
+
+    Result 0 of an entry that trains is the scalar loss.
+  }];
+  let dependentDialects = ["::mlir::func::FuncDialect"];
+  let hasOperationAttrVerify = 0;
+  let hasRegionArgAttrVerify = 1;
+  let hasRegionResultAttrVerify = 1;
+  let hasConstantMaterializer = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Types
+//===----------------------------------------------------------------------===//
+
+class Graph_TensorOf<list<Type> types, string summary>
+    : Type<And<[RankedTensorOf<types>.predicate,
+                HasStaticShapePred]>, summary, "::mlir::RankedTensorType">;
+
+def Graph_FloatTensor
+    : Graph_TensorOf<[F64, F32, F16, BF16], "float tensor of static shape">;
+def Graph_IntTensor
+    : Graph_TensorOf<[I64, I32, I8], "integer tensor of static shape">;
+def Graph_BoolTensor : Graph_TensorOf<[I1], "i1 tensor of static shape">;
+def Graph_Tensor
+    : Graph_TensorOf<[F64, F32, F16, BF16, I64, I32, I8, I1],
+                     "tensor of static shape">;
+
+//===----------------------------------------------------------------------===//
+// Bases of the ops
+//===----------------------------------------------------------------------===//
+
+/// Every op answers, through interfaces, each question a phase can ask of it.
+class Graph_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Graph_Dialect, mnemonic, !listconcat(traits, [
+        DeclareOpInterfaceMethods<Graph_DifferentiableOpInterface>,
+        DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
+        DeclareOpInterfaceMethods<Graph_CostOpInterface>])>;
+
+/// A pure function of its operands.
+class Graph_PureOp<string mnemonic, list<Trait> traits = []>
+    : Graph_Op<mnemonic, !listconcat([Pure], traits)>;
+
+/// A pure function whose result types follow from operands and attributes.
+class Graph_InferredOp<string mnemonic, list<Trait> traits = []>
+    : Graph_PureOp<mnemonic, !listconcat(traits, [InferTypeOpAdaptor])>;
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_GRAPHDIALECT_TD

@@ -1,0 +1,17 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_GRAPHOPS_TD
+#define CLEAVE_DIALECT_GRAPH_IR_GRAPHOPS_TD
+
+include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
+include "cleave/Dialect/Graph/IR/ShapeOps.td"
+include "cleave/Dialect/Graph/IR/ContractionOps.td"
+include "cleave/Dialect/Graph/IR/NeuralOps.td"
+include "cleave/Dialect/Graph/IR/TrainingOps.td"
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_GRAPHOPS_TD

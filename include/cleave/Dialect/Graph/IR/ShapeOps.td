@@ -1,0 +1,179 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_SHAPEOPS_TD
+#define CLEAVE_DIALECT_GRAPH_IR_SHAPEOPS_TD
+
+include "cleave/Dialect/Graph/IR/GraphDialect.td"
+
+//===----------------------------------------------------------------------===//
+// Reductions
+//===----------------------------------------------------------------------===//
+
+def Graph_ReductionKind : I32EnumAttr<"ReductionKind", "reduction", [
+    I32EnumAttrCase<"sum", 0>, I32EnumAttrCase<"max", 1>,
+    I32EnumAttrCase<"min", 2>]> {
+  let cppNamespace = "::cleave::graph";
+}
+
+def Graph_ReduceOp : Graph_InferredOp<"reduce"> {
+  let summary = "Reduction over dimensions, which are removed";
+  let description = [{
+    The gradient of max and min is shared equally between equal elements. A sum
+    of a narrow float accumulates in f32.
+    ```mlir
+    %s = graph.reduce sum %x {dims = array<i64: 1>} : (tensor<4x8xf32>) -> tensor<4xf32>
+    ```
+  }];
+  let arguments = (ins Graph_ReductionKind:$kind, Graph_Tensor:$input,
+                       DenseI64ArrayAttr:$dims);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$kind $input attr-dict `:` functional-type(operands, results)";
+  let hasCanonicalizer = 1;
+}
+
+def Graph_CumulativeSumOp : Graph_InferredOp<"cumulative_sum"> {
+  let summary = "Inclusive sum along one dimension";
+  let arguments = (ins Graph_Tensor:$input, I64Attr:$dim, UnitAttr:$reverse);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+}
+
+//===----------------------------------------------------------------------===//
+// Movement
+//===----------------------------------------------------------------------===//
+
+def Graph_ReshapeOp : Graph_PureOp<"reshape"> {
+  let summary = "The same elements in row-major order, in another shape";
+  let arguments = (ins Graph_Tensor:$input);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+  let hasCanonicalizer = 1;
+}
+
+def Graph_TransposeOp : Graph_InferredOp<"transpose"> {
+  let summary = "Permutation of dimensions";
+  let description = "Dimension i of the output is dimension `permutation[i]` of the input.";
+  let arguments = (ins Graph_Tensor:$input, DenseI64ArrayAttr:$permutation);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+  let hasFolder = 1;
+  let hasCanonicalizer = 1;
+}
+
+def Graph_BroadcastOp : Graph_PureOp<"broadcast"> {
+  let summary = "Repetition by the broadcasting rules of NumPy";
+  let arguments = (ins Graph_Tensor:$input);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+  let hasCanonicalizer = 1;
+}
+
+def Graph_SliceOp : Graph_InferredOp<"slice", [
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Elements offset, offset + stride, ... of each dimension";
+  let arguments = (ins Graph_Tensor:$input, DenseI64ArrayAttr:$offsets,
+                       DenseI64ArrayAttr:$sizes, DenseI64ArrayAttr:$strides);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+  let hasFolder = 1;
+  let hasCanonicalizer = 1;
+}
+
+def Graph_PadOp : Graph_InferredOp<"pad"> {
+  let summary = "A constant around, and between, the elements";
+  let description = [{
+    Dimension i grows to `low + (n - 1) * (interior + 1) + 1 + high`: with
+    `interior` it is the adjoint of a strided slice. `value` is converted to
+    the element type.
+  }];
+  let arguments = (ins Graph_Tensor:$input, F64Attr:$value,
+                       DenseI64ArrayAttr:$low, DenseI64ArrayAttr:$high,
+                       DenseI64ArrayAttr:$interior);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+  let hasCanonicalizer = 1;
+}
+
+def Graph_ConcatOp : Graph_InferredOp<"concat"> {
+  let summary = "Concatenation along one dimension";
+  let arguments = (ins Variadic<Graph_Tensor>:$inputs, I64Attr:$dim);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat =
+      "$inputs attr-dict `:` functional-type(operands, results)";
+  let hasCanonicalizer = 1;
+}
+
+def Graph_GatherOp : Graph_InferredOp<"gather"> {
+  let summary = "Slices along one dimension chosen by index";
+  let description = [{
+    `output[p, i..., s] = input[p, indices[i...], s]` where `p` are the
+    dimensions before `dim` and `s` those after it. An embedding is a gather
+    along dimension 0 of its weight. Rows equal to `padding_index` receive no
+    gradient. An index out of range is an error.
+  }];
+  let arguments = (ins Graph_Tensor:$input, Graph_IntTensor:$indices,
+                       I64Attr:$dim, OptionalAttr<I64Attr>:$padding_index);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat = [{
+    $input `,` $indices attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add"> {
+  let summary = "Adjoint of gather: sums slices into the place of their index";
+  let description = [{
+    `output[p, j, s]` is the sum, in increasing order of `i`, of
+    `updates[p, i..., s]` over all `i` with `indices[i...] == j`; dimension
+    `dim` of the output has `size` elements.
+  }];
+  let arguments = (ins Graph_FloatTensor:$updates, Graph_IntTensor:$indices,
+                       I64Attr:$dim, I64Attr:$size,
+                       OptionalAttr<I64Attr>:$padding_index);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $updates `,` $indices attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def Graph_PatchesOp : Graph_InferredOp<"patches"> {
+  let summary = "The windows of a 2-d convolution, as rows";
+  let description = [{
+    Input `[n, c, h, w]`, output `[n, oh, ow, c, kh, kw]`: a convolution is a
+    contraction of it with the weight. Outside the image the value is 0.
+  }];
+  let arguments = (ins Graph_FloatTensor:$input, DenseI64ArrayAttr:$kernel,
+                       DenseI64ArrayAttr:$stride, DenseI64ArrayAttr:$padding,
+                       DenseI64ArrayAttr:$dilation);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+}
+
+def Graph_PatchesGradOp : Graph_InferredOp<"patches_grad"> {
+  let summary = "Adjoint of patches: sums windows back into an image";
+  let arguments = (ins Graph_FloatTensor:$gradient, DenseI64ArrayAttr:$image,
+                       DenseI64ArrayAttr:$kernel, DenseI64ArrayAttr:$stride,
+                       DenseI64ArrayAttr:$padding, DenseI64ArrayAttr:$dilation);
+  let results = (outs Graph_FloatTensor:$output);
+  let description = "`image` is the `[h, w]` of the result.";
+  let assemblyFormat =
+      "$gradient attr-dict `:` functional-type(operands, results)";
+}
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_SHAPEOPS_TD

@@ -1,0 +1,78 @@
+//===- ShardingRule.h - How an op may be split ------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Plain data: a rule speaks of factors, operands and results, never of
+/// devices, meshes or op names.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULE_H
+#define CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULE_H
+
+#include "llvm/ADT/SmallVector.h"
+#include <cstdint>
+
+namespace cleave::graph {
+
+/// How slices of a result combine when a factor that it lacks is split.
+enum class PartialKind : uint8_t { Sum, Max, Min };
+
+/// What the padding of an unevenly split factor must hold in the operands, so
+/// that the valid part of the results is right.
+enum class PaddingNeed : uint8_t {
+  Any,     ///< padded elements never reach valid ones
+  Zero,    ///< they must be zero
+  Identity ///< they must be the reduction's identity
+};
+
+enum class FactorKind : uint8_t {
+  /// In operands and in results: slices of results concatenate.
+  Parallel,
+  /// Slices of results that lack the factor combine by `partial`; those of
+  /// results that have it concatenate.
+  Reduction,
+  /// Must be whole on every device.
+  Replicated
+};
+
+/// One factor of the iteration space, like an index of an einsum.
+struct Factor {
+  int64_t size = 1;
+  FactorKind kind = FactorKind::Parallel;
+  PartialKind partial = PartialKind::Sum;
+  PaddingNeed padding = PaddingNeed::Any;
+};
+
+/// For each dimension of a tensor, its factors from major to minor. A
+/// dimension without factors is broadcast (size 1) or absent from the rule,
+/// and is never split.
+using FactorMapping = llvm::SmallVector<llvm::SmallVector<int64_t, 2>, 4>;
+
+struct ShardingRule {
+  llvm::SmallVector<Factor, 6> factors;
+  llvm::SmallVector<FactorMapping, 3> operands;
+  llvm::SmallVector<FactorMapping, 2> results;
+  /// Joint linearity: each entry is a set of operands. When exactly these are
+  /// sum-partial on an axis and all others are whole on it, the results are
+  /// sum-partial on it too: {{0, 1}} for add, {{0}, {1}} for mul.
+  llvm::SmallVector<llvm::SmallVector<unsigned, 2>, 2> linear;
+  /// Operands of which only the type matters: any sharding of them will do.
+  llvm::SmallVector<unsigned, 1> unread;
+
+  /// Adds a factor and returns its index.
+  int64_t addFactor(int64_t size, FactorKind kind = FactorKind::Parallel,
+                    PartialKind partial = PartialKind::Sum,
+                    PaddingNeed padding = PaddingNeed::Any) {
+    factors.push_back({size, kind, partial, padding});
+    return factors.size() - 1;
+  }
+};
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULE_H

@@ -1,0 +1,129 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_TRAININGOPS_TD
+#define CLEAVE_DIALECT_GRAPH_IR_TRAININGOPS_TD
+
+include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
+
+//===----------------------------------------------------------------------===//
+// Roles are dataflow
+//===----------------------------------------------------------------------===//
+
+def Graph_SeedOp : Graph_InferredOp<"seed", [Graph_BackwardOnly]> {
+  let summary = "The gradient of the loss with respect to itself";
+  let description = [{
+    1, or `scale` where the loss is scaled, of the loss's type. What depends on
+    a seed, and on no `graph.gradient`, is backward.
+  }];
+  let arguments = (ins Graph_FloatTensor:$loss,
+                       Optional<Graph_FloatTensor>:$scale);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $loss (`scale` $scale^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def Graph_GradientOp : Graph_InferredOp<"gradient", [Graph_BackwardOnly]> {
+  let summary = "The finished gradient of one parameter";
+  let description = [{
+    The identity: it marks where backward ends and the update begins, and is
+    where accumulation over micro-batches attaches.
+    ```mlir
+    %g = graph.gradient %dw of "h.0.attn.weight" : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    ```
+  }];
+  let arguments = (ins Graph_FloatTensor:$input, StrAttr:$parameter);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $input `of` $parameter attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def Graph_CheckOp : Graph_Op<"check"> {
+  let summary = "Stops the step unless the flag is true";
+  let description = [{
+    The step ends with `message` as its error and no argument is updated.
+  }];
+  let arguments = (ins Graph_BoolTensor:$flag, StrAttr:$message);
+  let results = (outs);
+  let assemblyFormat = "$flag `,` $message attr-dict `:` type($flag)";
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Optimizer
+//===----------------------------------------------------------------------===//
+
+def Graph_GlobalNormOp : Graph_InferredOp<"global_norm", [Graph_BackwardOnly]> {
+  let summary = "2-norm of all gradients together";
+  let description = [{
+    Each element counts once; squares are summed in f32 per tensor, tensors in
+    the order of operands. The result is a scalar of the operands' type.
+  }];
+  let arguments = (ins Variadic<Graph_FloatTensor>:$gradients);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat =
+      "$gradients attr-dict `:` functional-type(operands, results)";
+}
+
+def Graph_AdamWOp : Graph_InferredOp<"adamw", [Graph_BackwardOnly]> {
+  let summary = "AdamW (arXiv 1711.05101), as PyTorch defines it";
+  let description = [{
+    With `g = gradient * gradient_scale`, decay decoupled:
+    ```
+    p  = parameter * (1 - lr * weight_decay)
+    m' = m + (g - m) * (1 - beta1)
+    v' = v * beta2 + g * g * (1 - beta2)
+    p' = p - lr / correction1 * m' / (sqrt(v') / sqrt_correction2 + epsilon)
+    ```
+    where `correction1 = 1 - beta1^t` and
+    `sqrt_correction2 = sqrt(1 - beta2^t)` at update `t` are scalars of the
+    step, computed in f64 and rounded.
+  }];
+  let arguments = (ins Graph_FloatTensor:$parameter, Graph_FloatTensor:$gradient,
+                       Graph_FloatTensor:$expAvg, Graph_FloatTensor:$expAvgSq,
+                       Graph_FloatTensor:$lr, Graph_FloatTensor:$correction1,
+                       Graph_FloatTensor:$sqrtCorrection2,
+                       Optional<Graph_FloatTensor>:$gradientScale,
+                       F64Attr:$beta1, F64Attr:$beta2, F64Attr:$epsilon,
+                       F64Attr:$weight_decay);
+  let results = (outs Graph_FloatTensor:$newParameter,
+                      Graph_FloatTensor:$newExpAvg,
+                      Graph_FloatTensor:$newExpAvgSq);
+  let assemblyFormat = [{
+    $parameter `,` $gradient `,` $expAvg `,` $expAvgSq `lr` $lr `,`
+    $correction1 `,` $sqrtCorrection2 (`scale` $gradientScale^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
+def Graph_SgdOp : Graph_InferredOp<"sgd", [AttrSizedOperandSegments, Graph_BackwardOnly]> {
+  let summary = "Stochastic gradient descent, as PyTorch defines it";
+  let description = [{
+    With `g = gradient * gradient_scale + weight_decay * parameter`; with a
+    momentum buffer, `b' = g` at the first update and
+    `momentum * b + (1 - dampening) * g` after it, and `g` becomes `b'`, or
+    `g + momentum * b'` with `nesterov`; `p' = parameter - lr * g`. `step`
+    counts updates from 1.
+  }];
+  let arguments = (ins Graph_FloatTensor:$parameter, Graph_FloatTensor:$gradient,
+                       Optional<Graph_FloatTensor>:$momentumBuffer,
+                       Graph_FloatTensor:$lr, Graph_IntTensor:$step,
+                       Optional<Graph_FloatTensor>:$gradientScale,
+                       F64Attr:$momentum, F64Attr:$dampening,
+                       F64Attr:$weight_decay, UnitAttr:$nesterov);
+  let results = (outs Graph_FloatTensor:$newParameter,
+                      Optional<Graph_FloatTensor>:$newMomentumBuffer);
+  let assemblyFormat = [{
+    $parameter `,` $gradient (`buffer` $momentumBuffer^)? `lr` $lr `,` $step
+    (`scale` $gradientScale^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_TRAININGOPS_TD

@@ -1,0 +1,37 @@
+//===- PipeOps.h - The pipe dialect -----------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
+#define CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/ControlFlowInterfaces.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+#include "cleave/Dialect/Pipe/IR/PipeDialect.h.inc"
+
+namespace cleave::pipe {
+
+/// The kinds of results of a part.
+inline constexpr llvm::StringLiteral kSaved = "saved";
+inline constexpr llvm::StringLiteral kAccumulate = "accumulate";
+inline constexpr llvm::StringLiteral kValue = "value";
+inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
+
+} // namespace cleave::pipe
+
+#define GET_OP_CLASSES
+#include "cleave/Dialect/Pipe/IR/PipeOps.h.inc"
+
+#endif // CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H

@@ -1,0 +1,79 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_PIPE_TRANSFORMS_PASSES_TD
+#define CLEAVE_DIALECT_PIPE_TRANSFORMS_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
+  let summary = "Outlines the parts of each entry";
+  let description = [{
+    Cuts each partitioned function by dataflow: what depends on no seed is
+    forward (F), what depends on one backward (B), what depends on a finished
+    gradient update (U). A sum over micro-batches that forward or backward needs
+    whole moves, with what it is made of, to a prologue (P), if it depends on no
+    parameter; every other sum becomes an accumulated result. What is the same
+    for each micro-batch is computed where it is used. A `graph.check` stands in
+    the first part that has its operand.
+
+    With one micro-batch, updates join backward, so that gradients die early,
+    unless a check or an op that reads several gradients stands between.
+    ```mlir
+    func.func @train(...) -> (tensor<f32>, tensor<4xf32>) { ... }
+    // becomes
+    pipe.program @train(...) -> (tensor<f32>, tensor<4xf32>)
+        attributes {micro_batches = 4 : i64} {
+      %s, %loss = pipe.invoke @train.F(%w, %x) {part = "F", ...} : ...
+      %g = pipe.invoke @train.B(%w, %s) {part = "B", ...} : ...
+      %w2 = pipe.invoke @train.U(%w, %g) {part = "U", once, ...} : ...
+      pipe.return %loss, %w2 : tensor<f32>, tensor<4xf32>
+    }
+    func.func private @train.F(...) ...
+    ```
+  }];
+  let dependentDialects = ["::cleave::pipe::PipeDialect",
+                           "::cleave::graph::GraphDialect"];
+}
+
+def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
+  let summary = "Recomputes cheap values in backward instead of saving them";
+  let description = [{
+    Chooses what forward saves so that the bytes saved are least and backward
+    can compute everything else it reads by ops that only stream elements or
+    rows: a minimum cut of the forward part. A value much smaller than what it
+    is made from (the statistics of a norm) stays saved.
+    ```mlir
+    // forward:  %h = linear(...); %a = gelu %h; %y = linear %a     saves %h, %a
+    // becomes:  saves %h; backward starts from %h and computes gelu again
+    ```
+  }];
+}
+
+def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
+  let summary = "Chooses the order of the actions";
+  let description = [{
+    ```mlir
+    pipe.program @train(...) attributes {micro_batches = 2 : i64}
+    // becomes
+    pipe.program @train(...) attributes {micro_batches = 2 : i64,
+                                         schedule = "P0 P1 F0 B0 F1 B1 U"}
+    ```
+  }];
+  let options = [Option<"schedule", "schedule", "std::string", "",
+                        "An order written by hand, instead of a generated one">];
+}
+
+def VerifySchedule : Pass<"pipe-verify", "::mlir::ModuleOp"> {
+  let summary = "Checks the schedule of each program";
+  let description = [{
+    Each part of each micro-batch runs exactly once, and not before what it
+    reads.
+  }];
+}
+
+#endif // CLEAVE_DIALECT_PIPE_TRANSFORMS_PASSES_TD

@@ -1,0 +1,58 @@
+//===- OpFactors.h - Shardings of an op through its factors -----*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Plain C++ between a rule and the shardings of operands and results.
+/// Partition and verification ask the same questions here, so that they agree.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_SPMD_IR_OPFACTORS_H
+#define CLEAVE_DIALECT_SPMD_IR_OPFACTORS_H
+
+#include "cleave/Dialect/Spmd/IR/Axes.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
+
+namespace cleave::spmd {
+
+/// What operands and results together say of each factor. The first in order
+/// wins (operands, then results; factors in the order of the rule); each
+/// disagreement is given to `conflict` as a sentence. A factor that must be
+/// whole takes no axes. Operands that the rule does not read have no say.
+FactorAxes mergeFactors(const Mesh &mesh, const graph::ShardingRule &rule,
+                        llvm::ArrayRef<const Sharding *> operands,
+                        llvm::ArrayRef<const Sharding *> results,
+                        llvm::function_ref<void(const std::string &)> conflict);
+
+/// The axes of each dimension of a tensor that runs along `mapping`.
+llvm::SmallVector<AxisList, 4>
+projectFactors(const Mesh &mesh, const graph::ShardingRule &rule,
+               const graph::FactorMapping &mapping, const FactorAxes &axes);
+
+/// Which operands must be reduced before an op, and what is then partial.
+struct PartialPlan {
+  struct Reduction {
+    unsigned operand;
+    PartialAxis partial;
+  };
+  llvm::SmallVector<Reduction, 2> reductions;
+  /// For each result, the axes on which it is partial.
+  llvm::SmallVector<llvm::SmallVector<PartialAxis, 1>, 2> results;
+};
+
+/// Decides, axis by axis, which partial operands an op can take as they are:
+/// the largest of the rule's linear sets that is partial as a whole, counted in
+/// `elements` of the operands; the others are reduced. Axes of size 1 need no
+/// reduction.
+PartialPlan planPartials(const Mesh &mesh, const graph::ShardingRule &rule,
+                         const FactorAxes &axes,
+                         llvm::ArrayRef<const Sharding *> operands,
+                         llvm::ArrayRef<int64_t> elements);
+
+} // namespace cleave::spmd
+
+#endif // CLEAVE_DIALECT_SPMD_IR_OPFACTORS_H

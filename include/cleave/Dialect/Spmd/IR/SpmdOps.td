@@ -1,0 +1,116 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_SPMD_IR_SPMDOPS_TD
+#define CLEAVE_DIALECT_SPMD_IR_SPMDOPS_TD
+
+include "cleave/Dialect/Spmd/IR/SpmdAttributes.td"
+include "cleave/Dialect/Graph/IR/GraphInterfaces.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+class Spmd_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Spmd_Dialect, mnemonic, traits>;
+
+def Spmd_MeshOp : Spmd_Op<"mesh", [Symbol]> {
+  let summary = "The devices, as named axes";
+  let description = [{
+    Axes in the order of device numbers, major to minor; those of `sequential`
+    take no device.
+    ```mlir
+    spmd.mesh @mesh <["mb" = 4, "dp" = 2, "tp" = 8]> sequential ["mb"]
+    ```
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, StrArrayAttr:$axes,
+                       DenseI64ArrayAttr:$sizes,
+                       OptionalAttr<StrArrayAttr>:$sequential);
+  let assemblyFormat = [{
+    $sym_name custom<MeshAxes>($axes, $sizes) (`sequential` $sequential^)?
+    attr-dict
+  }];
+  let extraClassDeclaration = [{
+    /// The mesh as data for the algebra.
+    ::cleave::spmd::Mesh getMesh();
+  }];
+  let hasVerifier = 1;
+}
+
+def Spmd_AllReduceOp : Spmd_Op<"all_reduce", [
+    Pure, SameOperandsAndResultType,
+    DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "Combines the values of all positions along axes";
+  let description = [{
+    Every position along `axes` receives the sum (max, min) of the values of
+    all of them, taken in increasing order of position. Along a sequential axis
+    this is accumulation.
+    ```mlir
+    %g = spmd.all_reduce sum %p over @mesh {"mb"} : tensor<8x8xf32>
+    ```
+  }];
+  let arguments = (ins Spmd_ReductionKind:$kind, AnyRankedTensor:$input,
+                       FlatSymbolRefAttr:$mesh, Spmd_AxesAttr:$axes);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $kind $input `over` $mesh custom<AxisList>($axes) attr-dict `:` type($output)
+  }];
+}
+
+def Spmd_ShardOffsetOp : Spmd_Op<"shard_offset", [
+    Pure, DeclareOpInterfaceMethods<Graph_CostOpInterface>,
+    DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "Where this position's shard begins in the global tensor";
+  let description = [{
+    The index, in a tensor of type `global` split by `sharding`, of the first
+    element that this position holds.
+    ```mlir
+    %o = spmd.shard_offset #spmd.sharding<@mesh, [{"mb"}, {} ]> of tensor<8x4xf32> : tensor<2xi64>
+    ```
+  }];
+  let arguments = (ins Spmd_ShardingAttr:$sharding, TypeAttr:$global);
+  let results = (outs TensorRankOf<[I64], [1]>:$output);
+  let assemblyFormat = "$sharding `of` $global attr-dict `:` type($output)";
+}
+
+def Spmd_SliceOp : Spmd_Op<"slice", [
+    Pure, DeclareOpInterfaceMethods<Graph_CostOpInterface>,
+    DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "This position's part of what it holds";
+  let description = [{
+    Splits dimensions further: `sharding` names the axes by which each dimension
+    of the operand, as this position holds it, is split in addition. Nothing is
+    sent.
+    ```mlir
+    %y = spmd.slice %x by #spmd.sharding<@mesh, [{"mb"}, {} ]>
+        : tensor<8x4xf32> -> tensor<2x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Spmd_ShardingAttr:$sharding);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $input `by` $sharding attr-dict `:` type($input) `->` type($output)
+  }];
+}
+
+def Spmd_ConstrainOp : Spmd_Op<"constrain", [
+    Pure, SameOperandsAndResultType,
+    DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
+    DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "An annotation on an intermediate value";
+  let description = [{
+    The identity; its result has the given sharding. It is an op, since rewrites
+    drop attributes.
+    ```mlir
+    %y = spmd.constrain %x to #spmd.sharding<@mesh, [{"dp"}, {} ]> : tensor<8x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Spmd_ShardingAttr:$sharding);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = "$input `to` $sharding attr-dict `:` type($output)";
+}
+
+#endif // CLEAVE_DIALECT_SPMD_IR_SPMDOPS_TD

@@ -1,0 +1,85 @@
+//===----------------------------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_SPMD_TRANSFORMS_PASSES_TD
+#define CLEAVE_DIALECT_SPMD_TRANSFORMS_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
+  let summary = "Creates the mesh and splits samples over micro-batches";
+  let description = [{
+    Adds the sequential axis `mb` to the mesh (or creates `@mesh`), and splits
+    the dimension `graph.batch_dim` of each argument along it.
+    ```mlir
+    func.func @train(%x: tensor<8x4xf32> {graph.batch_dim = 0 : i64}) ...
+    // becomes, with micro-batches=4
+    spmd.mesh @mesh <["mb" = 4]> sequential ["mb"]
+    func.func @train(%x: tensor<8x4xf32> {graph.batch_dim = 0 : i64,
+        spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {} ]>}) ...
+    ```
+  }];
+  let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
+                        "Number of micro-batches of a step">];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
+def Propagate : Pass<"spmd-propagate", "::mlir::ModuleOp"> {
+  let summary = "Gives every value a sharding, from those of the arguments";
+  let description = [{
+    Each op's rule says which dimensions run along one factor. What an operand
+    says of a factor reaches the other operands and the results, in both
+    directions, until nothing changes; closed dimensions keep what was given.
+    Where two disagree, the first in the order (operands, then results; factors
+    in the order of the rule) wins, with a remark.
+
+    Then each result is marked partial where a split factor is summed over, or
+    where the op is jointly linear in operands that are partial.
+    ```mlir
+    %l = graph.reduce sum %x {dims = array<i64: 0>} : (tensor<8xf32>) -> tensor<f32>
+    // with %x split over "mb" becomes
+    %l = graph.reduce sum %x {dims = array<i64: 0>,
+        spmd.shardings = [#spmd.sharding<@mesh, [], partial = {"mb"}>]} : ...
+    ```
+  }];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
+def Partition : Pass<"spmd-partition", "::mlir::ModuleOp"> {
+  let summary = "Rewrites each function for one shard";
+  let description = [{
+    Types become local; a partial value is reduced, once, where an op is not
+    linear in it or the function returns it. Each result keeps its global type
+    and its sharding as attributes. A movement between shardings that no
+    collective of this dialect expresses is an error.
+    ```mlir
+    func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"} ]>}) -> tensor<f32> {
+      %l = graph.reduce sum %x ... : (tensor<8xf32>) -> tensor<f32>
+      return %l : tensor<f32>
+    }
+    // becomes
+    func.func @f(%x: tensor<2xf32> {...}) -> tensor<f32> {
+      %l = graph.reduce sum %x ... : (tensor<2xf32>) -> tensor<f32>
+      %r = spmd.all_reduce sum %l over @mesh {"mb"} : tensor<f32>
+      return %r : tensor<f32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
+def VerifyLocal : Pass<"spmd-verify", "::mlir::ModuleOp"> {
+  let summary = "Checks a partitioned program from its text alone";
+  let description = [{
+    Every local type is its global type split by its sharding; operands and
+    results of each op agree on its factors; a value is partial exactly where
+    its op makes it so; no partial value reaches an op that is not linear in it,
+    or leaves the function; nothing is reduced that is not partial.
+  }];
+}
+
+#endif // CLEAVE_DIALECT_SPMD_TRANSFORMS_PASSES_TD

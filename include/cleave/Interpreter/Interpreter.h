@@ -1,0 +1,65 @@
+//===- Interpreter.h - The reference interpreter ----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_INTERPRETER_INTERPRETER_H
+#define CLEAVE_INTERPRETER_INTERPRETER_H
+
+#include "cleave/Interpreter/ReferenceInterface.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/ADT/StringMap.h"
+#include <map>
+#include <string>
+
+namespace mlir {
+class DialectRegistry;
+} // namespace mlir
+
+namespace cleave {
+
+/// Attaches reference semantics to the ops of the `graph` and `spmd` dialects.
+void registerReferenceModels(mlir::DialectRegistry &registry);
+
+/// Tensors by name.
+using NamedTensors = std::map<std::string, RefTensor>;
+
+/// What a run gives back.
+struct ReferenceResult {
+  /// Results of the entry, by `graph.name`, else by the argument that
+  /// `graph.updates` names, else `result<i>`.
+  NamedTensors outputs;
+  /// Values that the program publishes beside its results: the finished
+  /// gradients, by parameter.
+  NamedTensors published;
+};
+
+/// Executes an entry of a module, without code generation, in any phase up to
+/// `scheduled`: a function on whole tensors; a function on shards, by one
+/// virtual rank for each position of the mesh, in lockstep, op by op; or a
+/// `pipe.program`, action by action. A replicated value on which ranks disagree
+/// is an error.
+class Interpreter {
+public:
+  Interpreter(mlir::ModuleOp module, Precision precision)
+      : module(module), precision(precision) {}
+
+  /// Runs `entry` on `inputs`, by the names of its arguments (`graph.name`, or
+  /// `arg<i>`). Inputs that it has no argument for are left aside.
+  llvm::FailureOr<ReferenceResult> run(llvm::StringRef entry,
+                                       const NamedTensors &inputs);
+
+  /// Has `observer` called after each op on each rank.
+  void observe(ReferenceObserver callback) { observer = std::move(callback); }
+
+private:
+  mlir::ModuleOp module;
+  Precision precision;
+  ReferenceObserver observer;
+};
+
+} // namespace cleave
+
+#endif // CLEAVE_INTERPRETER_INTERPRETER_H

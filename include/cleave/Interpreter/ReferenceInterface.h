@@ -1,0 +1,76 @@
+//===- ReferenceInterface.h - What an op computes ---------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_INTERPRETER_REFERENCEINTERFACE_H
+#define CLEAVE_INTERPRETER_REFERENCEINTERFACE_H
+
+#include "cleave/Interpreter/RefTensor.h"
+#include "mlir/IR/OpDefinition.h"
+#include <functional>
+#include <map>
+#include <string>
+
+namespace cleave {
+
+/// The operands of one op on one rank.
+class RefArgs {
+public:
+  RefArgs(mlir::Operation *op, llvm::SmallVector<const RefTensor *, 4> tensors)
+      : op(op), tensors(std::move(tensors)) {}
+
+  size_t size() const { return tensors.size(); }
+  const RefTensor &operator[](unsigned index) const { return *tensors[index]; }
+  /// The tensor of `value`, an operand of the op.
+  const RefTensor &operator[](mlir::Value value) const {
+    return *lookup(value);
+  }
+  /// The tensor of `value`, or null for an absent operand.
+  const RefTensor *lookup(mlir::Value value) const {
+    for (auto [operand, tensor] : llvm::zip_equal(op->getOperands(), tensors))
+      if (operand == value)
+        return tensor;
+    return nullptr;
+  }
+
+private:
+  mlir::Operation *op;
+  llvm::SmallVector<const RefTensor *, 4> tensors;
+};
+
+/// Values that the program names though they are no results, such as finished
+/// gradients: the op that has the value, and the value on each rank.
+struct PublishedValue {
+  mlir::Operation *op = nullptr;
+  std::map<int64_t, RefTensor> ranks;
+};
+
+/// Sees an op, its operands and its results, which are final.
+using ReferenceObserver = std::function<void(
+    mlir::Operation *, const RefArgs &, llvm::ArrayRef<const RefTensor *>)>;
+
+/// What an op may know of where it runs, and what it may report.
+struct ReferenceContext {
+  Precision precision = Precision::Exact;
+  /// The rank that evaluates: its number among the positions of the mesh.
+  int64_t rank = 0;
+  std::map<std::string, PublishedValue> published;
+  /// Called after each op on each rank, where set.
+  ReferenceObserver observer;
+
+  void publish(mlir::Operation *op, llvm::StringRef name,
+               const RefTensor &value) {
+    PublishedValue &entry = published[name.str()];
+    entry.op = op;
+    entry.ranks[rank] = value;
+  }
+};
+
+} // namespace cleave
+
+#include "cleave/Interpreter/ReferenceInterface.h.inc"
+
+#endif // CLEAVE_INTERPRETER_REFERENCEINTERFACE_H

@@ -1,0 +1,91 @@
+//===- Compile.h - From a model to a program that runs ----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// What `cleave-compile` and the Python module have in common.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_PIPELINES_COMPILE_H
+#define CLEAVE_PIPELINES_COMPILE_H
+
+#include "cleave/Pipelines/Phases.h"
+#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/Session.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/JSON.h"
+#include <functional>
+#include <map>
+
+namespace cleave {
+
+/// Settings of one parameter that differ from the optimizer's.
+struct ParameterOptions {
+  std::optional<double> weightDecay;
+  std::optional<double> lrScale;
+};
+
+struct CompileOptions {
+  PhaseOptions phases;
+  /// By `graph.name`.
+  std::map<std::string, ParameterOptions> parameters;
+  /// Target processor; empty: the one this runs on.
+  std::string cpu;
+  /// Width of the target's vectors in bits; 0: what `cpu` has.
+  int vectorBits = 0;
+};
+
+/// Reads options from the JSON object that the Python module passes:
+/// `micro_batches`, `threads`, `max_logits_bytes`, `optimizer`, `parameters`.
+llvm::Expected<CompileOptions> parseCompileOptions(llvm::StringRef json);
+
+/// Writes the settings of parameters as attributes of the arguments. Reports,
+/// at the module's location, names that no entry has.
+llvm::LogicalResult
+annotateParameters(mlir::ModuleOp module,
+                   const std::map<std::string, ParameterOptions> &parameters);
+
+/// Takes `module` from the model phase to `last`, one phase after another;
+/// calls `after` (which may be null) when each is reached.
+llvm::LogicalResult
+runPhases(mlir::ModuleOp module, Phase last, const CompileOptions &options,
+          const std::function<void(Phase, mlir::ModuleOp)> &after);
+
+/// A program and the object file of its kernels.
+struct CompiledProgram {
+  runtime::Program program;
+  std::string object;
+  llvm::json::Object report;
+};
+
+/// Generates code for a module in the executable phase.
+llvm::FailureOr<CompiledProgram> generateCode(mlir::ModuleOp module,
+                                              const CompileOptions &options);
+
+/// The forms in which generated kernels are printed.
+enum class KernelText : uint8_t { LLVM, Cuda };
+
+/// The kernels of a module in the executable phase, as text.
+llvm::FailureOr<std::string> printKernels(mlir::ModuleOp module,
+                                          KernelText text,
+                                          const CompileOptions &options);
+
+/// Writes `path`, a shared object that `runtime::Session::open` reads; whole or
+/// not at all.
+llvm::Error writeArtifact(const CompiledProgram &compiled,
+                          llvm::StringRef path);
+
+/// Loads the program into this process.
+llvm::Expected<std::unique_ptr<runtime::Session>>
+openSession(const CompiledProgram &compiled,
+            const runtime::SessionOptions &options);
+
+} // namespace cleave
+
+#endif // CLEAVE_PIPELINES_COMPILE_H

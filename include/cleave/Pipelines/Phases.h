@@ -1,0 +1,60 @@
+//===- Phases.h - The phases of compilation ---------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// One function per phase. Each takes a module that is in the phase before it
+/// and leaves one in its own; a verifier pass closes each phase.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_PIPELINES_PHASES_H
+#define CLEAVE_PIPELINES_PHASES_H
+
+#include "cleave/Dialect/Graph/Transforms/Optimizer.h"
+#include "llvm/ADT/StringRef.h"
+#include <optional>
+
+namespace mlir {
+class OpPassManager;
+} // namespace mlir
+
+namespace cleave {
+
+/// In the order in which they are reached.
+enum class Phase : uint8_t {
+  Model,      ///< one function per entry, as written or traced
+  Step,       ///< forward, backward and update on whole tensors
+  Placed,     ///< every value has a sharding
+  Local,      ///< shapes per device; movements are explicit
+  Scheduled,  ///< parts, and the order of their actions
+  Executable, ///< kernels, library calls, and a place for every buffer
+};
+
+/// "model", "step", ...
+llvm::StringRef phaseName(Phase phase);
+std::optional<Phase> parsePhase(llvm::StringRef name);
+
+/// What decides the program besides the model.
+struct PhaseOptions {
+  graph::OptimizerOptions optimizer;
+  /// Equal parts that the batch is computed in, one after another.
+  int64_t microBatches = 1;
+  /// Threads that scratch memory is planned for.
+  int64_t threads = 1;
+  /// Largest piece of logits that is held at once, in bytes.
+  int64_t maxLogitsBytes = int64_t(100) << 20;
+  /// Lanes of 32 bits of the target's vectors.
+  int64_t vectorLanes = 16;
+};
+
+/// Adds the passes that lead from the phase before `phase` to it.
+void addPhase(mlir::OpPassManager &passes, Phase phase,
+              const PhaseOptions &options);
+
+} // namespace cleave
+
+#endif // CLEAVE_PIPELINES_PHASES_H

@@ -1,0 +1,100 @@
+//===- Contraction.h - Contractions by the library --------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_CONTRACTION_H
+#define CLEAVE_RUNTIME_CONTRACTION_H
+
+#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/ThreadTeam.h"
+#include "llvm/Support/Error.h"
+#include <map>
+#include <memory>
+#include <string>
+
+namespace cleave::runtime {
+
+/// Row-major C = alpha * op(A) * op(B) + beta * C on the threads of the
+/// caller's team; on one thread inside a parallel region. Extents of zero are
+/// fine, and C is not read when beta is 0.
+void sgemm(bool transA, bool transB, int64_t m, int64_t n, int64_t k,
+           float alpha, const float *a, int64_t lda, const float *b,
+           int64_t ldb, float beta, float *c, int64_t ldc);
+
+/// The ways to compute a contraction. Their results differ in rounding.
+enum class ContractionMethod : uint8_t {
+  Sgemm,  ///< the library's sgemm on the whole team
+  Matmul, ///< the library's matmul primitive on the whole team
+  Batch   ///< one sgemm per thread, over the batch
+};
+
+/// A contraction with its operands resolved and its method chosen.
+class Contraction {
+public:
+  Contraction(const ContractCommand &command, char *a, char *b, char *c,
+              ContractionMethod method);
+  Contraction(Contraction &&) noexcept;
+  Contraction &operator=(Contraction &&) noexcept;
+  ~Contraction();
+
+  /// False if the library has no such primitive.
+  bool isValid() const { return valid; }
+  /// Bytes of workspace that `execute` needs.
+  int64_t workspaceBytes() const;
+  void execute(const ThreadTeam &team, char *workspace) const;
+
+private:
+  struct Primitive;
+  ContractCommand command;
+  const float *a, *b;
+  float *c;
+  ContractionMethod method;
+  bool valid = true;
+  std::unique_ptr<Primitive> primitive;
+};
+
+/// Chooses methods by measurement, once for each distinct shape. Choices are
+/// kept in a file, so that later runs on this machine compute the same bits.
+class ContractionTuner {
+public:
+  /// `file` may be empty: measure in this process only. With `measure` false,
+  /// shapes that are in neither table nor file use sgemm.
+  ContractionTuner(std::string file, bool measure);
+
+  /// $CLEAVE_TUNING ("off" for no measurement and no file), or else a file in
+  /// the user's cache folder.
+  static ContractionTuner fromEnvironment();
+
+  /// The method for `command`; measures with the given operands, which must
+  /// hold zeros (and still do afterwards).
+  ContractionMethod choose(const ContractCommand &command, char *a, char *b,
+                           char *c, const ThreadTeam &team);
+
+  /// Choices by key, for a checkpoint; a resumed run starts from them.
+  const std::map<std::string, ContractionMethod> &getChoices() const {
+    return used;
+  }
+  void preset(const std::string &key, ContractionMethod method) {
+    table[key] = method;
+  }
+
+  /// Writes new choices to the file. A file that cannot be written is no
+  /// error: the next run measures again.
+  void save();
+
+private:
+  std::string file;
+  bool measure;
+  bool changed = false;
+  std::map<std::string, ContractionMethod> table;
+  std::map<std::string, ContractionMethod> used;
+};
+
+llvm::StringRef methodName(ContractionMethod method);
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_CONTRACTION_H

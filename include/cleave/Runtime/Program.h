@@ -1,0 +1,292 @@
+//===- Program.h - The command table ----------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// What an artifact holds besides kernels: data that one executor walks. The
+/// code generator fills these structures; an artifact carries them as JSON; the
+/// executor reads nothing else. They depend on no compiler library.
+///
+/// A *program* is an ordered list of *actions*. An action runs one *part* (a
+/// list of commands compiled once) on one micro-batch, with its own row of
+/// buffer offsets, so that packing is global while code is shared.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_PROGRAM_H
+#define CLEAVE_RUNTIME_PROGRAM_H
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace cleave::runtime {
+
+/// Element types of buffers; the names in JSON are "f32", "i64", ...
+enum class DType : uint8_t { F64, F32, F16, BF16, I64, I32, I8, I1 };
+
+/// Bytes of one element; `I1` is stored as one byte.
+int64_t byteSize(DType type);
+
+/// What a persistent tensor is to the person who trains.
+enum class Role : uint8_t {
+  Parameter, ///< a named entry of the model's state_dict
+  Buffer,    ///< a named constant of the model (a mask, RoPE frequencies)
+  State,     ///< optimizer state of the parameter `of`, slot `slot`
+  Input,     ///< a tensor given at each step
+  Scalar,    ///< a run-time scalar: "lr", "step", "seed", "loss_scale"
+  Output     ///< a tensor read after a step: "loss", "grad_norm", "logits"
+};
+
+/// A tensor with a fixed place in the arena for the life of the process.
+struct Tensor {
+  std::string name;
+  Role role;
+  DType dtype;
+  /// Logical shape of the whole tensor (all micro-batches), in elements.
+  std::vector<int64_t> shape;
+  /// Byte offset from the start of the arena, 64-byte aligned.
+  int64_t offset = 0;
+  /// Other names of the same storage (tied weights).
+  std::vector<std::string> aliases;
+  /// Parameter: no gradient and no optimizer state.
+  bool frozen = false;
+  /// State: the parameter it belongs to, and the slot ("exp_avg", ...).
+  std::string of, slot;
+  /// Input, Output: the dimension that micro-batches split, or -1.
+  int batchDim = -1;
+  /// Input: token ids must satisfy 0 <= id < upperBound (0: unchecked);
+  /// values equal to `ignoreIndex` are exempt when `hasIgnoreIndex`.
+  int64_t upperBound = 0;
+  bool hasIgnoreIndex = false;
+  int64_t ignoreIndex = 0;
+  /// The framework's shape of the parameter when it is stored in factored
+  /// shape (same elements in the same order); empty when equal to `shape`.
+  std::vector<int64_t> frameworkShape;
+
+  int64_t numElements() const {
+    int64_t n = 1;
+    for (int64_t d : shape)
+      n *= d;
+    return n;
+  }
+};
+
+/// A reference to memory from a command: a buffer of the part (an index into
+/// the action's row of offsets) and a byte offset into it.
+struct Ref {
+  int32_t buffer = -1; ///< -1: absent
+  int64_t offset = 0;
+};
+
+/// Which part of the step's time a command belongs to.
+enum class TimeClass : uint8_t {
+  Contraction,
+  Attention,
+  RowWise,
+  Optimizer,
+  Communication
+};
+
+/// Runs a generated kernel over `rows` independent items. Kernel ABI:
+///   void kernel(void *const *args, int64_t begin, int64_t end, void *scratch)
+/// processes items [begin, end). Items are rows of the iteration space (`map`
+/// kernels are cut in blocks by the code generator, so that an item is never
+/// too small). For `stages == 2` (column reductions) stage one writes partial
+/// results for each of `groups` row groups into scratch memory in the arena,
+/// and `finish(args, 0, columns, scratch)` combines them in index order:
+/// the result does not depend on the number of threads.
+struct KernelCommand {
+  std::string symbol;
+  std::vector<Ref> args;
+  int64_t items = 0;
+  /// Smallest number of items worth a thread of its own.
+  int64_t grain = 1;
+  /// Second stage of a column reduction; empty otherwise.
+  std::string finish;
+  int64_t finishItems = 0;
+  Ref scratch;
+};
+
+/// C[b] = alpha * op(A[b]) * op(B[b]) + beta * C[b], row-major f32:
+/// op(A) is m x k, op(B) is k x n. Strides in elements. Batched over `batch`
+/// with strides per operand (0 broadcasts).
+struct ContractCommand {
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+  Ref a, b, c;
+  bool transA = false, transB = false;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  int64_t batchStrideA = 0, batchStrideB = 0, batchStrideC = 0;
+  float alpha = 1.0f, beta = 0.0f;
+};
+
+/// A 4-d strided view [batch, head, position, channel]; channel stride is 1.
+struct HeadView {
+  Ref ref;
+  int64_t strideBatch = 0, strideHead = 0, stridePosition = 0;
+};
+
+/// Scaled dot-product attention, forward or backward, blockwise over query
+/// rows: S = scale * Q K^T (+ bias) masked; P = softmax(S); O = dropout(P) V.
+/// Heads of K and V are shared by heads / kvHeads query heads in order.
+/// `lse` is [batch, heads, queries] f32, the log of the sum of exponentials
+/// of the masked scores; a row with no visible key gives output 0 and -inf.
+struct AttentionCommand {
+  int64_t batch = 0, heads = 0, kvHeads = 0, queries = 0, keys = 0,
+          headSize = 0, valueSize = 0;
+  float scale = 1.0f;
+  /// Query i sees keys j <= i + keys - queries.
+  bool causal = false;
+  /// Query i sees keys j > i + keys - queries - window (0: no window).
+  int64_t window = 0;
+  HeadView q, k, v, o;
+  Ref lse;
+  /// Optional additive bias, broadcast by zero strides (elements):
+  /// [batch, head, query, key].
+  Ref bias;
+  int64_t biasStrides[4] = {0, 0, 0, 0};
+  /// Optional byte mask (1: visible), broadcast likewise.
+  Ref mask;
+  int64_t maskStrides[4] = {0, 0, 0, 0};
+  /// Optional document numbers of queries and keys, i64 [batch, positions]:
+  /// a query sees only keys of its own document.
+  Ref querySegments, keySegments;
+  /// Dropout of P. The keep threshold is on the 32-bit draw; see Philox.h.
+  float dropout = 0.0f;
+  int64_t dropoutId = 0;
+  Ref rng;               ///< i64[2]: seed, step
+  int64_t batchOffset = 0; ///< first global batch index is
+                           ///< batchOffset + microBatch * batch
+  int64_t globalHeads = 0, globalQueries = 0, globalKeys = 0;
+  /// Backward only: inputs do, outputs dq, dk, dv, all strided; `dbias` is
+  /// dense with the bias's own broadcast shape, accumulated in index order.
+  HeadView dO, dQ, dK, dV;
+  Ref dBias;
+  /// Scratch in the arena, `scratchBytesPerThread` for each thread.
+  Ref scratch;
+  int64_t scratchBytesPerThread = 0;
+  /// Rows of queries processed at once.
+  int64_t queryBlock = 64;
+};
+
+/// out[ids[i], :] += rows[i, :] in increasing i for each row of `out`;
+/// out is zeroed first unless `accumulate`. Rows whose id is `skipIndex`
+/// (padding) are ignored when `hasSkip`.
+struct ScatterAddCommand {
+  Ref rows, ids, out;
+  int64_t count = 0, columns = 0, outRows = 0;
+  DType idType = DType::I64;
+  bool accumulate = false, hasSkip = false;
+  int64_t skipIndex = 0;
+};
+
+/// Strided copy, up to 8 dimensions; strides in elements, 0 reads a value
+/// again. `bytes per element` is `elementBytes`.
+struct CopyCommand {
+  Ref src, dst;
+  int64_t elementBytes = 4;
+  std::vector<int64_t> sizes, srcStrides, dstStrides;
+};
+
+/// Fills `bytes` bytes with a repeated pattern of `elementBytes` bytes.
+struct FillCommand {
+  Ref dst;
+  int64_t bytes = 0, elementBytes = 4;
+  uint64_t pattern = 0;
+};
+
+/// Stops the step, before anything later runs, unless the byte at `flag` is
+/// not zero. The executor reports `message` and leaves all state unchanged
+/// (the code generator orders these before the first update).
+struct CheckCommand {
+  Ref flag;
+  std::string message;
+};
+
+enum class CommandKind : uint8_t {
+  Kernel,
+  Contract,
+  AttentionForward,
+  AttentionBackward,
+  ScatterAdd,
+  Copy,
+  Fill,
+  Check
+};
+
+struct Command {
+  CommandKind kind;
+  TimeClass timeClass = TimeClass::RowWise;
+  /// Floating-point operations, for throughput figures; a multiply-add is two.
+  int64_t flops = 0;
+  /// For traces and errors: the op and the source line it came from.
+  std::string label;
+  KernelCommand kernel;
+  ContractCommand contract;
+  AttentionCommand attention;
+  ScatterAddCommand scatterAdd;
+  CopyCommand copy;
+  FillCommand fill;
+  CheckCommand check;
+};
+
+/// One buffer of a part: its size and what it holds, for the report.
+struct Buffer {
+  int64_t bytes = 0;
+  /// "parameter", "gradient", "state", "activation", "saved", "scratch", ...
+  std::string kind;
+};
+
+struct Part {
+  std::string name;
+  std::vector<Buffer> buffers;
+  std::vector<Command> commands;
+};
+
+struct Action {
+  int32_t part = 0;
+  int32_t microBatch = 0;
+  /// Arena byte offset of each buffer of the part.
+  std::vector<int64_t> offsets;
+};
+
+/// An entry: "train", "evaluate", "logits".
+struct Entry {
+  std::vector<Action> actions;
+  /// Indices into Program::tensors.
+  std::vector<int32_t> inputs, scalars, outputs;
+};
+
+/// Bytes that are in the arena before anything runs, and stay as they are.
+struct Constant {
+  int64_t offset = 0;
+  /// The content, two hexadecimal digits for each byte.
+  std::string hex;
+};
+
+struct Program {
+  static constexpr int kVersion = 1;
+  int version = kVersion;
+  /// Code generation target: CPU name and vector width in bits.
+  std::string cpu;
+  int vectorBits = 0;
+  /// Threads the scratch sizes were planned for; a run may use fewer.
+  int threads = 1;
+  int64_t microBatches = 1;
+  int64_t arenaBytes = 0;
+  std::vector<Tensor> tensors;
+  std::vector<Constant> constants;
+  std::vector<Part> parts;
+  std::map<std::string, Entry> entries;
+  /// Free-form facts for `--report` and checkpoints ("optimizer": ...), as
+  /// JSON text.
+  std::string metadata;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_PROGRAM_H

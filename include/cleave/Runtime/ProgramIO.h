@@ -1,0 +1,47 @@
+//===- ProgramIO.h - Reading and checking programs --------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// The command table as JSON, and the checks that stand between a file and the
+/// executor: a program that passes `validate` cannot make the executor reach
+/// outside the arena, whatever wrote it (generated kernels excepted).
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_PROGRAMIO_H
+#define CLEAVE_RUNTIME_PROGRAMIO_H
+
+#include "cleave/Runtime/Program.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+
+namespace cleave::runtime {
+
+/// "f32" and so on.
+llvm::StringRef dtypeName(DType type);
+/// "parameter", "state", ...
+llvm::StringRef roleName(Role role);
+/// "contraction", "attention", "row-wise", "optimizer", "communication".
+llvm::StringRef timeClassName(TimeClass timeClass);
+/// "[2, 3]".
+std::string shapeText(const std::vector<int64_t> &shape);
+
+/// The program as JSON; fields that hold their default are left out.
+std::string toJSON(const Program &program);
+
+/// Reads what `toJSON` wrote. The result is not validated.
+llvm::Expected<Program> parseProgram(llvm::StringRef json);
+
+/// Checks everything that the executor relies on.
+llvm::Error validate(const Program &program);
+
+/// An error that says only `message`.
+llvm::Error makeError(const llvm::Twine &message);
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_PROGRAMIO_H

@@ -1,0 +1,73 @@
+//===- Safetensors.h - Tensors in files -------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_SAFETENSORS_H
+#define CLEAVE_RUNTIME_SAFETENSORS_H
+
+#include "cleave/Runtime/Program.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include <map>
+#include <memory>
+
+namespace cleave::runtime {
+
+/// A safetensors file, mapped; every entry is known to lie inside it.
+class SafetensorsFile {
+public:
+  struct Entry {
+    std::string name;
+    /// As the file spells it: "F32", "I64", "BOOL", ...
+    std::string dtype;
+    std::vector<int64_t> shape;
+    const char *data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  static llvm::Expected<SafetensorsFile> open(llvm::StringRef path);
+
+  const std::vector<Entry> &getEntries() const { return entries; }
+  /// Copies the data of an entry out and lets go of the pages it was read
+  /// from, so that a file does not count twice in memory.
+  void copyTo(const Entry &entry, void *destination) const;
+  /// Null if there is none.
+  const Entry *find(llvm::StringRef name) const;
+  const std::map<std::string, std::string> &getMetadata() const {
+    return metadata;
+  }
+
+private:
+  llvm::Error parse();
+
+  std::unique_ptr<llvm::MemoryBuffer> buffer;
+  std::vector<Entry> entries;
+  llvm::StringMap<size_t> index;
+  std::map<std::string, std::string> metadata;
+};
+
+/// The file's name of an element type.
+llvm::StringRef safetensorsName(DType type);
+
+/// One tensor to write.
+struct SafetensorsItem {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  const void *data;
+};
+
+/// Writes a file in one piece: it appears complete under its name, or not.
+llvm::Error
+writeSafetensors(llvm::StringRef path,
+                 const std::vector<SafetensorsItem> &items,
+                 const std::map<std::string, std::string> &metadata = {});
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_SAFETENSORS_H

@@ -1,0 +1,57 @@
+//===- ThreadTeam.h - The threads of a rank ---------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_THREADTEAM_H
+#define CLEAVE_RUNTIME_THREADTEAM_H
+
+#include "llvm/ADT/STLFunctionalExtras.h"
+#include <cstdint>
+
+namespace cleave::runtime {
+
+/// The one team of threads of a rank: the OpenMP team that the contraction
+/// library uses as well. A second pool beside it would fight over the cores.
+class ThreadTeam {
+public:
+  /// `threads` of 0 takes OMP_NUM_THREADS or else all cores that this process
+  /// may use. Workers are pinned when there is one core for each; the calling
+  /// thread only with `pinCaller`, since threads that a host application
+  /// starts later would inherit its core.
+  explicit ThreadTeam(int threads = 0, bool pinCaller = false);
+
+  /// OMP_NUM_THREADS, or all cores that this process may use.
+  static int defaultThreads();
+
+  int size() const { return threads; }
+
+  /// Makes this team the library's for calls from the current thread. Called
+  /// at the start of each step, because OpenMP keeps the setting per thread.
+  void adopt() const;
+
+  /// Splits [0, n) in at most `size()` contiguous pieces of at least `grain`
+  /// items and runs them; the split depends on nothing else. Piece borders are
+  /// multiples of `align`.
+  void parallelFor(int64_t n, int64_t grain,
+                   llvm::function_ref<void(int64_t begin, int64_t end)> body,
+                   int64_t align = 1) const;
+
+  /// Hands out the items [0, n) one by one, in order, to threads as they come
+  /// free. For items that write nothing in common.
+  void
+  parallelEach(int64_t n,
+               llvm::function_ref<void(int thread, int64_t item)> body) const;
+
+  /// Runs `body(thread, count)` once on each of `count` <= `size()` threads.
+  void run(llvm::function_ref<void(int thread, int count)> body) const;
+
+private:
+  int threads = 1;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_THREADTEAM_H

@@ -1,0 +1,74 @@
+//===- TokenData.h - Token data ---------------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_TOKENDATA_H
+#define CLEAVE_RUNTIME_TOKENDATA_H
+
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace cleave::runtime {
+
+/// A sequence of token ids in a mapped file.
+class TokenData {
+public:
+  /// Opens `.npy` (a C-ordered array of integers), `.bin` (raw little-endian
+  /// integers of `binType`: "u8", "u16", "u32", "i32" or "i64"), or else text,
+  /// which the `tokenizers` JSON file `tokenizer` encodes; encoded text is kept
+  /// in the user's cache folder.
+  static llvm::Expected<TokenData> open(llvm::StringRef path,
+                                        llvm::StringRef tokenizer,
+                                        llvm::StringRef binType);
+
+  int64_t size() const { return count; }
+  int64_t operator[](int64_t i) const;
+
+private:
+  enum class Type : uint8_t { U8, U16, U32, I32, I64 };
+  llvm::Error openNpy(llvm::StringRef path);
+  static llvm::Expected<std::string> encode(llvm::StringRef path,
+                                            llvm::StringRef tokenizer);
+
+  std::unique_ptr<llvm::MemoryBuffer> buffer;
+  const char *data = nullptr;
+  int64_t count = 0;
+  Type type = Type::U16;
+};
+
+/// Cuts tokens in windows and deals them out in an order that is shuffled anew
+/// in each epoch. A position is the number of windows dealt since the start of
+/// training, so that it is all that a checkpoint needs.
+class WindowOrder {
+public:
+  /// A window has `length` tokens, of which the next one shares `overlap`.
+  WindowOrder(int64_t tokens, int64_t length, int64_t overlap, bool shuffle,
+              uint64_t seed);
+
+  /// Windows of an epoch.
+  int64_t size() const { return windows; }
+  /// Tokens at the end that fill no window.
+  int64_t leftOver() const { return rest; }
+  /// The first token of the window at a position.
+  int64_t start(int64_t position);
+
+private:
+  void shuffleEpoch(int64_t epoch);
+
+  int64_t length, overlap, windows = 0, rest = 0;
+  bool shuffle;
+  uint64_t seed;
+  int64_t epoch = -1;
+  std::vector<uint32_t> order;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_TOKENDATA_H

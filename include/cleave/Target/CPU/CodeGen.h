@@ -1,0 +1,70 @@
+//===- CodeGen.h - Native code of kernels -----------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+///
+/// \file
+/// From `exec.kernel` to machine code of an x86-64 processor: an object file, a
+/// library in this process, or a shared object together with its program.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TARGET_CPU_CODEGEN_H
+#define CLEAVE_TARGET_CPU_CODEGEN_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+#include <memory>
+#include <string>
+
+namespace cleave {
+
+/// The processor that code is generated for.
+struct CpuTarget {
+  /// As clang names it, such as "znver5" or "x86-64-v3".
+  std::string cpu;
+  /// Width of vectors in bits: 128, 256 or 512.
+  int vectorBits = 256;
+
+  /// The processor that this runs on.
+  static CpuTarget host();
+  /// A target from what a person asked for; an empty name and a width of 0
+  /// mean the host's, or what the named processor has. Fails for a name or a
+  /// width that does not exist.
+  static llvm::Expected<CpuTarget> get(llvm::StringRef cpu, int vectorBits);
+};
+
+/// Relocatable object code of all kernels of `module`. A kernel of two stages
+/// gives two functions.
+llvm::FailureOr<std::string> compileKernels(mlir::ModuleOp module,
+                                            const CpuTarget &target);
+
+/// The kernels of `module` as LLVM IR text, after optimisation.
+llvm::FailureOr<std::string> printLLVM(mlir::ModuleOp module,
+                                       const CpuTarget &target);
+
+/// Kernels loaded into this process; code lives as long as this.
+class KernelLibrary {
+public:
+  virtual ~KernelLibrary();
+  /// The address of a function, or null.
+  virtual void *lookup(llvm::StringRef name) = 0;
+};
+
+/// Loads what `compileKernels` made for this machine.
+llvm::Expected<std::unique_ptr<KernelLibrary>>
+loadKernels(llvm::StringRef objectBytes);
+
+/// Writes a shared object, whole or not at all, that holds the kernels and the
+/// program's JSON as `runtime::Artifact::open` expects them.
+llvm::Error linkSharedObject(llvm::StringRef objectBytes,
+                             llvm::StringRef programJson,
+                             llvm::StringRef outputPath);
+
+} // namespace cleave
+
+#endif // CLEAVE_TARGET_CPU_CODEGEN_H

@@ -1,0 +1,26 @@
+//===- EmitCuda.h - Kernels as CUDA C++ -------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TARGET_CUDA_EMITCUDA_H
+#define CLEAVE_TARGET_CUDA_EMITCUDA_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include <string>
+
+namespace cleave {
+
+/// All kernels of `module` as CUDA C++ for devices from sm_90 on, one
+/// `extern "C" __global__` function each and a second one for a kernel of two
+/// stages, named after the kernel with `cleave_` before it: names such as
+/// `norm` belong to the C library. A comment before each says how to launch it. The text is to be
+/// compiled with `-fmad=false`: multiply-adds are contracted only where
+/// written.
+llvm::FailureOr<std::string> printCuda(mlir::ModuleOp module);
+
+} // namespace cleave
+
+#endif // CLEAVE_TARGET_CUDA_EMITCUDA_H

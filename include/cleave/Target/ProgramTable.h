@@ -1,0 +1,33 @@
+//===- ProgramTable.h - The command table of a module -----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TARGET_PROGRAMTABLE_H
+#define CLEAVE_TARGET_PROGRAMTABLE_H
+
+#include "cleave/Runtime/Program.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/JSON.h"
+
+namespace cleave {
+
+/// The command table of a module after `--exec-plan-memory`, or a located
+/// error. The caller sets `cpu`, `vectorBits` and `metadata`.
+llvm::FailureOr<runtime::Program> translateToProgram(mlir::ModuleOp module);
+
+/// What memory planning decided, for `--report`:
+/// ```
+/// {"arena_bytes": n, "fixed_bytes": {"parameter": n, "state": n, ...},
+///  "entries": {"train": {"peak_bytes": n, "lower_bound_bytes": n, "actions": n,
+///    "commands": {"contract": n, ...}, "live_at_peak": [{"bytes", "kind",
+///    "name"}, ...], "saved": [{"bytes", "type", "name"}, ...],
+///    "recomputed": ["...", ...]}}}
+/// ```
+llvm::json::Value memoryReport(mlir::ModuleOp module);
+
+} // namespace cleave
+
+#endif // CLEAVE_TARGET_PROGRAMTABLE_H

@@ -1,0 +1,64 @@
+//===- RandomGraph.h - Random well-typed models -----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TESTING_RANDOMGRAPH_H
+#define CLEAVE_TESTING_RANDOMGRAPH_H
+
+#include "cleave/Interpreter/Interpreter.h"
+#include "mlir/IR/OwningOpRef.h"
+
+namespace cleave {
+
+/// Numbers that follow from a seed alone, on every platform.
+class Random {
+public:
+  explicit Random(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15 + 1) {}
+
+  uint64_t next();
+  /// From `low` to `high`, both included.
+  int64_t integer(int64_t low, int64_t high);
+  bool chance(double probability);
+  double uniform(double low, double high);
+  double normal();
+  template <typename List> auto &pick(List &&list) {
+    return list[integer(0, static_cast<int64_t>(std::size(list)) - 1)];
+  }
+
+private:
+  uint64_t state;
+};
+
+struct RandomGraphOptions {
+  /// The number of ops of the model; the loss comes on top.
+  int64_t minOps = 10, maxOps = 60;
+  /// Samples of a batch; micro-batches must divide it.
+  int64_t batch = 4;
+  /// Element type of parameters and activations: "f32" or "f64".
+  std::string element = "f32";
+  /// Whether it may draw random numbers.
+  bool dropout = true;
+};
+
+/// A model and values for all of its arguments.
+struct RandomGraph {
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  NamedTensors inputs;
+  /// Whether the gradients are the derivatives of the loss: an embedding with a
+  /// padding index withholds some.
+  bool isDerivative = true;
+};
+
+/// Draws a model in the model phase: parameters (some tied, some frozen),
+/// inputs whose first dimension holds samples, skips and values used more than
+/// once, and a scalar loss, the mean cross entropy of the rows that are not
+/// ignored. No sample sees another, so that the batch can be cut anywhere.
+RandomGraph drawRandomGraph(mlir::MLIRContext *context, uint64_t seed,
+                            const RandomGraphOptions &options);
+
+} // namespace cleave
+
+#endif // CLEAVE_TESTING_RANDOMGRAPH_H

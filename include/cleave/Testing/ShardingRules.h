@@ -1,0 +1,38 @@
+//===- ShardingRules.h - Testing sharding rules -----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TESTING_SHARDINGRULES_H
+#define CLEAVE_TESTING_SHARDINGRULES_H
+
+#include "cleave/Testing/RandomGraph.h"
+
+namespace cleave {
+
+/// What was checked of the rules of one kind of op.
+struct RuleTally {
+  /// Ops seen; factors split and executed; sets of jointly linear operands.
+  int64_t ops = 0, splits = 0, sums = 0;
+  /// Factors that no sharding of the tensors can split alone: they lie behind
+  /// another one in a dimension.
+  int64_t inner = 0;
+  int64_t failures = 0;
+  double worst = 0;
+};
+
+/// Executes `entry` on `inputs` and tests the sharding rule of each op with the
+/// values it saw: the op is executed on the slices that its rule makes, factor
+/// by factor, and the recombined results compared with those of the whole op;
+/// where the rule says that it is linear in a set of operands, these are
+/// replaced by summands. Adds to `tallies`, by the op's name.
+llvm::LogicalResult
+checkShardingRules(mlir::ModuleOp module, llvm::StringRef entry,
+                   const NamedTensors &inputs,
+                   std::map<std::string, RuleTally> &tallies);
+
+} // namespace cleave
+
+#endif // CLEAVE_TESTING_SHARDINGRULES_H

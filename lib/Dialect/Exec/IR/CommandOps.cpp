@@ -1,0 +1,359 @@
+//===- CommandOps.cpp - Verifiers and answers of the commands -------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+
+using namespace mlir;
+using namespace cleave::exec;
+
+#include "cleave/Dialect/Exec/IR/ExecInterfaces.cpp.inc"
+
+static RankedTensorType tensorType(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+/// True when `a` and `b` differ at most in how they lie in memory.
+static bool sameValues(RankedTensorType a, RankedTensorType b) {
+  return a.getShape() == b.getShape() &&
+         a.getElementType() == b.getElementType();
+}
+
+/// Checks that `result` takes the place of `operand`.
+static LogicalResult verifyInPlace(Operation *op, Value operand, Value result) {
+  if (operand && operand.getType() != result.getType())
+    return op->emitOpError("result of type ")
+           << result.getType() << " cannot take the memory of an operand of type "
+           << operand.getType();
+  return success();
+}
+
+/// Checks that an operand or result can be read or written as it lies.
+static LogicalResult verifyLayouts(CommandOpInterface command) {
+  for (OpOperand &operand : command->getOpOperands())
+    if (!command.canReadOperand(operand.getOperandNumber(),
+                                tensorType(operand.get())))
+      return command->emitOpError("cannot read operand ")
+             << operand.getOperandNumber() << " as it lies, "
+             << operand.get().getType();
+  for (OpResult result : command->getResults())
+    if (!command.canWriteResult(result.getResultNumber(), tensorType(result)))
+      return command->emitOpError("cannot write result ")
+             << result.getResultNumber() << " as it lies, " << result.getType();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+LogicalResult ViewOp::verify() {
+  RankedTensorType from = tensorType(getInput()), to = getOutput().getType();
+  if (from.getElementType() != to.getElementType())
+    return emitOpError("changes the element type");
+  // A function's argument may lie in a larger buffer, which only the planner
+  // knows; within one function the operand's own extent is the least there is.
+  if (getInput().getDefiningOp<ViewOp>())
+    return success();
+  if (extentBytes(to) > extentBytes(from))
+    return emitOpError("reaches beyond the operand: ")
+           << extentBytes(to) << " bytes of " << extentBytes(from);
+  return success();
+}
+
+/// A view speaks of the buffer: what it was seen through does not matter.
+OpFoldResult ViewOp::fold(FoldAdaptor) {
+  if (getInput().getType() == getType())
+    return getInput();
+  if (auto before = getInput().getDefiningOp<ViewOp>()) {
+    getInputMutable().assign(before.getInput());
+    return getOutput();
+  }
+  return {};
+}
+
+LogicalResult JoinOp::verify() {
+  SmallVector<Box> boxes;
+  int64_t elements = 0;
+  for (Value input : getInputs()) {
+    RankedTensorType type = tensorType(input);
+    if (type.getElementType() != getType().getElementType())
+      return emitOpError("joins different element types");
+    std::optional<Box> box = boxWithin(getType(), type);
+    if (!box)
+      return emitOpError("operand of type ")
+             << type << " is not a box of the result " << getType();
+    for (const Box &other : boxes)
+      if (box->overlaps(other))
+        return emitOpError("operand of type ")
+               << type << " overlaps another operand";
+    boxes.push_back(*box);
+    elements += type.getNumElements();
+  }
+  if (elements != getType().getNumElements())
+    return emitOpError("operands hold ")
+           << elements << " elements of " << getType().getNumElements();
+  return success();
+}
+
+LogicalResult CopyOp::verify() {
+  if (!sameValues(tensorType(getInput()), getType()))
+    return emitOpError("changes shape or element type");
+  return verifyInPlace(*this, getInto(), getOutput());
+}
+
+SmallVector<Share> CopyOp::getShares() {
+  if (getInto())
+    return {{0, 1, /*must=*/true}};
+  return {};
+}
+
+bool CopyOp::canReadOperand(unsigned, RankedTensorType) { return true; }
+bool CopyOp::canWriteResult(unsigned, RankedTensorType) { return true; }
+
+LogicalResult FillOp::verify() {
+  if (getValue().getType() != getType().getElementType())
+    return emitOpError("value of type ") << getValue().getType() << " fills "
+                                         << getType();
+  if (!isDense(getType()))
+    return emitOpError("fills dense memory only");
+  return success();
+}
+
+LogicalResult ConstantOp::verify() {
+  if (getValue().getShapedType() != getType())
+    return emitOpError("value of type ")
+           << getValue().getShapedType() << " is not " << getType();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Contraction
+//===----------------------------------------------------------------------===//
+
+bool ContractOp::canReadOperand(unsigned index, RankedTensorType type) {
+  return index < 2 ? isMatrix(type) : type == getType();
+}
+
+bool ContractOp::canWriteResult(unsigned, RankedTensorType type) {
+  return isMatrix(type, /*rowsOnly=*/true);
+}
+
+SmallVector<Share> ContractOp::getShares() {
+  if (getAccumulator())
+    return {{0, 2, /*must=*/true}};
+  return {};
+}
+
+int64_t ContractOp::getFlops() {
+  return 2 * getType().getNumElements() * tensorType(getLhs()).getShape().back();
+}
+
+LogicalResult ContractOp::verify() {
+  RankedTensorType a = tensorType(getLhs()), b = tensorType(getRhs());
+  RankedTensorType c = getType();
+  int64_t rank = c.getRank();
+  if (rank < 2 || rank > 3 || a.getRank() != rank || b.getRank() != rank)
+    return emitOpError("needs matrices, or equal batches of them");
+  ArrayRef<int64_t> as = a.getShape(), bs = b.getShape(), cs = c.getShape();
+  if (as.drop_back(2) != cs.drop_back(2) || bs.drop_back(2) != cs.drop_back(2) ||
+      as[rank - 2] != cs[rank - 2] || as[rank - 1] != bs[rank - 2] ||
+      bs[rank - 1] != cs[rank - 1])
+    return emitOpError("shapes ") << a << " and " << b << " do not give " << c;
+  if (a.getElementType() != c.getElementType() ||
+      b.getElementType() != c.getElementType() || !c.getElementType().isF32())
+    return emitOpError("needs f32 operands and result");
+  if (failed(verifyInPlace(*this, getAccumulator(), getOutput())))
+    return failure();
+  return verifyLayouts(cast<CommandOpInterface>(getOperation()));
+}
+
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// Rows of queries that the attention commands process at once.
+static constexpr int64_t kQueryBlock = 64;
+
+/// Multiply-adds of one pass over the visible scores, times two.
+template <typename OpTy> static int64_t scoreFlops(OpTy op, int64_t channels) {
+  RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey());
+  int64_t queries = q.getDimSize(2), keys = k.getDimSize(2);
+  int64_t scores = q.getDimSize(0) * q.getDimSize(1) * queries * keys;
+  if (op.getCausal() && queries == keys)
+    scores = scores / 2 + q.getDimSize(0) * q.getDimSize(1) * queries / 2;
+  return 2 * scores * channels;
+}
+
+/// Scratch of one thread: blocks of scores of `blocks` kinds, and `vectors`
+/// rows of channels for each query of a block.
+template <typename OpTy>
+static int64_t blockBytes(OpTy op, int64_t blocks, int64_t vectors) {
+  int64_t keys = llvm::alignTo(tensorType(op.getKey()).getDimSize(2), 64);
+  int64_t channels =
+      llvm::alignTo(std::max(tensorType(op.getQuery()).getDimSize(3),
+                             tensorType(op.getValue()).getDimSize(3)),
+                    16);
+  return llvm::alignTo(
+      4 * kQueryBlock * (blocks * keys + vectors * channels + 16), 64);
+}
+
+/// What both attention commands ask of the operands after the common ones.
+template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
+  RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
+                   v = tensorType(op.getValue());
+  if (q.getRank() != 4 || k.getRank() != 4 || v.getRank() != 4 ||
+      k.getShape().take_front(3) != v.getShape().take_front(3) ||
+      q.getDimSize(0) != k.getDimSize(0) ||
+      q.getDimSize(3) != k.getDimSize(3) || k.getDimSize(1) == 0 ||
+      q.getDimSize(1) % k.getDimSize(1) != 0)
+    return op.emitOpError("query ")
+           << q << ", key " << k << " and value " << v
+           << " need shapes [b, a, q, d], [b, g, k, d] and [b, g, k, e]";
+  if (op.getDropout().convertToDouble() > 0 && !op.getRng())
+    return op.emitOpError("dropout needs an rng operand");
+  if (static_cast<bool>(op.getOrigin()) && !op.getGlobalShape())
+    return op.emitOpError("origin needs a global_shape");
+  return verifyLayouts(cast<CommandOpInterface>(op.getOperation()));
+}
+
+bool AttentionOp::canReadOperand(unsigned index, RankedTensorType type) {
+  Value operand = getOperand(index);
+  if (operand == getBias() || operand == getMask())
+    return type.getRank() <= 4;
+  return index < 3 ? isHeadView(type) : isDense(type);
+}
+
+bool AttentionOp::canWriteResult(unsigned index, RankedTensorType type) {
+  return index == 0 ? isHeadView(type) : isDense(type);
+}
+
+int64_t AttentionOp::getScratchBytes(int64_t threads) {
+  return threads * blockBytes(*this, 1, 1);
+}
+
+int64_t AttentionOp::getFlops() {
+  return scoreFlops(*this, tensorType(getQuery()).getDimSize(3)) +
+         scoreFlops(*this, tensorType(getValue()).getDimSize(3));
+}
+
+LogicalResult AttentionOp::verify() {
+  RankedTensorType q = tensorType(getQuery()), v = tensorType(getValue());
+  if (failed(verifyExtras(*this)))
+    return failure();
+  SmallVector<int64_t> shape(q.getShape());
+  shape.back() = v.getShape().back();
+  if (tensorType(getOutput()).getShape() != ArrayRef(shape) ||
+      tensorType(getLse()).getShape() != q.getShape().drop_back())
+    return emitOpError("results do not have the shapes of query and value");
+  return success();
+}
+
+bool AttentionGradOp::canReadOperand(unsigned index, RankedTensorType type) {
+  Value operand = getOperand(index);
+  if (operand == getBias() || operand == getMask())
+    return type.getRank() <= 4;
+  return index < 5 ? isHeadView(type) : isDense(type);
+}
+
+bool AttentionGradOp::canWriteResult(unsigned index, RankedTensorType type) {
+  return index < 3 ? isHeadView(type) : isDense(type);
+}
+
+int64_t AttentionGradOp::getScratchBytes(int64_t threads) {
+  return threads * blockBytes(*this, 2, 4);
+}
+
+int64_t AttentionGradOp::getFlops() {
+  return 3 * scoreFlops(*this, tensorType(getQuery()).getDimSize(3)) +
+         2 * scoreFlops(*this, tensorType(getValue()).getDimSize(3));
+}
+
+LogicalResult AttentionGradOp::verify() {
+  if (failed(verifyExtras(*this)))
+    return failure();
+  RankedTensorType q = tensorType(getQuery()), v = tensorType(getValue());
+  SmallVector<int64_t> shape(q.getShape());
+  shape.back() = v.getShape().back();
+  if (tensorType(getOutput()).getShape() != ArrayRef(shape) ||
+      tensorType(getGradient()).getShape() != ArrayRef(shape) ||
+      tensorType(getLse()).getShape() != q.getShape().drop_back())
+    return emitOpError("gradient, output and lse do not match the query");
+  if (!sameValues(tensorType(getQueryGradient()), q) ||
+      !sameValues(tensorType(getKeyGradient()), tensorType(getKey())) ||
+      !sameValues(tensorType(getValueGradient()), v))
+    return emitOpError("results do not match query, key and value");
+  if (getBiasGradient() &&
+      (!getBias() || !sameValues(tensorType(getBiasGradient()),
+                                 tensorType(getBias()))))
+    return emitOpError("the gradient for the bias does not match the bias");
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Scatter and check
+//===----------------------------------------------------------------------===//
+
+bool ScatterAddOp::canReadOperand(unsigned index, RankedTensorType type) {
+  return index < 2 ? isDense(type) : type == getType();
+}
+
+SmallVector<Share> ScatterAddOp::getShares() {
+  if (getAccumulator())
+    return {{0, 2, /*must=*/true}};
+  return {};
+}
+
+int64_t ScatterAddOp::getFlops() { return tensorType(getRows()).getNumElements(); }
+
+LogicalResult ScatterAddOp::verify() {
+  RankedTensorType rows = tensorType(getRows()), ids = tensorType(getIds());
+  if (rows.getRank() != 2 || ids.getRank() != 1 || getType().getRank() != 2 ||
+      rows.getDimSize(0) != ids.getDimSize(0) ||
+      rows.getDimSize(1) != getType().getDimSize(1) ||
+      !rows.getElementType().isF32() || !getType().getElementType().isF32() ||
+      !ids.getElementType().isInteger())
+    return emitOpError("needs f32 rows [i, c], integer ids [i] and an f32 "
+                       "result [j, c], but has ")
+           << rows << ", " << ids << " and " << getType();
+  if (!isDense(getType()) || !isDense(rows) || !isDense(ids))
+    return emitOpError("needs dense operands and a dense result");
+  return verifyInPlace(*this, getAccumulator(), getOutput());
+}
+
+bool CheckOp::canReadOperand(unsigned, RankedTensorType) { return true; }
+
+LogicalResult CheckOp::verify() {
+  if (!tensorType(getFlag()).getElementType().isInteger(1) ||
+      tensorType(getFlag()).getNumElements() != 1)
+    return emitOpError("needs one i1, not ") << getFlag().getType();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels
+//===----------------------------------------------------------------------===//
+
+/// A kernel's code is made for the layouts that it has.
+bool LaunchOp::canReadOperand(unsigned index, RankedTensorType type) {
+  return getOperand(index).getType() == type;
+}
+bool LaunchOp::canWriteResult(unsigned index, RankedTensorType type) {
+  return getResult(index).getType() == type;
+}
+
+SmallVector<Share> LaunchOp::getShares() {
+  SmallVector<Share> shares;
+  for (auto [result, operand] : getInplacePairs())
+    shares.push_back({result, operand});
+  return shares;
+}
+
+int64_t LaunchOp::getScratchBytes(int64_t) {
+  auto kernel =
+      SymbolTable::lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr());
+  return kernel ? kernel.getScratchBytes() : 0;
+}

@@ -1,0 +1,249 @@
+//===- Decompose.cpp - Rare graph ops as common ones ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+
+namespace cleave::exec {
+#define GEN_PASS_DEF_DECOMPOSE
+#include "cleave/Dialect/Exec/Transforms/Passes.h.inc"
+} // namespace cleave::exec
+
+using namespace mlir;
+using namespace cleave;
+
+static RankedTensorType tensorType(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+static SmallVector<int64_t> constants(int64_t rank, int64_t value) {
+  return SmallVector<int64_t>(rank, value);
+}
+
+namespace {
+
+//===----------------------------------------------------------------------===//
+// Sums of pads
+//===----------------------------------------------------------------------===//
+
+/// add(pad(a), add(pad(b), ...)) -> concat(a, b, ...), where the operands tile
+/// the result along one dimension.
+struct PadsToConcat : OpRewritePattern<graph::AddOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  /// The zero pads that `value` is a sum of; none when it is anything else.
+  static void collect(Value value, bool top, SmallVectorImpl<graph::PadOp> &pads,
+                      bool &ok) {
+    if (auto pad = value.getDefiningOp<graph::PadOp>()) {
+      ok &= pad.getValue().isZero() && !pad.getValue().isNegative() &&
+            llvm::all_of(pad.getInterior(), [](int64_t i) { return i == 0; });
+      pads.push_back(pad);
+      return;
+    }
+    auto add = value.getDefiningOp<graph::AddOp>();
+    if (!add || (!top && !value.hasOneUse()) ||
+        add.getLhs().getType() != add.getRhs().getType()) {
+      ok = false;
+      return;
+    }
+    collect(add.getLhs(), false, pads, ok);
+    if (ok)
+      collect(add.getRhs(), false, pads, ok);
+  }
+
+  LogicalResult matchAndRewrite(graph::AddOp op,
+                                PatternRewriter &rewriter) const override {
+    SmallVector<graph::PadOp> pads;
+    bool ok = true;
+    collect(op.getOutput(), true, pads, ok);
+    if (!ok)
+      return failure();
+    RankedTensorType type = tensorType(op.getOutput());
+    int64_t dim = -1;
+    for (graph::PadOp pad : pads)
+      for (int64_t i = 0; i < type.getRank(); ++i)
+        if (pad.getLow()[i] != 0 || pad.getHigh()[i] != 0) {
+          if (dim >= 0 && dim != i)
+            return failure();
+          dim = i;
+        }
+    if (dim < 0)
+      return failure();
+    llvm::sort(pads, [&](graph::PadOp a, graph::PadOp b) {
+      return a.getLow()[dim] < b.getLow()[dim];
+    });
+    int64_t end = 0;
+    SmallVector<Value> inputs;
+    for (graph::PadOp pad : pads) {
+      if (pad.getLow()[dim] != end)
+        return failure();
+      inputs.push_back(pad.getInput());
+      end += tensorType(pad.getInput()).getDimSize(dim);
+    }
+    if (end != type.getDimSize(dim))
+      return failure();
+    rewriter.replaceOpWithNewOp<graph::ConcatOp>(op, inputs, dim);
+    return success();
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Windows
+//===----------------------------------------------------------------------===//
+
+struct PadPatches : OpRewritePattern<graph::PatchesOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::PatchesOp op,
+                                PatternRewriter &rewriter) const override {
+    int64_t h = op.getPadding()[0], w = op.getPadding()[1];
+    if (h == 0 && w == 0)
+      return failure();
+    SmallVector<int64_t> border{0, 0, h, w};
+    Value padded = graph::PadOp::create(rewriter, op.getLoc(), op.getInput(),
+                                        llvm::APFloat(0.0), border, border,
+                                        constants(4, 0));
+    rewriter.replaceOpWithNewOp<graph::PatchesOp>(
+        op, padded, op.getKernel(), op.getStride(), ArrayRef<int64_t>{0, 0},
+        op.getDilation());
+    return success();
+  }
+};
+
+/// The sum over positions in the window of that position's gradients, each
+/// spread over the padded image.
+struct PatchesGrad : OpRewritePattern<graph::PatchesGradOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::PatchesGradOp op,
+                                PatternRewriter &rewriter) const override {
+    Location loc = op.getLoc();
+    RankedTensorType type = tensorType(op.getGradient());
+    ArrayRef<int64_t> shape = type.getShape(); // n, oh, ow, c, kh, kw
+    int64_t ph = op.getPadding()[0], pw = op.getPadding()[1];
+    int64_t h = op.getImage()[0] + 2 * ph, w = op.getImage()[1] + 2 * pw;
+    Value moved = graph::TransposeOp::create(
+        rewriter, loc, op.getGradient(), ArrayRef<int64_t>{0, 3, 4, 5, 1, 2});
+    Value sum;
+    for (int64_t i = 0; i < shape[4]; ++i)
+      for (int64_t j = 0; j < shape[5]; ++j) {
+        Value one = graph::SliceOp::create(
+            rewriter, loc, moved, ArrayRef<int64_t>{0, 0, i, j, 0, 0},
+            ArrayRef<int64_t>{shape[0], shape[3], 1, 1, shape[1], shape[2]},
+            constants(6, 1));
+        one = graph::ReshapeOp::create(
+            rewriter, loc,
+            RankedTensorType::get({shape[0], shape[3], shape[1], shape[2]},
+                                  type.getElementType()),
+            one);
+        int64_t top = i * op.getDilation()[0], left = j * op.getDilation()[1];
+        int64_t spanH = (shape[1] - 1) * op.getStride()[0] + 1,
+                spanW = (shape[2] - 1) * op.getStride()[1] + 1;
+        one = graph::PadOp::create(
+            rewriter, loc, one, llvm::APFloat(0.0),
+            ArrayRef<int64_t>{0, 0, top, left},
+            ArrayRef<int64_t>{0, 0, h - top - spanH, w - left - spanW},
+            ArrayRef<int64_t>{0, 0, op.getStride()[0] - 1,
+                              op.getStride()[1] - 1});
+        sum = sum ? graph::AddOp::create(rewriter, loc, sum, one).getOutput()
+                  : one;
+      }
+    if (ph != 0 || pw != 0)
+      sum = graph::SliceOp::create(
+          rewriter, loc, sum, ArrayRef<int64_t>{0, 0, ph, pw},
+          tensorType(op.getOutput()).getShape(), constants(4, 1));
+    rewriter.replaceOp(op, sum);
+    return success();
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Sums along a dimension
+//===----------------------------------------------------------------------===//
+
+/// Each round adds the sums of twice as many neighbours.
+struct CumulativeSum : OpRewritePattern<graph::CumulativeSumOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::CumulativeSumOp op,
+                                PatternRewriter &rewriter) const override {
+    Value sum = op.getInput();
+    RankedTensorType type = tensorType(sum);
+    int64_t rank = type.getRank(), dim = op.getDim(), size = type.getDimSize(dim);
+    for (int64_t shift = 1; shift < size; shift *= 2) {
+      SmallVector<int64_t> offsets = constants(rank, 0), low = constants(rank, 0),
+                           high = constants(rank, 0), sizes(type.getShape());
+      sizes[dim] -= shift;
+      (op.getReverse() ? offsets : low)[dim] = shift;
+      if (op.getReverse())
+        high[dim] = shift;
+      Value moved = graph::SliceOp::create(rewriter, op.getLoc(), sum, offsets,
+                                           sizes, constants(rank, 1));
+      moved = graph::PadOp::create(rewriter, op.getLoc(), moved,
+                                   llvm::APFloat(0.0), low, high,
+                                   constants(rank, 0));
+      sum = graph::AddOp::create(rewriter, op.getLoc(), sum, moved);
+    }
+    rewriter.replaceOp(op, sum);
+    return success();
+  }
+};
+
+/// Along another dimension than the first, with the dimension moved there.
+struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::ScatterAddOp op,
+                                PatternRewriter &rewriter) const override {
+    int64_t dim = op.getDim();
+    if (dim == 0)
+      return failure();
+    int64_t rank = tensorType(op.getUpdates()).getRank();
+    int64_t indices = tensorType(op.getIndices()).getRank();
+    SmallVector<int64_t> there, back;
+    llvm::append_range(there, llvm::seq<int64_t>(dim, dim + indices));
+    llvm::append_range(there, llvm::seq<int64_t>(0, dim));
+    llvm::append_range(there, llvm::seq<int64_t>(dim + indices, rank));
+    int64_t outRank = tensorType(op.getOutput()).getRank();
+    llvm::append_range(back, llvm::seq<int64_t>(1, dim + 1));
+    back.push_back(0);
+    llvm::append_range(back, llvm::seq<int64_t>(dim + 1, outRank));
+    Value moved = graph::TransposeOp::create(rewriter, op.getLoc(),
+                                             op.getUpdates(), there);
+    Value sums = graph::ScatterAddOp::create(
+        rewriter, op.getLoc(), moved, op.getIndices(),
+        rewriter.getI64IntegerAttr(0), op.getSizeAttr(),
+        op.getPaddingIndexAttr());
+    rewriter.replaceOpWithNewOp<graph::TransposeOp>(op, sums, back);
+    return success();
+  }
+};
+
+struct SeedToValue : OpRewritePattern<graph::SeedOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::SeedOp op,
+                                PatternRewriter &rewriter) const override {
+    RankedTensorType type = tensorType(op.getOutput());
+    if (op.getScale())
+      rewriter.replaceOp(op, op.getScale());
+    else
+      rewriter.replaceOpWithNewOp<graph::ConstantOp>(
+          op, type,
+          DenseElementsAttr::get(
+              type, rewriter.getFloatAttr(type.getElementType(), 1.0)));
+    return success();
+  }
+};
+
+struct Decompose : exec::impl::DecomposeBase<Decompose> {
+  void runOnOperation() override {
+    RewritePatternSet patterns(&getContext());
+    patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
+                 ScatterAlongFirst, SeedToValue>(&getContext());
+    if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
+      signalPassFailure();
+  }
+};
+
+} // namespace

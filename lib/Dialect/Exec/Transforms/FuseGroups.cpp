@@ -1,0 +1,304 @@
+//===- FuseGroups.cpp - Which ops share a kernel --------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FuseGroups.h"
+#include <queue>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+namespace {
+
+/// Distinct tensors that one kernel may take.
+constexpr size_t kMaxArguments = 32;
+/// Sharing the read of a tensor smaller than this is not worth a merge.
+constexpr int64_t kMinShared = 512;
+
+int64_t elementsOf(Value v) {
+  return cast<RankedTensorType>(v.getType()).getNumElements();
+}
+
+int64_t bytesOf(Value v) {
+  auto type = cast<RankedTensorType>(v.getType());
+  return type.getNumElements() *
+         std::max(1u, type.getElementTypeBitWidth() / 8);
+}
+
+class Grouping {
+public:
+  explicit Grouping(ArrayRef<FusionNode> nodes) : nodes(nodes) {}
+  SmallVector<FusionGroup> run();
+
+private:
+  void buildEdges();
+  void growFrom(unsigned node);
+  bool tryMerge(unsigned a, unsigned b);
+  std::optional<KernelSpace> fit(ArrayRef<unsigned> members,
+                                 const KernelSpace &a, const KernelSpace &b) const;
+  bool isValid(ArrayRef<unsigned> members, const KernelSpace &space) const;
+  bool reaches(unsigned from, unsigned to) const { return before[to][from]; }
+  SmallVector<FusionGroup> inOrder() const;
+
+  ArrayRef<FusionNode> nodes;
+  SmallVector<FusionGroup> groups;
+  /// The group of each node.
+  SmallVector<unsigned> groupOf;
+  /// Nodes whose results each node needs.
+  SmallVector<SmallVector<unsigned>> needs;
+  /// The groups that must run before each group.
+  SmallVector<BitVector> before;
+  DenseMap<Value, unsigned> producer;
+  /// Nodes that read each tensor, in order.
+  DenseMap<Value, SmallVector<unsigned>> readers;
+};
+
+} // namespace
+
+std::optional<Level> cleave::exec::placementIn(const FusionNode &node,
+                                               const KernelSpace &space) {
+  const KernelSpace &own = node.space;
+  if (!own.flexible) {
+    if (!space.flexible && own.rows == space.rows && own.cols == space.cols)
+      return Level::Element;
+    return std::nullopt;
+  }
+  if (own.numElements() == space.numElements())
+    return Level::Element;
+  if (!space.flexible && own.numElements() == space.rows)
+    return Level::Row;
+  return std::nullopt;
+}
+
+void Grouping::buildEdges() {
+  unsigned lastEffect = ~0u;
+  needs.resize(nodes.size());
+  for (auto [i, node] : llvm::enumerate(nodes)) {
+    for (Value result : node.op->getResults())
+      producer[result] = i;
+    SmallVector<unsigned> &list = needs[i];
+    node.op->walk([&, i = (unsigned)i](Operation *inner) {
+      for (Value operand : inner->getOperands()) {
+        // A kernel reads through views, and so need not wait for them.
+        if (nodes[i].fusable)
+          operand = throughViews(operand);
+        auto it = producer.find(operand);
+        if (it != producer.end() && it->second != i)
+          list.push_back(it->second);
+      }
+    });
+    // What has effects stays in order.
+    if (!isMemoryEffectFree(node.op)) {
+      if (lastEffect != ~0u)
+        list.push_back(lastEffect);
+      lastEffect = i;
+    }
+    llvm::sort(list);
+    list.erase(llvm::unique(list), list.end());
+    if (node.fusable)
+      for (const KernelBuilder::Read &read : node.reads)
+        if (auto &all = readers[read.tensor]; all.empty() || all.back() != i)
+          all.push_back(i);
+  }
+  for (unsigned i = 0; i < nodes.size(); ++i) {
+    groups.push_back({{i}, nodes[i].fusable, nodes[i].space});
+    groupOf.push_back(i);
+    BitVector all(nodes.size());
+    for (unsigned need : needs[i]) {
+      all |= before[need];
+      all.set(need);
+    }
+    before.push_back(std::move(all));
+  }
+}
+
+/// Every value that passes between members without memory must be read as it
+/// is defined.
+bool Grouping::isValid(ArrayRef<unsigned> members,
+                       const KernelSpace &space) const {
+  using Loops = SmallVector<Stride, 4>;
+  auto loopsOf = [](std::initializer_list<Stride> loops) {
+    Loops kept;
+    for (Stride loop : loops)
+      if (loop.size != 1)
+        kept.push_back(loop);
+    return kept;
+  };
+  DenseSet<Value> tensors;
+  for (unsigned m : members) {
+    const FusionNode &node = nodes[m];
+    auto placement = placementIn(node, space);
+    if (!placement)
+      return false;
+    for (const auto &definition : node.definitions)
+      tensors.insert(definition.result);
+    for (const KernelBuilder::Read &read : node.reads) {
+      tensors.insert(read.tensor);
+      auto it = producer.find(read.tensor);
+      if (it == producer.end() || !llvm::is_contained(members, it->second))
+        continue;
+      const FusionNode &from = nodes[it->second];
+      auto fromPlacement = placementIn(from, space);
+      if (!fromPlacement || read.indexed || read.access.logicalOffset != 0)
+        return false;
+      const KernelBuilder::Definition *definition =
+          llvm::find_if(from.definitions, [&](const auto &d) {
+            return d.result == read.tensor;
+          });
+      if (definition == from.definitions.end() || !definition->plain)
+        return false;
+      Level defined = *fromPlacement == Level::Row ? Level::Row : definition->level;
+      Level used = *placement == Level::Row ? Level::Row : read.level;
+      Loops loops = read.access.joinedLogical();
+      if (defined == Level::Element) {
+        if (used != Level::Element || loops != loopsOf({{space.numElements(), 1}}))
+          return false;
+      } else if (used == Level::Row) {
+        if (loops != loopsOf({{space.rows, 1}}))
+          return false;
+      } else if (loops != loopsOf({{space.rows, 1}, {space.cols, 0}})) {
+        return false;
+      }
+    }
+  }
+  return tensors.size() <= kMaxArguments || members.size() == 1;
+}
+
+/// A space in which both groups run, or nothing.
+std::optional<KernelSpace> Grouping::fit(ArrayRef<unsigned> members,
+                                         const KernelSpace &a,
+                                         const KernelSpace &b) const {
+  SmallVector<KernelSpace, 3> candidates;
+  if (!a.flexible)
+    candidates.push_back(a);
+  else if (!b.flexible)
+    candidates.push_back(b);
+  else {
+    int64_t n = std::max(a.numElements(), b.numElements());
+    int64_t m = std::min(a.numElements(), b.numElements());
+    if (n == m)
+      candidates.push_back(KernelSpace::flat(n));
+    else if (m > 1 && n % m == 0)
+      candidates.push_back(KernelSpace::fixed(m, n / m));
+  }
+  for (const KernelSpace &space : candidates)
+    if (isValid(members, space))
+      return space;
+  return std::nullopt;
+}
+
+bool Grouping::tryMerge(unsigned a, unsigned b) {
+  if (a == b || !groups[a].fusable || !groups[b].fusable)
+    return false;
+  // A path through a third group would make the merged one depend on itself.
+  for (auto [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    if (!reaches(from, to))
+      continue;
+    for (unsigned m : groups[to].nodes)
+      for (unsigned need : needs[m]) {
+        unsigned g = groupOf[need];
+        if (g != from && g != to && reaches(from, g))
+          return false;
+      }
+  }
+  SmallVector<unsigned> members(groups[a].nodes);
+  members.append(groups[b].nodes);
+  llvm::sort(members);
+  auto space = fit(members, groups[a].space, groups[b].space);
+  if (!space)
+    return false;
+
+  // What came after either comes after both.
+  before[a] |= before[b];
+  before[a].reset(a);
+  before[a].reset(b);
+  for (unsigned g = 0; g < groups.size(); ++g)
+    if (g != a && (before[g][a] || before[g][b])) {
+      before[g] |= before[a];
+      before[g].set(a);
+      before[g].reset(b);
+    }
+  for (unsigned m : groups[b].nodes)
+    groupOf[m] = a;
+  groups[a].nodes = std::move(members);
+  groups[a].space = *space;
+  groups[b].nodes.clear();
+  return true;
+}
+
+void Grouping::growFrom(unsigned node) {
+  // The most bytes first. A producer's value need not be written or read.
+  struct Candidate {
+    int64_t bytes;
+    unsigned node;
+  };
+  SmallVector<Candidate> candidates;
+  for (const KernelBuilder::Read &read : nodes[node].reads) {
+    int64_t bytes = bytesOf(read.tensor);
+    auto it = producer.find(read.tensor);
+    if (it != producer.end() && nodes[it->second].fusable)
+      candidates.push_back({2 * bytes, it->second});
+    if (elementsOf(read.tensor) < kMinShared)
+      continue;
+    for (unsigned reader : readers[read.tensor]) {
+      if (reader >= node)
+        break;
+      // Operands much smaller than the work do not bring kernels together.
+      if (elementsOf(read.tensor) * 2 >= nodes[reader].space.numElements())
+        candidates.push_back({bytes, reader});
+    }
+  }
+  llvm::stable_sort(candidates, [](const Candidate &a, const Candidate &b) {
+    return a.bytes > b.bytes;
+  });
+  for (const Candidate &candidate : candidates)
+    tryMerge(groupOf[node], groupOf[candidate.node]);
+}
+
+/// The groups in an order that respects dependences and stays near the given
+/// one.
+SmallVector<FusionGroup> Grouping::inOrder() const {
+  SmallVector<SmallVector<unsigned>> after(groups.size());
+  SmallVector<unsigned> waits(groups.size(), 0);
+  for (unsigned g = 0; g < groups.size(); ++g) {
+    DenseSet<unsigned> seen;
+    for (unsigned m : groups[g].nodes)
+      for (unsigned need : needs[m])
+        if (unsigned h = groupOf[need]; h != g && seen.insert(h).second) {
+          after[h].push_back(g);
+          ++waits[g];
+        }
+  }
+  using Entry = std::pair<unsigned, unsigned>; // last node, group
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+  auto push = [&](unsigned g) { ready.push({groups[g].nodes.back(), g}); };
+  for (unsigned g = 0; g < groups.size(); ++g)
+    if (!groups[g].nodes.empty() && waits[g] == 0)
+      push(g);
+  SmallVector<FusionGroup> ordered;
+  while (!ready.empty()) {
+    unsigned g = ready.top().second;
+    ready.pop();
+    ordered.push_back(groups[g]);
+    for (unsigned next : after[g])
+      if (--waits[next] == 0)
+        push(next);
+  }
+  return ordered;
+}
+
+SmallVector<FusionGroup> Grouping::run() {
+  buildEdges();
+  for (unsigned i = 0; i < nodes.size(); ++i)
+    if (nodes[i].fusable)
+      growFrom(i);
+  return inOrder();
+}
+
+SmallVector<FusionGroup> cleave::exec::groupOps(ArrayRef<FusionNode> nodes) {
+  return Grouping(nodes).run();
+}

@@ -1,0 +1,343 @@
+//===- ProgramMemory.cpp - The memory of one entry ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramMemory.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+//===----------------------------------------------------------------------===//
+// Repetition
+//===----------------------------------------------------------------------===//
+
+Repeats cleave::exec::findRepeats(ArrayRef<StringRef> parts) {
+  Repeats result;
+  unsigned n = parts.size(), repetition = 0;
+  for (unsigned i = 0; i < n;) {
+    unsigned bestPeriod = 1, bestCount = 1;
+    for (unsigned period = 1; period <= 16 && i + 2 * period <= n; ++period) {
+      unsigned count = 1;
+      while (i + (count + 1) * period <= n &&
+             llvm::equal(parts.slice(i, period),
+                         parts.slice(i + count * period, period)))
+        ++count;
+      if (count > 1 && count * period > bestCount * bestPeriod) {
+        bestPeriod = period;
+        bestCount = count;
+      }
+    }
+    for (unsigned j = 0; j < bestCount * bestPeriod; ++j) {
+      result.representative.push_back(i + j % bestPeriod);
+      result.region.push_back({i, i + bestPeriod - 1});
+      result.repetition.push_back(repetition + j / bestPeriod);
+      result.repeats.push_back(bestCount > 1);
+    }
+    repetition += bestCount;
+    i += bestCount * bestPeriod;
+  }
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Analysis
+//===----------------------------------------------------------------------===//
+
+ProgramMemory::ProgramMemory(ProgramOp program, PartTable &parts)
+    : program(program), parts(parts) {}
+
+unsigned ProgramMemory::leader(Value value) {
+  unsigned i = index.lookup(value);
+  while (parent[i] != i)
+    i = parent[i] = parent[parent[i]];
+  return i;
+}
+
+LogicalResult ProgramMemory::analyse() {
+  Block &body = program.getBody().front();
+  auto add = [&](Value value) {
+    index[value] = parent.size();
+    parent.push_back(parent.size());
+  };
+  auto unite = [&](Value a, Value b) { parent[leader(b)] = leader(a); };
+  for (BlockArgument argument : body.getArguments())
+    add(argument);
+  for (Operation &op : body) {
+    for (Value result : op.getResults())
+      add(result);
+    if (auto view = dyn_cast<ViewOp>(op)) {
+      unite(view.getInput(), view.getOutput());
+    } else if (auto whole = dyn_cast<JoinOp>(op)) {
+      for (Value input : whole.getInputs())
+        unite(whole.getOutput(), input);
+    } else if (auto run = dyn_cast<RunOp>(op)) {
+      auto part = parts.functions.lookup(run.getCallee());
+      if (!part)
+        return run.emitOpError("'") << run.getCallee() << "' is not a part";
+      runs.push_back(run);
+      for (unsigned i = 0; i < run.getNumResults(); ++i)
+        if (std::optional<unsigned> alias = aliasOf(part, i))
+          unite(run.getInputs()[*alias], run.getResult(i));
+    } else if (!isa<ConstantOp, ReturnOp>(op)) {
+      return op.emitOpError("has no place in a program");
+    }
+  }
+  for (auto [value, i] : index) {
+    (void)i;
+    ProgramBuffer &buffer = buffers[leader(value)];
+    buffer.bytes = std::max(buffer.bytes, extentBytes(tensorType(value)));
+    if (!buffer.value || isa<BlockArgument>(value))
+      buffer.value = value;
+  }
+  for (Value value : body.getTerminator()->getOperands())
+    bufferOf(value).returned = true;
+
+  // An argument's memory that a part overwrites must reach it only once.
+  for (RunOp run : runs) {
+    auto part = parts.functions.lookup(run.getCallee());
+    for (auto [i, value] : llvm::enumerate(run.getInputs())) {
+      if (!part.getArgAttr(i, kDiesAttr))
+        continue;
+      for (auto [j, other] : llvm::enumerate(run.getInputs()))
+        if (i != j && leader(value) == leader(other))
+          return run.emitOpError("operand ")
+                 << i << " is overwritten, but is operand " << j << " too";
+      bool read = llvm::any_of(value.getUsers(), [&](Operation *user) {
+        return user != run && (user->getBlock() != run->getBlock() ||
+                               run->isBeforeInBlock(user));
+      });
+      if (read)
+        return run.emitOpError("operand ")
+               << i << " is overwritten, but is read again later";
+    }
+  }
+
+  SmallVector<StringRef> names;
+  for (RunOp run : runs)
+    names.push_back(run.getCallee());
+  repeats = findRepeats(names);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Packing
+//===----------------------------------------------------------------------===//
+
+static std::string nameOf(Value value) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (auto result = dyn_cast<OpResult>(value)) {
+    os << result.getOwner()->getName().getStringRef();
+    if (result.getOwner()->getNumResults() > 1)
+      os << "#" << result.getResultNumber();
+  } else {
+    os << "argument " << cast<BlockArgument>(value).getArgNumber();
+  }
+  os << " " << value.getType();
+  if (std::string line = sourceLine(value.getLoc()); !line.empty())
+    os << " at " << line;
+  return text;
+}
+
+void ProgramMemory::packBuffers() {
+  // Time counts the commands of representative actions.
+  int64_t time = 0;
+  std::vector<int64_t> length;
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    length.push_back(std::max<int64_t>(memory.commands.size(), 1) + 1);
+    start.push_back(repeats.representative[a] == a
+                        ? time
+                        : start[repeats.representative[a]]);
+    if (repeats.representative[a] == a)
+      time += length.back();
+  }
+
+  /// Where the values of the entry are touched.
+  struct Touch {
+    unsigned repetition;
+    std::pair<unsigned, unsigned> region;
+    bool repeats;
+  };
+  DenseMap<unsigned, SmallVector<Touch, 2>> touches;
+  auto touch = [&](Value value, unsigned a, int64_t first, int64_t last) {
+    unsigned root = leader(value);
+    ProgramBuffer &buffer = buffers[root];
+    Interval &life = buffer.life;
+    int64_t begin = start[a] + first, end = start[a] + last;
+    life.begin = life.begin < 0 ? begin : std::min(life.begin, begin);
+    life.end = std::max(life.end, end);
+    SmallVector<Touch, 2> &seen = touches[root];
+    if (seen.empty() || seen.back().repetition != repeats.repetition[a])
+      seen.push_back(
+          {repeats.repetition[a], repeats.region[a], repeats.repeats[a]});
+  };
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    for (const PartBuffer &buffer : memory.buffers) {
+      if (buffer.first < 0 && buffer.results.empty())
+        continue;
+      int64_t first = std::max<int64_t>(buffer.first, 0);
+      if (buffer.argument >= 0)
+        touch(run.getInputs()[buffer.argument], a, first, buffer.last);
+      for (unsigned i : buffer.results) {
+        bool used = !run.getResult(i).use_empty();
+        touch(run.getResult(i), a, first,
+              used ? buffer.last : std::max(first, buffer.last - 1));
+        buffers[leader(run.getResult(i))].accumulates |= buffer.argument >= 0;
+      }
+    }
+  }
+
+  internal.resize(runs.size());
+  std::vector<std::pair<unsigned, unsigned>> owners; // (action, buffer)
+  std::vector<unsigned> roots;
+  for (auto &[root, buffer] : buffers) {
+    if (buffer.fixed >= 0 || buffer.life.begin < 0)
+      continue;
+    roots.push_back(root);
+  }
+  llvm::sort(roots);
+  // The place in the representative action where a value is made.
+  DenseMap<unsigned, std::pair<unsigned, unsigned>> producer;
+  for (auto [a, run] : llvm::enumerate(runs))
+    for (OpResult result : run.getResults())
+      producer.try_emplace(leader(result),
+                           std::pair(repeats.representative[a],
+                                     result.getResultNumber()));
+  DenseMap<std::pair<unsigned, unsigned>, unsigned> firstAtPlace;
+  DenseMap<unsigned, unsigned> sameAs;
+  std::vector<unsigned> packedRoots;
+  for (unsigned root : roots) {
+    ProgramBuffer &buffer = buffers[root];
+    // What more than one repetition touches, or anything outside, is there for
+    // all of them.
+    SmallVector<Touch, 2> &seen = touches[root];
+    if (seen.size() > 1)
+      for (const Touch &t : seen) {
+        if (!t.repeats)
+          continue;
+        unsigned last = t.region.second;
+        buffer.life.begin = std::min(buffer.life.begin, start[t.region.first]);
+        buffer.life.end =
+            std::max(buffer.life.end, start[last] + length[last] - 1);
+      }
+    if (buffer.returned)
+      buffer.life.end = time;
+    buffer.life.bytes = buffer.bytes;
+    // What is local to a repetition lies where the first one has it.
+    if (seen.size() == 1 && seen.front().repeats && !buffer.returned) {
+      auto [it, fresh] = firstAtPlace.try_emplace(producer.lookup(root), root);
+      const Interval &like = buffers[it->second].life;
+      if (!fresh && like.begin == buffer.life.begin &&
+          like.end == buffer.life.end && like.bytes == buffer.life.bytes &&
+          touches[it->second].size() == 1) {
+        sameAs[root] = it->second;
+        continue;
+      }
+    }
+    packedRoots.push_back(root);
+    intervals.push_back(buffer.life);
+    items.push_back({buffer.bytes,
+                     buffer.returned     ? "output"
+                     : buffer.accumulates ? "accumulated"
+                                          : "saved",
+                     nameOf(buffer.value)});
+  }
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    if (repeats.representative[a] != a)
+      continue;
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    internal[a].assign(memory.buffers.size(), -1);
+    for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {
+      if (!buffer.isInternal() || buffer.first < 0)
+        continue;
+      intervals.push_back(
+          {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
+      owners.push_back({a, b});
+      items.push_back({buffer.bytes, buffer.scratchOf ? "scratch" : "activation",
+                       buffer.scratchOf
+                           ? buffer.scratchOf->getName().getStringRef().str()
+                           : nameOf(buffer.value)});
+    }
+  }
+  packing = pack(intervals);
+  for (auto [i, root] : llvm::enumerate(packedRoots))
+    buffers[root].packed = packing.offsets[i];
+  for (auto [root, like] : sameAs)
+    buffers[root].packed = buffers[like].packed;
+  for (auto [i, owner] : llvm::enumerate(owners))
+    internal[owner.first][owner.second] =
+        packing.offsets[packedRoots.size() + i];
+}
+
+std::vector<LiveItem> ProgramMemory::liveAtPeak() const {
+  int64_t when = 0;
+  maxLive(intervals, &when);
+  std::vector<LiveItem> live;
+  for (auto [i, interval] : llvm::enumerate(intervals))
+    if (interval.begin <= when && when <= interval.end)
+      live.push_back(items[i]);
+  llvm::sort(live, [](const LiveItem &a, const LiveItem &b) {
+    return std::pair(-a.bytes, a.name) < std::pair(-b.bytes, b.name);
+  });
+  return live;
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+int64_t ProgramMemory::address(Value value, int64_t base) {
+  const ProgramBuffer &buffer = bufferOf(value);
+  RankedTensorType type = tensorType(value);
+  int64_t at = buffer.fixed >= 0 ? buffer.fixed
+               : buffer.packed >= 0 ? base + buffer.packed
+                                    : base;
+  return at + getLayout(type).offset * elementBytes(type.getElementType());
+}
+
+void ProgramMemory::write(int64_t base) {
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    const std::vector<int64_t> &own = internal[repeats.representative[a]];
+    SmallVector<int64_t> row;
+    for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {
+      if (buffer.constant)
+        row.push_back(
+            buffer.constant->getAttrOfType<IntegerAttr>(kOffsetAttr).getInt());
+      else if (buffer.argument >= 0)
+        row.push_back(address(run.getInputs()[buffer.argument], base));
+      else if (!buffer.results.empty())
+        row.push_back(address(run.getResult(buffer.results.front()), base));
+      else
+        row.push_back(own[b] < 0 ? base : base + own[b]);
+    }
+    run.setOffsetsAttr(DenseI64ArrayAttr::get(run.getContext(), row));
+  }
+  Builder builder(program.getContext());
+  graph::EntryAttributes attributes(program);
+  for (BlockArgument argument : program.getBody().getArguments())
+    attributes.setArg(argument.getArgNumber(), kOffsetAttr,
+                       builder.getI64IntegerAttr(address(argument, base)));
+  Operation *terminator = program.getBody().front().getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
+    attributes.setResult(i, kOffsetAttr,
+                         builder.getI64IntegerAttr(address(value, base)));
+  attributes.write();
+  program->setAttr(kPeakAttr, builder.getI64IntegerAttr(packing.peak));
+  program->setAttr(kLowerBoundAttr, builder.getI64IntegerAttr(packing.lowerBound));
+  SmallVector<Attribute> live;
+  for (const LiveItem &item : liveAtPeak())
+    live.push_back(builder.getDictionaryAttr(
+        {builder.getNamedAttr("bytes", builder.getI64IntegerAttr(item.bytes)),
+         builder.getNamedAttr("kind", builder.getStringAttr(item.kind)),
+         builder.getNamedAttr("name", builder.getStringAttr(item.name))}));
+  program->setAttr(kLiveAttr, builder.getArrayAttr(live));
+}

@@ -1,0 +1,388 @@
+//===- UnrollSchedule.cpp - Programs as lists of actions ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "IndexBounds.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Exec/Transforms/Memory.h"
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Pipe/IR/Schedule.h"
+
+namespace cleave::exec {
+#define GEN_PASS_DEF_UNROLLSCHEDULE
+#include "cleave/Dialect/Exec/Transforms/Passes.h.inc"
+} // namespace cleave::exec
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+/// The slice of a whole tensor of type `whole` that micro-batch `index` of
+/// `count` has along `dim`, as it lies in it.
+static RankedTensorType sliceAt(RankedTensorType whole, int64_t dim,
+                                int64_t index, int64_t count) {
+  Strided layout = getLayout(whole);
+  SmallVector<int64_t> shape(whole.getShape());
+  shape[dim] /= count;
+  layout.offset += index * shape[dim] * layout.strides[dim];
+  return withLayout(RankedTensorType::get(shape, whole.getElementType()),
+                    layout);
+}
+
+namespace {
+
+/// A part, in the forms that its actions need.
+struct PartForms {
+  func::FuncOp first, next;
+  /// Results that accumulate, in the order of the further arguments of `next`.
+  SmallVector<unsigned> sums;
+  /// Operands beyond those of the invocation: the values, by micro-batch.
+  SmallVector<SmallVector<DenseElementsAttr>> constants;
+};
+
+/// Unrolls one program.
+class Unroller {
+public:
+  Unroller(pipe::ProgramOp source, SymbolTable &symbols)
+      : source(source), symbols(symbols), count(source.getMicroBatches()),
+        builder(source) {}
+
+  LogicalResult run();
+
+private:
+  LogicalResult prepare(pipe::InvokeOp invoke);
+  LogicalResult giveConstants(func::FuncOp part, PartForms &forms);
+  void makeNext(pipe::InvokeOp invoke, PartForms &forms);
+  LogicalResult linkUpdates(ProgramOp program);
+  void runAction(pipe::InvokeOp invoke, int64_t microBatch);
+  Value valueOf(Value value, int64_t dim, int64_t microBatch);
+  Value constantOf(DenseElementsAttr value, Location loc);
+
+  pipe::ProgramOp source;
+  SymbolTable &symbols;
+  int64_t count;
+  OpBuilder builder;
+  DenseMap<Operation *, PartForms> parts;
+  /// What each value of the source is: one value, or one for each micro-batch.
+  DenseMap<Value, SmallVector<Value>> values;
+  DenseMap<Attribute, Value> constants;
+};
+
+} // namespace
+
+/// Results are what the invocation reads of them; slices of a whole lie in it.
+LogicalResult Unroller::prepare(pipe::InvokeOp invoke) {
+  func::FuncOp part = invoke.getPartFunction();
+  if (!part || part.isExternal())
+    return invoke.emitOpError("'") << invoke.getCallee() << "' has no body";
+  PartForms &forms = parts[invoke];
+  forms.first = part;
+  for (auto [i, dim] : llvm::enumerate(invoke.getSplit()))
+    if (dim >= 0)
+      part.getArgument(i).setType(
+          sliceAt(tensorType(invoke.getInputs()[i]), dim, 0, count));
+  Operation *terminator = part.front().getTerminator();
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i) {
+    std::optional<int64_t> dim = invoke.getConcatDim(i);
+    if (!dim)
+      continue;
+    RankedTensorType type =
+        sliceAt(tensorType(invoke.getResult(i)), *dim, 0, count);
+    Value value = terminator->getOperand(i);
+    if (value.getType() == type)
+      continue;
+    OpBuilder builder(terminator);
+    terminator->setOperand(
+        i, CopyOp::create(builder, value.getLoc(), type, value, Value()));
+  }
+  if (failed(giveConstants(part, forms)))
+    return failure();
+  part.setFunctionType(FunctionType::get(part.getContext(),
+                                         part.front().getArgumentTypes(),
+                                         terminator->getOperandTypes()));
+  makeNext(invoke, forms);
+  return success();
+}
+
+/// What is known when the micro-batch is becomes a constant, or, where it
+/// differs between micro-batches, an argument.
+LogicalResult Unroller::giveConstants(func::FuncOp part, PartForms &forms) {
+  SmallVector<MicroBatchValueOpInterface> ops;
+  part.walk([&](MicroBatchValueOpInterface op) { ops.push_back(op); });
+  for (MicroBatchValueOpInterface op : ops) {
+    SmallVector<DenseElementsAttr> attrs;
+    for (int64_t i = 0; i < count; ++i) {
+      attrs.push_back(op.getValueAt(i, count));
+      if (!attrs.back())
+        return op->emitOpError("depends on more than the micro-batch: this "
+                               "program is not that of one device");
+    }
+    Value result = op->getResult(0);
+    if (llvm::all_equal(attrs)) {
+      OpBuilder inside(op);
+      result.replaceAllUsesWith(graph::ConstantOp::create(
+          inside, op->getLoc(), result.getType(), attrs.front()));
+    } else {
+      BlockArgument argument =
+          part.front().addArgument(result.getType(), op->getLoc());
+      if (ArrayAttr old = part.getArgAttrsAttr()) {
+        SmallVector<Attribute> all(old.begin(), old.end());
+        all.push_back(DictionaryAttr::get(part.getContext()));
+        part.setArgAttrsAttr(ArrayAttr::get(part.getContext(), all));
+      }
+      result.replaceAllUsesWith(argument);
+      forms.constants.push_back(attrs);
+    }
+    op->erase();
+  }
+  return success();
+}
+
+/// The form for all micro-batches but the first: it adds onto what there is.
+void Unroller::makeNext(pipe::InvokeOp invoke, PartForms &forms) {
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i)
+    if (invoke.isAccumulated(i))
+      forms.sums.push_back(i);
+  if (count == 1 || forms.sums.empty() || invoke.getOnce()) {
+    forms.next = forms.first;
+    return;
+  }
+  forms.next = forms.first.clone();
+  forms.next.setName((forms.first.getName() + ".next").str());
+  symbols.insert(forms.next);
+  Operation *terminator = forms.next.front().getTerminator();
+  OpBuilder inside(terminator);
+  unsigned before = forms.next.getNumArguments();
+  for (unsigned i : forms.sums) {
+    Value value = terminator->getOperand(i);
+    BlockArgument sum =
+        forms.next.front().addArgument(value.getType(), value.getLoc());
+    terminator->setOperand(
+        i, graph::AddOp::create(inside, value.getLoc(), sum, value));
+  }
+  forms.next.setFunctionType(FunctionType::get(
+      forms.next.getContext(), forms.next.front().getArgumentTypes(),
+      terminator->getOperandTypes()));
+  SmallVector<DictionaryAttr> attrs;
+  forms.next.getAllArgAttrs(attrs);
+  attrs.resize(forms.next.getNumArguments(),
+               DictionaryAttr::get(builder.getContext()));
+  forms.next.setAllArgAttrs(attrs);
+  graph::EntryAttributes attributes(forms.next);
+  for (auto [k, i] : llvm::enumerate(forms.sums)) {
+    attributes.setArg(before + k, kDiesAttr, builder.getUnitAttr());
+    attributes.setResult(i, kAliasAttr, builder.getI64IntegerAttr(before + k));
+  }
+  attributes.write();
+}
+
+Value Unroller::constantOf(DenseElementsAttr value, Location loc) {
+  Value &constant = constants[value];
+  if (!constant)
+    constant = ConstantOp::create(builder, loc,
+                                  cast<RankedTensorType>(value.getType()), value);
+  return constant;
+}
+
+Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
+  SmallVector<Value> &known = values[value];
+  Value result = known.size() == 1 ? known.front() : known[microBatch];
+  if (dim < 0)
+    return result;
+  return viewAs(builder, result.getLoc(), result,
+                sliceAt(tensorType(result), dim, microBatch, count));
+}
+
+void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
+  PartForms &forms = parts[invoke];
+  bool again = !forms.sums.empty() && !values[invoke.getResult(forms.sums[0])].empty();
+  func::FuncOp part = again ? forms.next : forms.first;
+  SmallVector<Value> operands;
+  for (auto [value, dim] : llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
+    operands.push_back(valueOf(value, dim, microBatch));
+  for (const auto &attrs : forms.constants)
+    operands.push_back(constantOf(attrs[microBatch], invoke.getLoc()));
+  if (again)
+    for (unsigned i : forms.sums)
+      operands.push_back(values[invoke.getResult(i)].front());
+  SmallVector<Type> types(part.getResultTypes());
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i)
+    if (std::optional<int64_t> dim = invoke.getConcatDim(i))
+      types[i] = sliceAt(tensorType(invoke.getResult(i)), *dim, microBatch, count);
+  auto run = RunOp::create(
+      builder, invoke.getLoc(), types,
+      FlatSymbolRefAttr::get(part.getSymNameAttr()), operands,
+      builder.getI64IntegerAttr(microBatch), DenseI64ArrayAttr());
+  for (auto [i, result] : llvm::enumerate(run.getResults())) {
+    SmallVector<Value> &known = values[invoke.getResult(i)];
+    if (invoke.isSaved(i) || invoke.getConcatDim(i)) {
+      known.resize(invoke.getOnce() ? 1 : count);
+      known[microBatch] = result;
+    } else if (invoke.isAccumulated(i) || known.empty()) {
+      known.assign(1, result);
+    }
+    if (invoke.getConcatDim(i) && llvm::all_of(known, [](Value v) { return bool(v); }) &&
+        known.size() > 1)
+      known.assign(1, JoinOp::create(builder, invoke.getLoc(),
+                                     tensorType(invoke.getResult(i)),
+                                     SmallVector<Value>(known)));
+  }
+}
+
+/// A result with `graph.updates` is the memory of the argument of that name.
+LogicalResult Unroller::linkUpdates(ProgramOp program) {
+  Block &body = program.getBody().front();
+  llvm::StringMap<BlockArgument> arguments;
+  for (BlockArgument argument : body.getArguments())
+    if (auto name = program.getArgAttrOfType<StringAttr>(
+            argument.getArgNumber(), graph::kNameAttr))
+      arguments[name] = argument;
+  Operation *terminator = body.getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    auto name =
+        program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    if (!name)
+      continue;
+    BlockArgument argument = arguments.lookup(name);
+    if (!argument)
+      return program.emitOpError("result ")
+             << i << " updates '" << name.getValue()
+             << "', which is no argument's name";
+    if (value == argument)
+      continue;
+    auto run = value.getDefiningOp<RunOp>();
+    if (!run || value.getType() != argument.getType())
+      return program.emitOpError("result ")
+             << i << " cannot take the memory of argument '" << name.getValue()
+             << "': it is not the whole result of one action";
+    unsigned index = cast<OpResult>(value).getResultNumber();
+    auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+    unsigned position = 0;
+    while (position < run.getInputs().size() &&
+           run.getInputs()[position] != argument)
+      ++position;
+    if (position == run.getInputs().size()) {
+      // The part does not read it: it is told where to write.
+      if (llvm::count_if(body.getOps<RunOp>(), [&](RunOp other) {
+            return other.getCallee() == run.getCallee();
+          }) != 1)
+        return program.emitOpError("result ")
+               << i << " cannot take the memory of argument '"
+               << name.getValue() << "': its part runs several times";
+      if (failed(part.insertArgument(position, argument.getType(),
+                                     DictionaryAttr::get(part.getContext()),
+                                     run.getLoc())))
+        return failure();
+      run.getInputsMutable().append(argument);
+    }
+    part.setArgAttr(position, kDiesAttr, builder.getUnitAttr());
+    part.setResultAttr(index, kAliasAttr, builder.getI64IntegerAttr(position));
+    part.setResultAttr(index, kUpdateAttr, builder.getUnitAttr());
+  }
+  return success();
+}
+
+LogicalResult Unroller::run() {
+  if (!source.getSchedule())
+    return source.emitOpError("has no schedule; run --pipe-schedule first");
+  std::string error;
+  std::optional<pipe::Schedule> schedule =
+      pipe::Schedule::parse(*source.getSchedule(), error);
+  if (!schedule)
+    return source.emitOpError("schedule: ") << error;
+  llvm::StringMap<pipe::InvokeOp> invokes;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {
+    if (!invokes.try_emplace(invoke.getPart(), invoke).second)
+      return invoke.emitOpError("is a second part \"") << invoke.getPart() << "\"";
+    if (failed(prepare(invoke)))
+      return failure();
+  }
+  annotateIndexBounds(source);
+  SmallVector<NamedAttribute> attrs;
+  for (NamedAttribute attr : source->getAttrs())
+    if (attr.getName() != source.getMicroBatchesAttrName() &&
+        attr.getName() != source.getScheduleAttrName())
+      attrs.push_back(attr);
+  OperationState state(source.getLoc(), ProgramOp::getOperationName());
+  state.addAttributes(attrs);
+  state.addRegion();
+  auto program = cast<ProgramOp>(builder.create(state));
+  Block &body = program.getBody().emplaceBlock();
+  for (BlockArgument argument : source.getBody().getArguments())
+    values[argument] = {
+        body.addArgument(argument.getType(), argument.getLoc())};
+  builder.setInsertionPointToEnd(&body);
+  for (const pipe::Action &action : schedule->actions) {
+    pipe::InvokeOp invoke = invokes.lookup(action.part);
+    if (!invoke)
+      return source.emitOpError("schedule names part \"")
+             << action.part << "\", which it does not have";
+    for (Value operand : invoke.getInputs()) {
+      const SmallVector<Value> &known = values[operand];
+      int64_t index = known.size() > 1 ? action.microBatch : 0;
+      if (known.empty() || index < 0 || !known[index])
+        return source.emitOpError("schedule runs ")
+               << action.str() << " before what it reads";
+    }
+    runAction(invoke, std::max<int64_t>(action.microBatch, 0));
+  }
+  auto returned = cast<pipe::ReturnOp>(source.getBody().front().back());
+  SmallVector<Value> results;
+  for (Value value : returned.getValues()) {
+    SmallVector<Value> &known = values[value];
+    if (known.size() != 1)
+      return returned.emitOpError("returns a value that has no single value");
+    results.push_back(known.front());
+  }
+  ReturnOp::create(builder, returned.getLoc(), results);
+  if (failed(linkUpdates(program)))
+    return failure();
+  symbols.erase(source);
+  return success();
+}
+
+/// Native code divides by extents and strides over rows: it is for tensors that
+/// have elements.
+static LogicalResult verifyElements(ModuleOp module) {
+  auto verify = [](Value value) -> LogicalResult {
+    auto type = dyn_cast<RankedTensorType>(value.getType());
+    if (!type || !llvm::is_contained(type.getShape(), 0))
+      return success();
+    return emitError(value.getLoc())
+           << type << " has no elements; native code needs at least one in "
+           << "every tensor";
+  };
+  WalkResult result = module.walk([&](Operation *op) {
+    for (Region &region : op->getRegions())
+      for (Block &block : region)
+        for (Value argument : block.getArguments())
+          if (failed(verify(argument)))
+            return WalkResult::interrupt();
+    for (Value value : op->getResults())
+      if (failed(verify(value)))
+        return WalkResult::interrupt();
+    return WalkResult::advance();
+  });
+  return failure(result.wasInterrupted());
+}
+
+namespace {
+
+struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
+  void runOnOperation() override {
+    if (failed(verifyElements(getOperation())))
+      return signalPassFailure();
+    SymbolTable symbols(getOperation());
+    for (auto program : llvm::make_early_inc_range(
+             getOperation().getOps<pipe::ProgramOp>()))
+      if (failed(Unroller(program, symbols).run()))
+        return signalPassFailure();
+  }
+};
+
+} // namespace

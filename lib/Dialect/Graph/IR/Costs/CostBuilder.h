@@ -1,0 +1,48 @@
+//===- CostBuilder.h - Making costs -----------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_GRAPH_IR_COSTS_COSTBUILDER_H
+#define CLEAVE_LIB_DIALECT_GRAPH_IR_COSTS_COSTBUILDER_H
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+namespace cleave::graph {
+
+inline int64_t elementsOf(mlir::Value value) {
+  return llvm::cast<mlir::RankedTensorType>(value.getType()).getNumElements();
+}
+
+/// Bytes of a tensor; a truth value takes one.
+inline int64_t bytesOf(mlir::Value value) {
+  auto type = llvm::cast<mlir::RankedTensorType>(value.getType());
+  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
+  return type.getNumElements() * ((bits + 7) / 8);
+}
+
+/// What the gradient of an op reads: flat indices of operands and results.
+struct Saved {
+  llvm::SmallVector<unsigned, 4> operands = {}, results = {};
+};
+
+/// The cost of an op that reads each operand and writes each result once.
+inline OpCost streamingCost(mlir::Operation *op, WorkClass work, int64_t flops,
+                            Saved saved = {}) {
+  OpCost cost;
+  cost.work = work;
+  cost.flops = flops;
+  for (mlir::Value operand : op->getOperands())
+    cost.bytesRead += bytesOf(operand);
+  for (mlir::Value result : op->getResults())
+    cost.bytesWritten += bytesOf(result);
+  cost.savedOperands = saved.operands;
+  cost.savedResults = saved.results;
+  return cost;
+}
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_LIB_DIALECT_GRAPH_IR_COSTS_COSTBUILDER_H

@@ -1,0 +1,40 @@
+//===- Training.cpp - Costs of the ops of a training step -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CostBuilder.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+OpCost SeedOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::View, 0);
+}
+
+OpCost GradientOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::View, 0);
+}
+
+OpCost CheckOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::View, 0);
+}
+
+OpCost GlobalNormOp::getCost() {
+  int64_t elements = 0;
+  for (Value gradient : getGradients())
+    elements += elementsOf(gradient);
+  return streamingCost(getOperation(), WorkClass::RowWise, 2 * elements);
+}
+
+OpCost AdamWOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::ElementWise,
+                       14 * elementsOf(getParameter()));
+}
+
+OpCost SgdOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::ElementWise,
+                       7 * elementsOf(getParameter()));
+}

@@ -1,0 +1,89 @@
+//===- Entry.cpp - What the arguments of an entry are ---------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "mlir/IR/BuiltinOps.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+StringRef cleave::graph::getArgString(func::FuncOp entry, unsigned index,
+                                      StringRef attribute) {
+  auto value = entry.getArgAttrOfType<StringAttr>(index, attribute);
+  return value ? value.getValue() : StringRef();
+}
+
+bool cleave::graph::hasRole(func::FuncOp entry, unsigned index,
+                            StringRef role) {
+  return getArgString(entry, index, kRoleAttr) == role;
+}
+
+bool cleave::graph::isTrained(func::FuncOp entry, unsigned index) {
+  return hasRole(entry, index, "parameter") &&
+         !entry.getArgAttr(index, kFrozenAttr);
+}
+
+FailureOr<func::FuncOp> cleave::graph::findEntry(ModuleOp module,
+                                                 StringRef name) {
+  auto entry = module.lookupSymbol<func::FuncOp>(name);
+  if (!entry) {
+    InFlightDiagnostic error = module.emitError()
+                               << "there is no function '@" << name << "'";
+    auto functions = module.getOps<func::FuncOp>();
+    if (!functions.empty()) {
+      error << "; the module has ";
+      llvm::interleaveComma(functions, error, [&](func::FuncOp function) {
+        error << "'@" << function.getSymName() << "'";
+      });
+    }
+    return failure();
+  }
+  if (!entry.getBody().hasOneBlock())
+    return entry.emitError() << "'@" << name << "' must have one block";
+  return entry;
+}
+
+FailureOr<func::FuncOp> cleave::graph::cloneEntry(func::FuncOp entry,
+                                                  StringRef name) {
+  auto module = entry->getParentOfType<ModuleOp>();
+  if (Operation *taken = module.lookupSymbol(name)) {
+    InFlightDiagnostic error = entry.emitError() << "cannot create '@" << name
+                                                 << "': the name is taken";
+    error.attachNote(taken->getLoc()) << "by this";
+    return error;
+  }
+  OpBuilder builder(entry->getContext());
+  builder.setInsertionPointAfter(entry);
+  auto copy = cast<func::FuncOp>(builder.clone(*entry));
+  copy.setSymName(name);
+  return copy;
+}
+
+cleave::graph::EntryAttributes::EntryAttributes(FunctionOpInterface function)
+    : function(function) {
+  SmallVector<DictionaryAttr> all;
+  function.getAllArgAttrs(all);
+  all.resize(function.getNumArguments());
+  for (DictionaryAttr dictionary : all)
+    args.emplace_back(dictionary);
+  all.clear();
+  function.getAllResultAttrs(all);
+  all.resize(function.getNumResults());
+  for (DictionaryAttr dictionary : all)
+    results.emplace_back(dictionary);
+}
+
+void cleave::graph::EntryAttributes::write() {
+  auto dictionaries = [&](ArrayRef<NamedAttrList> lists) {
+    SmallVector<DictionaryAttr> all;
+    for (const NamedAttrList &list : lists)
+      all.push_back(list.getDictionary(function->getContext()));
+    return all;
+  };
+  function.setAllArgAttrs(dictionaries(args));
+  function.setAllResultAttrs(dictionaries(results));
+}

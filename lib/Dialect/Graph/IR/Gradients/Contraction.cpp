@@ -1,0 +1,101 @@
+//===- Contraction.cpp - Gradients of contractions and attention ---===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Gradients.h"
+#include "cleave/Dialect/Graph/IR/Einsum.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+/// The gradient for the operand with `letters`: the contraction of the
+/// result's gradient with the other operand, repeated along the dimensions
+/// that `letters` alone has.
+static Value contractGradient(Formula &f, Value g, StringRef output,
+                              Value other, StringRef otherLetters,
+                              Value operand, StringRef letters) {
+  std::string shared;
+  SmallVector<int64_t> alone;
+  for (auto [i, letter] : llvm::enumerate(letters))
+    if (output.contains(letter) || otherLetters.contains(letter))
+      shared += letter;
+    else
+      alone.push_back(i);
+  Value gradient =
+      f.contract((output + "," + otherLetters + "->" + shared).str(), g, other);
+  return f.expandTo(gradient, alone, tensorTypeOf(operand).getShape());
+}
+
+CLEAVE_GRADIENTS(ContractOp) {
+  Value g = resultGradients[0];
+  if (!g)
+    return success();
+  std::string error;
+  std::optional<Einsum> einsum = Einsum::parse(getEquation(), error);
+  if (!einsum)
+    return emitOpError("equation ") << error;
+  Formula f{builder, getLoc()};
+  if (needed[0])
+    operandGradients[0] = contractGradient(f, g, einsum->output, getRhs(),
+                                           einsum->rhs, getLhs(), einsum->lhs);
+  if (needed[1])
+    operandGradients[1] = contractGradient(f, g, einsum->output, getLhs(),
+                                           einsum->lhs, getRhs(), einsum->rhs);
+  return success();
+}
+
+CLEAVE_GRADIENTS(LinearOp) {
+  Value g = resultGradients[0];
+  if (!g)
+    return success();
+  Formula f{builder, getLoc()};
+  int64_t leading = getInput().getType().getRank() - 1;
+  std::string rows;
+  for (char letter = 'a'; static_cast<int64_t>(rows.size()) < leading; ++letter)
+    if (letter != 'i' && letter != 'o')
+      rows += letter;
+  if (rows.size() > 24)
+    return emitOpError("has too many dimensions to differentiate");
+  if (needed[0])
+    operandGradients[0] =
+        f.contract(rows + "o,oi->" + rows + "i", g, getWeight());
+  if (needed[1])
+    operandGradients[1] =
+        f.contract(rows + "o," + rows + "i->oi", g, getInput());
+  if (getBias() && needed[2])
+    operandGradients[2] =
+        f.sum(g, llvm::to_vector(llvm::seq<int64_t>(0, leading)));
+  return success();
+}
+
+CLEAVE_GRADIENTS(AttentionOp) {
+  if (resultGradients[1])
+    return emitOpError("has no gradient through its log-sum-exp");
+  Value g = resultGradients[0];
+  if (!g)
+    return success();
+  // Query, key and value come first; the optional bias follows them.
+  if (needed[0] || needed[1] || needed[2]) {
+    auto gradient = AttentionGradOp::create(
+        builder, getLoc(), g, getQuery(), getKey(), getValue(), getOutput(),
+        getLse(), getBias(), getMask(), getSegments(), getRng(), getOrigin(),
+        getScaleAttr(), getCausalAttr(), getWindowAttr(), getDropoutAttr(),
+        getDropoutIdAttr(), getGlobalShapeAttr());
+    for (unsigned i = 0; i < 3; ++i)
+      if (needed[i])
+        operandGradients[i] = gradient.getResult(i);
+  }
+  if (getBias() && needed[3])
+    operandGradients[3] = AttentionBiasGradOp::create(
+        builder, getLoc(), g, getQuery(), getKey(), getValue(), getOutput(),
+        getLse(), getBias(), getMask(), getSegments(), getRng(), getOrigin(),
+        getScaleAttr(), getCausalAttr(), getWindowAttr(), getDropoutAttr(),
+        getDropoutIdAttr(), getGlobalShapeAttr());
+  return success();
+}
+
+CLEAVE_NO_GRADIENT(AttentionGradOp)
+CLEAVE_NO_GRADIENT(AttentionBiasGradOp)

@@ -1,0 +1,152 @@
+//===- Shape.cpp - Gradients of reductions and movements ---===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Gradients.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+CLEAVE_GRADIENTS(ReduceOp) {
+  Value g = resultGradients[0];
+  if (!g || !needed[0])
+    return success();
+  Formula f{builder, getLoc()};
+  ArrayRef<int64_t> shape = getInput().getType().getShape();
+  if (getKind() == ReductionKind::sum) {
+    operandGradients[0] = f.expandTo(g, getDims(), shape);
+    return success();
+  }
+  // Equal elements share: what flows to the result is divided by their number.
+  Value extremes = f.expandTo(getOutput(), getDims(), shape);
+  Value chosen = f.compare(Predicate::eq, getInput(), extremes);
+  Value count =
+      f.sum(f.cast(chosen, tensorTypeOf(g).getElementType()), getDims());
+  operandGradients[0] = f.select(
+      chosen, f.expandTo(f.div(g, count), getDims(), shape), f.scalar(g, 0.0));
+  return success();
+}
+
+CLEAVE_GRADIENTS(CumulativeSumOp) {
+  if (resultGradients[0] && needed[0])
+    operandGradients[0] = CumulativeSumOp::create(
+        builder, getLoc(), resultGradients[0], getDim(), !getReverse());
+  return success();
+}
+
+CLEAVE_GRADIENTS(ReshapeOp) {
+  if (resultGradients[0] && needed[0])
+    operandGradients[0] = Formula{builder, getLoc()}.reshape(
+        resultGradients[0], getInput().getType().getShape());
+  return success();
+}
+
+CLEAVE_GRADIENTS(TransposeOp) {
+  if (!resultGradients[0] || !needed[0])
+    return success();
+  SmallVector<int64_t> inverse(getPermutation().size());
+  for (auto [to, from] : llvm::enumerate(getPermutation()))
+    inverse[from] = to;
+  operandGradients[0] =
+      TransposeOp::create(builder, getLoc(), resultGradients[0], inverse);
+  return success();
+}
+
+CLEAVE_GRADIENTS(BroadcastOp) {
+  if (resultGradients[0] && needed[0])
+    operandGradients[0] = Formula{builder, getLoc()}.reduceTo(
+        resultGradients[0], getInput().getType().getShape());
+  return success();
+}
+
+CLEAVE_GRADIENTS(SliceOp) {
+  if (!resultGradients[0] || !needed[0])
+    return success();
+  SmallVector<int64_t> low(getOffsets()), high, interior;
+  for (auto [i, size] : llvm::enumerate(getSizes())) {
+    if (size == 0)
+      return success(); // nothing was read, so nothing flows back
+    int64_t end = getOffsets()[i] + (size - 1) * getStrides()[i] + 1;
+    high.push_back(getInput().getType().getDimSize(i) - end);
+    interior.push_back(getStrides()[i] - 1);
+  }
+  operandGradients[0] =
+      PadOp::create(builder, getLoc(), resultGradients[0],
+                    llvm::APFloat(0.0), low, high, interior);
+  return success();
+}
+
+CLEAVE_GRADIENTS(PadOp) {
+  if (!resultGradients[0] || !needed[0])
+    return success();
+  SmallVector<int64_t> strides;
+  for (int64_t gap : getInterior())
+    strides.push_back(gap + 1);
+  operandGradients[0] = SliceOp::create(
+      builder, getLoc(), resultGradients[0], SmallVector<int64_t>(getLow()),
+      SmallVector<int64_t>(getInput().getType().getShape()), strides);
+  return success();
+}
+
+CLEAVE_GRADIENTS(ConcatOp) {
+  if (!resultGradients[0])
+    return success();
+  SmallVector<int64_t> offsets(getType().getRank(), 0),
+      strides(getType().getRank(), 1);
+  for (auto [i, input] : llvm::enumerate(getInputs())) {
+    ArrayRef<int64_t> sizes = tensorTypeOf(input).getShape();
+    if (needed[i])
+      operandGradients[i] = SliceOp::create(
+          builder, getLoc(), resultGradients[0], offsets, sizes, strides);
+    offsets[getDim()] += sizes[getDim()];
+  }
+  return success();
+}
+
+CLEAVE_GRADIENTS(GatherOp) {
+  if (resultGradients[0] && needed[0])
+    operandGradients[0] = ScatterAddOp::create(
+        builder, getLoc(), resultGradients[0], getIndices(), getDimAttr(),
+        builder.getI64IntegerAttr(getInput().getType().getDimSize(getDim())),
+        getPaddingIndexAttr());
+  return success();
+}
+
+CLEAVE_GRADIENTS(ScatterAddOp) {
+  Value g = resultGradients[0];
+  if (!g || !needed[0])
+    return success();
+  Formula f{builder, getLoc()};
+  Value rows = GatherOp::create(builder, getLoc(), g, getIndices(),
+                                getDimAttr(), /*padding_index=*/IntegerAttr());
+  if (std::optional<int64_t> padding = getPaddingIndex()) {
+    // Updates at the padding index were dropped.
+    Value dropped = f.compare(Predicate::eq, getIndices(),
+                              f.scalar(getIndices(), *padding));
+    SmallVector<int64_t> shape(getIndices().getType().getShape());
+    shape.append(tensorTypeOf(rows).getRank() - getDim() - shape.size(), 1);
+    rows = f.select(f.reshape(dropped, shape), f.scalar(g, 0.0), rows);
+  }
+  operandGradients[0] = rows;
+  return success();
+}
+
+CLEAVE_GRADIENTS(PatchesOp) {
+  if (resultGradients[0] && needed[0])
+    operandGradients[0] = PatchesGradOp::create(
+        builder, getLoc(), resultGradients[0],
+        getInput().getType().getShape().take_back(2), getKernel(), getStride(),
+        getPadding(), getDilation());
+  return success();
+}
+
+CLEAVE_GRADIENTS(PatchesGradOp) {
+  if (resultGradients[0] && needed[0])
+    operandGradients[0] =
+        PatchesOp::create(builder, getLoc(), resultGradients[0], getKernel(),
+                          getStride(), getPadding(), getDilation());
+  return success();
+}

@@ -1,0 +1,128 @@
+//===- GraphDialect.cpp - The graph dialect ---===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+#include "cleave/Dialect/Graph/IR/GraphDialect.cpp.inc"
+#include "cleave/Dialect/Graph/IR/GraphEnums.cpp.inc"
+#include "cleave/Dialect/Graph/IR/GraphInterfaces.cpp.inc"
+
+void GraphDialect::initialize() {
+  addOperations<
+#define GET_OP_LIST
+#include "cleave/Dialect/Graph/IR/GraphOps.cpp.inc"
+      >();
+}
+
+Operation *GraphDialect::materializeConstant(OpBuilder &builder,
+                                             Attribute value, Type type,
+                                             Location loc) {
+  auto elements = dyn_cast<ElementsAttr>(value);
+  if (!elements || elements.getType() != type)
+    return nullptr;
+  return ConstantOp::create(builder, loc, elements);
+}
+
+/// Checks one `graph.` attribute of an argument or a result of type `type`.
+static LogicalResult verifyEntryAttribute(Operation *op, Type type,
+                                          NamedAttribute attribute) {
+  StringRef name = attribute.getName();
+  auto error = [&](const Twine &expected) {
+    return op->emitOpError() << "attribute '" << name << "' " << expected;
+  };
+  if (name == kNameAttr || name == kOfAttr || name == kSlotAttr ||
+      name == kUpdatesAttr)
+    return isa<StringAttr>(attribute.getValue()) ? success()
+                                                 : error("must be a string");
+  if (name == kRoleAttr) {
+    auto role = dyn_cast<StringAttr>(attribute.getValue());
+    static constexpr StringLiteral known[] = {"parameter", "buffer", "input",
+                                              "state",     "scalar", "rng"};
+    if (!role || !llvm::is_contained(known, role.getValue()))
+      return error("must be one of parameter, buffer, input, state, scalar, "
+                   "rng");
+    return success();
+  }
+  if (name == kAliasesAttr) {
+    auto array = dyn_cast<ArrayAttr>(attribute.getValue());
+    if (!array || !llvm::all_of(array, llvm::IsaPred<StringAttr>))
+      return error("must be an array of strings");
+    return success();
+  }
+  if (name == kFrozenAttr)
+    return isa<UnitAttr>(attribute.getValue()) ? success()
+                                               : error("must be a unit");
+  if (name == kWeightDecayAttr || name == kLrScaleAttr) {
+    auto number = dyn_cast<FloatAttr>(attribute.getValue());
+    if (!number || !number.getType().isF64() || !number.getValue().isFinite() ||
+        number.getValueAsDouble() < 0.0)
+      return error("must be an f64 that is finite and not negative");
+    return success();
+  }
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (name == kBatchDimAttr) {
+    auto dim = dyn_cast<IntegerAttr>(attribute.getValue());
+    if (!tensor || !dim || dim.getInt() < 0 || dim.getInt() >= tensor.getRank())
+      return error("must be a dimension of the tensor");
+    return success();
+  }
+  if (name == kFrameworkShapeAttr) {
+    auto shape = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
+    int64_t elements = 1;
+    if (shape)
+      for (int64_t dim : shape.asArrayRef())
+        elements *= dim;
+    if (!tensor || !shape || elements != tensor.getNumElements())
+      return error("must be a shape with as many elements as the tensor");
+    return success();
+  }
+  return op->emitOpError() << "unknown attribute '" << name << "'";
+}
+
+LogicalResult GraphDialect::verifyRegionArgAttribute(Operation *op,
+                                                     unsigned regionIndex,
+                                                     unsigned argIndex,
+                                                     NamedAttribute attribute) {
+  Type type;
+  if (auto function = dyn_cast<FunctionOpInterface>(op))
+    type = function.getArgumentTypes()[argIndex];
+  return verifyEntryAttribute(op, type, attribute);
+}
+
+LogicalResult
+GraphDialect::verifyRegionResultAttribute(Operation *op, unsigned regionIndex,
+                                          unsigned resultIndex,
+                                          NamedAttribute attribute) {
+  Type type;
+  if (auto function = dyn_cast<FunctionOpInterface>(op))
+    type = function.getResultTypes()[resultIndex];
+  return verifyEntryAttribute(op, type, attribute);
+}
+
+std::optional<SmallVector<int64_t>>
+cleave::graph::broadcastShapes(ArrayRef<ArrayRef<int64_t>> shapes) {
+  size_t rank = 0;
+  for (ArrayRef<int64_t> shape : shapes)
+    rank = std::max(rank, shape.size());
+  SmallVector<int64_t> result(rank, 1);
+  for (ArrayRef<int64_t> shape : shapes) {
+    size_t lead = rank - shape.size();
+    for (auto [i, size] : llvm::enumerate(shape)) {
+      int64_t &dim = result[lead + i];
+      if (size == dim || size == 1)
+        continue;
+      if (dim != 1)
+        return std::nullopt;
+      dim = size;
+    }
+  }
+  return result;
+}

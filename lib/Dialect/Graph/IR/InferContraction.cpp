@@ -1,0 +1,219 @@
+//===- InferContraction.cpp - Types of contractions and attention ---===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Einsum.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+/// The shape and element type of `value`; how it lies in memory is not part of
+/// what an op computes.
+static RankedTensorType tensorType(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  return RankedTensorType::get(type.getShape(), type.getElementType());
+}
+
+std::optional<Einsum> Einsum::parse(StringRef equation, std::string &error) {
+  auto [inputs, output] = equation.split("->");
+  auto [lhs, rhs] = inputs.split(',');
+  Einsum result{lhs.str(), rhs.str(), output.str()};
+  if (!equation.contains("->") || !inputs.contains(',')) {
+    error = "must have the form \"ab,bc->ac\"";
+    return std::nullopt;
+  }
+  for (const std::string *part : {&result.lhs, &result.rhs, &result.output}) {
+    llvm::SmallDenseSet<char> seen;
+    for (char letter : *part) {
+      if (!llvm::isAlpha(letter)) {
+        error = (Twine("'") + Twine(letter) + "' is not a letter").str();
+        return std::nullopt;
+      }
+      if (!seen.insert(letter).second) {
+        error = (Twine("'") + Twine(letter) + "' repeats within a tensor").str();
+        return std::nullopt;
+      }
+    }
+  }
+  for (char letter : result.output)
+    if (result.lhs.find(letter) == std::string::npos &&
+        result.rhs.find(letter) == std::string::npos) {
+      error = (Twine("'") + Twine(letter) + "' of the output is in no operand")
+                  .str();
+      return std::nullopt;
+    }
+  return result;
+}
+
+LogicalResult ContractOp::inferReturnTypes(MLIRContext *,
+                                           std::optional<Location> loc,
+                                           Adaptor adaptor,
+                                           SmallVectorImpl<Type> &results) {
+  std::string error;
+  auto einsum = Einsum::parse(adaptor.getEquation(), error);
+  if (!einsum)
+    return emitOptionalError(loc, "equation \"", adaptor.getEquation(), "\": ",
+                             error);
+  RankedTensorType lhs = tensorType(adaptor.getLhs());
+  RankedTensorType rhs = tensorType(adaptor.getRhs());
+  if (lhs.getElementType() != rhs.getElementType())
+    return emitOptionalError(loc, "operands have different element types, ",
+                             lhs.getElementType(), " and ",
+                             rhs.getElementType(), "; insert a graph.cast");
+  llvm::SmallDenseMap<char, int64_t> sizes;
+  for (auto [letters, type] :
+       {std::pair(StringRef(einsum->lhs), lhs), {einsum->rhs, rhs}}) {
+    if (static_cast<int64_t>(letters.size()) != type.getRank())
+      return emitOptionalError(loc, "\"", letters, "\" does not name the ",
+                               type.getRank(), " dimensions of ", type);
+    for (auto [letter, size] : llvm::zip(letters, type.getShape())) {
+      auto [it, inserted] = sizes.try_emplace(letter, size);
+      if (!inserted && it->second != size)
+        return emitOptionalError(loc, "dimension '", std::string(1, letter),
+                                 "' is ", it->second, " in ", lhs, " and ",
+                                 size, " in ", rhs);
+    }
+  }
+  SmallVector<int64_t> shape;
+  for (char letter : einsum->output)
+    shape.push_back(sizes[letter]);
+  results.push_back(RankedTensorType::get(shape, lhs.getElementType()));
+  return success();
+}
+
+LogicalResult cleave::graph::inferLinear(std::optional<Location> loc,
+                                         Value input, Value weight, Value bias,
+                                         RankedTensorType &result) {
+  RankedTensorType x = tensorType(input), w = tensorType(weight);
+  if (x.getRank() < 1 || w.getRank() != 2 ||
+      x.getShape().back() != w.getDimSize(1))
+    return emitOptionalError(loc, "input ", x, " and weight ", w,
+                             " need shapes [..., i] and [o, i]");
+  if (bias && tensorType(bias).getShape() != ArrayRef(w.getDimSize(0)))
+    return emitOptionalError(loc, "bias ", bias.getType(), " must be [",
+                             w.getDimSize(0), "]");
+  if (x.getElementType() != w.getElementType() ||
+      (bias && tensorType(bias).getElementType() != x.getElementType()))
+    return emitOptionalError(loc, "input ", x, " and weight ", w,
+                             " have different element types");
+  SmallVector<int64_t> shape(x.getShape());
+  shape.back() = w.getDimSize(0);
+  result = RankedTensorType::get(shape, x.getElementType());
+  return success();
+}
+
+LogicalResult LinearOp::inferReturnTypes(MLIRContext *,
+                                         std::optional<Location> loc,
+                                         Adaptor adaptor,
+                                         SmallVectorImpl<Type> &results) {
+  RankedTensorType type;
+  if (failed(inferLinear(loc, adaptor.getInput(), adaptor.getWeight(),
+                         adaptor.getBias(), type)))
+    return failure();
+  results.push_back(type);
+  return success();
+}
+
+/// The type of statistics kept beside a result of `element` type: at least
+/// f32.
+static Type statisticsType(Type element) {
+  return element.isF64() ? element : Float32Type::get(element.getContext());
+}
+
+/// Checks the operands that attention and its gradients share.
+template <typename Adaptor>
+static LogicalResult checkAttention(std::optional<Location> loc,
+                                    Adaptor adaptor) {
+  RankedTensorType q = tensorType(adaptor.getQuery());
+  RankedTensorType k = tensorType(adaptor.getKey());
+  RankedTensorType v = tensorType(adaptor.getValue());
+  bool ranks = q.getRank() == 4 && k.getRank() == 4 && v.getRank() == 4;
+  if (!ranks || q.getDimSize(0) != k.getDimSize(0) ||
+      k.getShape().take_front(3) != v.getShape().take_front(3) ||
+      q.getDimSize(3) != k.getDimSize(3) || k.getDimSize(1) == 0 ||
+      q.getDimSize(1) % k.getDimSize(1) != 0 ||
+      q.getElementType() != k.getElementType() ||
+      q.getElementType() != v.getElementType())
+    return emitOptionalError(loc, "query ", q, ", key ", k, " and value ", v,
+                             " need shapes [b, a, q, d], [b, g, k, d] and "
+                             "[b, g, k, e] with a a multiple of g");
+  SmallVector<int64_t> scores{q.getDimSize(0), q.getDimSize(1), q.getDimSize(2),
+                              k.getDimSize(2)};
+  for (Value extra : {Value(adaptor.getBias()), Value(adaptor.getMask())}) {
+    if (!extra)
+      continue;
+    auto shape = broadcastShapes({tensorType(extra).getShape(), scores});
+    if (!shape || *shape != scores)
+      return emitOptionalError(loc, "bias or mask ", extra.getType(),
+                               " does not broadcast to the scores");
+  }
+  if (Value segments = adaptor.getSegments())
+    if (q.getDimSize(2) != k.getDimSize(2) ||
+        tensorType(segments).getShape() !=
+            ArrayRef({q.getDimSize(0), q.getDimSize(2)}))
+      return emitOptionalError(loc, "segments ", segments.getType(),
+                               " must be [batch, positions], with as many "
+                               "queries as keys");
+  double p = adaptor.getDropout().convertToDouble();
+  if (!(p >= 0.0 && p < 1.0))
+    return emitOptionalError(loc, "dropout must be at least 0 and below 1");
+  if (p > 0 && (!adaptor.getRng() ||
+                tensorType(adaptor.getRng()).getDimSize(0) != 2))
+    return emitOptionalError(
+        loc, "dropout needs an rng operand of two values, seed and step");
+  if (adaptor.getOrigin() && (!adaptor.getGlobalShape() ||
+                              adaptor.getGlobalShape()->size() != 4 ||
+                              tensorType(adaptor.getOrigin()).getDimSize(0) != 4))
+    return emitOptionalError(
+        loc, "origin and global_shape need four values each");
+  return success();
+}
+
+LogicalResult AttentionOp::inferReturnTypes(MLIRContext *,
+                                            std::optional<Location> loc,
+                                            Adaptor adaptor,
+                                            SmallVectorImpl<Type> &results) {
+  if (failed(checkAttention(loc, adaptor)))
+    return failure();
+  RankedTensorType q = tensorType(adaptor.getQuery());
+  SmallVector<int64_t> shape(q.getShape());
+  results.push_back(RankedTensorType::get(
+      {shape[0], shape[1], shape[2], tensorType(adaptor.getValue()).getDimSize(3)},
+      q.getElementType()));
+  results.push_back(RankedTensorType::get(ArrayRef(shape).drop_back(),
+                                          statisticsType(q.getElementType())));
+  return success();
+}
+
+LogicalResult AttentionOp::verify() {
+  if (getWindow() && static_cast<int64_t>(*getWindow()) < 1)
+    return emitOpError("window must be positive");
+  return success();
+}
+
+LogicalResult AttentionGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  if (failed(checkAttention(loc, adaptor)))
+    return failure();
+  if (tensorType(adaptor.getGradient()) != tensorType(adaptor.getOutput()))
+    return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
+                             " and output ", adaptor.getOutput().getType(),
+                             " have different types");
+  for (Value value : {adaptor.getQuery(), adaptor.getKey(), adaptor.getValue()})
+    results.push_back(tensorType(value));
+  return success();
+}
+
+LogicalResult AttentionBiasGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  if (failed(checkAttention(loc, adaptor)))
+    return failure();
+  results.push_back(tensorType(adaptor.getBias()));
+  return success();
+}

@@ -1,0 +1,234 @@
+//===- InferNeural.cpp - Types of norms, softmax and losses ---===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Einsum.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+/// The shape and element type of `value`; how it lies in memory is not part of
+/// what an op computes.
+static RankedTensorType tensorType(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  return RankedTensorType::get(type.getShape(), type.getElementType());
+}
+
+/// The type of one statistic per row of `type`: at least f32.
+static RankedTensorType rowType(RankedTensorType type) {
+  Type element = type.getElementType();
+  if (!element.isF64())
+    element = Float32Type::get(element.getContext());
+  return RankedTensorType::get(type.getShape().drop_back(), element);
+}
+
+/// Checks that `input` has rows and that `vectors` (null allowed) match them.
+static LogicalResult checkRows(std::optional<Location> loc, Value input,
+                               ArrayRef<Value> vectors) {
+  RankedTensorType type = tensorType(input);
+  if (type.getRank() < 1 || type.getShape().back() == 0)
+    return emitOptionalError(loc, "input ", type,
+                             " needs a last dimension that is not empty");
+  for (Value vector : vectors)
+    if (vector && tensorType(vector) !=
+                      RankedTensorType::get(type.getShape().take_back(1),
+                                            type.getElementType()))
+      return emitOptionalError(loc, "weight or bias ", vector.getType(),
+                               " does not match the last dimension of ", type);
+  return success();
+}
+
+/// Checks that `gradient` has the type of `input` and `statistics` are per row.
+static LogicalResult checkRowGradient(std::optional<Location> loc,
+                                      Value gradient, Value input,
+                                      ArrayRef<Value> statistics) {
+  if (tensorType(gradient) != tensorType(input))
+    return emitOptionalError(loc, "gradient ", gradient.getType(),
+                             " and input ", input.getType(),
+                             " have different types");
+  for (Value value : statistics)
+    if (tensorType(value) != rowType(tensorType(input)))
+      return emitOptionalError(loc, "statistic ", value.getType(), " must be ",
+                               rowType(tensorType(input)));
+  return success();
+}
+
+static Type vectorType(Value input) {
+  RankedTensorType type = tensorType(input);
+  return RankedTensorType::get(type.getShape().take_back(1),
+                               type.getElementType());
+}
+
+LogicalResult LayerNormOp::inferReturnTypes(MLIRContext *,
+                                            std::optional<Location> loc,
+                                            Adaptor adaptor,
+                                            SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(),
+                       {adaptor.getWeight(), adaptor.getBias()})))
+    return failure();
+  RankedTensorType row = rowType(tensorType(adaptor.getInput()));
+  results.append({tensorType(adaptor.getInput()), row, row});
+  return success();
+}
+
+LogicalResult LayerNormGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(), {adaptor.getWeight()})) ||
+      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
+                              {adaptor.getMean(), adaptor.getRstd()})))
+    return failure();
+  results.push_back(tensorType(adaptor.getInput()));
+  return success();
+}
+
+LogicalResult LayerNormWeightGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(), {})) ||
+      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
+                              {adaptor.getMean(), adaptor.getRstd()})))
+    return failure();
+  results.push_back(vectorType(adaptor.getInput()));
+  return success();
+}
+
+LogicalResult RmsNormOp::inferReturnTypes(MLIRContext *,
+                                          std::optional<Location> loc,
+                                          Adaptor adaptor,
+                                          SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(), {adaptor.getWeight()})))
+    return failure();
+  results.append({tensorType(adaptor.getInput()),
+                  rowType(tensorType(adaptor.getInput()))});
+  return success();
+}
+
+LogicalResult RmsNormGradOp::inferReturnTypes(MLIRContext *,
+                                              std::optional<Location> loc,
+                                              Adaptor adaptor,
+                                              SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(), {adaptor.getWeight()})) ||
+      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
+                              {adaptor.getRstd()})))
+    return failure();
+  results.push_back(tensorType(adaptor.getInput()));
+  return success();
+}
+
+LogicalResult RmsNormWeightGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(), {})) ||
+      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
+                              {adaptor.getRstd()})))
+    return failure();
+  results.push_back(vectorType(adaptor.getInput()));
+  return success();
+}
+
+LogicalResult SoftmaxOp::inferReturnTypes(MLIRContext *,
+                                          std::optional<Location> loc,
+                                          Adaptor adaptor,
+                                          SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(), {})))
+    return failure();
+  results.push_back(tensorType(adaptor.getInput()));
+  return success();
+}
+
+LogicalResult SoftmaxGradOp::inferReturnTypes(MLIRContext *,
+                                              std::optional<Location> loc,
+                                              Adaptor adaptor,
+                                              SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getOutput(), {})) ||
+      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getOutput(),
+                              {})))
+    return failure();
+  results.push_back(tensorType(adaptor.getOutput()));
+  return success();
+}
+
+/// Checks that `targets` name a class of each row of shape `[rows..., classes]`.
+static LogicalResult checkTargets(std::optional<Location> loc,
+                                  ArrayRef<int64_t> rows, Value targets) {
+  if (tensorType(targets).getShape() == rows)
+    return success();
+  return emitOptionalError(loc, "targets ", targets.getType(),
+                           " must have one value for each row, [", rows, "]");
+}
+
+LogicalResult CrossEntropyOp::inferReturnTypes(MLIRContext *,
+                                               std::optional<Location> loc,
+                                               Adaptor adaptor,
+                                               SmallVectorImpl<Type> &results) {
+  RankedTensorType logits = tensorType(adaptor.getLogits());
+  if (failed(checkRows(loc, adaptor.getLogits(), {})) ||
+      failed(checkTargets(loc, logits.getShape().drop_back(),
+                          adaptor.getTargets())))
+    return failure();
+  results.append({rowType(logits), rowType(logits)});
+  return success();
+}
+
+LogicalResult CrossEntropyGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  RankedTensorType logits = tensorType(adaptor.getLogits());
+  if (failed(checkRows(loc, adaptor.getLogits(), {})) ||
+      failed(checkTargets(loc, logits.getShape().drop_back(),
+                          adaptor.getTargets())))
+    return failure();
+  for (Value value : {adaptor.getGradient(), adaptor.getLse()})
+    if (tensorType(value) != rowType(logits))
+      return emitOptionalError(loc, "gradient and log-sum-exp must be ",
+                               rowType(logits));
+  results.push_back(logits);
+  return success();
+}
+
+LogicalResult HeadLossOp::inferReturnTypes(MLIRContext *,
+                                           std::optional<Location> loc,
+                                           Adaptor adaptor,
+                                           SmallVectorImpl<Type> &results) {
+  RankedTensorType logits;
+  if (failed(inferLinear(loc, adaptor.getInput(), adaptor.getWeight(),
+                         adaptor.getBias(), logits)) ||
+      failed(checkTargets(loc, logits.getShape().drop_back(),
+                          adaptor.getTargets())))
+    return failure();
+  results.push_back(rowType(logits));
+  if (!adaptor.getGradient())
+    return success();
+  if (tensorType(adaptor.getGradient()) != rowType(logits))
+    return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
+                             " must be ", rowType(logits));
+  results.append({tensorType(adaptor.getInput()), tensorType(adaptor.getWeight())});
+  if (adaptor.getBias())
+    results.push_back(tensorType(adaptor.getBias()));
+  return success();
+}
+
+LogicalResult RopeOp::inferReturnTypes(MLIRContext *,
+                                       std::optional<Location> loc,
+                                       Adaptor adaptor,
+                                       SmallVectorImpl<Type> &results) {
+  RankedTensorType input = tensorType(adaptor.getInput());
+  if (input.getRank() < 1 || input.getShape().back() % 2 != 0)
+    return emitOptionalError(loc, "input ", input,
+                             " needs a last dimension of even size");
+  for (Value table : {adaptor.getCos(), adaptor.getSin()}) {
+    auto shape =
+        broadcastShapes({tensorType(table).getShape(), input.getShape()});
+    if (!shape || ArrayRef(*shape) != input.getShape() ||
+        tensorType(table).getElementType() != input.getElementType())
+      return emitOptionalError(loc, "table ", table.getType(),
+                               " does not broadcast to ", input);
+  }
+  results.push_back(input);
+  return success();
+}

@@ -1,0 +1,113 @@
+//===- InferTraining.cpp - Types of the ops of a training step ---===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+/// The shape and element type of `value`; how it lies in memory is not part of
+/// what an op computes.
+static RankedTensorType tensorType(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  return RankedTensorType::get(type.getShape(), type.getElementType());
+}
+
+/// Checks that each of `scalars` (null allowed) has rank 0.
+static LogicalResult checkScalars(std::optional<Location> loc,
+                                  ArrayRef<Value> scalars) {
+  for (Value value : scalars)
+    if (value && tensorType(value).getRank() != 0)
+      return emitOptionalError(loc, "scalar operand has type ",
+                               value.getType(), ", which is not of rank 0");
+  return success();
+}
+
+/// Checks that gradient and state (null allowed) have the parameter's shape.
+static LogicalResult checkUpdate(std::optional<Location> loc, Value parameter,
+                                 ArrayRef<Value> others) {
+  for (Value value : others)
+    if (value &&
+        tensorType(value).getShape() != tensorType(parameter).getShape())
+      return emitOptionalError(loc, "gradient or state ", value.getType(),
+                               " does not match parameter ",
+                               parameter.getType());
+  return success();
+}
+
+LogicalResult SeedOp::inferReturnTypes(MLIRContext *,
+                                       std::optional<Location> loc,
+                                       Adaptor adaptor,
+                                       SmallVectorImpl<Type> &results) {
+  if (failed(checkScalars(loc, {adaptor.getLoss(), adaptor.getScale()})))
+    return failure();
+  results.push_back(tensorType(adaptor.getLoss()));
+  return success();
+}
+
+LogicalResult GradientOp::inferReturnTypes(MLIRContext *,
+                                           std::optional<Location>,
+                                           Adaptor adaptor,
+                                           SmallVectorImpl<Type> &results) {
+  results.push_back(tensorType(adaptor.getInput()));
+  return success();
+}
+
+LogicalResult CheckOp::verify() {
+  if (tensorType(getFlag()).getRank() != 0)
+    return emitOpError("flag ") << getFlag().getType() << " must have rank 0";
+  return success();
+}
+
+LogicalResult GlobalNormOp::inferReturnTypes(MLIRContext *,
+                                             std::optional<Location> loc,
+                                             Adaptor adaptor,
+                                             SmallVectorImpl<Type> &results) {
+  if (adaptor.getGradients().empty())
+    return emitOptionalError(loc, "needs at least one operand");
+  Type element = tensorType(adaptor.getGradients().front()).getElementType();
+  for (Value value : adaptor.getGradients())
+    if (tensorType(value).getElementType() != element)
+      return emitOptionalError(loc, "gradients have different element types");
+  results.push_back(RankedTensorType::get({}, element));
+  return success();
+}
+
+LogicalResult AdamWOp::inferReturnTypes(MLIRContext *,
+                                        std::optional<Location> loc,
+                                        Adaptor adaptor,
+                                        SmallVectorImpl<Type> &results) {
+  if (failed(checkScalars(loc, {adaptor.getLr(), adaptor.getCorrection1(),
+                                adaptor.getSqrtCorrection2(),
+                                adaptor.getGradientScale()})) ||
+      failed(checkUpdate(loc, adaptor.getParameter(),
+                         {adaptor.getGradient(), adaptor.getExpAvg(),
+                          adaptor.getExpAvgSq()})))
+    return failure();
+  results.append({tensorType(adaptor.getParameter()),
+                  tensorType(adaptor.getExpAvg()),
+                  tensorType(adaptor.getExpAvgSq())});
+  return success();
+}
+
+LogicalResult SgdOp::inferReturnTypes(MLIRContext *,
+                                      std::optional<Location> loc,
+                                      Adaptor adaptor,
+                                      SmallVectorImpl<Type> &results) {
+  if (failed(checkScalars(loc, {adaptor.getLr(), adaptor.getStep(),
+                                adaptor.getGradientScale()})) ||
+      failed(checkUpdate(loc, adaptor.getParameter(),
+                         {adaptor.getGradient(), adaptor.getMomentumBuffer()})))
+    return failure();
+  if (!adaptor.getMomentumBuffer() &&
+      adaptor.getMomentum().convertToDouble() != 0.0)
+    return emitOptionalError(loc, "momentum needs a buffer operand");
+  results.push_back(tensorType(adaptor.getParameter()));
+  if (adaptor.getMomentumBuffer())
+    results.push_back(tensorType(adaptor.getMomentumBuffer()));
+  return success();
+}

@@ -1,0 +1,24 @@
+//===- Randomness.cpp - Ops that draw random numbers ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+void DropoutOp::removeRandomness(RewriterBase &rewriter) {
+  rewriter.replaceOp(*this, getInput());
+}
+
+void AttentionOp::removeRandomness(RewriterBase &rewriter) {
+  rewriter.modifyOpInPlace(*this, [&] {
+    getRngMutable().clear();
+    getOriginMutable().clear();
+    setDropout(APFloat(0.0));
+    removeGlobalShapeAttr();
+  });
+}

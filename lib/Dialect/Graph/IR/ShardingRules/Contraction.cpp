@@ -1,0 +1,153 @@
+//===- Contraction.cpp - Sharding rules of contractions and attention -----===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "RuleBuilder.h"
+#include "cleave/Dialect/Graph/IR/Einsum.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+ShardingRule ContractOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  std::string error;
+  std::optional<Einsum> einsum = Einsum::parse(getEquation(), error);
+  if (!einsum) // The verifier has reported it.
+    return builder.take();
+  llvm::SmallDenseMap<char, DimFactors> factors;
+  auto assign = [&](FactorMapping &mapping, StringRef letters,
+                    ArrayRef<int64_t> shape) {
+    for (auto [i, letter] : llvm::enumerate(letters)) {
+      auto [it, isNew] = factors.try_emplace(letter);
+      if (isNew)
+        it->second = StringRef(einsum->output).contains(letter)
+                         ? builder.factor(shape[i])
+                         : builder.sumFactor(shape[i]);
+      mapping[i] = it->second;
+    }
+  };
+  assign(builder.result(0), einsum->output, shapeOf(getOutput()));
+  assign(builder.operand(0), einsum->lhs, shapeOf(getLhs()));
+  assign(builder.operand(1), einsum->rhs, shapeOf(getRhs()));
+  builder.linear({0});
+  builder.linear({1});
+  return builder.take();
+}
+
+ShardingRule LinearOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  FactorMapping rows = builder.factors(shapeOf(getInput()).drop_back());
+  DimFactors o = builder.factor(shapeOf(getWeight())[0]);
+  int64_t inner = shapeOf(getWeight())[1];
+  // Summands of the product would each add the bias.
+  DimFactors i =
+      getBias() ? builder.wholeFactor(inner) : builder.sumFactor(inner);
+  builder.operand(0) = rows;
+  builder.operand(0).push_back(i);
+  builder.operand(1) = {o, i};
+  builder.result(0) = rows;
+  builder.result(0).push_back(o);
+  if (getBias()) {
+    builder.operand(2) = {o};
+    builder.linear({0, 2});
+    builder.linear({1, 2});
+  } else {
+    builder.linear({0});
+    builder.linear({1});
+  }
+  return builder.take();
+}
+
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Fills the mappings of the operands that attention and its gradients share.
+template <typename Op> class AttentionRule {
+public:
+  /// `first` is the ODS index of the query; bias, mask, segments, rng and
+  /// origin have the ODS indices from `extras` on. With `summed`, results may
+  /// lack the factors of batch, heads and queries: they are sums over them.
+  AttentionRule(Op op, unsigned first, unsigned extras, bool summed)
+      : builder(op), op(op) {
+    ArrayRef<int64_t> q = shapeOf(op.getQuery()), k = shapeOf(op.getKey());
+    auto split = [&](int64_t size) {
+      return summed ? builder.sumFactor(size) : builder.factor(size);
+    };
+    batch = split(q[0]);
+    groups = split(k[1]);
+    // Query head i reads key-value head i / (a / g): groups are major.
+    heads = groups;
+    llvm::append_range(heads, split(q[1] / k[1]));
+    // A mask made of positions needs to know where the rows begin.
+    bool positions = op.getCausal() || op.getWindow() || op.getSegments();
+    queries = positions ? builder.wholeFactor(q[2]) : split(q[2]);
+    keys = builder.wholeFactor(k[2]);
+    size = builder.wholeFactor(q[3]);
+    valueSize = builder.wholeFactor(shapeOf(op.getValue())[3]);
+
+    builder.operand(*operandIndex(op, first)) = queryMapping();
+    builder.operand(*operandIndex(op, first + 1)) = keyMapping();
+    builder.operand(*operandIndex(op, first + 2)) = valueMapping();
+    FactorMapping scores{batch, heads, queries, keys};
+    for (unsigned n : {extras, extras + 1}) // bias, mask
+      if (auto index = operandIndex(op, n))
+        builder.broadcastOperand(*index, scores);
+    if (auto index = operandIndex(op, extras + 2)) // segments
+      builder.operand(*index) = {batch, queries};
+    for (unsigned n : {extras + 3, extras + 4}) // rng, origin
+      if (auto index = operandIndex(op, n))
+        builder.operand(*index) = builder.factors(
+            shapeOf(op->getOperand(*index)), FactorKind::Replicated);
+  }
+
+  FactorMapping queryMapping() { return {batch, heads, queries, size}; }
+  FactorMapping keyMapping() { return {batch, groups, keys, size}; }
+  FactorMapping valueMapping() { return {batch, groups, keys, valueSize}; }
+  FactorMapping outputMapping() { return {batch, heads, queries, valueSize}; }
+  FactorMapping lseMapping() { return {batch, heads, queries}; }
+  FactorMapping scoresMapping() { return {batch, heads, queries, keys}; }
+
+  RuleBuilder builder;
+
+private:
+  Op op;
+  DimFactors batch, groups, heads, queries, keys, size, valueSize;
+};
+} // namespace
+
+ShardingRule AttentionOp::getShardingRule() {
+  AttentionRule<AttentionOp> rule(*this, 0, 3, /*summed=*/false);
+  rule.builder.result(0) = rule.outputMapping();
+  rule.builder.result(1) = rule.lseMapping();
+  return rule.builder.take();
+}
+
+/// Gradient, output and lse, which both gradients of attention read, and their
+/// linearity in the first.
+template <typename Rule> static void addBackwardOperands(Rule &rule) {
+  rule.builder.operand(0) = rule.outputMapping();
+  rule.builder.operand(4) = rule.outputMapping();
+  rule.builder.operand(5) = rule.lseMapping();
+  rule.builder.linear({0});
+}
+
+ShardingRule AttentionGradOp::getShardingRule() {
+  AttentionRule<AttentionGradOp> rule(*this, 1, 6, /*summed=*/true);
+  addBackwardOperands(rule);
+  rule.builder.result(0) = rule.queryMapping();
+  rule.builder.result(1) = rule.keyMapping();
+  rule.builder.result(2) = rule.valueMapping();
+  return rule.builder.take();
+}
+
+ShardingRule AttentionBiasGradOp::getShardingRule() {
+  AttentionRule<AttentionBiasGradOp> rule(*this, 1, 6, /*summed=*/true);
+  addBackwardOperands(rule);
+  rule.builder.broadcastResult(0, rule.scoresMapping());
+  return rule.builder.take();
+}

@@ -1,0 +1,120 @@
+//===- Elementwise.cpp - Sharding rules of element-wise ops ---------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "RuleBuilder.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+/// Every dimension of the result is a factor; operands of one element along it
+/// are whole.
+static ShardingRule
+pointwise(Operation *op,
+          std::initializer_list<SmallVector<unsigned>> linear = {}) {
+  RuleBuilder builder(op);
+  FactorMapping mapping = builder.factors(shapeOf(op->getResult(0)));
+  for (unsigned i = 0; i < op->getNumOperands(); ++i)
+    builder.broadcastOperand(i, mapping);
+  builder.result(0) = mapping;
+  for (ArrayRef<unsigned> operands : linear)
+    builder.linear(operands);
+  return builder.take();
+}
+
+static bool isFloat(Value value) {
+  return isa<FloatType>(getElementTypeOrSelf(value.getType()));
+}
+
+#define POINTWISE(OP, ...)                                                     \
+  ShardingRule OP::getShardingRule() {                                         \
+    return pointwise(getOperation(), {__VA_ARGS__});                           \
+  }
+#define SET(...)                                                               \
+  SmallVector<unsigned> { __VA_ARGS__ }
+
+// Linear in what is listed: in {0, 1} jointly, in {0} or {1} alone.
+POINTWISE(NegOp, SET(0))
+POINTWISE(AddOp, SET(0, 1))
+POINTWISE(SubOp, SET(0, 1))
+POINTWISE(MulOp, SET(0), SET(1))
+POINTWISE(SelectOp, SET(1, 2))
+POINTWISE(GeluGradOp, SET(0))
+
+POINTWISE(AbsOp)
+POINTWISE(ExpOp)
+POINTWISE(LogOp)
+POINTWISE(SqrtOp)
+POINTWISE(RsqrtOp)
+POINTWISE(SinOp)
+POINTWISE(CosOp)
+POINTWISE(TanhOp)
+POINTWISE(ErfOp)
+POINTWISE(SigmoidOp)
+POINTWISE(SiluOp)
+POINTWISE(ReluOp)
+POINTWISE(FloorOp)
+POINTWISE(NotOp)
+POINTWISE(GeluOp)
+POINTWISE(MaximumOp)
+POINTWISE(MinimumOp)
+POINTWISE(PowOp)
+POINTWISE(AndOp)
+POINTWISE(OrOp)
+POINTWISE(CompareOp)
+#undef POINTWISE
+
+ShardingRule DivOp::getShardingRule() {
+  // An integer quotient truncates: it is not linear.
+  if (isFloat(getLhs()))
+    return pointwise(getOperation(), {SET(0)});
+  return pointwise(getOperation());
+}
+
+ShardingRule CastOp::getShardingRule() {
+  // Not linear where it truncates, or asks x != 0, nor from flags: a sum of
+  // them is modulo 2.
+  auto from = cast<RankedTensorType>(getInput().getType()).getElementType();
+  auto to = cast<RankedTensorType>(getType()).getElementType();
+  bool linear = !from.isInteger(1) && !to.isInteger(1) &&
+                (isa<FloatType>(to) || !isa<FloatType>(from));
+  if (linear)
+    return pointwise(getOperation(), {SET(0)});
+  return pointwise(getOperation());
+}
+#undef SET
+
+ShardingRule ConstantOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  // Slices of a splat are splats; others are kept whole.
+  auto dense = dyn_cast<DenseElementsAttr>(getValue());
+  builder.result(0) = builder.factors(
+      shapeOf(getOutput()),
+      dense && dense.isSplat() ? FactorKind::Parallel : FactorKind::Replicated);
+  return builder.take();
+}
+
+ShardingRule IotaOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  for (auto [i, size] : llvm::enumerate(shapeOf(getOutput())))
+    builder.result(0)[i] =
+        static_cast<int64_t>(i) == static_cast<int64_t>(getDim())
+            ? builder.wholeFactor(size)
+            : builder.factor(size);
+  return builder.take();
+}
+
+ShardingRule DropoutOp::getShardingRule() {
+  // The mask depends on the place in the global tensor alone.
+  RuleBuilder builder(getOperation());
+  builder.operand(0) = builder.result(0) =
+      builder.factors(shapeOf(getOutput()));
+  for (unsigned i = 1; i < getNumOperands(); ++i)
+    builder.operand(i) =
+        builder.factors(shapeOf(getOperand(i)), FactorKind::Replicated);
+  builder.linear({0});
+  return builder.take();
+}

@@ -1,0 +1,59 @@
+//===- Training.cpp - Sharding rules of the ops of a training step --------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "RuleBuilder.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+ShardingRule SeedOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  // 1 (or the scale) whatever the loss is.
+  builder.unread(0);
+  return builder.take();
+}
+
+/// Results and `operands` have one shape, all of whose dimensions may be split;
+/// other operands are scalars.
+static ShardingRule update(Operation *op, ArrayRef<unsigned> operands) {
+  RuleBuilder builder(op);
+  FactorMapping mapping = builder.factors(shapeOf(op->getOperand(0)));
+  for (unsigned index : operands)
+    builder.operand(index) = mapping;
+  for (unsigned i = 0; i < op->getNumResults(); ++i)
+    builder.result(i) = mapping;
+  return builder.take();
+}
+
+ShardingRule GradientOp::getShardingRule() {
+  // Finished: no partial sum passes.
+  return update(getOperation(), {0});
+}
+
+ShardingRule CheckOp::getShardingRule() {
+  return RuleBuilder(getOperation()).take();
+}
+
+ShardingRule GlobalNormOp::getShardingRule() {
+  // Sums of squares of slices are not slices of a norm.
+  RuleBuilder builder(getOperation());
+  for (unsigned i = 0; i < getNumOperands(); ++i)
+    builder.operand(i) =
+        builder.factors(shapeOf(getOperand(i)), FactorKind::Replicated);
+  return builder.take();
+}
+
+ShardingRule AdamWOp::getShardingRule() {
+  return update(getOperation(), {0, 1, 2, 3});
+}
+
+ShardingRule SgdOp::getShardingRule() {
+  SmallVector<unsigned> operands{0, 1};
+  if (getMomentumBuffer())
+    operands.push_back(2);
+  return update(getOperation(), operands);
+}

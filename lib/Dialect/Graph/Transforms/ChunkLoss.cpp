@@ -1,0 +1,326 @@
+//===- ChunkLoss.cpp - Head and cross entropy without whole logits --------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Einsum.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Graph/Transforms/Passes.h"
+#include "llvm/Support/MathExtras.h"
+
+namespace cleave::graph {
+#define GEN_PASS_DEF_CHUNKLOSS
+#include "cleave/Dialect/Graph/Transforms/Passes.h.inc"
+} // namespace cleave::graph
+
+using namespace mlir;
+using namespace cleave::graph;
+
+namespace {
+
+/// A projection of rows to classes, `[..., h]` by `[v, h]` to `[..., v]`.
+struct Projection {
+  Operation *op = nullptr;
+  Value input, weight, bias;
+};
+
+/// What is made of the gradient of the logits: null where it is not needed.
+struct LogitGradientUses {
+  /// The contraction with the weight, with the input, and the sum over rows.
+  Operation *input = nullptr, *weight = nullptr, *bias = nullptr;
+  /// The weight's gradient is asked for as `[h, v]`.
+  bool transposed = false;
+};
+
+/// Whether `op` only rearranges rows: a reshape that keeps the last dimension.
+bool isRowReshape(Operation *op) {
+  auto reshape = dyn_cast_or_null<ReshapeOp>(op);
+  if (!reshape)
+    return false;
+  ArrayRef<int64_t> from = reshape.getInput().getType().getShape();
+  ArrayRef<int64_t> to = reshape.getType().getShape();
+  return !from.empty() && !to.empty() && from.back() == to.back();
+}
+
+Value skipRowReshapes(Value value) {
+  while (isRowReshape(value.getDefiningOp()))
+    value = value.getDefiningOp()->getOperand(0);
+  return value;
+}
+
+std::optional<Projection> matchProjection(Operation *op) {
+  if (auto linear = dyn_cast_or_null<LinearOp>(op))
+    return Projection{op, linear.getInput(), linear.getWeight(),
+                      linear.getBias()};
+  auto contract = dyn_cast_or_null<ContractOp>(op);
+  if (!contract)
+    return std::nullopt;
+  std::string error;
+  std::optional<Einsum> einsum = Einsum::parse(contract.getEquation(), error);
+  if (!einsum)
+    return std::nullopt;
+  Projection projection{op, contract.getLhs(), contract.getRhs(), Value()};
+  // "Rh,vh->Rv", in either order of operands.
+  auto matches = [](StringRef rows, StringRef weight, StringRef output) {
+    return weight.size() == 2 && !rows.empty() && rows.back() == weight[1] &&
+           !output.empty() && output.back() == weight[0] &&
+           rows.drop_back() == output.drop_back() && !rows.contains(weight[0]);
+  };
+  if (matches(einsum->lhs, einsum->rhs, einsum->output))
+    return projection;
+  std::swap(projection.input, projection.weight);
+  if (matches(einsum->rhs, einsum->lhs, einsum->output))
+    return projection;
+  return std::nullopt;
+}
+
+/// Whether `value` is computed from `source`, in the sense of numbers: the
+/// operand of a seed gives its type alone.
+bool dependsOn(Value value, Operation *source) {
+  SmallVector<Value> work{value};
+  llvm::SmallPtrSet<Operation *, 32> seen;
+  while (!work.empty()) {
+    Operation *op = work.pop_back_val().getDefiningOp();
+    if (op == source)
+      return true;
+    if (!op || !seen.insert(op).second)
+      continue;
+    if (auto seed = dyn_cast<SeedOp>(op)) {
+      if (seed.getScale())
+        work.push_back(seed.getScale());
+      continue;
+    }
+    llvm::append_range(work, op->getOperands());
+  }
+  return false;
+}
+
+/// One head and its loss.
+class Head {
+public:
+  Head(CrossEntropyOp loss, int64_t maxChunkBytes)
+      : loss(loss), maxChunkBytes(maxChunkBytes) {}
+
+  bool match();
+  void rewrite(OpBuilder &builder);
+
+private:
+  bool matchLogits();
+  bool matchGradient();
+  bool matchGradientUse(OpOperand &use);
+  bool matchContraction(ContractOp contract, Value gradient);
+  int64_t chunkRows();
+  void freeSeeds(OpBuilder &builder);
+  void moveLossBehind(Operation *head);
+
+  CrossEntropyOp loss;
+  int64_t maxChunkBytes;
+  Projection projection;
+  CrossEntropyGradOp gradient; ///< null in an entry without backward
+  LogitGradientUses uses;
+};
+
+/// Finds the projection, and that only the loss reads what it computes.
+bool Head::matchLogits() {
+  Value logits = loss.getLogits();
+  for (Operation *user : logits.getUsers()) {
+    if (user == loss)
+      continue;
+    auto grad = dyn_cast<CrossEntropyGradOp>(user);
+    if (!grad || gradient || grad.getLogits() != logits ||
+        grad.getLse() != loss.getLse() ||
+        grad.getTargets() != loss.getTargets() ||
+        grad.getIgnoreIndex() != loss.getIgnoreIndex() ||
+        grad.getLabelSmoothing() != loss.getLabelSmoothing())
+      return false;
+    gradient = grad;
+  }
+  for (Operation *user : loss.getLse().getUsers())
+    if (user != gradient)
+      return false;
+  Operation *op = logits.getDefiningOp();
+  for (; isRowReshape(op); op = op->getOperand(0).getDefiningOp())
+    if (!op->getOperand(0).hasOneUse())
+      return false;
+  std::optional<Projection> found = matchProjection(op);
+  if (found)
+    projection = *found;
+  return found.has_value();
+}
+
+/// Sorts a contraction of the logits' gradient: with the weight, "Rv,vh->Rh",
+/// or with the input, "Rv,Rh->vh".
+bool Head::matchContraction(ContractOp contract, Value ofLogits) {
+  std::string error;
+  std::optional<Einsum> einsum = Einsum::parse(contract.getEquation(), error);
+  if (!einsum)
+    return false;
+  StringRef mine = einsum->lhs, others = einsum->rhs, output = einsum->output;
+  Value other = contract.getRhs();
+  if (contract.getLhs() != ofLogits) {
+    std::swap(mine, others);
+    other = contract.getLhs();
+  }
+  if (other == ofLogits || mine.empty())
+    return false;
+  char v = mine.back();
+  StringRef rows = mine.drop_back();
+  if (!uses.input && other == projection.weight && others.size() == 2 &&
+      others[0] == v && output == (rows + others.drop_front()).str()) {
+    uses.input = contract;
+    return true;
+  }
+  if (!uses.weight &&
+      skipRowReshapes(other) == skipRowReshapes(projection.input) &&
+      others.drop_back() == rows && output.size() == 2) {
+    char h = others.back();
+    uses.transposed = output[0] == h && output[1] == v;
+    if (!uses.transposed && !(output[0] == v && output[1] == h))
+      return false;
+    uses.weight = contract;
+    return true;
+  }
+  return false;
+}
+
+bool Head::matchGradientUse(OpOperand &use) {
+  Operation *user = use.getOwner();
+  if (isRowReshape(user))
+    return llvm::all_of(user->getResult(0).getUses(), [&](OpOperand &next) {
+      return matchGradientUse(next);
+    });
+  if (auto contract = dyn_cast<ContractOp>(user))
+    return matchContraction(contract, use.get());
+  auto reduce = dyn_cast<ReduceOp>(user);
+  if (!reduce || uses.bias || !projection.bias ||
+      reduce.getKind() != ReductionKind::sum)
+    return false;
+  // All dimensions but the last.
+  int64_t last = reduce.getInput().getType().getRank() - 1;
+  uses.bias = reduce;
+  return static_cast<int64_t>(reduce.getDims().size()) == last &&
+         !llvm::is_contained(reduce.getDims(), last);
+}
+
+bool Head::matchGradient() {
+  return !dependsOn(gradient.getGradient(), projection.op) &&
+         llvm::all_of(gradient.getOutput().getUses(),
+                      [&](OpOperand &use) { return matchGradientUse(use); });
+}
+
+bool Head::match() { return matchLogits() && (!gradient || matchGradient()); }
+
+/// Chunks of a multiple of 64 rows, as equal as that allows.
+int64_t Head::chunkRows() {
+  RankedTensorType logits = loss.getLogits().getType();
+  int64_t classes = logits.getShape().back();
+  int64_t rows = logits.getNumElements() / classes;
+  int64_t rowBytes = classes * logits.getElementTypeBitWidth() / 8;
+  int64_t most = std::max<int64_t>(maxChunkBytes / rowBytes, 1);
+  if (rows <= most)
+    return rows;
+  most = std::max<int64_t>(most / 64 * 64, 64);
+  int64_t chunks = llvm::divideCeil(rows, most);
+  return llvm::alignTo(llvm::divideCeil(rows, chunks), 64);
+}
+
+/// Cuts the seeds of backward from the loss: it will be known after them only.
+void Head::freeSeeds(OpBuilder &builder) {
+  for (SeedOp seed : loss->getBlock()->getOps<SeedOp>()) {
+    if (!dependsOn(seed.getLoss(), loss))
+      continue;
+    builder.setInsertionPoint(seed);
+    Value zero = Formula{builder, seed.getLoc()}.scalar(seed.getLoss(), 0.0);
+    seed.getLossMutable().assign(zero);
+  }
+}
+
+/// Moves what `head` feeds behind it, in order.
+void Head::moveLossBehind(Operation *head) {
+  llvm::SmallPtrSet<Operation *, 16> moved{head};
+  Operation *last = head;
+  for (Operation *op = &head->getBlock()->front(), *next; op != head;
+       op = next) {
+    next = op->getNextNode();
+    if (!llvm::any_of(op->getOperands(), [&](Value operand) {
+          return moved.contains(operand.getDefiningOp());
+        }))
+      continue;
+    op->moveAfter(last);
+    moved.insert(op);
+    last = op;
+  }
+}
+
+void Head::rewrite(OpBuilder &builder) {
+  if (gradient)
+    freeSeeds(builder);
+  Operation *place = gradient ? gradient.getOperation() : loss.getOperation();
+  builder.setInsertionPoint(place);
+  Formula f{builder, loss.getLoc()};
+  SmallVector<int64_t> inputShape(loss.getTargets().getType().getShape());
+  inputShape.push_back(tensorTypeOf(projection.input).getShape().back());
+  auto head = HeadLossOp::create(
+      builder, loss.getLoc(), f.reshape(projection.input, inputShape),
+      projection.weight, projection.bias, loss.getTargets(),
+      gradient ? gradient.getGradient() : Value(), loss.getIgnoreIndexAttr(),
+      loss.getLabelSmoothingAttr(), builder.getI64IntegerAttr(chunkRows()));
+  loss.getLoss().replaceAllUsesWith(head.getLoss());
+  SmallVector<Operation *> dead;
+  auto replace = [&](Operation *op, unsigned result, bool transposed) {
+    if (!op)
+      return;
+    builder.setInsertionPointAfter(head);
+    Formula f{builder, op->getLoc()};
+    Value value = head->getResult(result);
+    if (transposed)
+      value = TransposeOp::create(builder, op->getLoc(), value,
+                                  ArrayRef<int64_t>{1, 0});
+    op->getResult(0).replaceAllUsesWith(
+        f.reshape(value, tensorTypeOf(op->getResult(0)).getShape()));
+    op->erase();
+  };
+  replace(uses.input, 1, false);
+  replace(uses.weight, 2, uses.transposed);
+  replace(uses.bias, 3, false);
+  if (gradient) {
+    moveLossBehind(head);
+    SmallVector<Operation *> reshapes{gradient};
+    for (size_t i = 0; i < reshapes.size(); ++i)
+      llvm::append_range(reshapes, reshapes[i]->getUsers());
+    for (Operation *op : llvm::reverse(reshapes))
+      op->erase();
+  }
+  // The projection and the reshapes behind it have lost their only reader.
+  Operation *op = loss.getLogits().getDefiningOp();
+  loss->erase();
+  while (op != projection.op) {
+    Operation *producer = op->getOperand(0).getDefiningOp();
+    op->erase();
+    op = producer;
+  }
+  op->erase();
+}
+
+struct ChunkLoss final : cleave::graph::impl::ChunkLossBase<ChunkLoss> {
+  using ChunkLossBase::ChunkLossBase;
+
+  void runOnOperation() override {
+    if (maxChunkBytes <= 0) {
+      getOperation().emitError("max-chunk-bytes must be positive");
+      return signalPassFailure();
+    }
+    OpBuilder builder(&getContext());
+    SmallVector<CrossEntropyOp> losses;
+    getOperation().walk([&](CrossEntropyOp op) { losses.push_back(op); });
+    for (CrossEntropyOp op : losses) {
+      Head head(op, maxChunkBytes);
+      if (head.match())
+        head.rewrite(builder);
+    }
+  }
+};
+
+} // namespace

@@ -1,0 +1,53 @@
+//===- DeriveEvaluate.cpp - The loss without randomness -------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/Transforms/Passes.h"
+
+namespace cleave::graph {
+#define GEN_PASS_DEF_DERIVEEVALUATE
+#include "cleave/Dialect/Graph/Transforms/Passes.h.inc"
+} // namespace cleave::graph
+
+using namespace mlir;
+using namespace cleave::graph;
+
+namespace {
+
+struct DeriveEvaluate final
+    : cleave::graph::impl::DeriveEvaluateBase<DeriveEvaluate> {
+  using DeriveEvaluateBase::DeriveEvaluateBase;
+
+  void runOnOperation() override {
+    FailureOr<func::FuncOp> source = findEntry(getOperation(), entry);
+    if (failed(source))
+      return signalPassFailure();
+    FailureOr<func::FuncOp> copy = cloneEntry(*source, target);
+    if (failed(copy) || failed(removeRandomness(*copy)))
+      signalPassFailure();
+  }
+
+  static LogicalResult removeRandomness(func::FuncOp function) {
+    IRRewriter rewriter(function.getContext());
+    function.walk([&](RandomOpInterface op) {
+      rewriter.setInsertionPoint(op);
+      op.removeRandomness(rewriter);
+    });
+    for (unsigned i = function.getNumArguments(); i-- > 0;) {
+      if (!hasRole(function, i, "rng"))
+        continue;
+      for (Operation *user : function.getArgument(i).getUsers())
+        return user->emitOpError("reads the random generator's state and "
+                                 "cannot do without it in evaluation");
+      if (failed(function.eraseArgument(i)))
+        return failure();
+    }
+    return success();
+  }
+};
+
+} // namespace

@@ -1,0 +1,239 @@
+//===- Differentiate.cpp - Reverse-mode differentiation -------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Two sweeps over one block. Forward: which values vary with an unfrozen
+/// parameter. Backward: each op that varies and to whose results something
+/// flows is asked for the gradients of the operands that vary. What is frozen
+/// is thus never entered, as with low-rank adapters below which nothing trains.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Graph/Transforms/Passes.h"
+
+namespace cleave::graph {
+#define GEN_PASS_DEF_DIFFERENTIATE
+#include "cleave/Dialect/Graph/Transforms/Passes.h.inc"
+} // namespace cleave::graph
+
+using namespace mlir;
+using namespace cleave::graph;
+
+namespace {
+
+bool isFloat(Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  return tensor && isa<FloatType>(tensor.getElementType());
+}
+
+/// The differentiation of one function, in place.
+class Differentiation {
+public:
+  Differentiation(func::FuncOp entry, StringRef source)
+      : entry(entry), source(source), block(entry.getBody().front()),
+        builder(&block, block.end()) {}
+
+  LogicalResult run();
+
+private:
+  LogicalResult findLoss();
+  LogicalResult findParameters();
+  void markVarying();
+  LogicalResult buildAdjoint(Operation &op);
+  void accumulate(Value value, Value contribution, Location loc);
+  void finishParameters(Operation &op);
+  void returnGradients();
+
+  func::FuncOp entry;
+  StringRef source; ///< the name of what `entry` is a copy of, for messages
+  Block &block;
+  OpBuilder builder;
+  Value loss;
+  /// The trained parameters, in the order of arguments.
+  SmallVector<BlockArgument> parameters;
+  llvm::DenseSet<Value> varying;
+  /// The gradient of each value, as far as its uses have been visited.
+  llvm::DenseMap<Value, Value> gradients;
+  /// The ops at which a parameter is read first: when one of them has been
+  /// visited, the parameter's gradient is complete.
+  llvm::DenseMap<Operation *, SmallVector<BlockArgument>> firstUsers;
+  /// The `graph.gradient` of each parameter.
+  llvm::DenseMap<Value, Value> finished;
+};
+
+LogicalResult Differentiation::findLoss() {
+  auto returnOp = dyn_cast<func::ReturnOp>(block.getTerminator());
+  if (!returnOp || returnOp.getNumOperands() == 0)
+    return entry.emitError()
+           << "'@" << source << "' returns no loss to differentiate";
+  loss = returnOp.getOperand(0);
+  if (!isFloat(loss.getType()) || tensorTypeOf(loss).getRank() != 0)
+    return entry.emitError()
+           << "result 0 of '@" << source << "' has type " << loss.getType()
+           << "; the loss must be a float tensor of rank 0";
+  builder.setInsertionPoint(returnOp);
+  return success();
+}
+
+LogicalResult Differentiation::findParameters() {
+  llvm::StringMap<unsigned> names;
+  for (BlockArgument argument : entry.getArguments()) {
+    unsigned index = argument.getArgNumber();
+    if (!isTrained(entry, index))
+      continue;
+    StringRef name = getArgString(entry, index, kNameAttr);
+    if (name.empty())
+      return emitError(argument.getLoc()) << "parameter " << index << " of '@"
+                                          << source << "' has no 'graph.name'";
+    if (!names.try_emplace(name, index).second)
+      return emitError(argument.getLoc())
+             << "two parameters of '@" << source << "' are named \"" << name
+             << "\"; a tied tensor is one argument with 'graph.aliases'";
+    if (!isFloat(argument.getType()))
+      return emitError(argument.getLoc())
+             << "parameter \"" << name << "\" has type " << argument.getType()
+             << " and cannot be trained; mark it 'graph.frozen'";
+    parameters.push_back(argument);
+  }
+  if (parameters.empty())
+    return entry.emitError() << "'@" << source
+                             << "' has no parameter to train: every one is "
+                                "frozen, or none has 'graph.role' = "
+                                "\"parameter\"";
+  return success();
+}
+
+void Differentiation::markVarying() {
+  varying.insert(parameters.begin(), parameters.end());
+  for (Operation &op : block)
+    if (llvm::any_of(op.getOperands(),
+                     [&](Value value) { return varying.contains(value); }))
+      for (Value result : op.getResults())
+        if (isFloat(result.getType()))
+          varying.insert(result);
+}
+
+void Differentiation::accumulate(Value value, Value contribution,
+                                 Location loc) {
+  Value &sum = gradients[value];
+  sum = sum ? AddOp::create(builder, loc, sum, contribution).getOutput()
+            : contribution;
+}
+
+/// Asks `op` for the gradients of its varying operands.
+LogicalResult Differentiation::buildAdjoint(Operation &op) {
+  SmallVector<Value> resultGradients;
+  for (Value result : op.getResults())
+    resultGradients.push_back(gradients.lookup(result));
+  llvm::BitVector needed(op.getNumOperands());
+  for (OpOperand &operand : op.getOpOperands())
+    needed[operand.getOperandNumber()] = varying.contains(operand.get());
+  if (needed.none() || llvm::none_of(resultGradients, [](Value value) {
+        return static_cast<bool>(value);
+      }))
+    return success();
+  auto differentiable = dyn_cast<DifferentiableOpInterface>(op);
+  if (!differentiable)
+    return op.emitOpError("lies between a parameter and the loss, and has no "
+                          "gradient");
+  SmallVector<Value> operandGradients(op.getNumOperands());
+  if (failed(differentiable.buildGradients(builder, resultGradients, needed,
+                                           operandGradients)))
+    return failure();
+  for (auto [operand, gradient] :
+       llvm::zip(op.getOperands(), operandGradients)) {
+    if (!gradient)
+      continue;
+    if (gradient.getType() != operand.getType())
+      return op.emitOpError("built a gradient of type ")
+             << gradient.getType() << " for an operand of type "
+             << operand.getType();
+    accumulate(operand, gradient, op.getLoc());
+  }
+  return success();
+}
+
+/// Ends the gradients of the parameters that no op before `op` reads.
+void Differentiation::finishParameters(Operation &op) {
+  for (BlockArgument parameter : firstUsers.lookup(&op)) {
+    Formula f{builder, op.getLoc()};
+    Value gradient = gradients.lookup(parameter);
+    if (!gradient)
+      gradient = f.splat(tensorTypeOf(parameter), 0.0);
+    finished[parameter] = GradientOp::create(
+        builder, op.getLoc(), gradient,
+        getArgString(entry, parameter.getArgNumber(), kNameAttr));
+  }
+}
+
+/// Appends the gradients to the results.
+void Differentiation::returnGradients() {
+  auto returnOp = cast<func::ReturnOp>(block.getTerminator());
+  SmallVector<Value> operands(returnOp.getOperands());
+  SmallVector<Type> types(entry.getResultTypes());
+  SmallVector<DictionaryAttr> attributes;
+  entry.getAllResultAttrs(attributes);
+  attributes.resize(types.size(), builder.getDictionaryAttr({}));
+  for (BlockArgument parameter : parameters) {
+    operands.push_back(finished.lookup(parameter));
+    types.push_back(parameter.getType());
+    StringRef name = getArgString(entry, parameter.getArgNumber(), kNameAttr);
+    attributes.push_back(builder.getDictionaryAttr(
+        {builder.getNamedAttr(kNameAttr, builder.getStringAttr(name + ".grad")),
+         builder.getNamedAttr(kOfAttr, builder.getStringAttr(name))}));
+  }
+  returnOp.getOperandsMutable().assign(operands);
+  entry.setType(builder.getFunctionType(entry.getArgumentTypes(), types));
+  entry.setAllResultAttrs(attributes);
+}
+
+LogicalResult Differentiation::run() {
+  if (failed(findLoss()) || failed(findParameters()))
+    return failure();
+  markVarying();
+  SmallVector<Operation *> forward;
+  for (Operation &op : block.without_terminator())
+    forward.push_back(&op);
+  // A parameter that no op reads is finished with the seed, below.
+  llvm::DenseMap<Value, Operation *> first;
+  for (Operation *op : llvm::reverse(forward))
+    for (Value operand : op->getOperands())
+      first[operand] = op;
+
+  auto seed = SeedOp::create(builder, loss.getLoc(), loss, /*scale=*/Value());
+  for (BlockArgument parameter : parameters) {
+    Operation *user = first.lookup(parameter);
+    firstUsers[user ? user : seed.getOperation()].push_back(parameter);
+  }
+  gradients[loss] = seed.getOutput();
+  finishParameters(*seed);
+  for (Operation *op : llvm::reverse(forward)) {
+    if (failed(buildAdjoint(*op)))
+      return failure();
+    finishParameters(*op);
+  }
+  returnGradients();
+  return success();
+}
+
+struct Differentiate final
+    : cleave::graph::impl::DifferentiateBase<Differentiate> {
+  using DifferentiateBase::DifferentiateBase;
+
+  void runOnOperation() override {
+    FailureOr<func::FuncOp> source = findEntry(getOperation(), entry);
+    if (failed(source))
+      return signalPassFailure();
+    FailureOr<func::FuncOp> step = cloneEntry(*source, target);
+    if (failed(step) || failed(Differentiation(*step, entry).run()))
+      return signalPassFailure();
+  }
+};
+
+} // namespace

@@ -1,0 +1,221 @@
+//===- PipeOps.cpp - The pipe dialect -------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "mlir/Interfaces/FunctionImplementation.h"
+
+using namespace mlir;
+using namespace cleave::pipe;
+
+#include "cleave/Dialect/Pipe/IR/PipeDialect.cpp.inc"
+
+//===----------------------------------------------------------------------===//
+// pipe.program
+//===----------------------------------------------------------------------===//
+
+void ProgramOp::build(OpBuilder &builder, OperationState &state, StringRef name,
+                      FunctionType type, int64_t microBatches) {
+  state.addAttribute(getSymNameAttrName(state.name),
+                     builder.getStringAttr(name));
+  state.addAttribute(getFunctionTypeAttrName(state.name), TypeAttr::get(type));
+  state.addAttribute(getMicroBatchesAttrName(state.name),
+                     builder.getI64IntegerAttr(microBatches));
+  Region *body = state.addRegion();
+  SmallVector<Location> locs(type.getNumInputs(), state.location);
+  body->emplaceBlock().addArguments(type.getInputs(), locs);
+}
+
+ParseResult ProgramOp::parse(OpAsmParser &parser, OperationState &result) {
+  return function_interface_impl::parseFunctionOp(
+      parser, result, /*allowVariadic=*/false,
+      getFunctionTypeAttrName(result.name),
+      [](Builder &builder, ArrayRef<Type> inputs, ArrayRef<Type> results,
+         function_interface_impl::VariadicFlag,
+         std::string &) { return builder.getFunctionType(inputs, results); },
+      getArgAttrsAttrName(result.name), getResAttrsAttrName(result.name));
+}
+
+void ProgramOp::print(OpAsmPrinter &printer) {
+  function_interface_impl::printFunctionOp(
+      printer, *this, /*isVariadic=*/false, getFunctionTypeAttrName(),
+      getArgAttrsAttrName(), getResAttrsAttrName());
+}
+
+LogicalResult ProgramOp::verify() {
+  if (getMicroBatches() < 1)
+    return emitOpError("micro_batches must be positive");
+  if (std::optional<StringRef> text = getSchedule()) {
+    std::string error;
+    if (!Schedule::parse(*text, error))
+      return emitOpError("schedule: ") << error;
+  }
+  if (!isa<ReturnOp>(getBody().front().back()))
+    return emitOpError("must end in pipe.return");
+  return success();
+}
+
+LogicalResult ReturnOp::verify() {
+  auto program = cast<ProgramOp>((*this)->getParentOp());
+  if (!llvm::equal(getOperandTypes(), program.getResultTypes()))
+    return emitOpError("operand types (")
+           << getOperandTypes() << ") are not the program's result types ("
+           << program.getResultTypes() << ")";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// pipe.invoke
+//===----------------------------------------------------------------------===//
+
+/// `{part = "F", once, split = array<i64: -1, 0>, results = ["saved", ...]}`
+static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
+                                     UnitAttr &once, DenseI64ArrayAttr &split,
+                                     ArrayAttr &kinds) {
+  Builder &builder = parser.getBuilder();
+  SMLoc loc = parser.getCurrentLocation();
+  auto parseEntry = [&]() -> ParseResult {
+    StringRef key;
+    SMLoc keyLoc = parser.getCurrentLocation();
+    if (parser.parseKeyword(&key))
+      return failure();
+    if (key == "once") {
+      once = builder.getUnitAttr();
+      return success();
+    }
+    if (parser.parseEqual())
+      return failure();
+    if (key == "part")
+      return parser.parseAttribute(part);
+    if (key == "results")
+      return parser.parseAttribute(kinds);
+    if (key != "split")
+      return parser.emitError(keyLoc, "expected part, once, split or results");
+    return parser.parseAttribute(split);
+  };
+  if (parser.parseCommaSeparatedList(OpAsmParser::Delimiter::Braces,
+                                     parseEntry))
+    return failure();
+  if (!part)
+    return parser.emitError(loc, "expected `part = \"...\"`");
+  if (!split)
+    split = builder.getDenseI64ArrayAttr({});
+  if (!kinds)
+    kinds = builder.getArrayAttr({});
+  return success();
+}
+
+static void printInvokeConfig(OpAsmPrinter &printer, Operation *,
+                              StringAttr part, UnitAttr once,
+                              DenseI64ArrayAttr split, ArrayAttr kinds) {
+  printer << "{part = " << part;
+  if (once)
+    printer << ", once";
+  printer << ", split = " << split << ", results = " << kinds << "}";
+}
+
+func::FuncOp InvokeOp::getPartFunction() {
+  return SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(getOperation(),
+                                                            getCalleeAttr());
+}
+
+std::optional<int64_t> InvokeOp::getConcatDim(unsigned index) {
+  StringRef kind = getKind(index);
+  int64_t dim;
+  if (!kind.consume_front(kConcatPrefix) || kind.getAsInteger(10, dim))
+    return std::nullopt;
+  return dim;
+}
+
+LogicalResult InvokeOp::verify() {
+  if (getSplit().size() != getInputs().size())
+    return emitOpError("split needs one value for each of the ")
+           << getInputs().size() << " operands";
+  if (getResultKinds().size() != getNumResults())
+    return emitOpError("results needs one kind for each of the ")
+           << getNumResults() << " results";
+  if (!Schedule::isPartName(getPart()))
+    return emitOpError("part \"")
+           << getPart() << "\" must be made of letters alone";
+  for (unsigned i = 0; i < getNumResults(); ++i) {
+    StringRef kind = getKind(i);
+    bool perMicroBatch =
+        kind == kSaved || kind == kAccumulate || getConcatDim(i);
+    if (!perMicroBatch && kind != kValue)
+      return emitOpError("result kind \"")
+             << kind << "\" is none of saved, accumulate, concat:<dim>, value";
+    if (perMicroBatch && getOnce())
+      return emitOpError("result kind \"")
+             << kind << "\" needs a part that runs for each micro-batch";
+  }
+  return success();
+}
+
+/// The type a part sees of a whole tensor of type `type` split along `dim`.
+static RankedTensorType sliceType(RankedTensorType type, int64_t dim,
+                                  int64_t parts) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dim] /= parts;
+  return RankedTensorType::get(shape, type.getElementType());
+}
+
+LogicalResult InvokeOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto function =
+      symbols.lookupNearestSymbolFrom<func::FuncOp>(*this, getCalleeAttr());
+  if (!function)
+    return emitOpError("'") << getCallee() << "' is not a function";
+  FunctionType type = function.getFunctionType();
+  if (type.getNumInputs() != getInputs().size() ||
+      type.getNumResults() != getNumResults())
+    return emitOpError("'")
+           << getCallee() << "' takes " << type.getNumInputs()
+           << " operands and gives " << type.getNumResults() << " results";
+  int64_t parts = cast<ProgramOp>((*this)->getParentOp()).getMicroBatches();
+  for (auto [i, value] : llvm::enumerate(getInputs())) {
+    auto whole = cast<RankedTensorType>(value.getType());
+    int64_t dim = getSplit()[i];
+    if (dim >= 0) {
+      if (getOnce())
+        return emitOpError("a part that runs once cannot split operand ") << i;
+      if (dim >= whole.getRank() || whole.getDimSize(dim) % parts != 0)
+        return emitOpError("operand ")
+               << i << " of type " << whole << " cannot be split in " << parts
+               << " along dimension " << dim;
+    }
+    Type local = dim < 0 ? whole : sliceType(whole, dim, parts);
+    if (local != type.getInput(i))
+      return emitOpError("operand ") << i << " gives the part " << local
+                                     << ", which takes " << type.getInput(i);
+  }
+  for (auto [i, value] : llvm::enumerate(getOutputs())) {
+    auto whole = cast<RankedTensorType>(value.getType());
+    Type local = whole;
+    if (std::optional<int64_t> dim = getConcatDim(i)) {
+      if (*dim < 0 || *dim >= whole.getRank() ||
+          whole.getDimSize(*dim) % parts != 0)
+        return emitOpError("result ")
+               << i << " of type " << whole << " cannot be made of " << parts
+               << " along dimension " << *dim;
+      local = sliceType(whole, *dim, parts);
+    }
+    if (local != type.getResult(i))
+      return emitOpError("result ")
+             << i << " of type " << whole << " needs a part that gives "
+             << local << ", not " << type.getResult(i);
+  }
+  return success();
+}
+
+#define GET_OP_CLASSES
+#include "cleave/Dialect/Pipe/IR/PipeOps.cpp.inc"
+
+void PipeDialect::initialize() {
+  addOperations<
+#define GET_OP_LIST
+#include "cleave/Dialect/Pipe/IR/PipeOps.cpp.inc"
+      >();
+}

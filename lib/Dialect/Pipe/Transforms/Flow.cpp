@@ -1,0 +1,312 @@
+//===- Flow.cpp - Roles and micro-batches by dataflow ---------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Flow.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+StringRef cleave::pipe::partName(PartId id) {
+  switch (id) {
+  case PartId::Prologue:
+    return "P";
+  case PartId::Forward:
+    return "F";
+  case PartId::Backward:
+    return "B";
+  case PartId::Update:
+    return "U";
+  }
+  return "";
+}
+
+Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp)
+    : entry(entry), body(entry.getBody().front()), mesh(meshOp.getMesh()) {
+  for (const spmd::MeshAxis &axis : mesh.axes)
+    if (axis.sequential)
+      count *= axis.size;
+  for (auto [i, op] : llvm::enumerate(body)) {
+    positions[&op] = i;
+    if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op))
+      if (auto list = ruled.getShardingRule().unread; !list.empty())
+        unread[&op] = list;
+  }
+}
+
+LogicalResult Flow::analyze() {
+  for (Operation &op : body.without_terminator())
+    for (Value result : op.getResults())
+      if (!sharding(result))
+        return op.emitOpError("has no sharding; run --spmd-partition first");
+  findVarying();
+  findRoles();
+  for (Operation &op : body.without_terminator())
+    if (count > 1 && part(&op) == PartId::Update && varies(&op))
+      return op.emitOpError("depends on a finished gradient and on one "
+                            "micro-batch");
+  if (failed(findPrologue()))
+    return failure();
+  mergeUpdate();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Shardings
+//===----------------------------------------------------------------------===//
+
+bool Flow::onSequentialAxis(ArrayRef<spmd::AxisRef> axes) const {
+  return llvm::any_of(axes, [&](const spmd::AxisRef &axis) {
+    const spmd::MeshAxis *found = mesh.find(axis.name);
+    return found && found->sequential;
+  });
+}
+
+std::optional<spmd::Sharding> Flow::sharding(Value value) const {
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    auto attribute = func::FuncOp(entry).getArgAttrOfType<spmd::ShardingAttr>(
+        argument.getArgNumber(), spmd::kShardingAttr);
+    if (!attribute)
+      return std::nullopt;
+    return attribute.getSharding();
+  }
+  auto result = cast<OpResult>(value);
+  auto array =
+      result.getOwner()->getAttrOfType<ArrayAttr>(spmd::kShardingsAttr);
+  if (!array)
+    return std::nullopt;
+  return cast<spmd::ShardingAttr>(array[result.getResultNumber()])
+      .getSharding();
+}
+
+Layout Flow::layout(Value value) const {
+  std::optional<spmd::Sharding> known = sharding(value);
+  if (!known)
+    return {};
+  for (auto [dim, axes] : llvm::enumerate(known->dims))
+    if (onSequentialAxis(axes))
+      return {Layout::Split, static_cast<int64_t>(dim)};
+  for (const spmd::PartialAxis &partial : known->partial)
+    if (onSequentialAxis(partial.axis))
+      return {Layout::Partial, 0};
+  return {};
+}
+
+bool Flow::isAccumulation(Operation *op) const {
+  auto reduction = dyn_cast_or_null<spmd::AllReduceOp>(op);
+  return reduction && onSequentialAxis(reduction.getAxes().getAxes());
+}
+
+bool Flow::isUnread(OpOperand &operand) const {
+  auto it = unread.find(operand.getOwner());
+  return it != unread.end() &&
+         llvm::is_contained(it->second, operand.getOperandNumber());
+}
+
+bool Flow::isHeavy(Operation *op) const {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  if (!costed)
+    return false;
+  graph::WorkClass work = costed.getCost().work;
+  return work == graph::WorkClass::Contraction ||
+         work == graph::WorkClass::Attention;
+}
+
+//===----------------------------------------------------------------------===//
+// Analysis
+//===----------------------------------------------------------------------===//
+
+/// What comes from a slice of an argument, or from the place of a slice.
+void Flow::findVarying() {
+  for (BlockArgument argument : body.getArguments())
+    if (layout(argument).kind == Layout::Split)
+      varying.insert(argument);
+  for (Operation &op : body.without_terminator()) {
+    bool varies = false;
+    spmd::ShardingAttr place;
+    if (auto offset = dyn_cast<spmd::ShardOffsetOp>(op))
+      place = offset.getSharding();
+    if (auto slice = dyn_cast<spmd::SliceOp>(op))
+      place = slice.getSharding();
+    if (place)
+      for (const spmd::DimSharding &dim : place.getDims())
+        varies |= onSequentialAxis(dim.axes);
+    for (OpOperand &operand : op.getOpOperands())
+      varies |= varying.contains(operand.get()) && !isUnread(operand);
+    if (varies && !isAccumulation(&op))
+      varying.insert(op.result_begin(), op.result_end());
+  }
+}
+
+/// Seeds begin backward, gradients the update.
+void Flow::findRoles() {
+  for (Operation &op : body.without_terminator()) {
+    PartId role = PartId::Forward;
+    if (isa<graph::SeedOp>(op))
+      role = PartId::Backward;
+    if (isa<graph::GradientOp>(op))
+      role = PartId::Update;
+    for (OpOperand &operand : op.getOpOperands())
+      if (Operation *from = operand.get().getDefiningOp();
+          from && !isUnread(operand))
+        role = std::max(role, part(from));
+    roles[&op] = role;
+  }
+}
+
+/// Sums that forward or backward reads whole: each must depend on inputs alone.
+LogicalResult Flow::findPrologue() {
+  // Values that depend on no parameter and on no state.
+  llvm::DenseSet<Value> fromInputs;
+  for (BlockArgument argument : body.getArguments()) {
+    auto role = entry.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                   graph::kRoleAttr);
+    if (!role || (role != "parameter" && role != "state"))
+      fromInputs.insert(argument);
+  }
+  for (Operation &op : body.without_terminator())
+    if (part(&op) == PartId::Forward && !isAccumulation(&op) &&
+        llvm::all_of(op.getOperands(),
+                     [&](Value v) { return fromInputs.contains(v); }))
+      fromInputs.insert(op.result_begin(), op.result_end());
+
+  // Values that a micro-batch's own work reads.
+  llvm::DenseMap<Value, Operation *> readInLoop;
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    if (isAccumulation(&op)) {
+      auto reader = readInLoop.find(op.getResult(0));
+      if (reader == readInLoop.end())
+        continue;
+      if (!fromInputs.contains(op.getOperand(0)))
+        return op.emitOpError("sums over the micro-batches what depends on "
+                              "parameters, and is needed within each of them")
+                   .attachNote(reader->second->getLoc())
+               << "needed here";
+      prologue.insert(&op);
+      continue;
+    }
+    bool inLoop = varies(&op) && part(&op) != PartId::Update;
+    for (Value result : op.getResults())
+      inLoop |= readInLoop.contains(result);
+    if (inLoop)
+      for (OpOperand &operand : op.getOpOperands())
+        if (!isUnread(operand))
+          readInLoop.try_emplace(operand.get(), &op);
+  }
+
+  // A check of a sum of inputs can be made before anything else.
+  for (Operation &op : body.without_terminator()) {
+    if (op.getNumResults() != 0 || part(&op) == PartId::Update)
+      continue;
+    SmallVector<Operation *> stack{&op}, sums;
+    llvm::DenseSet<Operation *> seen;
+    while (!stack.empty()) {
+      Operation *next = stack.pop_back_val();
+      if (isAccumulation(next)) {
+        sums.push_back(next);
+        continue;
+      }
+      for (Value operand : next->getOperands())
+        if (Operation *from = operand.getDefiningOp();
+            from && seen.insert(from).second)
+          stack.push_back(from);
+    }
+    if (llvm::all_of(sums, [&](Operation *sum) {
+          return fromInputs.contains(sum->getOperand(0));
+        }))
+      prologue.insert(sums.begin(), sums.end());
+    else
+      roles[&op] = PartId::Update; // The sum is known only at the end.
+  }
+  return success();
+}
+
+/// With one micro-batch, updates join backward.
+void Flow::mergeUpdate() {
+  if (count != 1)
+    return;
+  // The gradient that each value depends on; null for several.
+  llvm::DenseMap<Value, Operation *> gradient;
+  bool separate = false;
+  SmallVector<Operation *> updates;
+  for (Operation &op : body.without_terminator()) {
+    if (part(&op) != PartId::Update)
+      continue;
+    updates.push_back(&op);
+    Operation *one = isa<graph::GradientOp>(op) ? &op : nullptr;
+    for (Value operand : op.getOperands()) {
+      auto it = gradient.find(operand);
+      if (it == gradient.end())
+        continue;
+      separate |= one && one != it->second;
+      one = it->second;
+    }
+    separate |= op.getNumResults() == 0;
+    for (Value result : op.getResults())
+      gradient[result] = one;
+  }
+  if (separate)
+    return;
+  merged = true;
+  for (Operation *op : updates)
+    roles[op] = PartId::Backward;
+}
+
+//===----------------------------------------------------------------------===//
+// Types, order, attributes
+//===----------------------------------------------------------------------===//
+
+Type Flow::globalType(Value value) const {
+  TypeAttr type;
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    type = func::FuncOp(entry).getArgAttrOfType<TypeAttr>(
+        argument.getArgNumber(), spmd::kGlobalTypeAttr);
+  } else {
+    auto result = cast<OpResult>(value);
+    if (auto array =
+            result.getOwner()->getAttrOfType<ArrayAttr>(spmd::kGlobalTypesAttr))
+      type = dyn_cast<TypeAttr>(array[result.getResultNumber()]);
+  }
+  return type ? type.getValue() : value.getType();
+}
+
+SmallVector<Type> Flow::globalArgumentTypes() const {
+  SmallVector<Type> types;
+  for (BlockArgument argument : body.getArguments())
+    types.push_back(globalType(argument));
+  return types;
+}
+
+SmallVector<Type> Flow::globalResultTypes() const {
+  SmallVector<Type> types;
+  for (Value value : body.getTerminator()->getOperands())
+    types.push_back(globalType(value));
+  return types;
+}
+
+std::pair<int64_t, int64_t> Flow::order(Value value) const {
+  if (auto argument = dyn_cast<BlockArgument>(value))
+    return {-1, argument.getArgNumber()};
+  auto result = cast<OpResult>(value);
+  return {positions.lookup(result.getOwner()), result.getResultNumber()};
+}
+
+DictionaryAttr Flow::entryAttributes(DictionaryAttr attributes) const {
+  SmallVector<NamedAttribute> kept;
+  if (attributes)
+    for (NamedAttribute attribute : attributes)
+      if (attribute.getName() != spmd::kShardingAttr &&
+          attribute.getName() != spmd::kGlobalTypeAttr)
+        kept.push_back(attribute);
+  return DictionaryAttr::get(func::FuncOp(entry).getContext(), kept);
+}
+
+void Flow::stripAttributes(Operation *op) const {
+  op->removeAttr(spmd::kShardingsAttr);
+  op->removeAttr(spmd::kGlobalTypesAttr);
+}

@@ -1,0 +1,97 @@
+//===- Flow.h - Roles and micro-batches by dataflow -------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_FLOW_H
+#define CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_FLOW_H
+
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace cleave::pipe {
+
+/// The parts, in the order in which they run.
+enum class PartId : unsigned { Prologue, Forward, Backward, Update };
+
+llvm::StringRef partName(PartId id);
+
+/// How a value relates to the micro-batches.
+struct Layout {
+  enum Kind {
+    Whole,  ///< one value for all
+    Split,  ///< each holds a slice along `dim`
+    Partial ///< each holds a summand
+  } kind = Whole;
+  int64_t dim = 0;
+};
+
+/// The dataflow of one partitioned entry.
+class Flow {
+public:
+  Flow(mlir::func::FuncOp entry, spmd::MeshOp mesh);
+
+  /// Finds roles; reports a sum over micro-batches that is needed too early.
+  llvm::LogicalResult analyze();
+
+  int64_t microBatches() const { return count; }
+
+  /// The part that computes `op` if it varies with the micro-batch, or has
+  /// effects; else the first part that may.
+  PartId part(mlir::Operation *op) const { return roles.lookup(op); }
+  /// True when updates run in the backward part.
+  bool mergedUpdate() const { return merged; }
+
+  /// Whether the value differs between micro-batches.
+  bool varies(mlir::Value value) const { return varying.contains(value); }
+  bool varies(mlir::Operation *op) const {
+    return llvm::any_of(op->getResults(),
+                        [&](mlir::Value v) { return varies(v); });
+  }
+
+  /// A sum over the micro-batches.
+  bool isAccumulation(mlir::Operation *op) const;
+  /// Whether an accumulation is computed before forward.
+  bool inPrologue(mlir::Operation *op) const { return prologue.contains(op); }
+  /// An operand of which the op reads the type alone.
+  bool isUnread(mlir::OpOperand &operand) const;
+  /// Too much work to be done again in another part.
+  bool isHeavy(mlir::Operation *op) const;
+
+  Layout layout(mlir::Value value) const;
+  /// The type of the value for all micro-batches together.
+  mlir::Type globalType(mlir::Value value) const;
+  llvm::SmallVector<mlir::Type> globalArgumentTypes() const;
+  llvm::SmallVector<mlir::Type> globalResultTypes() const;
+  /// A position in the entry by which values are ordered.
+  std::pair<int64_t, int64_t> order(mlir::Value value) const;
+
+  /// The attributes of an argument or a result without those of placement.
+  mlir::DictionaryAttr entryAttributes(mlir::DictionaryAttr attributes) const;
+  void stripAttributes(mlir::Operation *op) const;
+
+private:
+  bool onSequentialAxis(llvm::ArrayRef<spmd::AxisRef> axes) const;
+  std::optional<spmd::Sharding> sharding(mlir::Value value) const;
+  void findVarying();
+  void findRoles();
+  void mergeUpdate();
+  llvm::LogicalResult findPrologue();
+
+  mlir::func::FuncOp entry;
+  mlir::Block &body;
+  spmd::Mesh mesh;
+  int64_t count = 1;
+  bool merged = false;
+  llvm::DenseSet<mlir::Value> varying;
+  llvm::DenseMap<mlir::Operation *, PartId> roles;
+  llvm::DenseSet<mlir::Operation *> prologue;
+  llvm::DenseMap<mlir::Operation *, int64_t> positions;
+  llvm::DenseMap<mlir::Operation *, llvm::SmallVector<unsigned, 1>> unread;
+};
+
+} // namespace cleave::pipe
+
+#endif // CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_FLOW_H

@@ -1,0 +1,363 @@
+//===- Recompute.cpp - Cheap values again instead of saved ones -----------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// For each pair of parts of which one saves for the other: a vertex for each
+/// value of the saving part, whose cost is its bytes. Values that only heavy
+/// work gives are sources; what the other part reads are sinks; what both parts
+/// can read as operands costs nothing. The minimum cut is what is saved.
+///
+//===----------------------------------------------------------------------===//
+
+#include "MinimumCut.h"
+#include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "mlir/IR/IRMapping.h"
+
+namespace cleave::pipe {
+#define GEN_PASS_DEF_RECOMPUTE
+#include "cleave/Dialect/Pipe/Transforms/Passes.h.inc"
+} // namespace cleave::pipe
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+static int64_t bytesOf(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
+  return type.getNumElements() * ((bits + 7) / 8);
+}
+
+/// Whether backward may compute `result` again.
+static bool isCheap(OpResult result) {
+  auto costed = dyn_cast<graph::CostOpInterface>(result.getOwner());
+  if (!costed || !isPure(result.getOwner()))
+    return false;
+  graph::OpCost cost = costed.getCost();
+  switch (cost.work) {
+  case graph::WorkClass::View:
+  case graph::WorkClass::ElementWise:
+    return true;
+  case graph::WorkClass::RowWise:
+    // Statistics of rows are much smaller than the rows.
+    return bytesOf(result) * 8 >= cost.bytesRead;
+  default:
+    return false;
+  }
+}
+
+namespace {
+/// The saved values between two parts of one program.
+class Saving {
+public:
+  Saving(InvokeOp producer, InvokeOp consumer)
+      : producer(producer), consumer(consumer),
+        from(producer.getPartFunction()), to(consumer.getPartFunction()) {}
+
+  /// Replaces both invocations by new ones, which it returns.
+  std::pair<InvokeOp, InvokeOp> run() {
+    Operation *terminator = from.getBody().front().getTerminator();
+    for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
+      if (auto result = dyn_cast<OpResult>(input);
+          result && result.getOwner() == producer &&
+          producer.isSaved(result.getResultNumber()))
+        read.push_back({terminator->getOperand(result.getResultNumber()),
+                        to.getArgument(i)});
+    if (!read.empty()) {
+      chooseSaved();
+      rebuildConsumerBody();
+    }
+    return rebuild();
+  }
+
+private:
+  /// Fills `saved` with the values of the minimum cut.
+  void chooseSaved() {
+    llvm::MapVector<Value, unsigned> vertices;
+    SmallVector<Value> stack;
+    auto add = [&](Value value) {
+      if (vertices.try_emplace(value, vertices.size()).second)
+        stack.push_back(value);
+    };
+    for (auto [value, argument] : read)
+      add(value);
+    while (!stack.empty()) {
+      auto result = dyn_cast<OpResult>(stack.pop_back_val());
+      if (result && isCheap(result))
+        for (Value operand : result.getOwner()->getOperands())
+          add(operand);
+    }
+    MinimumCut graph(vertices.size());
+    for (auto [value, vertex] : vertices) {
+      auto result = dyn_cast<OpResult>(value);
+      if (!result)
+        continue; // An operand of the part: the consumer can read it too.
+      graph.setCost(vertex, std::max<int64_t>(bytesOf(value), 1));
+      if (!isCheap(result)) {
+        graph.addSource(vertex);
+        continue;
+      }
+      for (Value operand : result.getOwner()->getOperands())
+        graph.connect(vertices.lookup(operand), vertex);
+    }
+    for (auto [value, argument] : read)
+      graph.addSink(vertices.lookup(value));
+    std::vector<bool> cut = graph.solve();
+    for (auto [value, vertex] : vertices)
+      if (cut[vertex])
+        saved.insert(value);
+  }
+
+  /// The consumer's value of the producer's `value`: an argument, or computed
+  /// again where `builder` stands.
+  Value materialize(Value value, OpBuilder &builder) {
+    // In the order of the producer, without recursion.
+    SmallVector<Value> stack{value};
+    while (!stack.empty()) {
+      Value next = stack.back();
+      if (mapping.contains(next)) {
+        stack.pop_back();
+        continue;
+      }
+      auto argument = dyn_cast<BlockArgument>(next);
+      if (argument || saved.contains(next)) {
+        mapping.map(next, addConsumerArgument(next));
+        stack.pop_back();
+        continue;
+      }
+      Operation *op = next.getDefiningOp();
+      size_t before = stack.size();
+      for (Value operand : op->getOperands())
+        if (!mapping.contains(operand))
+          stack.push_back(operand);
+      if (stack.size() > before)
+        continue;
+      Operation *clone = builder.clone(*op, mapping);
+      // Other results keep the value that was saved.
+      for (auto [old, fresh] : llvm::zip(op->getResults(), clone->getResults()))
+        mapping.map(old, lookupSaved(old, fresh));
+      stack.pop_back();
+    }
+    return mapping.lookup(value);
+  }
+
+  Value lookupSaved(Value old, Value fresh) {
+    auto it = arguments.find(old);
+    return it == arguments.end() ? fresh : it->second;
+  }
+
+  /// A new argument of the consumer for a value of the producer.
+  Value addConsumerArgument(Value value) {
+    if (Value known = arguments.lookup(value))
+      return known;
+    Value argument =
+        to.getBody().front().addArgument(value.getType(), value.getLoc());
+    arguments[value] = argument;
+    added.push_back(value);
+    return argument;
+  }
+
+  void rebuildConsumerBody() {
+    Block &body = to.getBody().front();
+    // Operands that both read already, and saved values that stay so.
+    for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
+      for (auto [j, other] : llvm::enumerate(producer.getInputs()))
+        if (input == other && consumer.getSplit()[i] == producer.getSplit()[j])
+          arguments[from.getArgument(j)] = to.getArgument(i);
+    for (auto [value, argument] : read)
+      if (saved.contains(value))
+        arguments.try_emplace(value, argument);
+    for (auto [value, argument] : arguments)
+      mapping.map(value, argument);
+
+    // Values in the order in which the consumer first reads them, each computed
+    // just before.
+    struct Use {
+      Operation *first;
+      Value value;
+      BlockArgument argument;
+    };
+    SmallVector<Use> uses;
+    for (auto [value, argument] : read) {
+      if (saved.contains(value))
+        continue;
+      Operation *first = nullptr;
+      for (Operation *user : argument.getUsers()) {
+        Operation *inBody = body.findAncestorOpInBlock(*user);
+        if (!first || inBody->isBeforeInBlock(first))
+          first = inBody;
+      }
+      if (first)
+        uses.push_back({first, value, argument});
+    }
+    llvm::sort(uses, [](const Use &a, const Use &b) {
+      if (a.first != b.first)
+        return a.first->isBeforeInBlock(b.first);
+      return a.argument.getArgNumber() < b.argument.getArgNumber();
+    });
+    for (Use &use : uses) {
+      OpBuilder builder(use.first);
+      use.argument.replaceAllUsesWith(materialize(use.value, builder));
+    }
+  }
+
+  //===--- Signatures
+  //------------------------------------------------------------===//
+
+  /// Removes ops of `function` whose results nothing reads.
+  static void removeDeadOps(func::FuncOp function) {
+    for (Operation &op :
+         llvm::make_early_inc_range(llvm::reverse(function.getBody().front())))
+      if (op.use_empty() && isPure(&op) &&
+          !op.hasTrait<OpTrait::IsTerminator>())
+        op.erase();
+  }
+
+  /// Drops arguments of `function` that nothing reads, in `operands` and
+  /// `split` too, and updates its type.
+  static void dropUnusedArguments(func::FuncOp function,
+                                  SmallVector<Value> &operands,
+                                  SmallVector<int64_t> &split) {
+    Block &body = function.getBody().front();
+    for (unsigned i = body.getNumArguments(); i-- > 0;) {
+      if (!body.getArgument(i).use_empty())
+        continue;
+      body.eraseArgument(i);
+      operands.erase(operands.begin() + i);
+      split.erase(split.begin() + i);
+    }
+    function.setFunctionType(
+        FunctionType::get(function.getContext(), body.getArgumentTypes(),
+                          body.getTerminator()->getOperandTypes()));
+  }
+
+  std::pair<InvokeOp, InvokeOp> rebuild() {
+    OpBuilder builder(producer);
+    Block &body = from.getBody().front();
+    auto terminator = cast<func::ReturnOp>(body.getTerminator());
+
+    // 1. The producer's results: those others read, then the saved ones.
+    SmallVector<Value> values;
+    SmallVector<Type> types;
+    SmallVector<Attribute> kinds;
+    llvm::DenseMap<Value, unsigned> savedResult;
+    SmallVector<std::pair<unsigned, unsigned>> kept; // (old, new)
+    auto addResult = [&](Value value, Type type, Attribute kind) {
+      values.push_back(value);
+      types.push_back(type);
+      kinds.push_back(kind);
+      return values.size() - 1;
+    };
+    llvm::DenseSet<Value> wanted(saved);
+    for (auto [i, result] : llvm::enumerate(producer.getOutputs())) {
+      Value value = terminator.getOperand(i);
+      bool elsewhere = llvm::any_of(
+          result.getUsers(), [&](Operation *user) { return user != consumer; });
+      bool stays = elsewhere || (producer.isSaved(i) && wanted.contains(value));
+      if (!stays)
+        continue;
+      unsigned index =
+          addResult(value, result.getType(), producer.getResultKinds()[i]);
+      kept.push_back({i, index});
+      if (producer.isSaved(i))
+        savedResult[value] = index;
+    }
+    for (Value value : added)
+      if (!isa<BlockArgument>(value) && !savedResult.contains(value))
+        savedResult[value] =
+            addResult(value, value.getType(), builder.getStringAttr(kSaved));
+    terminator.getOperandsMutable().assign(values);
+    removeDeadOps(from);
+
+    SmallVector<Value> operands(producer.getInputs());
+    SmallVector<int64_t> split(producer.getSplit());
+    // What new arguments of the consumer will read: an operand of the producer,
+    // or a saved result (none of which may be looked at once it is erased).
+    struct Addition {
+      Value operand;
+      int64_t split = -1;
+      unsigned result = 0;
+    };
+    SmallVector<Addition> additions;
+    for (Value value : added) {
+      if (auto argument = dyn_cast<BlockArgument>(value))
+        additions.push_back({operands[argument.getArgNumber()],
+                             split[argument.getArgNumber()]});
+      else
+        additions.push_back({Value(), -1, savedResult.lookup(value)});
+    }
+    dropUnusedArguments(from, operands, split);
+    auto newProducer = InvokeOp::create(builder, producer.getLoc(), types,
+                                        producer.getCallee(), operands,
+                                        producer.getPart(), producer.getOnce(),
+                                        split, builder.getArrayAttr(kinds));
+
+    // 2. The consumer's operands: the old ones, then those of new arguments.
+    operands.assign(consumer.getInputs().begin(), consumer.getInputs().end());
+    split.assign(consumer.getSplit().begin(), consumer.getSplit().end());
+    for (Value &operand : operands)
+      if (auto result = dyn_cast<OpResult>(operand);
+          result && result.getOwner() == producer)
+        for (auto [old, fresh] : kept)
+          if (result.getResultNumber() == old)
+            operand = newProducer.getResult(fresh);
+    for (const Addition &addition : additions) {
+      operands.push_back(addition.operand
+                             ? addition.operand
+                             : newProducer.getResult(addition.result));
+      split.push_back(addition.split);
+    }
+    removeDeadOps(to);
+    dropUnusedArguments(to, operands, split);
+    builder.setInsertionPoint(consumer);
+    auto newConsumer =
+        InvokeOp::create(builder, consumer.getLoc(), consumer.getResultTypes(),
+                         consumer.getCallee(), operands, consumer.getPart(),
+                         consumer.getOnce(), split, consumer.getResultKinds());
+    consumer.replaceAllUsesWith(newConsumer);
+    consumer.erase();
+    for (auto [old, fresh] : kept)
+      producer.getResult(old).replaceAllUsesWith(newProducer.getResult(fresh));
+    producer.erase();
+    return {newProducer, newConsumer};
+  }
+
+  InvokeOp producer, consumer;
+  func::FuncOp from, to;
+  /// What the consumer reads of the producer: the value, and the argument that
+  /// stands for it.
+  SmallVector<std::pair<Value, BlockArgument>> read;
+  llvm::DenseSet<Value> saved;
+  /// Arguments of the consumer for values of the producer.
+  llvm::DenseMap<Value, Value> arguments;
+  /// Values of the producer that became new arguments, in order.
+  SmallVector<Value> added;
+  IRMapping mapping;
+};
+
+struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      SmallVector<InvokeOp> invokes(program.getBody().getOps<InvokeOp>());
+      for (size_t c = 0; c < invokes.size(); ++c)
+        for (size_t p = 0; p < c; ++p)
+          if (!invokes[c].getOnce() && savesFor(invokes[p], invokes[c]))
+            std::tie(invokes[p], invokes[c]) =
+                Saving(invokes[p], invokes[c]).run();
+    }
+  }
+
+private:
+  static bool savesFor(InvokeOp producer, InvokeOp consumer) {
+    return llvm::any_of(consumer.getInputs(), [&](Value input) {
+      auto result = dyn_cast<OpResult>(input);
+      return result && result.getOwner() == producer &&
+             producer.isSaved(result.getResultNumber());
+    });
+  }
+};
+} // namespace

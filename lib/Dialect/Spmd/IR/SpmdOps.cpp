@@ -1,0 +1,278 @@
+//===- SpmdOps.cpp - Ops of the spmd dialect ------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+#include "cleave/Dialect/Spmd/IR/SpmdDialect.cpp.inc"
+#include "cleave/Dialect/Spmd/IR/SpmdEnums.cpp.inc"
+
+void SpmdDialect::initialize() {
+  registerAttributes();
+  addOperations<
+#define GET_OP_LIST
+#include "cleave/Dialect/Spmd/IR/SpmdOps.cpp.inc"
+      >();
+}
+
+//===----------------------------------------------------------------------===//
+// Attributes on functions and other ops
+//===----------------------------------------------------------------------===//
+
+/// Checks one `spmd.` attribute of an argument or a result of type `type`.
+static LogicalResult verifyEntryAttribute(Operation *op, Type type,
+                                          NamedAttribute attribute) {
+  auto error = [&] {
+    return op->emitOpError()
+           << "attribute '" << attribute.getName().getValue() << "': ";
+  };
+  if (attribute.getName() == kShardingAttr) {
+    auto sharding = dyn_cast<ShardingAttr>(attribute.getValue());
+    if (!sharding)
+      return error() << "must be a #spmd.sharding";
+    return verifySharding(error, op, sharding, type);
+  }
+  if (attribute.getName() == kGlobalTypeAttr) {
+    auto global = dyn_cast<TypeAttr>(attribute.getValue());
+    if (!global || !isa<RankedTensorType>(global.getValue()))
+      return error() << "must be a tensor type";
+    return success();
+  }
+  return error() << "is unknown";
+}
+
+LogicalResult SpmdDialect::verifyRegionArgAttribute(Operation *op, unsigned,
+                                                    unsigned argument,
+                                                    NamedAttribute attribute) {
+  Type type;
+  if (auto function = dyn_cast<FunctionOpInterface>(op))
+    type = function.getArgumentTypes()[argument];
+  return verifyEntryAttribute(op, type, attribute);
+}
+
+LogicalResult SpmdDialect::verifyRegionResultAttribute(
+    Operation *op, unsigned, unsigned result, NamedAttribute attribute) {
+  Type type;
+  if (auto function = dyn_cast<FunctionOpInterface>(op))
+    type = function.getResultTypes()[result];
+  return verifyEntryAttribute(op, type, attribute);
+}
+
+LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
+                                                    NamedAttribute attribute) {
+  auto error = [&] {
+    return op->emitOpError()
+           << "attribute '" << attribute.getName().getValue() << "': ";
+  };
+  auto array = dyn_cast<ArrayAttr>(attribute.getValue());
+  bool shardings = attribute.getName() == kShardingsAttr;
+  if (!shardings && attribute.getName() != kGlobalTypesAttr)
+    return error() << "is unknown";
+  if (!array || array.size() != op->getNumResults())
+    return error() << "needs one entry for each of the " << op->getNumResults()
+                   << " results";
+  for (auto [entry, type] : llvm::zip(array, op->getResultTypes())) {
+    if (!shardings) {
+      auto global = dyn_cast<TypeAttr>(entry);
+      if (!global || !isa<RankedTensorType>(global.getValue()))
+        return error() << "must hold tensor types";
+      continue;
+    }
+    auto sharding = dyn_cast<ShardingAttr>(entry);
+    if (!sharding)
+      return error() << "must hold #spmd.sharding attributes";
+    if (failed(verifySharding(error, op, sharding, type)))
+      return failure();
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.mesh
+//===----------------------------------------------------------------------===//
+
+/// `<["mb" = 4, "dp" = 2]>`
+static ParseResult parseMeshAxes(OpAsmParser &parser, ArrayAttr &axes,
+                                 DenseI64ArrayAttr &sizes) {
+  SmallVector<Attribute> names;
+  SmallVector<int64_t> values;
+  auto parseAxis = [&]() -> ParseResult {
+    std::string name;
+    if (parser.parseString(&name) || parser.parseEqual() ||
+        parser.parseInteger(values.emplace_back()))
+      return failure();
+    names.push_back(parser.getBuilder().getStringAttr(name));
+    return success();
+  };
+  if (parser.parseLess() ||
+      parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseAxis) ||
+      parser.parseGreater())
+    return failure();
+  axes = parser.getBuilder().getArrayAttr(names);
+  sizes = parser.getBuilder().getDenseI64ArrayAttr(values);
+  return success();
+}
+
+static void printMeshAxes(OpAsmPrinter &printer, Operation *, ArrayAttr axes,
+                          DenseI64ArrayAttr sizes) {
+  printer << "<[";
+  llvm::interleaveComma(
+      llvm::zip(axes, sizes.asArrayRef()), printer, [&](auto pair) {
+        printer << std::get<0>(pair) << " = " << std::get<1>(pair);
+      });
+  printer << "]>";
+}
+
+Mesh MeshOp::getMesh() {
+  Mesh mesh;
+  ArrayAttr sequential = getSequentialAttr();
+  for (auto [name, size] : llvm::zip(getAxes(), getSizes()))
+    mesh.axes.push_back({cast<StringAttr>(name).str(), size,
+                         sequential && llvm::is_contained(sequential, name)});
+  return mesh;
+}
+
+LogicalResult MeshOp::verify() {
+  if (getAxes().size() != getSizes().size())
+    return emitOpError("needs one size for each axis");
+  llvm::SmallDenseSet<Attribute> seen;
+  for (auto [name, size] : llvm::zip(getAxes(), getSizes())) {
+    if (!seen.insert(name).second)
+      return emitOpError("has two axes ") << name;
+    if (cast<StringAttr>(name).empty())
+      return emitOpError("has an axis without a name");
+    if (size < 1)
+      return emitOpError("axis ") << name << " has size " << size;
+  }
+  if (ArrayAttr sequential = getSequentialAttr())
+    for (Attribute name : sequential)
+      if (!seen.contains(name))
+        return emitOpError("sequential axis ") << name << " is not an axis";
+  return success();
+}
+
+MeshOp cleave::spmd::lookupMesh(Operation *from, FlatSymbolRefAttr name) {
+  return SymbolTable::lookupNearestSymbolFrom<MeshOp>(from, name);
+}
+
+MeshOp cleave::spmd::findMesh(ModuleOp module) {
+  auto meshes = module.getOps<MeshOp>();
+  return meshes.empty() ? MeshOp() : *meshes.begin();
+}
+
+//===----------------------------------------------------------------------===//
+// Ops on values
+//===----------------------------------------------------------------------===//
+
+/// `{"mb", "tp":(1)2}`
+static ParseResult parseAxisList(OpAsmParser &parser, AxesAttr &axes) {
+  AxisList list;
+  auto parseAxis = [&]() -> ParseResult {
+    AxisRef &axis = list.emplace_back();
+    std::string name;
+    if (parser.parseString(&name))
+      return failure();
+    axis.name = parser.getBuilder().getStringAttr(name).getValue();
+    if (parser.parseOptionalColon())
+      return success();
+    return failure(parser.parseLParen() || parser.parseInteger(axis.pre) ||
+                   parser.parseRParen() || parser.parseInteger(axis.size));
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Braces, parseAxis))
+    return failure();
+  axes = AxesAttr::get(parser.getContext(), list);
+  return success();
+}
+
+static void printAxisList(OpAsmPrinter &printer, Operation *, AxesAttr axes) {
+  printer << "{";
+  llvm::interleaveComma(axes.getAxes(), printer,
+                        [&](const AxisRef &axis) { printer << axis.str(); });
+  printer << "}";
+}
+
+LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto meshOp = symbols.lookupNearestSymbolFrom<MeshOp>(*this, getMeshAttr());
+  if (!meshOp)
+    return emitOpError("there is no mesh ") << getMeshAttr();
+  Mesh mesh = meshOp.getMesh();
+  ArrayRef<AxisRef> axes = getAxes().getAxes();
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (std::optional<std::string> why = mesh.check(axes[i]))
+      return emitOpError() << *why;
+    if (mesh.overlap(axes[i], axes.take_front(i)))
+      return emitOpError("axis ") << axes[i].str() << " overlaps another one";
+  }
+  return success();
+}
+
+LogicalResult ShardOffsetOp::verifySymbolUses(SymbolTableCollection &) {
+  auto global = dyn_cast<RankedTensorType>(getGlobal());
+  if (!global || global.getRank() != getType().getDimSize(0))
+    return emitOpError("needs a result with one value for each dimension of ")
+           << getGlobal();
+  auto error = [&] { return emitOpError(); };
+  return verifySharding(error, *this, getSharding(), global);
+}
+
+graph::OpCost ShardOffsetOp::getCost() {
+  graph::OpCost cost;
+  cost.work = graph::WorkClass::View;
+  cost.bytesWritten = 8 * getType().getNumElements();
+  return cost;
+}
+
+graph::OpCost SliceOp::getCost() {
+  graph::OpCost cost;
+  cost.work = graph::WorkClass::View;
+  return cost;
+}
+
+LogicalResult SliceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto error = [&] { return emitOpError(); };
+  auto from = cast<RankedTensorType>(getInput().getType());
+  auto to = cast<RankedTensorType>(getOutput().getType());
+  if (failed(verifySharding(error, *this, getSharding(), from)))
+    return failure();
+  Sharding sharding = getSharding().getSharding();
+  if (!sharding.partial.empty())
+    return emitOpError("cannot make a partial result");
+  unsigned dim;
+  auto shape = localShape(lookupMesh(*this, getSharding().getMesh()).getMesh(),
+                          sharding, from.getShape(), dim);
+  if (!shape || RankedTensorType::get(*shape, from.getElementType()) != to)
+    return emitOpError("result type ")
+           << to << " is not " << from << " split by " << sharding.str();
+  return success();
+}
+
+LogicalResult ConstrainOp::verifySymbolUses(SymbolTableCollection &) {
+  if (!getSharding().getPartial().empty())
+    return emitOpError("cannot ask for a partial result");
+  auto error = [&] { return emitOpError(); };
+  return verifySharding(error, *this, getSharding(), getType());
+}
+
+graph::ShardingRule ConstrainOp::getShardingRule() {
+  graph::ShardingRule rule;
+  graph::FactorMapping mapping;
+  for (int64_t size : getType().getShape()) {
+    auto &factors = mapping.emplace_back();
+    if (size != 1)
+      factors.push_back(rule.addFactor(size));
+  }
+  rule.operands = {mapping};
+  rule.results = {mapping};
+  rule.linear = {{0}};
+  return rule;
+}
+
+#define GET_OP_CLASSES
+#include "cleave/Dialect/Spmd/IR/SpmdOps.cpp.inc"

@@ -1,0 +1,137 @@
+//===- Place.cpp - The mesh and the micro-batches -------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_PLACE
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+/// The numbers of parts, at most `limit` of them, that divide all `sizes`.
+static std::string divisors(ArrayRef<int64_t> sizes) {
+  SmallVector<int64_t> result;
+  for (int64_t n = 1; n <= *llvm::min_element(sizes); ++n)
+    if (llvm::all_of(sizes, [&](int64_t size) { return size % n == 0; }))
+      result.push_back(n);
+  std::string text;
+  for (auto [i, n] : llvm::enumerate(result)) {
+    if (i)
+      text += i + 1 == result.size() ? " or " : ", ";
+    text += std::to_string(n);
+  }
+  return text;
+}
+
+namespace {
+struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
+  using PlaceBase::PlaceBase;
+
+  void runOnOperation() override {
+    if (microBatches < 1) {
+      getOperation().emitError("the number of micro-batches must be positive, "
+                               "not ")
+          << microBatches.getValue();
+      return signalPassFailure();
+    }
+    if (failed(checkSizes()))
+      return signalPassFailure();
+    FailureOr<MeshOp> mesh = addAxis();
+    if (failed(mesh))
+      return signalPassFailure();
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      for (unsigned i = 0; i < function.getNumArguments(); ++i)
+        if (std::optional<int64_t> dim = batchDim(function, i))
+          split(function, i, *dim, *mesh);
+  }
+
+private:
+  static constexpr llvm::StringLiteral kAxis = "mb";
+
+  /// The dimension of argument `index` that holds samples.
+  static std::optional<int64_t> batchDim(func::FuncOp function,
+                                         unsigned index) {
+    auto dim =
+        function.getArgAttrOfType<IntegerAttr>(index, graph::kBatchDimAttr);
+    if (!dim)
+      return std::nullopt;
+    return dim.getInt();
+  }
+
+  /// Every batch must divide into micro-batches.
+  LogicalResult checkSizes() {
+    for (auto function : getOperation().getOps<func::FuncOp>()) {
+      SmallVector<int64_t> sizes;
+      for (auto [i, type] : llvm::enumerate(function.getArgumentTypes()))
+        if (std::optional<int64_t> dim = batchDim(function, i))
+          sizes.push_back(cast<RankedTensorType>(type).getDimSize(*dim));
+      for (auto [i, type] : llvm::enumerate(function.getArgumentTypes())) {
+        std::optional<int64_t> dim = batchDim(function, i);
+        if (!dim)
+          continue;
+        int64_t size = cast<RankedTensorType>(type).getDimSize(*dim);
+        if (size % microBatches == 0)
+          continue;
+        auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+        return function.emitOpError("argument ")
+               << i << (name ? " (\"" + name.str() + "\")" : std::string())
+               << " has " << size << " samples, which "
+               << microBatches.getValue()
+               << " micro-batches do not divide: use " << divisors(sizes);
+      }
+    }
+    return success();
+  }
+
+  /// Adds the axis of micro-batches to the mesh, as its most significant one.
+  FailureOr<MeshOp> addAxis() {
+    ModuleOp module = getOperation();
+    OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
+    SmallVector<Attribute> axes{builder.getStringAttr(kAxis)};
+    SmallVector<Attribute> sequential = axes;
+    SmallVector<int64_t> sizes{microBatches};
+    MeshOp old = findMesh(module);
+    StringRef name = "mesh";
+    Location loc = module.getLoc();
+    if (old) {
+      if (llvm::is_contained(old.getAxes(), axes.front()))
+        return old.emitOpError("has an axis \"") << kAxis << "\" already";
+      llvm::append_range(axes, old.getAxes());
+      llvm::append_range(sizes, old.getSizes());
+      if (ArrayAttr more = old.getSequentialAttr())
+        llvm::append_range(sequential, more);
+      name = old.getSymName();
+      loc = old.getLoc();
+    }
+    auto mesh = MeshOp::create(builder, loc, name, builder.getArrayAttr(axes),
+                               builder.getDenseI64ArrayAttr(sizes),
+                               builder.getArrayAttr(sequential));
+    if (old)
+      old.erase();
+    return mesh;
+  }
+
+  /// Splits dimension `dim` of an argument, behind axes that split it already.
+  void split(func::FuncOp function, unsigned index, int64_t dim, MeshOp mesh) {
+    auto type = cast<RankedTensorType>(function.getArgumentTypes()[index]);
+    Sharding sharding = Sharding::replicated(type.getRank());
+    if (auto given =
+            function.getArgAttrOfType<ShardingAttr>(index, kShardingAttr))
+      sharding = given.getSharding();
+    sharding.dims[dim].push_back(
+        {cast<StringAttr>(mesh.getAxes()[0]).getValue()});
+    function.setArgAttr(
+        index, kShardingAttr,
+        ShardingAttr::get(FlatSymbolRefAttr::get(mesh), sharding));
+  }
+};
+} // namespace

@@ -1,0 +1,235 @@
+//===- Attention.cpp - Attention and its gradients ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Models.h"
+#include <cmath>
+#include <limits>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::graph;
+
+namespace {
+
+/// The scores of attention, one row of keys at a time; for the op and for its
+/// gradients, which share their operands.
+template <typename OpTy> class Scores {
+public:
+  Scores(OpTy op, const RefArgs &args)
+      : query(args[op.getQuery()]), key(args[op.getKey()]),
+        value(args[op.getValue()]), bias(args.lookup(op.getBias())),
+        mask(args.lookup(op.getMask())),
+        segments(args.lookup(op.getSegments())), rng(args.lookup(op.getRng())) {
+    batches = query.shape[0];
+    heads = query.shape[1];
+    queries = query.shape[2];
+    keys = key.shape[2];
+    channels = query.shape[3];
+    valueChannels = value.shape[3];
+    keyHeads = key.shape[1];
+    scale = op.getScale().convertToDouble();
+    dropout = op.getDropout().convertToDouble();
+    dropoutId = op.getDropoutId();
+    causal = op.getCausal();
+    if (op.getWindow())
+      window = static_cast<int64_t>(*op.getWindow());
+    SmallVector<int64_t, 4> shape{batches, heads, queries, keys};
+    if (bias)
+      biasStrides = broadcastStrides(*bias, shape);
+    if (mask)
+      maskStrides = broadcastStrides(*mask, shape);
+    // Random numbers are those of the global scores, whose rows are padded.
+    globalShape = shape;
+    if (auto global = op.getGlobalShape())
+      globalShape = SmallVector<int64_t, 4>(*global);
+    if (Value value = op.getOrigin())
+      llvm::copy(args[value].ints, origin.begin());
+  }
+
+  /// Where the rows of the tensors begin.
+  int64_t queryRow(int64_t b, int64_t h, int64_t i) const {
+    return ((b * heads + h) * queries + i) * channels;
+  }
+  int64_t keyRow(int64_t b, int64_t h, int64_t j) const {
+    return ((b * keyHeads + h / (heads / keyHeads)) * keys + j) * channels;
+  }
+  int64_t valueRow(int64_t b, int64_t h, int64_t j) const {
+    return ((b * keyHeads + h / (heads / keyHeads)) * keys + j) * valueChannels;
+  }
+  int64_t outputRow(int64_t b, int64_t h, int64_t i) const {
+    return ((b * heads + h) * queries + i) * valueChannels;
+  }
+  int64_t biasIndex(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return b * biasStrides[0] + h * biasStrides[1] + i * biasStrides[2] +
+           j * biasStrides[3];
+  }
+
+  bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    int64_t diagonal = i + keys - queries;
+    if (causal && j > diagonal)
+      return false;
+    if (window && j <= diagonal - *window)
+      return false;
+    if (segments &&
+        segments->ints[b * queries + i] != segments->ints[b * queries + j])
+      return false;
+    return !mask || mask->ints[b * maskStrides[0] + h * maskStrides[1] +
+                               i * maskStrides[2] + j * maskStrides[3]];
+  }
+
+  double score(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const double *q = query.floats.data() + queryRow(b, h, i);
+    const double *k = key.floats.data() + keyRow(b, h, j);
+    double sum = 0;
+    for (int64_t c = 0; c < channels; ++c)
+      sum += q[c] * k[c];
+    return scale * sum + (bias ? bias->floats[biasIndex(b, h, i, j)] : 0.0);
+  }
+
+  /// The factor dropout applies to one probability.
+  double keep(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (dropout == 0)
+      return 1.0;
+    int64_t row =
+        ((origin[0] + b) * globalShape[1] + origin[1] + h) * globalShape[2] +
+        origin[2] + i;
+    int64_t padded = (globalShape[3] + 63) / 64 * 64;
+    return dropoutFactor(*rng, dropoutId, dropout,
+                         row * padded + origin[3] + j);
+  }
+
+  const RefTensor &query, &key, &value;
+  const RefTensor *bias, *mask, *segments, *rng;
+  int64_t batches, heads, queries, keys, channels, valueChannels, keyHeads;
+  double scale, dropout;
+
+private:
+  bool causal;
+  std::optional<int64_t> window;
+  int64_t dropoutId;
+  SmallVector<int64_t, 4> biasStrides, maskStrides, globalShape;
+  std::array<int64_t, 4> origin{};
+};
+
+} // namespace
+
+static LogicalResult evaluateAttention(AttentionOp op, const RefArgs &args,
+                                       Results results, ReferenceContext &) {
+  Scores<AttentionOp> scores(op, args);
+  RefTensor &output = results[0], &lse = results[1];
+  std::vector<double> row(scores.keys);
+  for (int64_t b = 0; b < scores.batches; ++b)
+    for (int64_t h = 0; h < scores.heads; ++h)
+      for (int64_t i = 0; i < scores.queries; ++i) {
+        double largest = -std::numeric_limits<double>::infinity();
+        for (int64_t j = 0; j < scores.keys; ++j)
+          if (scores.visible(b, h, i, j)) {
+            row[j] = scores.score(b, h, i, j);
+            largest = std::isnan(row[j]) ? row[j] : std::max(largest, row[j]);
+          }
+        double sum = 0;
+        for (int64_t j = 0; j < scores.keys; ++j) {
+          bool visible = scores.visible(b, h, i, j);
+          row[j] = visible ? std::exp(row[j] - largest) : 0.0;
+          sum += row[j];
+        }
+        int64_t at = (b * scores.heads + h) * scores.queries + i;
+        lse.floats[at] = largest + std::log(sum);
+        if (sum == 0) {
+          // No key is visible: the output stays 0.
+          lse.floats[at] = -std::numeric_limits<double>::infinity();
+          continue;
+        }
+        double *out = output.floats.data() + scores.outputRow(b, h, i);
+        for (int64_t j = 0; j < scores.keys; ++j) {
+          if (row[j] == 0)
+            continue;
+          double p = row[j] / sum * scores.keep(b, h, i, j);
+          const double *v =
+              scores.value.floats.data() + scores.valueRow(b, h, j);
+          for (int64_t c = 0; c < scores.valueChannels; ++c)
+            out[c] += p * v[c];
+        }
+      }
+  return success();
+}
+
+/// Calls `fn(b, h, i, j, p, ds)` for each visible pair: the probability after
+/// dropout, and the gradient of the score.
+template <typename OpTy, typename Fn>
+static void forEachScoreGradient(const Scores<OpTy> &scores, OpTy op,
+                                 const RefArgs &args, Fn fn) {
+  const RefTensor &gradient = args[op.getGradient()];
+  const RefTensor &output = args[op.getOutput()];
+  const RefTensor &lse = args[op.getLse()];
+  for (int64_t b = 0; b < scores.batches; ++b)
+    for (int64_t h = 0; h < scores.heads; ++h)
+      for (int64_t i = 0; i < scores.queries; ++i) {
+        const double *g = gradient.floats.data() + scores.outputRow(b, h, i);
+        const double *o = output.floats.data() + scores.outputRow(b, h, i);
+        // The mean of the gradients of the row's probabilities.
+        double mean = 0;
+        for (int64_t c = 0; c < scores.valueChannels; ++c)
+          mean += g[c] * o[c];
+        double logSum = lse.floats[(b * scores.heads + h) * scores.queries + i];
+        for (int64_t j = 0; j < scores.keys; ++j) {
+          if (!scores.visible(b, h, i, j))
+            continue;
+          double p = std::exp(scores.score(b, h, i, j) - logSum);
+          double keep = scores.keep(b, h, i, j);
+          const double *v =
+              scores.value.floats.data() + scores.valueRow(b, h, j);
+          double dp = 0;
+          for (int64_t c = 0; c < scores.valueChannels; ++c)
+            dp += g[c] * v[c];
+          fn(b, h, i, j, p * keep, p * (dp * keep - mean));
+        }
+      }
+}
+
+static LogicalResult evaluateAttentionGrad(AttentionGradOp op,
+                                           const RefArgs &args, Results results,
+                                           ReferenceContext &) {
+  Scores<AttentionGradOp> scores(op, args);
+  const RefTensor &gradient = args[op.getGradient()];
+  double *dq = results[0].floats.data(), *dk = results[1].floats.data(),
+         *dv = results[2].floats.data();
+  const double *q = scores.query.floats.data(), *k = scores.key.floats.data();
+  forEachScoreGradient(
+      scores, op, args,
+      [&](int64_t b, int64_t h, int64_t i, int64_t j, double p, double ds) {
+        int64_t query = scores.queryRow(b, h, i), key = scores.keyRow(b, h, j);
+        for (int64_t c = 0; c < scores.channels; ++c) {
+          dq[query + c] += scores.scale * ds * k[key + c];
+          dk[key + c] += scores.scale * ds * q[query + c];
+        }
+        const double *g = gradient.floats.data() + scores.outputRow(b, h, i);
+        double *v = dv + scores.valueRow(b, h, j);
+        for (int64_t c = 0; c < scores.valueChannels; ++c)
+          v[c] += p * g[c];
+      });
+  return success();
+}
+
+static LogicalResult evaluateAttentionBiasGrad(AttentionBiasGradOp op,
+                                               const RefArgs &args,
+                                               Results results,
+                                               ReferenceContext &) {
+  Scores<AttentionBiasGradOp> scores(op, args);
+  forEachScoreGradient(
+      scores, op, args,
+      [&](int64_t b, int64_t h, int64_t i, int64_t j, double, double ds) {
+        results[0].floats[scores.biasIndex(b, h, i, j)] += ds;
+      });
+  return success();
+}
+
+void cleave::attachAttentionModels(MLIRContext *c) {
+  ReferenceModel<AttentionOp, evaluateAttention>::attach(c);
+  ReferenceModel<AttentionGradOp, evaluateAttentionGrad>::attach(c);
+  ReferenceModel<AttentionBiasGradOp, evaluateAttentionBiasGrad>::attach(c);
+}

@@ -1,0 +1,133 @@
+//===- Gather.cpp - Gather, scatter and windows ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Models.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::graph;
+
+static int64_t product(ArrayRef<int64_t> sizes) {
+  int64_t result = 1;
+  for (int64_t size : sizes)
+    result *= size;
+  return result;
+}
+
+/// Reports the first index outside `[0, bound)`, `exempt` aside.
+static LogicalResult checkIndices(Operation *op, const RefTensor &indices,
+                                  int64_t bound,
+                                  std::optional<int64_t> exempt = {}) {
+  for (auto [i, index] : llvm::enumerate(indices.ints))
+    if ((index < 0 || index >= bound) && exempt != index)
+      return op->emitOpError("index ")
+             << index << " (element " << i << " of the indices) is outside [0, "
+             << bound << ")";
+  return success();
+}
+
+static LogicalResult evaluateGather(GatherOp op, const RefArgs &args,
+                                    Results results, ReferenceContext &) {
+  const RefTensor &input = args[0], &indices = args[1];
+  ArrayRef<int64_t> shape = input.shape;
+  int64_t dim = op.getDim();
+  if (failed(checkIndices(op, indices, shape[dim])))
+    return failure();
+  int64_t before = product(shape.take_front(dim));
+  int64_t after = product(shape.drop_front(dim + 1));
+  int64_t to = 0;
+  for (int64_t p = 0; p < before; ++p)
+    for (int64_t index : indices.ints)
+      for (int64_t s = 0; s < after; ++s)
+        results[0].copyElement(to++, input,
+                               (p * shape[dim] + index) * after + s);
+  return success();
+}
+
+static LogicalResult evaluateScatterAdd(ScatterAddOp op, const RefArgs &args,
+                                        Results results,
+                                        ReferenceContext &context) {
+  const RefTensor &updates = args[0], &indices = args[1];
+  RefTensor &output = results[0];
+  int64_t dim = op.getDim(), size = op.getSize();
+  std::optional<int64_t> padding;
+  if (op.getPaddingIndex())
+    padding = static_cast<int64_t>(*op.getPaddingIndex());
+  if (failed(checkIndices(op, indices, size, padding)))
+    return failure();
+  ArrayRef<int64_t> shape = output.shape;
+  int64_t before = product(shape.take_front(dim));
+  int64_t after = product(shape.drop_front(dim + 1));
+  bool inF32 = accumulatesInF32(output.element, context.precision);
+  int64_t from = 0;
+  for (int64_t p = 0; p < before; ++p)
+    for (int64_t index : indices.ints) {
+      if (padding == index) {
+        from += after;
+        continue;
+      }
+      for (int64_t s = 0; s < after; ++s) {
+        double &sum = output.floats[(p * size + index) * after + s];
+        sum += updates.floats[from++];
+        if (inF32)
+          sum = static_cast<float>(sum);
+      }
+    }
+  return success();
+}
+
+/// Calls `fn(patch, pixel)` for each element of the windows that lies inside
+/// the image: its place among the patches `[n, oh, ow, c, kh, kw]` and in the
+/// image `[n, c, h, w]`.
+template <typename OpTy, typename Fn>
+static void forEachPixel(OpTy op, ArrayRef<int64_t> patches,
+                         ArrayRef<int64_t> image, Fn fn) {
+  ArrayRef<int64_t> stride = op.getStride(), padding = op.getPadding(),
+                    dilation = op.getDilation();
+  int64_t patch = 0;
+  for (int64_t n = 0; n < patches[0]; ++n)
+    for (int64_t oh = 0; oh < patches[1]; ++oh)
+      for (int64_t ow = 0; ow < patches[2]; ++ow)
+        for (int64_t c = 0; c < patches[3]; ++c)
+          for (int64_t kh = 0; kh < patches[4]; ++kh)
+            for (int64_t kw = 0; kw < patches[5]; ++kw, ++patch) {
+              int64_t h = oh * stride[0] - padding[0] + kh * dilation[0];
+              int64_t w = ow * stride[1] - padding[1] + kw * dilation[1];
+              if (h >= 0 && h < image[2] && w >= 0 && w < image[3])
+                fn(patch, ((n * image[1] + c) * image[2] + h) * image[3] + w);
+            }
+}
+
+static LogicalResult evaluatePatches(PatchesOp op, const RefArgs &args,
+                                     Results results, ReferenceContext &) {
+  forEachPixel(op, results[0].shape, args[0].shape,
+               [&](int64_t patch, int64_t pixel) {
+                 results[0].floats[patch] = args[0].floats[pixel];
+               });
+  return success();
+}
+
+static LogicalResult evaluatePatchesGrad(PatchesGradOp op, const RefArgs &args,
+                                         Results results,
+                                         ReferenceContext &context) {
+  bool inF32 = accumulatesInF32(args[0].element, context.precision);
+  forEachPixel(op, args[0].shape, results[0].shape,
+               [&](int64_t patch, int64_t pixel) {
+                 double &sum = results[0].floats[pixel];
+                 sum += args[0].floats[patch];
+                 if (inF32)
+                   sum = static_cast<float>(sum);
+               });
+  return success();
+}
+
+void cleave::attachGatherModels(MLIRContext *c) {
+  ReferenceModel<GatherOp, evaluateGather>::attach(c);
+  ReferenceModel<ScatterAddOp, evaluateScatterAdd>::attach(c);
+  ReferenceModel<PatchesOp, evaluatePatches>::attach(c);
+  ReferenceModel<PatchesGradOp, evaluatePatchesGrad>::attach(c);
+}

@@ -1,0 +1,110 @@
+//===- Shards.cpp - Cutting and joining tensors ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Shards.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace cleave;
+
+/// Calls `fn(at, i)` for element `i` of a part of `shape`, at its place in a
+/// tensor like `whole`.
+template <typename Fn>
+static void forEachInSlice(const RefTensor &whole, ArrayRef<int64_t> offsets,
+                           ArrayRef<int64_t> shape, Fn fn) {
+  SmallVector<int64_t, 4> strides = whole.strides();
+  int64_t first = 0;
+  for (auto [offset, stride] : llvm::zip_equal(offsets, strides))
+    first += offset * stride;
+  forEachIndex<1>(shape, {strides},
+                  [&](int64_t i, const std::array<int64_t, 1> &at) {
+                    fn(first + at[0], i);
+                  });
+}
+
+RefTensor cleave::cutSlice(const RefTensor &whole, ArrayRef<int64_t> offsets,
+                           ArrayRef<int64_t> shape) {
+  RefTensor part(shape, whole.element);
+  forEachInSlice(whole, offsets, shape, [&](int64_t at, int64_t i) {
+    part.copyElement(i, whole, at);
+  });
+  return part;
+}
+
+void cleave::pasteSlice(RefTensor &whole, ArrayRef<int64_t> offsets,
+                        const RefTensor &part) {
+  forEachInSlice(whole, offsets, part.shape, [&](int64_t at, int64_t i) {
+    whole.copyElement(at, part, i);
+  });
+}
+
+bool cleave::sameElements(const RefTensor &a, const RefTensor &b) {
+  if (a.shape != b.shape || a.ints != b.ints)
+    return false;
+  for (auto [x, y] : llvm::zip_equal(a.floats, b.floats))
+    if (x != y && !(std::isnan(x) && std::isnan(y)))
+      return false;
+  return true;
+}
+
+RefTensor cleave::combineParts(ArrayRef<const RefTensor *> parts,
+                               spmd::ReductionKind kind, Precision precision) {
+  RefTensor result = *parts.front();
+  bool inF32 = accumulatesInF32(result.element, precision);
+  for (const RefTensor *part : parts.drop_front()) {
+    for (auto [sum, x] : llvm::zip_equal(result.floats, part->floats)) {
+      if (kind == spmd::ReductionKind::sum)
+        sum = inF32 ? static_cast<float>(sum + x) : sum + x;
+      else if (!std::isnan(sum))
+        sum = std::isnan(x)                      ? x
+              : kind == spmd::ReductionKind::max ? std::max(sum, x)
+                                                 : std::min(sum, x);
+    }
+    for (auto [sum, x] : llvm::zip_equal(result.ints, part->ints)) {
+      if (kind == spmd::ReductionKind::sum)
+        sum = int64_t(uint64_t(sum) + uint64_t(x));
+      else
+        sum = kind == spmd::ReductionKind::max ? std::max(sum, x)
+                                               : std::min(sum, x);
+    }
+  }
+  return result;
+}
+
+SmallVector<int64_t, 4> cleave::shardOffsets(const spmd::Mesh &mesh,
+                                             const spmd::Sharding &sharding,
+                                             ArrayRef<int64_t> shape,
+                                             int64_t rank) {
+  SmallVector<int64_t, 4> coordinates = mesh.coordinates(rank), offsets;
+  for (auto [axes, size] : llvm::zip_equal(sharding.dims, shape))
+    offsets.push_back(mesh.partIndex(axes, coordinates) *
+                      (size / mesh.size(axes)));
+  return offsets;
+}
+
+RefTensor cleave::cutShard(const spmd::Mesh &mesh,
+                           const spmd::Sharding &sharding,
+                           const RefTensor &whole, int64_t rank) {
+  SmallVector<int64_t> shape;
+  for (auto [axes, size] : llvm::zip_equal(sharding.dims, whole.shape))
+    shape.push_back(size / mesh.size(axes));
+  return cutSlice(whole, shardOffsets(mesh, sharding, whole.shape, rank),
+                  shape);
+}
+
+std::optional<RefTensor>
+cleave::joinShards(const spmd::Mesh &mesh, const spmd::Sharding &sharding,
+                   ArrayRef<int64_t> shape,
+                   ArrayRef<const RefTensor *> shards) {
+  RefTensor whole(shape, shards.front()->element);
+  for (auto [rank, shard] : llvm::enumerate(shards))
+    pasteSlice(whole, shardOffsets(mesh, sharding, shape, rank), *shard);
+  for (auto [rank, shard] : llvm::enumerate(shards))
+    if (!sameElements(cutShard(mesh, sharding, whole, rank), *shard))
+      return std::nullopt;
+  return whole;
+}

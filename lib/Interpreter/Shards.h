@@ -1,0 +1,50 @@
+//===- Shards.h - Cutting and joining tensors -------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_INTERPRETER_SHARDS_H
+#define CLEAVE_LIB_INTERPRETER_SHARDS_H
+
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Interpreter/RefTensor.h"
+
+namespace cleave {
+
+/// The part of `whole` of the given shape that begins at `offsets`.
+RefTensor cutSlice(const RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
+                   llvm::ArrayRef<int64_t> shape);
+
+/// Writes `part` into `whole`, beginning at `offsets`.
+void pasteSlice(RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
+                const RefTensor &part);
+
+/// True when both hold the same elements, bit by bit; NaN equals NaN.
+bool sameElements(const RefTensor &a, const RefTensor &b);
+
+/// The sum (max, min) of `parts`, one after the other.
+RefTensor combineParts(llvm::ArrayRef<const RefTensor *> parts,
+                       spmd::ReductionKind kind, Precision precision);
+
+/// Where the shard of position `rank` begins in a tensor of `shape`.
+llvm::SmallVector<int64_t, 4> shardOffsets(const spmd::Mesh &mesh,
+                                           const spmd::Sharding &sharding,
+                                           llvm::ArrayRef<int64_t> shape,
+                                           int64_t rank);
+
+/// The shard of `whole` that position `rank` holds.
+RefTensor cutShard(const spmd::Mesh &mesh, const spmd::Sharding &sharding,
+                   const RefTensor &whole, int64_t rank);
+
+/// The tensor of `shape` whose shards are `shards[r]`, in the order of
+/// positions; nothing where copies of the same part differ.
+std::optional<RefTensor> joinShards(const spmd::Mesh &mesh,
+                                    const spmd::Sharding &sharding,
+                                    llvm::ArrayRef<int64_t> shape,
+                                    llvm::ArrayRef<const RefTensor *> shards);
+
+} // namespace cleave
+
+#endif // CLEAVE_LIB_INTERPRETER_SHARDS_H

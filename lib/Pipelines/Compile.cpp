@@ -1,0 +1,125 @@
+//===- Compile.cpp - From a model to a program that runs ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Pipelines/Compile.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Target/CPU/CodeGen.h"
+#include "cleave/Target/CUDA/EmitCuda.h"
+#include "cleave/Target/ProgramTable.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/PassManager.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace cleave;
+
+LogicalResult
+cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
+                  const std::function<void(Phase, ModuleOp)> &after) {
+  if (after)
+    after(Phase::Model, module);
+  for (int i = 1; i <= static_cast<int>(last); ++i) {
+    Phase phase = static_cast<Phase>(i);
+    PassManager passes(module.getContext());
+    addPhase(passes, phase, options.phases);
+    if (failed(passes.run(module)))
+      return failure();
+    if (after)
+      after(phase, module);
+  }
+  return success();
+}
+
+/// The target that `options` name; an error is reported at the module.
+static FailureOr<CpuTarget> targetOf(ModuleOp module,
+                                     const CompileOptions &options) {
+  auto target = CpuTarget::get(options.cpu, options.vectorBits);
+  if (!target)
+    return emitError(module.getLoc()) << llvm::toString(target.takeError());
+  return *target;
+}
+
+/// Facts for people: bytes by kind, what is live at the peak, decisions.
+static llvm::json::Object report(ModuleOp module,
+                                 const CompileOptions &options) {
+  llvm::json::Value plan = memoryReport(module);
+  const llvm::json::Object &facts = *plan.getAsObject();
+  llvm::json::Object memory;
+  llvm::json::Array decisions;
+  if (auto arena = facts.getInteger("arena_bytes"))
+    memory["arena"] = *arena;
+  if (const llvm::json::Object *fixed = facts.getObject("bytes"))
+    for (const auto &[kind, bytes] : *fixed)
+      memory[kind] = bytes;
+  if (const llvm::json::Object *entries = facts.getObject("entries"))
+    for (const auto &[name, value] : *entries) {
+      const llvm::json::Object *entry = value.getAsObject();
+      if (auto peak = entry->getInteger("peak_bytes"))
+        memory[(StringRef(name) + " peak").str()] = *peak;
+      if (const llvm::json::Array *recomputed = entry->getArray("recomputed"))
+        for (const llvm::json::Value &op : *recomputed)
+          decisions.push_back(llvm::formatv(
+              "{0}: recomputes in backward: {1}", StringRef(name), op));
+      if (const llvm::json::Array *saved = entry->getArray("saved"))
+        decisions.push_back(llvm::formatv("{0}: saves {1} values for backward",
+                                          StringRef(name), saved->size()));
+    }
+  decisions.push_back(llvm::formatv("micro-batches: {0}",
+                                    options.phases.microBatches));
+  return llvm::json::Object{{"memory", std::move(memory)},
+                            {"plan", std::move(plan)},
+                            {"decisions", std::move(decisions)}};
+}
+
+FailureOr<CompiledProgram>
+cleave::generateCode(ModuleOp module, const CompileOptions &options) {
+  auto target = targetOf(module, options);
+  if (failed(target))
+    return failure();
+  auto program = translateToProgram(module);
+  if (failed(program))
+    return failure();
+  program->cpu = target->cpu;
+  program->vectorBits = target->vectorBits;
+  auto object = compileKernels(module, *target);
+  if (failed(object))
+    return failure();
+  return CompiledProgram{std::move(*program), std::move(*object),
+                         report(module, options)};
+}
+
+FailureOr<std::string> cleave::printKernels(ModuleOp module,
+                                            KernelText text,
+                                            const CompileOptions &options) {
+  if (text == KernelText::Cuda)
+    return printCuda(module);
+  auto target = targetOf(module, options);
+  if (failed(target))
+    return failure();
+  return printLLVM(module, *target);
+}
+
+llvm::Error cleave::writeArtifact(const CompiledProgram &compiled,
+                                  StringRef path) {
+  if (llvm::Error error = runtime::validate(compiled.program))
+    return error;
+  return linkSharedObject(compiled.object, runtime::toJSON(compiled.program),
+                          path);
+}
+
+llvm::Expected<std::unique_ptr<runtime::Session>>
+cleave::openSession(const CompiledProgram &compiled,
+                    const runtime::SessionOptions &options) {
+  auto library = loadKernels(compiled.object);
+  if (!library)
+    return library.takeError();
+  // The session's resolver keeps the code alive.
+  std::shared_ptr<KernelLibrary> kernels = std::move(*library);
+  return runtime::Session::create(
+      compiled.program,
+      [kernels](StringRef symbol) { return kernels->lookup(symbol); }, options);
+}

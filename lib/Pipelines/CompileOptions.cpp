@@ -1,0 +1,104 @@
+//===- CompileOptions.cpp - Options from JSON, and onto arguments ---------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Pipelines/Compile.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+using namespace mlir;
+using namespace cleave;
+
+namespace llvm::json {
+
+static bool fromJSON(const Value &value, ParameterOptions &out, Path path) {
+  ObjectMapper map(value, path);
+  return map && map.mapOptional("weight_decay", out.weightDecay) &&
+         map.mapOptional("lr_scale", out.lrScale);
+}
+
+} // namespace llvm::json
+
+/// Reads the optimizer's settings; `kind` is "adamw" or "sgd".
+static bool readOptimizer(const llvm::json::Value &value,
+                          graph::OptimizerOptions &out,
+                          llvm::json::Path path) {
+  llvm::json::ObjectMapper map(value, path);
+  std::string kind = "adamw";
+  if (!map || !map.mapOptional("kind", kind) ||
+      !map.mapOptional("beta1", out.beta1) ||
+      !map.mapOptional("beta2", out.beta2) ||
+      !map.mapOptional("epsilon", out.epsilon) ||
+      !map.mapOptional("weight_decay", out.weightDecay) ||
+      !map.mapOptional("momentum", out.momentum) ||
+      !map.mapOptional("dampening", out.dampening) ||
+      !map.mapOptional("nesterov", out.nesterov) ||
+      !map.mapOptional("max_grad_norm", out.maxGradNorm))
+    return false;
+  if (kind != "adamw" && kind != "sgd") {
+    path.field("kind").report("expected \"adamw\" or \"sgd\"");
+    return false;
+  }
+  out.kind = kind == "sgd" ? graph::OptimizerOptions::Kind::Sgd
+                           : graph::OptimizerOptions::Kind::AdamW;
+  return true;
+}
+
+llvm::Expected<CompileOptions>
+cleave::parseCompileOptions(llvm::StringRef json) {
+  auto value = llvm::json::parse(json);
+  if (!value)
+    return value.takeError();
+  CompileOptions options;
+  llvm::json::Path::Root root("options");
+  llvm::json::Path path(root);
+  llvm::json::ObjectMapper map(*value, path);
+  bool read = map &&
+              map.mapOptional("micro_batches", options.phases.microBatches) &&
+              map.mapOptional("threads", options.phases.threads) &&
+              map.mapOptional("max_logits_bytes",
+                              options.phases.maxLogitsBytes) &&
+              map.mapOptional("cpu", options.cpu) &&
+              map.mapOptional("vector_bits", options.vectorBits) &&
+              map.mapOptional("parameters", options.parameters);
+  if (read)
+    if (const llvm::json::Value *optimizer =
+            value->getAsObject()->get("optimizer"))
+      read = readOptimizer(*optimizer, options.phases.optimizer,
+                           path.field("optimizer"));
+  if (!read)
+    return root.getError();
+  return options;
+}
+
+LogicalResult cleave::annotateParameters(
+    ModuleOp module,
+    const std::map<std::string, ParameterOptions> &parameters) {
+  llvm::DenseSet<StringRef> seen;
+  Builder builder(module.getContext());
+  for (auto function : module.getOps<func::FuncOp>())
+    for (unsigned i = 0; i < function.getNumArguments(); ++i) {
+      auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+      if (!name)
+        continue;
+      auto it = parameters.find(name.str());
+      if (it == parameters.end())
+        continue;
+      seen.insert(name.getValue());
+      if (it->second.weightDecay)
+        function.setArgAttr(i, graph::kWeightDecayAttr,
+                            builder.getF64FloatAttr(*it->second.weightDecay));
+      if (it->second.lrScale)
+        function.setArgAttr(i, graph::kLrScaleAttr,
+                            builder.getF64FloatAttr(*it->second.lrScale));
+    }
+  for (const auto &[name, settings] : parameters)
+    if (!seen.contains(StringRef(name)))
+      return emitError(module.getLoc())
+             << "options name the parameter '" << name
+             << "', which no entry has";
+  return success();
+}

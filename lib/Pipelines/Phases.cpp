@@ -1,0 +1,138 @@
+//===- Phases.cpp - The phases of compilation -----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Pipelines/Phases.h"
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/Transforms/Passes.h"
+#include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace cleave;
+
+static constexpr StringLiteral phaseNames[] = {"model",     "step",
+                                               "placed",    "local",
+                                               "scheduled", "executable"};
+
+StringRef cleave::phaseName(Phase phase) {
+  return phaseNames[static_cast<size_t>(phase)];
+}
+
+std::optional<Phase> cleave::parsePhase(StringRef name) {
+  for (auto [i, known] : llvm::enumerate(phaseNames))
+    if (name == known)
+      return static_cast<Phase>(i);
+  return std::nullopt;
+}
+
+/// The simplifications that every phase begins from: folds, and each value
+/// computed once.
+static void addCleanup(OpPassManager &passes) {
+  passes.addPass(createCanonicalizerPass());
+  passes.addPass(createCSEPass());
+}
+
+/// The optimizer's settings as the pass takes them.
+static graph::ApplyOptimizerOptions
+passOptions(const graph::OptimizerOptions &options) {
+  bool sgd = options.kind == graph::OptimizerOptions::Kind::Sgd;
+  graph::ApplyOptimizerOptions result;
+  result.optimizer = sgd ? "sgd" : "adamw";
+  result.beta1 = options.beta1;
+  result.beta2 = options.beta2;
+  result.eps = options.epsilon;
+  result.weightDecay = options.effectiveWeightDecay();
+  result.momentum = options.momentum;
+  result.dampening = options.dampening;
+  result.nesterov = options.nesterov;
+  result.maxGradNorm = options.maxGradNorm;
+  return result;
+}
+
+/// Forward, backward and update on whole tensors.
+static void addStep(OpPassManager &passes, const PhaseOptions &options) {
+  // Differentiation copies what it finds: a slice of a linear that becomes a
+  // smaller linear here is small in backward too.
+  addCleanup(passes);
+  passes.addPass(graph::createDifferentiate());
+  addCleanup(passes);
+  passes.addPass(graph::createApplyOptimizer(passOptions(options.optimizer)));
+  // The entry without randomness is made from the plain loss, so that the head
+  // is joined with its loss in both by the one pass that follows.
+  passes.addPass(graph::createDeriveEvaluate());
+  graph::ChunkLossOptions chunk;
+  chunk.maxChunkBytes = options.maxLogitsBytes;
+  passes.addPass(graph::createChunkLoss(chunk));
+  addCleanup(passes);
+}
+
+/// Every value has a sharding on the mesh.
+static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
+  spmd::PlaceOptions place;
+  place.microBatches = options.microBatches;
+  passes.addPass(spmd::createPlace(place));
+  passes.addPass(spmd::createPropagate());
+}
+
+/// Shapes are those of one device and one micro-batch.
+static void addLocal(OpPassManager &passes, const PhaseOptions &) {
+  passes.addPass(spmd::createPartition());
+  passes.addPass(spmd::createVerifyLocal());
+}
+
+/// Parts, and the order of their actions.
+static void addScheduled(OpPassManager &passes, const PhaseOptions &) {
+  passes.addPass(pipe::createSplitStages());
+  // What backward recomputes is chosen among what the parts exchange.
+  passes.addPass(pipe::createRecompute());
+  passes.addPass(pipe::createFillSchedule());
+  passes.addPass(pipe::createVerifySchedule());
+}
+
+/// Kernels, library calls, and a place for every buffer.
+static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
+  // From here on order is fixed: each action stands by itself, and a part that
+  // adds onto a sum is another than the one that begins it.
+  passes.addPass(exec::createUnrollSchedule());
+  passes.addNestedPass<func::FuncOp>(exec::createDecompose());
+  passes.addPass(createCSEPass());
+  // Views before libraries: a product reads its operands where they lie.
+  passes.addNestedPass<func::FuncOp>(exec::createFoldViews());
+  exec::SelectKernelsOptions select;
+  select.chunkBytes = options.maxLogitsBytes;
+  passes.addNestedPass<func::FuncOp>(exec::createSelectKernels(select));
+  passes.addPass(exec::createAssignLayouts());
+  passes.addPass(createCSEPass());
+  // What the libraries left is fused into kernels, after layouts are known.
+  passes.addPass(exec::createFuse());
+  passes.addPass(createCSEPass());
+  // Memory last: buffers exist only between commands.
+  exec::PlanMemoryOptions plan;
+  plan.threads = options.threads;
+  passes.addPass(exec::createPlanMemory(plan));
+}
+
+void cleave::addPhase(OpPassManager &passes, Phase phase,
+                      const PhaseOptions &options) {
+  switch (phase) {
+  case Phase::Model:
+    return;
+  case Phase::Step:
+    return addStep(passes, options);
+  case Phase::Placed:
+    return addPlaced(passes, options);
+  case Phase::Local:
+    return addLocal(passes, options);
+  case Phase::Scheduled:
+    return addScheduled(passes, options);
+  case Phase::Executable:
+    return addExecutable(passes, options);
+  }
+}

@@ -1,0 +1,50 @@
+//===- Register.cpp - Everything the project registers --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Pipelines/Register.h"
+#include "cleave/Conversion/GraphToExec/KernelBuilder.h"
+#include "cleave/Dialect/Exec/IR/ExecDialect.h"
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/Transforms/Passes.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Interpreter/Interpreter.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/IR/DialectRegistry.h"
+#include "mlir/Transforms/Passes.h"
+
+void cleave::registerAllDialects(mlir::DialectRegistry &registry) {
+  // What, where, when, how.
+  registry.insert<graph::GraphDialect>();
+  registry.insert<spmd::SpmdDialect>();
+  registry.insert<pipe::PipeDialect>();
+  registry.insert<exec::ExecDialect>();
+  // Functions hold programs; arith and math are the scalars of kernels.
+  registry.insert<mlir::func::FuncDialect>();
+  registry.insert<mlir::arith::ArithDialect>();
+  registry.insert<mlir::math::MathDialect>();
+  // What graph ops answer to phases that the dialect does not know.
+  registerReferenceModels(registry);
+  exec::registerGraphViewModels(registry);
+  registerKernelModels(registry);
+  exec::registerGraphIndexModels(registry);
+  exec::registerMicroBatchValueModels(registry);
+}
+
+void cleave::registerAllPasses() {
+  mlir::registerCanonicalizerPass();
+  mlir::registerCSEPass();
+  mlir::registerSymbolDCEPass();
+  graph::registerGraphPasses();
+  spmd::registerSpmdPasses();
+  pipe::registerPipePasses();
+  exec::registerExecPasses();
+}

@@ -1,0 +1,339 @@
+//===- Attention.cpp - Attention, blockwise -------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// Both passes go over blocks of query rows. A block sees one range of keys (all
+// of them without causality or window), and only that range is computed.
+//
+// The forward pass holds a block of scores over its whole range, so that the
+// softmax needs one pass; the backward pass, which knows the sums already,
+// cuts the range in chunks that stay in the second-level cache.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Attention.h"
+#include "AttentionRows.h"
+#include "cleave/Runtime/Contraction.h"
+
+#include <algorithm>
+#include <limits>
+
+using namespace cleave::runtime;
+
+static constexpr float infinity = std::numeric_limits<float>::infinity();
+/// Keys of a chunk in the backward pass.
+static constexpr int64_t keyChunk = 512;
+
+static int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// Elements from one row of scores to the next: rows must not all start at the
+/// same place of a page.
+static int64_t scoreStride(int64_t keys) {
+  int64_t stride = roundUp(keys, 64);
+  return stride % 256 == 0 ? stride + 16 : stride;
+}
+
+/// The longest range of keys that one block of queries sees.
+static int64_t longestRange(const AttentionCommand &c) {
+  int64_t keys = roundUp(c.keys, 64);
+  if (c.window > 0)
+    keys = std::min(keys, roundUp(c.window + c.queryBlock, 64) + 64);
+  return keys;
+}
+
+int64_t cleave::runtime::attentionScratchBytes(const AttentionCommand &c,
+                                               bool backward) {
+  int64_t keys = longestRange(c);
+  if (backward)
+    keys = std::min(keys, keyChunk);
+  int64_t floats = c.queryBlock * scoreStride(keys) * (backward ? 2 : 1) +
+                   roundUp(c.queryBlock, 16);
+  return roundUp(floats * 4, 64);
+}
+
+namespace {
+
+/// A range of keys; starts at a multiple of 64.
+struct KeyRange {
+  int64_t begin, end;
+};
+
+class Pass {
+public:
+  Pass(const AttentionCommand &c, const AttentionPointers &p,
+       int64_t microBatch)
+      : c(c), p(p), rows(*getAttentionRows()),
+        firstBatch(c.batchOffset + microBatch * c.batch),
+        shift(c.keys - c.queries) {
+    if (c.dropout > 0.0f)
+      stream = {static_cast<uint64_t>(p.rng[0]),
+                static_cast<uint32_t>(c.dropoutId),
+                static_cast<uint32_t>(p.rng[1])};
+  }
+
+  int64_t queryBlocks() const {
+    return (c.queries + c.queryBlock - 1) / c.queryBlock;
+  }
+
+  void forwardBlock(int64_t b, int64_t h, int64_t block, char *scratch) const;
+  /// All query blocks of all query heads that share one key head.
+  void backwardHead(int64_t b, int64_t kvHead, char *scratch) const;
+
+private:
+  /// First and one past the last key that position lets query `i` see.
+  KeyRange visible(int64_t i) const {
+    int64_t end =
+        c.causal ? std::clamp<int64_t>(i + shift + 1, 0, c.keys) : c.keys;
+    int64_t begin = c.window > 0
+                        ? std::clamp<int64_t>(i + shift - c.window + 1, 0, end)
+                        : 0;
+    return {begin, end};
+  }
+
+  /// The keys that a block of queries sees; both bounds grow with the query.
+  /// With segments, groups of keys at both ends that hold no document of the
+  /// block are left out.
+  KeyRange range(int64_t b, int64_t first, int64_t last) const {
+    KeyRange result{visible(first).begin & ~int64_t(63), visible(last).end};
+    if (!p.querySegments)
+      return result;
+    const int64_t *queries = p.querySegments + b * c.queries;
+    auto [low, high] = std::minmax_element(queries + first, queries + last + 1);
+    auto hidden = [&, low = *low, high = *high](int64_t begin, int64_t end) {
+      const int64_t *keys = p.keySegments + b * c.keys;
+      return std::none_of(keys + begin, keys + end, [&](int64_t segment) {
+        return segment >= low && segment <= high;
+      });
+    };
+    while (result.begin < result.end &&
+           hidden(result.begin, std::min(result.begin + 64, result.end)))
+      result.begin += 64;
+    while (result.begin < result.end) {
+      int64_t begin = (result.end - 1) & ~int64_t(63);
+      if (!hidden(begin, result.end))
+        break;
+      result.end = begin;
+    }
+    return result;
+  }
+
+  const float *head(const float *base, const HeadView &v, int64_t b,
+                    int64_t h) const {
+    return base + b * v.strideBatch + h * v.strideHead;
+  }
+  float *head(float *base, const HeadView &v, int64_t b, int64_t h) const {
+    return base + b * v.strideBatch + h * v.strideHead;
+  }
+
+  /// Describes the row of query `i` over the keys from `key0` on.
+  AttentionRow makeRow(int64_t b, int64_t h, int64_t i, int64_t key0,
+                       int64_t keys, float *scores) const {
+    AttentionRow row;
+    row.scores = scores;
+    row.width = roundUp(keys, 64);
+    KeyRange see = visible(i);
+    row.begin = std::clamp<int64_t>(see.begin - key0, 0, keys);
+    row.end = std::clamp<int64_t>(see.end - key0, row.begin, keys);
+    if (p.bias) {
+      row.bias = p.bias + b * c.biasStrides[0] + h * c.biasStrides[1] +
+                 i * c.biasStrides[2] + key0 * c.biasStrides[3];
+      row.biasStride = c.biasStrides[3];
+    }
+    if (p.mask) {
+      row.mask = p.mask + b * c.maskStrides[0] + h * c.maskStrides[1] +
+                 i * c.maskStrides[2] + key0 * c.maskStrides[3];
+      row.maskStride = c.maskStrides[3];
+    }
+    if (p.querySegments) {
+      row.keySegments = p.keySegments + b * c.keys + key0;
+      row.querySegment = p.querySegments[b * c.queries + i];
+    }
+    if (c.dropout > 0.0f) {
+      row.stream = &stream;
+      row.threshold = philox::threshold(c.dropout);
+      row.keepScale = philox::keepScale(c.dropout);
+      uint64_t index = static_cast<uint64_t>(firstBatch + b);
+      index = index * static_cast<uint64_t>(c.globalHeads) +
+              static_cast<uint64_t>(h);
+      index = index * static_cast<uint64_t>(c.globalQueries) +
+              static_cast<uint64_t>(i);
+      row.element = index * static_cast<uint64_t>(roundUp(c.globalKeys, 64)) +
+                    static_cast<uint64_t>(key0);
+    }
+    return row;
+  }
+
+  void backwardBlock(int64_t b, int64_t h, int64_t block, char *scratch) const;
+
+  const AttentionCommand &c;
+  const AttentionPointers &p;
+  const AttentionRowFunctions &rows;
+  int64_t firstBatch;
+  int64_t shift;
+  philox::Stream stream;
+};
+
+} // namespace
+
+void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
+                        char *scratch) const {
+  int64_t first = block * c.queryBlock;
+  int64_t count = std::min(c.queryBlock, c.queries - first);
+  int64_t kvHead = h / (c.heads / c.kvHeads);
+  float *o = head(p.o, c.o, b, h) + first * c.o.stridePosition;
+  float *lse = p.lse + (b * c.heads + h) * c.queries + first;
+
+  auto [key0, key1] = range(b, first, first + count - 1);
+  int64_t keys = key1 - key0;
+  if (keys <= 0) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::fill_n(o + i * c.o.stridePosition, c.valueSize, 0.0f);
+      lse[i] = -infinity;
+    }
+    return;
+  }
+  auto *scores = reinterpret_cast<float *>(scratch);
+  int64_t stride = scoreStride(keys);
+  float *factors = scores + c.queryBlock * scoreStride(longestRange(c));
+
+  sgemm(false, true, count, keys, c.headSize, c.scale,
+        head(p.q, c.q, b, h) + first * c.q.stridePosition, c.q.stridePosition,
+        head(p.k, c.k, b, kvHead) + key0 * c.k.stridePosition,
+        c.k.stridePosition, 0.0f, scores, stride);
+  for (int64_t i = 0; i < count; ++i)
+    factors[i] = rows.forward(
+        makeRow(b, h, first + i, key0, keys, scores + i * stride), lse[i]);
+  sgemm(false, false, count, c.valueSize, keys, 1.0f, scores, stride,
+        head(p.v, c.v, b, kvHead) + key0 * c.v.stridePosition,
+        c.v.stridePosition, 0.0f, o, c.o.stridePosition);
+  for (int64_t i = 0; i < count; ++i)
+    rows.scale(o + i * c.o.stridePosition, factors[i], c.valueSize);
+}
+
+void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
+                         char *scratch) const {
+  int64_t first = block * c.queryBlock;
+  int64_t count = std::min(c.queryBlock, c.queries - first);
+  int64_t kvHead = h / (c.heads / c.kvHeads);
+  const float *q = head(p.q, c.q, b, h) + first * c.q.stridePosition;
+  const float *o = head(static_cast<const float *>(p.o), c.o, b, h) +
+                   first * c.o.stridePosition;
+  const float *dO = head(p.dO, c.dO, b, h) + first * c.dO.stridePosition;
+  float *dQ = head(p.dQ, c.dQ, b, h) + first * c.dQ.stridePosition;
+  const float *lse = p.lse + (b * c.heads + h) * c.queries + first;
+
+  auto [key0, key1] = range(b, first, first + count - 1);
+  if (key1 <= key0) {
+    for (int64_t i = 0; i < count; ++i)
+      std::fill_n(dQ + i * c.dQ.stridePosition, c.headSize, 0.0f);
+    return;
+  }
+  int64_t chunk = std::min(longestRange(c), keyChunk);
+  int64_t stride = scoreStride(chunk);
+  auto *scores = reinterpret_cast<float *>(scratch);
+  float *gradients = scores + c.queryBlock * stride;
+  float *dots = gradients + c.queryBlock * stride;
+  for (int64_t i = 0; i < count; ++i)
+    dots[i] = rows.dot(dO + i * c.dO.stridePosition, o + i * c.o.stridePosition,
+                       c.valueSize);
+
+  for (int64_t key = key0; key < key1; key += chunk) {
+    int64_t keys = std::min(chunk, key1 - key);
+    const float *k = head(p.k, c.k, b, kvHead) + key * c.k.stridePosition;
+    const float *v = head(p.v, c.v, b, kvHead) + key * c.v.stridePosition;
+    float *dK = head(p.dK, c.dK, b, kvHead) + key * c.dK.stridePosition;
+    float *dV = head(p.dV, c.dV, b, kvHead) + key * c.dV.stridePosition;
+    sgemm(false, true, count, keys, c.headSize, c.scale, q, c.q.stridePosition,
+          k, c.k.stridePosition, 0.0f, scores, stride);
+    sgemm(false, true, count, keys, c.valueSize, 1.0f, dO, c.dO.stridePosition,
+          v, c.v.stridePosition, 0.0f, gradients, stride);
+    for (int64_t i = 0; i < count; ++i) {
+      float *dBias = nullptr;
+      int64_t dBiasStride = 0;
+      if (p.dBias) {
+        // Dense, in the bias's own broadcast shape.
+        int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys};
+        int64_t index[4] = {b, h, first + i, key}, step = 1, offset = 0;
+        for (int d = 3; d >= 0; --d) {
+          if (c.biasStrides[d] == 0)
+            continue;
+          offset += index[d] * step;
+          if (d == 3)
+            dBiasStride = 1;
+          step *= sizes[d];
+        }
+        dBias = p.dBias + offset;
+      }
+      rows.backward(makeRow(b, h, first + i, key, keys, scores + i * stride),
+                    gradients + i * stride, lse[i], dots[i], dBias,
+                    dBiasStride);
+    }
+    sgemm(true, false, keys, c.valueSize, count, 1.0f, scores, stride, dO,
+          c.dO.stridePosition, 1.0f, dV, c.dV.stridePosition);
+    sgemm(true, false, keys, c.headSize, count, c.scale, gradients, stride, q,
+          c.q.stridePosition, 1.0f, dK, c.dK.stridePosition);
+    sgemm(false, false, count, c.headSize, keys, c.scale, gradients, stride, k,
+          c.k.stridePosition, key == key0 ? 0.0f : 1.0f, dQ,
+          c.dQ.stridePosition);
+  }
+}
+
+void Pass::backwardHead(int64_t b, int64_t kvHead, char *scratch) const {
+  float *dK = head(p.dK, c.dK, b, kvHead);
+  float *dV = head(p.dV, c.dV, b, kvHead);
+  for (int64_t j = 0; j < c.keys; ++j) {
+    std::fill_n(dK + j * c.dK.stridePosition, c.headSize, 0.0f);
+    std::fill_n(dV + j * c.dV.stridePosition, c.valueSize, 0.0f);
+  }
+  int64_t group = c.heads / c.kvHeads;
+  for (int64_t h = kvHead * group; h < (kvHead + 1) * group; ++h)
+    for (int64_t block = 0; block < queryBlocks(); ++block)
+      backwardBlock(b, h, block, scratch);
+}
+
+void cleave::runtime::attentionForward(const AttentionCommand &c,
+                                       const AttentionPointers &p,
+                                       int64_t microBatch,
+                                       const ThreadTeam &team) {
+  Pass pass(c, p, microBatch);
+  int64_t blocks = pass.queryBlocks(), heads = c.batch * c.heads;
+  team.parallelEach(blocks * heads, [&](int thread, int64_t item) {
+    // The last blocks of a causal pass have the most keys: they go first.
+    int64_t block = blocks - 1 - item / heads, index = item % heads;
+    pass.forwardBlock(index / c.heads, index % c.heads, block,
+                      p.scratch + thread * c.scratchBytesPerThread);
+  });
+}
+
+void cleave::runtime::attentionBackward(const AttentionCommand &c,
+                                        const AttentionPointers &p,
+                                        int64_t microBatch,
+                                        const ThreadTeam &team) {
+  if (p.dBias) {
+    int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, elements = 1;
+    for (int d = 0; d < 4; ++d)
+      elements *= c.biasStrides[d] ? sizes[d] : 1;
+    team.parallelFor(elements, 1 << 14, [&](int64_t begin, int64_t end) {
+      std::fill(p.dBias + begin, p.dBias + end, 0.0f);
+    });
+  }
+  // One item owns every gradient it adds to: those of a key head and, if a
+  // bias is shared by batches or heads, those of all that share it.
+  Pass pass(c, p, microBatch);
+  bool sharedByBatch = p.dBias && c.biasStrides[0] == 0;
+  bool sharedByHead = p.dBias && c.biasStrides[1] == 0;
+  int64_t batches = sharedByBatch ? 1 : c.batch;
+  int64_t heads = sharedByHead ? 1 : c.kvHeads;
+  team.parallelEach(batches * heads, [&](int thread, int64_t item) {
+    int64_t b0 = sharedByBatch ? 0 : item / heads;
+    int64_t b1 = sharedByBatch ? c.batch : b0 + 1;
+    int64_t h0 = sharedByHead ? 0 : item % heads;
+    int64_t h1 = sharedByHead ? c.kvHeads : h0 + 1;
+    for (int64_t b = b0; b < b1; ++b)
+      for (int64_t h = h0; h < h1; ++h)
+        pass.backwardHead(b, h, p.scratch + thread * c.scratchBytesPerThread);
+  });
+}

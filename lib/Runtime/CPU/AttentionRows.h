@@ -1,0 +1,67 @@
+//===- AttentionRows.h - Row functions of attention -------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// What attention does to one row of scores between its contractions. Compiled
+/// once per instruction set; `get` chooses at run time.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
+#define CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
+
+#include "cleave/Runtime/Philox.h"
+
+namespace cleave::runtime {
+
+/// Elements of a row are padded to a multiple of this.
+inline constexpr int64_t kRowLanes = 16;
+
+struct AttentionRow {
+  /// Scores, scaled; `width` of them, a multiple of 64.
+  float *scores = nullptr;
+  int64_t width = 0;
+  /// Keys that position alone lets the query see, within the row.
+  int64_t begin = 0, end = 0;
+  const float *bias = nullptr;
+  int64_t biasStride = 0;
+  const uint8_t *mask = nullptr;
+  int64_t maskStride = 0;
+  const int64_t *keySegments = nullptr;
+  int64_t querySegment = 0;
+  /// Dropout: null stream for none. `element` is the global index of the
+  /// row's first score, a multiple of 64.
+  const philox::Stream *stream = nullptr;
+  uint32_t threshold = 0;
+  float keepScale = 1.0f;
+  uint64_t element = 0;
+};
+
+struct AttentionRowFunctions {
+  /// Scores become unnormalised probabilities (dropped ones 0). Returns what
+  /// the row of the product is to be multiplied by; `lse` is set.
+  float (*forward)(const AttentionRow &row, float &lse);
+  /// Scores become probabilities with dropout, `gradients` (of those) the
+  /// gradients of the scores; `dot` is the row's sum of dO * O. Gradients of
+  /// the bias, if wanted, are added to `dBias`.
+  void (*backward)(const AttentionRow &row, float *gradients, float lse,
+                   float dot, float *dBias, int64_t dBiasStride);
+  /// Σ a[i] * b[i].
+  float (*dot)(const float *a, const float *b, int64_t n);
+  /// a[i] *= factor.
+  void (*scale)(float *a, float factor, int64_t n);
+  /// exp, for the test of its error.
+  void (*exp)(float *a, int64_t n);
+};
+
+/// The best functions for this machine, or those of "avx512", "avx2" or
+/// "baseline"; null if the machine lacks the instructions.
+const AttentionRowFunctions *getAttentionRows(const char *isa = nullptr);
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H

@@ -1,0 +1,9 @@
+//===- AttentionRowsAVX512.cpp - Row functions of attention ---------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#define CLEAVE_ROWS attentionRowsAVX512
+#include "AttentionRows.inc"

@@ -1,0 +1,9 @@
+//===- AttentionRowsBaseline.cpp - Row functions of attention -------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#define CLEAVE_ROWS attentionRowsBaseline
+#include "AttentionRows.inc"

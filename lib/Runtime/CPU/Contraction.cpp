@@ -1,0 +1,191 @@
+//===- Contraction.cpp - Contractions by the library ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// The library's C interface: its C++ one reports errors by exceptions.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Contraction.h"
+#include "llvm/ADT/ScopeExit.h"
+
+#include <dnnl.h>
+
+using namespace cleave::runtime;
+
+void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
+                            int64_t k, float alpha, const float *a, int64_t lda,
+                            const float *b, int64_t ldb, float beta, float *c,
+                            int64_t ldc) {
+  if (m <= 0 || n <= 0)
+    return;
+  if (k <= 0 || alpha == 0.0f) {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j)
+        c[i * ldc + j] = beta == 0.0f ? 0.0f : beta * c[i * ldc + j];
+    return;
+  }
+  dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k, alpha, a, lda, b,
+             ldb, beta, c, ldc);
+}
+
+//===----------------------------------------------------------------------===//
+// The matmul primitive
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// The one engine and stream of the process; they hold no memory to speak of
+/// and are never destroyed, as the library may be gone by then.
+struct Library {
+  dnnl_engine_t engine = nullptr;
+  dnnl_stream_t stream = nullptr;
+
+  static const Library &get() {
+    static Library library;
+    return library;
+  }
+
+private:
+  Library() {
+    if (dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success)
+      dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
+  }
+};
+
+} // namespace
+
+struct Contraction::Primitive {
+  dnnl_primitive_t primitive = nullptr;
+  dnnl_memory_t src = nullptr, weights = nullptr, dst = nullptr,
+                scratch = nullptr;
+  int64_t scratchBytes = 0;
+
+  ~Primitive() {
+    for (dnnl_memory_t memory : {src, weights, dst, scratch})
+      if (memory)
+        dnnl_memory_destroy(memory);
+    if (primitive)
+      dnnl_primitive_destroy(primitive);
+  }
+
+  /// False if the library has none for this shape.
+  bool build(const ContractCommand &c, const float *a, const float *b,
+             float *out) {
+    const Library &library = Library::get();
+    if (!library.stream || c.alpha != 1.0f || c.batch != 1 || c.m == 0 ||
+        c.n == 0 || c.k == 0)
+      return false;
+    auto describe = [](dnnl_memory_desc_t &desc, int64_t rows, int64_t cols,
+                       bool trans, int64_t ld) {
+      dnnl_dims_t dims = {rows, cols};
+      dnnl_dims_t strides = {trans ? 1 : ld, trans ? ld : 1};
+      return dnnl_memory_desc_init_by_strides(&desc, 2, dims, dnnl_f32,
+                                              strides) == dnnl_success;
+    };
+    dnnl_memory_desc_t srcDesc, weightsDesc, dstDesc;
+    dnnl_matmul_desc_t desc;
+    if (!describe(srcDesc, c.m, c.k, c.transA, c.lda) ||
+        !describe(weightsDesc, c.k, c.n, c.transB, c.ldb) ||
+        !describe(dstDesc, c.m, c.n, false, c.ldc) ||
+        dnnl_matmul_desc_init(&desc, &srcDesc, &weightsDesc, nullptr,
+                              &dstDesc) != dnnl_success)
+      return false;
+
+    dnnl_primitive_attr_t attr = nullptr;
+    dnnl_post_ops_t postOps = nullptr;
+    dnnl_primitive_desc_t pd = nullptr;
+    llvm::scope_exit cleanup([&] {
+      if (attr)
+        dnnl_primitive_attr_destroy(attr);
+      if (postOps)
+        dnnl_post_ops_destroy(postOps);
+      if (pd)
+        dnnl_primitive_desc_destroy(pd);
+    });
+    if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
+        dnnl_primitive_attr_set_scratchpad_mode(
+            attr, dnnl_scratchpad_mode_user) != dnnl_success)
+      return false;
+    if (c.beta != 0.0f &&
+        (dnnl_post_ops_create(&postOps) != dnnl_success ||
+         dnnl_post_ops_append_sum(postOps, c.beta) != dnnl_success ||
+         dnnl_primitive_attr_set_post_ops(attr, postOps) != dnnl_success))
+      return false;
+    if (dnnl_primitive_desc_create(&pd, &desc, attr, library.engine, nullptr) !=
+            dnnl_success ||
+        dnnl_primitive_create(&primitive, pd) != dnnl_success)
+      return false;
+    // Reference implementations are correct, but would take minutes to measure.
+    const char *implementation = nullptr;
+    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &implementation);
+    if (!implementation || llvm::StringRef(implementation).starts_with("ref"))
+      return false;
+    const dnnl_memory_desc_t *scratchDesc =
+        dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    scratchBytes = static_cast<int64_t>(dnnl_memory_desc_get_size(scratchDesc));
+    return dnnl_memory_create(&src, &srcDesc, library.engine,
+                              const_cast<float *>(a)) == dnnl_success &&
+           dnnl_memory_create(&weights, &weightsDesc, library.engine,
+                              const_cast<float *>(b)) == dnnl_success &&
+           dnnl_memory_create(&dst, &dstDesc, library.engine, out) ==
+               dnnl_success &&
+           dnnl_memory_create(&scratch, scratchDesc, library.engine,
+                              DNNL_MEMORY_NONE) == dnnl_success;
+  }
+
+  void execute(char *workspace) const {
+    const Library &library = Library::get();
+    if (scratchBytes)
+      dnnl_memory_set_data_handle(scratch, workspace);
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src},
+                              {DNNL_ARG_WEIGHTS, weights},
+                              {DNNL_ARG_DST, dst},
+                              {DNNL_ARG_SCRATCHPAD, scratch}};
+    dnnl_primitive_execute(primitive, library.stream, 4, args);
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Contraction
+//===----------------------------------------------------------------------===//
+
+Contraction::Contraction(const ContractCommand &command, char *a, char *b,
+                         char *c, ContractionMethod method)
+    : command(command), a(reinterpret_cast<const float *>(a)),
+      b(reinterpret_cast<const float *>(b)), c(reinterpret_cast<float *>(c)),
+      method(method) {
+  if (method != ContractionMethod::Matmul)
+    return;
+  primitive = std::make_unique<Primitive>();
+  valid = primitive->build(command, this->a, this->b, this->c);
+}
+
+Contraction::Contraction(Contraction &&) noexcept = default;
+Contraction &Contraction::operator=(Contraction &&) noexcept = default;
+Contraction::~Contraction() = default;
+
+int64_t Contraction::workspaceBytes() const {
+  return primitive ? primitive->scratchBytes : 0;
+}
+
+void Contraction::execute(const ThreadTeam &team, char *workspace) const {
+  const ContractCommand &d = command;
+  if (method == ContractionMethod::Matmul)
+    return primitive->execute(workspace);
+  auto one = [&](int64_t i) {
+    sgemm(d.transA, d.transB, d.m, d.n, d.k, d.alpha, a + i * d.batchStrideA,
+          d.lda, b + i * d.batchStrideB, d.ldb, d.beta, c + i * d.batchStrideC,
+          d.ldc);
+  };
+  if (method == ContractionMethod::Batch)
+    return team.parallelFor(d.batch, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        one(i);
+    });
+  for (int64_t i = 0; i < d.batch; ++i)
+    one(i);
+}

@@ -1,0 +1,171 @@
+//===- ContractionTuner.cpp - Choosing how to contract --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// Which of the library's implementations is fastest depends on the shape, the
+// layout and the machine by up to a third, and no rule of thumb predicts it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Contraction.h"
+#include "cleave/Runtime/FileIO.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/raw_ostream.h"
+#include "llvm/TargetParser/Host.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <dnnl.h>
+#include <mutex>
+
+using namespace cleave::runtime;
+
+static constexpr llvm::StringLiteral methodNames[] = {"sgemm", "matmul",
+                                                      "batch"};
+
+llvm::StringRef cleave::runtime::methodName(ContractionMethod method) {
+  return methodNames[static_cast<size_t>(method)];
+}
+
+/// All that the speed depends on, in words.
+static std::string keyOf(const ContractCommand &c, int threads) {
+  const dnnl_version_t *version = dnnl_version();
+  std::string key;
+  llvm::raw_string_ostream os(key);
+  os << llvm::sys::getHostCPUName() << " dnnl" << version->major << '.'
+     << version->minor << '.' << version->patch << " t" << threads << ' ' << c.m
+     << 'x' << c.n << 'x' << c.k << (c.transA ? " T" : " N")
+     << (c.transB ? "T" : "N") << " ld" << c.lda << ',' << c.ldb << ',' << c.ldc
+     << (c.beta == 0.0f ? "" : " accumulate");
+  return key;
+}
+
+ContractionTuner::ContractionTuner(std::string path, bool measure)
+    : file(std::move(path)), measure(measure) {
+  if (file.empty())
+    return;
+  auto buffer = llvm::MemoryBuffer::getFile(file);
+  if (!buffer)
+    return;
+  // A damaged file is as good as none: it is replaced by the next `save`.
+  llvm::Expected<llvm::json::Value> value =
+      llvm::json::parse((*buffer)->getBuffer());
+  if (!value) {
+    llvm::consumeError(value.takeError());
+    return;
+  }
+  if (const llvm::json::Object *object = value->getAsObject())
+    for (const auto &[key, method] : *object)
+      for (auto candidate :
+           {ContractionMethod::Sgemm, ContractionMethod::Matmul})
+        if (method.getAsString() == methodName(candidate))
+          table[key.str()] = candidate;
+}
+
+ContractionTuner ContractionTuner::fromEnvironment() {
+  if (const char *text = std::getenv("CLEAVE_TUNING")) {
+    if (llvm::StringRef(text) == "off")
+      return ContractionTuner("", /*measure=*/false);
+    return ContractionTuner(text, /*measure=*/true);
+  }
+  llvm::SmallString<128> path;
+  if (!llvm::sys::path::cache_directory(path))
+    return ContractionTuner("", /*measure=*/true);
+  llvm::sys::path::append(path, "cleave", "contractions.json");
+  return ContractionTuner(std::string(path), /*measure=*/true);
+}
+
+/// The shortest of a few runs in seconds; fewer of long ones, which a cold
+/// start hardly touches.
+static double measureSeconds(const Contraction &contraction,
+                             const ThreadTeam &team, char *workspace) {
+  using Clock = std::chrono::steady_clock;
+  double best = 1e30, total = 0;
+  for (int i = 0; i < 5 && (i < 2 || total < 0.02); ++i) {
+    auto start = Clock::now();
+    contraction.execute(team, workspace);
+    double seconds =
+        std::chrono::duration<double>(Clock::now() - start).count();
+    if (seconds > 0.03)
+      return std::min(best, seconds);
+    // The first run also warms caches.
+    if (i > 0)
+      best = std::min(best, seconds);
+    total += seconds;
+  }
+  return best;
+}
+
+/// What this process has measured, for sessions without a common file.
+static std::map<std::string, ContractionMethod> &measured() {
+  static std::map<std::string, ContractionMethod> table;
+  return table;
+}
+
+ContractionMethod ContractionTuner::choose(const ContractCommand &command,
+                                           char *a, char *b, char *c,
+                                           const ThreadTeam &team) {
+  double flops = 2.0 * command.m * command.n * command.k;
+  // Small products of a batch do not feed a team; large ones do.
+  if (command.batch > 1)
+    return command.batch >= team.size() || flops < 4e6
+               ? ContractionMethod::Batch
+               : ContractionMethod::Sgemm;
+  if (flops == 0 || command.alpha != 1.0f)
+    return ContractionMethod::Sgemm;
+  std::string key = keyOf(command, team.size());
+  // Two measurements at once would disturb each other.
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto it = table.find(key);
+  ContractionMethod method = ContractionMethod::Sgemm;
+  if (it != table.end()) {
+    method = it->second;
+  } else if (!measure) {
+    // Nothing is known, and nothing is to be found out.
+  } else if (auto known = measured().find(key); known != measured().end()) {
+    method = known->second;
+  } else {
+    Contraction sgemm(command, a, b, c, ContractionMethod::Sgemm);
+    Contraction matmul(command, a, b, c, ContractionMethod::Matmul);
+    if (matmul.isValid()) {
+      std::vector<char> workspace(static_cast<size_t>(matmul.workspaceBytes()) +
+                                  64);
+      double first = measureSeconds(sgemm, team, nullptr);
+      auto aligned =
+          (reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t(63);
+      double second =
+          measureSeconds(matmul, team, reinterpret_cast<char *>(aligned));
+      // A small gain may be noise.
+      if (second < 0.97 * first)
+        method = ContractionMethod::Matmul;
+    }
+    table[key] = measured()[key] = method;
+    changed = true;
+  }
+  used[key] = method;
+  return method;
+}
+
+void ContractionTuner::save() {
+  if (file.empty() || !changed)
+    return;
+  changed = false;
+  llvm::json::Object object;
+  // Another process may have written since: who comes first decides.
+  ContractionTuner current(file, false);
+  for (const auto *choices : {&table, &current.table})
+    for (const auto &[key, method] : *choices)
+      object[key] = methodName(method);
+  if (llvm::sys::fs::create_directories(llvm::sys::path::parent_path(file)))
+    return;
+  llvm::consumeError(writeFileAtomically(file, [&](llvm::raw_ostream &os) {
+    os << llvm::json::Value(std::move(object)) << '\n';
+  }));
+}

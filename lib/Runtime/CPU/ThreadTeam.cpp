@@ -1,0 +1,122 @@
+//===- ThreadTeam.cpp - The threads of a rank -----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// Calls the OpenMP runtime of the contraction library by its own entry points:
+// compiling with -fopenmp would bring the compiler's runtime, and a second
+// team.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/ThreadTeam.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <sched.h>
+
+extern "C" {
+void GOMP_parallel(void (*fn)(void *), void *data, unsigned numThreads,
+                   unsigned flags);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+void omp_set_num_threads(int);
+void omp_set_dynamic(int);
+void omp_set_max_active_levels(int);
+}
+
+using namespace cleave::runtime;
+
+static int allowedCores(cpu_set_t &set) {
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0)
+    return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+int ThreadTeam::defaultThreads() {
+  if (const char *text = std::getenv("OMP_NUM_THREADS"))
+    if (int wanted = std::atoi(text); wanted > 0)
+      return wanted;
+  cpu_set_t allowed;
+  return allowedCores(allowed);
+}
+
+ThreadTeam::ThreadTeam(int wanted, bool pinCaller) {
+  cpu_set_t allowed;
+  int cores = allowedCores(allowed);
+  threads = std::clamp(wanted > 0 ? wanted : defaultThreads(), 1, 1024);
+  adopt();
+  if (threads == 1 || threads != cores || std::getenv("OMP_PROC_BIND"))
+    return;
+  run([&](int thread, int) {
+    if (thread == 0 && !pinCaller)
+      return;
+    int index = 0;
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (!CPU_ISSET(core, &allowed) || index++ != thread)
+        continue;
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(core, &one);
+      // Refused pinning costs speed only.
+      (void)::sched_setaffinity(0, sizeof(one), &one);
+      return;
+    }
+  });
+}
+
+void ThreadTeam::adopt() const {
+  omp_set_dynamic(0);
+  omp_set_max_active_levels(1);
+  omp_set_num_threads(threads);
+}
+
+void ThreadTeam::run(llvm::function_ref<void(int, int)> body) const {
+  if (threads == 1)
+    return body(0, 1);
+  GOMP_parallel(
+      [](void *data) {
+        (*static_cast<llvm::function_ref<void(int, int)> *>(data))(
+            omp_get_thread_num(), omp_get_num_threads());
+      },
+      &body, static_cast<unsigned>(threads), 0);
+}
+
+void ThreadTeam::parallelFor(int64_t n, int64_t grain,
+                             llvm::function_ref<void(int64_t, int64_t)> body,
+                             int64_t align) const {
+  if (n <= 0)
+    return;
+  int64_t blocks = (n + align - 1) / align;
+  int64_t pieces = std::min<int64_t>(
+      {threads, std::max<int64_t>(1, n / std::max<int64_t>(1, grain)), blocks});
+  if (pieces == 1)
+    return body(0, n);
+  run([&](int thread, int count) {
+    // A smaller team than asked for takes several pieces each.
+    for (int64_t piece = thread; piece < pieces; piece += count) {
+      int64_t begin = blocks * piece / pieces * align;
+      int64_t end = std::min(n, blocks * (piece + 1) / pieces * align);
+      if (begin < end)
+        body(begin, end);
+    }
+  });
+}
+
+void ThreadTeam::parallelEach(
+    int64_t n, llvm::function_ref<void(int, int64_t)> body) const {
+  if (n <= 0)
+    return;
+  std::atomic<int64_t> next{0};
+  auto work = [&](int thread, int) {
+    for (int64_t item; (item = next.fetch_add(1)) < n;)
+      body(thread, item);
+  };
+  // A single item runs inside the team as well: on which side of a parallel
+  // region the library is called decides how it splits sums.
+  run(work);
+}

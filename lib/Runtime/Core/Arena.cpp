@@ -1,0 +1,73 @@
+//===- Arena.cpp - The memory of a rank -----------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Arena.h"
+#include "cleave/Runtime/ProgramIO.h"
+
+#include <cerrno>
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+
+using namespace cleave::runtime;
+
+static constexpr int64_t hugePage = int64_t(2) << 20;
+
+Arena::Arena(Arena &&other) noexcept { *this = std::move(other); }
+
+Arena &Arena::operator=(Arena &&other) noexcept {
+  std::swap(base, other.base);
+  std::swap(bytes, other.bytes);
+  std::swap(mapping, other.mapping);
+  std::swap(mappedBytes, other.mappedBytes);
+  return *this;
+}
+
+Arena::~Arena() {
+  if (mapping)
+    ::munmap(mapping, mappedBytes);
+}
+
+llvm::Expected<Arena> Arena::map(int64_t bytes) {
+  Arena arena;
+  if (bytes < 0 || bytes > INT64_MAX / 2)
+    return makeError("an arena of " + llvm::Twine(bytes) +
+                     " bytes makes no sense");
+  // Huge pages start at multiples of their size; what is mapped more than
+  // asked for is never touched.
+  bool large = bytes >= 2 * hugePage;
+  arena.mappedBytes =
+      static_cast<size_t>(bytes + (large ? hugePage : 0)) + (bytes == 0);
+  void *p = ::mmap(nullptr, arena.mappedBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED)
+    return makeError("cannot map an arena of " + llvm::Twine(bytes) +
+                     " bytes: " + std::strerror(errno));
+  arena.mapping = p;
+  uintptr_t address = reinterpret_cast<uintptr_t>(p);
+  if (large)
+    address = (address + hugePage - 1) & ~uintptr_t(hugePage - 1);
+  arena.base = reinterpret_cast<char *>(address);
+  arena.bytes = bytes;
+  // Only a wish: a system without huge pages works as well.
+  if (large)
+    (void)::madvise(arena.base, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  return arena;
+}
+
+void Arena::touch(int64_t index, int64_t count) const {
+  // Shares end at huge pages, so that no page is fought over.
+  int64_t pages = (bytes + hugePage - 1) / hugePage;
+  int64_t begin = pages * index / count * hugePage;
+  int64_t end = std::min(bytes, pages * (index + 1) / count * hugePage);
+  int64_t step = ::sysconf(_SC_PAGESIZE);
+  for (int64_t i = begin; i < end; i += step) {
+    volatile char *page = base + i;
+    *page = *page;
+  }
+}

@@ -1,0 +1,549 @@
+//===- ProgramIO.cpp - Programs as JSON -----------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// Each structure lists its fields once, as pointers to members; the reader and
+// the writer both walk that list, so that they cannot drift apart.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/ProgramIO.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+#include <optional>
+
+using namespace cleave::runtime;
+namespace json = llvm::json;
+
+llvm::Error cleave::runtime::makeError(const llvm::Twine &message) {
+  return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
+}
+
+//===----------------------------------------------------------------------===//
+// Names of enumerators
+//===----------------------------------------------------------------------===//
+
+static constexpr llvm::StringLiteral dtypeNames[] = {
+    "f64", "f32", "f16", "bf16", "i64", "i32", "i8", "i1"};
+static constexpr int64_t dtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
+static constexpr llvm::StringLiteral roleNames[] = {
+    "parameter", "buffer", "state", "input", "scalar", "output"};
+static constexpr llvm::StringLiteral timeClassNames[] = {
+    "contraction", "attention", "row-wise", "optimizer", "communication"};
+static constexpr llvm::StringLiteral kindNames[] = {
+    "kernel",      "contract", "attention", "attention-backward",
+    "scatter-add", "copy",     "fill",      "check"};
+
+int64_t cleave::runtime::byteSize(DType type) {
+  return dtypeBytes[static_cast<size_t>(type)];
+}
+llvm::StringRef cleave::runtime::dtypeName(DType type) {
+  return dtypeNames[static_cast<size_t>(type)];
+}
+llvm::StringRef cleave::runtime::roleName(Role role) {
+  return roleNames[static_cast<size_t>(role)];
+}
+llvm::StringRef cleave::runtime::timeClassName(TimeClass timeClass) {
+  return timeClassNames[static_cast<size_t>(timeClass)];
+}
+
+std::string cleave::runtime::shapeText(const std::vector<int64_t> &shape) {
+  std::string text = "[";
+  llvm::raw_string_ostream os(text);
+  llvm::interleaveComma(shape, os);
+  os << "]";
+  return text;
+}
+
+template <typename E> static llvm::ArrayRef<llvm::StringLiteral> namesOf();
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<DType>() {
+  return dtypeNames;
+}
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<Role>() {
+  return roleNames;
+}
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<TimeClass>() {
+  return timeClassNames;
+}
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<CommandKind>() {
+  return kindNames;
+}
+
+//===----------------------------------------------------------------------===//
+// Field lists
+//===----------------------------------------------------------------------===//
+
+template <typename F> static void fields(F &f, const Tensor *) {
+  f("name", &Tensor::name);
+  f("role", &Tensor::role);
+  f("dtype", &Tensor::dtype);
+  f("shape", &Tensor::shape);
+  f("offset", &Tensor::offset);
+  f("aliases", &Tensor::aliases);
+  f("frozen", &Tensor::frozen);
+  f("of", &Tensor::of);
+  f("slot", &Tensor::slot);
+  f("batchDim", &Tensor::batchDim);
+  f("upperBound", &Tensor::upperBound);
+  f("hasIgnoreIndex", &Tensor::hasIgnoreIndex);
+  f("ignoreIndex", &Tensor::ignoreIndex);
+  f("frameworkShape", &Tensor::frameworkShape);
+}
+
+template <typename F> static void fields(F &f, const KernelCommand *) {
+  f("symbol", &KernelCommand::symbol);
+  f("args", &KernelCommand::args);
+  f("items", &KernelCommand::items);
+  f("grain", &KernelCommand::grain);
+  f("finish", &KernelCommand::finish);
+  f("finishItems", &KernelCommand::finishItems);
+  f("scratch", &KernelCommand::scratch);
+}
+
+template <typename F> static void fields(F &f, const ContractCommand *) {
+  using C = ContractCommand;
+  f("m", &C::m);
+  f("n", &C::n);
+  f("k", &C::k);
+  f("batch", &C::batch);
+  f("a", &C::a);
+  f("b", &C::b);
+  f("c", &C::c);
+  f("transA", &C::transA);
+  f("transB", &C::transB);
+  f("lda", &C::lda);
+  f("ldb", &C::ldb);
+  f("ldc", &C::ldc);
+  f("batchStrideA", &C::batchStrideA);
+  f("batchStrideB", &C::batchStrideB);
+  f("batchStrideC", &C::batchStrideC);
+  f("alpha", &C::alpha);
+  f("beta", &C::beta);
+}
+
+template <typename F> static void fields(F &f, const HeadView *) {
+  f("ref", &HeadView::ref);
+  f("strideBatch", &HeadView::strideBatch);
+  f("strideHead", &HeadView::strideHead);
+  f("stridePosition", &HeadView::stridePosition);
+}
+
+template <typename F> static void fields(F &f, const AttentionCommand *) {
+  using A = AttentionCommand;
+  f("batch", &A::batch);
+  f("heads", &A::heads);
+  f("kvHeads", &A::kvHeads);
+  f("queries", &A::queries);
+  f("keys", &A::keys);
+  f("headSize", &A::headSize);
+  f("valueSize", &A::valueSize);
+  f("scale", &A::scale);
+  f("causal", &A::causal);
+  f("window", &A::window);
+  f("q", &A::q);
+  f("k", &A::k);
+  f("v", &A::v);
+  f("o", &A::o);
+  f("lse", &A::lse);
+  f("bias", &A::bias);
+  f("biasStrides", &A::biasStrides);
+  f("mask", &A::mask);
+  f("maskStrides", &A::maskStrides);
+  f("querySegments", &A::querySegments);
+  f("keySegments", &A::keySegments);
+  f("dropout", &A::dropout);
+  f("dropoutId", &A::dropoutId);
+  f("rng", &A::rng);
+  f("batchOffset", &A::batchOffset);
+  f("globalHeads", &A::globalHeads);
+  f("globalQueries", &A::globalQueries);
+  f("globalKeys", &A::globalKeys);
+  f("dO", &A::dO);
+  f("dQ", &A::dQ);
+  f("dK", &A::dK);
+  f("dV", &A::dV);
+  f("dBias", &A::dBias);
+  f("scratch", &A::scratch);
+  f("scratchBytesPerThread", &A::scratchBytesPerThread);
+  f("queryBlock", &A::queryBlock);
+}
+
+template <typename F> static void fields(F &f, const ScatterAddCommand *) {
+  using S = ScatterAddCommand;
+  f("rows", &S::rows);
+  f("ids", &S::ids);
+  f("out", &S::out);
+  f("count", &S::count);
+  f("columns", &S::columns);
+  f("outRows", &S::outRows);
+  f("idType", &S::idType);
+  f("accumulate", &S::accumulate);
+  f("hasSkip", &S::hasSkip);
+  f("skipIndex", &S::skipIndex);
+}
+
+template <typename F> static void fields(F &f, const CopyCommand *) {
+  f("src", &CopyCommand::src);
+  f("dst", &CopyCommand::dst);
+  f("elementBytes", &CopyCommand::elementBytes);
+  f("sizes", &CopyCommand::sizes);
+  f("srcStrides", &CopyCommand::srcStrides);
+  f("dstStrides", &CopyCommand::dstStrides);
+}
+
+template <typename F> static void fields(F &f, const FillCommand *) {
+  f("dst", &FillCommand::dst);
+  f("bytes", &FillCommand::bytes);
+  f("elementBytes", &FillCommand::elementBytes);
+  f("pattern", &FillCommand::pattern);
+}
+
+template <typename F> static void fields(F &f, const CheckCommand *) {
+  f("flag", &CheckCommand::flag);
+  f("message", &CheckCommand::message);
+}
+
+template <typename F> static void fields(F &f, const Command *) {
+  f("kind", &Command::kind);
+  f("timeClass", &Command::timeClass);
+  f("flops", &Command::flops);
+  f("label", &Command::label);
+  f("kernel", &Command::kernel);
+  f("contract", &Command::contract);
+  f("attention", &Command::attention);
+  f("scatterAdd", &Command::scatterAdd);
+  f("copy", &Command::copy);
+  f("fill", &Command::fill);
+  f("check", &Command::check);
+}
+
+template <typename F> static void fields(F &f, const Buffer *) {
+  f("bytes", &Buffer::bytes);
+  f("kind", &Buffer::kind);
+}
+
+template <typename F> static void fields(F &f, const Part *) {
+  f("name", &Part::name);
+  f("buffers", &Part::buffers);
+  f("commands", &Part::commands);
+}
+
+template <typename F> static void fields(F &f, const Action *) {
+  f("part", &Action::part);
+  f("microBatch", &Action::microBatch);
+  f("offsets", &Action::offsets);
+}
+
+template <typename F> static void fields(F &f, const Entry *) {
+  f("actions", &Entry::actions);
+  f("inputs", &Entry::inputs);
+  f("scalars", &Entry::scalars);
+  f("outputs", &Entry::outputs);
+}
+
+template <typename F> static void fields(F &f, const Constant *) {
+  f("offset", &Constant::offset);
+  f("hex", &Constant::hex);
+}
+
+template <typename F> static void fields(F &f, const Program *) {
+  f("version", &Program::version);
+  f("cpu", &Program::cpu);
+  f("vectorBits", &Program::vectorBits);
+  f("threads", &Program::threads);
+  f("microBatches", &Program::microBatches);
+  f("arenaBytes", &Program::arenaBytes);
+  f("tensors", &Program::tensors);
+  f("constants", &Program::constants);
+  f("parts", &Program::parts);
+  f("entries", &Program::entries);
+  f("metadata", &Program::metadata);
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+struct ToValue {
+  static json::Value get(const std::string &v) { return json::fixUTF8(v); }
+  static json::Value get(bool v) { return v; }
+  static json::Value get(int32_t v) { return v; }
+  static json::Value get(int64_t v) { return v; }
+  static json::Value get(uint64_t v) { return v; }
+  static json::Value get(float v) { return static_cast<double>(v); }
+  /// A reference is [buffer, offset], or [buffer] at its start.
+  static json::Value get(const Ref &v) {
+    if (v.offset == 0)
+      return json::Array{v.buffer};
+    return json::Array{v.buffer, v.offset};
+  }
+  static json::Value get(const int64_t (&v)[4]) {
+    return json::Array{v[0], v[1], v[2], v[3]};
+  }
+  template <typename T> static json::Value get(const std::vector<T> &v) {
+    json::Array array;
+    array.reserve(v.size());
+    for (const T &element : v)
+      array.push_back(get(element));
+    return array;
+  }
+  template <typename T>
+  static json::Value get(const std::map<std::string, T> &v) {
+    json::Object object;
+    for (const auto &[key, element] : v)
+      object[json::fixUTF8(key)] = get(element);
+    return object;
+  }
+  template <typename T>
+    requires std::is_enum_v<T>
+  static json::Value get(T v) {
+    return namesOf<T>()[static_cast<size_t>(v)];
+  }
+  template <typename T>
+    requires std::is_class_v<T>
+  static json::Value get(const T &v);
+};
+
+template <typename T> struct FieldWriter {
+  const T &object;
+  json::Object result;
+  /// What a field holds when it is not in the text.
+  const T defaults{};
+
+  template <typename M> void operator()(llvm::StringLiteral name, M T::*field) {
+    json::Value value = ToValue::get(object.*field);
+    // Enumerators without a default are always written.
+    if constexpr (!std::is_enum_v<M>)
+      if (value == ToValue::get(defaults.*field) && name != "version")
+        return;
+    result[name] = std::move(value);
+  }
+};
+
+template <typename T>
+  requires std::is_class_v<T>
+json::Value ToValue::get(const T &v) {
+  FieldWriter<T> writer{v, {}, {}};
+  fields(writer, static_cast<const T *>(nullptr));
+  return std::move(writer.result);
+}
+
+} // namespace
+
+std::string cleave::runtime::toJSON(const Program &program) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << ToValue::get(program);
+  return text;
+}
+
+//===----------------------------------------------------------------------===//
+// Reading
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+struct FromValue {
+  static bool get(const json::Value &v, std::string &out, json::Path p) {
+    if (auto s = v.getAsString()) {
+      out = s->str();
+      return true;
+    }
+    p.report("expected a string");
+    return false;
+  }
+  static bool get(const json::Value &v, bool &out, json::Path p) {
+    if (auto b = v.getAsBoolean()) {
+      out = *b;
+      return true;
+    }
+    p.report("expected true or false");
+    return false;
+  }
+  static bool get(const json::Value &v, int64_t &out, json::Path p) {
+    if (auto i = v.getAsInteger()) {
+      out = *i;
+      return true;
+    }
+    p.report("expected an integer");
+    return false;
+  }
+  static bool get(const json::Value &v, uint64_t &out, json::Path p) {
+    if (auto i = v.getAsUINT64()) {
+      out = *i;
+      return true;
+    }
+    p.report("expected an integer that is not negative");
+    return false;
+  }
+  static bool get(const json::Value &v, int32_t &out, json::Path p) {
+    auto i = v.getAsInteger();
+    if (i && *i >= INT32_MIN && *i <= INT32_MAX) {
+      out = static_cast<int32_t>(*i);
+      return true;
+    }
+    p.report("expected a 32-bit integer");
+    return false;
+  }
+  static bool get(const json::Value &v, float &out, json::Path p) {
+    if (auto d = v.getAsNumber()) {
+      out = static_cast<float>(*d);
+      return true;
+    }
+    p.report("expected a number");
+    return false;
+  }
+  static bool get(const json::Value &v, Ref &out, json::Path p) {
+    const json::Array *array = v.getAsArray();
+    if (!array || array->empty() || array->size() > 2) {
+      p.report("expected [buffer, offset]");
+      return false;
+    }
+    out.offset = 0;
+    if (!get((*array)[0], out.buffer, p.index(0)))
+      return false;
+    return array->size() == 1 || get((*array)[1], out.offset, p.index(1));
+  }
+  static bool get(const json::Value &v, int64_t (&out)[4], json::Path p) {
+    const json::Array *array = v.getAsArray();
+    if (!array || array->size() != 4) {
+      p.report("expected four integers");
+      return false;
+    }
+    for (unsigned i = 0; i < 4; ++i)
+      if (!get((*array)[i], out[i], p.index(i)))
+        return false;
+    return true;
+  }
+  template <typename T>
+  static bool get(const json::Value &v, std::vector<T> &out, json::Path p) {
+    const json::Array *array = v.getAsArray();
+    if (!array) {
+      p.report("expected an array");
+      return false;
+    }
+    out.clear();
+    out.resize(array->size());
+    for (size_t i = 0; i < array->size(); ++i)
+      if (!get((*array)[i], out[i], p.index(i)))
+        return false;
+    return true;
+  }
+  template <typename T>
+  static bool get(const json::Value &v, std::map<std::string, T> &out,
+                  json::Path p) {
+    const json::Object *object = v.getAsObject();
+    if (!object) {
+      p.report("expected an object");
+      return false;
+    }
+    for (const auto &[key, element] : *object)
+      if (!get(element, out[key.str()], p.field(key)))
+        return false;
+    return true;
+  }
+  template <typename T>
+    requires std::is_enum_v<T>
+  static bool get(const json::Value &v, T &out, json::Path p) {
+    if (auto s = v.getAsString()) {
+      auto names = namesOf<T>();
+      auto *it = llvm::find(names, *s);
+      if (it != names.end()) {
+        out = static_cast<T>(it - names.begin());
+        return true;
+      }
+    }
+    p.report("unknown name in an enumeration");
+    return false;
+  }
+  template <typename T>
+    requires std::is_class_v<T>
+  static bool get(const json::Value &v, T &out, json::Path p);
+};
+
+template <typename T> struct FieldReader {
+  const json::Object &source;
+  T &object;
+  json::Path path;
+  bool ok = true;
+  size_t seen = 0;
+
+  template <typename M> void operator()(llvm::StringLiteral name, M T::*field) {
+    if (!ok)
+      return;
+    const json::Value *value = source.get(name);
+    if (!value) {
+      if constexpr (std::is_enum_v<M>) {
+        path.field(name).report("missing");
+        ok = false;
+      }
+      return;
+    }
+    ++seen;
+    ok = FromValue::get(*value, object.*field, path.field(name));
+  }
+};
+
+/// Names the first key of `source` that is no field of `T`.
+template <typename T> struct FieldNames {
+  llvm::SmallVector<llvm::StringRef> names;
+  template <typename M> void operator()(llvm::StringLiteral name, M T::*) {
+    names.push_back(name);
+  }
+};
+
+template <typename T>
+  requires std::is_class_v<T>
+bool FromValue::get(const json::Value &v, T &out, json::Path p) {
+  const json::Object *object = v.getAsObject();
+  if (!object) {
+    p.report("expected an object");
+    return false;
+  }
+  FieldReader<T> reader{*object, out, p};
+  fields(reader, static_cast<const T *>(nullptr));
+  if (!reader.ok)
+    return false;
+  if (reader.seen != object->size()) {
+    FieldNames<T> known;
+    fields(known, static_cast<const T *>(nullptr));
+    for (const auto &[key, element] : *object)
+      if (!llvm::is_contained(known.names, key.str())) {
+        p.field(key).report("unknown field");
+        return false;
+      }
+  }
+  return true;
+}
+
+} // namespace
+
+llvm::Expected<Program> cleave::runtime::parseProgram(llvm::StringRef text) {
+  llvm::Expected<json::Value> value = json::parse(text);
+  if (!value)
+    return makeError("the program is not valid JSON: " +
+                     llvm::toString(value.takeError()));
+  // The version comes first: another version may have other fields.
+  if (const json::Object *object = value->getAsObject()) {
+    std::optional<int64_t> version = object->getInteger("version");
+    if (!version)
+      return makeError("the program names no version");
+    if (*version != Program::kVersion)
+      return makeError("the program has version " + llvm::Twine(*version) +
+                       ", but this runtime reads version " +
+                       llvm::Twine(Program::kVersion) +
+                       "; compile the model again");
+  }
+  Program program;
+  json::Path::Root root("program");
+  if (!FromValue::get(*value, program, root))
+    return root.getError();
+  return program;
+}

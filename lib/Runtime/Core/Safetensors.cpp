@@ -1,0 +1,315 @@
+//===- Safetensors.cpp - Tensors in files ---------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// The format: the header's length as a little-endian u64, the header as JSON
+// ({"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...}), the data.
+// A file comes from anywhere, so nothing in it is believed.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Safetensors.h"
+#include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/Endian.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <sys/mman.h>
+#include <tuple>
+#include <unistd.h>
+
+using namespace cleave::runtime;
+using llvm::Error;
+using llvm::Twine;
+
+/// Longer headers are refused before they are read.
+static constexpr uint64_t maxHeaderBytes = 100'000'000;
+
+/// Bytes of an element, or 0 for an unknown name.
+static int64_t elementBytes(llvm::StringRef dtype) {
+  return llvm::StringSwitch<int64_t>(dtype)
+      .Cases({"F64", "I64", "U64"}, 8)
+      .Cases({"F32", "I32", "U32"}, 4)
+      .Cases({"F16", "BF16", "I16", "U16"}, 2)
+      .Cases({"I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"}, 1)
+      .Default(0);
+}
+
+llvm::StringRef cleave::runtime::safetensorsName(DType type) {
+  static constexpr llvm::StringLiteral names[] = {"F64", "F32", "F16", "BF16",
+                                                  "I64", "I32", "I8",  "BOOL"};
+  return names[static_cast<size_t>(type)];
+}
+
+/// Whether brackets nest deeper than any header does. The JSON library reads
+/// them by recursion.
+static bool isTooDeep(llvm::StringRef text) {
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (c == '{' || c == '[') {
+      if (++depth > 8)
+        return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    } else if (c == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i)
+        i += text[i] == '\\';
+    }
+  }
+  return false;
+}
+
+/// The first key that occurs twice in one object of `text`, which is valid
+/// JSON. The JSON library keeps the last of them in silence.
+static std::optional<std::string> findDuplicateKey(llvm::StringRef text) {
+  std::vector<std::unique_ptr<llvm::StringSet<>>> stack;
+  std::vector<bool> expectKey;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (c == '{' || c == '[') {
+      stack.push_back(c == '{' ? std::make_unique<llvm::StringSet<>>()
+                               : nullptr);
+      expectKey.push_back(c == '{');
+    } else if (c == '}' || c == ']') {
+      stack.pop_back();
+      expectKey.pop_back();
+    } else if (c == ',') {
+      if (!stack.empty())
+        expectKey.back() = stack.back() != nullptr;
+    } else if (c == '"') {
+      size_t begin = i++;
+      while (text[i] != '"')
+        i += text[i] == '\\' ? 2 : 1;
+      if (stack.empty() || !expectKey.back())
+        continue;
+      expectKey.back() = false;
+      // Keys may be spelled with escapes.
+      llvm::Expected<llvm::json::Value> key =
+          llvm::json::parse(text.slice(begin, i + 1));
+      if (!key) {
+        llvm::consumeError(key.takeError());
+        continue;
+      }
+      std::string name = key->getAsString().value_or("").str();
+      if (!stack.back()->insert(name).second)
+        return name;
+    }
+  }
+  return std::nullopt;
+}
+
+llvm::Expected<SafetensorsFile> SafetensorsFile::open(llvm::StringRef path) {
+  SafetensorsFile file;
+  auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
+                                            /*RequiresNullTerminator=*/false);
+  if (!buffer)
+    return makeError(path + ": cannot read: " + buffer.getError().message());
+  file.buffer = std::move(*buffer);
+  if (Error error = file.parse())
+    return makeError(path + ": " + llvm::toString(std::move(error)));
+  return file;
+}
+
+const SafetensorsFile::Entry *
+SafetensorsFile::find(llvm::StringRef name) const {
+  auto it = index.find(name);
+  return it == index.end() ? nullptr : &entries[it->second];
+}
+
+void SafetensorsFile::copyTo(const Entry &entry, void *destination) const {
+  auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  bool mapped =
+      buffer->getBufferKind() == llvm::MemoryBuffer::MemoryBuffer_MMap;
+  constexpr int64_t piece = int64_t(8) << 20;
+  for (int64_t at = 0; at < entry.bytes; at += piece) {
+    int64_t size = std::min(piece, entry.bytes - at);
+    std::memcpy(static_cast<char *>(destination) + at, entry.data + at,
+                static_cast<size_t>(size));
+    if (!mapped)
+      continue;
+    auto begin = reinterpret_cast<uintptr_t>(entry.data + at) & ~(page - 1);
+    auto end =
+        reinterpret_cast<uintptr_t>(entry.data + at + size) & ~(page - 1);
+    if (begin < end)
+      (void)::madvise(reinterpret_cast<void *>(begin), end - begin,
+                      MADV_DONTNEED);
+  }
+}
+
+Error SafetensorsFile::parse() {
+  llvm::StringRef text = buffer->getBuffer();
+  if (text.size() < 8)
+    return makeError("not a safetensors file: it has " + Twine(text.size()) +
+                     " bytes, and the length of the header takes 8");
+  uint64_t headerBytes = llvm::support::endian::read64le(text.data());
+  if (headerBytes > maxHeaderBytes)
+    return makeError("not a safetensors file: a header of " +
+                     Twine(headerBytes) + " bytes is above the limit of " +
+                     Twine(maxHeaderBytes));
+  if (headerBytes > text.size() - 8)
+    return makeError("the file is truncated: the header has " +
+                     Twine(headerBytes) + " bytes, but " +
+                     Twine(text.size() - 8) + " follow");
+  llvm::StringRef header = text.substr(8, static_cast<size_t>(headerBytes));
+  llvm::StringRef data = text.substr(8 + static_cast<size_t>(headerBytes));
+
+  if (isTooDeep(header))
+    return makeError("the header is nested too deeply");
+  llvm::Expected<llvm::json::Value> value = llvm::json::parse(header);
+  if (!value)
+    return makeError("the header is not valid JSON: " +
+                     llvm::toString(value.takeError()));
+  const llvm::json::Object *object = value->getAsObject();
+  if (!object)
+    return makeError("the header is no JSON object");
+  if (auto key = findDuplicateKey(header))
+    return makeError("the header has the key '" + *key + "' twice");
+
+  struct Span {
+    int64_t begin, end;
+    size_t entry;
+  };
+  std::vector<Span> spans;
+  for (const auto &[key, item] : *object) {
+    llvm::StringRef name = key;
+    if (name == "__metadata__") {
+      const llvm::json::Object *facts = item.getAsObject();
+      if (!facts)
+        return makeError("__metadata__ is no JSON object");
+      for (const auto &[fact, factValue] : *facts) {
+        auto factText = factValue.getAsString();
+        if (!factText)
+          return makeError("__metadata__ holds something other than strings");
+        metadata[llvm::StringRef(fact).str()] = factText->str();
+      }
+      continue;
+    }
+    auto fail = [&](const Twine &message) {
+      return makeError("tensor '" + name + "': " + message);
+    };
+    const llvm::json::Object *fields = item.getAsObject();
+    if (!fields)
+      return fail("its entry is no JSON object");
+    Entry entry;
+    entry.name = name.str();
+    auto dtype = fields->getString("dtype");
+    const llvm::json::Array *shape = fields->getArray("shape");
+    const llvm::json::Array *offsets = fields->getArray("data_offsets");
+    if (!dtype || !shape || !offsets || offsets->size() != 2)
+      return fail("its entry needs dtype, shape and data_offsets");
+    entry.dtype = dtype->str();
+    int64_t bytes = elementBytes(*dtype);
+    if (!bytes)
+      return fail("unknown dtype '" + *dtype + "'");
+    for (const llvm::json::Value &size : *shape) {
+      auto n = size.getAsInteger();
+      if (!n || *n < 0)
+        return fail("its shape holds something other than sizes");
+      entry.shape.push_back(*n);
+    }
+    // A zero anywhere makes the tensor empty, so that it is multiplied last.
+    bool empty = llvm::is_contained(entry.shape, 0);
+    for (int64_t n : entry.shape)
+      if (!empty && __builtin_mul_overflow(bytes, n, &bytes))
+        return fail("shape " + shapeText(entry.shape) +
+                    " has more bytes than 64 bits count");
+    entry.bytes = empty ? 0 : bytes;
+    auto begin = (*offsets)[0].getAsInteger();
+    auto end = (*offsets)[1].getAsInteger();
+    if (!begin || !end || *begin < 0 || *end < *begin)
+      return fail("its data_offsets are no range");
+    if (static_cast<uint64_t>(*end) > data.size())
+      return fail("the file is truncated: its data ends at byte " +
+                  Twine(*end) + " of " + Twine(data.size()));
+    if (*end - *begin != entry.bytes)
+      return fail("shape " + shapeText(entry.shape) + " of " + entry.dtype +
+                  " takes " + Twine(entry.bytes) +
+                  " bytes, but data_offsets span " + Twine(*end - *begin));
+    entry.data = data.data() + *begin;
+    spans.push_back({*begin, *end, entries.size()});
+    entries.push_back(std::move(entry));
+  }
+
+  llvm::sort(spans, [](const Span &a, const Span &b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  int64_t at = 0;
+  for (const Span &span : spans) {
+    const std::string &name = entries[span.entry].name;
+    if (span.begin < at)
+      return makeError("the data of tensor '" + name +
+                       "' overlaps that of another");
+    if (span.begin > at)
+      return makeError("there is a hole of " + Twine(span.begin - at) +
+                       " bytes before the data of tensor '" + name + "'");
+    at = span.end;
+  }
+  if (static_cast<uint64_t>(at) != data.size())
+    return makeError(Twine(data.size() - static_cast<uint64_t>(at)) +
+                     " bytes at the end belong to no tensor");
+  llvm::sort(entries,
+             [](const Entry &a, const Entry &b) { return a.name < b.name; });
+  for (auto [i, entry] : llvm::enumerate(entries))
+    index[entry.name] = i;
+  return Error::success();
+}
+
+Error cleave::runtime::writeSafetensors(
+    llvm::StringRef path, const std::vector<SafetensorsItem> &items,
+    const std::map<std::string, std::string> &metadata) {
+  std::string header;
+  llvm::raw_string_ostream os(header);
+  std::vector<int64_t> sizes;
+  {
+    llvm::json::OStream json(os);
+    json.object([&] {
+      if (!metadata.empty())
+        json.attributeObject("__metadata__", [&] {
+          for (const auto &[key, text] : metadata)
+            json.attribute(key, llvm::json::fixUTF8(text));
+        });
+      int64_t at = 0;
+      for (const SafetensorsItem &item : items) {
+        int64_t bytes = byteSize(item.dtype);
+        for (int64_t size : item.shape)
+          bytes *= size;
+        sizes.push_back(bytes);
+        json.attributeObject(item.name, [&] {
+          json.attribute("dtype", safetensorsName(item.dtype));
+          json.attributeArray("shape", [&] {
+            for (int64_t size : item.shape)
+              json.value(size);
+          });
+          json.attributeArray("data_offsets", [&] {
+            json.value(at);
+            json.value(at + bytes);
+          });
+        });
+        at += bytes;
+      }
+    });
+  }
+  // Data starts at a multiple of 64 bytes of the file.
+  while ((header.size() + 8) % 64)
+    header += ' ';
+  return writeFileAtomically(path, [&](llvm::raw_ostream &out) {
+    char length[8];
+    llvm::support::endian::write64le(length, header.size());
+    out.write(length, 8);
+    out << header;
+    for (auto [item, bytes] : llvm::zip_equal(items, sizes))
+      out.write(static_cast<const char *>(item.data),
+                static_cast<size_t>(bytes));
+  });
+}

@@ -1,0 +1,257 @@
+//===- Checkpoint.cpp - Weights and checkpoints ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Safetensors.h"
+#include "cleave/Runtime/Session.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/Path.h"
+
+#include <cstring>
+#include <unistd.h>
+
+using namespace cleave::runtime;
+using llvm::Error;
+using llvm::Expected;
+using llvm::Twine;
+
+static constexpr int64_t checkpointVersion = 1;
+
+//===----------------------------------------------------------------------===//
+// Tensors
+//===----------------------------------------------------------------------===//
+
+static bool belongs(const Tensor &tensor, bool optimizer) {
+  if (optimizer)
+    return tensor.role == Role::State;
+  return tensor.role == Role::Parameter || tensor.role == Role::Buffer;
+}
+
+/// The shape that files have.
+static const std::vector<int64_t> &fileShape(const Tensor &tensor) {
+  return tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape;
+}
+
+Error Session::load(llvm::StringRef path, bool optimizer) {
+  Expected<SafetensorsFile> file = SafetensorsFile::open(path);
+  if (!file)
+    return file.takeError();
+  using Entry = SafetensorsFile::Entry;
+  std::vector<std::pair<const Tensor *, const Entry *>> found;
+  std::vector<std::string> missing, problems, extra;
+  llvm::StringSet<> known;
+  for (const Tensor &tensor : getProgram().tensors) {
+    if (!belongs(tensor, optimizer))
+      continue;
+    // Tied weights: any of their names will do; several must agree.
+    const Entry *source = nullptr;
+    std::vector<std::string> all = tensor.aliases;
+    all.insert(all.begin(), tensor.name);
+    for (const std::string &name : all) {
+      known.insert(name);
+      const Entry *entry = file->find(name);
+      if (!entry)
+        continue;
+      if (entry->dtype != safetensorsName(tensor.dtype) ||
+          entry->shape != fileShape(tensor)) {
+        problems.push_back("'" + name + "' is " + entry->dtype + " " +
+                           shapeText(entry->shape) + " in the file, but " +
+                           safetensorsName(tensor.dtype).str() + " " +
+                           shapeText(fileShape(tensor)) + " in the program");
+        continue;
+      }
+      if (source && std::memcmp(source->data, entry->data,
+                                static_cast<size_t>(entry->bytes)) != 0)
+        problems.push_back("'" + source->name + "' and '" + name +
+                           "' are tied in the program, but differ in the file");
+      else
+        source = entry;
+    }
+    if (source)
+      found.push_back({&tensor, source});
+    else if (llvm::none_of(all, [&](const std::string &name) {
+               return file->find(name) != nullptr;
+             }))
+      missing.push_back("'" + tensor.name + "'");
+  }
+  for (const Entry &entry : file->getEntries())
+    if (!known.count(entry.name))
+      extra.push_back("'" + entry.name + "'");
+  if (!missing.empty())
+    problems.push_back("missing in the file: " + llvm::join(missing, ", "));
+  if (!extra.empty())
+    problems.push_back("unknown to the program: " + llvm::join(extra, ", "));
+  if (!problems.empty())
+    return makeError(path + ": the file does not fit the program: " +
+                     llvm::join(problems, "; "));
+  for (auto [tensor, entry] : found)
+    file->copyTo(*entry, data(*tensor));
+  return Error::success();
+}
+
+Error Session::save(llvm::StringRef path, bool optimizer) const {
+  std::vector<SafetensorsItem> items;
+  llvm::json::Object aliases;
+  for (const Tensor &tensor : getProgram().tensors) {
+    if (!belongs(tensor, optimizer))
+      continue;
+    items.push_back(
+        {tensor.name, tensor.dtype, fileShape(tensor), data(tensor)});
+    if (!tensor.aliases.empty())
+      aliases[tensor.name] = llvm::json::Array(tensor.aliases);
+  }
+  std::map<std::string, std::string> metadata;
+  // What transformers and others look for.
+  metadata["format"] = "pt";
+  if (!aliases.empty()) {
+    std::string text;
+    llvm::raw_string_ostream(text) << llvm::json::Value(std::move(aliases));
+    metadata["tied"] = text;
+  }
+  return writeSafetensors(path, items, metadata);
+}
+
+Error Session::loadWeights(llvm::StringRef path) { return load(path, false); }
+Error Session::saveWeights(llvm::StringRef path) const {
+  return save(path, false);
+}
+Error Session::loadOptimizer(llvm::StringRef path) { return load(path, true); }
+Error Session::saveOptimizer(llvm::StringRef path) const {
+  return save(path, true);
+}
+
+//===----------------------------------------------------------------------===//
+// Checkpoints
+//===----------------------------------------------------------------------===//
+
+static std::string inside(llvm::StringRef directory, llvm::StringRef name) {
+  llvm::SmallString<128> path(directory);
+  llvm::sys::path::append(path, name);
+  return path.str().str();
+}
+
+TrainingState Session::getTrainingState(int64_t dataPosition) const {
+  TrainingState state;
+  state.seed = seed;
+  state.step = step;
+  state.dataPosition = dataPosition;
+  state.threads = team.size();
+  for (const auto &[key, method] : tuner.getChoices())
+    state.contractions[key] = methodName(method).str();
+  return state;
+}
+
+Error Session::saveCheckpoint(llvm::StringRef directory,
+                              int64_t dataPosition) const {
+  llvm::SmallString<128> target(directory);
+  while (target.size() > 1 && target.ends_with("/"))
+    target.pop_back();
+  llvm::StringRef parent = llvm::sys::path::parent_path(target);
+  auto fail = [&](const Twine &message) {
+    return makeError(target + ": cannot write the checkpoint: " + message);
+  };
+  if (!parent.empty())
+    if (std::error_code error = llvm::sys::fs::create_directories(parent))
+      return fail(error.message());
+  std::string suffix = ("." + Twine(::getpid())).str();
+  std::string temporary = (target + ".tmp" + suffix).str();
+  if (std::error_code error =
+          llvm::sys::fs::create_directory(temporary, /*IgnoreExisting=*/false))
+    return fail(error.message());
+
+  TrainingState state = getTrainingState(dataPosition);
+  llvm::json::Object contractions;
+  for (const auto &[key, name] : state.contractions)
+    contractions[key] = name;
+  llvm::json::Value training = llvm::json::Object{
+      {"version", checkpointVersion},
+      {"seed", state.seed},
+      {"step", state.step},
+      {"data_position", state.dataPosition},
+      {"threads", state.threads},
+      {"contractions", std::move(contractions)},
+      {"program_version", int64_t(getProgram().version)},
+  };
+  Error error = saveWeights(inside(temporary, "model.safetensors"));
+  if (!error)
+    error = saveOptimizer(inside(temporary, "optimizer.safetensors"));
+  if (!error)
+    error = writeFileAtomically(
+        inside(temporary, "training.json"), [&](llvm::raw_ostream &os) {
+          os << llvm::formatv("{0:2}", training) << "\n";
+        });
+  if (error) {
+    llvm::sys::fs::remove_directories(temporary);
+    return error;
+  }
+  // A folder cannot replace another in one move: an older checkpoint of that
+  // name steps aside first and is removed last.
+  std::string old = (target + ".old" + suffix).str();
+  bool replaces = llvm::sys::fs::exists(target);
+  if (replaces)
+    if (std::error_code code = llvm::sys::fs::rename(target, old))
+      return fail(code.message());
+  if (std::error_code code = llvm::sys::fs::rename(temporary, target)) {
+    if (replaces)
+      llvm::sys::fs::rename(old, target);
+    llvm::sys::fs::remove_directories(temporary);
+    return fail(code.message());
+  }
+  if (replaces)
+    llvm::sys::fs::remove_directories(old);
+  return Error::success();
+}
+
+Expected<TrainingState>
+cleave::runtime::readTrainingState(llvm::StringRef directory) {
+  std::string path = inside(directory, "training.json");
+  auto buffer = llvm::MemoryBuffer::getFile(path);
+  if (!buffer)
+    return makeError(path + ": cannot read: " + buffer.getError().message());
+  Expected<llvm::json::Value> value = llvm::json::parse((*buffer)->getBuffer());
+  if (!value)
+    return makeError(path +
+                     ": not valid JSON: " + llvm::toString(value.takeError()));
+  const llvm::json::Object *object = value->getAsObject();
+  if (!object || object->getInteger("version") != checkpointVersion)
+    return makeError(path + ": not a checkpoint of version " +
+                     Twine(checkpointVersion));
+  auto seed = object->getInteger("seed");
+  auto step = object->getInteger("step");
+  auto position = object->getInteger("data_position");
+  if (!seed || !step || !position || *step < 0 || *position < 0)
+    return makeError(path + ": seed, step or data_position is missing or "
+                            "negative");
+  TrainingState state;
+  state.seed = *seed;
+  state.step = *step;
+  state.dataPosition = *position;
+  state.threads = static_cast<int>(object->getInteger("threads").value_or(0));
+  if (const llvm::json::Object *choices = object->getObject("contractions"))
+    for (const auto &[key, name] : *choices)
+      state.contractions[llvm::StringRef(key).str()] =
+          name.getAsString().value_or("").str();
+  return state;
+}
+
+Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
+  Expected<TrainingState> state = readTrainingState(directory);
+  if (!state)
+    return state.takeError();
+  if (Error error = loadWeights(inside(directory, "model.safetensors")))
+    return error;
+  if (Error error = loadOptimizer(inside(directory, "optimizer.safetensors")))
+    return error;
+  seed = state->seed;
+  step = state->step;
+  return state;
+}

@@ -1,0 +1,290 @@
+//===- TokenData.cpp - Token data -----------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/TokenData.h"
+#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/Endian.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/Program.h"
+#include "llvm/Support/SHA1.h"
+
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+#include <unistd.h>
+
+using namespace cleave::runtime;
+using llvm::Error;
+using llvm::Expected;
+using llvm::StringRef;
+using llvm::Twine;
+
+//===----------------------------------------------------------------------===//
+// Text
+//===----------------------------------------------------------------------===//
+
+/// Encodes by the library that the tokenizer was made with: its rules are its
+/// own. Text is cut at line ends, so that it never lies in memory as a whole.
+static constexpr llvm::StringLiteral encoder = R"py(
+import array, os, sys
+try:
+    from tokenizers import Tokenizer
+except ImportError:
+    sys.exit(3)
+source, tokenizer, target = sys.argv[1:4]
+try:
+    tokenizer = Tokenizer.from_file(tokenizer)
+except Exception as error:
+    sys.exit("cannot read the tokenizer: %s" % error)
+try:
+    with open(source, encoding="utf-8") as text, open(target, "wb") as out:
+        while True:
+            lines = text.readlines(1 << 20)
+            if not lines:
+                break
+            ids = tokenizer.encode("".join(lines), add_special_tokens=False).ids
+            array.array("I", ids).tofile(out)
+except UnicodeDecodeError as error:
+    sys.exit("the text is not UTF-8: %s" % error)
+)py";
+
+Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
+  if (tokenizer.empty())
+    return makeError(path + ": text needs --tokenizer");
+  auto rules = llvm::MemoryBuffer::getFile(tokenizer);
+  if (!rules)
+    return makeError(tokenizer +
+                     ": cannot read: " + rules.getError().message());
+  llvm::sys::fs::file_status status;
+  if (std::error_code error = llvm::sys::fs::status(path, status))
+    return makeError(path + ": cannot read: " + error.message());
+  llvm::SmallString<128> absolute(path);
+  llvm::sys::fs::make_absolute(absolute);
+
+  // The same text (by name, size and time) with the same tokenizer.
+  llvm::SHA1 hash;
+  hash.update(absolute.str());
+  hash.update(llvm::utostr(status.getSize()));
+  hash.update(llvm::itostr(
+      status.getLastModificationTime().time_since_epoch().count()));
+  hash.update((*rules)->getBuffer());
+  llvm::SmallString<128> cache;
+  if (!llvm::sys::path::cache_directory(cache))
+    llvm::sys::path::system_temp_directory(/*ErasedOnReboot=*/false, cache);
+  llvm::sys::path::append(cache, "cleave", "tokens");
+  if (std::error_code error = llvm::sys::fs::create_directories(cache))
+    return makeError(cache + ": cannot create: " + error.message());
+  llvm::sys::path::append(cache, llvm::toHex(hash.final(), true) + ".bin");
+  if (llvm::sys::fs::exists(cache))
+    return cache.str().str();
+
+  const char *wanted = std::getenv("CLEAVE_PYTHON");
+  auto python = llvm::sys::findProgramByName(wanted ? wanted : "python3");
+  if (!python)
+    return makeError(path + ": encoding text needs python3 with the package "
+                            "'tokenizers' (CLEAVE_PYTHON names another "
+                            "interpreter); token files (.bin, .npy) do not");
+  std::string temporary = (cache + "." + Twine(::getpid())).str();
+  llvm::SmallString<128> errors;
+  if (llvm::sys::fs::createTemporaryFile("cleave-tokens", "txt", errors))
+    return makeError("cannot create a temporary file");
+  std::string message;
+  std::optional<StringRef> redirects[] = {StringRef(""), std::nullopt,
+                                          StringRef(errors)};
+  std::string source = path.str();
+  int code = llvm::sys::ExecuteAndWait(
+      *python, {*python, "-c", encoder, source, tokenizer, temporary},
+      std::nullopt, redirects, 0, 0, &message);
+  if (code != 0) {
+    if (auto text = llvm::MemoryBuffer::getFile(errors))
+      message = (*text)->getBuffer().rtrim().str();
+    // The last line says what; those before say where in the interpreter.
+    message = StringRef(message).rsplit('\n').second.empty()
+                  ? message
+                  : StringRef(message).rsplit('\n').second.str();
+  }
+  llvm::sys::fs::remove(errors);
+  if (code == 3)
+    message = *python + " lacks the package 'tokenizers' (pip install "
+                        "tokenizers; CLEAVE_PYTHON names another interpreter)";
+  if (code == 0)
+    if (std::error_code error = llvm::sys::fs::rename(temporary, cache)) {
+      code = 1;
+      message = error.message();
+    }
+  if (code != 0) {
+    llvm::sys::fs::remove(temporary);
+    return makeError(path + ": cannot encode the text: " + message);
+  }
+  return cache.str().str();
+}
+
+//===----------------------------------------------------------------------===//
+// Files
+//===----------------------------------------------------------------------===//
+
+Error TokenData::openNpy(StringRef path) {
+  StringRef bytes = buffer->getBuffer();
+  auto fail = [&](const Twine &message) {
+    return makeError(path + ": " + message);
+  };
+  if (!bytes.starts_with("\x93NUMPY") || bytes.size() < 12)
+    return fail("not a NumPy file");
+  size_t lengthBytes = bytes[6] == 1 ? 2 : 4;
+  size_t length = lengthBytes == 2
+                      ? llvm::support::endian::read16le(bytes.data() + 8)
+                      : llvm::support::endian::read32le(bytes.data() + 8);
+  if (length > bytes.size() - 8 - lengthBytes)
+    return fail("the file is truncated");
+  StringRef header = bytes.substr(8 + lengthBytes, length);
+  StringRef body = bytes.substr(8 + lengthBytes + length);
+
+  auto field = [&](StringRef name) {
+    size_t at = header.find(("'" + name + "':").str());
+    return at == StringRef::npos ? StringRef()
+                                 : header.substr(at + name.size() + 3).ltrim();
+  };
+  StringRef descr = field("descr");
+  descr = descr.consume_front("'") ? descr.split('\'').first : StringRef();
+  int known = llvm::StringSwitch<int>(descr)
+                  .Cases({"|u1", "u1"}, int(Type::U8))
+                  .Case("<u2", int(Type::U16))
+                  .Case("<u4", int(Type::U32))
+                  .Case("<i4", int(Type::I32))
+                  .Case("<i8", int(Type::I64))
+                  .Default(-1);
+  if (known < 0)
+    return fail("its elements are '" + descr +
+                "'; tokens are u1, u2, u4, i4 or i8, little-endian");
+  type = static_cast<Type>(known);
+  if (!field("fortran_order").starts_with("False"))
+    return fail("its order is Fortran's; store a C-ordered array");
+  StringRef shape = field("shape");
+  if (!shape.consume_front("("))
+    return fail("its header names no shape");
+  count = 1;
+  shape = shape.split(')').first;
+  for (StringRef item : llvm::split(shape, ',')) {
+    int64_t n;
+    item = item.trim();
+    if (item.empty())
+      continue;
+    if (item.getAsInteger(10, n) || n < 0 ||
+        __builtin_mul_overflow(count, n, &count))
+      return fail("its shape makes no sense");
+  }
+  static constexpr int64_t sizes[] = {1, 2, 4, 4, 8};
+  int64_t size = sizes[known];
+  if (count > INT64_MAX / size ||
+      count * size > static_cast<int64_t>(body.size()))
+    return fail("the file is truncated: " + Twine(count) +
+                " tokens do not fit " + Twine(body.size()) + " bytes");
+  data = body.data();
+  return Error::success();
+}
+
+Expected<TokenData> TokenData::open(StringRef path, StringRef tokenizer,
+                                    StringRef binType) {
+  TokenData tokens;
+  std::string file = path.str();
+  StringRef extension = llvm::sys::path::extension(path);
+  bool text = extension != ".bin" && extension != ".npy";
+  if (text) {
+    Expected<std::string> encoded = encode(path, tokenizer);
+    if (!encoded)
+      return encoded.takeError();
+    file = *encoded;
+    binType = "u32";
+  }
+  auto buffer = llvm::MemoryBuffer::getFile(file, /*IsText=*/false,
+                                            /*RequiresNullTerminator=*/false);
+  if (!buffer)
+    return makeError(path + ": cannot read: " + buffer.getError().message());
+  tokens.buffer = std::move(*buffer);
+  if (extension == ".npy") {
+    if (Error error = tokens.openNpy(path))
+      return error;
+    return tokens;
+  }
+  int known = llvm::StringSwitch<int>(binType)
+                  .Case("u8", int(Type::U8))
+                  .Case("u16", int(Type::U16))
+                  .Case("u32", int(Type::U32))
+                  .Case("i32", int(Type::I32))
+                  .Case("i64", int(Type::I64))
+                  .Default(-1);
+  if (known < 0)
+    return makeError("unknown token type '" + binType +
+                     "': u8, u16, u32, i32 or i64");
+  tokens.type = static_cast<Type>(known);
+  static constexpr int64_t sizes[] = {1, 2, 4, 4, 8};
+  int64_t bytes = static_cast<int64_t>(tokens.buffer->getBufferSize());
+  if (bytes % sizes[known])
+    return makeError(path + ": " + Twine(bytes) +
+                     " bytes are no multiple of "
+                     "the " +
+                     Twine(sizes[known]) + " of a token (" + binType + ")");
+  tokens.count = bytes / sizes[known];
+  tokens.data = tokens.buffer->getBufferStart();
+  return tokens;
+}
+
+int64_t TokenData::operator[](int64_t i) const {
+  namespace endian = llvm::support::endian;
+  switch (type) {
+  case Type::U8:
+    return static_cast<uint8_t>(data[i]);
+  case Type::U16:
+    return endian::read16le(data + 2 * i);
+  case Type::U32:
+    return endian::read32le(data + 4 * i);
+  case Type::I32:
+    return static_cast<int32_t>(endian::read32le(data + 4 * i));
+  case Type::I64:
+    return static_cast<int64_t>(endian::read64le(data + 8 * i));
+  }
+  return 0;
+}
+
+//===----------------------------------------------------------------------===//
+// Order
+//===----------------------------------------------------------------------===//
+
+WindowOrder::WindowOrder(int64_t tokens, int64_t length, int64_t overlap,
+                         bool shuffle, uint64_t seed)
+    : length(length), overlap(overlap), shuffle(shuffle), seed(seed) {
+  int64_t step = length - overlap;
+  if (tokens >= length)
+    windows = std::min<int64_t>((tokens - length) / step + 1, UINT32_MAX);
+  rest = windows ? tokens - ((windows - 1) * step + length) : tokens;
+}
+
+void WindowOrder::shuffleEpoch(int64_t wanted) {
+  epoch = wanted;
+  order.resize(static_cast<size_t>(windows));
+  std::iota(order.begin(), order.end(), 0u);
+  // Fisher and Yates; a draw is scaled, which is even enough for 2^32.
+  philox::Stream stream{seed, 0x64617461u, static_cast<uint32_t>(epoch)};
+  for (size_t i = order.size(); i > 1; --i) {
+    uint64_t draw = philox::draw(stream, i);
+    std::swap(order[i - 1], order[draw * i >> 32]);
+  }
+}
+
+int64_t WindowOrder::start(int64_t position) {
+  int64_t index = position % windows;
+  if (shuffle) {
+    if (position / windows != epoch)
+      shuffleEpoch(position / windows);
+    index = order[static_cast<size_t>(index)];
+  }
+  return index * (length - overlap);
+}

@@ -1,0 +1,258 @@
+//===- CodeGen.cpp - Native code of kernels -------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Target/CPU/CodeGen.h"
+#include "KernelEmitter.h"
+#include "Machine.h"
+#include "llvm/Analysis/TargetTransformInfo.h"
+#include "llvm/ExecutionEngine/Orc/ExecutionUtils.h"
+#include "llvm/ExecutionEngine/Orc/LLJIT.h"
+#include "llvm/IR/LegacyPassManager.h"
+#include "llvm/IR/Module.h"
+#include "llvm/IR/Verifier.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/SmallVectorMemoryBuffer.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Target/TargetOptions.h"
+#include "llvm/TargetParser/Host.h"
+#include "llvm/TargetParser/X86TargetParser.h"
+#include "llvm/Transforms/InstCombine/InstCombine.h"
+#include "llvm/Transforms/Scalar/EarlyCSE.h"
+#include "llvm/Transforms/Scalar/LICM.h"
+#include "llvm/Transforms/Scalar/LoopPassManager.h"
+#include "llvm/Transforms/Scalar/SimplifyCFG.h"
+#include <mutex>
+
+using namespace cleave;
+using llvm::failure;
+using llvm::FailureOr;
+using llvm::StringRef;
+
+static void initializeTarget() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+}
+
+static llvm::Error error(const llvm::Twine &message) {
+  return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
+}
+
+//===----------------------------------------------------------------------===//
+// Targets
+//===----------------------------------------------------------------------===//
+
+CpuTarget CpuTarget::host() {
+  auto features = llvm::sys::getHostCPUFeatures();
+  CpuTarget target;
+  target.cpu = llvm::sys::getHostCPUName().str();
+  target.vectorBits = features.lookup("avx512f") && features.lookup("avx512vl")
+                          ? 512
+                      : features.lookup("avx2") ? 256
+                                                : 128;
+  return target;
+}
+
+llvm::Expected<CpuTarget> CpuTarget::get(StringRef cpu, int vectorBits) {
+  CpuTarget target = host();
+  if (!cpu.empty() && cpu != "native" && cpu != target.cpu) {
+    if (llvm::X86::parseArchX86(cpu, /*Only64Bit=*/true) == llvm::X86::CK_None)
+      return error("there is no x86-64 processor named '" + cpu + "'");
+    llvm::SmallVector<StringRef> features;
+    llvm::X86::getFeaturesForCPU(cpu, features);
+    target.cpu = cpu.str();
+    target.vectorBits = llvm::is_contained(features, "avx512vl") ? 512
+                        : llvm::is_contained(features, "avx2")   ? 256
+                                                                 : 128;
+  }
+  if (vectorBits != 0) {
+    if (vectorBits != 128 && vectorBits != 256 && vectorBits != 512)
+      return error("vectors of " + llvm::Twine(vectorBits) +
+                   " bits: 128, 256 or 512 are possible");
+    if (vectorBits > target.vectorBits)
+      return error("processor '" + target.cpu + "' has no vectors of " +
+                   llvm::Twine(vectorBits) + " bits");
+    target.vectorBits = vectorBits;
+  }
+  return target;
+}
+
+/// What the host lacks although processors of its name have it, as under a
+/// hypervisor.
+static std::string featuresOf(const CpuTarget &target) {
+  if (target.cpu != llvm::sys::getHostCPUName())
+    return {};
+  std::string text;
+  for (const auto &feature : llvm::sys::getHostCPUFeatures())
+    text += (text.empty() ? "" : ",") +
+            ((feature.second ? "+" : "-") + feature.first().str());
+  return text;
+}
+
+llvm::Expected<std::unique_ptr<llvm::TargetMachine>>
+cpu::createMachine(const CpuTarget &target) {
+  initializeTarget();
+  llvm::Triple triple(llvm::sys::getDefaultTargetTriple());
+  if (!triple.isX86_64())
+    return error("kernels are generated for x86-64 only, not for " +
+                 triple.str());
+  std::string message;
+  const llvm::Target *registered =
+      llvm::TargetRegistry::lookupTarget(triple, message);
+  if (!registered)
+    return error(message);
+  llvm::TargetOptions options;
+  // Multiply-adds are contracted only where written.
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  std::unique_ptr<llvm::TargetMachine> machine(registered->createTargetMachine(
+      triple, target.cpu, featuresOf(target), options, llvm::Reloc::PIC_,
+      std::nullopt, llvm::CodeGenOptLevel::Default));
+  if (!machine)
+    return error("no code generator for " + triple.str());
+  return machine;
+}
+
+//===----------------------------------------------------------------------===//
+// Compilation
+//===----------------------------------------------------------------------===//
+
+/// The emitter writes what is wanted but for what is common to a loop's
+/// iterations and vectors; few passes clean that up.
+static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager graphs;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(&machine);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(graphs);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, graphs, modules);
+  llvm::FunctionPassManager passes;
+  passes.addPass(llvm::EarlyCSEPass());
+  passes.addPass(llvm::SimplifyCFGPass());
+  passes.addPass(llvm::InstCombinePass());
+  passes.addPass(llvm::createFunctionToLoopPassAdaptor(
+      llvm::LICMPass(llvm::LICMOptions()), /*UseMemorySSA=*/true));
+  passes.addPass(llvm::EarlyCSEPass());
+  for (llvm::Function &function : module)
+    if (!function.isDeclaration())
+      passes.run(function, functions);
+}
+
+llvm::Expected<std::string> cpu::emitObject(llvm::Module &module,
+                                            llvm::TargetMachine &machine) {
+  llvm::SmallString<0> object;
+  llvm::raw_svector_ostream stream(object);
+  llvm::legacy::PassManager passes;
+  if (machine.addPassesToEmitFile(passes, stream, nullptr,
+                                  llvm::CodeGenFileType::ObjectFile))
+    return error("the code generator cannot write object files");
+  passes.run(module);
+  return object.str().str();
+}
+
+/// The kernels as an optimised LLVM module.
+static FailureOr<std::unique_ptr<llvm::Module>>
+emitModule(mlir::ModuleOp module, const CpuTarget &target,
+           llvm::TargetMachine &machine, llvm::LLVMContext &context) {
+  auto result = std::make_unique<llvm::Module>("kernels", context);
+  result->setDataLayout(machine.createDataLayout());
+  result->setTargetTriple(machine.getTargetTriple());
+  result->setPICLevel(llvm::PICLevel::BigPIC);
+  for (auto kernel : module.getOps<exec::KernelOp>()) {
+    if (failed(cpu::KernelEmitter(kernel, *result, target).emit()))
+      return failure();
+    std::string message;
+    llvm::raw_string_ostream stream(message);
+    for (const std::string &name :
+         {kernel.getFunctionName(), kernel.getFinishName()})
+      if (llvm::Function *function = result->getFunction(name))
+        if (llvm::verifyFunction(*function, &stream)) {
+          kernel.emitError("native code is not valid: ") << message;
+          return failure();
+        }
+  }
+  optimize(*result, machine);
+  return result;
+}
+
+FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
+                                              const CpuTarget &target) {
+  auto machine = cpu::createMachine(target);
+  if (!machine)
+    return module.emitError(llvm::toString(machine.takeError()));
+  llvm::LLVMContext context;
+  auto code = emitModule(module, target, **machine, context);
+  if (failed(code))
+    return failure();
+  auto object = cpu::emitObject(**code, **machine);
+  if (!object)
+    return module.emitError(llvm::toString(object.takeError()));
+  return std::move(*object);
+}
+
+FailureOr<std::string> cleave::printLLVM(mlir::ModuleOp module,
+                                         const CpuTarget &target) {
+  auto machine = cpu::createMachine(target);
+  if (!machine)
+    return module.emitError(llvm::toString(machine.takeError()));
+  llvm::LLVMContext context;
+  auto code = emitModule(module, target, **machine, context);
+  if (failed(code))
+    return failure();
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  (*code)->print(stream, nullptr);
+  return text;
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels in this process
+//===----------------------------------------------------------------------===//
+
+KernelLibrary::~KernelLibrary() = default;
+
+namespace {
+class JitLibrary : public KernelLibrary {
+public:
+  explicit JitLibrary(std::unique_ptr<llvm::orc::LLJIT> jit)
+      : jit(std::move(jit)) {}
+  void *lookup(StringRef name) override {
+    auto address = jit->lookup(name);
+    if (!address) {
+      llvm::consumeError(address.takeError());
+      return nullptr;
+    }
+    return address->toPtr<void *>();
+  }
+
+private:
+  std::unique_ptr<llvm::orc::LLJIT> jit;
+};
+} // namespace
+
+llvm::Expected<std::unique_ptr<KernelLibrary>>
+cleave::loadKernels(StringRef objectBytes) {
+  initializeTarget();
+  auto jit = llvm::orc::LLJITBuilder().create();
+  if (!jit)
+    return jit.takeError();
+  auto process = llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(
+      (*jit)->getDataLayout().getGlobalPrefix());
+  if (!process)
+    return process.takeError();
+  (*jit)->getMainJITDylib().addGenerator(std::move(*process));
+  if (llvm::Error failed = (*jit)->addObjectFile(
+          llvm::MemoryBuffer::getMemBufferCopy(objectBytes, "kernels")))
+    return std::move(failed);
+  return std::make_unique<JitLibrary>(std::move(*jit));
+}

@@ -1,0 +1,297 @@
+//===- EmitOps.cpp - The ops of a body, one by one ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelEmitter.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "llvm/IR/Module.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::cpu;
+using namespace cleave::exec;
+using llvm::CmpInst;
+using llvm::Intrinsic::ID;
+namespace intrinsics = llvm::Intrinsic;
+
+static CmpInst::Predicate predicateOf(arith::CmpIPredicate predicate) {
+  switch (predicate) {
+  case arith::CmpIPredicate::eq:
+    return CmpInst::ICMP_EQ;
+  case arith::CmpIPredicate::ne:
+    return CmpInst::ICMP_NE;
+  case arith::CmpIPredicate::slt:
+    return CmpInst::ICMP_SLT;
+  case arith::CmpIPredicate::sle:
+    return CmpInst::ICMP_SLE;
+  case arith::CmpIPredicate::sgt:
+    return CmpInst::ICMP_SGT;
+  case arith::CmpIPredicate::sge:
+    return CmpInst::ICMP_SGE;
+  case arith::CmpIPredicate::ult:
+    return CmpInst::ICMP_ULT;
+  case arith::CmpIPredicate::ule:
+    return CmpInst::ICMP_ULE;
+  case arith::CmpIPredicate::ugt:
+    return CmpInst::ICMP_UGT;
+  case arith::CmpIPredicate::uge:
+    return CmpInst::ICMP_UGE;
+  }
+  llvm_unreachable("unknown predicate");
+}
+
+static CmpInst::Predicate predicateOf(arith::CmpFPredicate predicate) {
+  switch (predicate) {
+  case arith::CmpFPredicate::AlwaysFalse:
+    return CmpInst::FCMP_FALSE;
+  case arith::CmpFPredicate::OEQ:
+    return CmpInst::FCMP_OEQ;
+  case arith::CmpFPredicate::OGT:
+    return CmpInst::FCMP_OGT;
+  case arith::CmpFPredicate::OGE:
+    return CmpInst::FCMP_OGE;
+  case arith::CmpFPredicate::OLT:
+    return CmpInst::FCMP_OLT;
+  case arith::CmpFPredicate::OLE:
+    return CmpInst::FCMP_OLE;
+  case arith::CmpFPredicate::ONE:
+    return CmpInst::FCMP_ONE;
+  case arith::CmpFPredicate::ORD:
+    return CmpInst::FCMP_ORD;
+  case arith::CmpFPredicate::UEQ:
+    return CmpInst::FCMP_UEQ;
+  case arith::CmpFPredicate::UGT:
+    return CmpInst::FCMP_UGT;
+  case arith::CmpFPredicate::UGE:
+    return CmpInst::FCMP_UGE;
+  case arith::CmpFPredicate::ULT:
+    return CmpInst::FCMP_ULT;
+  case arith::CmpFPredicate::ULE:
+    return CmpInst::FCMP_ULE;
+  case arith::CmpFPredicate::UNE:
+    return CmpInst::FCMP_UNE;
+  case arith::CmpFPredicate::UNO:
+    return CmpInst::FCMP_UNO;
+  case arith::CmpFPredicate::AlwaysTrue:
+    return CmpInst::FCMP_TRUE;
+  }
+  llvm_unreachable("unknown predicate");
+}
+
+/// The value of an op of `arith`, or null if it has no translation. All lanes
+/// of an op whose operands are the same for all lanes are one scalar.
+llvm::Value *KernelEmitter::emitArith(Operation &op) {
+  if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
+    llvm::Type *type = scalarType(constant.getType());
+    if (auto real = dyn_cast<FloatAttr>(constant.getValue()))
+      return llvm::ConstantFP::get(type, real.getValue());
+    if (auto integer = dyn_cast<IntegerAttr>(constant.getValue()))
+      return llvm::ConstantInt::get(
+          type, integer.getValue().sextOrTrunc(type->getIntegerBitWidth()));
+    return nullptr;
+  }
+  SmallVector<llvm::Value *> v;
+  bool vector = false;
+  for (Value operand : op.getOperands()) {
+    v.push_back(get(operand));
+    vector |= v.back()->getType()->isVectorTy();
+  }
+  unsigned lanes = vector ? point.lanes : 1;
+  for (llvm::Value *&operand : v)
+    operand = spread(operand, lanes);
+  llvm::Type *result = lanesOf(scalarType(op.getResult(0).getType()), lanes);
+  // Lanes that do not exist must not divide by zero.
+  auto divisor = [&](llvm::Value *d) -> llvm::Value * {
+    if (!vector || !point.mask || isa<llvm::Constant>(d))
+      return d;
+    return b.CreateSelect(point.mask, d,
+                          llvm::ConstantInt::get(d->getType(), 1));
+  };
+  auto binary = [&](ID id) { return b.CreateBinaryIntrinsic(id, v[0], v[1]); };
+  // Out-of-range conversions saturate, so that they are the same everywhere.
+  auto toInteger = [&](ID id) -> llvm::Value * {
+    return b.CreateIntrinsic(id, {result, v[0]->getType()}, {v[0]});
+  };
+  using R = llvm::Value *;
+  return llvm::TypeSwitch<Operation *, R>(&op)
+      .Case([&](arith::AddFOp) -> R { return b.CreateFAdd(v[0], v[1]); })
+      .Case([&](arith::SubFOp) -> R { return b.CreateFSub(v[0], v[1]); })
+      .Case([&](arith::MulFOp) -> R { return b.CreateFMul(v[0], v[1]); })
+      .Case([&](arith::DivFOp) -> R { return b.CreateFDiv(v[0], v[1]); })
+      .Case([&](arith::RemFOp) -> R { return b.CreateFRem(v[0], v[1]); })
+      .Case([&](arith::NegFOp) -> R { return b.CreateFNeg(v[0]); })
+      .Case([&](arith::MaximumFOp) -> R { return math.maximum(v[0], v[1]); })
+      .Case([&](arith::MinimumFOp) -> R { return math.minimum(v[0], v[1]); })
+      .Case([&](arith::MaxNumFOp) -> R { return binary(intrinsics::maxnum); })
+      .Case([&](arith::MinNumFOp) -> R { return binary(intrinsics::minnum); })
+      .Case([&](arith::AddIOp) -> R { return b.CreateAdd(v[0], v[1]); })
+      .Case([&](arith::SubIOp) -> R { return b.CreateSub(v[0], v[1]); })
+      .Case([&](arith::MulIOp) -> R { return b.CreateMul(v[0], v[1]); })
+      .Case([&](arith::DivSIOp) -> R {
+        return b.CreateSDiv(v[0], divisor(v[1]));
+      })
+      .Case([&](arith::DivUIOp) -> R {
+        return b.CreateUDiv(v[0], divisor(v[1]));
+      })
+      .Case([&](arith::RemSIOp) -> R {
+        return b.CreateSRem(v[0], divisor(v[1]));
+      })
+      .Case([&](arith::RemUIOp) -> R {
+        return b.CreateURem(v[0], divisor(v[1]));
+      })
+      .Case([&](arith::FloorDivSIOp) -> R {
+        llvm::Value *d = divisor(v[1]);
+        llvm::Value *r = b.CreateSRem(v[0], d);
+        llvm::Value *zero = llvm::Constant::getNullValue(d->getType());
+        llvm::Value *down =
+            b.CreateAnd(b.CreateICmpNE(r, zero),
+                        b.CreateICmpSLT(b.CreateXor(v[0], d), zero));
+        return b.CreateSub(b.CreateSDiv(v[0], d),
+                           b.CreateZExt(down, d->getType()));
+      })
+      .Case([&](arith::AndIOp) -> R { return b.CreateAnd(v[0], v[1]); })
+      .Case([&](arith::OrIOp) -> R { return b.CreateOr(v[0], v[1]); })
+      .Case([&](arith::XOrIOp) -> R { return b.CreateXor(v[0], v[1]); })
+      .Case([&](arith::ShLIOp) -> R { return b.CreateShl(v[0], v[1]); })
+      .Case([&](arith::ShRUIOp) -> R { return b.CreateLShr(v[0], v[1]); })
+      .Case([&](arith::ShRSIOp) -> R { return b.CreateAShr(v[0], v[1]); })
+      .Case([&](arith::MaxSIOp) -> R { return binary(intrinsics::smax); })
+      .Case([&](arith::MinSIOp) -> R { return binary(intrinsics::smin); })
+      .Case([&](arith::MaxUIOp) -> R { return binary(intrinsics::umax); })
+      .Case([&](arith::MinUIOp) -> R { return binary(intrinsics::umin); })
+      .Case([&](arith::CmpIOp cmp) -> R {
+        return b.CreateICmp(predicateOf(cmp.getPredicate()), v[0], v[1]);
+      })
+      .Case([&](arith::CmpFOp cmp) -> R {
+        return b.CreateFCmp(predicateOf(cmp.getPredicate()), v[0], v[1]);
+      })
+      .Case([&](arith::SelectOp) -> R {
+        return b.CreateSelect(v[0], v[1], v[2]);
+      })
+      .Case([&](arith::ExtFOp) -> R { return b.CreateFPExt(v[0], result); })
+      .Case([&](arith::TruncFOp) -> R { return b.CreateFPTrunc(v[0], result); })
+      .Case([&](arith::ExtSIOp) -> R { return b.CreateSExt(v[0], result); })
+      .Case([&](arith::ExtUIOp) -> R { return b.CreateZExt(v[0], result); })
+      .Case([&](arith::TruncIOp) -> R { return b.CreateTrunc(v[0], result); })
+      .Case([&](arith::SIToFPOp) -> R { return b.CreateSIToFP(v[0], result); })
+      .Case([&](arith::UIToFPOp) -> R { return b.CreateUIToFP(v[0], result); })
+      .Case([&](arith::FPToSIOp) -> R {
+        return toInteger(intrinsics::fptosi_sat);
+      })
+      .Case([&](arith::FPToUIOp) -> R {
+        return toInteger(intrinsics::fptoui_sat);
+      })
+      .Case([&](arith::BitcastOp) -> R { return b.CreateBitCast(v[0], result); })
+      .Case<arith::IndexCastOp, arith::IndexCastUIOp>(
+          [&](auto) -> R { return b.CreateSExtOrTrunc(v[0], result); })
+      .Default([](Operation *) -> R { return nullptr; });
+}
+
+/// The value of an op of `math`, or null if it has no translation.
+llvm::Value *KernelEmitter::emitMath(Operation &op) {
+  SmallVector<llvm::Value *> v;
+  bool vector = false;
+  for (Value operand : op.getOperands()) {
+    v.push_back(get(operand));
+    vector |= v.back()->getType()->isVectorTy();
+  }
+  for (llvm::Value *&operand : v)
+    operand = spread(operand, vector ? point.lanes : 1);
+  auto call = [&](ID id) { return math.intrinsic(id, v); };
+  using R = llvm::Value *;
+  return llvm::TypeSwitch<Operation *, R>(&op)
+      .Case([&](math::ExpOp) { return math.exp(v[0]); })
+      .Case([&](math::Exp2Op) { return math.exp2(v[0]); })
+      .Case([&](math::ExpM1Op) { return math.expm1(v[0]); })
+      .Case([&](math::LogOp) { return math.log(v[0]); })
+      .Case([&](math::Log2Op) { return math.log2(v[0]); })
+      .Case([&](math::Log1pOp) { return math.log1p(v[0]); })
+      .Case([&](math::TanhOp) { return math.tanh(v[0]); })
+      .Case([&](math::ErfOp) { return math.erf(v[0]); })
+      .Case([&](math::SinOp) { return math.sin(v[0]); })
+      .Case([&](math::CosOp) { return math.cos(v[0]); })
+      .Case([&](math::RsqrtOp) { return math.rsqrt(v[0]); })
+      .Case([&](math::PowFOp) { return math.pow(v[0], v[1]); })
+      .Case([&](math::SqrtOp) { return call(intrinsics::sqrt); })
+      .Case([&](math::FmaOp) { return call(intrinsics::fma); })
+      .Case([&](math::AbsFOp) { return call(intrinsics::fabs); })
+      .Case([&](math::CopySignOp) { return call(intrinsics::copysign); })
+      .Case([&](math::FloorOp) { return call(intrinsics::floor); })
+      .Case([&](math::CeilOp) { return call(intrinsics::ceil); })
+      .Case([&](math::TruncOp) { return call(intrinsics::trunc); })
+      .Case([&](math::RoundOp) { return call(intrinsics::round); })
+      .Case([&](math::RoundEvenOp) { return call(intrinsics::roundeven); })
+      .Case([&](math::AbsIOp) -> R {
+        return b.CreateBinaryIntrinsic(intrinsics::abs, v[0], b.getFalse());
+      })
+      .Case([&](math::IsNaNOp) -> R { return b.CreateFCmpUNO(v[0], v[0]); })
+      .Default([](Operation *) -> R { return nullptr; });
+}
+
+LogicalResult KernelEmitter::emitOp(Operation &op) {
+  StringRef dialect = op.getName().getDialectNamespace();
+  if (dialect == "arith" || dialect == "math") {
+    llvm::Value *result = dialect == "arith" ? emitArith(op) : emitMath(op);
+    if (!result)
+      return op.emitError("has no native code");
+    values[op.getResult(0)] = result;
+    return success();
+  }
+  return llvm::TypeSwitch<Operation *, LogicalResult>(&op)
+      .Case([&](LoadOp load) {
+        values[load.getValue()] =
+            loadFrom(load.getMemory(), load.getValue().getType(),
+                     placeOf(load.getMap(), load.getIndices()),
+                     load.getWhere() ? get(load.getWhere()) : nullptr);
+        return success();
+      })
+      .Case([&](StoreOp store) {
+        storeTo(store.getMemory(), store.getValue().getType(),
+                placeOf(store.getMap(), {}), get(store.getValue()));
+        return success();
+      })
+      .Case([&](IndexOp number) {
+        Place place = placeOf(number.getMap(), {});
+        llvm::Value *value = place.offset;
+        if (place.kind != Place::Uniform) {
+          AffineExpr expr = number.getMap().getResult(0);
+          value = evaluateLanes(flat ? flatten(expr, cols) : expr, {});
+          value = b.CreateSExt(value, lanesOf(b.getInt64Ty(), point.lanes));
+        }
+        values[number.getValue()] = value;
+        return success();
+      })
+      .Case([&](ReduceOp reduce) {
+        llvm::Value *&sum = running[reduce];
+        llvm::Value *value = spread(get(reduce.getValue()), point.lanes);
+        if (point.mask)
+          value = b.CreateSelect(
+              point.mask, value,
+              identity(reduce.getKind(), value->getType()));
+        sum = combine(reduce.getKind(), sum, value);
+        return success();
+      })
+      .Case([&](ScanOp scan) {
+        llvm::Value *&sum = running[scan];
+        sum = combine(Reduction::Sum, sum, get(scan.getValue()));
+        values[scan.getResult()] = sum;
+        return success();
+      })
+      .Case([&](AccumulateOp accumulate) {
+        emitAccumulate(accumulate);
+        return success();
+      })
+      .Case([&](PhiloxOp philox) {
+        values[philox.getBits()] = emitPhilox(philox);
+        return success();
+      })
+      .Case([&](PassOp pass) { return emitPass(pass); })
+      .Case<KeepOp, YieldOp>([](auto) { return success(); })
+      .Default([](Operation *other) {
+        return other->emitError("has no native code");
+      });
+}

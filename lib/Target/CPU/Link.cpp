@@ -1,0 +1,130 @@
+//===- Link.cpp - Kernels and program in a shared object ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Machine.h"
+#include "cleave/Runtime/Artifact.h"
+#include "cleave/Target/CPU/CodeGen.h"
+#include "llvm/ADT/SmallString.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/IR/Constants.h"
+#include "llvm/IR/Module.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/Program.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <dlfcn.h>
+#include <math.h>
+
+using namespace llvm;
+
+static Error error(const Twine &message) {
+  return createStringError(inconvertibleErrorCode(), message);
+}
+
+/// A file that is removed when this goes out of scope, unless it was renamed.
+namespace {
+struct TemporaryFile {
+  SmallString<128> path;
+  ~TemporaryFile() {
+    if (!path.empty())
+      sys::fs::remove(path);
+  }
+};
+} // namespace
+
+static Error writeTemporary(TemporaryFile &file, StringRef directory,
+                            StringRef suffix, StringRef bytes) {
+  SmallString<128> model(directory);
+  sys::path::append(model, ".cleave-%%%%%%%%" + suffix.str());
+  int descriptor;
+  if (std::error_code code =
+          sys::fs::createUniqueFile(model, descriptor, file.path))
+    return error("cannot write in '" + directory + "': " + code.message());
+  raw_fd_ostream stream(descriptor, /*shouldClose=*/true);
+  stream << bytes;
+  stream.close();
+  if (stream.has_error()) {
+    std::string reason = stream.error().message();
+    stream.clear_error();
+    return error("cannot write '" + file.path + "': " + reason);
+  }
+  return Error::success();
+}
+
+/// An object file that holds what an artifact exports besides kernels.
+static Expected<std::string> dataObject(StringRef json) {
+  auto machine = cleave::cpu::createMachine(cleave::CpuTarget::host());
+  if (!machine)
+    return machine.takeError();
+  LLVMContext context;
+  Module module("program", context);
+  module.setDataLayout((*machine)->createDataLayout());
+  module.setTargetTriple((*machine)->getTargetTriple());
+  auto add = [&](StringRef name, Constant *value) {
+    new GlobalVariable(module, value->getType(), /*isConstant=*/true,
+                       GlobalValue::ExternalLinkage, value, name);
+  };
+  add("cleave_program", ConstantDataArray::getString(context, json));
+  add("cleave_program_size",
+      ConstantInt::get(Type::getInt64Ty(context), json.size()));
+  add("cleave_abi_version", ConstantInt::get(Type::getInt32Ty(context),
+                                             cleave::runtime::kAbiVersion));
+  return cleave::cpu::emitObject(module, **machine);
+}
+
+Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
+                               StringRef outputPath) {
+  ErrorOr<std::string> linker = sys::findProgramByName("ld.lld-22");
+  if (!linker)
+    linker = sys::findProgramByName("ld.lld");
+  if (!linker)
+    return error("linking an artifact needs ld.lld, which is not on PATH");
+  StringRef directory = sys::path::parent_path(outputPath);
+  if (directory.empty())
+    directory = ".";
+  TemporaryFile kernels, data, output, log;
+  if (Error e = writeTemporary(kernels, directory, ".o", objectBytes))
+    return e;
+  Expected<std::string> program = dataObject(programJson);
+  if (!program)
+    return program.takeError();
+  if (Error e = writeTemporary(data, directory, ".o", *program))
+    return e;
+  if (Error e = writeTemporary(output, directory, ".so", ""))
+    return e;
+  if (Error e = writeTemporary(log, directory, ".log", ""))
+    return e;
+  SmallVector<StringRef> args = {*linker,      "-shared",  "-o",
+                                 output.path,  kernels.path, data.path,
+                                 "--build-id", "-z",       "noexecstack"};
+  // Kernels may call the C library's mathematics; the process that opens the
+  // artifact need not have it.
+  Dl_info library;
+  double (*sine)(double) = &::sin;
+  if (::dladdr(reinterpret_cast<void *>(sine), &library) && library.dli_fname &&
+      StringRef(library.dli_fname).contains("libm"))
+    args.append({"--as-needed", library.dli_fname});
+  std::string message;
+  std::optional<StringRef> redirects[] = {StringRef(""), StringRef(log.path),
+                                          StringRef(log.path)};
+  int status = sys::ExecuteAndWait(*linker, args, std::nullopt, redirects, 0, 0,
+                                   &message);
+  if (status != 0) {
+    if (auto text = MemoryBuffer::getFile(log.path))
+      message += (*text)->getBuffer();
+    return error("cannot link the artifact: " + message);
+  }
+  // Readable by whom the umask allows, as any file that a compiler writes.
+  sys::fs::setPermissions(output.path,
+                          sys::fs::perms(0777 & ~sys::fs::getUmask()));
+  if (std::error_code code = sys::fs::rename(output.path, outputPath))
+    return error("cannot write '" + outputPath + "': " + code.message());
+  output.path.clear();
+  return Error::success();
+}

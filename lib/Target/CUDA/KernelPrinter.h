@@ -1,0 +1,101 @@
+//===- KernelPrinter.h - One kernel as CUDA C++ -----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_TARGET_CUDA_KERNELPRINTER_H
+#define CLEAVE_LIB_TARGET_CUDA_KERNELPRINTER_H
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Target/Access.h"
+#include "mlir/Support/IndentedOstream.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace cleave::cuda {
+
+/// What generated kernels call.
+llvm::StringRef prelude();
+
+/// Prints the functions of one kernel.
+///
+/// A kernel without anything that crosses columns gives each thread `vector`
+/// neighbours of a row. Otherwise a block takes a row, or a group of rows when
+/// the kernel accumulates over rows: thread t has the columns
+/// `(k * threads + t) * vector + j`, the same in each pass, so that kept rows
+/// and partial sums can lie in registers. Accesses of `vector` neighbours are
+/// of up to 16 bytes.
+class KernelPrinter {
+public:
+  KernelPrinter(exec::KernelOp kernel, llvm::raw_ostream &os);
+  llvm::LogicalResult print();
+
+private:
+  /// Where a row of values or of partial sums lies.
+  struct Slot {
+    std::string name;
+    bool registers;
+  };
+
+  // Structure: PrintKernel.cpp.
+  void analyse();
+  bool canVectorize();
+  void printHead(llvm::StringRef name, llvm::StringRef grid,
+                 llvm::StringRef note);
+  llvm::LogicalResult printFlat();
+  llvm::LogicalResult printRows();
+  llvm::LogicalResult printFinish();
+  llvm::LogicalResult printRow();
+  llvm::LogicalResult printPass(exec::PassOp pass);
+  llvm::LogicalResult printScanPass(exec::PassOp pass);
+  llvm::LogicalResult printColumns(mlir::Block &body);
+  void printPassResults(exec::PassOp pass);
+  void printColumnLoop(llvm::function_ref<void()> body);
+
+  // Ops: PrintOps.cpp.
+  llvm::LogicalResult printOp(mlir::Operation &op);
+  std::string expression(mlir::Operation &op);
+  std::string mathExpression(mlir::Operation &op);
+  std::string offset(mlir::AffineMap map, mlir::ValueRange indices,
+                     llvm::StringRef column);
+  std::string affine(mlir::AffineExpr expr, llvm::ArrayRef<std::string> symbols,
+                     llvm::StringRef column);
+  /// True if `vector` lanes of the access are one piece of memory.
+  bool isVectorAccess(mlir::Value memory, mlir::AffineMap map,
+                      mlir::ValueRange indices);
+  void printDraws(exec::PhiloxOp op);
+  bool isCooperative(exec::PhiloxOp op);
+  std::string drawId(exec::PhiloxOp op);
+  std::string typeName(mlir::Type type);
+  std::string memoryName(mlir::Type type);
+  int64_t byteSize(mlir::Type type);
+  std::string identity(exec::Reduction kind, mlir::Type type);
+  std::string combine(exec::Reduction kind, mlir::Type type,
+                      const std::string &a, const std::string &b);
+  /// This thread's element at hand of a row in registers.
+  std::string element() const {
+    return vector == 1 ? "[k]" : "[k * " + std::to_string(vector) + " + j]";
+  }
+  std::string name(mlir::Value value);
+  void define(mlir::Value value, const std::string &text);
+
+  exec::KernelOp kernel;
+  mlir::raw_indented_ostream os;
+  int64_t rows, cols, vector, threads;
+  /// Columns that one thread handles, in pieces of `vector`.
+  int64_t pieces;
+  bool ragged = false, flat = false;
+  /// Within a pass, the body is written for element j of a piece.
+  bool inPass = false;
+  int64_t sharedBytes = 0;
+  llvm::DenseMap<mlir::Value, std::string> names;
+  llvm::DenseMap<mlir::Value, Slot> kept;
+  llvm::MapVector<mlir::Operation *, Slot> sums;
+  llvm::DenseMap<mlir::Operation *, int64_t> partialBase;
+  int counter = 0;
+};
+
+} // namespace cleave::cuda
+
+#endif // CLEAVE_LIB_TARGET_CUDA_KERNELPRINTER_H

@@ -1,0 +1,140 @@
+//===- Prelude.cpp - What CUDA kernels have in common ---------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelPrinter.h"
+
+llvm::StringRef cleave::cuda::prelude() {
+  return R"(// Compile with -fmad=false.
+
+template <int Bytes> struct Word;
+template <> struct Word<1> { using type = unsigned char; };
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned int; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// N neighbours in accesses of up to 16 bytes.
+template <class T, int N>
+__device__ __forceinline__ void loadVector(T (&x)[N], const T *p) {
+  constexpr int bytes = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  using W = typename Word<bytes>::type;
+#pragma unroll
+  for (int k = 0; k < int(sizeof(T) * N / bytes); ++k) {
+    W w = reinterpret_cast<const W *>(p)[k];
+    memcpy(&x[k * (bytes / sizeof(T))], &w, bytes);
+  }
+}
+
+template <class T, int N>
+__device__ __forceinline__ void storeVector(T *p, const T (&x)[N]) {
+  constexpr int bytes = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  using W = typename Word<bytes>::type;
+#pragma unroll
+  for (int k = 0; k < int(sizeof(T) * N / bytes); ++k) {
+    W w;
+    memcpy(&w, &x[k * (bytes / sizeof(T))], bytes);
+    reinterpret_cast<W *>(p)[k] = w;
+  }
+}
+
+// Reductions; maxima and minima of floats give NaN if there is one.
+struct Sum {
+  template <class T> __device__ T operator()(T a, T b) const { return a + b; }
+};
+struct Max {
+  template <class T> __device__ T operator()(T a, T b) const {
+    return b > a || b != b ? b : a;
+  }
+};
+struct Min {
+  template <class T> __device__ T operator()(T a, T b) const {
+    return b < a || b != b ? b : a;
+  }
+};
+
+// Combines `x` of all threads of the block, in a fixed order, for all of them.
+template <int Threads, class T, class Op>
+__device__ __forceinline__ T reduceBlock(T x, Op op) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    x = op(x, (T)__shfl_xor_sync(0xffffffffu, x, step));
+  if constexpr (Threads > 32) {
+    __shared__ T partial[Threads / 32];
+    if (threadIdx.x % 32 == 0)
+      partial[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = partial[0];
+#pragma unroll
+    for (int warp = 1; warp < Threads / 32; ++warp)
+      x = op(x, partial[warp]);
+    __syncthreads();
+  }
+  return x;
+}
+
+template <class T> __device__ __forceinline__ T floorDivide(T a, T b) {
+  T q = a / b;
+  return q - ((a % b != 0) && ((a < 0) != (b < 0)) ? 1 : 0);
+}
+template <class T> __device__ __forceinline__ T floorModulo(T a, T b) {
+  T r = a % b;
+  return r < 0 ? r + b : r;
+}
+
+// Philox4x32-10: four words from a counter.
+__device__ __forceinline__ uint4 philoxBlock(unsigned long long c,
+                                             unsigned long long seed,
+                                             unsigned id, unsigned step) {
+  uint4 s = make_uint4(unsigned(c), unsigned(c >> 32), id, step);
+  unsigned k0 = unsigned(seed), k1 = unsigned(seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    unsigned h0 = __umulhi(0xD2511F53u, s.x), l0 = 0xD2511F53u * s.x;
+    unsigned h1 = __umulhi(0xCD9E8D57u, s.z), l1 = 0xCD9E8D57u * s.z;
+    s = make_uint4(h1 ^ s.y ^ k0, l1, h0 ^ s.w ^ k1, l0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return s;
+}
+
+__device__ __forceinline__ unsigned pick(uint4 s, unsigned word) {
+  unsigned low = word & 1 ? s.y : s.x, high = word & 1 ? s.w : s.z;
+  return word & 2 ? high : low;
+}
+
+// The draw of element i.
+__device__ __forceinline__ int philox(long long i, long long seed, unsigned id,
+                                      long long step) {
+  unsigned long long u = i;
+  return pick(philoxBlock(u / 64 * 16 + u % 16, seed, id, unsigned(step)),
+              unsigned(u / 16 % 4));
+}
+
+// The draws of four elements from i on, in each of 16 neighbouring threads
+// that have 64 elements between them: each computes one counter, and takes
+// the words it needs from the others.
+__device__ __forceinline__ void philox4(int (&x)[4], long long i,
+                                        long long seed, unsigned id,
+                                        long long step) {
+  unsigned lane = threadIdx.x % 16;
+  unsigned mask = 0xffffu << (threadIdx.x % 32 - lane);
+  unsigned long long u = i;
+  uint4 s = philoxBlock(u / 64 * 16 + lane, seed, id, unsigned(step));
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    int from = lane % 4 * 4 + j;
+    uint4 t = make_uint4(__shfl_sync(mask, s.x, from, 16),
+                         __shfl_sync(mask, s.y, from, 16),
+                         __shfl_sync(mask, s.z, from, 16),
+                         __shfl_sync(mask, s.w, from, 16));
+    x[j] = pick(t, lane / 4);
+  }
+}
+
+)";
+}

@@ -1,0 +1,498 @@
+//===- PrintKernel.cpp - Rows and groups as CUDA C++ ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelPrinter.h"
+#include "cleave/Target/CUDA/EmitCuda.h"
+#include "llvm/ADT/StringExtras.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::cuda;
+using namespace cleave::exec;
+
+static int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+KernelPrinter::KernelPrinter(KernelOp kernel, raw_ostream &os)
+    : kernel(kernel), os(os), rows(kernel.getRows()), cols(kernel.getCols()),
+      vector(kernel.getVector()), threads(kernel.getThreads()) {
+  // Blocks are of whole warps.
+  threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
+  if (auto valid = kernel.getValid())
+    ragged = int64_t(*valid) != rows * cols;
+}
+
+//===----------------------------------------------------------------------===//
+// Decisions that follow from the form
+//===----------------------------------------------------------------------===//
+
+/// Pieces of `vector` columns must not reach over the end of a row.
+bool KernelPrinter::canVectorize() {
+  if (!llvm::isPowerOf2_64(vector) || vector > 16 || cols % vector != 0)
+    return false;
+  if (ragged && int64_t(*kernel.getValid()) % vector != 0)
+    return false;
+  return kernel.getBody().walk([](ScanOp) { return WalkResult::interrupt(); })
+      .wasInterrupted() == false;
+}
+
+void KernelPrinter::analyse() {
+  if (!canVectorize())
+    vector = 1;
+  pieces = ceilDiv(cols, threads * vector);
+  bool crosses = false, scans = false;
+  int64_t passes = 0;
+  for (Operation &op : kernel.getBody().front()) {
+    crosses |= isa<KeepOp, AccumulateOp>(op);
+    if (auto pass = dyn_cast<PassOp>(op)) {
+      ++passes;
+      for (Operation &inner : pass.getBody().front()) {
+        crosses |= isa<ReduceOp, ScanOp, AccumulateOp>(inner);
+        scans |= isa<ScanOp>(inner);
+      }
+    }
+  }
+  flat = !crosses && passes <= 1;
+  if (passes == 0)
+    cols = vector = 1;
+
+  // Rows that are kept, and partial sums, lie in registers while these last.
+  constexpr int64_t registers = 64;
+  int64_t used = 0, index = 0;
+  for (KeepOp keep : kernel.getBody().front().getOps<KeepOp>()) {
+    auto type = cast<RankedTensorType>(keep.getRow().getType());
+    int64_t words = pieces * vector *
+                    ceilDiv(byteSize(type.getElementType()), 4);
+    Slot slot{"kept" + std::to_string(index++), false};
+    slot.registers = !scans && used + words <= registers;
+    if (slot.registers)
+      used += words;
+    else
+      sharedBytes += ceilDiv(type.getNumElements() *
+                                 byteSize(type.getElementType()), 16) * 16;
+    kept[keep.getRow()] = slot;
+    names[keep.getRow()] = slot.name;
+  }
+  int64_t base = 0;
+  kernel.getBody().walk([&](AccumulateOp op) {
+    bool inside = isa<PassOp>(op->getParentOp());
+    int64_t size = byteSize(op.getValue().getType());
+    int64_t words = inside ? pieces * vector * ceilDiv(size, 4) : 1;
+    Slot slot{"partial" + std::to_string(sums.size()), false};
+    slot.registers = !inside || (!scans && used + words <= registers);
+    if (slot.registers)
+      used += words;
+    sums[op] = slot;
+    partialBase[op] = base;
+    base += ceilDiv((inside ? cols : 1) * size, 64) * 64 * kernel.getItems();
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Pieces of text
+//===----------------------------------------------------------------------===//
+
+void KernelPrinter::printHead(StringRef symbol, StringRef grid,
+                              StringRef note) {
+  os << "// grid " << grid << ", block " << threads << note << "\n";
+  os << "extern \"C\" __global__ void __launch_bounds__(" << threads << ")\n"
+     << symbol << "(";
+  unsigned inputs = kernel.getNumInputs();
+  for (BlockArgument arg : kernel.getBody().front().getArguments()) {
+    unsigned i = arg.getArgNumber();
+    Type element = cast<RankedTensorType>(arg.getType()).getElementType();
+    std::string id = i < inputs ? "in" + std::to_string(i)
+                                : "out" + std::to_string(i - inputs);
+    names[arg] = id;
+    os << (i ? ", " : "") << (i < inputs ? "const " : "")
+       << memoryName(element) << " *" << id;
+  }
+  if (kernel.isTwoStage())
+    os << ", char *scratch";
+  os << ") {\n";
+  os.indent();
+}
+
+/// The loop over the pieces of a row; its variable is `c`.
+void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
+  std::string step = vector == 1 ? "" : " * " + std::to_string(vector);
+  bool whole = !ragged && cols % (threads * vector) == 0;
+  bool once = pieces == 1;
+  if (once) {
+    os << "{\n";
+    os.indent();
+    os << "[[maybe_unused]] constexpr int k = 0;\n";
+    os << "const int c = threadIdx.x" << step << ";\n";
+  } else {
+    if (pieces <= 16)
+      os << "#pragma unroll\n";
+    else
+      os << "#pragma unroll 4\n";
+    os << "for (int k = 0; k < " << pieces << "; ++k) {\n";
+    os.indent();
+    os << "const int c = (k * " << threads << " + int(threadIdx.x))" << step
+       << ";\n";
+  }
+  if (!whole) {
+    os << "if (c < " << (ragged ? "columns" : std::to_string(cols)) << ") {\n";
+    os.indent();
+  }
+  body();
+  if (!whole) {
+    os.unindent();
+    os << "}\n";
+  }
+  os.unindent();
+  os << "}\n";
+}
+
+/// The body of a pass for the piece at `c`: what is read and written as a
+/// whole, around a loop over its elements.
+LogicalResult KernelPrinter::printColumns(Block &body) {
+  inPass = true;
+  SmallVector<std::pair<StoreOp, std::string>> stores;
+  llvm::DenseSet<Operation *> done;
+  for (Operation &op : body) {
+    if (auto load = dyn_cast<LoadOp>(op)) {
+      auto arg = dyn_cast<BlockArgument>(load.getMemory());
+      if (!arg || arg.getArgNumber() >= kernel.getNumInputs() ||
+          load.getWhere() ||
+          !isVectorAccess(arg, load.getMap(), load.getIndices()))
+        continue;
+      Type type = load.getValue().getType();
+      std::string id = "v" + std::to_string(counter++);
+      os << memoryName(type) << " " << id << "[" << vector << "];\n";
+      os << "loadVector(" << id << ", " << name(arg) << " + "
+         << offset(load.getMap(), load.getIndices(), "c") << ");\n";
+      names[load.getValue()] =
+          type.isInteger(1) ? "(" + id + "[j] != 0)" : id + "[j]";
+      done.insert(&op);
+    } else if (auto store = dyn_cast<StoreOp>(op)) {
+      if (!isVectorAccess(store.getMemory(), store.getMap(), {}))
+        continue;
+      std::string id = "v" + std::to_string(counter++);
+      os << memoryName(store.getValue().getType()) << " " << id << "["
+         << vector << "];\n";
+      stores.push_back({store, id});
+      done.insert(&op);
+    } else if (auto philox = dyn_cast<PhiloxOp>(op)) {
+      // The key and the base must be known before the loop over elements.
+      bool outside = llvm::all_of(op.getOperands(), [&](Value operand) {
+        Operation *def = operand.getDefiningOp();
+        return !def || def->getBlock() != &body;
+      });
+      if (!outside || !isCooperative(philox))
+        continue;
+      printDraws(philox);
+      done.insert(&op);
+    }
+  }
+  if (vector > 1) {
+    os << "#pragma unroll\n";
+    os << "for (int j = 0; j < " << vector << "; ++j) {\n";
+    os.indent();
+  }
+  LogicalResult result = success();
+  for (Operation &op : body) {
+    if (done.contains(&op)) {
+      auto it = llvm::find_if(
+          stores, [&](auto &pair) { return pair.first == &op; });
+      if (it != stores.end())
+        os << it->second << "[j] = " << name(it->first.getValue()) << ";\n";
+      continue;
+    }
+    if (succeeded(result))
+      result = printOp(op);
+  }
+  if (vector > 1) {
+    os.unindent();
+    os << "}\n";
+  }
+  for (auto &[store, id] : stores)
+    os << "storeVector(" << name(store.getMemory()) << " + "
+       << offset(store.getMap(), {}, "c") << ", " << id << ");\n";
+  inPass = false;
+  return result;
+}
+
+/// Reductions of the threads become the row's.
+void KernelPrinter::printPassResults(PassOp pass) {
+  auto yield = cast<YieldOp>(pass.getBody().front().getTerminator());
+  for (auto [result, value] : llvm::zip(pass.getResults(), yield.getValues())) {
+    auto reduce = value.getDefiningOp<ReduceOp>();
+    const char *op = reduce.getKind() == Reduction::Sum   ? "Sum"
+                     : reduce.getKind() == Reduction::Max ? "Max"
+                                                          : "Min";
+    define(result, "reduceBlock<" + std::to_string(threads) + ">(" +
+                       name(value) + ", " + op + "())");
+  }
+}
+
+LogicalResult KernelPrinter::printPass(PassOp pass) {
+  Block &body = pass.getBody().front();
+  for (ReduceOp reduce : body.getOps<ReduceOp>()) {
+    std::string id = "r" + std::to_string(counter++);
+    names[reduce.getResult()] = id;
+    os << typeName(reduce.getType()) << " " << id << " = "
+       << identity(reduce.getKind(), reduce.getType()) << ";\n";
+  }
+  if (!body.getOps<ScanOp>().empty())
+    return printScanPass(pass);
+  LogicalResult result = success();
+  printColumnLoop([&] { result = printColumns(body); });
+  if (succeeded(result))
+    printPassResults(pass);
+  return result;
+}
+
+/// A running sum goes through the row in one thread.
+LogicalResult KernelPrinter::printScanPass(PassOp pass) {
+  Block &body = pass.getBody().front();
+  std::optional<bool> reverse;
+  for (ScanOp scan : body.getOps<ScanOp>()) {
+    if (reverse && *reverse != scan.getReverse())
+      return scan.emitError("runs against another exec.scan of its pass");
+    reverse = scan.getReverse();
+    std::string id = "s" + std::to_string(counter++);
+    names[scan.getResult()] = id;
+    os << typeName(scan.getType()) << " " << id << " = "
+       << identity(Reduction::Sum, scan.getType()) << ";\n";
+  }
+  std::string columns = ragged ? "columns" : std::to_string(cols);
+  os << "__syncthreads();\nif (threadIdx.x == 0) {\n";
+  os.indent();
+  os << "for (int i = 0; i < " << columns << "; ++i) {\n";
+  os.indent();
+  os << "const int c = " << (*reverse ? columns + " - 1 - i" : "i") << ";\n";
+  inPass = true;
+  for (Operation &op : body) {
+    if (auto scan = dyn_cast<ScanOp>(op))
+      os << name(scan.getResult()) << " = " << name(scan.getResult()) << " + "
+         << name(scan.getValue()) << ";\n";
+    else if (failed(printOp(op)))
+      return failure();
+  }
+  inPass = false;
+  os.unindent();
+  os << "}\n";
+  os.unindent();
+  os << "}\n__syncthreads();\n";
+  printPassResults(pass);
+  return success();
+}
+
+LogicalResult KernelPrinter::printRow() {
+  if (ragged)
+    os << "const int columns = min((long long)" << cols << ", "
+       << *kernel.getValid() << "ll - (long long)row * " << cols << ");\n";
+  for (Operation &op : kernel.getBody().front()) {
+    auto pass = dyn_cast<PassOp>(op);
+    if (failed(pass ? printPass(pass) : printOp(op)))
+      return failure();
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Functions
+//===----------------------------------------------------------------------===//
+
+LogicalResult KernelPrinter::printFlat() {
+  int64_t perRow = ceilDiv(cols, vector), total = rows * perRow;
+  printHead(kernel.getFunctionName(), std::to_string(ceilDiv(total, threads)), "");
+  bool narrow = total < (int64_t(1) << 30);
+  os << "const " << (narrow ? "int" : "long long")
+     << " i = blockIdx.x * " << threads << (narrow ? "" : "ll")
+     << " + threadIdx.x;\n";
+  if (total % threads != 0)
+    os << "if (i >= " << total << ")\n  return;\n";
+  os << "[[maybe_unused]] const int row = i / " << perRow << ";\n";
+  os << "[[maybe_unused]] const int c = i % " << perRow;
+  if (vector > 1)
+    os << " * " << vector;
+  os << ";\n";
+  if (ragged)
+    os << "if ((long long)row * " << cols << " + c >= " << *kernel.getValid()
+       << ")\n  return;\n";
+  for (Operation &op : kernel.getBody().front()) {
+    if (auto pass = dyn_cast<PassOp>(op)) {
+      if (failed(printColumns(pass.getBody().front())))
+        return failure();
+    } else if (failed(printOp(op))) {
+      return failure();
+    }
+  }
+  os.unindent();
+  os << "}\n\n";
+  return success();
+}
+
+LogicalResult KernelPrinter::printRows() {
+  int64_t items = kernel.getItems(), perGroup = kernel.getRowsPerGroup();
+  bool groups = kernel.isTwoStage();
+  std::string note;
+  if (sharedBytes)
+    note += ", dynamic shared memory " + std::to_string(sharedBytes);
+  if (groups)
+    note += ", scratch " + std::to_string(kernel.getScratchBytes());
+  printHead(kernel.getFunctionName(), std::to_string(items), note);
+  if (sharedBytes)
+    os << "extern __shared__ __align__(16) char shared[];\n";
+  int64_t at = 0;
+  for (KeepOp keep : kernel.getBody().front().getOps<KeepOp>()) {
+    auto type = cast<RankedTensorType>(keep.getRow().getType());
+    std::string element = memoryName(type.getElementType());
+    const Slot &slot = kept[keep.getRow()];
+    if (slot.registers) {
+      os << element << " " << slot.name << "[" << pieces * vector << "];\n";
+      continue;
+    }
+    os << element << " *const " << slot.name << " = reinterpret_cast<"
+       << element << " *>(shared + " << at << ");\n";
+    at += ceilDiv(type.getNumElements() * byteSize(type.getElementType()), 16) *
+          16;
+  }
+  if (!groups) {
+    os << "const int row = blockIdx.x;\n";
+    if (failed(printRow()))
+      return failure();
+    os.unindent();
+    os << "}\n\n";
+    return success();
+  }
+
+  // Partial sums of the group.
+  os << "const int group = blockIdx.x;\n";
+  for (auto &[op, slot] : sums) {
+    auto accumulate = cast<AccumulateOp>(op);
+    Type type = accumulate.getValue().getType();
+    bool inside = isa<PassOp>(op->getParentOp());
+    std::string initial = identity(accumulate.getKind(), type);
+    int64_t bytes = ceilDiv((inside ? cols : 1) * byteSize(type), 64) * 64;
+    std::string memory = memoryName(type);
+    os << memory << " *const " << slot.name << "_row = reinterpret_cast<"
+       << memory << " *>(scratch + " << partialBase[op] << " + (long long)group * "
+       << bytes << ");\n";
+    if (slot.registers) {
+      int64_t count = inside ? pieces * vector : 1;
+      os << typeName(type) << " " << slot.name << "[" << count << "];\n";
+      os << "#pragma unroll\nfor (int k = 0; k < " << count << "; ++k)\n  "
+         << slot.name << "[k] = " << initial << ";\n";
+    } else {
+      os << memory << " *const " << slot.name << " = " << slot.name
+         << "_row;\n";
+      printColumnLoop([&] {
+        os << "for (int j = 0; j < " << vector << "; ++j)\n  " << slot.name
+           << "[c + j] = " << initial << ";\n";
+      });
+    }
+  }
+  os << "const int last = min((group + 1) * " << perGroup << ", " << rows
+     << ");\n";
+  os << "for (int row = group * " << perGroup << "; row < last; ++row) {\n";
+  os.indent();
+  if (failed(printRow()))
+    return failure();
+  os.unindent();
+  os << "}\n";
+  bool wasRagged = ragged;
+  ragged = false;
+  for (auto &[op, slot] : sums) {
+    if (!slot.registers)
+      continue;
+    if (!isa<PassOp>(op->getParentOp())) {
+      os << "if (threadIdx.x == 0)\n  " << slot.name << "_row[0] = "
+         << slot.name << "[0];\n";
+      continue;
+    }
+    printColumnLoop([&] {
+      if (vector == 1)
+        os << slot.name << "_row[c] = " << slot.name << "[k];\n";
+      else
+        os << "#pragma unroll\nfor (int j = 0; j < " << vector << "; ++j)\n  "
+           << slot.name << "_row[c + j] = " << slot.name << element() << ";\n";
+    });
+  }
+  ragged = wasRagged;
+  os.unindent();
+  os << "}\n\n";
+  return success();
+}
+
+/// The second stage: a thread for each column adds the groups in order.
+LogicalResult KernelPrinter::printFinish() {
+  int64_t items = kernel.getFinishItems();
+  threads = std::min<int64_t>(256, ceilDiv(items, 32) * 32);
+  printHead(kernel.getFinishName(), std::to_string(ceilDiv(items, threads)),
+            "");
+  os << "const int c = blockIdx.x * " << threads << " + threadIdx.x;\n";
+  os << "[[maybe_unused]] constexpr int row = 0;\n";
+  for (auto &[op, slot] : sums) {
+    auto accumulate = cast<AccumulateOp>(op);
+    Type type = accumulate.getValue().getType();
+    int64_t width = isa<PassOp>(op->getParentOp()) ? cols : 1;
+    int64_t bytes = ceilDiv(width * byteSize(type), 64) * 64;
+    std::string memory = memoryName(type);
+    os << "if (c < " << width << ") {\n";
+    os.indent();
+    os << "const char *at = scratch + " << partialBase[op] << " + c * "
+       << byteSize(type) << ";\n";
+    os << typeName(type) << " sum = *reinterpret_cast<const " << memory
+       << " *>(at);\n";
+    os << "for (int group = 1; group < " << kernel.getItems()
+       << "; ++group) {\n";
+    os.indent();
+    os << "at += " << bytes << ";\n";
+    os << "const " << typeName(type) << " next = *reinterpret_cast<const "
+       << memory << " *>(at);\n";
+    os << "sum = " << combine(accumulate.getKind(), type, "sum", "next")
+       << ";\n";
+    os.unindent();
+    os << "}\n";
+    os << name(accumulate.getMemory()) << "["
+       << offset(accumulate.getMap(), {}, "c") << "] = sum;\n";
+    os.unindent();
+    os << "}\n";
+  }
+  os.unindent();
+  os << "}\n\n";
+  return success();
+}
+
+LogicalResult KernelPrinter::print() {
+  analyse();
+  constexpr int64_t limit = int64_t(1) << 31;
+  if (rows >= limit || cols >= limit)
+    return kernel.emitError("has too many rows or columns for a device");
+  if (sharedBytes > 227 * 1024)
+    return kernel.emitError("keeps ")
+           << sharedBytes << " bytes of a row; a block has 232448";
+  if (flat)
+    return printFlat();
+  if (failed(printRows()))
+    return failure();
+  return kernel.isTwoStage() ? printFinish() : success();
+}
+
+FailureOr<std::string> cleave::printCuda(ModuleOp module) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  bool half = false, brain = false;
+  module.walk([&](LoadOp load) {
+    half |= load.getValue().getType().isF16();
+    brain |= load.getValue().getType().isBF16();
+  });
+  stream << "// Generated by Cleave.\n";
+  if (half)
+    stream << "#include <cuda_fp16.h>\n";
+  if (brain)
+    stream << "#include <cuda_bf16.h>\n";
+  stream << prelude();
+  for (auto kernel : module.getOps<KernelOp>())
+    if (failed(KernelPrinter(kernel, stream).print()))
+      return failure();
+  return text;
+}

@@ -1,0 +1,300 @@
+//===- CommandTable.cpp - The commands of one part ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CommandTable.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+using runtime::Command;
+using runtime::CommandKind;
+using runtime::Ref;
+using runtime::TimeClass;
+
+static RankedTensorType tensorType(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+/// The buffer that memory planning gave a value, and where in it the value's
+/// first element lies.
+Ref CommandTable::refOf(Value value) {
+  Ref ref;
+  if (!value)
+    return ref;
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    ref.buffer =
+        part.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), kBufferAttr)
+            .getInt();
+  } else {
+    auto result = cast<OpResult>(value);
+    ref.buffer = result.getOwner()
+                     ->getAttrOfType<DenseI64ArrayAttr>(kBuffersAttr)
+                     .asArrayRef()[result.getResultNumber()];
+  }
+  RankedTensorType type = tensorType(value);
+  ref.offset = getLayout(type).offset * elementBytes(type.getElementType());
+  return ref;
+}
+
+Ref CommandTable::scratchOf(Operation *op) {
+  Ref ref;
+  if (auto scratch = op->getAttrOfType<IntegerAttr>(kScratchAttr))
+    ref.buffer = scratch.getInt();
+  return ref;
+}
+
+/// True when `op` writes onto an argument of the entry itself.
+bool CommandTable::updatesParameters(Operation *op) {
+  for (auto [i, value] :
+       llvm::enumerate(part.front().getTerminator()->getOperands())) {
+    auto alias = part.getResultAttrOfType<IntegerAttr>(i, kAliasAttr);
+    if (alias && value.getDefiningOp() == op &&
+        part.getResultAttr(i, kUpdateAttr))
+      return true;
+  }
+  return false;
+}
+
+//===----------------------------------------------------------------------===//
+// Commands
+//===----------------------------------------------------------------------===//
+
+LogicalResult CommandTable::convert(LaunchOp op, Command &command) {
+  auto kernel =
+      SymbolTable::lookupNearestSymbolFrom<KernelOp>(op, op.getKernelAttr());
+  if (!kernel)
+    return op.emitOpError("'") << op.getKernel() << "' is not a kernel";
+  command.kind = CommandKind::Kernel;
+  command.timeClass =
+      updatesParameters(op) ? TimeClass::Optimizer : TimeClass::RowWise;
+  runtime::KernelCommand &k = command.kernel;
+  k.symbol = kernel.getFunctionName();
+  for (Value value : op.getOperands())
+    k.args.push_back(refOf(value));
+  for (Value value : op.getResults())
+    k.args.push_back(refOf(value));
+  k.items = kernel.getItems();
+  k.grain = kernel.getGrain();
+  if (kernel.isTwoStage()) {
+    k.finish = kernel.getFinishName();
+    k.finishItems = kernel.getFinishItems();
+  }
+  k.scratch = scratchOf(op);
+  return success();
+}
+
+LogicalResult CommandTable::convert(ContractOp op, Command &command) {
+  command.kind = CommandKind::Contract;
+  command.timeClass = TimeClass::Contraction;
+  runtime::ContractCommand &c = command.contract;
+  RankedTensorType type = op.getType();
+  int64_t rank = type.getRank();
+  c.m = type.getDimSize(rank - 2);
+  c.n = type.getDimSize(rank - 1);
+  c.k = tensorType(op.getLhs()).getShape().back();
+  c.batch = rank == 3 ? type.getDimSize(0) : 1;
+  auto matrix = [&](Value value, Ref &ref, int64_t &ld, int64_t &batchStride) {
+    ref = refOf(value);
+    Strided layout = getLayout(tensorType(value));
+    ArrayRef<int64_t> shape = tensorType(value).getShape().take_back(2),
+                      strides = ArrayRef(layout.strides).take_back(2);
+    bool rows = (strides[1] == 1 || shape[1] == 1) &&
+                (strides[0] >= shape[1] || shape[0] == 1);
+    ld = rows ? std::max(shape[0] == 1 ? 0 : strides[0], shape[1])
+              : std::max(shape[1] == 1 ? 0 : strides[1], shape[0]);
+    ld = std::max<int64_t>(ld, 1);
+    batchStride = rank == 3 ? layout.strides[0] : 0;
+    return !rows;
+  };
+  c.transA = matrix(op.getLhs(), c.a, c.lda, c.batchStrideA);
+  c.transB = matrix(op.getRhs(), c.b, c.ldb, c.batchStrideB);
+  matrix(op.getOutput(), c.c, c.ldc, c.batchStrideC);
+  c.beta = op.getAccumulator() ? 1.0f : 0.0f;
+  return success();
+}
+
+runtime::HeadView CommandTable::headView(Value value) {
+  Strided layout = getLayout(tensorType(value));
+  return {refOf(value), layout.strides[0], layout.strides[1],
+          layout.strides[2]};
+}
+
+/// A value broadcast to [batch, head, query, key] by strides of 0.
+void CommandTable::broadcastView(Value value, Ref &ref, int64_t (&strides)[4]) {
+  if (!value)
+    return;
+  ref = refOf(value);
+  RankedTensorType type = tensorType(value);
+  Strided layout = getLayout(type);
+  int64_t missing = 4 - type.getRank();
+  for (int64_t i = 0; i < 4; ++i)
+    strides[i] = i < missing || type.getDimSize(i - missing) == 1
+                     ? 0
+                     : layout.strides[i - missing];
+}
+
+template <typename OpTy>
+LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
+  RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
+                   v = tensorType(op.getValue());
+  a.batch = q.getDimSize(0);
+  a.heads = q.getDimSize(1);
+  a.kvHeads = k.getDimSize(1);
+  a.queries = q.getDimSize(2);
+  a.keys = k.getDimSize(2);
+  a.headSize = q.getDimSize(3);
+  a.valueSize = v.getDimSize(3);
+  a.scale = op.getScale().convertToDouble();
+  a.causal = op.getCausal();
+  a.window = op.getWindow().value_or(0);
+  a.q = headView(op.getQuery());
+  a.k = headView(op.getKey());
+  a.v = headView(op.getValue());
+  a.o = headView(op.getOutput());
+  a.lse = refOf(op.getLse());
+  broadcastView(op.getBias(), a.bias, a.biasStrides);
+  broadcastView(op.getMask(), a.mask, a.maskStrides);
+  if (Value segments = op.getSegments()) {
+    if (!tensorType(segments).getElementType().isInteger(64))
+      return op.emitOpError("needs segments of i64, not ") << segments.getType();
+    a.querySegments = a.keySegments = refOf(segments);
+  }
+  a.dropout = op.getDropout().convertToDouble();
+  a.dropoutId = op.getDropoutId();
+  a.rng = refOf(op.getRng());
+  ArrayRef<int64_t> global = op.getGlobalShape().value_or(ArrayRef<int64_t>());
+  a.globalHeads = global.empty() ? a.heads : global[1];
+  a.globalQueries = global.empty() ? a.queries : global[2];
+  a.globalKeys = global.empty() ? a.keys : global[3];
+  int64_t scratch = cast<CommandOpInterface>(op.getOperation())
+                        .getScratchBytes(threads);
+  a.scratch = scratchOf(op);
+  a.scratchBytesPerThread = scratch / threads;
+  return success();
+}
+
+LogicalResult CommandTable::convert(AttentionOp op, Command &command) {
+  command.kind = CommandKind::AttentionForward;
+  command.timeClass = TimeClass::Attention;
+  return attention(op, command.attention);
+}
+
+LogicalResult CommandTable::convert(AttentionGradOp op, Command &command) {
+  command.kind = CommandKind::AttentionBackward;
+  command.timeClass = TimeClass::Attention;
+  runtime::AttentionCommand &a = command.attention;
+  if (failed(attention(op, a)))
+    return failure();
+  a.dO = headView(op.getGradient());
+  a.dQ = headView(op.getQueryGradient());
+  a.dK = headView(op.getKeyGradient());
+  a.dV = headView(op.getValueGradient());
+  a.dBias = refOf(op.getBiasGradient());
+  return success();
+}
+
+LogicalResult CommandTable::convert(ScatterAddOp op, Command &command) {
+  command.kind = CommandKind::ScatterAdd;
+  runtime::ScatterAddCommand &s = command.scatterAdd;
+  s.rows = refOf(op.getRows());
+  s.ids = refOf(op.getIds());
+  s.out = refOf(op.getOutput());
+  s.count = tensorType(op.getRows()).getDimSize(0);
+  s.columns = tensorType(op.getRows()).getDimSize(1);
+  s.outRows = op.getType().getDimSize(0);
+  FailureOr<runtime::DType> dtype =
+      dtypeOf(op.getLoc(), tensorType(op.getIds()).getElementType());
+  if (failed(dtype))
+    return failure();
+  s.idType = *dtype;
+  s.accumulate = op.getAccumulator() != nullptr;
+  s.hasSkip = op.getSkip().has_value();
+  s.skipIndex = op.getSkip().value_or(0);
+  return success();
+}
+
+LogicalResult CommandTable::convert(CopyOp op, Command &command) {
+  command.kind = CommandKind::Copy;
+  runtime::CopyCommand &c = command.copy;
+  c.src = refOf(op.getInput());
+  c.dst = refOf(op.getOutput());
+  RankedTensorType type = op.getType();
+  c.elementBytes = elementBytes(type.getElementType());
+  Strided from = getLayout(tensorType(op.getInput())), to = getLayout(type);
+  // Neighbouring dimensions that are one in both need no loop of their own.
+  for (auto [i, size] : llvm::enumerate(type.getShape())) {
+    if (size == 1)
+      continue;
+    if (!c.sizes.empty() && c.srcStrides.back() == from.strides[i] * size &&
+        c.dstStrides.back() == to.strides[i] * size) {
+      c.sizes.back() *= size;
+      c.srcStrides.back() = from.strides[i];
+      c.dstStrides.back() = to.strides[i];
+      continue;
+    }
+    c.sizes.push_back(size);
+    c.srcStrides.push_back(from.strides[i]);
+    c.dstStrides.push_back(to.strides[i]);
+  }
+  if (c.sizes.size() > 8)
+    return op.emitOpError("needs ") << c.sizes.size()
+                                    << " loops; at most 8 are supported";
+  return success();
+}
+
+LogicalResult CommandTable::convert(FillOp op, Command &command) {
+  command.kind = CommandKind::Fill;
+  runtime::FillCommand &f = command.fill;
+  f.dst = refOf(op.getOutput());
+  f.elementBytes = elementBytes(op.getType().getElementType());
+  f.bytes = op.getType().getNumElements() * f.elementBytes;
+  if (auto value = dyn_cast<FloatAttr>(op.getValue()))
+    f.pattern = value.getValue().bitcastToAPInt().getZExtValue();
+  else if (auto value = dyn_cast<IntegerAttr>(op.getValue()))
+    f.pattern = value.getValue().getZExtValue();
+  else
+    return op.emitOpError("has a value that is no number");
+  return success();
+}
+
+LogicalResult CommandTable::convert(CheckOp op, Command &command) {
+  command.kind = CommandKind::Check;
+  command.check = {refOf(op.getFlag()), op.getMessage().str()};
+  return success();
+}
+
+LogicalResult CommandTable::translate(std::vector<Command> &commands) {
+  for (Operation &op : part.front()) {
+    auto interface = dyn_cast<CommandOpInterface>(op);
+    if (!interface)
+      continue;
+    Command command;
+    LogicalResult done =
+        llvm::TypeSwitch<Operation *, LogicalResult>(&op)
+            .Case<LaunchOp, ContractOp, AttentionOp, AttentionGradOp,
+                  ScatterAddOp, CopyOp, FillOp, CheckOp>(
+                [&](auto typed) { return convert(typed, command); })
+            .Default([](Operation *other) {
+              return other->emitOpError("has no form in the command table");
+            });
+    if (failed(done))
+      return failure();
+    command.flops = interface.getFlops();
+    command.label = command.kind == CommandKind::Kernel
+                        ? cast<LaunchOp>(op).getKernel().str()
+                        : op.getName().stripDialect().str();
+    if (std::string line = sourceLine(op.getLoc()); !line.empty())
+      command.label += " " + line;
+    commands.push_back(std::move(command));
+  }
+  return success();
+}

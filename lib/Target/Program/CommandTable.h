@@ -1,0 +1,54 @@
+//===- CommandTable.h - The commands of one part ----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_TARGET_PROGRAM_COMMANDTABLE_H
+#define CLEAVE_LIB_TARGET_PROGRAM_COMMANDTABLE_H
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Runtime/Program.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace cleave {
+
+/// The element type of the command table, or a located error.
+llvm::FailureOr<runtime::DType> dtypeOf(mlir::Location loc, mlir::Type type);
+
+/// Translates the commands of one part.
+class CommandTable {
+public:
+  CommandTable(mlir::func::FuncOp part, int64_t threads)
+      : part(part), threads(threads) {}
+
+  llvm::LogicalResult translate(std::vector<runtime::Command> &commands);
+
+private:
+  runtime::Ref refOf(mlir::Value value);
+  runtime::Ref scratchOf(mlir::Operation *op);
+  runtime::HeadView headView(mlir::Value value);
+  void broadcastView(mlir::Value value, runtime::Ref &ref,
+                     int64_t (&strides)[4]);
+  bool updatesParameters(mlir::Operation *op);
+
+  llvm::LogicalResult convert(exec::LaunchOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::ContractOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::AttentionOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::AttentionGradOp op,
+                              runtime::Command &command);
+  llvm::LogicalResult convert(exec::ScatterAddOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::CopyOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::FillOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::CheckOp op, runtime::Command &command);
+  template <typename OpTy>
+  llvm::LogicalResult attention(OpTy op, runtime::AttentionCommand &command);
+
+  mlir::func::FuncOp part;
+  int64_t threads;
+};
+
+} // namespace cleave
+
+#endif // CLEAVE_LIB_TARGET_PROGRAM_COMMANDTABLE_H

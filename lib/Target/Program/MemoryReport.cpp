@@ -1,0 +1,130 @@
+//===- MemoryReport.cpp - What memory planning decided --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Target/ProgramTable.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <map>
+#include <set>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+namespace json = llvm::json;
+
+static int64_t integer(Operation *op, StringRef name) {
+  auto attr = op->getAttrOfType<IntegerAttr>(name);
+  return attr ? attr.getInt() : 0;
+}
+
+/// Values that an action hands to a later one of the same micro-batch.
+static json::Array savedValues(ProgramOp program) {
+  json::Array saved;
+  for (auto run : program.getBody().getOps<RunOp>()) {
+    if (run.getMicroBatch() != 0)
+      continue;
+    for (OpResult result : run.getResults()) {
+      bool read = llvm::any_of(result.getUsers(),
+                               [](Operation *user) { return isa<RunOp>(user); });
+      auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+          run, run.getCalleeAttr());
+      if (!read || !part || part.isExternal())
+        continue;
+      Value value =
+          part.front().getTerminator()->getOperand(result.getResultNumber());
+      auto type = cast<RankedTensorType>(result.getType());
+      std::string text;
+      llvm::raw_string_ostream(text) << type;
+      saved.push_back(json::Object{{"bytes", extentBytes(type)},
+                                   {"type", text},
+                                   {"part", run.getCallee()},
+                                   {"name", sourceLine(value.getLoc())}});
+    }
+  }
+  return saved;
+}
+
+static json::Object describe(ProgramOp program, StringRef recomputedAttr) {
+  json::Object entry;
+  entry["peak_bytes"] = integer(program, kPeakAttr);
+  entry["lower_bound_bytes"] = integer(program, kLowerBoundAttr);
+  std::map<std::string, int64_t> counts;
+  std::map<std::string, int64_t> recomputed;
+  int64_t actions = 0;
+  for (auto run : program.getBody().getOps<RunOp>()) {
+    ++actions;
+    auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+        run, run.getCalleeAttr());
+    if (!part || part.isExternal())
+      continue;
+    for (Operation &op : part.front()) {
+      if (isa<CommandOpInterface>(op))
+        ++counts[op.getName().stripDialect().str()];
+      if (run.getMicroBatch() == 0 && op.hasAttr(recomputedAttr))
+        ++recomputed[sourceLine(op.getLoc())];
+    }
+  }
+  entry["actions"] = actions;
+  json::Object commands;
+  for (auto &[name, count] : counts)
+    commands[name] = count;
+  entry["commands"] = std::move(commands);
+  json::Array live;
+  if (auto items = program->getAttrOfType<ArrayAttr>(kLiveAttr))
+    for (Attribute attr : items) {
+      auto item = cast<DictionaryAttr>(attr);
+      live.push_back(
+          json::Object{{"bytes", cast<IntegerAttr>(item.get("bytes")).getInt()},
+                       {"kind", cast<StringAttr>(item.get("kind")).str()},
+                       {"name", cast<StringAttr>(item.get("name")).str()}});
+    }
+  entry["live_at_peak"] = std::move(live);
+  entry["saved"] = savedValues(program);
+  json::Array names;
+  for (auto &[name, count] : recomputed)
+    names.push_back(json::Object{{"name", name}, {"ops", count}});
+  entry["recomputed"] = std::move(names);
+  return entry;
+}
+
+json::Value cleave::memoryReport(ModuleOp module) {
+  json::Object report;
+  report["arena_bytes"] = integer(module, kArenaBytesAttr);
+  report["threads"] = integer(module, kThreadsAttr);
+  // Each fixed place once, however many entries name it.
+  std::map<std::string, int64_t> fixed;
+  std::set<int64_t> seen;
+  json::Object entries;
+  for (auto program : module.getOps<ProgramOp>()) {
+    for (BlockArgument argument : program.getBody().getArguments()) {
+      auto offset = program.getArgAttrOfType<IntegerAttr>(
+          argument.getArgNumber(), kOffsetAttr);
+      auto role = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                       graph::kRoleAttr);
+      if (offset && seen.insert(offset.getInt()).second)
+        fixed[role ? role.str() : "other"] +=
+            extentBytes(cast<RankedTensorType>(argument.getType()));
+    }
+    entries[program.getName()] = describe(program, kRecomputedAttr);
+  }
+  module.walk([&](ConstantOp constant) {
+    if (auto offset = constant->getAttrOfType<IntegerAttr>(kOffsetAttr);
+        offset && seen.insert(offset.getInt()).second)
+      fixed["constant"] += extentBytes(constant.getType());
+  });
+  json::Object bytes;
+  int64_t largest = 0;
+  for (auto &[kind, count] : fixed)
+    bytes[kind] = count;
+  for (auto program : module.getOps<ProgramOp>())
+    largest = std::max(largest, integer(program, kPeakAttr));
+  bytes["shared"] = largest;
+  report["bytes"] = std::move(bytes);
+  report["entries"] = std::move(entries);
+  return report;
+}

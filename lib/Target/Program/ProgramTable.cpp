@@ -1,0 +1,276 @@
+//===- ProgramTable.cpp - From the exec dialect to the command table ------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Target/ProgramTable.h"
+#include "CommandTable.h"
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+using runtime::Program;
+using runtime::Role;
+
+FailureOr<runtime::DType> cleave::dtypeOf(Location loc, Type type) {
+  using runtime::DType;
+  if (type.isF64())
+    return DType::F64;
+  if (type.isF32())
+    return DType::F32;
+  if (type.isF16())
+    return DType::F16;
+  if (type.isBF16())
+    return DType::BF16;
+  if (type.isInteger(64))
+    return DType::I64;
+  if (type.isInteger(32))
+    return DType::I32;
+  if (type.isInteger(8))
+    return DType::I8;
+  if (type.isInteger(1))
+    return DType::I1;
+  return emitError(loc) << "the command table has no element type " << type;
+}
+
+/// What a person calls an argument of this role.
+static std::optional<Role> roleOf(StringRef role) {
+  return llvm::StringSwitch<std::optional<Role>>(role)
+      .Case("parameter", Role::Parameter)
+      .Case("buffer", Role::Buffer)
+      .Case("state", Role::State)
+      .Case("input", Role::Input)
+      .Cases({"scalar", "rng"}, Role::Scalar)
+      .Default(std::nullopt);
+}
+
+namespace {
+
+class Translator {
+public:
+  explicit Translator(ModuleOp module) : module(module), symbols(module) {}
+
+  FailureOr<Program> run();
+
+private:
+  LogicalResult addEntry(ProgramOp entry);
+  FailureOr<int32_t> addArgument(ProgramOp entry, BlockArgument argument);
+  FailureOr<int32_t> addOutput(ProgramOp entry, unsigned index);
+  FailureOr<int32_t> addTensor(Location loc, runtime::Tensor tensor);
+  FailureOr<int32_t> addPart(RunOp run);
+
+  ModuleOp module;
+  SymbolTable symbols;
+  Program program;
+  llvm::StringMap<int32_t> tensors, parts;
+};
+
+} // namespace
+
+/// The attribute of an argument or result, as an integer.
+static std::optional<int64_t> integer(Attribute attr) {
+  if (auto value = dyn_cast_or_null<IntegerAttr>(attr))
+    return value.getInt();
+  return std::nullopt;
+}
+
+static std::string text(Attribute attr) {
+  auto value = dyn_cast_or_null<StringAttr>(attr);
+  return value ? value.getValue().str() : "";
+}
+
+/// Entries share a tensor by name: it must be the same to all.
+FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
+  auto [it, fresh] = tensors.try_emplace(tensor.name, program.tensors.size());
+  if (fresh) {
+    program.tensors.push_back(std::move(tensor));
+    return it->second;
+  }
+  runtime::Tensor &old = program.tensors[it->second];
+  if (old.role != tensor.role || old.dtype != tensor.dtype ||
+      old.shape != tensor.shape || old.offset != tensor.offset)
+    return emitError(loc) << "'" << tensor.name
+                          << "' is one tensor in one entry and another one in "
+                             "another";
+  if (tensor.upperBound > 0 &&
+      (old.upperBound == 0 || tensor.upperBound < old.upperBound))
+    old.upperBound = tensor.upperBound;
+  if (tensor.upperBound > 0 && (!tensor.hasIgnoreIndex ||
+                                tensor.ignoreIndex != old.ignoreIndex))
+    old.hasIgnoreIndex = false;
+  return it->second;
+}
+
+FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
+                                           BlockArgument argument) {
+  unsigned i = argument.getArgNumber();
+  auto attr = [&](StringRef name) { return entry.getArgAttr(i, name); };
+  auto type = cast<RankedTensorType>(argument.getType());
+  FailureOr<runtime::DType> dtype =
+      dtypeOf(argument.getLoc(), type.getElementType());
+  std::optional<Role> role = roleOf(text(attr(graph::kRoleAttr)));
+  std::optional<int64_t> offset = integer(attr(kOffsetAttr));
+  if (failed(dtype))
+    return failure();
+  if (!role || !offset)
+    return entry.emitOpError("argument ")
+           << i << (role ? " has no place in the arena" : " has no graph.role");
+  runtime::Tensor tensor;
+  tensor.name = text(attr(graph::kNameAttr));
+  tensor.role = *role;
+  tensor.dtype = *dtype;
+  tensor.shape.assign(type.getShape().begin(), type.getShape().end());
+  tensor.offset = *offset;
+  if (auto aliases = dyn_cast_or_null<ArrayAttr>(attr(graph::kAliasesAttr)))
+    for (Attribute alias : aliases)
+      tensor.aliases.push_back(text(alias));
+  tensor.frozen = attr(graph::kFrozenAttr) != nullptr;
+  tensor.of = text(attr(graph::kOfAttr));
+  tensor.slot = text(attr(graph::kSlotAttr));
+  tensor.batchDim = integer(attr(graph::kBatchDimAttr)).value_or(-1);
+  tensor.upperBound = integer(attr(kUpperBoundAttr)).value_or(0);
+  if (std::optional<int64_t> ignored = integer(attr(kIgnoreIndexAttr))) {
+    tensor.hasIgnoreIndex = true;
+    tensor.ignoreIndex = *ignored;
+  }
+  if (auto shape = dyn_cast_or_null<DenseI64ArrayAttr>(
+          attr(graph::kFrameworkShapeAttr)))
+    tensor.frameworkShape.assign(shape.asArrayRef().begin(),
+                                 shape.asArrayRef().end());
+  return addTensor(argument.getLoc(), std::move(tensor));
+}
+
+FailureOr<int32_t> Translator::addOutput(ProgramOp entry, unsigned index) {
+  auto type = cast<RankedTensorType>(entry.getResultTypes()[index]);
+  FailureOr<runtime::DType> dtype =
+      dtypeOf(entry.getLoc(), type.getElementType());
+  std::optional<int64_t> offset = integer(entry.getResultAttr(index, kOffsetAttr));
+  if (failed(dtype))
+    return failure();
+  if (!offset)
+    return entry.emitOpError("result ") << index << " has no place in the arena";
+  runtime::Tensor tensor;
+  tensor.name = text(entry.getResultAttr(index, graph::kNameAttr));
+  tensor.role = Role::Output;
+  tensor.dtype = *dtype;
+  tensor.shape.assign(type.getShape().begin(), type.getShape().end());
+  tensor.offset = *offset;
+  tensor.batchDim =
+      integer(entry.getResultAttr(index, graph::kBatchDimAttr)).value_or(-1);
+  return addTensor(entry.getLoc(), std::move(tensor));
+}
+
+FailureOr<int32_t> Translator::addPart(RunOp run) {
+  auto [it, fresh] = parts.try_emplace(run.getCallee(), program.parts.size());
+  if (!fresh)
+    return it->second;
+  auto function = symbols.lookup<func::FuncOp>(run.getCallee());
+  auto memory = function->getAttrOfType<ArrayAttr>(kMemoryAttr);
+  if (!memory)
+    return run.emitOpError("'")
+           << run.getCallee() << "' has no planned memory; run --exec-plan-memory";
+  runtime::Part part;
+  part.name = function.getName().str();
+  for (Attribute attr : memory) {
+    auto entry = cast<DictionaryAttr>(attr);
+    part.buffers.push_back(
+        {*integer(entry.get("bytes")), text(entry.get("kind"))});
+  }
+  CommandTable table(function, program.threads);
+  if (failed(table.translate(part.commands)))
+    return failure();
+  int32_t index = it->second;
+  program.parts.push_back(std::move(part));
+  return index;
+}
+
+LogicalResult Translator::addEntry(ProgramOp op) {
+  runtime::Entry entry;
+  for (BlockArgument argument : op.getBody().getArguments()) {
+    FailureOr<int32_t> tensor = addArgument(op, argument);
+    if (failed(tensor))
+      return failure();
+    if (program.tensors[*tensor].role == Role::Input)
+      entry.inputs.push_back(*tensor);
+    if (program.tensors[*tensor].role == Role::Scalar)
+      entry.scalars.push_back(*tensor);
+  }
+  for (unsigned i = 0; i < op.getResultTypes().size(); ++i) {
+    if (op.getResultAttr(i, graph::kUpdatesAttr))
+      continue;
+    FailureOr<int32_t> tensor = addOutput(op, i);
+    if (failed(tensor))
+      return failure();
+    entry.outputs.push_back(*tensor);
+  }
+  for (auto run : op.getBody().getOps<RunOp>()) {
+    if (!run.getOffsets())
+      return run.emitOpError("has no offsets; run --exec-plan-memory");
+    FailureOr<int32_t> part = addPart(run);
+    if (failed(part))
+      return failure();
+    runtime::Action action;
+    action.part = *part;
+    action.microBatch = run.getMicroBatch();
+    program.microBatches =
+        std::max<int64_t>(program.microBatches, action.microBatch + 1);
+    action.offsets.assign(run.getOffsets()->begin(), run.getOffsets()->end());
+    entry.actions.push_back(std::move(action));
+  }
+  program.entries[op.getName().str()] = std::move(entry);
+  return success();
+}
+
+/// The content of a constant as it lies in memory, in hexadecimal digits.
+static std::string hexOf(DenseElementsAttr value) {
+  std::string bytes;
+  if (value.getElementType().isInteger(1))
+    for (bool flag : value.getValues<bool>())
+      bytes.push_back(flag ? 1 : 0);
+  else if (value.isSplat())
+    for (int64_t i = 0; i < value.getNumElements(); ++i)
+      bytes.append(value.getRawData().begin(), value.getRawData().end());
+  else
+    bytes.assign(value.getRawData().begin(), value.getRawData().end());
+  return llvm::toHex(bytes, /*LowerCase=*/true);
+}
+
+FailureOr<Program> Translator::run() {
+  auto arena = module->getAttrOfType<IntegerAttr>(kArenaBytesAttr);
+  auto threads = module->getAttrOfType<IntegerAttr>(kThreadsAttr);
+  if (!arena || !threads)
+    return module.emitError("has no planned memory; run --exec-plan-memory");
+  program.arenaBytes = arena.getInt();
+  program.threads = threads.getInt();
+  for (auto entry : module.getOps<ProgramOp>())
+    if (failed(addEntry(entry)))
+      return failure();
+  std::map<int64_t, std::string> constants;
+  WalkResult walk = module.walk([&](ConstantOp constant) {
+    auto value = dyn_cast<DenseElementsAttr>(constant.getValue());
+    if (!value) {
+      constant.emitOpError("has a value that cannot be stored");
+      return WalkResult::interrupt();
+    }
+    std::optional<int64_t> offset = integer(constant->getAttr(kOffsetAttr));
+    if (offset && !constants.count(*offset))
+      constants[*offset] = hexOf(value);
+    return WalkResult::advance();
+  });
+  if (walk.wasInterrupted())
+    return failure();
+  for (auto &[offset, hex] : constants)
+    program.constants.push_back({offset, std::move(hex)});
+  return std::move(program);
+}
+
+FailureOr<Program> cleave::translateToProgram(ModuleOp module) {
+  return Translator(module).run();
+}

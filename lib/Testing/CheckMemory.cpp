@@ -1,0 +1,324 @@
+//===- CheckMemory.cpp - Checks a plan of memory by running it ------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Testing/CheckMemory.h"
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <functional>
+#include <memory>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+namespace {
+
+/// A mark says which value, of all that a run makes, an element belongs to,
+/// and which element of it.
+using Mark = uint64_t;
+/// What a buffer should hold, by element; 0 is nothing.
+using Content = std::shared_ptr<std::vector<Mark>>;
+
+RankedTensorType tensorType(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+int64_t bytesOf(RankedTensorType type) {
+  return elementBytes(type.getElementType());
+}
+
+/// Calls `visit` with the offset, in elements, of each element of `type`.
+void forEachElement(RankedTensorType type,
+                    llvm::function_ref<void(int64_t)> visit) {
+  Strided layout = getLayout(type);
+  std::function<void(unsigned, int64_t)> walk = [&](unsigned dim, int64_t at) {
+    if (dim == static_cast<unsigned>(type.getRank()))
+      return visit(at);
+    for (int64_t i = 0; i < type.getDimSize(dim); ++i)
+      walk(dim + 1, at + i * layout.strides[dim]);
+  };
+  walk(0, layout.offset);
+}
+
+class Checker {
+public:
+  Checker(ModuleOp module)
+      : module(module), symbols(module),
+        arena(module->getAttrOfType<IntegerAttr>(kArenaBytesAttr).getInt(), 0) {}
+
+  LogicalResult run() {
+    for (auto program : module.getOps<ProgramOp>())
+      if (failed(runProgram(program)))
+        return failure();
+    return success();
+  }
+
+private:
+  using Values = DenseMap<Value, Content>;
+
+  Content fresh(RankedTensorType type) {
+    auto content = std::make_shared<std::vector<Mark>>(
+        extentBytes(type) / bytesOf(type), 0);
+    ++next;
+    forEachElement(type, [&](int64_t at) { (*content)[at] = (next << 32) + at; });
+    return content;
+  }
+
+  /// Writes what `content` holds at the elements of `type`, to a buffer that
+  /// begins at byte `base`.
+  LogicalResult store(Operation *op, const Content &content,
+                      RankedTensorType type, int64_t base) {
+    bool inside = true;
+    int64_t size = bytesOf(type);
+    forEachElement(type, [&](int64_t at) {
+      int64_t byte = base + at * size;
+      if (byte < 0 || byte + size > static_cast<int64_t>(arena.size())) {
+        inside = false;
+        return;
+      }
+      for (int64_t i = 0; i < size; ++i)
+        arena[byte + i] = (*content)[at];
+    });
+    if (!inside)
+      return op->emitError("memory check: writes outside of the arena");
+    return success();
+  }
+
+  LogicalResult load(Operation *op, const Twine &what, const Content &content,
+                     RankedTensorType type, int64_t base) {
+    bool same = true;
+    int64_t size = bytesOf(type);
+    forEachElement(type, [&](int64_t at) {
+      int64_t byte = base + at * size;
+      if (byte < 0 || byte + size > static_cast<int64_t>(arena.size()) ||
+          at >= static_cast<int64_t>(content->size())) {
+        same = false;
+        return;
+      }
+      for (int64_t i = 0; i < size; ++i)
+        same &= arena[byte + i] == (*content)[at];
+    });
+    if (!same)
+      return op->emitError("memory check: ")
+             << what << " does not lie where it is read from, byte " << base;
+    return success();
+  }
+
+  /// Content of views and joins: that of the buffer they are seen in.
+  Content through(Operation *op, Values &values) {
+    if (isa<ViewOp>(op))
+      return values[op->getOperand(0)];
+    auto type = tensorType(op->getResult(0));
+    auto content = std::make_shared<std::vector<Mark>>(
+        extentBytes(type) / bytesOf(type), 0);
+    for (Value input : op->getOperands())
+      forEachElement(tensorType(input), [&](int64_t at) {
+        (*content)[at] = (*values[input])[at];
+      });
+    return content;
+  }
+
+  //===--- Parts ----------------------------------------------------------===//
+
+  static unsigned bufferOf(func::FuncOp part, Value value) {
+    if (auto argument = dyn_cast<BlockArgument>(value))
+      return part
+          .getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), kBufferAttr)
+          .getInt();
+    auto result = cast<OpResult>(value);
+    return result.getOwner()->getAttrOfType<DenseI64ArrayAttr>(kBuffersAttr)
+        [result.getResultNumber()];
+  }
+
+  /// True when the plan may let the result lie in the operand's memory.
+  static bool mayShare(Operation *op, unsigned result, unsigned operand) {
+    return llvm::any_of(
+        cast<CommandOpInterface>(op).getShares(), [&](Share share) {
+          return share.result == result && share.operand == operand;
+        });
+  }
+
+  LogicalResult runCommand(func::FuncOp part, Operation *op,
+                           ArrayRef<int64_t> row, Values &values) {
+    for (OpOperand &operand : op->getOpOperands())
+      if (failed(load(op, "operand " + Twine(operand.getOperandNumber()),
+                      values[operand.get()], tensorType(operand.get()),
+                      row[bufferOf(part, operand.get())])))
+        return failure();
+    // What is written must not be what is being read.
+    for (OpResult result : op->getResults())
+      for (OpOperand &operand : op->getOpOperands())
+        if (!mayShare(op, result.getResultNumber(), operand.getOperandNumber()) &&
+            touchSame(part, result, operand.get(), row))
+          return op->emitError("memory check: result ")
+                 << result.getResultNumber() << " overwrites operand "
+                 << operand.getOperandNumber() << " while it is read";
+    if (auto scratch = op->getAttrOfType<IntegerAttr>(kScratchAttr)) {
+      auto memory = cast<DictionaryAttr>(
+          part->getAttrOfType<ArrayAttr>(kMemoryAttr)[scratch.getInt()]);
+      int64_t bytes = cast<IntegerAttr>(memory.get("bytes")).getInt(),
+              at = row[scratch.getInt()];
+      for (int64_t i = 0; i < bytes; ++i)
+        arena[at + i] = 0;
+    }
+    for (Value result : op->getResults()) {
+      values[result] = fresh(tensorType(result));
+      if (failed(store(op, values[result], tensorType(result),
+                       row[bufferOf(part, result)])))
+        return failure();
+    }
+    // One result must not have destroyed another.
+    for (Value result : op->getResults())
+      if (failed(load(op, "a result", values[result], tensorType(result),
+                      row[bufferOf(part, result)])))
+        return failure();
+    return success();
+  }
+
+  static bool touchSame(func::FuncOp part, Value a, Value b,
+                        ArrayRef<int64_t> row) {
+    DenseSet<int64_t> bytes;
+    auto collect = [&](Value value, llvm::function_ref<void(int64_t)> visit) {
+      int64_t base = row[bufferOf(part, value)], size = bytesOf(tensorType(value));
+      forEachElement(tensorType(value),
+                     [&](int64_t at) { visit(base + at * size); });
+    };
+    int64_t aLow = INT64_MAX, aHigh = -1;
+    collect(a, [&](int64_t byte) {
+      aLow = std::min(aLow, byte);
+      aHigh = std::max(aHigh, byte);
+    });
+    bool may = false;
+    collect(b, [&](int64_t byte) { may |= byte + 8 > aLow && byte < aHigh + 8; });
+    if (!may)
+      return false;
+    collect(a, [&](int64_t byte) { bytes.insert(byte); });
+    bool same = false;
+    collect(b, [&](int64_t byte) { same |= bytes.contains(byte); });
+    return same;
+  }
+
+  LogicalResult runAction(RunOp run, Values &values) {
+    auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+    ArrayRef<int64_t> row = *run.getOffsets();
+    Values inner;
+    for (auto [argument, value] :
+         llvm::zip_equal(part.getArguments(), run.getInputs())) {
+      // A slice of a whole begins where the slice does.
+      int64_t skip = getLayout(tensorType(value)).offset;
+      const Content &content = values[value];
+      inner[argument] = std::make_shared<std::vector<Mark>>(
+          content->begin() + std::min<int64_t>(skip, content->size()),
+          content->end());
+    }
+    for (Operation &op : part.front()) {
+      if (isa<ViewOp, JoinOp>(op)) {
+        inner[op.getResult(0)] = through(&op, inner);
+      } else if (auto constant = dyn_cast<ConstantOp>(op)) {
+        inner[constant.getOutput()] = constants[constant->getAttr(kOffsetAttr)];
+      } else if (isa<CommandOpInterface>(op)) {
+        if (failed(runCommand(part, &op, row, inner)))
+          return failure();
+      }
+    }
+    for (auto [result, value] :
+         llvm::zip_equal(run.getResults(),
+                         part.front().getTerminator()->getOperands())) {
+      // It lies in a whole, perhaps, behind what other micro-batches wrote.
+      int64_t skip = getLayout(tensorType(result)).offset;
+      auto content = std::make_shared<std::vector<Mark>>(skip, 0);
+      llvm::append_range(*content, *inner[value]);
+      values[result] = content;
+    }
+    return success();
+  }
+
+  //===--- Entries --------------------------------------------------------===//
+
+  LogicalResult runProgram(ProgramOp program) {
+    std::fill(arena.begin(), arena.end(), 0);
+    constants.clear();
+    Values values;
+    auto place = [&](Value value, Attribute offset) {
+      values[value] = fresh(tensorType(value));
+      return store(program, values[value], tensorType(value),
+                   cast<IntegerAttr>(offset).getInt());
+    };
+    for (BlockArgument argument : program.getBody().getArguments())
+      if (failed(place(argument,
+                       program.getArgAttr(argument.getArgNumber(), kOffsetAttr))))
+        return failure();
+    WalkResult walk = module.walk([&](ConstantOp constant) {
+      Attribute offset = constant->getAttr(kOffsetAttr);
+      Content &content = constants[offset];
+      if (!content) {
+        content = fresh(constant.getType());
+        if (failed(store(constant, content, constant.getType(),
+                         cast<IntegerAttr>(offset).getInt())))
+          return WalkResult::interrupt();
+      }
+      return WalkResult::advance();
+    });
+    if (walk.wasInterrupted())
+      return failure();
+    for (Operation &op : program.getBody().front()) {
+      if (auto run = dyn_cast<RunOp>(op)) {
+        if (failed(runAction(run, values)))
+          return failure();
+      } else if (isa<ViewOp, JoinOp>(op)) {
+        values[op.getResult(0)] = through(&op, values);
+      } else if (auto constant = dyn_cast<ConstantOp>(op)) {
+        values[constant.getOutput()] = constants[constant->getAttr(kOffsetAttr)];
+      }
+    }
+    return checkEnd(program, values);
+  }
+
+  LogicalResult checkEnd(ProgramOp program, Values &values) {
+    llvm::StringMap<Value> updates;
+    Operation *terminator = program.getBody().front().getTerminator();
+    for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+      int64_t skip = getLayout(tensorType(value)).offset * bytesOf(tensorType(value));
+      int64_t at =
+          cast<IntegerAttr>(program.getResultAttr(i, kOffsetAttr)).getInt();
+      if (failed(load(program, "result " + Twine(i), values[value],
+                      tensorType(value), at - skip)))
+        return failure();
+      if (auto name = program.getResultAttrOfType<StringAttr>(
+              i, graph::kUpdatesAttr))
+        updates[name] = value;
+    }
+    for (BlockArgument argument : program.getBody().getArguments()) {
+      unsigned i = argument.getArgNumber();
+      auto name = program.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+      Value now = argument;
+      if (auto it = updates.find(name.getValue()); it != updates.end())
+        now = it->second;
+      if (failed(load(program, "argument '" + name.getValue() + "' at the end",
+                      values[now], tensorType(argument),
+                      cast<IntegerAttr>(program.getArgAttr(i, kOffsetAttr))
+                          .getInt())))
+        return failure();
+    }
+    return success();
+  }
+
+  ModuleOp module;
+  SymbolTable symbols;
+  std::vector<Mark> arena;
+  DenseMap<Attribute, Content> constants;
+  Mark next = 0;
+};
+
+} // namespace
+
+LogicalResult cleave::checkMemory(ModuleOp module) {
+  if (!module->getAttrOfType<IntegerAttr>(kArenaBytesAttr))
+    return module.emitError("has no planned memory; run --exec-plan-memory");
+  return Checker(module).run();
+}

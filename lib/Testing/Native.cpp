@@ -1,0 +1,422 @@
+//===- Native.cpp - Native code against the interpreter -------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Testing/Native.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Pipelines/Compile.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <cmath>
+#include <cstring>
+
+using namespace mlir;
+using namespace cleave;
+using runtime::DType;
+using runtime::Role;
+using runtime::Session;
+
+static constexpr double kEpsilon = 5.9604644775390625e-8; // 2^-24
+static constexpr int64_t kSeed = 17;
+
+NativeOptions NativeOptions::draw(uint64_t seed) {
+  Random rng(seed ^ 0x5eed);
+  NativeOptions options;
+  options.microBatches = int64_t(1) << rng.integer(0, 2);
+  options.threads = rng.integer(1, 2);
+  options.vectorBits = rng.chance(0.5) ? 256 : 512;
+  if (rng.chance(0.3))
+    options.maxLogitsBytes = 64;
+  options.sgd = rng.chance(0.5);
+  options.momentum = rng.chance(0.7) ? 0.5 : 0;
+  options.maxGradNorm = rng.chance(0.4) ? 0.1 : 0;
+  return options;
+}
+
+std::string NativeOptions::text() const {
+  return llvm::formatv("micro_batches={0} threads={1} vector_bits={2} "
+                       "max_logits_bytes={3} {4} momentum={5} clip={6}",
+                       microBatches, threads, vectorBits, maxLogitsBytes,
+                       sgd ? "sgd" : "adamw", momentum, maxGradNorm);
+}
+
+static CompileOptions compileOptions(const NativeOptions &options) {
+  CompileOptions result;
+  result.phases.microBatches = options.microBatches;
+  result.phases.threads = options.threads;
+  result.phases.maxLogitsBytes = options.maxLogitsBytes;
+  result.phases.vectorLanes = options.vectorBits ? options.vectorBits / 32 : 16;
+  result.vectorBits = options.vectorBits;
+  graph::OptimizerOptions &optimizer = result.phases.optimizer;
+  optimizer.kind = options.sgd ? graph::OptimizerOptions::Kind::Sgd
+                               : graph::OptimizerOptions::Kind::AdamW;
+  optimizer.momentum = options.sgd ? options.momentum : 0;
+  // Not the default, with which a gradient that is 0 but for rounding makes an
+  // update of full size: nothing could be compared.
+  optimizer.epsilon = 0.1;
+  optimizer.maxGradNorm = options.maxGradNorm;
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Tensors of the session
+//===----------------------------------------------------------------------===//
+
+template <typename Element, typename List>
+static void readAs(const char *data, List &to) {
+  for (size_t i = 0; i < to.size(); ++i) {
+    Element x;
+    std::memcpy(&x, data + i * sizeof(Element), sizeof(Element));
+    to[i] = x;
+  }
+}
+
+template <typename Element, typename List>
+static void writeAs(char *data, const List &from) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    Element x = static_cast<Element>(from[i]);
+    std::memcpy(data + i * sizeof(Element), &x, sizeof(Element));
+  }
+}
+
+static Type elementType(MLIRContext *context, DType dtype) {
+  Builder builder(context);
+  switch (dtype) {
+  case DType::F64:
+    return builder.getF64Type();
+  case DType::F16:
+    return builder.getF16Type();
+  case DType::BF16:
+    return builder.getBF16Type();
+  case DType::F32:
+    return builder.getF32Type();
+  case DType::I64:
+    return builder.getI64Type();
+  case DType::I32:
+    return builder.getI32Type();
+  case DType::I8:
+    return builder.getI8Type();
+  case DType::I1:
+    return builder.getI1Type();
+  }
+  return Type();
+}
+
+/// Whether values of the type are read and written here.
+static bool isKnown(DType dtype) {
+  return dtype != DType::F16 && dtype != DType::BF16;
+}
+
+static RefTensor read(MLIRContext *context, const Session &session,
+                      const runtime::Tensor &tensor) {
+  RefTensor result(tensor.shape, elementType(context, tensor.dtype));
+  const char *data = session.data(tensor);
+  switch (tensor.dtype) {
+  case DType::F64:
+    readAs<double>(data, result.floats);
+    break;
+  case DType::F32:
+    readAs<float>(data, result.floats);
+    break;
+  case DType::I64:
+    readAs<int64_t>(data, result.ints);
+    break;
+  case DType::I32:
+    readAs<int32_t>(data, result.ints);
+    break;
+  default:
+    readAs<int8_t>(data, result.ints);
+  }
+  return result;
+}
+
+static void write(const Session &session, const runtime::Tensor &tensor,
+                  const RefTensor &value) {
+  char *data = session.data(tensor);
+  switch (tensor.dtype) {
+  case DType::F64:
+    return writeAs<double>(data, value.floats);
+  case DType::F32:
+    return writeAs<float>(data, value.floats);
+  case DType::I64:
+    return writeAs<int64_t>(data, value.ints);
+  case DType::I32:
+    return writeAs<int32_t>(data, value.ints);
+  default:
+    return writeAs<int8_t>(data, value.ints);
+  }
+}
+
+static NamedTensors readAll(MLIRContext *context, const Session &session) {
+  NamedTensors result;
+  for (const runtime::Tensor &tensor : session.getProgram().tensors)
+    if (isKnown(tensor.dtype))
+      result[tensor.name] = read(context, session, tensor);
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// What the interpreter says
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// What one entry should give, and how far from it rounding may lead.
+struct Expectation {
+  NamedTensors exact, typed;
+  /// By name: the largest deviation of a typed run in any element.
+  std::map<std::string, double> spread;
+};
+
+/// Compares one model's native code with its step.
+class Comparison {
+public:
+  Comparison(ModuleOp step, Session &session, NativeOutcome &outcome)
+      : step(step), session(session), outcome(outcome) {}
+
+  /// Runs an entry; returns whether to go on.
+  bool run(StringRef entry);
+
+private:
+  bool expect(StringRef entry, const NamedTensors &inputs, int runs,
+              double units, Expectation &expectation);
+  double scaleOf(StringRef name, const Expectation &expectation);
+  double differences(const Expectation &expectation, double factor,
+                     const NamedTensors &actual, std::string &message);
+  std::string unchanged(const NamedTensors &before, const NamedTensors &after,
+                        const Expectation &expectation);
+  bool fail(const Twine &message) {
+    outcome.kind = NativeOutcome::Kind::Different;
+    outcome.message = message.str();
+    return false;
+  }
+
+  ModuleOp step;
+  Session &session;
+  NativeOutcome &outcome;
+  int compared = 0;
+};
+
+} // namespace
+
+static double largest(const RefTensor &tensor) {
+  double result = 0;
+  for (double x : tensor.floats)
+    result = std::max(result, std::fabs(x));
+  return result;
+}
+
+static bool isFinite(const NamedTensors &tensors) {
+  return llvm::all_of(tensors, [](const auto &entry) {
+    return llvm::all_of(entry.second.floats,
+                        [](double x) { return std::isfinite(x); });
+  });
+}
+
+bool Comparison::expect(StringRef entry, const NamedTensors &inputs, int runs,
+                        double units, Expectation &expectation) {
+  auto exact = Interpreter(step, Precision::Exact).run(entry, inputs);
+  if (failed(exact))
+    return false;
+  expectation.exact = std::move(exact->outputs);
+  Random rng(units * 1000);
+  for (int i = 0; i < runs; ++i) {
+    NamedTensors moved = inputs;
+    if (i > 0)
+      for (auto &[name, tensor] : moved)
+        for (double &x : tensor.floats)
+          x *= 1 + rng.uniform(-units, units) * kEpsilon;
+    auto typed = Interpreter(step, Precision::Typed).run(entry, moved);
+    if (failed(typed))
+      return false;
+    for (auto &[name, tensor] : typed->outputs) {
+      const RefTensor &e = expectation.exact.at(name);
+      double &spread = expectation.spread[name];
+      for (auto [a, b] : llvm::zip_equal(tensor.floats, e.floats))
+        if (double d = std::fabs(a - b); !(d <= spread))
+          spread = d;
+    }
+    if (i == 0)
+      expectation.typed = std::move(typed->outputs);
+  }
+  return true;
+}
+
+/// See `compareNative`.
+double Comparison::scaleOf(StringRef name, const Expectation &expectation) {
+  double own = largest(expectation.exact.at(name.str())), all = 0;
+  const runtime::Tensor *tensor = session.find(name);
+  // A loss is a difference of logits and the logarithm of a sum.
+  if (tensor && tensor->role == Role::Output)
+    all = 4;
+  for (auto &[otherName, value] : expectation.exact) {
+    const runtime::Tensor *other = session.find(otherName);
+    if (tensor && other && other->role == tensor->role &&
+        other->slot == tensor->slot)
+      all = std::max(all, largest(value));
+  }
+  return std::max(own, all / 4);
+}
+
+/// The largest difference in units of what is allowed; above 1, `message` says
+/// where.
+double Comparison::differences(const Expectation &expectation, double factor,
+                               const NamedTensors &actual,
+                               std::string &message) {
+  double worst = 0;
+  for (auto &[name, exact] : expectation.exact) {
+    auto it = actual.find(name);
+    if (it == actual.end()) {
+      message = "the program has no tensor '" + name + "'";
+      return INFINITY;
+    }
+    const RefTensor &native = it->second;
+    const RefTensor &typed = expectation.typed.at(name);
+    if (native.shape != exact.shape || native.isFloat() != exact.isFloat()) {
+      message = "'" + name + "' has another type";
+      return INFINITY;
+    }
+    double bound = factor * expectation.spread.at(name) +
+                   32 * kEpsilon * scaleOf(name, expectation);
+    for (int64_t i = 0, e = exact.size(); i < e; ++i) {
+      double difference, found, wanted;
+      if (exact.isFloat()) {
+        found = native.floats[i], wanted = exact.floats[i];
+        difference = std::fabs(found - wanted);
+        difference = difference == 0 ? 0 : difference / bound;
+      } else {
+        found = native.ints[i], wanted = typed.ints[i];
+        difference = found == wanted ? 0 : INFINITY;
+      }
+      if (difference <= worst)
+        continue;
+      worst = std::isnan(difference) ? INFINITY : difference;
+      if (worst > 1)
+        message = llvm::formatv(
+            "'{0}' at {1} of {2} is {3:e}, not {4:e} (typed "
+            "{5:e}): {6} of what is allowed",
+            name, i, e, found, wanted,
+            exact.isFloat() ? typed.floats[i] : double(typed.ints[i]), worst);
+    }
+  }
+  return worst;
+}
+
+/// Names a tensor that no result replaces, and that has changed all the same.
+std::string Comparison::unchanged(const NamedTensors &before,
+                                  const NamedTensors &after,
+                                  const Expectation &expectation) {
+  for (auto &[name, value] : before) {
+    const runtime::Tensor *tensor = session.find(name);
+    if (tensor->role == Role::Scalar || tensor->role == Role::Output ||
+        expectation.exact.count(name))
+      continue;
+    const RefTensor &now = after.at(name);
+    bool same = value.ints == now.ints &&
+                std::memcmp(value.floats.data(), now.floats.data(),
+                            value.floats.size() * sizeof(double)) == 0;
+    if (!same)
+      return name;
+  }
+  return "";
+}
+
+bool Comparison::run(StringRef entry) {
+  MLIRContext *context = step.getContext();
+  NamedTensors before = readAll(context, session);
+  auto result = session.run(entry);
+  if (!result)
+    return fail(entry + ": " + llvm::toString(result.takeError()));
+  NamedTensors after = readAll(context, session);
+  // Scalars are set by the session as the run begins.
+  NamedTensors inputs = before;
+  for (const runtime::Tensor &tensor : session.getProgram().tensors)
+    if (tensor.role == Role::Scalar)
+      inputs[tensor.name] = after.at(tensor.name);
+
+  Expectation expectation;
+  if (!expect(entry, inputs, 3, 4, expectation))
+    return fail("the interpreter refuses " + entry);
+  if (!isFinite(expectation.exact) || !isFinite(expectation.typed)) {
+    // Training may diverge after steps that agreed.
+    if (compared == 0)
+      outcome.kind = NativeOutcome::Kind::NotFinite;
+    return false;
+  }
+  ++compared;
+  std::string message;
+  double worst = differences(expectation, 8, after, message);
+  if (worst > 1) {
+    Expectation moved;
+    std::string ignored;
+    for (double units : {4.0, 32.0, 256.0})
+      if (expect(entry, inputs, 8, units, moved) &&
+          differences(moved, 4, after, ignored) <= 1) {
+        outcome.kind = NativeOutcome::Kind::Unstable;
+        outcome.message = (entry + ": " + message).str();
+        return false;
+      }
+    outcome.worst = worst;
+    return fail(entry + ": " + message);
+  }
+  outcome.worst = std::max(outcome.worst, worst);
+  if (std::string name = unchanged(before, after, expectation); !name.empty())
+    return fail(entry + " changes '" + name + "'");
+  return true;
+}
+
+NativeOutcome cleave::compareNative(ModuleOp module, const NamedTensors &inputs,
+                                    const NativeOptions &options) {
+  NativeOutcome outcome;
+  auto fail = [&](const Twine &message) {
+    outcome.kind = NativeOutcome::Kind::Different;
+    outcome.message = message.str();
+    return outcome;
+  };
+  std::string diagnostics;
+  ScopedDiagnosticHandler handler(
+      module.getContext(), [&](Diagnostic &diagnostic) {
+        if (diagnostic.getSeverity() == DiagnosticSeverity::Error)
+          diagnostics += diagnostic.str() + "\n";
+      });
+  CompileOptions compile = compileOptions(options);
+  OwningOpRef<ModuleOp> lowered = module.clone(), step;
+  if (failed(runPhases(*lowered, Phase::Executable, compile,
+                       [&](Phase phase, ModuleOp reached) {
+                         if (phase == Phase::Step)
+                           step = reached.clone();
+                       })))
+    return fail("is not compiled: " + diagnostics);
+  step->walk([&](Operation *op) {
+    ++outcome.ops[op->getName().getStringRef().str()];
+  });
+  auto program = generateCode(*lowered, compile);
+  if (failed(program))
+    return fail("has no code: " + diagnostics);
+  runtime::SessionOptions sessionOptions;
+  sessionOptions.threads = options.threads;
+  sessionOptions.seed = kSeed;
+  auto session = openSession(*program, sessionOptions);
+  if (!session)
+    return fail("does not start: " + llvm::toString(session.takeError()));
+
+  for (const runtime::Tensor &tensor : (*session)->getProgram().tensors) {
+    auto it = inputs.find(tensor.name);
+    if (it != inputs.end() && it->second.size() == tensor.numElements())
+      write(**session, tensor, it->second);
+  }
+  if ((*session)->find("lr"))
+    if (llvm::Error error = (*session)->setScalar("lr", 0.5))
+      return fail(llvm::toString(std::move(error)));
+  Comparison comparison(*step, **session, outcome);
+  // Twice: the second step begins from what the first has left.
+  for (const char *entry : {"logits", "evaluate", "train", "train", "evaluate"})
+    if ((*session)->hasEntry(entry) && !comparison.run(entry))
+      break;
+  if (outcome.kind == NativeOutcome::Kind::Different && !diagnostics.empty())
+    outcome.message += "\n" + diagnostics;
+  return outcome;
+}

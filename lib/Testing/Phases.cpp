@@ -1,0 +1,187 @@
+//===- Phases.cpp - Executing one model in every phase --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Testing/Phases.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassRegistry.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace cleave;
+
+std::vector<StepForm> cleave::allPhases() {
+  std::string adamw = "graph-differentiate,graph-apply-optimizer";
+  std::string clipped = "graph-differentiate,graph-apply-optimizer{optimizer="
+                        "sgd momentum=0.9 max-grad-norm=0.1}";
+  std::vector<StepForm> phases = {
+      {"step", "graph-differentiate"},
+      {"canonical step", "graph-differentiate,canonicalize,cse"},
+      {"canonical model", "canonicalize,cse,graph-differentiate"},
+      {"chunked loss", "graph-chunk-loss,graph-differentiate"},
+      {"adamw", adamw},
+      {"canonical adamw", adamw + ",canonicalize,cse", "adamw"},
+      {"clipped sgd", clipped},
+  };
+  // A step of several micro-batches, each on one shard.
+  for (int64_t microBatches : {1, 2, 4}) {
+    std::string number = std::to_string(microBatches);
+    std::string place =
+        ",spmd-place{micro-batches=" + number + "},spmd-propagate";
+    std::string local = place + ",spmd-partition,spmd-verify";
+    bool one = microBatches == 1;
+    phases.push_back(
+        {"placed " + number, "graph-differentiate" + place, "step", true});
+    phases.push_back(
+        {"local " + number, "graph-differentiate" + local, "step", one});
+    phases.push_back({"local adamw " + number,
+                      "graph-chunk-loss," + adamw + ",canonicalize,cse" + local,
+                      "adamw"});
+    phases.push_back({"local clipped sgd " + number,
+                      clipped + ",canonicalize,cse" + local, "clipped sgd"});
+    std::string split = local + ",pipe-split-stages";
+    std::string schedule = ",pipe-schedule,pipe-verify";
+    phases.push_back({"scheduled " + number,
+                      "graph-differentiate" + split + schedule, "step", one});
+    phases.push_back(
+        {"recomputed " + number,
+         "graph-differentiate" + split + ",pipe-recompute" + schedule, "step",
+         one});
+    phases.push_back(
+        {"scheduled adamw " + number,
+         adamw + ",canonicalize,cse" + split + ",pipe-recompute" + schedule,
+         "adamw"});
+    phases.push_back({"scheduled clipped sgd " + number,
+                      "graph-chunk-loss," + clipped + ",canonicalize,cse" +
+                          split + ",pipe-recompute" + schedule,
+                      "clipped sgd"});
+  }
+  return phases;
+}
+
+/// Adds a value for each argument of the entry that the model does not have.
+static void addStepInputs(FunctionOpInterface function, NamedTensors &inputs) {
+  for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i) {
+    auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+    auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[i]);
+    if (!name || !type || inputs.count(name.str()))
+      continue;
+    RefTensor tensor(type);
+    if (name == "lr")
+      tensor.floats[0] = 0.01;
+    if (name == "step")
+      tensor.ints[0] = 1;
+    inputs[name.str()] = std::move(tensor);
+  }
+}
+
+OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
+                                           const StepForm &phase,
+                                           NamedTensors &inputs) {
+  OwningOpRef<ModuleOp> module = graph.module.get().clone();
+  PassManager manager(module.get()->getName());
+  std::string message;
+  llvm::raw_string_ostream os(message);
+  if (failed(parsePassPipeline(phase.pipeline, manager, os))) {
+    module->emitError() << message;
+    return nullptr;
+  }
+  if (failed(manager.run(*module)))
+    return nullptr;
+  inputs = graph.inputs;
+  if (auto function = dyn_cast_or_null<FunctionOpInterface>(
+          SymbolTable::lookupSymbolIn(*module, phase.entry)))
+    addStepInputs(function, inputs);
+  return module;
+}
+
+FailureOr<ReferenceResult> cleave::runPhase(const RandomGraph &graph,
+                                            const StepForm &phase,
+                                            Precision precision) {
+  NamedTensors inputs;
+  OwningOpRef<ModuleOp> module = lowerToPhase(graph, phase, inputs);
+  if (!module)
+    return failure();
+  return Interpreter(*module, precision).run(phase.entry, inputs);
+}
+
+static double norm(const RefTensor &tensor) {
+  double sum = 0;
+  for (double x : tensor.floats)
+    sum += x * x;
+  return std::sqrt(sum);
+}
+
+/// The norm of all gradients together.
+static double gradientNorm(const ReferenceResult &result) {
+  double sum = 0;
+  for (auto &[name, tensor] : result.published)
+    sum += norm(tensor) * norm(tensor);
+  return std::sqrt(sum);
+}
+
+Difference cleave::compareResults(const ReferenceResult &expected,
+                                  const ReferenceResult &actual) {
+  Difference worst;
+  auto note = [&](double error, StringRef name) {
+    // A difference that is not a number is the worst.
+    if (!(error <= worst.error))
+      worst = {error, name.str()};
+  };
+  auto compare = [&](const NamedTensors &left, const NamedTensors &right,
+                     double floor) {
+    for (auto &[name, tensor] : left) {
+      auto it = right.find(name);
+      if (it == right.end())
+        continue;
+      if (tensor.shape != it->second.shape) {
+        note(std::nan(""), name);
+        continue;
+      }
+      double sum = 0;
+      for (auto [a, b] : llvm::zip_equal(tensor.floats, it->second.floats))
+        sum += (a - b) * (a - b);
+      for (auto [a, b] : llvm::zip_equal(tensor.ints, it->second.ints))
+        sum += a != b;
+      note(std::sqrt(sum) / std::max({norm(tensor), floor, 1e-12}), name);
+    }
+  };
+  double floor = 1e-4 * gradientNorm(expected);
+  compare(expected.outputs, actual.outputs, floor);
+  compare(expected.published, actual.published, floor);
+  for (auto &[name, tensor] : expected.published)
+    if (!actual.published.count(name))
+      note(std::nan(""), name + ", whose gradient is missing");
+  return worst;
+}
+
+FailureOr<double> cleave::finiteDifferenceError(const RandomGraph &graph,
+                                                const ReferenceResult &expected,
+                                                Random &rng, double step) {
+  NamedTensors moved[2] = {graph.inputs, graph.inputs};
+  double derivative = 0, length = 0;
+  for (auto &[name, gradient] : expected.published)
+    for (int64_t i = 0, e = gradient.size(); i < e; ++i) {
+      double direction = rng.normal();
+      derivative += direction * gradient.floats[i];
+      length += direction * direction;
+      moved[0][name].floats[i] += step * direction;
+      moved[1][name].floats[i] -= step * direction;
+    }
+  double losses[2];
+  for (int side : {0, 1}) {
+    auto result =
+        Interpreter(*graph.module, Precision::Exact).run("loss", moved[side]);
+    if (failed(result))
+      return failure();
+    losses[side] = result->outputs.at("loss").floats[0];
+  }
+  double difference = (losses[0] - losses[1]) / (2 * step) - derivative;
+  return std::fabs(difference) /
+         (std::fabs(derivative) +
+          1e-3 * gradientNorm(expected) * std::sqrt(length) + 1e-12);
+}

@@ -1,0 +1,343 @@
+//===- RandomGraph.cpp - Random well-typed models -------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Generator.h"
+#include <cmath>
+#include <numbers>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::graph;
+
+//===----------------------------------------------------------------------===//
+// Random numbers
+//===----------------------------------------------------------------------===//
+
+uint64_t Random::next() {
+  // SplitMix64.
+  uint64_t z = state += 0x9E3779B97F4A7C15;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+  return z ^ (z >> 31);
+}
+
+int64_t Random::integer(int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(next() % uint64_t(high - low + 1));
+}
+
+double Random::uniform(double low, double high) {
+  return low + (high - low) * (double(next() >> 11) * 0x1p-53);
+}
+
+bool Random::chance(double probability) { return uniform(0, 1) < probability; }
+
+double Random::normal() {
+  double radius = std::sqrt(-2.0 * std::log(1.0 - uniform(0, 1)));
+  return radius * std::cos(2.0 * std::numbers::pi * uniform(0, 1));
+}
+
+//===----------------------------------------------------------------------===//
+// Arguments
+//===----------------------------------------------------------------------===//
+
+Value Generator::argument(StringRef name, StringRef role,
+                          ArrayRef<int64_t> shape, Type type,
+                          llvm::function_ref<double()> draw,
+                          ArrayRef<NamedAttribute> more) {
+  RefTensor tensor(shape, type);
+  for (int64_t i = 0, e = tensor.size(); i < e; ++i) {
+    double value = draw();
+    if (tensor.isFloat())
+      // Values that f32 holds, so that all modes and targets get the same.
+      tensor.floats[i] = static_cast<float>(value);
+    else
+      tensor.ints[i] = static_cast<int64_t>(value);
+  }
+  Value result = block->addArgument(RankedTensorType::get(shape, type), loc);
+  SmallVector<NamedAttribute> attributes(more);
+  attributes.push_back(
+      builder.getNamedAttr(kNameAttr, builder.getStringAttr(name)));
+  attributes.push_back(
+      builder.getNamedAttr(kRoleAttr, builder.getStringAttr(role)));
+  argumentAttributes.push_back(builder.getDictionaryAttr(attributes));
+  inputs[name.str()] = std::move(tensor);
+  return result;
+}
+
+Value Generator::parameter(ArrayRef<int64_t> shape, double mean,
+                           double spread) {
+  SmallVector<NamedAttribute> more;
+  // The first parameter is trained: a model trains something.
+  if (!parameters.empty() && rng.chance(0.08))
+    more.push_back(builder.getNamedAttr(kFrozenAttr, builder.getUnitAttr()));
+  Value value =
+      argument(("w" + Twine(names++)).str(), "parameter", shape, element,
+               [&] { return mean + spread * rng.normal(); }, more);
+  parameters.push_back({value, -1});
+  return value;
+}
+
+Value Generator::input(ArrayRef<int64_t> shape, Type type,
+                       llvm::function_ref<double()> draw) {
+  return argument(
+      ("x" + Twine(names++)).str(), "input", shape, type, draw,
+      builder.getNamedAttr(kBatchDimAttr, builder.getI64IntegerAttr(0)));
+}
+
+Value Generator::splat(double value) {
+  return ConstantOp::create(
+      builder, loc,
+      DenseElementsAttr::get(RankedTensorType::get({}, element),
+                             builder.getFloatAttr(element, value)));
+}
+
+Value Generator::rngArgument() {
+  if (!rngValue) {
+    int64_t values[] = {rng.integer(0, int64_t(1) << 40), rng.integer(1, 1000)};
+    unsigned next = 0;
+    rngValue = argument("rng", "rng", {2}, builder.getI64Type(),
+                        [&] { return double(values[next++]); });
+  }
+  return rngValue;
+}
+
+/// A new batched value: floats of an input, or an embedding of ids.
+Item Generator::startItem() {
+  int64_t positions = rng.integer(1, 5), channels = 2 * rng.integer(1, 4);
+  if (rng.chance(0.5)) {
+    Value x = input({options.batch, positions, channels}, element,
+                    [&] { return rng.normal(); });
+    return {x, 0};
+  }
+  int64_t classes = rng.integer(3, 9);
+  Value table = weight(classes, channels);
+  Value ids = input({options.batch, positions}, builder.getI64Type(),
+                    [&] { return double(rng.integer(0, classes - 1)); });
+  IntegerAttr padding;
+  if (rng.chance(0.15)) {
+    isDerivative = false;
+    padding = builder.getI64IntegerAttr(rng.integer(0, classes - 1));
+  }
+  return {GatherOp::create(builder, loc, table, ids,
+                           builder.getI64IntegerAttr(0), padding),
+          0};
+}
+
+//===----------------------------------------------------------------------===//
+// Picking and bringing into shape
+//===----------------------------------------------------------------------===//
+
+/// Any value of the pool, more often a recent one.
+Item Generator::pick() {
+  int64_t count = pool.size();
+  if (rng.chance(0.6))
+    return pool[rng.integer(std::max<int64_t>(0, count - 4), count - 1)];
+  return rng.pick(pool);
+}
+
+int64_t Generator::size(ArrayRef<int64_t> shape) {
+  int64_t result = 1;
+  for (int64_t dim : shape)
+    result *= dim;
+  return result;
+}
+
+Value Generator::reshape(Value value, ArrayRef<int64_t> shape) {
+  return ReshapeOp::create(builder, loc, RankedTensorType::get(shape, element),
+                           value);
+}
+
+/// The item with samples, and nothing else, in dimension 0.
+Item Generator::batchFirst(Item item) {
+  if (item.batchDim != 0) {
+    Shape order{item.batchDim};
+    for (int64_t dim = 0; dim < item.rank(); ++dim)
+      if (dim != item.batchDim)
+        order.push_back(dim);
+    item = {TransposeOp::create(builder, loc, item.value, order), 0};
+  }
+  if (item.shape()[0] != options.batch) {
+    Shape shape{options.batch, item.shape()[0] / options.batch};
+    llvm::append_range(shape, item.shape().drop_front());
+    item = {reshape(item.value, shape), 0};
+  }
+  return item;
+}
+
+/// The item as [batch, positions, channels].
+Item Generator::sequence(Item item) {
+  item = batchFirst(item);
+  int64_t positions = item.rank() > 2 ? item.shape()[1] : 1;
+  Shape shape{options.batch, positions,
+              size(item.shape().drop_front()) / positions};
+  return item.shape() == ArrayRef<int64_t>(shape)
+             ? item
+             : Item{reshape(item.value, shape), 0};
+}
+
+/// Projects a sequence to [batch, count, positions, channels].
+Value Generator::heads(Item item, int64_t count, int64_t channels) {
+  Value projected = LinearOp::create(
+      builder, loc, item.value, weight(count * channels, item.last()), Value());
+  Value split =
+      reshape(projected, {options.batch, item.shape()[1], count, channels});
+  return TransposeOp::create(builder, loc, split, Shape{0, 2, 1, 3});
+}
+
+/// A weight [outputs, inputs]: a parameter in use already, or a new one, small
+/// enough to keep activations of about the same size.
+Value Generator::weight(int64_t outputs, int64_t inputs) {
+  if (rng.chance(0.4))
+    for (const Item &known : parameters)
+      if (known.shape() == ArrayRef<int64_t>({outputs, inputs}))
+        return known.value;
+  return parameter({outputs, inputs}, 0, 1.0 / std::sqrt(double(inputs)));
+}
+
+/// A second operand that broadcasts against `item`.
+Value Generator::partner(Item item) {
+  if (rng.chance(0.5))
+    for (int tries = 0; tries < 4; ++tries) {
+      Item other = pick();
+      if (other.rank() != item.rank() || other.batchDim != item.batchDim)
+        continue;
+      bool fits = true;
+      for (int64_t dim = 0; dim < item.rank(); ++dim) {
+        int64_t a = item.shape()[dim], b = other.shape()[dim];
+        fits &= a == b || (dim != item.batchDim && b == 1);
+      }
+      if (fits)
+        return other.value;
+    }
+  // A parameter over the dimensions after the batch, some of them of size 1.
+  Shape shape(item.shape());
+  for (int64_t dim = 0; dim < item.rank(); ++dim)
+    if (dim <= item.batchDim || rng.chance(0.2))
+      shape[dim] = 1;
+  if (rng.chance(0.7))
+    shape.erase(shape.begin(), shape.begin() + item.batchDim + 1);
+  for (const Item &known : parameters)
+    if (known.shape() == ArrayRef<int64_t>(shape) && rng.chance(0.3))
+      return known.value;
+  if (rng.chance(0.15))
+    return splat(rng.uniform(-1.5, 1.5));
+  return parameter(shape);
+}
+
+//===----------------------------------------------------------------------===//
+// The loss
+//===----------------------------------------------------------------------===//
+
+Value Generator::buildLoss() {
+  // Values that nothing reads yet enter as one number per sample.
+  Value collected;
+  SmallVector<Item> unread;
+  for (const Item &item : pool)
+    if (item.value.use_empty() && item.batchDim >= 0)
+      unread.push_back(item);
+  Item main = unread.empty() ? pool.back() : unread.pop_back_val();
+  for (Item item : unread) {
+    item = batchFirst(item);
+    Shape dims;
+    for (int64_t dim = 1; dim < item.rank(); ++dim)
+      dims.push_back(dim);
+    Value one = item.value;
+    if (!dims.empty())
+      one = MulOp::create(
+          builder, loc,
+          ReduceOp::create(builder, loc, ReductionKind::sum, one, dims),
+          splat(double(options.batch) / double(size(item.shape()))));
+    one = TanhOp::create(builder, loc, one);
+    collected = collected ? AddOp::create(builder, loc, collected, one) : one;
+  }
+  main = sequence(main);
+  Value hidden = main.value;
+  if (collected)
+    hidden = AddOp::create(builder, loc, hidden,
+                           reshape(collected, {options.batch, 1, 1}));
+  int64_t classes = rng.integer(2, 7), rows = main.shape()[1];
+  // A head with the embedding's weight, where one fits, is a tied one.
+  Value head = weight(classes, main.last());
+  Value bias = rng.chance(0.3) ? parameter({classes}) : Value();
+  Value logits = LinearOp::create(builder, loc, hidden, head, bias);
+  Shape shape{options.batch, rows};
+  if (rng.chance(0.4)) {
+    logits = reshape(logits, {options.batch * rows, classes});
+    shape = {options.batch * rows};
+  }
+  // One row is always valid: a batch without any is an error.
+  bool first = true;
+  Value targets = input(shape, builder.getI64Type(), [&] {
+    bool ignored = !first && rng.chance(0.25);
+    first = false;
+    return ignored ? -100.0 : double(rng.integer(0, classes - 1));
+  });
+  auto loss = CrossEntropyOp::create(
+      builder, loc, logits, targets, builder.getI64IntegerAttr(-100),
+      builder.getF64FloatAttr(rng.chance(0.3) ? 0.1 : 0.0));
+  SmallVector<int64_t> all =
+      llvm::to_vector(llvm::seq<int64_t>(0, shape.size()));
+  Type statistic =
+      cast<RankedTensorType>(loss.getLoss().getType()).getElementType();
+  Value sum =
+      ReduceOp::create(builder, loc, ReductionKind::sum, loss.getLoss(), all);
+  Value ignore = ConstantOp::create(
+      builder, loc,
+      DenseElementsAttr::get(RankedTensorType::get({}, builder.getI64Type()),
+                             builder.getI64IntegerAttr(-100)));
+  Value valid = CompareOp::create(builder, loc, Predicate::ne, targets, ignore);
+  Value count = ReduceOp::create(
+      builder, loc, ReductionKind::sum,
+      CastOp::create(builder, loc, RankedTensorType::get(shape, statistic),
+                     valid),
+      all);
+  return DivOp::create(builder, loc, sum, count);
+}
+
+RandomGraph Generator::run() {
+  auto module = ModuleOp::create(loc);
+  builder.setInsertionPointToEnd(module.getBody());
+  auto function = func::FuncOp::create(builder, loc, "loss",
+                                       builder.getFunctionType({}, {}));
+  block = function.addEntryBlock();
+  builder.setInsertionPointToEnd(block);
+
+  pool.push_back(startItem());
+  using Step = void (Generator::*)();
+  static constexpr Step steps[] = {
+      &Generator::addUnary,      &Generator::addUnary,
+      &Generator::addGuarded,    &Generator::addBinary,
+      &Generator::addBinary,     &Generator::addBinary,
+      &Generator::addSkip,       &Generator::addLinear,
+      &Generator::addLinear,     &Generator::addContract,
+      &Generator::addNorm,       &Generator::addNorm,
+      &Generator::addSoftmax,    &Generator::addReshape,
+      &Generator::addTranspose,  &Generator::addReduce,
+      &Generator::addSliceOrPad, &Generator::addConcat,
+      &Generator::addGather,     &Generator::addCumulativeSum,
+      &Generator::addEmbedding,  &Generator::addSelect,
+      &Generator::addDropout,    &Generator::addAttention,
+      &Generator::addAttention,  &Generator::addPatches,
+      &Generator::addCast,       &Generator::addParameterOnly};
+  for (int64_t target = rng.integer(options.minOps, options.maxOps);
+       countOps() < target;)
+    (this->*rng.pick(steps))();
+  Value loss = buildLoss();
+  func::ReturnOp::create(builder, loc, loss);
+
+  function.setType(
+      builder.getFunctionType(block->getArgumentTypes(), loss.getType()));
+  function.setAllArgAttrs(argumentAttributes);
+  function.setResultAttr(0, kNameAttr, builder.getStringAttr("loss"));
+  return {module, std::move(inputs), isDerivative};
+}
+
+RandomGraph cleave::drawRandomGraph(MLIRContext *context, uint64_t seed,
+                                    const RandomGraphOptions &options) {
+  context->loadDialect<func::FuncDialect, GraphDialect>();
+  return Generator(context, seed, options).run();
+}

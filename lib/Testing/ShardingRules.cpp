@@ -1,0 +1,283 @@
+//===- ShardingRules.cpp - Testing sharding rules -------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Testing/ShardingRules.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Interpreter/ReferenceInterface.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassRegistry.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace cleave;
+using graph::FactorKind;
+using graph::FactorMapping;
+using graph::ShardingRule;
+
+namespace {
+
+/// Tests the rule of one op that was executed.
+class RuleCheck {
+public:
+  RuleCheck(Operation *op, const RefArgs &args,
+            ArrayRef<const RefTensor *> results, RuleTally &tally)
+      : op(op), results(results), tally(tally),
+        rule(cast<graph::ShardingRuleOpInterface>(op).getShardingRule()) {
+    for (unsigned i = 0; i < args.size(); ++i)
+      operands.push_back(args[i]);
+  }
+
+  void run() {
+    ++tally.ops;
+    if (!checkForm())
+      return;
+    for (int64_t factor = 0, e = rule.factors.size(); factor < e; ++factor) {
+      int64_t size = rule.factors[factor].size;
+      if (rule.factors[factor].kind == FactorKind::Replicated || size < 2)
+        continue;
+      if (!isOuter(factor)) {
+        ++tally.inner;
+        continue;
+      }
+      // The smallest prime factor of the size, and the size itself.
+      int64_t parts = 2;
+      while (size % parts != 0)
+        ++parts;
+      checkSplit(factor, parts);
+      if (parts != size)
+        checkSplit(factor, size);
+    }
+    for (ArrayRef<unsigned> set : rule.linear)
+      checkLinear(set);
+  }
+
+private:
+  void fail(const Twine &what) {
+    ++tally.failures;
+    op->emitOpError("sharding rule: ") << what;
+  }
+
+  /// Each dimension is as large as its factors together, or has none.
+  bool checkForm() {
+    if (rule.operands.size() != operands.size() ||
+        rule.results.size() != results.size()) {
+      fail("does not speak of all operands and results");
+      return false;
+    }
+    auto fits = [&](const FactorMapping &mapping, const RefTensor &tensor) {
+      if (mapping.empty())
+        return true;
+      if (static_cast<int64_t>(mapping.size()) != tensor.rank())
+        return false;
+      for (auto [dim, factors] : llvm::enumerate(mapping)) {
+        int64_t size = 1;
+        for (int64_t factor : factors)
+          size *= rule.factors[factor].size;
+        if (!factors.empty() && size != tensor.shape[dim])
+          return false;
+      }
+      return true;
+    };
+    for (auto [mapping, tensor] : llvm::zip_equal(rule.operands, operands))
+      if (!fits(mapping, tensor)) {
+        fail("factors of an operand do not make up its shape");
+        return false;
+      }
+    for (auto [mapping, tensor] : llvm::zip_equal(rule.results, results))
+      if (!fits(mapping, *tensor)) {
+        fail("factors of a result do not make up its shape");
+        return false;
+      }
+    return true;
+  }
+
+  /// Whether `factor` is the major one wherever it appears.
+  bool isOuter(int64_t factor) {
+    for (auto *mappings : {&rule.operands})
+      for (const FactorMapping &mapping : *mappings)
+        if (!isOuterIn(mapping, factor))
+          return false;
+    for (const FactorMapping &mapping : rule.results)
+      if (!isOuterIn(mapping, factor))
+        return false;
+    return true;
+  }
+
+  bool isOuterIn(const FactorMapping &mapping, int64_t factor) {
+    for (ArrayRef<int64_t> dim : mapping)
+      for (int64_t other : dim) {
+        if (other == factor)
+          break;
+        if (rule.factors[other].size > 1 && llvm::is_contained(dim, factor))
+          return false;
+      }
+    return true;
+  }
+
+  /// The sharding that splits `factor` of a tensor over the axis "x".
+  spmd::ShardingAttr shardingFor(const FactorMapping &mapping, int64_t rank,
+                                 int64_t factor, FlatSymbolRefAttr mesh) {
+    auto sharding = spmd::Sharding::replicated(rank);
+    for (auto [dim, factors] : llvm::enumerate(mapping))
+      if (llvm::is_contained(factors, factor))
+        sharding.dims[dim].push_back(spmd::AxisRef{"x"});
+    return spmd::ShardingAttr::get(mesh, sharding);
+  }
+
+  /// Executes the op alone, with `factor` in `parts` parts, one for each rank.
+  void checkSplit(int64_t factor, int64_t parts) {
+    ++tally.splits;
+    MLIRContext *context = op->getContext();
+    OpBuilder builder(context);
+    Location loc = op->getLoc();
+    OwningOpRef<ModuleOp> module = ModuleOp::create(loc);
+    builder.setInsertionPointToEnd(module->getBody());
+    spmd::MeshOp::create(builder, loc, builder.getStringAttr("mesh"),
+                         builder.getStrArrayAttr({"x"}),
+                         builder.getDenseI64ArrayAttr({parts}), ArrayAttr());
+    auto mesh = FlatSymbolRefAttr::get(context, "mesh");
+    auto function = func::FuncOp::create(
+        builder, loc, "split",
+        builder.getFunctionType(op->getOperandTypes(), op->getResultTypes()));
+    Block *block = function.addEntryBlock();
+    builder.setInsertionPointToEnd(block);
+    for (auto [i, operand] : llvm::enumerate(operands))
+      function.setArgAttr(
+          i, spmd::kShardingAttr,
+          shardingFor(rule.operands[i], operand.rank(), factor, mesh));
+    Operation *copy = builder.clone(*op);
+    copy->setOperands(block->getArguments());
+    SmallVector<Value> values(copy->getResults());
+    // Without operands the results say how they are split.
+    if (operands.empty())
+      for (auto [i, value] : llvm::enumerate(values))
+        value = spmd::ConstrainOp::create(
+            builder, loc, value.getType(), value,
+            shardingFor(rule.results[i], results[i]->rank(), factor, mesh));
+    func::ReturnOp::create(builder, loc, values);
+
+    PassManager manager(module.get()->getName());
+    if (failed(parsePassPipeline("spmd-propagate,spmd-partition,spmd-verify",
+                                 manager)) ||
+        failed(manager.run(*module)))
+      return fail("factor " + Twine(factor) + " cannot be split into " +
+                  Twine(parts) + " parts");
+    NamedTensors inputs;
+    for (auto [i, operand] : llvm::enumerate(operands))
+      inputs["arg" + std::to_string(i)] = operand;
+    auto joined = Interpreter(*module, Precision::Exact).run("split", inputs);
+    if (failed(joined))
+      return fail("slices of factor " + Twine(factor) + " cannot be executed");
+    for (auto [i, result] : llvm::enumerate(results))
+      compare(*result, joined->outputs.at("result" + std::to_string(i)),
+              "result " + Twine(i) + " of the slices of factor " +
+                  Twine(factor));
+  }
+
+  /// Replaces the operands in `set` by two summands each.
+  void checkLinear(ArrayRef<unsigned> set) {
+    if (operands.empty() || results.empty())
+      return;
+    ++tally.sums;
+    SmallVector<std::vector<RefTensor>> sides(2, operands);
+    Random rng(tally.sums);
+    for (unsigned i : set)
+      for (int64_t j = 0, e = operands[i].floats.size(); j < e; ++j) {
+        double part = rng.normal();
+        sides[0][i].floats[j] = part;
+        sides[1][i].floats[j] -= part;
+      }
+    for (unsigned i : set)
+      for (int64_t j = 0, e = operands[i].ints.size(); j < e; ++j) {
+        int64_t part = rng.integer(-9, 9);
+        Type element = operands[i].element;
+        sides[0][i].ints[j] = wrapTo(element, part);
+        sides[1][i].ints[j] = wrapTo(element, operands[i].ints[j] - part);
+      }
+    SmallVector<std::vector<RefTensor>> outputs(2);
+    ReferenceContext context;
+    for (int side : {0, 1}) {
+      SmallVector<const RefTensor *, 4> pointers;
+      for (RefTensor &tensor : sides[side])
+        pointers.push_back(&tensor);
+      for (Type type : op->getResultTypes())
+        outputs[side].emplace_back(cast<RankedTensorType>(type));
+      // The operands may be one value: each has its own tensor here.
+      OpBuilder builder(op->getContext());
+      auto types = llvm::to_vector(op->getOperandTypes());
+      Block block;
+      for (Type type : types)
+        block.addArgument(type, op->getLoc());
+      Operation *copy = op->clone();
+      copy->setOperands(block.getArguments());
+      bool evaluated = succeeded(cast<ReferenceOpInterface>(copy).evaluate(
+          RefArgs(copy, pointers), outputs[side], context));
+      copy->destroy();
+      if (!evaluated)
+        return fail("summands of operands cannot be executed");
+    }
+    for (auto [i, result] : llvm::enumerate(results)) {
+      RefTensor sum = outputs[0][i];
+      for (auto [x, y] : llvm::zip_equal(sum.floats, outputs[1][i].floats))
+        x += y;
+      for (auto [x, y] : llvm::zip_equal(sum.ints, outputs[1][i].ints))
+        x = wrapTo(sum.element, x + y);
+      compare(*result, sum, "the sum of result " + Twine(i) + " over summands");
+    }
+  }
+
+  void compare(const RefTensor &whole, const RefTensor &other,
+               const Twine &what) {
+    if (whole.shape != other.shape)
+      return fail(what + " has another shape");
+    double difference = 0, norm = 0;
+    for (auto [a, b] : llvm::zip_equal(whole.floats, other.floats)) {
+      // Infinities and NaN must be the same.
+      if (a == b || (std::isnan(a) && std::isnan(b)))
+        continue;
+      difference += (a - b) * (a - b);
+    }
+    for (double a : whole.floats)
+      norm += std::isfinite(a) ? a * a : 0;
+    for (auto [a, b] : llvm::zip_equal(whole.ints, other.ints))
+      difference += a != b;
+    double error = std::sqrt(difference) / std::max(std::sqrt(norm), 1e-3);
+    tally.worst = std::max(tally.worst, error);
+    if (!(error <= 1e-9))
+      fail(what + " differs by " + Twine(std::to_string(error)));
+  }
+
+  Operation *op;
+  std::vector<RefTensor> operands;
+  ArrayRef<const RefTensor *> results;
+  RuleTally &tally;
+  ShardingRule rule;
+};
+
+} // namespace
+
+LogicalResult
+cleave::checkShardingRules(ModuleOp module, StringRef entry,
+                           const NamedTensors &inputs,
+                           std::map<std::string, RuleTally> &tallies) {
+  module.getContext()->loadDialect<spmd::SpmdDialect>();
+  Interpreter interpreter(module, Precision::Exact);
+  bool complete = true;
+  interpreter.observe([&](Operation *op, const RefArgs &args,
+                          ArrayRef<const RefTensor *> results) {
+    RuleTally &tally = tallies[op->getName().getStringRef().str()];
+    if (!isa<graph::ShardingRuleOpInterface>(op)) {
+      op->emitError("has no sharding rule");
+      ++tally.failures;
+      complete = false;
+      return;
+    }
+    RuleCheck(op, args, results, tally).run();
+  });
+  return success(succeeded(interpreter.run(entry, inputs)) && complete);
+}

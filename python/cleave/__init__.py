@@ -1,0 +1,56 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Cleave: a compiler for training transformers.
+
+`cleave.compile` turns a PyTorch model into a training step. Its parts are
+imported when first used, so that `import cleave` is quick.
+"""
+
+import importlib
+import sys
+import types
+
+#: Where each public name lives.
+_LAZY = {
+    "compile": "compile",
+    "Step": "step",
+    "StepError": "step",
+    "Loss": "step",
+    "AdamW": "optim",
+    "SGD": "optim",
+    "Schedule": "optim",
+    "constant": "optim",
+    "cosine": "optim",
+    "linear": "optim",
+}
+_MODULES = ("models", "optim", "trace")
+
+__all__ = sorted([*_LAZY, *_MODULES])
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'cleave' has no attribute '{name}'")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
+
+
+class _Package(types.ModuleType):
+    """The function `cleave.compile` and the module of the same name would
+    share an attribute, which importing the module sets; the function wins."""
+
+    @property
+    def compile(self):
+        return __getattr__("compile")
+
+    @compile.setter
+    def compile(self, module):
+        pass
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,108 @@
+"""From a torch module to a compiled training step."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Mapping
+
+import torch
+
+from . import optim
+from .step import Step, log
+
+
+def compile(
+    model,
+    example_inputs,
+    loss_fn=None,
+    *,
+    optimizer=None,
+    micro_batches: int = 1,
+    target: str = "cpu",
+    seed: int = 0,
+    threads: int | None = None,
+    max_logits_bytes: int = 100 << 20,
+) -> Step:
+    """Compiles a training step of `model`.
+
+    Args:
+        model: a `torch.nn.Module`; its parameters are copied, not changed.
+        example_inputs: tensors of the shapes of a whole batch, samples first:
+            a tuple, a dict by name, or ((model inputs...), (targets...)).
+            A step takes them in this order, or by name.
+        loss_fn: `loss_fn(output, *targets)` when the model returns logits; the
+            targets are the inputs that the model's forward does not take.
+            None when the model returns the loss, or an output with `.loss`.
+        optimizer: `cleave.AdamW` or `cleave.SGD`; AdamW with torch's defaults
+            when None.
+        micro_batches: equal parts in which a batch is computed, one after
+            another, to save memory; the result is that of the whole batch. A
+            batch that it does not divide is computed in as many parts as do,
+            with a remark.
+        target: "cpu".
+        seed: of dropout.
+        threads: of the step; the cores of this process when None.
+        max_logits_bytes: the largest piece of the logits held at once.
+
+    Returns:
+        The `Step`.
+
+    Raises:
+        cleave.trace.UnsupportedError: ops that have no translation, all at
+            once, with their lines.
+        cleave.CompileError: what the compiler refused, with the location.
+        ValueError: an argument is out of range.
+    """
+    from . import _cleave
+    from .trace import trace
+
+    if target != "cpu":
+        raise ValueError(f"target '{target}' is not known; targets: cpu")
+    if micro_batches < 1:
+        raise ValueError("micro_batches must be at least 1")
+    optimizer = optimizer or optim.AdamW()
+    threads = threads or len(os.sched_getaffinity(0))
+    examples, arrange = _flatten(example_inputs)
+
+    def build(inputs):
+        traced = trace(model, arrange(inputs), loss_fn=loss_fn)
+        batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
+        parts = max(
+            m for m in range(1, min(micro_batches, batch) + 1) if batch % m == 0
+        )
+        if parts != micro_batches:
+            log.warning(
+                "remark: a batch of %d does not divide into %d micro-batches; "
+                "computed in %d",
+                batch,
+                micro_batches,
+                parts,
+            )
+        options = {
+            "micro_batches": parts,
+            "threads": threads,
+            "max_logits_bytes": max_logits_bytes,
+            "optimizer": optimizer.options(),
+            "parameters": optimizer.parameter_options(
+                {p.name: p.tensor for p in traced.parameters if not p.frozen}
+            ),
+        }
+        return traced, _cleave.compile(traced.mlir, json.dumps(options))
+
+    return Step(build, model, examples, optimizer, seed)
+
+
+def _flatten(inputs):
+    """The tensors of `inputs` as a tuple, and how to arrange such a tuple as
+    `inputs` was."""
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), tuple
+    if isinstance(inputs, Mapping):
+        names = list(inputs)
+        return tuple(inputs.values()), lambda flat: dict(zip(names, flat))
+    inputs = tuple(inputs)
+    if len(inputs) == 2 and all(isinstance(x, (tuple, list)) for x in inputs):
+        count = len(inputs[0])
+        return (*inputs[0], *inputs[1]), lambda flat: (flat[:count], flat[count:])
+    return inputs, tuple

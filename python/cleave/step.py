@@ -1,0 +1,424 @@
+"""A compiled training step: what `cleave.compile` returns."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+log = logging.getLogger("cleave")
+
+
+class StepError(RuntimeError):
+    """A step could not run, or stopped before it changed any state."""
+
+
+class Loss(float):
+    """The loss of a step, a float with what else the step reports.
+
+    Attributes:
+        grad_norm: 2-norm of all gradients before clipping, or None without
+            clipping.
+        lr: the learning rate of this step.
+        tokens_per_s: elements of the first input over the wall time, 1/s.
+        step: number of this step, from 1.
+    """
+
+    grad_norm: float | None
+    lr: float
+    tokens_per_s: float
+    step: int
+
+    def __new__(cls, value, *, grad_norm, lr, tokens_per_s, step):
+        loss = super().__new__(cls, value)
+        loss.grad_norm = grad_norm
+        loss.lr = lr
+        loss.tokens_per_s = tokens_per_s
+        loss.step = step
+        return loss
+
+
+_TORCH_TYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i8": torch.int8,
+    "i1": torch.bool,
+}
+
+
+class _Program:
+    """One compiled shape: the artifact, and its session while it is live."""
+
+    def __init__(self, traced, compiled):
+        self.traced = traced
+        self.compiled = compiled
+        self.session = None
+
+    def open(self):
+        """Maps the arena, and finds the tensors by name."""
+        if self.session is None:
+            self.session = self.compiled.session(timing=True)
+            self.tensors = {t["name"]: t for t in self.session.tensors()}
+            self.inputs = [
+                t for t in self.session.tensors() if t["role"] == "input"
+            ]
+        return self
+
+    def close(self):
+        """Unmaps the arena."""
+        self.session = None
+
+    def tensor(self, name):
+        """The tensor's memory as a torch tensor of its logical shape."""
+        facts = self.tensors[name]
+        flat = torch.from_numpy(self.session.bytes(name))
+        return flat.view(_TORCH_TYPES[facts["dtype"]]).view(facts["shape"])
+
+
+def _shape_key(inputs):
+    return tuple((tuple(t.shape), t.dtype) for t in inputs)
+
+
+class Step:
+    """A training step of one model on one device.
+
+    Calling it runs forward, backward and update on a whole batch and returns
+    the `Loss`. All state (parameters, buffers, optimizer state) lives in the
+    arena of the compiled program; `state_dict` copies it out. A batch of
+    another shape compiles a further program, kept for the next time, to which
+    the state moves.
+    """
+
+    def __init__(self, build: Callable, module, example_inputs, optimizer, seed):
+        """`build(inputs)` traces and compiles for the shapes of `inputs` and
+        returns (traced model, compiled program)."""
+        self._build = build
+        self._module = module
+        self._optimizer = optimizer
+        self._seed = int(seed)
+        self._done = 0
+        self.data_position = 0
+        self._programs: dict = {}
+        self._live = self._compile_for(tuple(example_inputs))
+        self._live.open()
+        self._load_from_module()
+
+    # ------------------------------------------------------------------ state
+
+    def _load_from_module(self):
+        for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
+            if entry.tensor.is_meta:
+                continue
+            if entry.name in self._live.tensors:
+                target = self._live.tensor(entry.name)
+                with torch.no_grad():
+                    target.copy_(entry.tensor.detach().reshape(target.shape))
+
+    def _compile_for(self, inputs):
+        key = _shape_key(inputs)
+        program = self._programs.get(key)
+        if program is None:
+            start = time.perf_counter()
+            program = _Program(*self._build(inputs))
+            if self._programs:
+                shapes = ", ".join(str(list(t.shape)) for t in inputs)
+                log.warning(
+                    "remark: compiled for inputs of shape %s in %.1f s; kept "
+                    "for the next batch of this shape",
+                    shapes,
+                    time.perf_counter() - start,
+                )
+            self._programs[key] = program
+        return program
+
+    def _program_for(self, inputs):
+        """The program for the shapes of `inputs`, holding the state."""
+        program = self._compile_for(inputs)
+        if program is self._live:
+            return program
+        program.open()
+        for name, facts in self._live.tensors.items():
+            if facts["role"] in ("parameter", "buffer", "state"):
+                if name in program.tensors and (
+                    program.tensors[name]["shape"] == facts["shape"]
+                ):
+                    program.tensor(name).copy_(self._live.tensor(name))
+        # Buffers whose shape follows the input's come from the new trace.
+        for entry in program.traced.buffers:
+            old = self._live.tensors.get(entry.name)
+            new = program.tensors.get(entry.name)
+            if new and (old is None or old["shape"] != new["shape"]):
+                program.tensor(entry.name).copy_(
+                    entry.tensor.detach().reshape(new["shape"])
+                )
+        self._live.close()
+        self._live = program
+        return program
+
+    def _framework_view(self, name):
+        """A copy of a parameter or buffer, in the framework's shape."""
+        facts = self._live.tensors[name]
+        shape = facts.get("framework_shape") or facts["shape"]
+        return self._live.tensor(name).reshape(shape).clone()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers under the names, shapes and order of the
+        module's own `state_dict`; tied names share one tensor."""
+        known = {}
+        for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
+            if entry.name in self._live.tensors:
+                value = self._framework_view(entry.name)
+                for name in (entry.name, *entry.aliases):
+                    known[name] = value
+        return {
+            name: known.get(name, value)
+            for name, value in self._module.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replaces parameters and buffers; every parameter must be present.
+
+        Raises:
+            KeyError: parameters are missing, or names are unknown; all listed.
+            ValueError: shapes differ; all listed.
+        """
+        entries = (*self._live.traced.parameters, *self._live.traced.buffers)
+        known = set(self._module.state_dict())
+        missing, wrong, chosen = [], [], {}
+        for entry in entries:
+            names = (entry.name, *entry.aliases)
+            known.update(names)
+            if entry.name not in self._live.tensors:
+                continue
+            found = [n for n in names if n in state]
+            if not found:
+                if entry in self._live.traced.parameters:
+                    missing.append(entry.name)
+                continue
+            facts = self._live.tensors[entry.name]
+            shape = facts.get("framework_shape") or facts["shape"]
+            value = state[found[0]]
+            if list(value.shape) != list(shape):
+                wrong.append(
+                    f"{found[0]}: {list(value.shape)} given, {list(shape)} expected"
+                )
+            chosen[entry.name] = value
+        unknown = [n for n in state if n not in known]
+        if missing or unknown:
+            raise KeyError(
+                "state_dict does not match the model:"
+                + (f" missing {', '.join(missing)};" if missing else "")
+                + (f" unknown {', '.join(unknown)};" if unknown else "")
+            )
+        if wrong:
+            raise ValueError("state_dict has other shapes: " + "; ".join(wrong))
+        for name, value in chosen.items():
+            target = self._live.tensor(name)
+            target.copy_(value.detach().reshape(target.shape))
+
+    def training_state(self) -> dict[str, Any]:
+        """Optimizer state, step, seed and data position, copied. Together with
+        `state_dict` it continues a run bit for bit."""
+        slots: dict[str, dict[str, torch.Tensor]] = {}
+        for name, facts in self._live.tensors.items():
+            if facts["role"] == "state":
+                slots.setdefault(facts["of"], {})[facts["slot"]] = self._live.tensor(
+                    name
+                ).clone()
+        return {
+            "step": self._done,
+            "seed": self._seed,
+            "data_position": self.data_position,
+            "optimizer": slots,
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `training_state` returned.
+
+        Raises:
+            KeyError: a parameter's optimizer state is missing.
+        """
+        for name, facts in self._live.tensors.items():
+            if facts["role"] != "state":
+                continue
+            try:
+                value = state["optimizer"][facts["of"]][facts["slot"]]
+            except KeyError:
+                raise KeyError(
+                    f"training state has no '{facts['slot']}' of '{facts['of']}'"
+                ) from None
+            target = self._live.tensor(name)
+            target.copy_(value.reshape(target.shape))
+        self._done = int(state["step"])
+        self._seed = int(state["seed"])
+        self.data_position = int(state.get("data_position", 0))
+
+    # ------------------------------------------------------------------- runs
+
+    def _stage(self, program, inputs):
+        """Copies the inputs into the arena."""
+        for name, value in zip(program.traced.input_names, inputs):
+            if name in program.tensors:
+                target = program.tensor(name)
+                target.copy_(torch.as_tensor(value).reshape(target.shape))
+                error = program.session.check_input(name)
+                if error:
+                    raise StepError(error)
+
+    def _scalar(self, program, name, value):
+        if name in program.tensors:
+            facts = program.tensors[name]
+            program.tensor(name).copy_(
+                torch.as_tensor(value, dtype=_TORCH_TYPES[facts["dtype"]]).reshape(
+                    facts["shape"]
+                )
+            )
+
+    def _ordered(self, inputs, named):
+        """The inputs of a call as tensors, in the order of the program's."""
+        names = self._live.traced.input_names
+        unknown = [n for n in named if n not in names[len(inputs) :]]
+        if unknown or len(inputs) > len(names):
+            raise TypeError(
+                f"the model takes {len(names)} inputs ({', '.join(names)}), each "
+                f"once; {len(inputs)} given by position"
+                + (f", and by name {', '.join(named)}" if named else "")
+            )
+        rest = [named[n] for n in names[len(inputs) :] if n in named]
+        present = names[: len(inputs) + len(rest)]
+        missing = [n for n in present[len(inputs) :] if n not in named]
+        if missing:
+            raise TypeError(f"input '{missing[0]}' is missing")
+        return tuple(self._typed(n, i) for n, i in zip(names, (*inputs, *rest)))
+
+    def _typed(self, name, value):
+        """`value` as a tensor of the type that the model takes."""
+        value = torch.as_tensor(value)
+        wanted = self._live.traced.input_types[name][1]
+        if not torch.can_cast(value.dtype, wanted):
+            raise TypeError(
+                f"input '{name}' is {str(value.dtype).removeprefix('torch.')}, but the "
+                f"model takes {str(wanted).removeprefix('torch.')}"
+            )
+        return value.to(wanted)
+
+    def _whole(self, inputs, named):
+        """The inputs of a call that needs them all."""
+        ordered = self._ordered(inputs, named)
+        names = self._live.traced.input_names
+        if len(ordered) < len(names):
+            raise TypeError(
+                f"the model takes {len(names)} inputs ({', '.join(names)}), "
+                f"{len(ordered)} given"
+            )
+        return ordered
+
+    def __call__(self, *inputs, **named) -> Loss:
+        """Trains on one batch, given by position or by name.
+
+        Raises:
+            TypeError: inputs are missing, too many or unknown.
+            StepError: the step stopped (no valid label, a norm that is not
+                finite, a token id out of range); no state was changed.
+        """
+        inputs = self._whole(inputs, named)
+        program = self._program_for(inputs)
+        start = time.perf_counter()
+        self._stage(program, inputs)
+        number = self._done + 1
+        lr = self._optimizer.lr_at(self._done)
+        self._scalar(program, "lr", lr)
+        self._run(program, "train", number)
+        self._done = number
+        seconds = time.perf_counter() - start
+        norm = None
+        if "grad_norm" in program.tensors:
+            norm = float(program.tensor("grad_norm"))
+        return Loss(
+            float(program.tensor("loss")),
+            grad_norm=norm,
+            lr=lr,
+            tokens_per_s=inputs[0].numel() / seconds,
+            step=number,
+        )
+
+    def _run(self, program, entry, number):
+        """Runs an entry as step `number`; the seed makes its dropout."""
+        error = program.session.run(entry, self._seed, number)
+        if error:
+            raise StepError(error)
+
+    def evaluate(self, *inputs, **named) -> float:
+        """The loss of one batch with dropout off; changes no state."""
+        inputs = self._whole(inputs, named)
+        program = self._program_for(inputs)
+        self._stage(program, inputs)
+        self._run(program, "evaluate", self._done)
+        return float(program.tensor("loss"))
+
+    def logits(self, *inputs, **named) -> torch.Tensor:
+        """The model's logits with dropout off; labels may be left out.
+
+        Raises:
+            StepError: the model has no logits among its outputs.
+        """
+        names = self._live.traced.input_names
+        inputs = self._ordered(inputs, named)
+        if not inputs:
+            raise TypeError(f"the model takes inputs ({', '.join(names)}); none given")
+        if len(inputs) < len(names):
+            # What logits do not depend on still has a shape: the example's.
+            inputs += tuple(
+                torch.zeros(shape, dtype=dtype)
+                for shape, dtype in self._input_types(inputs)[len(inputs) :]
+            )
+        program = self._program_for(inputs)
+        if "logits" not in program.session.entries():
+            raise StepError("the model has no logits among its outputs")
+        self._stage(program, inputs)
+        self._run(program, "logits", self._done)
+        return program.tensor("logits").clone()
+
+    def _input_types(self, given):
+        """Shapes and dtypes of all inputs, with the batch size of `given`."""
+        for key in self._programs:
+            if key[: len(given)] == _shape_key(given):
+                return key
+        batch = given[0].shape[0]
+        example = next(iter(self._programs))
+        old = example[0][0][0]
+        return tuple(
+            ((batch, *shape[1:]) if shape and shape[0] == old else shape, dtype)
+            for shape, dtype in example
+        )
+
+    # ---------------------------------------------------------------- reports
+
+    def ir(self, phase: str = "step") -> str:
+        """The IR after a phase: model, step, placed, local, scheduled or
+        executable, and `kernels.cuda` for the kernels as CUDA C++."""
+        return self._live.compiled.ir(phase)
+
+    def report(self) -> dict:
+        """What `cleave-compile --report` writes."""
+        return json.loads(self._live.compiled.report())
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of the arena: in all, and at its peak by kind."""
+        return self.report()["memory"]
+
+    def explain(self) -> str:
+        """What was decided and why, one line each."""
+        return "\n".join(self.report()["decisions"])
+
+    def timings(self) -> dict[str, float]:
+        """Milliseconds of the last step by kind of work."""
+        return self._live.session.timings()

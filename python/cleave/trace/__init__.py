@@ -1,0 +1,20 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""From PyTorch models to Cleave's graph dialect.
+
+`trace` is the entry; `python -m cleave.trace` the command.
+"""
+
+from .convert import UnsupportedError
+from .export import TraceError
+from .model import Tensor, TracedModel, trace
+
+__all__ = ["Tensor", "TraceError", "TracedModel", "UnsupportedError", "supported_operators",
+           "trace"]
+
+
+def supported_operators() -> list[str]:
+    """Names of the framework's operators that have a conversion, sorted."""
+    from . import registry
+    registry.converter_for(None)
+    return sorted(str(target) for target in registry.CONVERTERS)

@@ -1,0 +1,172 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Converts an exported FX graph to a function of the graph dialect."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from .evaluate import Evaluator
+from .ir import (DTYPES, Builder, GraphError, TensorType, Value, type_of)
+from .locations import location_of
+from .registry import Unsupported, converter_for
+
+
+class UnsupportedError(Exception):
+    """Operators of a model that Cleave cannot convert.
+
+    `operators` lists (target, reason, location, count), each once.
+    """
+
+    def __init__(self, operators: list[tuple[str, str, str, int]]):
+        self.operators = operators
+        total = sum(count for *_, count in operators)
+        lines = [f"the model uses {total} operator{'s' if total != 1 else ''} that cannot "
+                 "be converted:"]
+        for target, reason, location, count in operators:
+            times = f" ({count} times)" if count > 1 else ""
+            lines.append(f"  {location}: {target}{times}: {reason}")
+        lines.append("Rewrite these lines with supported operators (see "
+                     "cleave.trace.supported_operators()).")
+        super().__init__("\n".join(lines))
+
+
+class Conversion:
+    """One FX graph on its way to the graph dialect; converters see it as `c`."""
+
+    def __init__(self, builder: Builder, evaluator: Evaluator, rng: Value):
+        self.b = builder
+        self.evaluator = evaluator
+        self._rng = rng
+        self._dropouts = 0
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._failures: dict[tuple[str, str, str], int] = {}
+        self.type: TensorType | None = None
+
+    # What converters use ------------------------------------------------------
+
+    def dropout_site(self) -> tuple[Value, int]:
+        """The generator's argument, and a number of its own for a dropout."""
+        self._dropouts += 1
+        return self._rng, self._dropouts - 1
+
+    def known(self, value: Value) -> torch.Tensor | None:
+        """The elements of `value` where they are known when tracing."""
+        return self.evaluator.value(value)
+
+    def operand(self, value: Any, dtype: str) -> Value:
+        """A tensor or a number as a value of `dtype`."""
+        if isinstance(value, Value):
+            return self.b.cast(value, dtype)
+        return self.b.scalar(value, dtype)
+
+    def operands(self, *values: Any) -> list[Value]:
+        """Tensors and numbers as values of one type, promoted as torch does."""
+        dtype = DTYPES[promoted(values)]
+        return [self.operand(v, dtype) for v in values]
+
+    # The walk -------------------------------------------------------------------
+
+    def bind(self, node: torch.fx.Node, value: Value) -> None:
+        self._values[node] = value
+
+    def run(self, graph: torch.fx.Graph) -> list[Any]:
+        """Converts what the output needs; returns the output's values."""
+        output = next(n for n in reversed(graph.nodes) if n.op == "output")
+        live = _live(output)
+        for node in graph.nodes:
+            if node.op == "call_function" and node in live:
+                self._convert(node)
+        if self._failures:
+            raise UnsupportedError([(*key, n) for key, n in self._failures.items()])
+        return [self._argument(v) for v in output.args[0]]
+
+    def _convert(self, node: torch.fx.Node) -> None:
+        self.b.location = location_of(node)
+        if node.target is operator.getitem:
+            self._values[node] = self._argument(node.args[0])[node.args[1]]
+            return
+        try:
+            result = self._call(node)
+        except (Unsupported, GraphError) as error:
+            self._fail(node, str(error))
+            result = _placeholder(node)
+        self._values[node] = result
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        convert = converter_for(node.target)
+        if convert is None:
+            raise Unsupported("no conversion")
+        example = node.meta.get("val")
+        self.type = type_of(example) if isinstance(example, torch.Tensor) else None
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
+        try:
+            result = convert(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__.tb_next is not None:
+                raise
+            raise Unsupported(f"arguments {error}") from None
+        if self.type is not None and isinstance(result, Value) and result.type != self.type:
+            raise GraphError(f"converted to {result.type}, where torch gives {self.type}; "
+                             "this is a defect of the front end")
+        return result
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return self._values[argument]
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(self._argument(a) for a in argument)
+        return argument
+
+    def _fail(self, node: torch.fx.Node, reason: str) -> None:
+        location = location_of(node)
+        place = f"{location[0]}:{location[1]}" if location else "<unknown>"
+        key = (str(node.target), reason, place)
+        self._failures[key] = self._failures.get(key, 0) + 1
+
+
+def _live(output: torch.fx.Node) -> set[torch.fx.Node]:
+    live, pending = set(), [output]
+    while pending:
+        node = pending.pop()
+        if node not in live:
+            live.add(node)
+            pending.extend(node.all_input_nodes)
+    return live
+
+
+def _placeholder(node: torch.fx.Node) -> Any:
+    """Values of the right types, so that conversion finds further failures."""
+    def make(example: Any) -> Any:
+        if isinstance(example, torch.Tensor):
+            dtype = DTYPES.get(example.dtype, "f32")
+            return Value(TensorType(tuple(int(d) for d in example.shape), dtype))
+        if isinstance(example, (list, tuple)):
+            return tuple(make(e) for e in example)
+        return example
+    return make(node.meta.get("val"))
+
+
+def promoted(values: Any) -> torch.dtype:
+    """The type in which torch computes with these tensors and numbers."""
+    def example(value: Any) -> Any:
+        if isinstance(value, Value):
+            from .ir import TORCH_DTYPES
+            shape = (1,) if value.type.rank else ()
+            return torch.empty(shape, dtype=TORCH_DTYPES[value.dtype], device="meta")
+        return value
+    examples = [example(v) for v in values]
+    tensors = [e for e in examples if isinstance(e, torch.Tensor)]
+    result: Any = examples[0]
+    for other in examples[1:]:
+        result = torch.empty(
+            _wider(result, other), dtype=torch.result_type(result, other), device="meta")
+    return result.dtype if tensors else torch.get_default_dtype()
+
+
+def _wider(a: Any, b: Any) -> tuple[int, ...]:
+    return (1,) if any(isinstance(x, torch.Tensor) and x.dim() for x in (a, b)) else ()

@@ -1,0 +1,144 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Norms, softmax, attention, dropout."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .attention import build_attention
+from .ir import TORCH_DTYPES, TensorType, broadcast_shapes
+from .registry import Unsupported, aten, converts
+
+
+def _as_rows(c, x, normalized):
+    """`x` with the normalised dimensions merged into the last one."""
+    if len(normalized) == 1:
+        return x
+    return c.b.reshape(x, x.shape[:-len(normalized)] + (math.prod(normalized),))
+
+
+def _flat(c, vector):
+    return None if vector is None else c.b.reshape(vector, [vector.type.elements])
+
+
+@converts(aten.layer_norm.default)
+def layer_norm(c, x, normalized, weight=None, bias=None, eps=1e-5, cudnn_enable=True):
+    rows = _as_rows(c, x, normalized)
+    result = c.b.layer_norm(rows, _flat(c, weight), _flat(c, bias), eps)
+    return c.b.reshape(result, x.shape)
+
+
+@converts(aten.native_layer_norm.default)
+def native_layer_norm(c, x, normalized, weight, bias, eps):
+    return (layer_norm(c, x, normalized, weight, bias, eps), None, None)
+
+
+@converts(aten.rms_norm.default)
+def rms_norm(c, x, normalized, weight=None, eps=None):
+    if eps is None:
+        eps = torch.finfo(TORCH_DTYPES[x.dtype]).eps
+    result = c.b.rms_norm(_as_rows(c, x, normalized), _flat(c, weight), eps)
+    return c.b.reshape(result, x.shape)
+
+
+@converts(aten.group_norm.default)
+def group_norm(c, x, groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True):
+    rows = c.b.reshape(x, [x.shape[0], groups, x.type.elements // (x.shape[0] * groups)])
+    result = c.b.reshape(c.b.layer_norm(rows, None, None, eps), x.shape)
+    shape = [x.shape[1]] + [1] * (x.type.rank - 2)
+    if weight is not None:
+        result = c.b.binary("mul", result, c.b.reshape(weight, shape))
+    if bias is not None:
+        result = c.b.binary("add", result, c.b.reshape(bias, shape))
+    return result
+
+
+def _softmax(c, x, dim, log):
+    x = c.b.cast(x, c.type.dtype)
+    if x.type.rank == 0:
+        return c.b.scalar(0 if log else 1, x.dtype)
+    dim %= x.type.rank
+    last = x.type.rank - 1
+    return c.b.swap(c.b.softmax(c.b.swap(x, dim, last), log), dim, last)
+
+
+@converts(aten.softmax.int, aten._softmax.default)
+def softmax(c, x, dim, *_, **__):
+    return _softmax(c, x, dim, False)
+
+
+@converts(aten.log_softmax.int, aten._log_softmax.default)
+def log_softmax(c, x, dim, *_, **__):
+    return _softmax(c, x, dim, True)
+
+
+def dropped(c, x, probability):
+    """`x` after dropout with `probability`."""
+    if not probability:
+        return x
+    if probability == 1:
+        return c.b.full(0, x.type)
+    rng, site = c.dropout_site()
+    return c.b.dropout(x, rng, probability, site)
+
+
+@converts(aten.dropout.default)
+def dropout(c, x, p, train):
+    return dropped(c, x, p if train else 0)
+
+
+@converts(aten.native_dropout.default)
+def native_dropout(c, x, p, train):
+    return (dropped(c, x, p if train or train is None else 0), None)
+
+
+@converts(aten.feature_dropout.default)
+def feature_dropout(c, x, p, train):
+    if not train or not p:
+        return x
+    ones = c.b.full(1, TensorType(x.shape[:2] + (1,) * (x.type.rank - 2), x.dtype))
+    return c.b.binary("mul", x, dropped(c, ones, p))
+
+
+@converts(aten.scaled_dot_product_attention.default)
+def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p=0.0,
+                                 is_causal=False, *, scale=None, enable_gqa=False):
+    b = c.b
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    shape = c.type.shape
+    lead = broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+
+    def four(x):
+        """`x` as [batch, heads, positions, channels]."""
+        if x.type.rank == 2:
+            return b.reshape(x, (1, 1, *x.shape))
+        if query.type.rank == 3:
+            return b.reshape(x, (x.shape[0], 1, *x.shape[1:]))
+        x = b.broadcast(x, (*lead, *x.shape[-3:]))
+        return b.reshape(x, (math.prod(lead), *x.shape[-3:]))
+
+    if query.type.rank not in (2, 3, 4) and attn_mask is not None:
+        raise Unsupported("a mask with queries of rank above 4")
+    mask = bias = None
+    if attn_mask is not None:
+        if query.type.rank == 3 and attn_mask.type.rank == 3:
+            attn_mask = b.reshape(attn_mask, (attn_mask.shape[0], 1, *attn_mask.shape[1:]))
+        if attn_mask.dtype == "i1":
+            mask = attn_mask
+        else:
+            bias = b.cast(attn_mask, query.dtype)
+    query, key, value = four(query), four(key), four(value)
+    if not enable_gqa:
+        heads = max(query.shape[1], key.shape[1])
+        query, key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:]))
+                             for x in (query, key, value))
+    rng = site = None
+    if dropout_p:
+        rng, site = c.dropout_site()
+    result = build_attention(c.b, c.evaluator, query, key, value, scale=scale, mask=mask,
+                             bias=bias, top_left_causal=is_causal, rng=rng,
+                             dropout=dropout_p, dropout_id=site or 0)
+    return b.reshape(result, shape)

@@ -1,0 +1,185 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Computes the values of graph ops with torch.
+
+Tracing uses it for what is known beforehand: positions, masks, tables. Only
+the ops that can occur there have semantics here; the dialect's reference
+semantics live in the interpreter.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+from .ir import TORCH_DTYPES, Op, Value
+
+_SEMANTICS: dict[str, Callable[[Op, list[torch.Tensor]], torch.Tensor]] = {}
+
+
+def _semantics(*names: str):
+    def register(function):
+        for name in names:
+            _SEMANTICS[name] = function
+        return function
+    return register
+
+
+def _core(x: torch.Tensor) -> torch.Tensor:
+    """`x` with one element along each dimension that it only repeats."""
+    for dim, stride in enumerate(x.stride()):
+        if stride == 0 and x.shape[dim] > 1:
+            x = x.narrow(dim, 0, 1)
+    return x
+
+
+def _repeated(x: torch.Tensor) -> torch.Tensor:
+    """`x` as a view that repeats its first slice, where dimension 0 does so."""
+    if 1 < x.numel() <= 1 << 20 and x.dim() > 1 and x.shape[0] > 1 and x.stride(0) != 0:
+        if bool((x == x[:1]).all()):
+            return x[:1].expand(x.shape)
+    return x
+
+
+class Evaluator:
+    """Values known when tracing; `arguments` gives those of known arguments."""
+
+    #: Elements above which a value is not computed.
+    LIMIT = 1 << 28
+
+    def __init__(self, arguments: dict[int, torch.Tensor] | None = None):
+        self._values: dict[int, torch.Tensor | None] = dict(arguments or {})
+        self._keep: list[Value] = []
+
+    def remember(self, value: Value, tensor: torch.Tensor) -> None:
+        """Gives an argument's elements."""
+        self._values[id(value)] = tensor
+        self._keep.append(value)
+
+    def value(self, value: Value) -> torch.Tensor | None:
+        """The tensor of `value`, or None where it is not known."""
+        if id(value) in self._values:
+            return self._values[id(value)]
+        result = None
+        if value.constant and value.op is not None and value.op.name in _SEMANTICS:
+            inputs = [self.value(v) for v in value.op.inputs()]
+            if all(x is not None for x in inputs) and self._fits(value, inputs):
+                result = _repeated(_SEMANTICS[value.op.name](value.op, inputs))
+        self._values[id(value)] = result
+        self._keep.append(value)
+        return result
+
+    def _fits(self, value: Value, inputs: list[torch.Tensor]) -> bool:
+        if value.type.elements <= self.LIMIT or value.op.name == "broadcast":
+            return True
+        cores = [_core(x).shape for x in inputs]
+        return torch.Size(torch.broadcast_shapes(*cores)).numel() <= self.LIMIT
+
+
+def _pointwise(function: Callable[..., torch.Tensor]):
+    def run(op: Op, inputs: list[torch.Tensor]) -> torch.Tensor:
+        shape = op.results[0].shape
+        result = function(*(_core(x) for x in inputs))
+        return result.to(TORCH_DTYPES[op.results[0].dtype]).expand(shape)
+    return run
+
+
+for _name, _function in {
+    "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "log": torch.log,
+    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos,
+    "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid,
+    "silu": torch.nn.functional.silu, "relu": torch.relu, "floor": torch.floor,
+    "not": torch.logical_not, "add": torch.add, "sub": torch.sub, "mul": torch.mul,
+    "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow,
+    "and": torch.logical_and, "or": torch.logical_or, "select": torch.where,
+    "cast": lambda x: x,
+}.items():
+    _SEMANTICS[_name] = _pointwise(_function)
+
+
+@_semantics("div")
+def _div(op, inputs):
+    a, b = map(_core, inputs)
+    mode = None if a.is_floating_point() else "trunc"
+    return torch.div(a, b, rounding_mode=mode).expand(op.results[0].shape)
+
+
+_COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le,
+            "gt": torch.gt, "ge": torch.ge}
+
+
+@_semantics("compare")
+def _compare(op, inputs):
+    return _COMPARE[op.head](*map(_core, inputs)).expand(op.results[0].shape)
+
+
+@_semantics("constant")
+def _constant(op, inputs):
+    return op.attrs["value"]
+
+
+@_semantics("iota")
+def _iota(op, inputs):
+    type, dim = op.results[0].type, op.attrs["dim"]
+    line = torch.arange(type.shape[dim], dtype=torch.int64) + op.attrs["start"]
+    shape = [1] * type.rank
+    shape[dim] = -1
+    return line.to(TORCH_DTYPES[type.dtype]).reshape(shape).expand(type.shape)
+
+
+@_semantics("reshape")
+def _reshape(op, inputs):
+    return inputs[0].reshape(op.results[0].shape)
+
+
+@_semantics("transpose")
+def _transpose(op, inputs):
+    return inputs[0].permute(op.attrs["permutation"])
+
+
+@_semantics("broadcast")
+def _broadcast(op, inputs):
+    return inputs[0].expand(op.results[0].shape)
+
+
+@_semantics("slice")
+def _slice(op, inputs):
+    attrs = op.attrs
+    index = tuple(slice(o, o + (n - 1) * s + 1 if n else o, s) for o, n, s in
+                  zip(attrs["offsets"], attrs["sizes"], attrs["strides"]))
+    return inputs[0][index]
+
+
+@_semantics("pad")
+def _pad(op, inputs):
+    attrs = op.attrs
+    result = torch.full(op.results[0].shape, attrs["value"],
+                        dtype=TORCH_DTYPES[op.results[0].dtype])
+    index = tuple(slice(l, l + (n - 1) * (i + 1) + 1 if n else l, i + 1) for l, n, i in
+                  zip(attrs["low"], inputs[0].shape, attrs["interior"]))
+    result[index] = inputs[0]
+    return result
+
+
+@_semantics("concat")
+def _concat(op, inputs):
+    return torch.cat(inputs, op.attrs["dim"])
+
+
+@_semantics("reduce")
+def _reduce(op, inputs):
+    reduction = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}[op.head]
+    return reduction(inputs[0], dim=op.attrs["dims"]).to(inputs[0].dtype)
+
+
+@_semantics("cumulative_sum")
+def _cumulative_sum(op, inputs):
+    return inputs[0].cumsum(op.attrs["dim"]).to(inputs[0].dtype)
+
+
+@_semantics("gather")
+def _gather(op, inputs):
+    x, indices = inputs
+    dim = op.attrs["dim"]
+    return x.index_select(dim, indices.reshape(-1)).reshape(op.results[0].shape)

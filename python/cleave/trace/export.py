@@ -1,0 +1,291 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Runs torch.export on a model and its loss, with structure left whole."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import operator
+import traceback
+import warnings
+from typing import Any, Callable, Mapping, Sequence
+
+import torch
+
+from .registry import converter_for
+
+
+class TraceError(Exception):
+    """A model that cannot be traced as it is called; the text says what to do."""
+
+
+@dataclasses.dataclass
+class Call:
+    """How the example inputs reach the model and the loss function."""
+
+    #: Name and tensor of every input, in the order of a step's arguments.
+    inputs: dict[str, torch.Tensor]
+    #: Names given to the model by position, by keyword, and to the loss.
+    positional: list[str]
+    keyword: dict[str, str]
+    targets: list[str]
+
+
+@dataclasses.dataclass
+class Exported:
+    """An exported program and which of its outputs are what."""
+
+    program: torch.export.ExportedProgram
+    #: Names of the outputs in order: "loss", "logits".
+    outputs: list[str]
+
+
+def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _positional_names(function: Callable[..., Any]) -> list[str]:
+    return [n for n, p in _parameters_of(function).items() if p.kind in _BY_POSITION]
+
+
+def plan_call(module: torch.nn.Module, example_inputs: Any,
+              loss_fn: Callable[..., Any] | None) -> Call:
+    """Decides which input goes where; see `cleave.trace.trace`."""
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
+    forward = _parameters_of(module.forward)
+    names = _positional_names(module.forward)
+    if isinstance(example_inputs, Mapping):
+        inputs = dict(example_inputs)
+        targets = []
+        if loss_fn is not None:
+            accepts = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in forward.values())
+            targets = [n for n in inputs if n not in forward and not accepts]
+            if not targets:
+                targets = [list(inputs)[-1]]
+        return Call(_tensors(inputs), [], {n: n for n in inputs if n not in targets}, targets)
+    example_inputs = tuple(example_inputs)
+    if not example_inputs:
+        raise TraceError("example_inputs is empty; give one example of each tensor that a "
+                         "step takes, as a tuple or a dict by name")
+    if len(example_inputs) == 2 and all(isinstance(x, (tuple, list)) for x in example_inputs):
+        count = len(example_inputs[0])
+        example_inputs = tuple(example_inputs[0]) + tuple(example_inputs[1])
+    elif loss_fn is not None:
+        count = len(example_inputs) - _target_count(loss_fn)
+        if count < 1:
+            raise TraceError(f"loss_fn takes {_target_count(loss_fn)} targets and "
+                             f"example_inputs holds {len(example_inputs)} tensors; none is "
+                             "left for the model")
+    else:
+        count = len(example_inputs)
+    given = list(example_inputs[:count])
+    order = [names[i] if i < len(names) else f"input{i}" for i in range(count)]
+    keyword: dict[str, str] = {}
+    if loss_fn is None and count > 1 and "labels" in forward and "labels" not in order:
+        # Models that take many optional tensors: the last one given is the target.
+        order[-1] = "labels"
+        keyword["labels"] = "labels"
+    inputs = dict(zip(order, given))
+    targets = []
+    for i, tensor in enumerate(example_inputs[count:]):
+        name = _target_name(loss_fn, i, inputs)
+        inputs[name] = tensor
+        targets.append(name)
+    return Call(_tensors(inputs), [n for n in order if n not in keyword], keyword, targets)
+
+
+def _target_count(loss_fn: Callable[..., Any]) -> int:
+    function = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
+    taken = [p for p in _parameters_of(function).values() if p.kind in _BY_POSITION]
+    required = [p for p in taken if p.default is inspect.Parameter.empty]
+    return 0 if len(taken) == len(required) == 1 else max(len(required) - 1, 1)
+
+
+def _target_name(loss_fn, index: int, taken: Mapping[str, Any]) -> str:
+    function = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
+    names = _positional_names(function)[1:]
+    name = names[index] if index < len(names) else f"target{index}"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    for name, value in inputs.items():
+        if not isinstance(value, torch.Tensor):
+            raise TraceError(f"input '{name}' is {type(value).__name__}, not a tensor; bind "
+                             "other arguments beforehand, for example by a wrapping module")
+    return dict(inputs)
+
+
+class _Found:
+    """Names of the outputs of the last call. torch.export undoes assignments to
+    a module's attributes, and follows lists and dicts among them, but not this."""
+
+    names: list[str] = []
+
+
+class _Step(torch.nn.Module):
+    """The model and its loss as one module that returns the wanted outputs."""
+
+    def __init__(self, module: torch.nn.Module, loss_fn, call: Call, want: tuple[str, ...]):
+        super().__init__()
+        self.module = module
+        self.call_plan = call
+        self.want = want
+        self.found = _Found()
+        object.__setattr__(self, "loss_fn", loss_fn)
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inputs = dict(zip(self.call_plan.inputs, values))
+        output = self.module(*(inputs[n] for n in self.call_plan.positional),
+                             **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
+        loss, logits = _loss_and_logits(output)
+        if self.loss_fn is not None:
+            predicted = logits if logits is not None else output
+            loss = self.loss_fn(predicted, *(inputs[n] for n in self.call_plan.targets))
+            logits = predicted if isinstance(predicted, torch.Tensor) else None
+        if "loss" in self.want and loss is None:
+            raise TraceError(
+                "the model returns no scalar loss; pass loss_fn, called as "
+                "loss_fn(output, *targets), or give the model its labels")
+        found = {"loss": loss, "logits": logits}
+        self.found.names = [n for n in self.want if found[n] is not None]
+        return tuple(found[n] for n in self.found.names)
+
+
+def _loss_and_logits(output: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The scalar loss and the logits in what a model returned."""
+    if isinstance(output, torch.Tensor):
+        return (output, None) if _is_loss(output) else (None, output)
+    if isinstance(output, Mapping):
+        loss, logits = output.get("loss"), output.get("logits")
+        return loss, logits
+    if isinstance(output, Sequence):
+        tensors = [x for x in output if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        loss = next((x for x in tensors if _is_loss(x)), None)
+        logits = next((x for x in tensors if x.dim() > 0), None)
+        return loss, logits
+    loss, logits = getattr(output, "loss", None), getattr(output, "logits", None)
+    if loss is None and logits is None:
+        raise TraceError(f"the model returns {type(output).__name__}, which holds neither a "
+                         "loss nor logits; return a tensor, or a tuple or dict of them")
+    return loss, logits
+
+
+def _is_loss(x: torch.Tensor) -> bool:
+    return x.dim() == 0 and x.is_floating_point()
+
+
+@contextlib.contextmanager
+def _settings(module: torch.nn.Module, training: bool):
+    """The module in training or evaluation mode, without a cache of keys; put
+    back as it was."""
+    modes = {m: m.training for m in module.modules()}
+    configs = {id(c): c for m in module.modules()
+               if getattr(c := getattr(m, "config", None), "use_cache", None) is True}
+    module.train(training)
+    for config in configs.values():
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in configs.values():
+            config.use_cache = True
+        for submodule, mode in modes.items():
+            submodule.training = mode
+
+
+@contextlib.contextmanager
+def _all_frames():
+    """Lets torch.export record helper functions in the stack of an operator,
+    not only methods named forward, so that locations point at the very line."""
+    from torch.fx.proxy import TracerBase
+
+    original = getattr(TracerBase, "_filter_traceback_frames", None)
+    if original is None:
+        yield
+        return
+
+    def keep(tracer, summary):
+        frames = list(summary)
+        first = next((i for i, f in enumerate(frames) if f.name == "forward"), None)
+        return traceback.StackSummary.from_list([] if first is None else frames[first:])
+
+    TracerBase._filter_traceback_frames = keep
+    try:
+        yield
+    finally:
+        TracerBase._filter_traceback_frames = original
+
+
+def _is_functional(program: torch.export.ExportedProgram) -> bool:
+    """Whether no operator writes to its operands and no graph is nested."""
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            return False
+        if node.op == "call_function" and node.target is not operator.getitem:
+            schema = getattr(node.target, "_schema", None)
+            if schema is None or schema.is_mutable:
+                return False
+    return True
+
+
+def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with operators that have no conversion taken apart, where the
+    framework says how."""
+    table: dict[Any, Any] = {}
+    for _ in range(4):
+        missing = {n.target for n in program.graph.nodes
+                   if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)
+                   and converter_for(n.target) is None}
+        found = {target: rule for target in missing
+                 if (rule := _decomposition(target)) is not None and target not in table}
+        if not found:
+            break
+        table.update(found)
+        program = program.run_decompositions(dict(found))
+    return program
+
+
+def _decomposition(target: Any) -> Any:
+    rule = torch.export.default_decompositions().get(target)
+    return rule or torch._decomp.decomposition_table.get(target)
+
+
+def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if tensor.is_meta and device.type != "meta":
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+    return tensor.detach().to(device).clone()
+
+
+def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
+           training: bool) -> Exported:
+    """Exports the wanted outputs in training or evaluation mode."""
+    weights = next(iter([*module.parameters(), *module.buffers()]), None)
+    device = torch.device("cpu") if weights is None else weights.device
+    # Clones, since torch.export takes a tensor that is given twice for one input.
+    values = tuple(_example(t, device) for t in call.inputs.values())
+    step = _Step(module, loss_fn, call, want)
+    with _settings(module, training), _all_frames(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        step.training = training
+        try:
+            program = torch.export.export(step, values, strict=False)
+            if not _is_functional(program):
+                program = program.run_decompositions({})
+            program = _decomposed(program)
+        except TraceError:
+            raise
+        except Exception as error:
+            raise TraceError(f"torch.export cannot follow the model: {error}") from error
+    return Exported(program, step.found.names)

@@ -1,0 +1,118 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Helpers of the pattern files, and the walk that applies patterns.
+
+A pattern looks at one op, its root, and at what produced its operands; it
+returns values to use in place of the root's results, or None.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Iterator
+
+from .evaluate import Evaluator
+from .ir import Builder, Function, Op, Value, scalar_of
+
+Pattern = Callable[[Builder, Evaluator, Op], "list[Value | None] | None"]
+
+
+def apply_patterns(function: Function, evaluator: Evaluator, patterns: list[Pattern]) -> None:
+    """Rebuilds `function`, replacing each root that a pattern matches."""
+    builder = Builder()
+    replaced: dict[int, Value] = {}
+    for op in function.ops:
+        builder.location = op.location
+        results = _rebuild(builder, op, [replaced.get(id(v), v) for v in op.operands],
+                           {k: replaced.get(id(v), v) for k, v in op.keywords.items()})
+        for _ in range(8):
+            changed = _rewrite(builder, evaluator, patterns, results)
+            if changed is None:
+                break
+            results = changed
+        for old, new in zip(op.results, results):
+            replaced[id(old)] = new
+    function.ops = builder.ops
+    for result in function.results:
+        result.value = replaced.get(id(result.value), result.value)
+    function.prune()
+
+
+def _rewrite(builder, evaluator, patterns, results):
+    root = results[0].op if results and results[0] is not None else None
+    if root is None:
+        return None
+    for pattern in patterns:
+        changed = pattern(builder, evaluator, root)
+        if changed is not None:
+            return changed + results[len(changed):]
+    return None
+
+
+def _rebuild(b: Builder, op: Op, operands: list[Value], keywords: dict[str, Value]) -> list[Value]:
+    """The op on new operands, through the builder's folds where it has them."""
+    name, type = op.name, op.results[0].type
+    if name == "reshape":
+        return [b.reshape(operands[0], type.shape)]
+    if name == "broadcast":
+        return [b.broadcast(operands[0], type.shape)]
+    if name == "transpose":
+        return [b.transpose(operands[0], op.attrs["permutation"])]
+    if name == "contract":
+        return [b.contract(op.head.strip('"'), *operands)]
+    if name in ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "and", "or"):
+        return [b.binary(name, *operands)]
+    return b.create(name, operands, [r.type for r in op.results], head=op.head,
+                    keywords=keywords, attrs=op.attrs)
+
+
+# Looking at values ---------------------------------------------------------------
+
+
+def pairs(value: Value, *names: str) -> Iterator[tuple[Value, Value]]:
+    """Both orders of the operands of a commutative op."""
+    if value.is_op(*names):
+        a, b = value.op.operands
+        yield a, b
+        if a is not b:
+            yield b, a
+
+
+def unit_peeled(value: Value) -> Value:
+    """`value` without reshapes and broadcasts that only move or repeat along
+    dimensions of size one."""
+    while value.is_op("reshape", "broadcast"):
+        inner = value.op.operands[0]
+        if value.op.name == "reshape" and _no_units(inner) != _no_units(value):
+            break
+        value = inner
+    return value
+
+
+def _no_units(value: Value) -> list[int]:
+    return [d for d in value.shape if d != 1]
+
+
+def vector(value: Value, size: int) -> Value | None:
+    """The vector of `size` elements that `value` lays out along its last dimension."""
+    if value.type.elements != size or (value.type.rank and value.shape[-1] != size):
+        return None
+    value = unit_peeled(value)
+    return value if value.shape == (size,) else None
+
+
+def scaled_by(value: Value) -> tuple[Value, float]:
+    """(x, f) with value = f * x, f a number; f is 1 where there is none."""
+    factor = 1.0
+    while True:
+        if value.is_op("div"):
+            number = scalar_of(value.op.operands[1])
+            if number:
+                value, factor = value.op.operands[0], factor / number
+                continue
+        for a, b in pairs(value, "mul"):
+            number = scalar_of(b)
+            if number is not None and a.shape == value.shape:
+                value, factor = a, factor * number
+                break
+        else:
+            return value, factor

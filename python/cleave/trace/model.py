@@ -1,0 +1,250 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""From a torch module to the model phase of Cleave."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from . import ir
+from .convert import Conversion
+from .evaluate import Evaluator
+from .export import Call, Exported, TraceError, export, plan_call
+from .matching import apply_patterns
+from .patterns import PATTERNS
+from .printer import Printer
+
+#: Elements above which a tensor that the code creates becomes a buffer.
+LARGE_CONSTANT = 1024
+
+
+@dataclasses.dataclass
+class Tensor:
+    """A named tensor of the model that a program keeps between steps."""
+
+    #: Name in the framework's state_dict (or of the attribute, if not there).
+    name: str
+    #: "parameter" or "buffer".
+    role: str
+    #: Further names of the same tensor.
+    aliases: tuple[str, ...]
+    #: True for a parameter that is not trained.
+    frozen: bool
+    #: Whether the state_dict holds it.
+    persistent: bool
+    #: The framework's own tensor (perhaps on the meta device): shape in
+    #: elements, dtype and values.
+    tensor: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+
+@dataclasses.dataclass
+class TracedModel:
+    """A model as Cleave's model phase sees it."""
+
+    #: MLIR text of the module: `@loss`, and `@logits` where there are logits.
+    mlir: str
+    #: Parameters in the framework's order, then buffers that an entry uses.
+    tensors: list[Tensor]
+    #: Names of the inputs of a step, in the order of its arguments.
+    input_names: list[str]
+    #: Shape (elements) and element type of each input.
+    input_types: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    #: Entries of the module, such as ("loss", "logits").
+    entries: tuple[str, ...]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [t for t in self.tensors if t.role == "parameter"]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        return [t for t in self.tensors if t.role == "buffer"]
+
+
+def trace(module: torch.nn.Module, example_inputs: Any,
+          loss_fn: Callable[..., torch.Tensor] | None = None) -> TracedModel:
+    """Traces a module and its loss into Cleave's graph dialect.
+
+    `example_inputs` holds one example of each tensor that a training step
+    takes; values do not matter, shapes and types are fixed by it. As a tuple:
+    the tensors go to `module` by position; with `loss_fn`, the last of them
+    (as many as `loss_fn` needs after the output) go to it as targets, or give
+    `((model inputs...), (targets...))`; without, the last tensor goes to an
+    argument named `labels` where forward has one that position does not reach.
+    As a dict: by name, and what forward does not take goes to `loss_fn`.
+
+    Without `loss_fn` the module must return its scalar loss: alone, in a tuple
+    with logits, or as `loss` in a dict or an object. `loss_fn(output,
+    *targets)` returns a scalar.
+
+    The module may be on the meta device: no weight is read or allocated. It is
+    traced in training mode for `@loss` and in evaluation mode for `@logits`,
+    and left in the mode it was in.
+
+    Parameters with `requires_grad=False`, and those the loss does not depend
+    on, are frozen. Buffers are constants of the model; attention masks found
+    in them are recognised by value.
+
+    Raises `UnsupportedError` with every operator that has no conversion and
+    its line, `TraceError` where the model cannot be followed or called.
+    """
+    call = plan_call(module, example_inputs, loss_fn)
+    tensors = _Tensors(module)
+    functions = [_entry("loss", tensors, export(module, call, loss_fn, ("loss",), True), call)]
+    try:
+        logits = export(module, call, loss_fn, ("logits",), False)
+    except TraceError:
+        logits = None
+    if logits is not None and logits.outputs:
+        functions.append(_entry("logits", tensors, logits, call))
+    unused = functions[0].unused_parameters()
+    for function in functions:
+        for argument in function.arguments:
+            argument.frozen |= argument.name in unused
+    printer = Printer()
+    for function in functions:
+        printer.add(function)
+    used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
+    kept = [t for t in tensors.all() if t.role == "parameter" or t.name in used]
+    for tensor in kept:
+        tensor.frozen |= tensor.name in unused
+    return TracedModel(
+        mlir=printer.text(), tensors=kept, input_names=list(call.inputs),
+        input_types={n: (tuple(t.shape), t.dtype) for n, t in call.inputs.items()},
+        entries=tuple(f.name for f in functions))
+
+
+class _Tensors:
+    """Parameters and buffers by identity, so that tied ones are one."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.by_name: dict[str, Tensor] = {}
+        self._order: list[Tensor] = []
+        self._constants = 0
+        by_identity: dict[int, Tensor] = {}
+        state = set(module.state_dict(keep_vars=True))
+        groups = (("parameter", module.named_parameters(remove_duplicate=False)),
+                  ("buffer", module.named_buffers(remove_duplicate=False)))
+        for role, named in groups:
+            for name, tensor in named:
+                entry = by_identity.get(id(tensor))
+                if entry is None:
+                    frozen = role == "parameter" and not tensor.requires_grad
+                    entry = Tensor(name, role, (), frozen, name in state, tensor.detach())
+                    by_identity[id(tensor)] = entry
+                    self._order.append(entry)
+                else:
+                    entry.aliases += (name,)
+                self.by_name[name] = entry
+
+    def all(self) -> list[Tensor]:
+        return self._order
+
+    def add_constant(self, tensor: torch.Tensor) -> Tensor:
+        """A large tensor that the model's code creates, as a buffer."""
+        for entry in self._order:
+            if entry.name.startswith("constant.") and entry.tensor is tensor:
+                return entry
+        entry = Tensor(f"constant.{self._constants}", "buffer", (), False, False, tensor)
+        self._constants += 1
+        self._order.append(entry)
+        return entry
+
+
+def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call) -> ir.Function:
+    """One function of the module from one exported program."""
+    program = exported.program
+    _check_mutation(program)
+    builder = ir.Builder()
+    known: dict[int, torch.Tensor] = {}
+    arguments: dict[str, ir.Argument] = {}
+    for tensor in tensors.all():
+        if tensor.role == "parameter":
+            value = ir.Value(ir.type_of(tensor.tensor), trained=not tensor.frozen)
+            arguments[tensor.name] = ir.Argument(value, tensor.name, "parameter",
+                                                 tensor.aliases, tensor.frozen)
+    evaluator = Evaluator(known)
+    rng = ir.Value(ir.TensorType((2,), "i64"))
+    conversion = Conversion(builder, evaluator, rng)
+    batch = _batch_size(call)
+    inputs = iter(call.inputs.items())
+    nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    for spec in program.graph_signature.input_specs:
+        node = nodes[spec.arg.name]
+        if spec.kind is InputKind.USER_INPUT:
+            input_name, example = next(inputs)
+            value = ir.Value(ir.type_of(example))
+            sample = 0 if example.dim() and example.shape[0] == batch else None
+            argument = ir.Argument(value, input_name, "input", batch_dim=sample)
+            arguments[f"input:{input_name}"] = argument
+        elif spec.kind is InputKind.PARAMETER:
+            argument = arguments[tensors.by_name[_plain(spec.target)].name]
+        elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec)
+            conversion.bind(node, value)
+            continue
+        else:
+            continue
+        conversion.bind(node, argument.value)
+    values = conversion.run(program.graph)
+    arguments["rng"] = ir.Argument(rng, "rng", "rng")
+    results = []
+    for result_name, value in zip(exported.outputs, values):
+        sample = 0 if value.type.rank and value.shape[0] == batch else None
+        results.append(ir.Result(value, result_name, sample))
+    if name == "loss" and (results[0].value.type.rank or not results[0].value.type.is_float):
+        raise TraceError(f"the loss is {results[0].value.type}, not a scalar; reduce it, for "
+                         "example by .mean()")
+    function = ir.Function(name, list(arguments.values()), builder.ops, results)
+    function.prune()
+    apply_patterns(function, evaluator, PATTERNS)
+    return function
+
+
+def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec) -> ir.Value:
+    """A buffer, or a tensor that the model's code creates."""
+    entry = tensors.by_name.get(_plain(spec.target))
+    if entry is None:
+        constant = program.constants[spec.target]
+        if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":
+            return builder.constant(constant.detach().cpu())
+        entry = tensors.add_constant(constant.detach())
+    if entry.name not in arguments:
+        has_values = entry.tensor.device.type != "meta"
+        value = ir.Value(ir.type_of(entry.tensor), constant=has_values)
+        if has_values:
+            evaluator.remember(value, entry.tensor.cpu())
+        arguments[entry.name] = ir.Argument(value, entry.name, entry.role, entry.aliases)
+    return arguments[entry.name].value
+
+
+def _plain(target: str) -> str:
+    """A name in the module from its name in the wrapped step."""
+    return target.removeprefix("module.")
+
+
+def _batch_size(call: Call) -> int:
+    for tensor in call.inputs.values():
+        if tensor.dim():
+            return tensor.shape[0]
+    return -1
+
+
+def _check_mutation(program: torch.export.ExportedProgram) -> None:
+    mutated = sorted(set(program.graph_signature.buffers_to_mutate.values()))
+    if mutated:
+        names = ", ".join(_plain(n) for n in mutated)
+        raise TraceError(f"the model changes its buffers while it runs ({names}), as batch "
+                         "normalisation does; Cleave keeps buffers constant")

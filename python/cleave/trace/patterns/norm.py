@@ -1,0 +1,101 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Normalisation over the last dimension, spelled out."""
+
+from __future__ import annotations
+
+from ..ir import Value, scalar_of
+from ..matching import pairs, unit_peeled, vector
+
+
+def norm(b, evaluator, op):
+    """x * rsqrt(mean(x^2) + epsilon), or x / sqrt(...): the root-mean-square
+    norm, and the layer norm where x is centred."""
+    if op.name == "mul":
+        for x, scale in pairs(op.results[0], "mul"):
+            epsilon = _inverse_deviation(x, scale)
+            if epsilon is not None:
+                return [_normalised(b, x, epsilon)]
+    elif op.name == "div":
+        x, deviation = op.operands
+        deviation = unit_peeled(deviation)
+        if deviation.is_op("sqrt"):
+            epsilon = _epsilon(x, deviation.op.operands[0])
+            if epsilon is not None:
+                return [_normalised(b, x, epsilon)]
+    return None
+
+
+def _normalised(b, x: Value, epsilon: float) -> Value:
+    if x.is_op("sub"):
+        source, mean = x.op.operands
+        if _mean_of(mean) is source:
+            return b.layer_norm(source, None, None, epsilon)
+    return b.rms_norm(x, None, epsilon)
+
+
+def _inverse_deviation(x: Value, scale: Value) -> float | None:
+    scale = unit_peeled(scale)
+    if scale.is_op("rsqrt"):
+        return _epsilon(x, scale.op.operands[0])
+    if scale.is_op("div") and scalar_of(scale.op.operands[0]) == 1:
+        deviation = unit_peeled(scale.op.operands[1])
+        if deviation.is_op("sqrt"):
+            return _epsilon(x, deviation.op.operands[0])
+    return None
+
+
+def _epsilon(x: Value, shifted: Value) -> float | None:
+    """e such that `shifted` is mean(x^2) + e over the last dimension."""
+    for mean, epsilon in pairs(unit_peeled(shifted), "add"):
+        number = scalar_of(epsilon)
+        squares = _mean_of(mean)
+        if number is not None and squares is not None and squares.is_op("mul") \
+                and all(v is x for v in squares.op.operands):
+            return number
+    return None
+
+
+def _mean_of(value: Value) -> Value | None:
+    """x where `value` is its mean over the last dimension."""
+    value = unit_peeled(value)
+    if not value.is_op("div", "mul"):
+        return None
+    total, count = value.op.operands
+    number = scalar_of(count)
+    total = unit_peeled(total)
+    if not number or not total.is_op("reduce") or total.op.head != "sum":
+        return None
+    x = total.op.operands[0]
+    count = number if value.op.name == "div" else 1 / number
+    if total.op.attrs["dims"] == [x.type.rank - 1] and abs(count - x.shape[-1]) < 1e-6 * count:
+        return x
+    return None
+
+
+def norm_weight(b, evaluator, op):
+    """norm(x) * weight, with a vector along the normalised dimension."""
+    for x, factor in pairs(op.results[0], "mul"):
+        if not x.is_op("rms_norm", "layer_norm") or x.index or x.op.keywords:
+            continue
+        weight = vector(factor, x.shape[-1])
+        if weight is None or x.shape != op.results[0].shape:
+            continue
+        source, epsilon = x.op.operands[0], x.op.attrs["epsilon"]
+        if x.op.name == "rms_norm":
+            return [b.rms_norm(source, weight, epsilon)]
+        return [b.layer_norm(source, weight, None, epsilon)]
+    return None
+
+
+def norm_bias(b, evaluator, op):
+    """layer_norm(x) + bias."""
+    for x, term in pairs(op.results[0], "add"):
+        if not x.is_op("layer_norm") or x.index or "bias" in x.op.keywords:
+            continue
+        bias = vector(term, x.shape[-1])
+        if bias is None or x.shape != op.results[0].shape:
+            continue
+        return [b.layer_norm(x.op.operands[0], x.op.keywords.get("weight"), bias,
+                             x.op.attrs["epsilon"])]
+    return None

@@ -1,0 +1,194 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Prints functions of the graph dialect in its assembly format."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from typing import Any
+
+import torch
+
+from .ir import Argument, Function, Op, Result, TensorType, Value
+
+_WORDS = {"f64": ("<d", 16), "f32": ("<f", 8)}
+
+
+def quote(text: str) -> str:
+    """A string literal of MLIR."""
+    out = []
+    for byte in text.encode():
+        plain = 0x20 <= byte < 0x7F and byte not in (0x22, 0x5C)
+        out.append(chr(byte) if plain else f"\\{byte:02X}")
+    return '"' + "".join(out) + '"'
+
+
+def number(value: Any, dtype: str) -> str:
+    """An element of a dense literal, exact for every float type."""
+    if dtype == "i1":
+        return "true" if value else "false"
+    if dtype.startswith("i"):
+        return str(int(value))
+    value = float(value)
+    if math.isfinite(value):
+        return _decimal(value)
+    if dtype in _WORDS:
+        layout, digits = _WORDS[dtype]
+        word = int.from_bytes(struct.pack(layout, value), "little")
+    else:
+        kind = torch.float16 if dtype == "f16" else torch.bfloat16
+        word = torch.tensor(value, dtype=kind).view(torch.int16).item() & 0xFFFF
+        digits = 4
+    return f"0x{word:0{digits}X}"
+
+
+def _decimal(value: float) -> str:
+    text = repr(value)
+    if "e" in text:
+        mantissa, exponent = text.split("e")
+        return (mantissa if "." in mantissa else mantissa + ".0") + "e" + exponent
+    return text
+
+
+def dense(tensor: torch.Tensor, type: TensorType) -> str:
+    """A dense literal; equal elements are written once."""
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() and bool((flat == flat[0]).all()):
+        return f"dense<{number(flat[0].item(), type.dtype)}> : {type}"
+
+    def nested(x: torch.Tensor) -> str:
+        if x.dim() == 0:
+            return number(x.item(), type.dtype)
+        return "[" + ", ".join(nested(row) for row in x) + "]"
+
+    return f"dense<{nested(tensor.detach()) if flat.numel() else ''}> : {type}"
+
+
+def attribute(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value} : i64"
+    if isinstance(value, float):
+        return f"{number(value, 'f64')} : f64"
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], str):
+            return "[" + ", ".join(map(quote, value)) + "]"
+        return "array<i64" + (": " + ", ".join(map(str, value)) if value else "") + ">"
+    raise TypeError(f"no attribute holds {value!r}")
+
+
+def _dictionary(attrs: dict[str, Any]) -> str:
+    parts = [k if v is True else f"{k} = {attribute(v)}" for k, v in attrs.items()]
+    return "{" + ", ".join(parts) + "}"
+
+
+class Printer:
+    """Collects functions and the locations they mention."""
+
+    def __init__(self) -> None:
+        self._locations: dict[tuple[str, int, int], str] = {}
+        self._functions: list[str] = []
+
+    def add(self, function: Function) -> None:
+        self._functions.append(_FunctionPrinter(self, function).text())
+
+    def location(self, location: tuple[str, int, int] | None) -> str:
+        if location is None:
+            return ""
+        alias = self._locations.setdefault(location, f"#loc{len(self._locations) + 1}")
+        return f" loc({alias})"
+
+    def text(self) -> str:
+        """The module."""
+        lines = ["module {", *self._functions, "}"]
+        for (file, line, column), alias in self._locations.items():
+            lines.append(f"{alias} = loc({quote(file)}:{line}:{column})")
+        return "\n".join(lines) + "\n"
+
+
+class _FunctionPrinter:
+
+    def __init__(self, printer: Printer, function: Function):
+        self.printer = printer
+        self.function = function
+        self.names: dict[int, str] = {}
+
+    def text(self) -> str:
+        taken: set[str] = set()
+        arguments = []
+        for argument in self.function.arguments:
+            name = self._argument_name(argument.name, taken)
+            self.names[id(argument.value)] = name
+            arguments.append(f"    {name}: {argument.value.type} "
+                             f"{_dictionary(_argument_attrs(argument))}")
+        results = [f"{r.value.type} {_dictionary(_result_attrs(r))}"
+                   for r in self.function.results]
+        lines = [f"  func.func @{self.function.name}(", ",\n".join(arguments) +
+                 ") -> (" + ", ".join(results) + ") {"]
+        for number, op in enumerate(self.function.ops):
+            lines.append("    " + self._op(op, f"%{number}") + self.printer.location(op.location))
+        values = [r.value for r in self.function.results]
+        lines.append("    return " + ", ".join(map(self._use, values)) + " : " +
+                     ", ".join(str(v.type) for v in values))
+        lines.append("  }")
+        return "\n".join(lines)
+
+    @staticmethod
+    def _argument_name(name: str, taken: set[str]) -> str:
+        base = re.sub(r"[^A-Za-z0-9_$.-]", "_", name)
+        if not base or not (base[0].isalpha() or base[0] in "_$.-"):
+            base = "_" + base
+        unique, count = base, 0
+        while unique in taken:
+            count += 1
+            unique = f"{base}_{count}"
+        taken.add(unique)
+        return "%" + unique
+
+    def _use(self, value: Value) -> str:
+        return self.names[id(value)]
+
+    def _op(self, op: Op, name: str) -> str:
+        several = len(op.results) > 1
+        for i, result in enumerate(op.results):
+            self.names[id(result)] = f"{name}#{i}" if several else name
+        left = f"{name}:{len(op.results)}" if several else name
+        text = f"{left} = graph.{op.name}"
+        if op.name == "constant":
+            return f"{text} {dense(op.attrs['value'], op.results[0].type)}"
+        if op.head:
+            text += " " + op.head
+        if op.operands:
+            text += " " + ", ".join(map(self._use, op.operands))
+        for keyword, value in op.keywords.items():
+            text += f" {keyword} {self._use(value)}"
+        if op.attrs:
+            text += " " + _dictionary(op.attrs)
+        if op.name == "iota":
+            return f"{text} : {op.results[0].type}"
+        inputs = ", ".join(str(v.type) for v in op.inputs())
+        outputs = ", ".join(str(v.type) for v in op.results)
+        return f"{text} : ({inputs}) -> " + (f"({outputs})" if several else outputs)
+
+
+def _argument_attrs(argument: Argument) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"graph.name": argument.name, "graph.role": argument.role}
+    if argument.aliases:
+        attrs["graph.aliases"] = list(argument.aliases)
+    if argument.frozen:
+        attrs["graph.frozen"] = True
+    if argument.batch_dim is not None:
+        attrs["graph.batch_dim"] = argument.batch_dim
+    return attrs
+
+
+def _result_attrs(result: Result) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"graph.name": result.name}
+    if result.batch_dim is not None:
+        attrs["graph.batch_dim"] = result.batch_dim
+    return attrs

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what the build and the tests need on Debian 12: the LLVM 22 packages
+# of its security suite, oneDNN, and a Python environment in .venv with pinned
+# versions. Does nothing, quickly, where all of it is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(
+  build-essential cmake ninja-build ccache git
+  llvm-22-dev libmlir-22-dev mlir-22-tools llvm-22-tools
+  clang-22 clang-format-22 lld-22 liblld-22-dev libclang-rt-22-dev
+  libdnnl-dev libgtest-dev
+  python3 python3-dev python3-venv
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null |
+    grep -qx installed || missing+=("$package")
+done
+if ((${#missing[@]})); then
+  sudo=""
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || {
+      echo "error: these packages are missing and this user cannot install" \
+        "them; as root: apt-get install ${missing[*]}" >&2
+      exit 1
+    }
+    sudo=sudo
+  fi
+  echo "installing: ${missing[*]}"
+  $sudo apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq \
+    --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+python=${PYTHON:-python3}
+stamp=.venv/requirements.sha256
+wanted=$( (sha256sum requirements.txt; "$python" --version) | sha256sum)
+if [ ! -x .venv/bin/python ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+  echo "creating the Python environment .venv"
+  rm -rf .venv
+  "$python" -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    -r requirements.txt
+  echo "$wanted" >"$stamp"
+fi

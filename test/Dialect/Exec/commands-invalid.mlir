@@ -1,0 +1,66 @@
+// RUN: cleave-opt %s --split-input-file --verify-diagnostics
+
+func.func @view(%x: tensor<4xf32>) -> tensor<8xf32> {
+  // expected-error @below {{reaches beyond the operand: 32 bytes of 16}}
+  %0 = exec.view %x : tensor<4xf32> -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+
+// -----
+
+func.func @overlap(%a: tensor<4x2xf32>, %b: tensor<4x2xf32, #exec.layout<[4, 1], offset = 1>>) -> tensor<4x4xf32> {
+  %0 = exec.copy %a : tensor<4x2xf32> -> tensor<4x2xf32, #exec.layout<[4, 1]>>
+  %1 = exec.copy %a : tensor<4x2xf32> -> tensor<4x2xf32, #exec.layout<[4, 1], offset = 1>>
+  // expected-error @below {{overlaps another operand}}
+  %2 = exec.join %0, %1 : (tensor<4x2xf32, #exec.layout<[4, 1]>>, tensor<4x2xf32, #exec.layout<[4, 1], offset = 1>>) -> tensor<4x4xf32>
+  return %2 : tensor<4x4xf32>
+}
+
+// -----
+
+func.func @hole(%a: tensor<4x2xf32>) -> tensor<4x4xf32> {
+  %0 = exec.copy %a : tensor<4x2xf32> -> tensor<4x2xf32, #exec.layout<[4, 1]>>
+  // expected-error @below {{operands hold 8 elements of 16}}
+  %1 = exec.join %0 : (tensor<4x2xf32, #exec.layout<[4, 1]>>) -> tensor<4x4xf32>
+  return %1 : tensor<4x4xf32>
+}
+
+// -----
+
+func.func @strides(%a: tensor<4x8xf32, #exec.layout<[16, 2]>>, %b: tensor<8x2xf32>) -> tensor<4x2xf32> {
+  // expected-error @below {{cannot read operand 0 as it lies}}
+  %0 = exec.contract %a, %b : (tensor<4x8xf32, #exec.layout<[16, 2]>>, tensor<8x2xf32>) -> tensor<4x2xf32>
+  return %0 : tensor<4x2xf32>
+}
+
+// -----
+
+func.func @shapes(%a: tensor<4x8xf32>, %b: tensor<4x2xf32>) -> tensor<4x2xf32> {
+  // expected-error @below {{do not give}}
+  %0 = exec.contract %a, %b : (tensor<4x8xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>
+  return %0 : tensor<4x2xf32>
+}
+
+// -----
+
+func.func @place(%a: tensor<4x8xf32>, %b: tensor<8x2xf32>, %c: tensor<4x2xf32, #exec.layout<[4, 1]>>) -> tensor<4x2xf32> {
+  // expected-error @below {{cannot take the memory of an operand}}
+  %0 = exec.contract %a, %b accumulate %c : (tensor<4x8xf32>, tensor<8x2xf32>, tensor<4x2xf32, #exec.layout<[4, 1]>>) -> tensor<4x2xf32>
+  return %0 : tensor<4x2xf32>
+}
+
+// -----
+
+func.func @ids(%r: tensor<4x8xf32>, %i: tensor<3xi64>) -> tensor<9x8xf32> {
+  // expected-error @below {{needs f32 rows [i, c], integer ids [i]}}
+  %0 = exec.scatter_add %r, %i : (tensor<4x8xf32>, tensor<3xi64>) -> tensor<9x8xf32>
+  return %0 : tensor<9x8xf32>
+}
+
+// -----
+
+func.func @flag(%f: tensor<2xi1>) {
+  // expected-error @below {{needs one i1}}
+  exec.check %f, "no" : tensor<2xi1>
+  return
+}

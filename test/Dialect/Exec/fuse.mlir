@@ -1,0 +1,151 @@
+// RUN: cleave-opt %s --exec-fuse --split-input-file | FileCheck %s
+
+// Bias, dropout and the residual are computed on the way into the norm; the sum
+// is stored once and read back from its own row.
+
+// CHECK-LABEL: func.func @residual
+// CHECK: %[[L:.*]]:4 = exec.launch @add_dropout_layer_norm
+// CHECK-SAME: inplace = [array<i64: 0, 0>, array<i64: 0, 3>, array<i64: 1, 0>, array<i64: 1, 3>]
+// CHECK: return %[[L]]#0, %[[L]]#1, %[[L]]#2, %[[L]]#3
+// CHECK: exec.kernel @add_dropout_layer_norm row [2048, 768]
+// CHECK: exec.pass -> f32
+// CHECK:   exec.philox
+// CHECK:   exec.store
+// CHECK: exec.pass -> f32
+// CHECK-NOT: exec.philox
+// CHECK: exec.pass {
+func.func @residual(%x: tensor<4x512x768xf32>, %r: tensor<4x512x768xf32>,
+                    %w: tensor<768xf32>, %b: tensor<768xf32>,
+                    %bias: tensor<768xf32>, %rng: tensor<2xi64>)
+    -> (tensor<4x512x768xf32>, tensor<4x512x768xf32>, tensor<4x512xf32>, tensor<4x512xf32>) {
+  %0 = graph.add %x, %bias : (tensor<4x512x768xf32>, tensor<768xf32>) -> tensor<4x512x768xf32>
+  %1 = graph.dropout %0, %rng {probability = 0.1 : f64, id = 3 : i64} : (tensor<4x512x768xf32>, tensor<2xi64>) -> tensor<4x512x768xf32>
+  %2 = graph.add %1, %r : (tensor<4x512x768xf32>, tensor<4x512x768xf32>) -> tensor<4x512x768xf32>
+  %y, %m, %s = graph.layer_norm %2 weight %w bias %b {epsilon = 1.0e-5 : f64} : (tensor<4x512x768xf32>, tensor<768xf32>, tensor<768xf32>) -> (tensor<4x512x768xf32>, tensor<4x512xf32>, tensor<4x512xf32>)
+  return %2, %y, %m, %s : tensor<4x512x768xf32>, tensor<4x512x768xf32>, tensor<4x512xf32>, tensor<4x512xf32>
+}
+
+// -----
+
+// A softmax keeps its exponentials between passes.
+
+// CHECK-LABEL: func.func @attention_weights
+// CHECK: exec.kernel @softmax_kernel row [6, 100]
+// CHECK: exec.reduce max
+// CHECK: %[[ROW:.*]] = exec.keep : tensor<100xf32>
+// CHECK: math.exp
+// CHECK: exec.store %{{.*}}, %[[ROW]]
+// CHECK: exec.reduce sum
+// CHECK: exec.load %[[ROW]]
+// CHECK-NOT: math.exp
+func.func @attention_weights(%x: tensor<2x3x100xf32>) -> tensor<2x3x100xf32> {
+  %0 = graph.softmax %x : (tensor<2x3x100xf32>) -> tensor<2x3x100xf32>
+  return %0 : tensor<2x3x100xf32>
+}
+
+// -----
+
+// The bias gradient is summed while the gradient is computed.
+
+// CHECK-LABEL: func.func @backward
+// CHECK: exec.launch @gelu_grad_reduce
+// CHECK: exec.kernel @gelu_grad_reduce column [2048, 3072]
+// CHECK-SAME: rows_per_group = 32
+// CHECK: exec.accumulate sum
+func.func @backward(%g: tensor<2048x3072xf32>, %x: tensor<2048x3072xf32>)
+    -> (tensor<2048x3072xf32>, tensor<3072xf32>) {
+  %0 = graph.gelu_grad %g, %x {tanh} : (tensor<2048x3072xf32>, tensor<2048x3072xf32>) -> tensor<2048x3072xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<2048x3072xf32>) -> tensor<3072xf32>
+  return %0, %1 : tensor<2048x3072xf32>, tensor<3072xf32>
+}
+
+// -----
+
+// Equal kernels are made once.
+
+// CHECK-LABEL: func.func @twice
+// CHECK: exec.launch @silu_kernel(%arg0)
+// CHECK: exec.launch @silu_kernel(%arg1)
+// CHECK: exec.kernel @silu_kernel map [3, 4096]
+// CHECK-SAME: valid = 10000
+// CHECK-NOT: exec.kernel
+func.func @twice(%a: tensor<100x100xf32>, %b: tensor<100x100xf32>)
+    -> (tensor<100x100xf32>, tensor<100x100xf32>) {
+  %0 = graph.silu %a : (tensor<100x100xf32>) -> tensor<100x100xf32>
+  %1 = graph.silu %b : (tensor<100x100xf32>) -> tensor<100x100xf32>
+  return %0, %1 : tensor<100x100xf32>, tensor<100x100xf32>
+}
+
+// -----
+
+// The logits may be overwritten by their gradient: the target's logit is read
+// before.
+
+// CHECK-LABEL: func.func @loss
+// CHECK: exec.launch @cross_entropy_cross_entropy_grad(%arg1, %arg0, %arg2)
+// CHECK-SAME: array<i64: 1, 1>
+func.func @loss(%x: tensor<16x1000xf32>, %t: tensor<16xi64>, %g: tensor<16xf32>)
+    -> (tensor<16xf32>, tensor<16x1000xf32>) {
+  %l, %lse = graph.cross_entropy %x, %t : (tensor<16x1000xf32>, tensor<16xi64>) -> (tensor<16xf32>, tensor<16xf32>)
+  %d = graph.cross_entropy_grad %g, %x, %t, %lse : (tensor<16xf32>, tensor<16x1000xf32>, tensor<16xi64>, tensor<16xf32>) -> tensor<16x1000xf32>
+  return %l, %d : tensor<16xf32>, tensor<16x1000xf32>
+}
+
+// -----
+
+// What a library computes between two ops keeps them apart.
+
+// CHECK-LABEL: func.func @apart
+// CHECK: exec.launch @neg_kernel
+// CHECK: graph.contract
+// CHECK: exec.launch @add_kernel
+func.func @apart(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = graph.neg %x : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %1 = graph.contract "ab,bc->ac" %0, %w : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %2 = graph.add %1, %0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %2 : tensor<8x8xf32>
+}
+
+// -----
+
+// Row values join the kernel of the rows, through a reshape.
+
+// CHECK-LABEL: func.func @decomposed
+// CHECK: exec.launch @mul_reduce
+// CHECK-NOT: exec.launch
+// CHECK: return
+// CHECK: exec.kernel @mul_reduce{{.*}} row [6, 50]
+func.func @decomposed(%x: tensor<2x3x50xf32>) -> tensor<2x3x50xf32> {
+  %0 = graph.mul %x, %x : (tensor<2x3x50xf32>, tensor<2x3x50xf32>) -> tensor<2x3x50xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 2>} : (tensor<2x3x50xf32>) -> tensor<2x3xf32>
+  %2 = graph.rsqrt %1 : (tensor<2x3xf32>) -> tensor<2x3xf32>
+  %3 = graph.reshape %2 : (tensor<2x3xf32>) -> tensor<2x3x1xf32>
+  %4 = graph.mul %x, %3 : (tensor<2x3x50xf32>, tensor<2x3x1xf32>) -> tensor<2x3x50xf32>
+  return %4 : tensor<2x3x50xf32>
+}
+
+// -----
+
+// A norm over many tensors: a sum of squares each, and one small kernel.
+
+// CHECK-LABEL: func.func @clip
+// CHECK: exec.launch @mul_reduce(%arg0)
+// CHECK: exec.launch @mul_reduce_0(%arg1)
+// CHECK: exec.launch @add_sqrt
+func.func @clip(%x: tensor<100x300xf32>, %y: tensor<7xf32>) -> tensor<f32> {
+  %n = graph.global_norm %x, %y : (tensor<100x300xf32>, tensor<7xf32>) -> tensor<f32>
+  return %n : tensor<f32>
+}
+
+// -----
+
+// Strided operands are read where they lie.
+
+// CHECK-LABEL: func.func @strided
+// CHECK: exec.kernel @add_kernel map [32, 64]
+// CHECK-SAME: (%[[X:.*]]: tensor<2x4x4x64xf32, #exec.layout<[1024, 64, 256, 1]>>
+func.func @strided(%x: tensor<2x4x4x64xf32>, %y: tensor<2x4x4x64xf32>) -> tensor<2x4x4x64xf32> {
+  %v = exec.view %x : tensor<2x4x4x64xf32> -> tensor<2x4x4x64xf32, #exec.layout<[1024, 64, 256, 1]>>
+  %0 = graph.add %v, %y : (tensor<2x4x4x64xf32, #exec.layout<[1024, 64, 256, 1]>>, tensor<2x4x4x64xf32>) -> tensor<2x4x4x64xf32>
+  return %0 : tensor<2x4x4x64xf32>
+}

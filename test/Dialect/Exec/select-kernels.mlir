@@ -1,0 +1,122 @@
+// RUN: cleave-opt %s --exec-select-kernels --split-input-file | FileCheck %s
+
+// A weight is read transposed where it lies; rows of all leading dimensions
+// are one dimension.
+// CHECK-LABEL: func.func @linear
+func.func @linear(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>) -> tensor<2x4x16xf32> {
+  // CHECK: %[[X:.*]] = exec.view %arg0 : tensor<2x4x8xf32> -> tensor<8x8xf32>
+  // CHECK: %[[W:.*]] = exec.view %arg1 : tensor<16x8xf32> -> tensor<8x16xf32, #exec.layout<[1, 8]>>
+  // CHECK: %[[C:.*]] = exec.contract %[[X]], %[[W]]
+  // CHECK: exec.view %[[C]] : tensor<8x16xf32> -> tensor<2x4x16xf32>
+  // CHECK-NOT: exec.copy
+  %0 = graph.linear %x, %w : (tensor<2x4x8xf32>, tensor<16x8xf32>) -> tensor<2x4x16xf32>
+  return %0 : tensor<2x4x16xf32>
+}
+
+// -----
+
+// No kernel reads the result: the product accumulates onto the bias.
+// CHECK-LABEL: func.func @bias_written
+func.func @bias_written(%x: tensor<4x8xf32>, %w: tensor<16x8xf32>, %b: tensor<16xf32>) -> tensor<4x16xf32> {
+  // CHECK: %[[B:.*]] = exec.view %arg2 : tensor<16xf32> -> tensor<4x16xf32, #exec.layout<[0, 1]>>
+  // CHECK: %[[S:.*]] = exec.copy %[[B]]
+  // CHECK: exec.contract %{{.*}}, %{{.*}} accumulate %[[S]]
+  %0 = graph.linear %x, %w bias %b : (tensor<4x8xf32>, tensor<16x8xf32>, tensor<16xf32>) -> tensor<4x16xf32>
+  return %0 : tensor<4x16xf32>
+}
+
+// -----
+
+// A kernel reads the result: it adds the bias on the way.
+// CHECK-LABEL: func.func @bias_fused
+func.func @bias_fused(%x: tensor<4x8xf32>, %w: tensor<16x8xf32>, %b: tensor<16xf32>) -> tensor<4x16xf32> {
+  // CHECK: %[[C:.*]] = exec.contract %arg0, %{{[0-9]+}} :
+  // CHECK: graph.add %[[C]], %arg2
+  // CHECK: graph.gelu
+  %0 = graph.linear %x, %w bias %b : (tensor<4x8xf32>, tensor<16x8xf32>, tensor<16xf32>) -> tensor<4x16xf32>
+  %1 = graph.gelu %0 : (tensor<4x16xf32>) -> tensor<4x16xf32>
+  return %1 : tensor<4x16xf32>
+}
+
+// -----
+
+// The gradient of a weight: both operands are read where they lie.
+// CHECK-LABEL: func.func @weight_gradient
+func.func @weight_gradient(%g: tensor<2x4x16xf32>, %x: tensor<2x4x8xf32>) -> tensor<16x8xf32> {
+  // CHECK-NOT: exec.copy
+  // CHECK: exec.contract {{.*}} : (tensor<16x8xf32, #exec.layout<[1, 16]>>, tensor<8x8xf32>) -> tensor<16x8xf32>
+  %0 = graph.contract "bso,bsi->oi" %g, %x : (tensor<2x4x16xf32>, tensor<2x4x8xf32>) -> tensor<16x8xf32>
+  return %0 : tensor<16x8xf32>
+}
+
+// -----
+
+// Batches stay batches; a result in another order is a view.
+// CHECK-LABEL: func.func @batched
+func.func @batched(%a: tensor<3x4x8xf32>, %b: tensor<3x8x5xf32>) -> tensor<5x3xf32> {
+  // CHECK: exec.contract %arg0, %arg1 : (tensor<3x4x8xf32>, tensor<3x8x5xf32>) -> tensor<3x4x5xf32>
+  %0 = graph.contract "bmk,bkn->bmn" %a, %b : (tensor<3x4x8xf32>, tensor<3x8x5xf32>) -> tensor<3x4x5xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 1>} : (tensor<3x4x5xf32>) -> tensor<3x5xf32>
+  %2 = graph.neg %1 : (tensor<3x5xf32>) -> tensor<3x5xf32>
+  %4 = graph.constant dense<1.0> : tensor<5x5xf32>
+  %3 = graph.contract "bn,nm->mb" %2, %4 : (tensor<3x5xf32>, tensor<5x5xf32>) -> tensor<5x3xf32>
+  return %3 : tensor<5x3xf32>
+}
+
+// -----
+
+// A sum that dies takes the product in its own memory.
+// CHECK-LABEL: func.func @accumulate
+func.func @accumulate(%a: tensor<4x8xf32>, %b: tensor<8x2xf32>, %x: tensor<4x2xf32>) -> tensor<4x2xf32> {
+  // CHECK: %[[N:.*]] = graph.neg
+  // CHECK: exec.contract %arg0, %arg1 accumulate %[[N]]
+  // CHECK-NOT: graph.add
+  %0 = graph.neg %x : (tensor<4x2xf32>) -> tensor<4x2xf32>
+  %1 = graph.contract "mk,kn->mn" %a, %b : (tensor<4x8xf32>, tensor<8x2xf32>) -> tensor<4x2xf32>
+  %2 = graph.add %0, %1 : (tensor<4x2xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>
+  return %2 : tensor<4x2xf32>
+}
+
+// -----
+
+// An argument may only be overwritten when it dies.
+// CHECK-LABEL: func.func @alive
+func.func @alive(%a: tensor<4x8xf32>, %b: tensor<8x2xf32>, %x: tensor<4x2xf32>) -> tensor<4x2xf32> {
+  // CHECK: exec.contract %arg0, %arg1 :
+  // CHECK: graph.add
+  %1 = graph.contract "mk,kn->mn" %a, %b : (tensor<4x8xf32>, tensor<8x2xf32>) -> tensor<4x2xf32>
+  %2 = graph.add %x, %1 : (tensor<4x2xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>
+  return %2 : tensor<4x2xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @dies
+func.func @dies(%a: tensor<4x8xf32>, %b: tensor<8x2xf32>, %x: tensor<4x2xf32> {exec.dies}) -> tensor<4x2xf32> {
+  // CHECK: exec.contract %arg0, %arg1 accumulate %arg2
+  %1 = graph.contract "mk,kn->mn" %a, %b : (tensor<4x8xf32>, tensor<8x2xf32>) -> tensor<4x2xf32>
+  %2 = graph.add %x, %1 : (tensor<4x2xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>
+  return %2 : tensor<4x2xf32>
+}
+
+// -----
+
+// The head in chunks: the gradient of the weight accumulates, that of the input
+// is written in slices of one buffer.
+// CHECK-LABEL: func.func @head
+func.func @head(%x: tensor<32x8xf32>, %w: tensor<50x8xf32>, %t: tensor<32xi64>, %g: tensor<32xf32>)
+    -> (tensor<32xf32>, tensor<32x8xf32>, tensor<50x8xf32>) {
+  // CHECK: exec.contract {{.*}} -> tensor<16x50xf32>
+  // CHECK: graph.cross_entropy %
+  // CHECK: graph.cross_entropy_grad
+  // CHECK: %[[DX0:.*]] = exec.contract {{.*}} -> tensor<16x8xf32>
+  // CHECK: %[[DW0:.*]] = exec.contract {{.*}} -> tensor<50x8xf32>
+  // CHECK: exec.contract {{.*}} -> tensor<16x50xf32>
+  // CHECK: %[[DX1:.*]] = exec.contract {{.*}} -> tensor<16x8xf32, #exec.layout<[8, 1], offset = 128>>
+  // CHECK: exec.contract {{.*}} accumulate %[[DW0]]
+  // CHECK: exec.join %[[DX0]], %[[DX1]]
+  %l, %dx, %dw = graph.head_loss %x, %w targets %t gradient %g {chunk_rows = 16 : i64}
+      : (tensor<32x8xf32>, tensor<50x8xf32>, tensor<32xi64>, tensor<32xf32>)
+      -> (tensor<32xf32>, tensor<32x8xf32>, tensor<50x8xf32>)
+  return %l, %dx, %dw : tensor<32xf32>, tensor<32x8xf32>, tensor<50x8xf32>
+}

@@ -1,0 +1,186 @@
+// RUN: cleave-opt %s --split-input-file --verify-diagnostics
+
+func.func @add(%a: tensor<4x8xf32>, %b: tensor<7xf32>) -> tensor<4x8xf32> {
+  // expected-error@+2 {{operands of types tensor<4x8xf32> and tensor<7xf32> do not broadcast}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.add %a, %b : (tensor<4x8xf32>, tensor<7xf32>) -> tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @mixed(%a: tensor<4xf32>, %b: tensor<4xf64>) -> tensor<4xf32> {
+  // expected-error@+2 {{operands have different element types, 'f32' and 'f64'; insert a graph.cast}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.mul %a, %b : (tensor<4xf32>, tensor<4xf64>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @result(%a: tensor<4xf32>) -> tensor<5xf32> {
+  // expected-error@+2 {{failed to infer returned types}}
+  // expected-error@+1 {{inferred type(s) 'tensor<4xf32>' are incompatible with return type(s) of operation 'tensor<5xf32>'}}
+  %0 = graph.exp %a : (tensor<4xf32>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+func.func @dynamic(%a: tensor<?xf32>) -> tensor<?xf32> {
+  // expected-error@+1 {{operand #0 must be float tensor of static shape, but got 'tensor<?xf32>'}}
+  %0 = graph.exp %a : (tensor<?xf32>) -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
+
+// -----
+
+func.func @dropout(%a: tensor<4xf32>, %rng: tensor<2xi64>) -> tensor<4xf32> {
+  // expected-error@+1 {{probability must be at least 0 and below 1}}
+  %0 = graph.dropout %a, %rng {probability = 1.0 : f64, id = 0 : i64} : (tensor<4xf32>, tensor<2xi64>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @iota() -> tensor<4xi64> {
+  // expected-error@+1 {{dim 1 is not a dimension of 'tensor<4xi64>'}}
+  %0 = graph.iota {dim = 1 : i64} : tensor<4xi64>
+  return %0 : tensor<4xi64>
+}
+
+// -----
+
+func.func @cast(%a: tensor<4xf32>) -> tensor<5xi64> {
+  // expected-error@+1 {{changes the shape from 'tensor<4xf32>' to 'tensor<5xi64>'}}
+  %0 = graph.cast %a : (tensor<4xf32>) -> tensor<5xi64>
+  return %0 : tensor<5xi64>
+}
+
+// -----
+
+func.func @reduce(%a: tensor<4x8xf32>) -> tensor<4xf32> {
+  // expected-error@+2 {{dim 1 is given twice}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.reduce sum %a {dims = array<i64: 1, 1>} : (tensor<4x8xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @reshape(%a: tensor<4x8xf32>) -> tensor<33xf32> {
+  // expected-error@+1 {{cannot turn 'tensor<4x8xf32>' into 'tensor<33xf32>'}}
+  %0 = graph.reshape %a : (tensor<4x8xf32>) -> tensor<33xf32>
+  return %0 : tensor<33xf32>
+}
+
+// -----
+
+func.func @transpose(%a: tensor<4x8xf32>) -> tensor<8x4xf32> {
+  // expected-error@+2 {{[1, 1] is not a permutation of the dimensions of 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.transpose %a {permutation = array<i64: 1, 1>} : (tensor<4x8xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+func.func @slice(%a: tensor<4x8xf32>) -> tensor<2x2xf32> {
+  // expected-error@+2 {{slice of dimension 1 (offset 7, size 2, stride 1) leaves 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.slice %a {offsets = array<i64: 0, 7>, sizes = array<i64: 2, 2>, strides = array<i64: 1, 1>} : (tensor<4x8xf32>) -> tensor<2x2xf32>
+  return %0 : tensor<2x2xf32>
+}
+
+// -----
+
+func.func @concat(%a: tensor<4x8xf32>, %b: tensor<5x8xf32>) -> tensor<4x16xf32> {
+  // expected-error@+2 {{cannot concatenate 'tensor<4x8xf32>' and 'tensor<5x8xf32>' along dim 1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.concat %a, %b {dim = 1 : i64} : (tensor<4x8xf32>, tensor<5x8xf32>) -> tensor<4x16xf32>
+  return %0 : tensor<4x16xf32>
+}
+
+// -----
+
+func.func @einsum(%a: tensor<4x8xf32>, %b: tensor<8x5xf32>) -> tensor<4x5xf32> {
+  // expected-error@+2 {{dimension 'j' is 8 in 'tensor<4x8xf32>' and 5 in 'tensor<8x5xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.contract "ij,kj->ik" %a, %b : (tensor<4x8xf32>, tensor<8x5xf32>) -> tensor<4x5xf32>
+  return %0 : tensor<4x5xf32>
+}
+
+// -----
+
+func.func @equation(%a: tensor<4x8xf32>, %b: tensor<8x5xf32>) -> tensor<4x5xf32> {
+  // expected-error@+2 {{equation "ij,jk->iz": 'z' of the output is in no operand}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.contract "ij,jk->iz" %a, %b : (tensor<4x8xf32>, tensor<8x5xf32>) -> tensor<4x5xf32>
+  return %0 : tensor<4x5xf32>
+}
+
+// -----
+
+func.func @linear(%x: tensor<4x8xf32>, %w: tensor<16x7xf32>) -> tensor<4x16xf32> {
+  // expected-error@+2 {{need shapes [..., i] and [o, i]}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.linear %x, %w : (tensor<4x8xf32>, tensor<16x7xf32>) -> tensor<4x16xf32>
+  return %0 : tensor<4x16xf32>
+}
+
+// -----
+
+func.func @attention(%q: tensor<2x3x6x8xf32>, %k: tensor<2x2x6x8xf32>) -> tensor<2x3x6x8xf32> {
+  // expected-error@+2 {{with a a multiple of g}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %lse = graph.attention %q, %k, %k {scale = 0.25 : f64} : (tensor<2x3x6x8xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x8xf32>) -> (tensor<2x3x6x8xf32>, tensor<2x3x6xf32>)
+  return %o : tensor<2x3x6x8xf32>
+}
+
+// -----
+
+func.func @norm(%x: tensor<4x8xf32>, %w: tensor<4xf32>) -> tensor<4x8xf32> {
+  // expected-error@+2 {{weight or bias 'tensor<4xf32>' does not match the last dimension of 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0, %r = graph.rms_norm %x weight %w {epsilon = 1.0e-6 : f64} : (tensor<4x8xf32>, tensor<4xf32>) -> (tensor<4x8xf32>, tensor<4xf32>)
+  return %0 : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @targets(%x: tensor<4x8xf32>, %t: tensor<5xi64>) -> tensor<4xf32> {
+  // expected-error@+2 {{targets 'tensor<5xi64>' must have one value for each row, [4]}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0, %l = graph.cross_entropy %x, %t : (tensor<4x8xf32>, tensor<5xi64>) -> (tensor<4xf32>, tensor<4xf32>)
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+// expected-error@+1 {{attribute 'graph.role' must be one of parameter, buffer, input, state, scalar, rng}}
+func.func @role(%x: tensor<4xf32> {graph.role = "weight"}) {
+  return
+}
+
+// -----
+
+// expected-error@+1 {{attribute 'graph.batch_dim' must be a dimension of the tensor}}
+func.func @batch(%x: tensor<4xf32> {graph.batch_dim = 1 : i64}) {
+  return
+}
+
+// -----
+
+// expected-error@+1 {{unknown attribute 'graph.nmae'}}
+func.func @unknown(%x: tensor<4xf32> {graph.nmae = "x"}) {
+  return
+}
+
+// -----
+
+func.func @sgd(%p: tensor<4xf32>, %lr: tensor<f32>, %t: tensor<i64>) -> tensor<4xf32> {
+  // expected-error@+2 {{momentum needs a buffer operand}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.sgd %p, %p lr %lr, %t {momentum = 0.9 : f64, dampening = 0.0 : f64, weight_decay = 0.0 : f64} : (tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<i64>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

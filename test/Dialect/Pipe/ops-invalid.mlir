@@ -1,0 +1,81 @@
+// RUN: cleave-opt %s --split-input-file --verify-diagnostics
+
+// expected-error @+1 {{micro_batches must be positive}}
+pipe.program @p() attributes {micro_batches = 0 : i64} {
+  pipe.return
+}
+
+// -----
+
+// expected-error @+1 {{schedule: 'F-' is not an action}}
+pipe.program @p() attributes {micro_batches = 1 : i64, schedule = "F-"} {
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{operand 0 gives the part 'tensor<8xf32>', which takes 'tensor<4xf32>'}}
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["concat:0"]} : (tensor<8xf32>) -> tensor<8xf32>
+  pipe.return %0 : tensor<8xf32>
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{result 0 of type 'tensor<8xf32>' needs a part that gives 'tensor<8xf32>', not 'tensor<4xf32>'}}
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: 0>, results = ["accumulate"]} : (tensor<8xf32>) -> tensor<8xf32>
+  pipe.return %0 : tensor<8xf32>
+}
+
+// -----
+
+func.func private @f(tensor<3xf32>) -> tensor<3xf32>
+pipe.program @p(%x: tensor<7xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{operand 0 of type 'tensor<7xf32>' cannot be split in 2 along dimension 0}}
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: 0>, results = ["saved"]} : (tensor<7xf32>) -> tensor<3xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{result kind "accumulate" needs a part that runs for each micro-batch}}
+  %0 = pipe.invoke @f(%x) {part = "U", once, split = array<i64: -1>, results = ["accumulate"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{result kind "mean" is none of saved, accumulate, concat:<dim>, value}}
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["mean"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{'f' is not a function}}
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+pipe.program @p(%x: tensor<4xf32>) -> tensor<f32> attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{operand types ('tensor<4xf32>') are not the program's result types ('tensor<f32>')}}
+  pipe.return %x : tensor<4xf32>
+}
+
+// -----
+
+pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{expected part, once, split or results}}
+  %0 = pipe.invoke @f(%x) {parts = "F"} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}

@@ -1,0 +1,14 @@
+// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --split-input-file --verify-diagnostics
+
+// A sum over all samples of what depends on a parameter cannot be known before
+// forward.
+func.func @f(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+             %x: tensor<6x4xf32> {graph.batch_dim = 0 : i64}) -> tensor<6x4xf32> {
+  %a = graph.mul %x, %w : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  // expected-error @+1 {{sums over the micro-batches what depends on parameters, and is needed within each of them}}
+  %s = graph.reduce sum %a {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+  // expected-note @+1 {{needed here}}
+  %e = graph.exp %s : (tensor<4xf32>) -> tensor<4xf32>
+  %b = graph.div %a, %e : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  return %b : tensor<6x4xf32>
+}

@@ -1,0 +1,35 @@
+// RUN: cleave-opt %s --pipe-verify --split-input-file --verify-diagnostics
+
+// expected-error @+1 {{has no schedule; run --pipe-schedule first}}
+pipe.program @none() attributes {micro_batches = 1 : i64} {
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+// expected-error @+1 {{schedule: B0 reads results of F0, which has not run}}
+pipe.program @early(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64, schedule = "B0 F0 F1 B1"} {
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = pipe.invoke @f(%0) {part = "B", split = array<i64: -1>, results = ["accumulate"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+// expected-error @+1 {{schedule: B0 reads results of F1, which has not run}}
+pipe.program @whole(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64, schedule = "F0 B0 F1 B1"} {
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["accumulate"]} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = pipe.invoke @f(%0) {part = "B", split = array<i64: -1>, results = ["accumulate"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+// expected-error @+1 {{schedule: F1 never runs}}
+pipe.program @dropped(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64, schedule = "F0"} {
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}

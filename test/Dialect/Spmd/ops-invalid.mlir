@@ -1,0 +1,118 @@
+// RUN: cleave-opt %s --split-input-file --verify-diagnostics
+
+// expected-error @+1 {{has two axes "x"}}
+spmd.mesh @mesh <["x" = 4, "x" = 2]>
+
+// -----
+
+// expected-error @+1 {{axis "x" has size 0}}
+spmd.mesh @mesh <["x" = 0]>
+
+// -----
+
+// expected-error @+1 {{sequential axis "mb" is not an axis}}
+spmd.mesh @mesh <["x" = 2]> sequential ["mb"]
+
+// -----
+
+// expected-error @+1 {{attribute 'spmd.sharding': there is no mesh @mesh}}
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+// expected-error @+1 {{attribute 'spmd.sharding': the mesh has no axis "y"}}
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"y"}]>}) {
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 8]>
+// expected-error @+1 {{"x":(1)3 is not a sub-axis of "x", which has size 8}}
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x":(1)3}]>}) {
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 8]>
+// expected-error @+1 {{axis "x":(2)4 overlaps another one of the sharding}}
+func.func @f(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x":(1)4}, {"x":(2)4}]>}) {
+  return
+}
+
+// -----
+
+// expected-error @+1 {{axis "x" is used twice}}
+func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {"x"}]>}) {
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+// expected-error @+1 {{sharding has 1 dimensions for a value of type 'tensor<4x4xf32>'}}
+func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error @+1 {{the mesh has no axis "y"}}
+  %0 = spmd.all_reduce sum %x over @mesh {"y"} : tensor<4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f() {
+  // expected-error @+1 {{needs a result with one value for each dimension}}
+  %0 = spmd.shard_offset <@mesh, [{"x"}]> of tensor<4xf32> : tensor<2xi64>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error @+1 {{result type 'tensor<3xf32>' is not 'tensor<4xf32>' split by [{"x"}]}}
+  %0 = spmd.slice %x by <@mesh, [{"x"}]> : tensor<4xf32> -> tensor<3xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error @+1 {{cannot ask for a partial result}}
+  %0 = spmd.constrain %x to <@mesh, [{}], partial = {"x"}> : tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error @+1 {{attribute 'spmd.shardings': needs one entry for each of the 1 results}}
+  %0 = graph.neg %x {spmd.shardings = []} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// expected-error @+1 {{attribute 'spmd.other': is unknown}}
+func.func @f(%x: tensor<4xf32> {spmd.other}) {
+  return
+}
+
+// -----
+
+// expected-error @+1 {{`?` must come last}}
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{?, "x"}]>}) {
+  return
+}

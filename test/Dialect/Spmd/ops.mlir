@@ -1,0 +1,24 @@
+// RUN: cleave-opt %s --verify-roundtrip | FileCheck %s
+
+// CHECK: spmd.mesh @mesh <["mb" = 4, "dp" = 2, "tp" = 8]> sequential ["mb"]
+spmd.mesh @mesh <["mb" = 4, "dp" = 2, "tp" = 8]> sequential ["mb"]
+// CHECK: spmd.mesh @one <["mb" = 1]>
+spmd.mesh @one <["mb" = 1]>
+
+// CHECK-LABEL: func.func @shardings(
+// CHECK-SAME: #spmd.sharding<@mesh, [{"mb", "dp"}, {"tp":(1)2, ?}], partial = {"tp":(2)2, max "tp":(4)2}>
+// CHECK-SAME: #spmd.sharding<@mesh, [], partial = {"mb"}>
+func.func @shardings(
+    %a: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb", "dp"}, {"tp":(1)2, ?}], partial = {"tp":(2)2, max "tp":(4)2}>},
+    %b: tensor<f32> {spmd.sharding = #spmd.sharding<@mesh, [], partial = {sum "mb"}>})
+    -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{?}, {}]>}) {
+  // CHECK: spmd.all_reduce sum %{{.*}} over @mesh {"mb", "tp":(1)2} : tensor<f32>
+  %0 = spmd.all_reduce sum %b over @mesh {"mb", "tp":(1)2} : tensor<f32>
+  // CHECK: spmd.shard_offset <@mesh, [{"mb"}, {}]> of tensor<8x4xf32> : tensor<2xi64>
+  %1 = spmd.shard_offset <@mesh, [{"mb"}, {}]> of tensor<8x4xf32> : tensor<2xi64>
+  // CHECK: spmd.slice %{{.*}} by <@mesh, [{"mb"}, {}]> : tensor<8x4xf32> -> tensor<2x4xf32>
+  %3 = spmd.slice %a by <@mesh, [{"mb"}, {}]> : tensor<8x4xf32> -> tensor<2x4xf32>
+  // CHECK: spmd.constrain %{{.*}} to <@mesh, [{"dp"}, {}]> {spmd.global_types = [tensor<8x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}, {}]>]}
+  %2 = spmd.constrain %a to <@mesh, [{"dp"}, {}]> {spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}, {}]>], spmd.global_types = [tensor<8x4xf32>]} : tensor<8x4xf32>
+  return %2 : tensor<8x4xf32>
+}

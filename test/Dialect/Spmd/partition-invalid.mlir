@@ -1,0 +1,68 @@
+// RUN: cleave-opt %s --spmd-partition --split-input-file --verify-diagnostics
+
+// expected-error @+1 {{there is no spmd.mesh}}
+module {
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+// expected-error @+1 {{argument 0 has no sharding; run --spmd-propagate first}}
+func.func @f(%x: tensor<4xf32>) {
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 4]>
+// expected-error @+1 {{argument 0: dimension 0 of 'tensor<6xf32>' does not divide into the 4 parts of its sharding [{"x"}]}}
+func.func @f(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
+  // expected-error @+1 {{has no shardings; run --spmd-propagate first}}
+  %0 = graph.neg %x : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// A gather of what is split is a movement that is not expressed yet.
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
+  // expected-error @+1 {{result 0 has sharding [{"x"}] and would have to be moved to [{}], which is not supported yet}}
+  %0 = graph.neg %x {spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"x"}]>}) {
+  // expected-note @+2 {{operand 0 splits dimension 1 over {"x"}, which the op needs whole}}
+  // expected-error @+1 {{cannot be partitioned: operand 0 has sharding [{}, {"x"}] and would have to be moved to [{}, {}]}}
+  %0 = graph.softmax %x {spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
+  // expected-error @+1 {{is marked partial as [], which its operands do not give}}
+  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.shardings = [#spmd.sharding<@mesh, []>]} : (tensor<4xf32>) -> tensor<f32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>})
+    -> (tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}]>}) {
+  // expected-error @+1 {{result 0 has sharding [{"x"}], which cannot be moved to [{}] yet}}
+  return %x : tensor<4xf32>
+}

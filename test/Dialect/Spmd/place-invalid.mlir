@@ -1,0 +1,18 @@
+// RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file --verify-diagnostics
+
+// expected-error @+1 {{argument 1 ("ids") has 6 samples, which 4 micro-batches do not divide: use 1, 2, 3 or 6}}
+func.func @f(%w: tensor<3x4xf32>, %x: tensor<6x4xi64> {graph.batch_dim = 0 : i64, graph.name = "ids"}) {
+  return
+}
+
+// -----
+
+// expected-error @+1 {{has 6 samples, which 4 micro-batches do not divide: use 1 or 2}}
+func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}, %y: tensor<4xf32> {graph.batch_dim = 0 : i64}) {
+  return
+}
+
+// -----
+
+// expected-error @+1 {{has an axis "mb" already}}
+spmd.mesh @mesh <["mb" = 2]>

@@ -1,0 +1,22 @@
+// RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file | FileCheck %s
+
+// CHECK: spmd.mesh @mesh <["mb" = 4]> sequential ["mb"]
+// CHECK: func.func @f(
+// CHECK-SAME: %{{.*}}: tensor<3x4xf32>,
+// CHECK-SAME: tensor<8x4xf32> {graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}]>},
+// CHECK-SAME: tensor<4x12xf32> {graph.batch_dim = 1 : i64, spmd.sharding = #spmd.sharding<@mesh, [{}, {"mb"}]>})
+func.func @f(%w: tensor<3x4xf32>, %x: tensor<8x4xf32> {graph.batch_dim = 0 : i64},
+             %y: tensor<4x12xf32> {graph.batch_dim = 1 : i64}) {
+  return
+}
+
+// -----
+
+// The axis joins a mesh that is there, behind the axes that split the samples.
+// CHECK: spmd.mesh @devices <["mb" = 4, "dp" = 2]> sequential ["mb"]
+// CHECK: #spmd.sharding<@devices, [{"dp", "mb"}]>
+spmd.mesh @devices <["dp" = 2]>
+func.func @f(%x: tensor<8xf32> {graph.batch_dim = 0 : i64,
+                                spmd.sharding = #spmd.sharding<@devices, [{"dp"}]>}) {
+  return
+}

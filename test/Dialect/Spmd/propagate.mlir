@@ -1,0 +1,106 @@
+// RUN: cleave-opt %s --spmd-propagate --split-input-file | FileCheck %s
+
+spmd.mesh @mesh <["mb" = 4]> sequential ["mb"]
+
+// Forward through reshapes, products and norms; a sum over samples is partial.
+// CHECK-LABEL: func.func @forward(
+// CHECK-SAME: %[[W:.*]]: tensor<5x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {}]>}
+func.func @forward(%w: tensor<5x6xf32>,
+    %x: tensor<8x3x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}, {}]>})
+    -> (tensor<24x5xf32>, tensor<5x6xf32>, tensor<f32>) {
+  // CHECK: graph.linear {{.*}}#spmd.sharding<@mesh, [{"mb"}, {}, {}]>
+  %0 = graph.linear %x, %w : (tensor<8x3x6xf32>, tensor<5x6xf32>) -> tensor<8x3x5xf32>
+  // CHECK: graph.reshape {{.*}}#spmd.sharding<@mesh, [{"mb"}, {}]>
+  %1 = graph.reshape %0 : (tensor<8x3x5xf32>) -> tensor<24x5xf32>
+  // CHECK: graph.contract {{.*}}#spmd.sharding<@mesh, [{}, {}], partial = {"mb"}>
+  %2 = graph.contract "abo,abi->oi" %0, %x : (tensor<8x3x5xf32>, tensor<8x3x6xf32>) -> tensor<5x6xf32>
+  // A product with what is whole keeps the sum partial.
+  // CHECK: graph.mul {{.*}} partial = {"mb"}
+  %3 = graph.mul %2, %w : (tensor<5x6xf32>, tensor<5x6xf32>) -> tensor<5x6xf32>
+  // An addition of what is whole does not.
+  // CHECK: graph.add {{.*}}#spmd.sharding<@mesh, [{}, {}]>
+  %4 = graph.add %3, %w : (tensor<5x6xf32>, tensor<5x6xf32>) -> tensor<5x6xf32>
+  // CHECK: graph.reduce max {{.*}}#spmd.sharding<@mesh, [], partial = {max "mb"}>
+  %5 = graph.reduce max %1 {dims = array<i64: 0, 1>} : (tensor<24x5xf32>) -> tensor<f32>
+  return %1, %4, %5 : tensor<24x5xf32>, tensor<5x6xf32>, tensor<f32>
+}
+
+// Backward to what has no operand.
+// CHECK-LABEL: func.func @backward(
+func.func @backward(%w: tensor<6xf32>,
+    %x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}]>}) -> tensor<8x6xf32> {
+  // CHECK: graph.iota {{.*}}#spmd.sharding<@mesh, [{"mb"}, {}]>
+  %0 = graph.iota {dim = 1 : i64} : tensor<8x6xf32>
+  // CHECK: graph.broadcast {{.*}}#spmd.sharding<@mesh, [{"mb"}, {}]>
+  %1 = graph.broadcast %w : (tensor<6xf32>) -> tensor<8x6xf32>
+  %2 = graph.add %0, %1 : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+  %3 = graph.mul %2, %x : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+  return %3 : tensor<8x6xf32>
+}
+
+// Attention: samples and heads; keys stay whole.
+// CHECK-LABEL: func.func @attention(
+func.func @attention(
+    %q: tensor<8x4x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}, {}, {}]>},
+    %k: tensor<8x2x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}, {}, {}]>},
+    %g: tensor<8x4x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}, {}, {}]>})
+    -> (tensor<8x4x3x2xf32>, tensor<8x2x3x2xf32>) {
+  // CHECK: graph.attention {{.*}}[#spmd.sharding<@mesh, [{"mb"}, {}, {}, {}]>, #spmd.sharding<@mesh, [{"mb"}, {}, {}]>]
+  %o, %lse = graph.attention %q, %k, %k {scale = 1.0 : f64, causal}
+      : (tensor<8x4x3x2xf32>, tensor<8x2x3x2xf32>, tensor<8x2x3x2xf32>) -> (tensor<8x4x3x2xf32>, tensor<8x4x3xf32>)
+  // CHECK: graph.attention_grad
+  // CHECK-NOT: partial
+  %dq, %dk, %dv = graph.attention_grad %g, %q, %k, %k, %o, %lse {scale = 1.0 : f64, causal}
+      : (tensor<8x4x3x2xf32>, tensor<8x4x3x2xf32>, tensor<8x2x3x2xf32>, tensor<8x2x3x2xf32>, tensor<8x4x3x2xf32>, tensor<8x4x3xf32>)
+      -> (tensor<8x4x3x2xf32>, tensor<8x2x3x2xf32>, tensor<8x2x3x2xf32>)
+  return %dq, %dk : tensor<8x4x3x2xf32>, tensor<8x2x3x2xf32>
+}
+
+// -----
+
+// Several axes: heads split in groups, sub-axes, a partial sum over each.
+spmd.mesh @mesh <["dp" = 2, "tp" = 4]>
+
+// CHECK-LABEL: func.func @grouped(
+func.func @grouped(
+    %q: tensor<2x8x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp"}, {}, {}]>},
+    %k: tensor<2x2x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp":(1)2}, {}, {}]>},
+    %g: tensor<2x8x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp"}, {}, {}]>})
+    -> tensor<2x2x3x2xf32> {
+  // CHECK: graph.attention {{.*}}#spmd.sharding<@mesh, [{"dp"}, {"tp"}, {}]>]
+  %o, %lse = graph.attention %q, %k, %k {scale = 1.0 : f64}
+      : (tensor<2x8x3x2xf32>, tensor<2x2x3x2xf32>, tensor<2x2x3x2xf32>) -> (tensor<2x8x3x2xf32>, tensor<2x8x3xf32>)
+  // A shared key gets summands from the query heads of its group.
+  // CHECK: graph.attention_grad {{.*}}#spmd.sharding<@mesh, [{"dp"}, {"tp":(1)2}, {}, {}], partial = {"tp":(2)2}>
+  %dq, %dk, %dv = graph.attention_grad %g, %q, %k, %k, %o, %lse {scale = 1.0 : f64}
+      : (tensor<2x8x3x2xf32>, tensor<2x8x3x2xf32>, tensor<2x2x3x2xf32>, tensor<2x2x3x2xf32>, tensor<2x8x3x2xf32>, tensor<2x8x3xf32>)
+      -> (tensor<2x8x3x2xf32>, tensor<2x2x3x2xf32>, tensor<2x2x3x2xf32>)
+  return %dk : tensor<2x2x3x2xf32>
+}
+
+// CHECK-LABEL: func.func @columns_then_rows(
+func.func @columns_then_rows(
+    %x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>},
+    %up: tensor<12x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>},
+    %down: tensor<8x12xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>}) -> tensor<6x8xf32> {
+  // CHECK: graph.linear {{.*}}#spmd.sharding<@mesh, [{"dp"}, {"tp"}]>
+  %0 = graph.linear %x, %up : (tensor<6x8xf32>, tensor<12x8xf32>) -> tensor<6x12xf32>
+  %1 = graph.relu %0 : (tensor<6x12xf32>) -> tensor<6x12xf32>
+  // CHECK: graph.linear {{.*}}#spmd.sharding<@mesh, [{"dp"}, {}], partial = {"tp"}>
+  %2 = graph.linear %1, %down : (tensor<6x12xf32>, tensor<8x12xf32>) -> tensor<6x8xf32>
+  // CHECK: graph.reshape {{.*}}#spmd.sharding<@mesh, [{"dp"}], partial = {"tp"}>
+  %3 = graph.reshape %2 : (tensor<6x8xf32>) -> tensor<48xf32>
+  // CHECK: spmd.constrain {{.*}}#spmd.sharding<@mesh, [{"dp"}, {}], partial = {"tp"}>
+  %4 = spmd.constrain %2 to <@mesh, [{"dp"}, {}]> : tensor<6x8xf32>
+  return %4 : tensor<6x8xf32>
+}
+
+// An open dimension of an argument takes what its uses say; a closed one not.
+// CHECK-LABEL: func.func @open(
+// CHECK-SAME: %{{.*}}: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>}
+func.func @open(
+    %x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{?}, {}]>},
+    %y: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>}) -> tensor<6x8xf32> {
+  %0 = graph.add %x, %y : (tensor<6x8xf32>, tensor<6x8xf32>) -> tensor<6x8xf32>
+  return %0 : tensor<6x8xf32>
+}

@@ -1,0 +1,29 @@
+// RUN: cleave-opt %s --spmd-verify | FileCheck %s
+
+spmd.mesh @mesh <["mb" = 4, "one" = 1]> sequential ["mb"]
+
+// Every micro-batch has one sample: dimensions of one element are split too.
+// CHECK-LABEL: func.func @f(
+func.func @f(
+    %x: tensor<1x3xf32> {spmd.global_type = tensor<4x3xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}]>})
+    -> (tensor<f32> {spmd.global_type = tensor<f32>, spmd.sharding = #spmd.sharding<@mesh, []>}) {
+  %0 = graph.reduce sum %x {dims = array<i64: 0, 1>, spmd.global_types = [tensor<f32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [], partial = {"mb"}>]} : (tensor<1x3xf32>) -> tensor<f32>
+  %1 = spmd.all_reduce sum %0 over @mesh {"mb"} {spmd.global_types = [tensor<f32>],
+      spmd.shardings = [#spmd.sharding<@mesh, []>]} : tensor<f32>
+  %2 = graph.exp %1 {spmd.global_types = [tensor<f32>], spmd.shardings = [#spmd.sharding<@mesh, []>]}
+      : (tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// Partial over an axis of size 1 is whole.
+// CHECK-LABEL: func.func @one(
+func.func @one(
+    %x: tensor<4xf32> {spmd.global_type = tensor<4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"one"}]>})
+    -> (tensor<f32> {spmd.global_type = tensor<f32>, spmd.sharding = #spmd.sharding<@mesh, []>}) {
+  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.global_types = [tensor<f32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [], partial = {"one"}>]} : (tensor<4xf32>) -> tensor<f32>
+  %1 = graph.exp %0 {spmd.global_types = [tensor<f32>], spmd.shardings = [#spmd.sharding<@mesh, []>]}
+      : (tensor<f32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}

@@ -1,0 +1,132 @@
+// RUN: cleave-translate --exec-to-cuda %s | FileCheck %s
+
+// Each thread has four neighbours: one access of 16 bytes for each tensor.
+// CHECK: // grid 3, block 256
+// CHECK-LABEL: cleave_scale(const float *in0, const float *in1, float *out0, unsigned char *out1) {
+// CHECK: const int i = blockIdx.x * 256 + threadIdx.x;
+// CHECK: const int row = i / 192;
+// CHECK: const int c = i % 192 * 4;
+// CHECK: const float v[[S:[0-9]+]] = in1[0];
+// CHECK: float v[[X:[0-9]+]][4];
+// CHECK-NEXT: loadVector(v[[X]], in0 + row * 768 + c);
+// CHECK: for (int j = 0; j < 4; ++j) {
+// CHECK-NEXT: const float v[[Y:[0-9]+]] = v[[X]][j] * v[[S]];
+// CHECK: }
+// CHECK-NEXT: storeVector(out0 + row * 768 + c, v{{[0-9]+}});
+// CHECK-NEXT: storeVector(out1 + row * 768 + c, v{{[0-9]+}});
+exec.kernel @scale map [4, 768] (%x: tensor<4x768xf32>, %s: tensor<f32>) -> (%y: tensor<4x768xf32>, %m: tensor<4x768xi1>)
+    attributes {vector = 4 : i64, alignment = array<i64: 16, 4, 16, 4>} {
+  %scale = exec.load %s at affine_map<(r, c) -> (0)> : tensor<f32> -> f32
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 768 + c)> : tensor<4x768xf32> -> f32
+    %1 = arith.mulf %0, %scale : f32
+    %2 = arith.cmpf olt, %1, %0 : f32
+    exec.store %1, %y at affine_map<(r, c) -> (r * 768 + c)> : f32, tensor<4x768xf32>
+    exec.store %2, %m at affine_map<(r, c) -> (r * 768 + c)> : i1, tensor<4x768xi1>
+    exec.yield
+  }
+}
+
+// Without the alignment, one element at a time.
+// CHECK-LABEL: cleave_unaligned
+// CHECK: for (int j = 0; j < 4; ++j) {
+// CHECK-NEXT: const float v{{[0-9]+}} = in0[row * 768 + (c + j)];
+exec.kernel @unaligned map [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf32>)
+    attributes {vector = 4 : i64} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 768 + c)> : tensor<4x768xf32> -> f32
+    exec.store %0, %y at affine_map<(r, c) -> (r * 768 + c)> : f32, tensor<4x768xf32>
+    exec.yield
+  }
+}
+
+// A block for a row; the kept row lies in registers.
+// CHECK: // grid 4, block 128
+// CHECK-LABEL: cleave_softmax
+// CHECK: float kept0[8];
+// CHECK: const int row = blockIdx.x;
+// CHECK: for (int k = 0; k < 2; ++k) {
+// CHECK-NEXT: const int c = (k * 128 + int(threadIdx.x)) * 4;
+// CHECK-NEXT: if (c < 768) {
+// CHECK: reduceBlock<128>(r{{[0-9]+}}, Max())
+// CHECK: kept0[k * 4 + j] = v
+// CHECK: reduceBlock<128>(r{{[0-9]+}}, Sum())
+exec.kernel @softmax row [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf32>)
+    attributes {vector = 4 : i64, threads = 128 : i64, alignment = array<i64: 16, 16>} {
+  %max = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 768 + c)> : tensor<4x768xf32> -> f32
+    %1 = exec.reduce max %0 : f32
+    exec.yield %1 : f32
+  }
+  %e = exec.keep : tensor<768xf32>
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 768 + c)> : tensor<4x768xf32> -> f32
+    %1 = arith.subf %0, %max : f32
+    %2 = math.exp %1 : f32
+    exec.store %2, %e at affine_map<(r, c) -> (c)> : f32, tensor<768xf32>
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  exec.pass {
+    %0 = exec.load %e at affine_map<(r, c) -> (c)> : tensor<768xf32> -> f32
+    %1 = arith.divf %0, %sum : f32
+    exec.store %1, %y at affine_map<(r, c) -> (r * 768 + c)> : f32, tensor<4x768xf32>
+    exec.yield
+  }
+}
+
+// A row too long for registers lies in shared memory.
+// CHECK: // grid 2, block 256, dynamic shared memory 160000
+// CHECK-LABEL: cleave_long
+// CHECK: float *const kept0 = reinterpret_cast<float *>(shared + 0);
+exec.kernel @long row [2, 40000] (%x: tensor<2x40000xf32>) -> (%y: tensor<2x40000xf32>) {
+  %e = exec.keep : tensor<40000xf32>
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 40000 + c)> : tensor<2x40000xf32> -> f32
+    exec.store %0, %e at affine_map<(r, c) -> (c)> : f32, tensor<40000xf32>
+    exec.yield
+  }
+  exec.pass {
+    %0 = exec.load %e at affine_map<(r, c) -> (c)> : tensor<40000xf32> -> f32
+    exec.store %0, %y at affine_map<(r, c) -> (r * 40000 + c)> : f32, tensor<2x40000xf32>
+    exec.yield
+  }
+}
+
+// A block for a group of rows, and a second stage.
+// CHECK: // grid 4, block 256, scratch 1792
+// CHECK-LABEL: cleave_columns(
+// CHECK: float partial0[1];
+// CHECK: for (int row = group * 16; row < last; ++row) {
+// CHECK: partial0[k] = partial0[k] + v
+// CHECK: partial0_row[c] = partial0[k];
+// CHECK: // grid 1, block 128
+// CHECK-LABEL: cleave_columns_finish(
+// CHECK: for (int group = 1; group < 4; ++group) {
+// CHECK: out0[c] = sum;
+exec.kernel @columns column [64, 100] (%x: tensor<64x100xf32>) -> (%y: tensor<100xf32>)
+    attributes {rows_per_group = 16 : i64} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 100 + c)> : tensor<64x100xf32> -> f32
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<100xf32>
+    exec.yield
+  }
+}
+
+// Sixteen threads share the counters of 64 elements; an index that does not
+// fit computes its own.
+// CHECK-LABEL: cleave_dropout
+// CHECK: philox4(v{{[0-9]+}}, row * 64 + c, v{{[0-9]+}}, 3, v{{[0-9]+}});
+// CHECK: = philox((row * 64 + (c + j)) + 1, v{{[0-9]+}}, 4, v{{[0-9]+}});
+exec.kernel @dropout map [4, 64] (%rng: tensor<2xi64>) -> (%y: tensor<4x64xi32>, %z: tensor<4x64xi32>)
+    attributes {vector = 4 : i64, alignment = array<i64: 16, 16, 16>} {
+  %seed = exec.load %rng at affine_map<(r, c) -> (0)> : tensor<2xi64> -> i64
+  %step = exec.load %rng at affine_map<(r, c) -> (1)> : tensor<2xi64> -> i64
+  exec.pass {
+    %0 = exec.philox %seed, %step at affine_map<(r, c) -> (r * 64 + c)> {id = 3 : i64}
+    %1 = exec.philox %seed, %step at affine_map<(r, c) -> (r * 64 + c + 1)> {id = 4 : i64}
+    exec.store %0, %y at affine_map<(r, c) -> (r * 64 + c)> : i32, tensor<4x64xi32>
+    exec.store %1, %z at affine_map<(r, c) -> (r * 64 + c)> : i32, tensor<4x64xi32>
+    exec.yield
+  }
+}

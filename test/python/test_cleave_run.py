@@ -1,0 +1,296 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""What `cleave-run` does, seen from outside, with a small model written by hand.
+
+CLEAVE_BUILD_DIR names the build folder (default: `build` of this checkout).
+"""
+
+import array
+import json
+import math
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy
+import pytest
+import safetensors.numpy
+
+BUILD = pathlib.Path(
+    os.environ.get("CLEAVE_BUILD_DIR", pathlib.Path(__file__).parents[2] / "build")
+)
+TOOL = BUILD / "bin" / "cleave-run"
+ARTIFACT = BUILD / "test" / "unit" / "Runtime" / "bigram.so"
+
+pytestmark = pytest.mark.skipif(
+    not TOOL.exists() or not ARTIFACT.exists(), reason="cleave-run is not built"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CLEAVE_PYTHON", sys.executable)
+    monkeypatch.delenv("CLEAVE_TUNING", raising=False)
+    rng = random.Random(1)
+    tokens, x = [], 1
+    for _ in range(4000):
+        x = (x * 3 + 1) % 64 if rng.random() < 0.9 else rng.randrange(64)
+        tokens.append(x)
+    with open(tmp_path / "train.bin", "wb") as out:
+        array.array("H", tokens).tofile(out)
+    return tmp_path
+
+
+def run(*args, code=0):
+    result = subprocess.run(
+        [TOOL, ARTIFACT, *map(str, args)], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def train(*args, code=0, start="--random-init"):
+    return run(start, "--data", "train.bin", "--threads", 2, *args, code=code)
+
+
+def metrics(path):
+    return [json.loads(line) for line in open(path)]
+
+
+def test_learns_and_logs(folder):
+    result = train("--steps", 200, "--lr", 3, "--log", "m.jsonl", "--report-memory")
+    lines = metrics("m.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 201))
+    assert lines[0]["loss"] == pytest.approx(math.log(64), abs=0.1)
+    assert lines[-1]["loss"] < 0.6 * lines[0]["loss"]
+    for line in lines:
+        assert line["tokens_per_s"] > 0 and line["grad_norm"] > 0
+        total = sum(line["breakdown"].values())
+        assert total == pytest.approx(line["ms"], rel=0.05, abs=0.02)
+    assert "step 200/200" in result.stdout
+    assert "fill no sequence" in result.stdout
+    assert "arena" in result.stdout
+
+
+def test_resumed_run_has_the_same_bits(folder):
+    flags = ["--lr", 3, "--lr-schedule", "cosine", "--warmup", 3, "--steps", 20]
+    flags += ["--save-every", 10, "--seed", 5]
+    train(*flags, "--save-dir", "whole", "--log", "whole.jsonl")
+    train(*flags, "--save-dir", "part", "--stop-at", 10, "--log", "part.jsonl")
+    assert os.listdir("part") == ["step-10"]
+    flags = flags[:-2]
+    train(*flags, "--save-dir", "part", "--log", "part.jsonl", start="--resume=part")
+    for name in ("model.safetensors", "optimizer.safetensors", "training.json"):
+        whole = (folder / "whole/step-20" / name).read_bytes()
+        assert whole == (folder / "part/step-20" / name).read_bytes()
+    losses = [[line["loss"] for line in metrics(f)] for f in ("whole.jsonl", "part.jsonl")]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+def test_rates_equal_those_of_transformers(folder, kind):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    train("--lr", 0.3, "--lr-schedule", kind, "--warmup", 5, "--steps", 30, "--log", "m")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    make = getattr(transformers, f"get_{kind}_schedule_with_warmup")
+    steps = {} if kind == "constant" else {"num_training_steps": 30}
+    schedule = make(optimizer, num_warmup_steps=5, **steps)
+    for line in metrics("m"):
+        assert line["lr"] == pytest.approx(schedule.get_last_lr()[0], rel=1e-12, abs=1e-15)
+        optimizer.step()
+        schedule.step()
+
+
+def test_text_is_encoded(folder):
+    tokenizers = pytest.importorskip("tokenizers")
+    text = "the cat sat on the mat and the dog sat on the cat\n" * 200
+    (folder / "train.txt").write_text(text)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=60)
+    tokenizer.train_from_iterator([text], trainer)
+    tokenizer.save("tok.json")
+    count = len(tokenizer.encode(text).ids)
+    flags = ["--random-init", "--data", "train.txt", "--steps", 2]
+    result = run(*flags, "--tokenizer", "tok.json")
+    assert f"train.txt: {count} tokens" in result.stdout
+    # The second time needs no Python.
+    os.environ["CLEAVE_PYTHON"] = "no-such-python"
+    result = run(*flags, "--tokenizer", "tok.json")
+    assert f"train.txt: {count} tokens" in result.stdout
+    (folder / "train.txt").write_text(text + "the end\n")
+    result = run(*flags, "--tokenizer", "tok.json", code=1)
+    assert "needs python3 with the package 'tokenizers'" in result.stderr
+    os.environ["CLEAVE_PYTHON"] = sys.executable
+    assert "--tokenizer" in run(*flags, code=1).stderr
+    (folder / "bad.json").write_text("{}")
+    result = run(*flags, "--tokenizer", "bad.json", code=1)
+    assert "cannot read the tokenizer" in result.stderr
+    (folder / "train.txt").write_bytes(b"\xff\xfe\x00")
+    result = run(*flags, "--tokenizer", "tok.json", code=1)
+    assert "not UTF-8" in result.stderr
+    assert len(os.listdir(folder / "cache/cleave/tokens")) == 1
+
+
+def test_missing_tokenizers_package(folder):
+    python = folder / "python-without"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    os.environ["CLEAVE_PYTHON"] = str(python)
+    (folder / "t.txt").write_text("text")
+    (folder / "tok.json").write_text("{}")
+    result = run("--random-init", "--data", "t.txt", "--tokenizer", "tok.json", code=1)
+    assert "lacks the package 'tokenizers'" in result.stderr
+
+
+def test_npy_equals_bin(folder):
+    tokens = numpy.fromfile("train.bin", dtype=numpy.uint16)
+    numpy.save("train.npy", tokens.astype(numpy.int64).reshape(8, -1))
+    train("--steps", 3, "--log", "a")
+    run("--random-init", "--data", "train.npy", "--threads", 2, "--steps", 3, "--log", "b")
+    assert [m["loss"] for m in metrics("a")] == [m["loss"] for m in metrics("b")]
+
+
+def test_evaluation_uses_all_sequences(folder):
+    # 10 sequences in batches of 4: the last batch is padded.
+    numpy.fromfile("train.bin", dtype=numpy.uint16)[: 10 * 32 + 1].tofile("val.bin")
+    weights = {
+        "embedding.weight": numpy.random.default_rng(0).normal(size=(64, 16)),
+        "out.weight": numpy.random.default_rng(1).normal(size=(64, 16)),
+    }
+    weights = {k: v.astype(numpy.float32) for k, v in weights.items()}
+    safetensors.numpy.save_file(weights, "w.safetensors")
+    train(
+        *("--steps", 1, "--lr", 0, "--eval-data", "val.bin", "--log", "m"),
+        start="--weights=w.safetensors",
+    )
+    tokens = numpy.fromfile("val.bin", dtype=numpy.uint16).astype(int)
+    ids, labels = tokens[:320], tokens[1:321]
+    logits = weights["embedding.weight"][ids].astype(float) @ weights["out.weight"].T
+    logits -= logits.max(-1, keepdims=True)
+    loss = numpy.log(numpy.exp(logits).sum(-1)) - logits[range(320), labels]
+    assert metrics("m")[-1]["eval_loss"] == pytest.approx(loss.mean(), rel=1e-5)
+
+
+def test_trace(folder):
+    train("--steps", 5, "--trace", "t.json", "--trace-steps", 2)
+    events = json.load(open("t.json"))["traceEvents"]
+    steps = [e for e in events if e["cat"] == "step"]
+    assert len(steps) == 2
+    for event in events:
+        assert event["ph"] == "X" and event["dur"] >= 0
+    for step in steps:
+        inside = [
+            e
+            for e in events
+            if e["tid"] == 1 and step["ts"] <= e["ts"] <= step["ts"] + step["dur"]
+        ]
+        assert {e["name"] for e in inside} >= {"contract", "bigram_loss", "scatter"}
+
+
+def test_interrupt(folder):
+    process = subprocess.Popen(
+        [TOOL, ARTIFACT, "--random-init", "--data", "train.bin", "--steps", "100000000"]
+        + ["--save-every", "50000000", "--log", "m"],
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.time() + 60
+    while time.time() < deadline:
+        if os.path.exists("m") and os.path.getsize("m") > 1000:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    (checkpoint,) = os.listdir("checkpoints")
+    last = metrics("m")[-1]["step"]
+    assert checkpoint == f"step-{last}"
+    state = json.load(open(f"checkpoints/{checkpoint}/training.json"))
+    assert state["step"] == last and state["data_position"] == 4 * last
+    train("--steps", last + 1, start="--resume=checkpoints")
+
+
+def test_saved_weights_are_plain_safetensors(folder):
+    train("--steps", 1, "--save-every", 1, "--keep", 1, "--save-dir", "c")
+    weights = safetensors.numpy.load_file("c/step-1/model.safetensors")
+    assert weights.keys() == {"embedding.weight", "out.weight"}
+    assert weights["out.weight"].shape == (64, 16)
+    train("--steps", 3, "--save-every", 1, "--keep", 2, "--save-dir", "c", start="--resume=c")
+    assert sorted(os.listdir("c")) == ["step-1", "step-2", "step-3"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--no-such-flag"],
+        ["--steps", "many", "--random-init", "--data", "x"],
+        ["--steps", "0", "--random-init", "--data", "x"],
+        ["--lr-schedule", "zigzag", "--random-init", "--data", "x"],
+        ["--lr=-1", "--random-init", "--data", "x"],
+        ["--data", "x"],
+        ["--random-init"],
+        ["--random-init", "--weights", "w", "--data", "x"],
+        ["--label-shift", "2", "--random-init", "--data", "x"],
+    ],
+)
+def test_usage_errors(folder, flags):
+    assert run(*flags, code=2).stderr.startswith("cleave-run: ")
+
+
+def test_help(folder):
+    text = subprocess.run([TOOL, "--help"], capture_output=True, text=True).stdout
+    assert "--lr-schedule" in text and "x86-asm-syntax" not in text
+
+
+def check_failure(message, *flags, start="--random-init"):
+    before = set(os.listdir())
+    result = train(*flags, "--save-every", 1, code=1, start=start)
+    assert result.stderr.startswith("cleave-run: error: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert message in result.stderr
+    assert set(os.listdir()) <= before | {"cache"}
+
+
+def test_bad_files(folder):
+    check_failure("none.safetensors: cannot read", start="--weights=none.safetensors")
+    good = {k: numpy.zeros((64, 16), "f4") for k in ("embedding.weight", "head.weight")}
+    safetensors.numpy.save_file(good, "w.safetensors")
+    train("--steps", 1, start="--weights=w.safetensors")
+    data = (folder / "w.safetensors").read_bytes()
+    for size in (0, 5, 100, len(data) - 1):
+        (folder / "w.safetensors").write_bytes(data[:size])
+        check_failure("w.safetensors: ", start="--weights=w.safetensors")
+    safetensors.numpy.save_file(
+        {"embedding.weight": numpy.zeros((64, 17), "f4"), "x": numpy.zeros(2, "f4")},
+        "w.safetensors",
+    )
+    for message in (
+        "'embedding.weight' is F32 [64, 17] in the file, but F32 [64, 16]",
+        "missing in the file: 'out.weight'",
+        "unknown to the program: 'x'",
+    ):
+        check_failure(message, start="--weights=w.safetensors")
+    check_failure("no checkpoint here", start="--resume=nowhere")
+    check_failure("cannot write", "--log", "none/m.jsonl")
+    check_failure("none.bin: cannot read", "--eval-data", "none.bin")
+    array.array("H", [64] * 4000).tofile(open("train.bin", "wb"))
+    check_failure("token id 64 at [0, 0], but the model's vocabulary has 64 rows")
+    array.array("H", [1] * 30).tofile(open("train.bin", "wb"))
+    check_failure("30 tokens do not fill one sequence of 33")
+
+
+def test_artifact_errors(folder):
+    for content, message in ((b"", "cannot open"), (b"text", "cannot open")):
+        (folder / "a.so").write_bytes(content)
+        result = subprocess.run(
+            [TOOL, "a.so", "--random-init", "--data", "train.bin"],
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 1 and message in result.stderr

@@ -1,0 +1,36 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Random models: loss, gradients and updates agree in every phase.
+
+100 models by default, 2500 with ``CLEAVE_TEST_ALL=1``.
+"""
+
+import os
+import re
+
+import pytest
+
+from cleave.testing.tools import ToolError, run_tool, tool
+
+ALL = bool(os.environ.get("CLEAVE_TEST_ALL"))
+
+
+def test_every_phase_computes_the_same():
+    """The tool ends with an error, which names the seed, where phases differ."""
+    count = 2500 if ALL else 100
+    text = run_tool([tool("cleave-fuzz"), f"--count={count}", f"--finite-differences={1 if ALL else 10}"])
+    models, checked = map(int, re.match(r"(\d+) models.* (\d+) checked", text).groups())
+    assert models >= 0.98 * count, text
+    assert checked >= 1, text
+
+
+def test_a_tolerance_below_rounding_is_not_met():
+    """The comparison is not vacuous: rounding itself is seen."""
+    with pytest.raises(ToolError, match="differs by"):
+        run_tool([tool("cleave-fuzz"), "--count=10", "--phase=local 4", "--tolerance=1e-18", "--finite-differences=0"])
+
+
+def test_models_follow_from_their_seed():
+    command = [tool("cleave-fuzz"), "--emit", "--seed"]
+    assert run_tool([*command, "5"]) == run_tool([*command, "5"])
+    assert run_tool([*command, "5"]) != run_tool([*command, "6"])

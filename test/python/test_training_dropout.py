@@ -1,0 +1,136 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Dropout of compiled steps: the same bits for a seed, new masks in each step,
+and PyTorch's losses when PyTorch is given the same masks."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+import cleave
+from cleave import philox
+from training_support import (Case, compile_case, family, gpt2, same_bits, snapshot,
+                              token_batches, torch_run)
+
+RATE = 0.1
+SEED = 1234567890123
+
+
+def dropping(**changes):
+    rates = dict(resid_pdrop=RATE, embd_pdrop=RATE, attn_pdrop=RATE)
+    return Case(lambda: gpt2(**{**rates, **changes}), token_batches(ignored=3))
+
+
+def numbers_of(step):
+    """Numbers of the model's random ops, in the order in which they run."""
+    text = step.ir("model")
+    start = text.index("func.func @loss")
+    body = text[start:text.index("\n  }", start)]
+    found = []
+    for line in body.splitlines():
+        if "= graph.dropout" in line:
+            found.append(int(re.search(r"\bid = (\d+)", line)[1]))
+        elif "= graph.attention" in line and " rng" in line or "dropout_id" in line:
+            match = re.search(r"\bdropout_id = (\d+)", line)
+            found.append(int(match[1]) if match else 0)
+    return found
+
+
+class GivenMasks(TorchFunctionMode):
+    """Drops what Cleave drops, in the order of the calls."""
+
+    def __init__(self, numbers, step):
+        super().__init__()
+        self.numbers = iter(numbers)
+        self.step = step
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is F.dropout:
+            x, rate = args[0], kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            keep = philox.dropout_mask(tuple(x.shape), rate, seed=SEED, step=self.step,
+                                       id=next(self.numbers))
+            return x * torch.from_numpy(keep) / (1 - rate)
+        if function is F.scaled_dot_product_attention:
+            q, k, v = args[:3]
+            rate = kwargs["dropout_p"]
+            scores = q @ k.transpose(-1, -2) * (kwargs.get("scale") or q.shape[-1] ** -0.5)
+            assert kwargs.get("is_causal") and kwargs.get("attn_mask") is None
+            visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            weights = scores.masked_fill(~visible, -math.inf).softmax(-1)
+            keep = philox.attention_dropout_mask(tuple(weights.shape), rate, seed=SEED,
+                                                 step=self.step, id=next(self.numbers))
+            return weights * torch.from_numpy(keep) / (1 - rate) @ v
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_pytorch_with_the_same_masks(parts):
+    case = dropping()
+    step = compile_case(case, cleave.AdamW(lr=1e-3), micro_batches=parts, seed=SEED)
+    numbers = numbers_of(step)
+    assert len(numbers) == len(set(numbers)) == 7
+    ours = [float(step(*case.batches[0]))]
+    gradients = {n: slots["exp_avg"].double() / 0.1
+                 for n, slots in step.training_state()["optimizer"].items()}
+    ours += [float(step(*case.batches[i % 4])) for i in range(1, 20)]
+
+    plain = Case.loss
+    count = [0]
+
+    def loss(module, batch):
+        count[0] += 1
+        masks = GivenMasks(numbers, count[0])
+        with masks:
+            result = plain(case, module, batch)
+        assert next(masks.numbers, None) is None
+        return result
+
+    case.loss = loss
+    make = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3)
+    single = torch_run(case, 20, make)
+    np.testing.assert_allclose(ours, single.losses, rtol=1e-4)
+    count[0] = 0
+    double = torch_run(case, 1, make, double=True)
+    for name, exact in double.gradients.items():
+        error = float((gradients[name].reshape(exact.shape) - exact).norm())
+        assert error <= 1e-4 * float(exact.norm()), name
+    # Without the masks PyTorch's loss is another one.
+    assert abs(float(plain(case, case.build().eval(), case.batches[0])) - ours[0]) > 1e-3
+
+
+def test_seed_makes_the_bits():
+    case = dropping()
+    steps = [compile_case(case, cleave.AdamW(lr=1e-3), seed=seed) for seed in (5, 5, 6)]
+    losses = [[step(*batch) for batch in case.batches] for step in steps]
+    assert losses[0] == losses[1] and losses[0] != losses[2]
+    assert same_bits(snapshot(steps[0]), snapshot(steps[1]))
+    assert not same_bits(snapshot(steps[0]), snapshot(steps[2]))
+
+
+def test_masks_differ_by_step_and_not_by_parts():
+    case = dropping()
+    ids, labels = case.batches[0]
+    losses = {}
+    for parts in (1, 4):
+        step = compile_case(case, cleave.SGD(lr=0.0), micro_batches=parts, seed=SEED)
+        losses[parts] = [float(step(ids, labels)) for _ in range(5)]
+        assert len(set(losses[parts])) == 5
+        # Dropout is off.
+        exact = case.build().eval()
+        with torch.no_grad():
+            expected = float(case.loss(exact, (ids, labels)))
+        assert step.evaluate(ids, labels) == pytest.approx(expected, rel=1e-5)
+        assert step.evaluate(ids, labels) == step.evaluate(ids, labels)
+    np.testing.assert_allclose(losses[1], losses[4], rtol=2e-6)
+
+
+def test_without_dropout_the_seed_means_nothing():
+    case = family("gpt2")
+    losses = [compile_case(case, cleave.AdamW(), seed=seed)(*case.batches[0]) for seed in (1, 2)]
+    assert losses[0] == losses[1]

@@ -1,0 +1,148 @@
+"""Runs the three suites (lit, unit, Python) and sums their counts.
+
+The last line is `N passed, N failed, N skipped`; the exit status is 0 only when
+nothing failed and every suite ran.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as xml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Count:
+    """Results of one suite."""
+
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self):
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def lit(build, scratch, jobs, filters):
+    """Runs the lit suite; returns its Count."""
+    out = scratch / "lit.json"
+    tools = subprocess.check_output(
+        ["llvm-config-22", "--bindir"], text=True
+    ).strip()
+    # The packaged runner is a Python script: run it by this interpreter.
+    command = [sys.executable, os.path.join(tools, "lit"), "-sv", f"-j{jobs}"]
+    command += [f"--filter={f}" for f in filters] + ["--output", str(out)]
+    subprocess.run(command + [str(build / "test")], cwd=ROOT)
+    count = Count()
+    if not out.exists():
+        count.failed = 1
+        return count
+    for test in json.loads(out.read_text())["tests"]:
+        code = test["code"]
+        if code in ("PASS", "FLAKYPASS", "XFAIL"):
+            count.passed += 1
+        elif code in ("UNSUPPORTED", "SKIPPED", "EXCLUDED"):
+            count.skipped += 1
+        else:
+            count.failed += 1
+    return count
+
+
+def unit(build, scratch, filters):
+    """Runs every test program of <build>/unit; returns their Count."""
+    count = Count()
+    for program in sorted((build / "unit").glob("*")):
+        if not (program.is_file() and os.access(program, os.X_OK)):
+            continue
+        if filters and not any(f in program.name for f in filters):
+            continue
+        out = scratch / f"{program.name}.json"
+        run = subprocess.run(
+            [str(program), f"--gtest_output=json:{out}", "--gtest_brief=1"],
+            cwd=scratch,
+        )
+        if not out.exists():
+            print(f"FAIL: {program.name} ended with status {run.returncode}")
+            count.failed += 1
+            continue
+        for suite in json.loads(out.read_text())["testsuites"]:
+            for test in suite["testsuite"]:
+                if test.get("failures"):
+                    count.failed += 1
+                elif test["result"] == "SKIPPED" or test["status"] != "RUN":
+                    count.skipped += 1
+                else:
+                    count.passed += 1
+    return count
+
+
+def python(scratch, filters):
+    """Runs the Python tests; returns their Count."""
+    out = scratch / "pytest.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["--durations=15", f"--junitxml={out}", str(ROOT / "test" / "python")]
+    for f in filters:
+        command += ["-k", f]
+    run = subprocess.run(command, cwd=ROOT)
+    count = Count()
+    if not out.exists():
+        count.failed = 1
+        return count
+    for suite in xml.parse(out).getroot().iter("testsuite"):
+        total = int(suite.get("tests", 0))
+        count.failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        count.skipped = int(suite.get("skipped", 0))
+        count.passed = total - count.failed - count.skipped
+    if run.returncode not in (0, 1, 5) and not count.failed:
+        count.failed = 1
+    return count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default="build", help="the build folder")
+    parser.add_argument(
+        "--suite",
+        action="append",
+        choices=["lit", "unit", "python"],
+        help="run this suite only (may be repeated)",
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--filter", action="append", default=[], help="run the tests that match"
+    )
+    options = parser.parse_args()
+    build = pathlib.Path(options.build).resolve()
+    os.environ["CLEAVE_BUILD_DIR"] = str(build)
+    suites = options.suite or ["lit", "unit", "python"]
+    total = Count()
+    with tempfile.TemporaryDirectory(prefix="cleave-test-") as folder:
+        scratch = pathlib.Path(folder)
+        for suite in suites:
+            start = time.monotonic()
+            if suite == "lit":
+                count = lit(build, scratch, options.jobs, options.filter)
+            elif suite == "unit":
+                count = unit(build, scratch, options.filter)
+            else:
+                count = python(scratch, options.filter)
+            if not options.filter and count.passed + count.failed == 0:
+                print(f"FAIL: the {suite} suite ran no test")
+                count.failed = 1
+            print(f"{suite}: {count} in {time.monotonic() - start:.0f} s", flush=True)
+            total.add(count)
+    print(total)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+//===- MemoryTest.cpp - Plans of random programs, executed ----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Pipelines/Phases.h"
+#include "cleave/Pipelines/Register.h"
+#include "cleave/Testing/CheckMemory.h"
+#include "cleave/Testing/RandomGraph.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/DialectRegistry.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Pass/PassManager.h"
+#include "gtest/gtest.h"
+#include <cstdlib>
+
+using namespace mlir;
+using namespace cleave;
+
+namespace {
+struct Memory : testing::Test {
+  Memory() {
+    registerAllDialects(registry);
+    context = std::make_unique<MLIRContext>(registry);
+    context->disableMultithreading();
+  }
+
+  /// Compiles to the executable phase.
+  LogicalResult compile(ModuleOp module, int64_t microBatches, bool clip) {
+    PhaseOptions options;
+    options.microBatches = microBatches;
+    options.threads = 2;
+    // Small, so that even a small head comes in several pieces.
+    options.maxLogitsBytes = 512;
+    if (clip)
+      options.optimizer.maxGradNorm = 1.0;
+    PassManager passes(context.get());
+    for (Phase phase : {Phase::Step, Phase::Placed, Phase::Local,
+                        Phase::Scheduled, Phase::Executable})
+      addPhase(passes, phase, options);
+    return passes.run(module);
+  }
+
+  DialectRegistry registry;
+  std::unique_ptr<MLIRContext> context;
+};
+} // namespace
+
+TEST_F(Memory, RandomPrograms) {
+  int count = 24;
+  if (const char *text = std::getenv("CLEAVE_MEMORY_MODELS"))
+    count = std::atoi(text);
+  double worst = 1, sum = 0;
+  int entries = 0;
+  for (int seed = 1; seed <= count; ++seed) {
+    for (int64_t microBatches : {1, 4}) {
+      RandomGraph graph = drawRandomGraph(context.get(), seed, {});
+      ASSERT_TRUE(succeeded(
+          compile(*graph.module, microBatches, /*clip=*/seed % 3 == 0)))
+          << "seed " << seed << ", " << microBatches << " micro-batches";
+      ASSERT_TRUE(succeeded(checkMemory(*graph.module)))
+          << "seed " << seed << ", " << microBatches << " micro-batches";
+      for (auto program : graph.module->getOps<exec::ProgramOp>()) {
+        double peak =
+            program->getAttrOfType<IntegerAttr>(exec::kPeakAttr).getInt();
+        double least =
+            program->getAttrOfType<IntegerAttr>(exec::kLowerBoundAttr).getInt();
+        ASSERT_GE(peak, least);
+        if (least == 0)
+          continue;
+        worst = std::max(worst, peak / least);
+        sum += peak / least;
+        ++entries;
+      }
+    }
+  }
+  std::printf("%d entries, peak / lower bound: mean %.4f, worst %.4f\n", entries,
+              sum / entries, worst);
+  EXPECT_LE(worst, 1.15);
+}
+
+/// The check sees what it is for: a plan that is wrong in one place.
+TEST_F(Memory, FindsWrongOffsets) {
+  RandomGraph graph = drawRandomGraph(context.get(), 1, {});
+  ASSERT_TRUE(succeeded(compile(*graph.module, 1, false)));
+  ASSERT_TRUE(succeeded(checkMemory(*graph.module)));
+  context->getDiagEngine().registerHandler([](Diagnostic &) {});
+  int found = 0, tried = 0;
+  graph.module->walk([&](exec::RunOp run) {
+    SmallVector<int64_t> row(*run.getOffsets());
+    auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+        run, run.getCalleeAttr());
+    // The buffer of an argument, moved onto that of another.
+    for (unsigned i = 0; i + 1 < part.getNumArguments() && i < 4; ++i) {
+      auto buffer = [&](unsigned n) {
+        return part.getArgAttrOfType<IntegerAttr>(n, exec::kBufferAttr).getInt();
+      };
+      if (part.getArgument(i).use_empty() || buffer(i) == buffer(i + 1))
+        continue;
+      SmallVector<int64_t> wrong(row);
+      wrong[buffer(i)] = row[buffer(i + 1)];
+      run.setOffsets(ArrayRef<int64_t>(wrong));
+      ++tried;
+      found += failed(checkMemory(*graph.module));
+    }
+    run.setOffsets(ArrayRef<int64_t>(row));
+  });
+  EXPECT_GT(tried, 3);
+  EXPECT_EQ(found, tried);
+}

@@ -1,0 +1,117 @@
+//===- ScheduleTest.cpp - Schedules as data -------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "gtest/gtest.h"
+#include <algorithm>
+#include <random>
+
+using namespace cleave::pipe;
+
+namespace {
+
+/// P -> F, B; F -> B of the same micro-batch; B -> U.
+std::vector<PartInfo> trainingParts() {
+  return {{"P", false, 0, {}},
+          {"F", false, 0, {{0, false}}},
+          {"B", false, 0, {{0, false}, {1, true}}},
+          {"U", true, 0, {{2, false}}}};
+}
+
+Schedule parse(llvm::StringRef text) {
+  std::string error;
+  std::optional<Schedule> schedule = Schedule::parse(text, error);
+  EXPECT_TRUE(schedule) << error;
+  return schedule ? *schedule : Schedule();
+}
+
+TEST(Schedule, TextRoundTrips) {
+  Schedule schedule = parse("  P0 F0  2B11\n U 3W2 ");
+  EXPECT_EQ(schedule.str(), "P0 F0 2B11 U 3W2");
+  EXPECT_EQ(schedule.actions[2], (Action{"B", 11, 2}));
+  EXPECT_EQ(schedule.actions[3], (Action{"U", -1, 0}));
+}
+
+TEST(Schedule, TextErrors) {
+  for (const char *text :
+       {"F-1", "0", "F0B0", "99999999999999999999F0", "F0;"}) {
+    std::string error;
+    EXPECT_FALSE(Schedule::parse(text, error)) << text;
+    EXPECT_NE(error.find(text), std::string::npos);
+  }
+}
+
+TEST(Schedule, OneStage) {
+  EXPECT_EQ(Schedule::singleStage(trainingParts(), 3).str(),
+            "P0 P1 P2 F0 B0 F1 B1 F2 B2 U");
+  EXPECT_EQ(Schedule::singleStage({{"F", false, 0, {}}}, 2).str(), "F0 F1");
+}
+
+TEST(Schedule, OneStageIsValid) {
+  for (int64_t m = 1; m < 9; ++m)
+    EXPECT_FALSE(
+        Schedule::singleStage(trainingParts(), m).verify(trainingParts(), m));
+}
+
+TEST(Schedule, VerifyNamesTheViolation) {
+  auto why = [](llvm::StringRef text) {
+    return parse(text).verify(trainingParts(), 2).value_or("valid");
+  };
+  EXPECT_EQ(why("P0 P1 F0 F1 B0 B1 U"), "valid");
+  EXPECT_EQ(why("P0 P1 F0 F1 B1 B0 U"), "valid");
+  EXPECT_EQ(why("P0 F0 P1 F1 B0 B1 U"),
+            "F0 reads results of P1, which has not run");
+  EXPECT_EQ(why("P0 P1 F0 B1 F1 B0 U"),
+            "B1 reads results of F1, which has not run");
+  EXPECT_EQ(why("P0 P1 F0 F1 B0 U B1"),
+            "U reads results of B1, which has not run");
+  EXPECT_EQ(why("P0 P1 F0 F0 B0 B1 U"), "F0 runs twice");
+  EXPECT_EQ(why("P0 P1 F0 F1 B0 B1"), "U never runs");
+  EXPECT_EQ(why("P0 P1 F0 F1 B0 B1 U0"),
+            "U0: this part runs once, without a micro-batch");
+  EXPECT_EQ(why("P0 P1 F"), "F: this part needs a micro-batch");
+  EXPECT_EQ(why("P0 P1 F2"), "F2: there are only 2 micro-batches");
+  EXPECT_EQ(why("P0 P1 1F0"), "1F0: there is no such part");
+}
+
+TEST(Schedule, EveryDropAndDuplicateIsFound) {
+  Schedule schedule = Schedule::singleStage(trainingParts(), 4);
+  for (size_t i = 0; i < schedule.actions.size(); ++i) {
+    Schedule dropped = schedule, doubled = schedule;
+    dropped.actions.erase(dropped.actions.begin() + i);
+    doubled.actions.push_back(schedule.actions[i]);
+    EXPECT_TRUE(dropped.verify(trainingParts(), 4));
+    EXPECT_TRUE(doubled.verify(trainingParts(), 4));
+  }
+}
+
+/// The verifier agrees, on random orders, with the rule written out.
+TEST(Schedule, RandomOrders) {
+  std::mt19937 random(7);
+  int64_t valid = 0;
+  for (int round = 0; round < 2000; ++round) {
+    Schedule schedule = Schedule::singleStage(trainingParts(), 2);
+    auto &actions = schedule.actions;
+    for (int swaps = random() % 4; swaps > 0; --swaps)
+      std::swap(actions[random() % actions.size()],
+                actions[random() % actions.size()]);
+    auto at = [&](llvm::StringRef name) {
+      return std::find_if(actions.begin(), actions.end(),
+                          [&](const Action &a) { return a.str() == name; });
+    };
+    bool expected =
+        std::max(at("P0"), at("P1")) < std::min(at("F0"), at("F1")) &&
+        at("F0") < at("B0") && at("F1") < at("B1") &&
+        std::max(at("B0"), at("B1")) < at("U");
+    EXPECT_EQ(!schedule.verify(trainingParts(), 2), expected) << schedule.str();
+    valid += expected;
+  }
+  EXPECT_GT(valid, 100);
+  EXPECT_LT(valid, 1900);
+}
+
+} // namespace

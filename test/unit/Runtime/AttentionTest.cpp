@@ -1,0 +1,382 @@
+//===- AttentionTest.cpp - Tests of attention -----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Attention.h"
+#include "Runtime/CPU/AttentionRows.h"
+#include "Runtime/CPU/LibraryMemory.h"
+#include "cleave/Runtime/Philox.h"
+#include "gtest/gtest.h"
+
+#include <cmath>
+#include <ctime>
+#include <random>
+
+using namespace cleave::runtime;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+/// An attention problem with storage, and its result in f64, element by
+/// element as the definition says.
+struct Problem {
+  AttentionCommand c;
+  AttentionPointers p;
+  Floats q, k, v, o, lse, bias, dO, dQ, dK, dV, dBias;
+  std::vector<uint8_t> mask;
+  std::vector<int64_t> querySegments, keySegments, rng;
+  std::vector<char> scratch;
+  std::vector<double> refO, refLse, refDQ, refDK, refDV, refDBias;
+  /// Largest sum of magnitudes behind an element of `refDBias`.
+  double dBiasMass = 0;
+  int64_t microBatch = 0;
+
+  /// Positions are outermost in some views, heads in others.
+  static void view(HeadView &view, std::mt19937 &gen, int64_t heads,
+                   int64_t positions, int64_t channels) {
+    if (gen() % 2) {
+      view.stridePosition = heads * channels;
+      view.strideHead = channels;
+    } else {
+      view.stridePosition = channels;
+      view.strideHead = positions * channels;
+    }
+    view.strideBatch = heads * positions * channels;
+  }
+
+  static void randomise(Floats &values, std::mt19937 &gen, int64_t n,
+                        float spread = 1.0f) {
+    std::normal_distribution<float> normal(0.0f, spread);
+    values.resize(static_cast<size_t>(n));
+    for (float &value : values)
+      value = normal(gen);
+  }
+
+  void prepare(std::mt19937 &gen, int threads) {
+    view(c.q, gen, c.heads, c.queries, c.headSize);
+    view(c.k, gen, c.kvHeads, c.keys, c.headSize);
+    view(c.v, gen, c.kvHeads, c.keys, c.valueSize);
+    view(c.o, gen, c.heads, c.queries, c.valueSize);
+    view(c.dO, gen, c.heads, c.queries, c.valueSize);
+    view(c.dQ, gen, c.heads, c.queries, c.headSize);
+    view(c.dK, gen, c.kvHeads, c.keys, c.headSize);
+    view(c.dV, gen, c.kvHeads, c.keys, c.valueSize);
+    int64_t rows = c.batch * c.heads * c.queries;
+    int64_t kvRows = c.batch * c.kvHeads * c.keys;
+    randomise(q, gen, rows * c.headSize);
+    randomise(k, gen, kvRows * c.headSize);
+    randomise(v, gen, kvRows * c.valueSize);
+    randomise(dO, gen, rows * c.valueSize);
+    // What is overwritten must not be read.
+    o.assign(rows * c.valueSize, NAN);
+    lse.assign(rows, NAN);
+    dQ.assign(rows * c.headSize, NAN);
+    dK.assign(kvRows * c.headSize, NAN);
+    dV.assign(kvRows * c.valueSize, NAN);
+    rng = {int64_t(gen()) << 20 | int64_t(gen()), 17};
+    c.globalHeads = c.heads;
+    c.globalQueries = c.queries;
+    c.globalKeys = c.keys;
+    c.scratchBytesPerThread = std::max(attentionScratchBytes(c, false),
+                                       attentionScratchBytes(c, true));
+    scratch.assign(c.scratchBytesPerThread * threads, char(0xff));
+    p = {q.data(), k.data(), v.data(), o.data(), lse.data()};
+    if (!bias.empty())
+      p.bias = bias.data();
+    if (!mask.empty())
+      p.mask = mask.data();
+    if (!querySegments.empty()) {
+      p.querySegments = querySegments.data();
+      p.keySegments = keySegments.data();
+    }
+    p.rng = rng.data();
+    p.dO = dO.data();
+    p.dQ = dQ.data();
+    p.dK = dK.data();
+    p.dV = dV.data();
+    if (!bias.empty()) {
+      dBias.assign(bias.size(), NAN);
+      p.dBias = dBias.data();
+    }
+    p.scratch = scratch.data();
+  }
+
+  void reference() {
+    refO.assign(o.size(), 0);
+    refLse.assign(lse.size(), 0);
+    refDQ.assign(dQ.size(), 0);
+    refDK.assign(dK.size(), 0);
+    refDV.assign(dV.size(), 0);
+    refDBias.assign(bias.size(), 0);
+    std::vector<double> mass(bias.size());
+    auto at = [](const HeadView &w, int64_t b, int64_t h, int64_t i) {
+      return b * w.strideBatch + h * w.strideHead + i * w.stridePosition;
+    };
+    int64_t paddedKeys = (c.globalKeys + 63) / 64 * 64;
+    philox::Stream stream{uint64_t(rng[0]), uint32_t(c.dropoutId),
+                          uint32_t(rng[1])};
+    for (int64_t b = 0; b < c.batch; ++b)
+      for (int64_t h = 0; h < c.heads; ++h)
+        for (int64_t i = 0; i < c.queries; ++i) {
+          int64_t g = h / (c.heads / c.kvHeads);
+          std::vector<double> s(c.keys), keep(c.keys, 1.0), dp(c.keys);
+          double max = -INFINITY, total = 0;
+          auto biasAt = [&](int64_t j) {
+            return b * c.biasStrides[0] + h * c.biasStrides[1] +
+                   i * c.biasStrides[2] + j * c.biasStrides[3];
+          };
+          for (int64_t j = 0; j < c.keys; ++j) {
+            double x = 0;
+            for (int64_t d = 0; d < c.headSize; ++d)
+              x += double(q[at(c.q, b, h, i) + d]) * k[at(c.k, b, g, j) + d];
+            x *= c.scale;
+            if (p.bias)
+              x += bias[biasAt(j)];
+            bool hidden =
+                (c.causal && j > i + c.keys - c.queries) ||
+                (c.window > 0 && j <= i + c.keys - c.queries - c.window);
+            if (p.mask)
+              hidden |= !mask[b * c.maskStrides[0] + h * c.maskStrides[1] +
+                              i * c.maskStrides[2] + j * c.maskStrides[3]];
+            if (p.querySegments)
+              hidden |= querySegments[b * c.queries + i] !=
+                        keySegments[b * c.keys + j];
+            s[j] = hidden ? -INFINITY : x;
+            max = std::max(max, s[j]);
+            if (c.dropout > 0) {
+              uint64_t e = c.batchOffset + microBatch * c.batch + b;
+              e = (e * c.globalHeads + h) * c.globalQueries + i;
+              e = e * paddedKeys + j;
+              keep[j] = philox::draw(stream, e) >= philox::threshold(c.dropout)
+                            ? philox::keepScale(c.dropout)
+                            : 0.0f;
+            }
+          }
+          int64_t row = (b * c.heads + h) * c.queries + i;
+          if (max == -INFINITY) {
+            refLse[row] = -INFINITY;
+            continue;
+          }
+          for (double &x : s)
+            total += std::exp(x - max);
+          refLse[row] = max + std::log(total);
+          double dot = 0;
+          for (int64_t j = 0; j < c.keys; ++j) {
+            s[j] = std::exp(s[j] - refLse[row]);
+            for (int64_t d = 0; d < c.valueSize; ++d) {
+              double vd = v[at(c.v, b, g, j) + d];
+              double od = dO[at(c.dO, b, h, i) + d];
+              refO[at(c.o, b, h, i) + d] += s[j] * keep[j] * vd;
+              dp[j] += od * vd * keep[j];
+              refDV[at(c.dV, b, g, j) + d] += s[j] * keep[j] * od;
+            }
+            dot += s[j] * dp[j];
+          }
+          int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys};
+          for (int64_t j = 0; j < c.keys; ++j) {
+            double ds = s[j] * (dp[j] - dot);
+            for (int64_t d = 0; d < c.headSize; ++d) {
+              refDQ[at(c.dQ, b, h, i) + d] +=
+                  ds * c.scale * k[at(c.k, b, g, j) + d];
+              refDK[at(c.dK, b, g, j) + d] +=
+                  ds * c.scale * q[at(c.q, b, h, i) + d];
+            }
+            if (p.dBias) {
+              int64_t index[4] = {b, h, i, j}, offset = 0;
+              for (int d = 0; d < 4; ++d)
+                if (c.biasStrides[d])
+                  offset = offset * sizes[d] + index[d];
+              refDBias[offset] += ds;
+              mass[offset] += s[j] * (std::fabs(dp[j]) + std::fabs(dot));
+              dBiasMass = std::max(dBiasMass, mass[offset]);
+            }
+          }
+        }
+  }
+};
+
+void compare(const Floats &got, const std::vector<double> &expected,
+             const char *what, double norm = 0) {
+  double error = 0;
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isinf(expected[i])) {
+      ASSERT_EQ(double(got[i]), expected[i]) << what << " " << i;
+      continue;
+    }
+    ASSERT_TRUE(std::isfinite(got[i])) << what << " " << i;
+    norm = std::max(norm, std::fabs(expected[i]));
+    error = std::max(error, std::fabs(got[i] - expected[i]));
+  }
+  EXPECT_LE(error, 2e-5 * norm + 1e-6) << what;
+}
+
+TEST(Attention, RandomAgainstDefinition) {
+  ThreadTeam team(2);
+  for (unsigned seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 gen(seed);
+    auto pick = [&](int64_t low, int64_t high) {
+      return std::uniform_int_distribution<int64_t>(low, high)(gen);
+    };
+    Problem t;
+    AttentionCommand &c = t.c;
+    c.batch = pick(1, 3);
+    c.kvHeads = pick(1, 3);
+    c.heads = c.kvHeads * pick(1, 3);
+    c.queries = pick(1, seed % 10 ? 90 : 200);
+    c.keys = pick(0, 1) ? c.queries : pick(1, seed % 10 ? 150 : 700);
+    c.headSize = pick(1, 40);
+    c.valueSize = pick(0, 1) ? c.headSize : pick(1, 40);
+    c.scale = 1.0f / std::sqrt(float(c.headSize));
+    c.causal = pick(0, 1);
+    c.window = pick(0, 2) ? 0 : pick(1, 100);
+    c.queryBlock = pick(1, 70);
+    c.dropout = pick(0, 1) ? 0.0f : 0.3f;
+    c.dropoutId = pick(0, 100);
+    c.batchOffset = pick(0, 5);
+    t.microBatch = pick(0, 3);
+    auto broadcast = [&](int64_t (&strides)[4]) {
+      int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, step = 1;
+      for (int d = 3; d >= 0; --d) {
+        strides[d] = pick(0, 1) ? step : 0;
+        if (strides[d])
+          step *= sizes[d];
+      }
+      return step;
+    };
+    if (pick(0, 1))
+      Problem::randomise(t.bias, gen, broadcast(c.biasStrides), 0.5f);
+    if (pick(0, 2) == 0) {
+      t.mask.resize(broadcast(c.maskStrides));
+      for (uint8_t &m : t.mask)
+        m = pick(0, 3) != 0;
+    }
+    if (pick(0, 2) == 0) {
+      // In any order, or packed documents one after another.
+      int64_t document = pick(0, 1) ? 1 : pick(5, 100);
+      for (int64_t i = 0; i < c.batch * c.queries; ++i)
+        t.querySegments.push_back(document == 1 ? pick(0, 2)
+                                                : i % c.queries / document);
+      for (int64_t i = 0; i < c.batch * c.keys; ++i)
+        t.keySegments.push_back(document == 1 ? pick(0, 1)
+                                              : i % c.keys / document);
+    }
+    t.prepare(gen, team.size());
+    t.reference();
+    attentionForward(c, t.p, t.microBatch, team);
+    attentionBackward(c, t.p, t.microBatch, team);
+    compare(t.o, t.refO, "o");
+    compare(t.lse, t.refLse, "lse");
+    compare(t.dQ, t.refDQ, "dQ");
+    compare(t.dK, t.refDK, "dK");
+    compare(t.dV, t.refDV, "dV");
+    if (!t.bias.empty())
+      compare(t.dBias, t.refDBias, "dBias", t.dBiasMass);
+
+    // The same bits on one thread.
+    Floats o = t.o, dQ = t.dQ, dK = t.dK, dV = t.dV, dBias = t.dBias;
+    ThreadTeam single(1);
+    single.adopt();
+    attentionForward(c, t.p, t.microBatch, single);
+    attentionBackward(c, t.p, t.microBatch, single);
+    team.adopt();
+    EXPECT_EQ(o, t.o);
+    EXPECT_EQ(dQ, t.dQ);
+    EXPECT_EQ(dK, t.dK);
+    EXPECT_EQ(dV, t.dV);
+    EXPECT_EQ(dBias, t.dBias);
+    if (testing::Test::HasFailure())
+      break;
+  }
+}
+
+TEST(Attention, ScratchIsLinearInTheSequence) {
+  AttentionCommand c;
+  c.queryBlock = 64;
+  c.keys = 4096;
+  int64_t large = attentionScratchBytes(c, false);
+  c.keys = 512;
+  int64_t small = attentionScratchBytes(c, false);
+  EXPECT_LE(large, 8 * small);
+  c.keys = 1 << 20;
+  c.window = 256;
+  EXPECT_LE(attentionScratchBytes(c, false), 64 * 450 * 4);
+}
+
+TEST(AttentionRows, ExpWithinTwoUlp) {
+  for (const char *isa : {"avx512", "avx2", "baseline"}) {
+    const AttentionRowFunctions *rows = getAttentionRows(isa);
+    if (!rows)
+      continue;
+    std::vector<float> x, y;
+    for (int i = 0; i < 1 << 20; ++i)
+      x.push_back(-87.3f + 176.0f * float(i) / float(1 << 20));
+    y = x;
+    rows->exp(y.data(), int64_t(y.size()));
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      double exact = std::exp(double(x[i]));
+      double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
+      worst = std::max(worst, std::fabs(y[i] - exact) / ulp);
+    }
+    EXPECT_LE(worst, 2.0) << isa;
+    RecordProperty(std::string("ulp_") + isa, std::to_string(worst));
+    std::vector<float> special(16, -INFINITY);
+    special[1] = NAN;
+    special[2] = 0.0f;
+    special[3] = 100.0f;
+    special[4] = INFINITY;
+    special[5] = -1000.0f;
+    rows->exp(special.data(), 16);
+    EXPECT_EQ(special[0], 0.0f) << isa;
+    EXPECT_TRUE(std::isnan(special[1])) << isa;
+    EXPECT_EQ(special[2], 1.0f) << isa;
+    EXPECT_TRUE(std::isinf(special[3])) << isa;
+    EXPECT_TRUE(std::isinf(special[4])) << isa;
+    EXPECT_EQ(special[5], 0.0f) << isa;
+  }
+}
+
+/// A speed to look at, not to test: run with --gtest_also_run_disabled_tests.
+TEST(Attention, DISABLED_Speed) {
+  ThreadTeam team(1);
+  cacheLibraryMemory();
+  for (float dropout : {0.0f, 0.1f}) {
+    std::mt19937 gen(1);
+    Problem t;
+    AttentionCommand &c = t.c;
+    c.batch = 4;
+    c.heads = c.kvHeads = 12;
+    c.queries = c.keys = 512;
+    c.headSize = c.valueSize = 64;
+    c.scale = 0.125f;
+    c.causal = true;
+    c.dropout = dropout;
+    t.prepare(gen, team.size());
+    // Time of this thread only, halved: other work on the machine counts less.
+    auto clock = [] {
+      timespec time;
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+    };
+    double forward = 1e9, backward = 1e9;
+    for (int i = 0; i < 8; ++i) {
+      double t0 = clock();
+      attentionForward(c, t.p, 0, team);
+      double t1 = clock();
+      attentionBackward(c, t.p, 0, team);
+      forward = std::min(forward, (t1 - t0) / 2);
+      backward = std::min(backward, (clock() - t1) / 2);
+    }
+    printf("12 layers on 2 threads, dropout %g: forward %.1f ms, backward %.1f "
+           "ms\n",
+           double(dropout), 12e3 * forward, 12e3 * backward);
+  }
+}
+
+} // namespace

@@ -1,0 +1,238 @@
+//===- ProgramTest.cpp - Tests of programs --------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Arena.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "gtest/gtest.h"
+
+using namespace cleave::runtime;
+
+namespace {
+
+/// A program that uses each kind of command.
+Program sample() {
+  Program program;
+  program.cpu = "znver5";
+  program.vectorBits = 512;
+  program.threads = 2;
+  program.microBatches = 2;
+  program.arenaBytes = 1 << 16;
+  program.metadata = "{\"optimizer\": \"sgd \\u00e9\"}";
+  Tensor weight;
+  weight.name = "weight";
+  weight.role = Role::Parameter;
+  weight.dtype = DType::F32;
+  weight.shape = {4, 8};
+  weight.frameworkShape = {32};
+  weight.aliases = {"tied"};
+  program.tensors.push_back(weight);
+  Tensor ids;
+  ids.name = "ids";
+  ids.role = Role::Input;
+  ids.dtype = DType::I64;
+  ids.shape = {2, 3};
+  ids.offset = 128;
+  ids.batchDim = 0;
+  ids.upperBound = 50257;
+  ids.hasIgnoreIndex = true;
+  ids.ignoreIndex = -100;
+  program.tensors.push_back(ids);
+
+  Part part;
+  part.name = "forward";
+  part.buffers = {{4096, "activation"}, {4096, "scratch"}, {16, "scalar"}};
+  Command c;
+  c.kind = CommandKind::Kernel;
+  c.timeClass = TimeClass::Optimizer;
+  c.label = "graph.add at model.py:3";
+  c.kernel.symbol = "k0";
+  c.kernel.args = {{0, 64}, {1, 0}};
+  c.kernel.items = 12;
+  c.kernel.grain = 3;
+  c.kernel.finish = "k0_finish";
+  c.kernel.finishItems = 8;
+  c.kernel.scratch = {1, 128};
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Contract;
+  c.timeClass = TimeClass::Contraction;
+  c.contract.m = c.contract.n = c.contract.k = 4;
+  c.contract.lda = c.contract.ldb = c.contract.ldc = 4;
+  c.contract.a = c.contract.b = {0, 0};
+  c.contract.c = {1, 0};
+  c.contract.transB = true;
+  c.contract.alpha = 0.1f;
+  c.contract.beta = 1.0f;
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::AttentionBackward;
+  c.timeClass = TimeClass::Attention;
+  AttentionCommand &a = c.attention;
+  a.batch = a.heads = a.kvHeads = 1;
+  a.queries = a.keys = a.headSize = a.valueSize = 4;
+  for (HeadView *view : {&a.q, &a.k, &a.v, &a.o, &a.dO, &a.dQ, &a.dK, &a.dV}) {
+    view->ref = {0, 0};
+    view->stridePosition = 4;
+  }
+  a.lse = {1, 0};
+  a.bias = {0, 0};
+  a.biasStrides[3] = 1;
+  a.dBias = {1, 64};
+  a.dropout = 0.1f;
+  a.rng = {2, 0};
+  a.globalHeads = 1;
+  a.globalQueries = a.globalKeys = 4;
+  a.scratchBytesPerThread = 1024;
+  a.scratch = {1, 0};
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::ScatterAdd;
+  c.scatterAdd.rows = c.scatterAdd.out = {0, 0};
+  c.scatterAdd.ids = {1, 0};
+  c.scatterAdd.count = c.scatterAdd.columns = c.scatterAdd.outRows = 4;
+  c.scatterAdd.idType = DType::I32;
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Copy;
+  c.copy.src = {0, 0};
+  c.copy.dst = {1, 0};
+  c.copy.sizes = {2, 3};
+  c.copy.srcStrides = {0, 1};
+  c.copy.dstStrides = {3, 1};
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Fill;
+  c.fill.dst = {0, 0};
+  c.fill.bytes = 64;
+  c.fill.elementBytes = 8;
+  c.fill.pattern = 0xfedcba9876543210ull;
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Check;
+  c.check.flag = {2, 0};
+  c.check.message = "the gradient norm is not a number";
+  part.commands.push_back(c);
+  program.parts.push_back(part);
+  Entry entry;
+  entry.actions = {{0, 0, {1024, 8192, 512}}, {0, 1, {2048, 8192, 512}}};
+  entry.inputs = {1};
+  program.entries["train"] = entry;
+  return program;
+}
+
+std::string messageOf(const Program &program) {
+  return llvm::toString(validate(program));
+}
+
+TEST(Program, RoundTrip) {
+  Program program = sample();
+  EXPECT_EQ(messageOf(program), "");
+  std::string text = toJSON(program);
+  llvm::Expected<Program> again = parseProgram(text);
+  ASSERT_TRUE(bool(again)) << llvm::toString(again.takeError());
+  EXPECT_EQ(toJSON(*again), text);
+  // Spot checks that the text holds what the structures held.
+  EXPECT_EQ(again->parts[0].commands[5].fill.pattern, 0xfedcba9876543210ull);
+  EXPECT_EQ(again->parts[0].commands[1].contract.alpha, 0.1f);
+  EXPECT_EQ(again->tensors[1].ignoreIndex, -100);
+  EXPECT_EQ(again->tensors[0].aliases[0], "tied");
+  EXPECT_EQ(again->entries["train"].actions[1].offsets[0], 2048);
+  EXPECT_EQ(again->metadata, program.metadata);
+}
+
+TEST(Program, ParseErrorsSayWhere) {
+  auto message = [](std::string text) {
+    llvm::Expected<Program> program = parseProgram(text);
+    return program ? "" : llvm::toString(program.takeError());
+  };
+  EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
+  EXPECT_NE(message("{}").find("no version"), std::string::npos);
+  EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
+  EXPECT_NE(message("{\"version\": 1, \"colour\": 3}").find("unknown field"),
+            std::string::npos);
+  EXPECT_NE(message("{\"version\": 1, \"arenaBytes\": \"x\"}")
+                .find("expected an integer at program.arenaBytes"),
+            std::string::npos);
+  EXPECT_NE(message("{\"version\": 1, \"parts\": [{\"commands\": [{\"kind\": "
+                    "\"dance\"}]}]}")
+                .find("program.parts[0].commands[0].kind"),
+            std::string::npos);
+}
+
+TEST(Program, ValidationSaysWhatIsWrong) {
+  auto expect = [](auto change, const char *part) {
+    Program program = sample();
+    change(program);
+    EXPECT_NE(messageOf(program).find(part), std::string::npos)
+        << messageOf(program) << "\nwithout: " << part;
+  };
+  expect([](Program &p) { p.version = 2; }, "version 2");
+  expect([](Program &p) { p.tensors[0].offset = 1 << 20; },
+         "do not fit the arena");
+  expect([](Program &p) { p.tensors[0].offset = 32; }, "multiple of 64");
+  expect([](Program &p) { p.tensors[0].shape = {1LL << 40, 1LL << 40}; },
+         "no sensible size");
+  expect([](Program &p) { p.tensors[0].frameworkShape = {31}; },
+         "framework's shape [31]");
+  expect([](Program &p) { p.tensors[1].name = "tied"; }, "two tensors");
+  expect([](Program &p) { p.entries["train"].actions[1].offsets[1] = 65000; },
+         "action 1: buffer 1 of 4096 bytes at offset 65000");
+  expect([](Program &p) { p.entries["train"].actions[1].offsets.pop_back(); },
+         "2 offsets for the 3 buffers");
+  expect([](Program &p) { p.entries["train"].actions[0].part = 7; },
+         "part 7 does not exist");
+  expect([](Program &p) { p.entries["train"].actions[0].microBatch = 2; },
+         "micro-batch 2 does not exist");
+  expect([](Program &p) { p.entries["train"].inputs[0] = 9; },
+         "names tensor 9");
+  auto command = [&](int index, auto change, const char *part) {
+    expect([&](Program &p) { change(p.parts[0].commands[index]); }, part);
+  };
+  command(
+      0, [](Command &c) { c.kernel.args[0].buffer = 3; },
+      "names buffer 3, but the part has 3");
+  command(
+      0, [](Command &c) { c.kernel.args[0].offset = 5000; },
+      "at offset 5000 of buffer 0");
+  command(0, [](Command &c) { c.kernel.grain = 0; }, "grain");
+  command(1, [](Command &c) { c.contract.m = 1000; }, "'a' needs");
+  command(1, [](Command &c) { c.contract.ldb = 3; }, "leading dimension");
+  command(
+      1, [](Command &c) { c.contract.lda = 1LL << 62; },
+      "does not fit 64 bits");
+  command(2, [](Command &c) { c.attention.kvHeads = 0; }, "multiple");
+  command(2, [](Command &c) { c.attention.dropout = 1.0f; }, "dropout");
+  command(
+      2, [](Command &c) { c.attention.v.stridePosition = 2000; }, "'v' needs");
+  command(
+      2, [](Command &c) { c.attention.scratchBytesPerThread = 4000; },
+      "'scratch' needs 8000");
+  command(3, [](Command &c) { c.scatterAdd.idType = DType::F32; }, "ids");
+  command(4, [](Command &c) { c.copy.sizes = {2}; }, "differ in length");
+  command(4, [](Command &c) { c.copy.sizes = {2000, 3}; }, "'dst' needs");
+  command(5, [](Command &c) { c.fill.bytes = 63; }, "multiple");
+  command(6, [](Command &c) { c.check.flag.offset = 16; }, "'flag' needs 1");
+}
+
+TEST(Arena, MapsZeros) {
+  for (int64_t bytes : {int64_t(0), int64_t(100), int64_t(10) << 20}) {
+    llvm::Expected<Arena> arena = Arena::map(bytes);
+    ASSERT_TRUE(bool(arena)) << llvm::toString(arena.takeError());
+    EXPECT_EQ(uintptr_t(arena->data()) % 64, 0u);
+    EXPECT_EQ(arena->size(), bytes);
+    for (int i = 0; i < 3; ++i)
+      arena->touch(i, 3);
+    for (int64_t i = 0; i < bytes; i += 97)
+      ASSERT_EQ(arena->data()[i], 0);
+  }
+  llvm::Expected<Arena> tooLarge = Arena::map(int64_t(1) << 60);
+  ASSERT_FALSE(bool(tooLarge));
+  EXPECT_NE(llvm::toString(tooLarge.takeError()).find("cannot map"),
+            std::string::npos);
+}
+
+} // namespace

@@ -1,0 +1,186 @@
+//===- SafetensorsTest.cpp - Tests of tensors in files --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Safetensors.h"
+#include "cleave/Runtime/FileIO.h"
+#include "llvm/Support/Endian.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+#include "gtest/gtest.h"
+
+#include <random>
+
+using namespace cleave::runtime;
+
+namespace {
+
+class Safetensors : public testing::Test {
+protected:
+  void SetUp() override {
+    ASSERT_FALSE(llvm::sys::fs::createUniqueDirectory("safetensors", folder));
+    path = (folder + "/t.safetensors").str();
+  }
+  void TearDown() override { llvm::sys::fs::remove_directories(folder); }
+
+  void writeRaw(const std::string &bytes) {
+    ASSERT_FALSE(bool(writeFileAtomically(
+        path, [&](llvm::raw_ostream &os) { os << bytes; })));
+  }
+  static std::string file(const std::string &header, size_t dataBytes) {
+    char length[8];
+    llvm::support::endian::write64le(length, header.size());
+    return std::string(length, 8) + header + std::string(dataBytes, '\1');
+  }
+  /// The message of opening what `bytes` are, or "" if it opens.
+  std::string message(const std::string &bytes) {
+    writeRaw(bytes);
+    llvm::Expected<SafetensorsFile> opened = SafetensorsFile::open(path);
+    return opened ? "" : llvm::toString(opened.takeError());
+  }
+  void expect(const std::string &bytes, const char *part) {
+    std::string text = message(bytes);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_NE(text.find(path), std::string::npos) << text;
+  }
+
+  llvm::SmallString<128> folder;
+  std::string path;
+};
+
+TEST_F(Safetensors, RoundTrip) {
+  std::vector<float> weights = {1, 2, 3, 4, 5, 6};
+  std::vector<int64_t> ids = {7, 8};
+  ASSERT_FALSE(
+      bool(writeSafetensors(path,
+                            {{"weights", DType::F32, {2, 3}, weights.data()},
+                             {"a\"b\\c", DType::I64, {2}, ids.data()},
+                             {"empty", DType::F32, {0, 4}, nullptr},
+                             {"scalar", DType::F32, {}, weights.data()}},
+                            {{"format", "pt"}})));
+  llvm::Expected<SafetensorsFile> opened = SafetensorsFile::open(path);
+  ASSERT_TRUE(bool(opened)) << llvm::toString(opened.takeError());
+  EXPECT_EQ(opened->getEntries().size(), 4u);
+  EXPECT_EQ(opened->getMetadata().at("format"), "pt");
+  const SafetensorsFile::Entry *entry = opened->find("weights");
+  ASSERT_TRUE(entry);
+  EXPECT_EQ(entry->dtype, "F32");
+  EXPECT_EQ(entry->shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(0, memcmp(entry->data, weights.data(), 24));
+  ASSERT_TRUE(opened->find("a\"b\\c"));
+  EXPECT_EQ(opened->find("scalar")->bytes, 4);
+  EXPECT_EQ(opened->find("nothing"), nullptr);
+}
+
+TEST_F(Safetensors, RefusesDamage) {
+  auto tensor = [](const char *name, const char *dtype, const char *shape,
+                   const char *offsets) {
+    return std::string("\"") + name + "\":{\"dtype\":\"" + dtype +
+           "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
+  };
+  std::string a = tensor("a", "F32", "[2]", "[0,8]");
+  EXPECT_EQ(message(file("{" + a + "}", 8)), "");
+  expect("", "0 bytes");
+  expect("1234567", "7 bytes");
+  expect(std::string(8, '\xff'), "above the limit");
+  expect(file("{}", 0).substr(0, 9), "truncated");
+  expect(file("{" + a + "}", 7), "truncated");
+  expect(file("{" + a + "}", 9), "1 bytes at the end belong to no tensor");
+  expect(file("{" + a, 8), "not valid JSON");
+  expect(file("[]", 0), "no JSON object");
+  expect(file("{" + a + "," + a + "}", 8), "'a' twice");
+  // The same key, spelled otherwise.
+  expect(file("{" + a + ",\"\\u0061\":" + a.substr(4) + "}", 8), "'a' twice");
+  expect(file("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],"
+              "\"data_offsets\":[0,8]}}",
+              8),
+         "'dtype' twice");
+  expect(file("{" + a + "," + tensor("b", "F32", "[2]", "[4,12]") + "}", 12),
+         "overlaps");
+  expect(file("{" + a + "," + tensor("b", "F32", "[2]", "[12,20]") + "}", 20),
+         "hole of 4 bytes before the data of tensor 'b'");
+  expect(file("{" + tensor("a", "F32", "[2]", "[4,12]") + "}", 12), "hole");
+  expect(file("{" + tensor("a", "F32", "[3]", "[0,8]") + "}", 8),
+         "takes 12 bytes");
+  expect(file("{" + tensor("a", "F31", "[2]", "[0,8]") + "}", 8), "F31");
+  expect(file("{" + tensor("a", "F32", "[-2]", "[0,8]") + "}", 8), "sizes");
+  expect(file("{" + tensor("a", "F32", "[1.5]", "[0,8]") + "}", 8), "sizes");
+  expect(
+      file("{" + tensor("a", "F32", "[4294967296,4294967296]", "[0,8]") + "}",
+           8),
+      "64 bits");
+  expect(file("{" + tensor("a", "F32", "[2]", "[8,0]") + "}", 8), "no range");
+  expect(file("{" + tensor("a", "F32", "[2]", "[-8,0]") + "}", 8), "no range");
+  expect(file("{\"a\":3}", 0), "no JSON object");
+  expect(file("{\"a\":{\"dtype\":\"F32\"}}", 0), "needs dtype");
+  expect(file("{\"__metadata__\":{\"x\":3}}", 0), "other than strings");
+  expect(file("{\"a\":" + std::string(100000, '['), 0), "deep");
+  llvm::Expected<SafetensorsFile> missing =
+      SafetensorsFile::open((folder + "/none").str());
+  ASSERT_FALSE(bool(missing));
+  EXPECT_NE(llvm::toString(missing.takeError()).find("No such file"),
+            std::string::npos);
+}
+
+/// Damaged files are refused or read, never more.
+TEST_F(Safetensors, SurvivesRandomDamage) {
+  std::vector<float> values(64, 1.5f);
+  ASSERT_FALSE(bool(
+      writeSafetensors(path, {{"first", DType::F32, {4, 8}, values.data()},
+                              {"second", DType::F32, {32}, values.data()}})));
+  auto buffer = llvm::MemoryBuffer::getFile(path);
+  std::string good = (*buffer)->getBuffer().str();
+  std::mt19937 gen(3);
+  int refused = 0;
+  for (int round = 0; round < 1000; ++round) {
+    std::string bytes = good;
+    int changes = 1 + static_cast<int>(gen() % 3);
+    for (int i = 0; i < changes; ++i) {
+      size_t headerEnd = 200;
+      switch (gen() % 4) {
+      case 0:
+        bytes.resize(gen() % (bytes.size() + 1));
+        break;
+      case 1:
+        if (!bytes.empty())
+          bytes[gen() % std::min(bytes.size(), headerEnd)] = char(gen());
+        break;
+      case 2:
+        if (!bytes.empty())
+          bytes[gen() % std::min(bytes.size(), headerEnd)] =
+              "0123456789[]{},:\"-"[gen() % 18];
+        break;
+      default:
+        bytes.insert(gen() % (bytes.size() + 1), 1, char(gen()));
+      }
+    }
+    writeRaw(bytes);
+    llvm::Expected<SafetensorsFile> opened = SafetensorsFile::open(path);
+    if (!opened) {
+      EXPECT_FALSE(llvm::toString(opened.takeError()).empty());
+      ++refused;
+      continue;
+    }
+    float sum = 0;
+    for (const auto &entry : opened->getEntries())
+      for (int64_t i = 0; i < entry.bytes; ++i)
+        sum += entry.data[i];
+    EXPECT_EQ(sum, sum);
+  }
+  EXPECT_GT(refused, 500);
+}
+
+TEST_F(Safetensors, NoPartialFile) {
+  std::string inside = (folder + "/none/t.safetensors").str();
+  float value = 1;
+  llvm::Error error = writeSafetensors(inside, {{"a", DType::F32, {}, &value}});
+  ASSERT_TRUE(bool(error));
+  EXPECT_NE(llvm::toString(std::move(error)).find("cannot write"),
+            std::string::npos);
+  EXPECT_FALSE(llvm::sys::fs::exists(inside));
+}
+
+} // namespace

@@ -1,0 +1,445 @@
+//===- SessionTest.cpp - Tests of sessions --------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Session.h"
+#include "Bigram.h"
+#include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Safetensors.h"
+#include "cleave/Runtime/Schedule.h"
+#include "cleave/Runtime/TokenData.h"
+#include "llvm/Support/FileSystem.h"
+#include "gtest/gtest.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+using namespace cleave::runtime;
+
+extern "C" {
+#define KERNEL(name)                                                           \
+  void name(void *const *args, int64_t begin, int64_t end, void *scratch);
+KERNEL(bigram_count)
+KERNEL(bigram_gather)
+KERNEL(bigram_gather_dropout)
+KERNEL(bigram_loss)
+KERNEL(bigram_norm)
+KERNEL(bigram_result)
+KERNEL(bigram_sgd)
+#undef KERNEL
+}
+
+namespace {
+
+void *resolve(llvm::StringRef symbol) {
+  const std::pair<const char *, KernelFunction> kernels[] = {
+      {"bigram_count", bigram_count},
+      {"bigram_gather", bigram_gather},
+      {"bigram_gather_dropout", bigram_gather_dropout},
+      {"bigram_loss", bigram_loss},
+      {"bigram_norm", bigram_norm},
+      {"bigram_result", bigram_result},
+      {"bigram_sgd", bigram_sgd}};
+  for (auto [name, function] : kernels)
+    if (symbol == name)
+      return reinterpret_cast<void *>(function);
+  return nullptr;
+}
+
+#define ASSERT_OK(expression)                                                  \
+  do {                                                                         \
+    llvm::Error error_ = (expression);                                         \
+    ASSERT_FALSE(bool(error_)) << llvm::toString(std::move(error_));           \
+  } while (false)
+
+class SessionTest : public testing::Test {
+protected:
+  void SetUp() override {
+    ::setenv("CLEAVE_TUNING", "off", 1);
+    ASSERT_FALSE(llvm::sys::fs::createUniqueDirectory("session", folder));
+  }
+  void TearDown() override { llvm::sys::fs::remove_directories(folder); }
+
+  std::unique_ptr<Session> make(int threads = 2, int64_t seed = 1) {
+    SessionOptions options;
+    options.threads = threads;
+    options.seed = seed;
+    options.timing = true;
+    auto session =
+        Session::create(cleave::test::makeBigram({}), resolve, options);
+    EXPECT_TRUE(bool(session)) << llvm::toString(session.takeError());
+    return std::move(*session);
+  }
+
+  /// Batch `index` of data in which each token follows from the last.
+  static void setBatch(Session &session, int index) {
+    std::vector<int64_t> ids(4 * 32), labels(4 * 32);
+    for (int64_t i = 0; i < 4 * 32; ++i) {
+      ids[i] = (i * 7 + index * 5) % 64;
+      labels[i] = i % 9 == 0 ? -100 : (ids[i] * 3 + 1) % 64;
+    }
+    ASSERT_OK(session.setInput("ids", ids.data(), DType::I64, {4, 32}));
+    ASSERT_OK(session.setInput("labels", labels.data(), DType::I64, {4, 32}));
+    ASSERT_OK(session.setScalar("lr", 2.0));
+  }
+
+  static double trainOne(Session &session, int index) {
+    setBatch(session, index);
+    auto result = session.run("train");
+    EXPECT_TRUE(bool(result)) << llvm::toString(result.takeError());
+    auto loss = session.getScalar("loss");
+    EXPECT_TRUE(bool(loss));
+    return *loss;
+  }
+
+  static std::vector<char> contents(Session &session, Role role) {
+    std::vector<char> all;
+    for (const Tensor &tensor : session.getProgram().tensors)
+      if (tensor.role == role)
+        all.insert(all.end(), session.data(tensor),
+                   session.data(tensor) + session.bytes(tensor));
+    return all;
+  }
+
+  llvm::SmallString<128> folder;
+};
+
+TEST_F(SessionTest, LearnsAndIsReproducible) {
+  auto first = make(2), second = make(2);
+  ASSERT_OK(first->initialiseRandomly(3));
+  ASSERT_OK(second->initialiseRandomly(3));
+  double start = 0, end = 0;
+  for (int i = 0; i < 60; ++i) {
+    double loss = trainOne(*first, i);
+    EXPECT_EQ(loss, trainOne(*second, i));
+    (i == 0 ? start : end) = loss;
+  }
+  EXPECT_NEAR(start, std::log(64.0), 0.1);
+  EXPECT_LT(end, 0.7 * start);
+  EXPECT_EQ(first->getStep(), 60);
+  EXPECT_EQ(contents(*first, Role::Parameter),
+            contents(*second, Role::Parameter));
+  // Another seed drops other elements.
+  auto third = make(2, 99);
+  ASSERT_OK(third->initialiseRandomly(3));
+  trainOne(*third, 0);
+  auto fourth = make(2, 1);
+  ASSERT_OK(fourth->initialiseRandomly(3));
+  trainOne(*fourth, 0);
+  EXPECT_NE(contents(*third, Role::Parameter),
+            contents(*fourth, Role::Parameter));
+}
+
+TEST_F(SessionTest, EvaluationChangesNothing) {
+  auto session = make();
+  ASSERT_OK(session->initialiseRandomly(3));
+  trainOne(*session, 0);
+  auto weights = contents(*session, Role::Parameter);
+  auto state = contents(*session, Role::State);
+  setBatch(*session, 1);
+  ASSERT_TRUE(bool(session->run("evaluate")));
+  double loss = *session->getScalar("loss");
+  ASSERT_TRUE(bool(session->run("evaluate")));
+  EXPECT_EQ(loss, *session->getScalar("loss"));
+  EXPECT_EQ(weights, contents(*session, Role::Parameter));
+  EXPECT_EQ(state, contents(*session, Role::State));
+  EXPECT_EQ(session->getStep(), 1);
+}
+
+TEST_F(SessionTest, ResumedRunsHaveTheSameBits) {
+  auto whole = make();
+  ASSERT_OK(whole->initialiseRandomly(3));
+  for (int i = 0; i < 20; ++i)
+    trainOne(*whole, i);
+  auto part = make();
+  ASSERT_OK(part->initialiseRandomly(3));
+  for (int i = 0; i < 10; ++i)
+    trainOne(*part, i);
+  std::string path = (folder + "/step-10").str();
+  ASSERT_OK(part->saveCheckpoint(path, 40));
+  // A second time replaces the first.
+  ASSERT_OK(part->saveCheckpoint(path + "/", 40));
+  auto resumed = make(2, 555);
+  auto state = resumed->loadCheckpoint(path);
+  ASSERT_TRUE(bool(state)) << llvm::toString(state.takeError());
+  EXPECT_EQ(state->step, 10);
+  EXPECT_EQ(state->dataPosition, 40);
+  EXPECT_EQ(resumed->getSeed(), 1);
+  for (int i = 10; i < 20; ++i)
+    trainOne(*resumed, i);
+  EXPECT_EQ(contents(*whole, Role::Parameter),
+            contents(*resumed, Role::Parameter));
+  EXPECT_EQ(contents(*whole, Role::State), contents(*resumed, Role::State));
+  std::error_code error;
+  int entries = 0;
+  for (llvm::sys::fs::directory_iterator it(folder, error), end; it != end;
+       it.increment(error))
+    ++entries;
+  EXPECT_EQ(entries, 1) << "temporary folders were left";
+}
+
+TEST_F(SessionTest, ChecksStopTheStep) {
+  auto session = make();
+  ASSERT_OK(session->initialiseRandomly(3));
+  trainOne(*session, 0);
+  auto weights = contents(*session, Role::Parameter);
+  auto state = contents(*session, Role::State);
+  setBatch(*session, 1);
+  std::vector<int64_t> ignored(128, -100);
+  ASSERT_OK(session->setInput("labels", ignored.data(), DType::I64, {4, 32}));
+  auto result = session->run("train");
+  ASSERT_FALSE(bool(result));
+  EXPECT_EQ(llvm::toString(result.takeError()), "all labels are ignored");
+
+  setBatch(*session, 1);
+  auto *weight = reinterpret_cast<float *>(
+      session->data(*session->find("embedding.weight")));
+  // A whole row, since dropout may hide one element.
+  std::vector<float> kept(weight, weight + 16);
+  std::fill_n(weight, 16, NAN);
+  auto second = session->run("train");
+  ASSERT_FALSE(bool(second));
+  EXPECT_EQ(llvm::toString(second.takeError()),
+            "the gradient norm is not a number");
+  std::copy(kept.begin(), kept.end(), weight);
+  EXPECT_EQ(weights, contents(*session, Role::Parameter));
+  EXPECT_EQ(state, contents(*session, Role::State));
+  EXPECT_EQ(session->getStep(), 1);
+}
+
+TEST_F(SessionTest, InputsAreChecked) {
+  auto session = make();
+  std::vector<int64_t> ids(128, 1);
+  auto message = [&](llvm::Error error) {
+    return llvm::toString(std::move(error));
+  };
+  ids[2 * 32 + 17] = 70;
+  EXPECT_EQ(message(session->setInput("ids", ids.data(), DType::I64, {4, 32})),
+            "input 'ids' has token id 70 at [2, 17], but the model's "
+            "vocabulary has 64 rows");
+  ids[2 * 32 + 17] = -100;
+  EXPECT_NE(message(session->setInput("ids", ids.data(), DType::I64, {4, 32})),
+            "");
+  EXPECT_EQ(
+      message(session->setInput("labels", ids.data(), DType::I64, {4, 32})),
+      "");
+  EXPECT_EQ(message(session->setInput("ids", ids.data(), DType::I64, {4, 31})),
+            "input 'ids' has shape [4, 31], but the program takes [4, 32]");
+  EXPECT_EQ(message(session->setInput("ids", ids.data(), DType::I32, {4, 32})),
+            "input 'ids' is i32, but the program takes i64");
+  EXPECT_EQ(message(session->setInput("x", ids.data(), DType::I32, {4, 32})),
+            "the program has no input 'x'");
+  EXPECT_EQ(message(session->setScalar("ids", 1)),
+            "the program has no scalar 'ids'");
+  auto entry = session->run("logits");
+  ASSERT_FALSE(bool(entry));
+  EXPECT_EQ(llvm::toString(entry.takeError()),
+            "the program has no entry 'logits'");
+}
+
+TEST_F(SessionTest, WeightsAreChecked) {
+  auto session = make();
+  ASSERT_OK(session->initialiseRandomly(3));
+  auto before = contents(*session, Role::Parameter);
+  std::string path = (folder + "/w.safetensors").str();
+  std::vector<float> values(64 * 16, 2.0f);
+  ASSERT_OK(writeSafetensors(
+      path, {{"embedding.weight", DType::F32, {16, 64}, values.data()},
+             {"surplus", DType::F32, {2}, values.data()}}));
+  std::string text = llvm::toString(session->loadWeights(path));
+  for (const char *part :
+       {"'embedding.weight' is F32 [16, 64] in the file, but F32 [64, 16]",
+        "missing in the file: 'out.weight'",
+        "unknown to the program: 'surplus'"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_EQ(before, contents(*session, Role::Parameter));
+  // A tied weight under its other name.
+  ASSERT_OK(writeSafetensors(
+      path, {{"embedding.weight", DType::F32, {64, 16}, values.data()},
+             {"head.weight", DType::F32, {64, 16}, values.data()}}));
+  ASSERT_OK(session->loadWeights(path));
+  EXPECT_NE(before, contents(*session, Role::Parameter));
+  // Under both, which must agree.
+  std::vector<float> others(64 * 16, 3.0f);
+  ASSERT_OK(writeSafetensors(
+      path, {{"embedding.weight", DType::F32, {64, 16}, values.data()},
+             {"head.weight", DType::F32, {64, 16}, values.data()},
+             {"out.weight", DType::F32, {64, 16}, others.data()}}));
+  text = llvm::toString(session->loadWeights(path));
+  EXPECT_NE(text.find("tied"), std::string::npos) << text;
+  // What is saved can be loaded.
+  ASSERT_OK(session->saveWeights(path));
+  ASSERT_OK(session->loadWeights(path));
+}
+
+TEST_F(SessionTest, BrokenCheckpoints) {
+  auto session = make();
+  auto missing = session->loadCheckpoint((folder + "/none").str());
+  ASSERT_FALSE(bool(missing));
+  llvm::consumeError(missing.takeError());
+  std::string path = (folder + "/c").str();
+  ASSERT_OK(session->saveCheckpoint(path, 0));
+  for (const char *text : {"", "{", "[]", "{\"version\": 7}",
+                           "{\"version\": 1, \"seed\": 1, \"step\": -1, "
+                           "\"data_position\": 0}"}) {
+    ASSERT_OK(writeFileAtomically(path + "/training.json",
+                                  [&](llvm::raw_ostream &os) { os << text; }));
+    auto state = session->loadCheckpoint(path);
+    ASSERT_FALSE(bool(state)) << text;
+    EXPECT_NE(llvm::toString(state.takeError()).find("training.json"),
+              std::string::npos);
+  }
+}
+
+TEST_F(SessionTest, TimeAndTrace) {
+  auto session = make();
+  ASSERT_OK(session->initialiseRandomly(3));
+  session->getExecutor().startTrace(1000);
+  setBatch(*session, 0);
+  auto result = session->run("train");
+  ASSERT_TRUE(bool(result));
+  int64_t total = 0;
+  for (int64_t ns : result->breakdown.nanoseconds)
+    total += ns;
+  EXPECT_GT(result->breakdown[TimeClass::Contraction], 0);
+  EXPECT_GT(result->breakdown[TimeClass::Optimizer], 0);
+  EXPECT_LE(static_cast<double>(total), result->seconds * 1e9);
+  const auto &trace = session->getExecutor().getTrace();
+  ASSERT_EQ(trace.size(), 8u + 2 * 6 + 5);
+  for (size_t i = 1; i < trace.size(); ++i)
+    EXPECT_GE(trace[i].start, trace[i - 1].start + trace[i - 1].duration);
+  MemoryReport memory = session->getMemory();
+  EXPECT_EQ(memory.arena, session->getProgram().arenaBytes);
+  EXPECT_EQ(memory.byKind["parameter"], 2 * 64 * 16 * 4);
+}
+
+TEST_F(SessionTest, CreationErrors) {
+  auto fails = [](Program program, SymbolResolver resolver, const char *part) {
+    auto session = Session::create(std::move(program), std::move(resolver));
+    ASSERT_FALSE(bool(session));
+    std::string text = llvm::toString(session.takeError());
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  fails(
+      cleave::test::makeBigram({}), [](llvm::StringRef) { return nullptr; },
+      "kernel 'bigram_count' of part 'prologue'");
+  Program broken = cleave::test::makeBigram({});
+  broken.parts[1].buffers[3].bytes = 64;
+  fails(broken, resolve, "'b' needs 4096 bytes");
+  auto missing = Session::open((folder + "/none.so").str());
+  ASSERT_FALSE(bool(missing));
+  EXPECT_NE(llvm::toString(missing.takeError()).find("no such file"),
+            std::string::npos);
+  std::string text = (folder + "/text.so").str();
+  ASSERT_OK(writeFileAtomically(
+      text, [](llvm::raw_ostream &os) { os << "no shared object"; }));
+  auto notObject = Session::open(text);
+  ASSERT_FALSE(bool(notObject));
+  EXPECT_NE(llvm::toString(notObject.takeError()).find("cannot open"),
+            std::string::npos);
+}
+
+TEST_F(SessionTest, OpensAnArtifact) {
+  auto session = Session::open(CLEAVE_TEST_ARTIFACT);
+  ASSERT_TRUE(bool(session)) << llvm::toString(session.takeError());
+  ASSERT_OK((*session)->initialiseRandomly(3));
+  auto inProcess = make((*session)->getThreads(), 0);
+  ASSERT_OK(inProcess->initialiseRandomly(3));
+  EXPECT_EQ(trainOne(**session, 0), trainOne(*inProcess, 0));
+}
+
+TEST(Schedule, Values) {
+  Schedule s{Schedule::Kind::Cosine, 1.0, 10, 110, 0.0};
+  EXPECT_EQ(s.at(0), 0.0);
+  EXPECT_EQ(s.at(5), 0.5);
+  EXPECT_EQ(s.at(10), 1.0);
+  EXPECT_NEAR(s.at(60), 0.5, 1e-15);
+  EXPECT_EQ(s.at(110), 0.0);
+  EXPECT_EQ(s.at(500), 0.0);
+  s.kind = Schedule::Kind::Linear;
+  s.minimum = 0.5;
+  EXPECT_EQ(s.at(60), 0.75);
+  EXPECT_EQ(s.at(200), 0.5);
+}
+
+TEST(WindowOrder, DealsEachWindowOncePerEpoch) {
+  WindowOrder order(103, 11, 1, true, 5);
+  EXPECT_EQ(order.size(), 10);
+  EXPECT_EQ(order.leftOver(), 2);
+  std::vector<int64_t> epochs[2];
+  for (int64_t p = 0; p < 20; ++p)
+    epochs[p / 10].push_back(order.start(p));
+  EXPECT_NE(epochs[0], epochs[1]);
+  // A position alone says what comes next.
+  WindowOrder again(103, 11, 1, true, 5);
+  EXPECT_EQ(again.start(17), epochs[1][7]);
+  for (auto &epoch : epochs) {
+    std::sort(epoch.begin(), epoch.end());
+    for (int64_t i = 0; i < 10; ++i)
+      EXPECT_EQ(epoch[i], i * 10);
+  }
+  EXPECT_EQ(WindowOrder(10, 11, 1, true, 5).size(), 0);
+}
+
+TEST_F(SessionTest, TokenFiles) {
+  auto write = [&](const char *name, const std::string &bytes) {
+    std::string path = (folder + "/" + name).str();
+    EXPECT_FALSE(bool(writeFileAtomically(
+        path, [&](llvm::raw_ostream &os) { os << bytes; })));
+    return path;
+  };
+  auto open = [](const std::string &path, const char *type = "u16") {
+    return TokenData::open(path, "", type);
+  };
+  auto message = [&](const std::string &path, const char *type = "u16") {
+    auto data = open(path, type);
+    return data ? "" : llvm::toString(data.takeError());
+  };
+  std::string raw("\x01\x00\x02\x01\xff\xff\x00\x00", 8);
+  std::string bin = write("a.bin", raw);
+  auto data = open(bin);
+  ASSERT_TRUE(bool(data));
+  EXPECT_EQ(data->size(), 4);
+  EXPECT_EQ((*data)[1], 258);
+  EXPECT_EQ((*data)[2], 65535);
+  EXPECT_EQ((*open(bin, "u32"))[1], 65535);
+  EXPECT_EQ((*open(bin, "u8"))[3], 1);
+  EXPECT_NE(message(write("odd.bin", "123")).find("no multiple"),
+            std::string::npos);
+  EXPECT_NE(message(bin, "f32").find("unknown token type"), std::string::npos);
+  EXPECT_NE(message((folder + "/none.bin").str()).find("cannot read"),
+            std::string::npos);
+  EXPECT_NE(message(write("t.txt", "text")).find("--tokenizer"),
+            std::string::npos);
+
+  auto npy = [&](std::string descr, std::string order, std::string shape) {
+    std::string header = "{'descr': '" + descr +
+                         "', 'fortran_order': " + order +
+                         ", 'shape': " + shape + ", }\n";
+    std::string bytes("\x93NUMPY\x01\x00", 8);
+    bytes += char(header.size());
+    bytes += char(0);
+    return bytes + header + raw;
+  };
+  auto good = open(write("g.npy", npy("<u2", "False", "(2, 2)")));
+  ASSERT_TRUE(bool(good)) << llvm::toString(good.takeError());
+  EXPECT_EQ(good->size(), 4);
+  EXPECT_EQ((*good)[1], 258);
+  EXPECT_NE(message(write("f.npy", npy("<f4", "False", "(2,)"))).find("<f4"),
+            std::string::npos);
+  EXPECT_NE(
+      message(write("o.npy", npy("<u2", "True", "(2, 2)"))).find("Fortran"),
+      std::string::npos);
+  EXPECT_NE(
+      message(write("l.npy", npy("<u2", "False", "(5,)"))).find("truncated"),
+      std::string::npos);
+  EXPECT_NE(message(write("n.npy", "nothing of it")).find("not a NumPy"),
+            std::string::npos);
+}
+
+} // namespace

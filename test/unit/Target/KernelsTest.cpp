@@ -1,0 +1,398 @@
+//===- KernelsTest.cpp - Native kernels against the evaluator -------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelEvaluator.h"
+#include "cleave/Target/CPU/CodeGen.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Parser/Parser.h"
+#include "gtest/gtest.h"
+#include <cmath>
+#include <random>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::testing;
+
+namespace {
+
+using Function = void (*)(void *const *, int64_t, int64_t, void *);
+
+/// Replaces $R, $C, ... by numbers.
+std::string instantiate(std::string text,
+                        const std::map<std::string, int64_t> &numbers) {
+  for (const auto &[name, number] : numbers)
+    for (size_t at; (at = text.find(name)) != std::string::npos;)
+      text.replace(at, name.size(), std::to_string(number));
+  return text;
+}
+
+class Kernels : public ::testing::Test {
+protected:
+  Kernels() {
+    context.loadDialect<exec::ExecDialect, arith::ArithDialect,
+                        math::MathDialect>();
+  }
+
+  /// Compiles the only kernel of `text` for each vector width and compares its
+  /// outputs with the evaluator's, for several ways to split the items.
+  void check(const std::string &text, int64_t integerBound = 7) {
+    SCOPED_TRACE(text);
+    auto module = parseSourceString<ModuleOp>(text, &context);
+    ASSERT_TRUE(module);
+    auto kernel = *module->getOps<exec::KernelOp>().begin();
+    std::vector<Memory> inputs;
+    for (BlockArgument arg : kernel.getBody().front().getArguments())
+      inputs.push_back(randomMemory(arg, integerBound));
+    std::vector<Memory> expected = inputs;
+    KernelEvaluator evaluator(kernel, expected);
+    evaluator.run();
+    ASSERT_EQ(evaluator.error, "");
+    for (int bits : {128, 256, 512}) {
+      if (bits > CpuTarget::host().vectorBits)
+        continue;
+      SCOPED_TRACE(bits);
+      auto target = CpuTarget::get("", bits);
+      ASSERT_TRUE(!!target);
+      auto object = compileKernels(*module, *target);
+      ASSERT_TRUE(succeeded(object));
+      auto library = loadKernels(*object);
+      ASSERT_TRUE(!!library);
+      auto run = (Function)(*library)->lookup(kernel.getFunctionName());
+      ASSERT_NE(run, nullptr);
+      Function finish = nullptr;
+      if (kernel.isTwoStage())
+        ASSERT_NE(finish = (Function)(*library)->lookup(kernel.getFinishName()),
+                  nullptr);
+      for (int64_t piece : {int64_t(1) << 40, int64_t(1), int64_t(3)})
+        compare(kernel, run, finish, piece, inputs, expected);
+    }
+  }
+
+private:
+  Memory randomMemory(BlockArgument arg, int64_t integerBound) {
+    auto type = cast<RankedTensorType>(arg.getType());
+    exec::Strided layout = exec::getLayout(type);
+    int64_t elements = 1;
+    for (auto [size, stride] : llvm::zip(type.getShape(), layout.strides))
+      elements += (size - 1) * stride;
+    Type element = type.getElementType();
+    Memory memory(elements * KernelEvaluator::byteSize(element));
+    std::uniform_real_distribution<double> real(-2, 2);
+    for (int64_t i = 0; i < elements; ++i) {
+      int64_t bound = element.isInteger(1) ? 2 : integerBound;
+      KernelEvaluator::write(memory, element, i,
+                             {real(random), int64_t(random() % bound)});
+    }
+    return memory;
+  }
+
+  void compare(exec::KernelOp kernel, Function run, Function finish,
+               int64_t piece, const std::vector<Memory> &inputs,
+               const std::vector<Memory> &expected) {
+    std::vector<Memory> actual = inputs;
+    // Guards around each argument catch writes out of bounds.
+    constexpr size_t guard = 256;
+    std::vector<void *> args;
+    for (Memory &memory : actual) {
+      memory.insert(memory.begin(), guard, 0x7b);
+      memory.insert(memory.end(), guard, 0x7b);
+      args.push_back(memory.data() + guard);
+    }
+    Memory scratch(kernel.getScratchBytes() + guard, 0x7b);
+    auto split = [&](Function f, int64_t items) {
+      for (int64_t begin = 0; begin < items; begin += piece)
+        f(args.data(), begin, std::min(items, begin + piece), scratch.data());
+    };
+    split(run, kernel.getItems());
+    if (finish)
+      split(finish, kernel.getFinishItems());
+    for (size_t i = kernel.getScratchBytes(); i < scratch.size(); ++i)
+      ASSERT_EQ(scratch[i], 0x7b) << "wrote behind scratch memory";
+    for (auto [k, arg] :
+         llvm::enumerate(kernel.getBody().front().getArguments())) {
+      Type type = cast<RankedTensorType>(arg.getType()).getElementType();
+      for (size_t i = 0; i < guard; ++i) {
+        ASSERT_EQ(actual[k][i], 0x7b) << "wrote before argument " << k;
+        ASSERT_EQ(actual[k][actual[k].size() - 1 - i], 0x7b)
+            << "wrote behind argument " << k;
+      }
+      Memory memory(actual[k].begin() + guard, actual[k].end() - guard);
+      int64_t n = memory.size() / KernelEvaluator::byteSize(type);
+      for (int64_t i = 0; i < n; ++i) {
+        Number a = KernelEvaluator::read(memory, type, i);
+        Number e = KernelEvaluator::read(expected[k], type, i);
+        ASSERT_EQ(a.integer, e.integer) << "argument " << k << " at " << i;
+        if (std::isnan(e.real))
+          ASSERT_TRUE(std::isnan(a.real));
+        else
+          ASSERT_NEAR(a.real, e.real, 2e-5 * std::max(1.0, std::fabs(e.real)))
+              << "argument " << k << " at " << i << ", pieces of " << piece;
+      }
+    }
+  }
+
+  MLIRContext context;
+  std::mt19937 random{20250101};
+};
+
+/// Rows and columns: one, a few, around every vector width and block.
+const std::pair<int64_t, int64_t> shapes[] = {
+    {1, 1},  {1, 7},  {9, 1},   {37, 1},  {5, 2},   {3, 8},   {7, 15},
+    {4, 16}, {2, 17}, {3, 63},  {2, 64},  {5, 65},  {3, 100}, {2, 128},
+    {3, 130}, {1, 255}, {2, 257}, {70, 33}};
+
+TEST_F(Kernels, Map) {
+  for (auto [r, c] : shapes)
+    check(instantiate(R"(
+exec.kernel @k map [$R, $C] (%x: tensor<$Rx$Cxf32>, %b: tensor<$Cxf32>, %s: tensor<f32>)
+    -> (%y: tensor<$Rx$Cxf32>, %m: tensor<$Rx$Cxi1>) {
+  %scale = exec.load %s at affine_map<(r, c) -> (0)> : tensor<f32> -> f32
+  %zero = arith.constant 0.0 : f32
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
+    %1 = exec.load %b at affine_map<(r, c) -> (c)> : tensor<$Cxf32> -> f32
+    %2 = arith.addf %0, %1 : f32
+    %3 = math.tanh %2 : f32
+    %4 = arith.mulf %3, %scale : f32
+    %5 = arith.cmpf ogt, %4, %zero : f32
+    exec.store %4, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
+    exec.store %5, %m at affine_map<(r, c) -> (r * $C + c)> : i1, tensor<$Rx$Cxi1>
+    exec.yield
+  }
+})", {{"$R", r}, {"$C", c}}));
+}
+
+TEST_F(Kernels, MapShortLastRow) {
+  for (int64_t valid : {129, 160, 191, 192})
+    check(instantiate(R"(
+exec.kernel @k map [3, 64] (%x: tensor<$Vxf32>) -> (%y: tensor<$Vxf32>)
+    attributes {valid = $V : i64} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 64 + c)> : tensor<$Vxf32> -> f32
+    %1 = math.exp %0 : f32
+    exec.store %1, %y at affine_map<(r, c) -> (r * 64 + c)> : f32, tensor<$Vxf32>
+    exec.yield
+  }
+})", {{"$V", valid}}));
+}
+
+TEST_F(Kernels, MapTransposedAndSplitColumns) {
+  for (auto [r, c] : shapes)
+    check(instantiate(R"(
+exec.kernel @k map [$R, $C] (%x: tensor<$Cx$Rxf32>, %z: tensor<$Rx$Cxf32>)
+    -> (%y: tensor<$Rx$Cxf32>, %w: tensor<$Cx$Rxf32>) {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (c * $R + r)> : tensor<$Cx$Rxf32> -> f32
+    %1 = exec.load %z at affine_map<(r, c) -> (((r * $C + c) mod 16) + ((r * $C + c) floordiv 16) * 16)> : tensor<$Rx$Cxf32> -> f32
+    %2 = arith.addf %0, %1 : f32
+    exec.store %2, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
+    exec.store %1, %w at affine_map<(r, c) -> (c * $R + r)> : f32, tensor<$Cx$Rxf32>
+    exec.yield
+  }
+})", {{"$R", r}, {"$C", c}}));
+}
+
+TEST_F(Kernels, HeadsTurn) {
+  // [b, s, h, d] from [b, h, s, d]: contiguous inside of a head.
+  for (int64_t d : {4, 16, 20, 32, 64})
+    check(instantiate(R"(
+exec.kernel @k map [6, $C] (%x: tensor<2x4x3x$Dxf32>) -> (%y: tensor<6x$Cxf32>) {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> ((r floordiv 3) * $B + (c floordiv $D) * $H + (r mod 3) * $D + c mod $D)> : tensor<2x4x3x$Dxf32> -> f32
+    exec.store %0, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<6x$Cxf32>
+    exec.yield
+  }
+})", {{"$D", d}, {"$C", 4 * d}, {"$H", 3 * d}, {"$B", 12 * d}}));
+}
+
+TEST_F(Kernels, RowsWithoutPass) {
+  for (int64_t r : {1, 5, 33})
+    check(instantiate(R"(
+exec.kernel @k map [$R, 1] (%x: tensor<$Rxf32>, %i: tensor<$Rxi64>) -> (%y: tensor<$Rxf32>, %z: tensor<$Rxf64>) {
+  %0 = exec.load %x at affine_map<(r, c) -> (r)> : tensor<$Rxf32> -> f32
+  %i0 = exec.load %i at affine_map<(r, c) -> (r)> : tensor<$Rxi64> -> i64
+  %1 = arith.mulf %0, %0 : f32
+  %2 = math.rsqrt %1 : f32
+  %b = arith.constant 0.9 : f64
+  %f = arith.sitofp %i0 : i64 to f64
+  %p = math.powf %b, %f : f64
+  exec.store %2, %y at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
+  exec.store %p, %z at affine_map<(r, c) -> (r)> : f64, tensor<$Rxf64>
+})", {{"$R", r}}));
+}
+
+TEST_F(Kernels, Softmax) {
+  for (auto [r, c] : shapes)
+    check(instantiate(R"(
+exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxf32>) -> (%y: tensor<$Rx$Cxf32>, %n: tensor<$Rxf32>) {
+  %max = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
+    %1 = exec.reduce max %0 : f32
+    exec.yield %1 : f32
+  }
+  %e = exec.keep : tensor<$Cxf32>
+  %sum, %least = exec.pass -> f32, f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
+    %1 = arith.subf %0, %max : f32
+    %2 = math.exp %1 : f32
+    exec.store %2, %e at affine_map<(r, c) -> (c)> : f32, tensor<$Cxf32>
+    %3 = exec.reduce sum %2 : f32
+    %4 = exec.reduce min %0 : f32
+    exec.yield %3, %4 : f32, f32
+  }
+  exec.store %least, %n at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
+  exec.pass {
+    %0 = exec.load %e at affine_map<(r, c) -> (c)> : tensor<$Cxf32> -> f32
+    %1 = arith.divf %0, %sum : f32
+    exec.store %1, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
+    exec.yield
+  }
+})", {{"$R", r}, {"$C", c}}));
+}
+
+TEST_F(Kernels, KeptRowLargerThanTheStack) {
+  check(R"(
+exec.kernel @k row [3, 70001] (%x: tensor<3x70001xf32>) -> (%y: tensor<3x70001xf32>) {
+  %e = exec.keep : tensor<70001xf32>
+  %f = exec.keep : tensor<70001xf32>
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 70001 + c)> : tensor<3x70001xf32> -> f32
+    exec.store %0, %e at affine_map<(r, c) -> (c)> : f32, tensor<70001xf32>
+    %1 = arith.mulf %0, %0 : f32
+    exec.store %1, %f at affine_map<(r, c) -> (c)> : f32, tensor<70001xf32>
+    exec.yield
+  }
+  exec.pass {
+    %0 = exec.load %e at affine_map<(r, c) -> (c)> : tensor<70001xf32> -> f32
+    %1 = exec.load %f at affine_map<(r, c) -> (c)> : tensor<70001xf32> -> f32
+    %2 = arith.addf %0, %1 : f32
+    exec.store %2, %y at affine_map<(r, c) -> (r * 70001 + c)> : f32, tensor<3x70001xf32>
+    exec.yield
+  }
+})");
+}
+
+TEST_F(Kernels, Column) {
+  for (auto [r, c] : shapes)
+    for (int64_t group : {1, 4, 100})
+      check(instantiate(R"(
+exec.kernel @k column [$R, $C] (%x: tensor<$Rx$Cxf32>, %g: tensor<$Cxf32>)
+    -> (%y: tensor<$Cxf32>, %z: tensor<f32>, %m: tensor<$Cxf32>, %n: tensor<i64>, %o: tensor<$Rxf32>)
+    attributes {rows_per_group = $G : i64} {
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
+    %1 = exec.load %g at affine_map<(r, c) -> (c)> : tensor<$Cxf32> -> f32
+    %2 = arith.mulf %0, %1 : f32
+    exec.accumulate sum %2, %y at affine_map<(r, c) -> (c)> : f32, tensor<$Cxf32>
+    exec.accumulate max %2, %m at affine_map<(r, c) -> ($C - 1 - c)> : f32, tensor<$Cxf32>
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  %i = exec.index affine_map<(r, c) -> (r)>
+  exec.accumulate max %i, %n at affine_map<(r, c) -> (0)> : i64, tensor<i64>
+  exec.accumulate sum %sum, %z at affine_map<(r, c) -> (0)> : f32, tensor<f32>
+  exec.store %sum, %o at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
+})", {{"$R", r}, {"$C", c}, {"$G", group}}));
+}
+
+TEST_F(Kernels, Gather) {
+  for (auto [r, c] : shapes)
+    check(instantiate(R"(
+exec.kernel @k gather [$R, $C] (%w: tensor<7x$Cxf32>, %ids: tensor<$Rxi64>, %each: tensor<$Rx$Cxi32>, %on: tensor<$Rx$Cxi1>)
+    -> (%y: tensor<$Rx$Cxf32>, %z: tensor<$Rx$Cxf32>) {
+  %id = exec.load %ids at affine_map<(r, c) -> (r)> : tensor<$Rxi64> -> i64
+  exec.pass {
+    %0 = exec.load %w[%id] at affine_map<(r, c)[i] -> (i * $C + c)> : tensor<7x$Cxf32> -> f32
+    exec.store %0, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
+    %1 = exec.load %each at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxi32> -> i32
+    %2 = exec.load %on at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxi1> -> i1
+    %3 = arith.extsi %1 : i32 to i64
+    %4 = exec.load %w[%3] where %2 at affine_map<(r, c)[i] -> (i * $C)> : tensor<7x$Cxf32> -> f32
+    %5 = exec.load %w where %2 at affine_map<(r, c) -> (c)> : tensor<7x$Cxf32> -> f32
+    %6 = arith.addf %4, %5 : f32
+    exec.store %6, %z at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
+    exec.yield
+  }
+})", {{"$R", r}, {"$C", c}}));
+}
+
+TEST_F(Kernels, Dropout) {
+  for (auto [r, c] : shapes)
+    for (int64_t bias : {0, 64, 5})
+      check(instantiate(R"(
+exec.kernel @k map [$R, $C] (%x: tensor<$Rx$Cxf32>, %rng: tensor<2xi64>) -> (%y: tensor<$Rx$Cxf32>, %z: tensor<$Rx$Cxi32>) {
+  %seed = exec.load %rng at affine_map<(r, c) -> (0)> : tensor<2xi64> -> i64
+  %step = exec.load %rng at affine_map<(r, c) -> (1)> : tensor<2xi64> -> i64
+  %base = arith.constant 17179869248 : i64
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
+    %1 = exec.philox %seed, %step base %base at affine_map<(r, c) -> (r * $C + c + $B)> {id = 3 : i64, base_multiple = 64 : i64}
+    %t = arith.constant 429496729 : i32
+    %2 = arith.cmpi uge, %1, %t : i32
+    %s = arith.constant 1.11111 : f32
+    %3 = arith.mulf %0, %s : f32
+    %zero = arith.constant 0.0 : f32
+    %4 = arith.select %2, %3, %zero : f32
+    exec.store %4, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
+    exec.store %1, %z at affine_map<(r, c) -> (r * $C + c)> : i32, tensor<$Rx$Cxi32>
+    exec.yield
+  }
+})", {{"$R", r}, {"$C", c}, {"$B", bias}}), int64_t(1) << 31);
+}
+
+TEST_F(Kernels, Scan) {
+  for (auto [r, c] : shapes)
+    for (std::string direction : {"", " {reverse}"})
+      check(instantiate(R"(
+exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxi64>, %f: tensor<$Rx$Cxf32>) -> (%y: tensor<$Rx$Cxi64>, %g: tensor<$Rx$Cxf32>, %m: tensor<$Rxf32>) {
+  %max = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxi64> -> i64
+    %1 = exec.scan %0)" + direction + R"( : i64
+    exec.store %1, %y at affine_map<(r, c) -> (r * $C + c)> : i64, tensor<$Rx$Cxi64>
+    %2 = exec.load %f at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
+    %3 = exec.scan %2)" + direction + R"( : f32
+    exec.store %3, %g at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
+    %4 = exec.reduce max %2 : f32
+    exec.yield %4 : f32
+  }
+  exec.store %max, %m at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
+})", {{"$R", r}, {"$C", c}}));
+}
+
+TEST_F(Kernels, Integers) {
+  for (auto [r, c] : shapes)
+    check(instantiate(R"(
+exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxi64>, %d: tensor<$Rx$Cxi8>, %b: tensor<$Rx$Cxi1>)
+    -> (%q: tensor<$Rx$Cxi64>, %p: tensor<$Rx$Cxi8>, %n: tensor<$Rxi64>, %a: tensor<$Rxi1>, %o: tensor<$Rx$Cxi32>, %f: tensor<$Rx$Cxf64>) {
+  %one = arith.constant 1 : i64
+  %count, %all = exec.pass -> i64, i1 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxi64> -> i64
+    %1 = exec.load %d at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxi8> -> i8
+    %2 = exec.load %b at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxi1> -> i1
+    %3 = arith.extsi %1 : i8 to i64
+    %4 = arith.addi %3, %one : i64
+    %5 = arith.divsi %0, %4 : i64
+    %6 = exec.index affine_map<(r, c) -> (r * 3 - c)>
+    %7 = arith.trunci %6 : i64 to i32
+    %8 = arith.extui %2 : i1 to i64
+    %9 = arith.addi %5, %8 : i64
+    %10 = arith.sitofp %9 : i64 to f64
+    exec.store %9, %q at affine_map<(r, c) -> (r * $C + c)> : i64, tensor<$Rx$Cxi64>
+    exec.store %1, %p at affine_map<(r, c) -> (r * $C + c)> : i8, tensor<$Rx$Cxi8>
+    exec.store %7, %o at affine_map<(r, c) -> (r * $C + c)> : i32, tensor<$Rx$Cxi32>
+    exec.store %10, %f at affine_map<(r, c) -> (r * $C + c)> : f64, tensor<$Rx$Cxf64>
+    %11 = exec.reduce sum %8 : i64
+    %12 = exec.reduce min %2 : i1
+    exec.yield %11, %12 : i64, i1
+  }
+  exec.store %count, %n at affine_map<(r, c) -> (r)> : i64, tensor<$Rxi64>
+  exec.store %all, %a at affine_map<(r, c) -> (r)> : i1, tensor<$Rxi1>
+})", {{"$R", r}, {"$C", c}}));
+}
+
+} // namespace

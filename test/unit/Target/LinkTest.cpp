@@ -1,0 +1,100 @@
+//===- LinkTest.cpp - Artifacts -------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Target/CPU/CodeGen.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Parser/Parser.h"
+#include "llvm/Support/FileSystem.h"
+#include "gtest/gtest.h"
+#include <cmath>
+#include <dlfcn.h>
+
+using namespace mlir;
+using namespace cleave;
+
+namespace {
+
+const char *const kernel = R"(
+exec.kernel @power map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
+  %0 = exec.load %x at affine_map<(r, c) -> (r)> : tensor<4xf64> -> f64
+  %1 = math.powf %0, %0 : f64
+  exec.store %1, %y at affine_map<(r, c) -> (r)> : f64, tensor<4xf64>
+})";
+
+std::string compile() {
+  MLIRContext context;
+  context.loadDialect<exec::ExecDialect, arith::ArithDialect,
+                      math::MathDialect>();
+  auto module = parseSourceString<ModuleOp>(kernel, &context);
+  auto object = compileKernels(*module, CpuTarget::host());
+  return succeeded(object) ? *object : std::string();
+}
+
+TEST(Link, SharedObject) {
+  std::string object = compile();
+  ASSERT_FALSE(object.empty());
+  llvm::SmallString<128> folder;
+  ASSERT_FALSE(llvm::sys::fs::createUniqueDirectory("cleave-link", folder));
+  std::string path = (folder + "/artifact.so").str();
+  std::string json = "{\"quote\": \"\\\"\"}";
+  llvm::Error error = linkSharedObject(object, json, path);
+  ASSERT_FALSE(!!error) << llvm::toString(std::move(error));
+  // Nothing else is left in the folder.
+  std::error_code code;
+  int files = 0;
+  for (llvm::sys::fs::directory_iterator it(folder, code), end; it != end;
+       it.increment(code))
+    ++files;
+  EXPECT_EQ(files, 1);
+
+  void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(handle, nullptr) << dlerror();
+  EXPECT_EQ(*(uint32_t *)dlsym(handle, "cleave_abi_version"), 1u);
+  EXPECT_EQ(*(uint64_t *)dlsym(handle, "cleave_program_size"), json.size());
+  EXPECT_STREQ((const char *)dlsym(handle, "cleave_program"), json.c_str());
+  auto run = (void (*)(void *const *, int64_t, int64_t, void *))dlsym(handle,
+                                                                      "cleave_power");
+  ASSERT_NE(run, nullptr);
+  double x[] = {0.5, 1, 2, 3}, y[4];
+  void *args[] = {x, y};
+  run(args, 0, 4, nullptr);
+  for (int i = 0; i < 4; ++i)
+    EXPECT_DOUBLE_EQ(y[i], std::pow(x[i], x[i]));
+  dlclose(handle);
+  llvm::sys::fs::remove_directories(folder);
+}
+
+TEST(Link, ErrorsNameTheFile) {
+  llvm::Error error =
+      linkSharedObject(compile(), "{}", "/nonexistent/folder/a.so");
+  ASSERT_TRUE(!!error);
+  EXPECT_NE(llvm::toString(std::move(error)).find("/nonexistent/folder"),
+            std::string::npos);
+  error = linkSharedObject("not an object", "{}", "/tmp/cleave-bad.so");
+  ASSERT_TRUE(!!error);
+  EXPECT_NE(llvm::toString(std::move(error)).find("cannot link"),
+            std::string::npos);
+}
+
+TEST(Target, Names) {
+  auto level3 = CpuTarget::get("x86-64-v3", 0);
+  ASSERT_TRUE(!!level3);
+  EXPECT_EQ(level3->vectorBits, 256);
+  auto level4 = CpuTarget::get("x86-64-v4", 0);
+  ASSERT_TRUE(!!level4);
+  EXPECT_EQ(level4->vectorBits, 512);
+  for (auto [cpu, bits] : {std::pair("pdp11", 0), std::pair("x86-64-v3", 512),
+                           std::pair("x86-64-v4", 100)}) {
+    auto target = CpuTarget::get(cpu, bits);
+    EXPECT_FALSE(!!target);
+    llvm::consumeError(target.takeError());
+  }
+}
+
+} // namespace

@@ -1,0 +1,264 @@
+//===- cleave-run.cpp - Trains a compiled model ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Trainer.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/WithColor.h"
+#include <cerrno>
+#include <cstring>
+#include <unistd.h>
+
+using namespace cleave::run;
+namespace cl = llvm::cl;
+using Kind = cleave::runtime::Schedule::Kind;
+
+static cl::OptionCategory modelCategory("Model"), dataCategory("Data"),
+    trainingCategory("Training"), outputCategory("Output");
+
+namespace {
+
+/// The flags. Constructed in `main`: the support library brings flags of its
+/// own, which are taken away first.
+struct Flags {
+
+  cl::opt<std::string> artifact{cl::Positional, cl::Required,
+                                cl::desc("<model.so>"), cl::cat(modelCategory)};
+  cl::opt<std::string> weights{"weights",
+                               cl::desc("Weights to start from (safetensors)"),
+                               cl::value_desc("file"), cl::cat(modelCategory)};
+  cl::opt<bool> randomInit{
+      "random-init",
+      cl::desc("Start from random weights: matrices normal(0, 0.02), vectors "
+               "named *bias 0, other vectors 1"),
+      cl::cat(modelCategory)};
+  cl::opt<std::string> resume{
+      "resume", cl::desc("Go on from a checkpoint, or the latest in a folder"),
+      cl::value_desc("folder"), cl::cat(modelCategory)};
+
+  cl::opt<std::string> data{
+      "data", cl::desc("Training tokens: .bin, .npy, or text with --tokenizer"),
+      cl::value_desc("file"), cl::cat(dataCategory)};
+  cl::opt<std::string> tokenizer{
+      "tokenizer", cl::desc("Tokenizer for text (tokenizers JSON)"),
+      cl::value_desc("file"), cl::cat(dataCategory)};
+  cl::opt<std::string> tokenType{
+      "token-dtype",
+      cl::desc("Integers in .bin files: u8, u16 (default), u32, i32, "
+               "i64"),
+      cl::init("u16"), cl::value_desc("type"), cl::cat(dataCategory)};
+  cl::opt<std::string> idsInput{
+      "ids-input",
+      cl::desc("Input that takes token ids (default: the first of integers)"),
+      cl::value_desc("name"), cl::cat(dataCategory)};
+  cl::opt<std::string> labelsInput{
+      "labels-input",
+      cl::desc("Input that takes labels (default: the second of integers)"),
+      cl::value_desc("name"), cl::cat(dataCategory)};
+  cl::opt<int64_t> labelShift{
+      "label-shift",
+      cl::desc("1: labels are the next tokens; 0: the same tokens, the model "
+               "shifts them (default: as compiled)"),
+      cl::value_desc("0|1"), cl::cat(dataCategory)};
+
+  cl::opt<double> rate{"lr", cl::desc("Peak learning rate (default 3e-4)"),
+                       cl::init(3e-4), cl::value_desc("rate"),
+                       cl::cat(trainingCategory)};
+  cl::opt<Kind> scheduleKind{
+      "lr-schedule",
+      cl::desc("Learning rate after warm-up; values as transformers' "
+               "get_*_schedule_with_warmup"),
+      cl::values(clEnumValN(Kind::Constant, "constant", "stays"),
+                 clEnumValN(Kind::Linear, "linear", "falls to --min-lr"),
+                 clEnumValN(Kind::Cosine, "cosine",
+                            "falls to --min-lr along half a cosine")),
+      cl::init(Kind::Constant), cl::cat(trainingCategory)};
+  cl::opt<int64_t> warmup{
+      "warmup", cl::desc("Steps of linear warm-up (default 0)"), cl::init(0),
+      cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<double> minimum{"min-lr", cl::desc("Where the rate ends (default 0)"),
+                          cl::init(0), cl::value_desc("rate"),
+                          cl::cat(trainingCategory)};
+  cl::opt<int64_t> steps{
+      "steps", cl::desc("Steps of the whole training (default 1000)"),
+      cl::init(1000), cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<int64_t> stopAt{
+      "stop-at",
+      cl::desc("End this run after that step; schedules still span --steps"),
+      cl::init(0), cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<int64_t> seed{
+      "seed",
+      cl::desc("Seed of data order, dropout and --random-init "
+               "(default 0)"),
+      cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<int> threads{
+      "threads", cl::desc("Threads (default: OMP_NUM_THREADS or all cores)"),
+      cl::init(0), cl::value_desc("n"), cl::cat(trainingCategory)};
+
+  cl::opt<std::string> evalData{"eval-data", cl::desc("Tokens to evaluate on"),
+                                cl::value_desc("file"), cl::cat(dataCategory)};
+  cl::opt<int64_t> evalEvery{
+      "eval-every", cl::desc("Steps between evaluations (default 100)"),
+      cl::init(100), cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<int64_t> evalBatches{
+      "eval-batches", cl::desc("Batches of an evaluation (default 0: all)"),
+      cl::init(0), cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<int64_t> saveEvery{
+      "save-every", cl::desc("Steps between checkpoints (default 0: none)"),
+      cl::init(0), cl::value_desc("n"), cl::cat(outputCategory)};
+  cl::opt<std::string> saveDirectory{
+      "save-dir",
+      cl::desc("Where checkpoints go, each in a folder step-N "
+               "(default: checkpoints)"),
+      cl::init("checkpoints"), cl::value_desc("folder"),
+      cl::cat(outputCategory)};
+  cl::opt<int64_t> keep{
+      "keep", cl::desc("Checkpoints of this run to keep (default 0: all)"),
+      cl::init(0), cl::value_desc("n"), cl::cat(outputCategory)};
+  cl::opt<std::string> logFile{
+      "log", cl::desc("Metrics of each step, as lines of JSON"),
+      cl::value_desc("file"), cl::cat(outputCategory)};
+  cl::opt<std::string> traceFile{
+      "trace", cl::desc("Time of each command, for Perfetto (Chrome's format)"),
+      cl::value_desc("file"), cl::cat(outputCategory)};
+  cl::opt<int64_t> traceSteps{
+      "trace-steps", cl::desc("Steps to trace (default 5)"), cl::init(5),
+      cl::value_desc("n"), cl::cat(outputCategory)};
+  cl::opt<bool> reportMemory{"report-memory",
+                             cl::desc("Print where memory went"),
+                             cl::cat(outputCategory)};
+
+  /// A mistake on the command line, or nothing.
+  std::string check() const;
+};
+
+} // namespace
+
+std::string Flags::check() const {
+  if (data.empty())
+    return "--data is missing";
+  int starts = !weights.empty() + !resume.empty() + randomInit;
+  if (starts == 0)
+    return "there are no weights to start from: give --weights or --resume, "
+           "or --random-init for random ones";
+  if (starts > 1)
+    return "--weights, --resume and --random-init exclude one another";
+  struct {
+    const char *name;
+    int64_t value, low;
+  } counts[] = {{"--steps", steps, 1},
+                {"--stop-at", stopAt, 0},
+                {"--warmup", warmup, 0},
+                {"--eval-every", evalEvery, 0},
+                {"--eval-batches", evalBatches, 0},
+                {"--save-every", saveEvery, 0},
+                {"--keep", keep, 0},
+                {"--threads", threads, 0},
+                {"--trace-steps", traceSteps, 1}};
+  for (const auto &count : counts)
+    if (count.value < count.low)
+      return (llvm::Twine(count.name) + " must be at least " +
+              llvm::Twine(count.low))
+          .str();
+  if (!(rate >= 0) || !(minimum >= 0) || minimum > rate)
+    return "rates must satisfy 0 <= --min-lr <= --lr";
+  if (labelShift.getNumOccurrences() && labelShift != 0 && labelShift != 1)
+    return "--label-shift must be 0 or 1";
+  return "";
+}
+
+/// `--reference` runs the interpreter, a program of its own beside this one, so
+/// that training loads no compiler. Does not return when it is there.
+static int runReference(int argc, char **argv) {
+  std::string self = llvm::sys::fs::getMainExecutable(
+      argv[0], reinterpret_cast<void *>(&runReference));
+  llvm::SmallString<256> tool(llvm::sys::path::parent_path(self));
+  llvm::sys::path::append(tool, "cleave-reference");
+  std::vector<char *> arguments{tool.data()};
+  tool.push_back('\0');
+  arguments[0] = tool.data();
+  for (char *argument : llvm::ArrayRef(argv + 1, argc - 1))
+    if (llvm::StringRef(argument) != "--reference")
+      arguments.push_back(argument);
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  llvm::errs() << "error: cannot run '" << arguments[0]
+               << "': " << std::strerror(errno) << "\n";
+  return 1;
+}
+
+int main(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
+  if (llvm::is_contained(llvm::ArrayRef(argv, argc),
+                         llvm::StringRef("--reference")))
+    return runReference(argc, argv);
+  llvm::SmallVector<cl::Option *> foreign;
+  for (auto &entry : cl::getRegisteredOptions())
+    if (!entry.first.starts_with("help") && entry.first != "version")
+      foreign.push_back(entry.second);
+  for (cl::Option *option : foreign)
+    option->removeArgument();
+  Flags flags;
+  cl::HideUnrelatedOptions(
+      {&modelCategory, &dataCategory, &trainingCategory, &outputCategory});
+  if (!cl::ParseCommandLineOptions(
+          argc, argv,
+          "cleave-run: trains a model that cleave-compile compiled\n\n"
+          "  cleave-run model.so --weights model.safetensors --data train.txt "
+          "--tokenizer tok.json --steps 100\n\n"
+          "  cleave-run --reference model.mlir ... executes IR by the reference "
+          "interpreter;\n  see cleave-run --reference --help\n",
+          &llvm::errs()))
+    return 2;
+  std::string mistake = flags.check();
+  if (!mistake.empty()) {
+    llvm::WithColor::error(llvm::errs(), "cleave-run")
+        << mistake << "; see cleave-run --help\n";
+    return 2;
+  }
+
+  Options options;
+  options.artifact = flags.artifact;
+  options.weights = flags.weights;
+  options.data = flags.data;
+  options.tokenizer = flags.tokenizer;
+  options.tokenType = flags.tokenType;
+  options.evalData = flags.evalData;
+  options.saveDirectory = flags.saveDirectory;
+  options.resume = flags.resume;
+  options.log = flags.logFile;
+  options.trace = flags.traceFile;
+  options.idsInput = flags.idsInput;
+  options.labelsInput = flags.labelsInput;
+  options.schedule = {flags.scheduleKind, flags.rate, flags.warmup, flags.steps,
+                      flags.minimum};
+  options.steps = flags.steps;
+  options.stopAt = flags.stopAt;
+  options.evalEvery = flags.evalEvery;
+  options.evalBatches = flags.evalBatches;
+  options.saveEvery = flags.saveEvery;
+  options.keep = flags.keep;
+  options.traceSteps = flags.traceSteps;
+  if (flags.seed.getNumOccurrences())
+    options.seed = flags.seed;
+  if (flags.labelShift.getNumOccurrences())
+    options.labelShift = flags.labelShift;
+  options.threads = flags.threads;
+  options.randomInit = flags.randomInit;
+  options.reportMemory = flags.reportMemory;
+
+  Trainer trainer(options);
+  llvm::Expected<int> code = trainer.run();
+  if (!code) {
+    llvm::WithColor::error(llvm::errs(), "cleave-run")
+        << llvm::toString(code.takeError()) << "\n";
+    return 1;
+  }
+  return *code;
+}

@@ -1,0 +1,166 @@
+//===- cleave-status.cpp - What each graph op can do ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+///
+/// \file
+/// Writes docs/Status.md from the interfaces of the registered ops. An op is
+/// complete or it does not land: with `--check FILE`, the program fails when an
+/// op lacks something, or when the file is not what it would write.
+///
+//===----------------------------------------------------------------------===//
+
+#include "SelectKernels.h"
+#include "cleave/Conversion/GraphToExec/KernelBuilder.h"
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Interpreter/ReferenceInterface.h"
+#include "cleave/Pipelines/Register.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/MemoryBuffer.h"
+
+using namespace mlir;
+using namespace cleave;
+
+namespace {
+/// What an op answers to one question.
+enum class Answer {
+  Yes,
+  No,
+  /// The question does not arise.
+  None
+};
+
+struct Column {
+  StringRef title;
+  std::function<Answer(RegisteredOperationName)> ask;
+};
+
+Answer yesIf(bool condition) { return condition ? Answer::Yes : Answer::No; }
+
+/// Ops that a library command computes.
+llvm::DenseSet<OperationName> selectedOps(MLIRContext *context) {
+  RewritePatternSet patterns(context);
+  exec::populateSelectCheck(patterns);
+  exec::populateSelectContract(patterns);
+  exec::populateSelectAttention(patterns);
+  exec::populateSelectHeadLoss(patterns, /*chunkBytes=*/1);
+  llvm::DenseSet<OperationName> names;
+  for (const auto &pattern : patterns.getNativePatterns())
+    if (std::optional<OperationName> root = pattern->getRootKind())
+      names.insert(*root);
+  return names;
+}
+
+std::vector<Column> makeColumns(MLIRContext *context) {
+  llvm::DenseSet<OperationName> selected = selectedOps(context);
+  return {
+      {"verifier", [](RegisteredOperationName) { return Answer::Yes; }},
+      {"inference",
+       [](RegisteredOperationName name) {
+         // Where a type cannot follow from the operands it is written.
+         return name.hasInterface<InferTypeOpInterface>() ? Answer::Yes
+                                                          : Answer::None;
+       }},
+      {"gradient",
+       [](RegisteredOperationName name) {
+         if (name.hasTrait<OpTrait::BackwardOnly>())
+           return Answer::None;
+         return yesIf(name.hasInterface<graph::DifferentiableOpInterface>());
+       }},
+      {"sharding rule",
+       [](RegisteredOperationName name) {
+         return yesIf(name.hasInterface<graph::ShardingRuleOpInterface>());
+       }},
+      {"cost",
+       [](RegisteredOperationName name) {
+         return yesIf(name.hasInterface<graph::CostOpInterface>());
+       }},
+      {"reference",
+       [](RegisteredOperationName name) {
+         return yesIf(name.hasInterface<ReferenceOpInterface>());
+       }},
+      {"CPU",
+       [selected](RegisteredOperationName name) {
+         // Commands read constants where they lie.
+         return yesIf(name.hasTrait<OpTrait::ConstantLike>() ||
+                      name.hasInterface<KernelLoweringInterface>() ||
+                      name.hasInterface<KernelDecompositionInterface>() ||
+                      name.hasInterface<exec::ViewLikeOpInterface>() ||
+                      name.hasInterface<exec::JoinLikeOpInterface>() ||
+                      selected.contains(name));
+       }},
+  };
+}
+
+llvm::cl::opt<std::string>
+    check("check", llvm::cl::value_desc("file"),
+          llvm::cl::desc("Fail unless this file is the status, and complete"));
+} // namespace
+
+int main(int argc, char **argv) {
+  llvm::cl::ParseCommandLineOptions(argc, argv,
+                                    "Cleave: what each graph op can do\n");
+  DialectRegistry registry;
+  registerAllDialects(registry);
+  MLIRContext context(registry);
+  context.loadAllAvailableDialects();
+  std::vector<Column> columns = makeColumns(&context);
+
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << "# Status of the graph ops\n\n"
+        "Written by `cleave-status` from the interfaces of the ops; a test "
+        "fails when it\nis out of date or an op is incomplete. `-`: the "
+        "question does not arise (an op\nmade by differentiation is not "
+        "differentiated again; a type is written where\nit does not follow "
+        "from the operands).\n\n| op |";
+  for (const Column &column : columns)
+    os << " " << column.title << " |";
+  os << "\n|---|";
+  for (size_t i = 0; i < columns.size(); ++i)
+    os << "---|";
+  os << "\n";
+  bool complete = true;
+  auto registered = context.getRegisteredOperationsByDialect("graph");
+  std::vector<RegisteredOperationName> names(registered.begin(),
+                                             registered.end());
+  llvm::sort(names, [](RegisteredOperationName a, RegisteredOperationName b) {
+    return a.getStringRef() < b.getStringRef();
+  });
+  for (RegisteredOperationName name : names) {
+    os << "| `" << name.getStringRef() << "` |";
+    for (const Column &column : columns) {
+      Answer answer = column.ask(name);
+      os << (answer == Answer::Yes  ? " yes |"
+             : answer == Answer::No ? " **no** |"
+                                    : " - |");
+      if (answer == Answer::No) {
+        complete = false;
+        llvm::errs() << "error: " << name.getStringRef() << " has no "
+                     << column.title << "\n";
+      }
+    }
+    os << "\n";
+  }
+
+  if (check.empty()) {
+    llvm::outs() << text;
+    return complete ? 0 : 1;
+  }
+  auto file = llvm::MemoryBuffer::getFile(check);
+  if (!file) {
+    llvm::errs() << "error: cannot read " << check << ": "
+                 << file.getError().message() << "\n";
+    return 1;
+  }
+  if ((*file)->getBuffer() != text) {
+    llvm::errs() << "error: " << check
+                 << " is out of date: write it anew with `cleave-status > "
+                 << check << "`\n";
+    return 1;
+  }
+  return complete ? 0 : 1;
+}
