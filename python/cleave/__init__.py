@@ -15,6 +15,7 @@ _LAZY = {
     "compile": "compile",
     "Step": "step",
     "StepError": "step",
+    "Evaluation": "step",
     "Loss": "step",
     "AdamW": "optim",
     "SGD": "optim",
