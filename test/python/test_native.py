@@ -168,8 +168,7 @@ UNUSUAL = {
 REFUSED = {
     "empty": "has no elements",
     "empty contraction": "has no elements",
-    # The value before the update is returned beside the value after it.
-    "parameter as loss": "is overwritten, but is read again later",
+    "parameter as loss": "there is nothing to differentiate",
 }
 
 

@@ -301,6 +301,27 @@ def test_wrong_settings(settings, words):
         compile_case(HAND, cleave.AdamW(), **settings)
 
 
+class Bare(nn.Module):
+    """A loss that is a parameter, or that reads none of those it has."""
+
+    def __init__(self, itself):
+        super().__init__()
+        self.itself = itself
+        self.weight = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.weight if self.itself else x.mean()
+
+
+@pytest.mark.parametrize("itself, words", [
+    (True, "the loss of '@loss' is its argument \"weight\" itself"),
+    (False, "'@loss' has no parameter to train: every one is frozen"),
+])
+def test_losses_that_train_nothing(itself, words):
+    with pytest.raises(cleave.CompileError, match=words):
+        cleave.compile(Bare(itself), (torch.randn(4),))
+
+
 # --------------------------------------------------------------------- reports
 
 
