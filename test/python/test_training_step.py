@@ -334,6 +334,9 @@ def test_ir_of_every_phase(gpt2_step):
         assert word in texts[phase], phase
     assert len(set(texts.values())) == len(words)
     assert "graph.gradient" in texts["step"] and "graph.gradient" not in texts["model"]
+    # The plain loss is in the model; nothing runs it.
+    assert "@loss" not in texts["step"]
+    assert set(gpt2_step._live.session.entries()) == {"train", "evaluate", "logits"}
     with pytest.raises(ValueError, match="model, step, placed"):
         gpt2_step.ir("no such phase")
 

@@ -17,6 +17,13 @@ func.func @loss(%x: tensor<1x2x4x8xf32> {graph.name = "x", graph.role = "input"}
   return %2 : tensor<f32>
 }
 
+// The entry can be left out; the others stay.
+
+// RUN: cleave-opt %s --graph-derive-evaluate=drop-entry | FileCheck %s --check-prefix=DROP
+// DROP-NOT: func.func @loss(
+// DROP: func.func @evaluate(
+// DROP: func.func @mean(
+
 // A mean over counted targets returns their number, beside the mean. So does a
 // sum of means that divide by the same.
 

@@ -31,6 +31,8 @@ struct DeriveEvaluate final
     if (failed(copy) || failed(removeRandomness(*copy)))
       return signalPassFailure();
     returnWeight(*copy);
+    if (dropEntry && SymbolTable::symbolKnownUseEmpty(*source, getOperation()))
+      source->erase();
   }
 
   static LogicalResult removeRandomness(func::FuncOp function) {

@@ -125,6 +125,8 @@ def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
            "The function to copy">,
     Option<"target", "target", "std::string", "\"evaluate\"",
            "The name of the function to create">,
+    Option<"dropEntry", "drop-entry", "bool", "false",
+           "Remove `entry`, once what follows from it stands beside it">,
   ];
 }
 
