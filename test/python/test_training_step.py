@@ -3,6 +3,7 @@
 """What a compiled step offers beside training."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -361,6 +362,24 @@ def test_report_and_explanations(gpt2_step):
     text = gpt2_step.explain()
     assert "micro-batches: 2" in text
     assert len(text.splitlines()) == len(report["decisions"]) > 1
+
+
+def test_what_is_recomputed_is_said(gpt2_step):
+    """By kind of op and line of the model, in the report and in words."""
+    train = gpt2_step.report()["plan"]["entries"]["train"]
+    groups = {(g["op"], g["name"]): g for g in train["recomputed"]}
+    (gelu,) = (g for (op, _), g in groups.items() if op == "graph.gelu")
+    # Two layers; two samples of eight tokens in each micro-batch.
+    assert gelu["ops"] == 2 and gelu["bytes"] == 2 * (2 * 8 * 4 * 32) * 4
+    assert re.fullmatch(r"\w+\.py:\d+", gelu["name"])
+    dropped = sum(g["bytes"] for g in groups.values())
+    assert 0 < train["unsaved_bytes"] <= dropped
+    assert not gpt2_step.report()["plan"]["entries"]["evaluate"]["recomputed"]
+    lines = gpt2_step.explain().splitlines()
+    again = [line for line in lines if line.startswith("train: computes again in backward: ")]
+    assert len(again) == len(groups)
+    assert any(f"2 graph.gelu at {gelu['name']}" in line for line in again)
+    assert any("train: recomputation saves " in line for line in lines)
 
 
 def test_timings(gpt2_step):

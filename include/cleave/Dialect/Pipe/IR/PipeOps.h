@@ -29,6 +29,11 @@ inline constexpr llvm::StringLiteral kAccumulate = "accumulate";
 inline constexpr llvm::StringLiteral kValue = "value";
 inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 
+/// On a program: what backward computes again, and the bytes of each
+/// micro-batch that are not saved for that; see `--pipe-recompute`.
+inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";
+inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
+
 } // namespace cleave::pipe
 
 #define GET_OP_CLASSES
