@@ -172,6 +172,7 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   a.dropout = op.getDropout().convertToDouble();
   a.dropoutId = op.getDropoutId();
   a.rng = refOf(op.getRng());
+  a.origin = refOf(op.getOrigin());
   ArrayRef<int64_t> global = op.getGlobalShape().value_or(ArrayRef<int64_t>());
   a.globalHeads = global.empty() ? a.heads : global[1];
   a.globalQueries = global.empty() ? a.queries : global[2];
