@@ -242,6 +242,7 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
     if (auto name = program.getArgAttrOfType<StringAttr>(
             argument.getArgNumber(), graph::kNameAttr))
       arguments[name] = argument;
+  llvm::StringMap<unsigned> updated;
   Operation *terminator = body.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     auto name =
@@ -253,6 +254,10 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
       return program.emitOpError("result ")
              << i << " updates '" << name.getValue()
              << "', which is no argument's name";
+    if (auto [it, first] = updated.try_emplace(name, i); !first)
+      return program.emitOpError("results ")
+             << it->second << " and " << i << " both update '"
+             << name.getValue() << "'";
     if (value == argument)
       continue;
     auto run = value.getDefiningOp<RunOp>();
