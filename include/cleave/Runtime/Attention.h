@@ -25,7 +25,7 @@ struct AttentionPointers {
   const float *bias = nullptr;
   const uint8_t *mask = nullptr;
   const int64_t *querySegments = nullptr, *keySegments = nullptr;
-  const int64_t *rng = nullptr;
+  const int64_t *rng = nullptr, *origin = nullptr;
   const float *dO = nullptr;
   float *dQ = nullptr, *dK = nullptr, *dV = nullptr, *dBias = nullptr;
   char *scratch = nullptr;
@@ -34,10 +34,10 @@ struct AttentionPointers {
 /// Neither result depends on the number of threads. The backward pass
 /// overwrites its outputs.
 void attentionForward(const AttentionCommand &command,
-                      const AttentionPointers &pointers, int64_t microBatch,
+                      const AttentionPointers &pointers,
                       const ThreadTeam &team);
 void attentionBackward(const AttentionCommand &command,
-                       const AttentionPointers &pointers, int64_t microBatch,
+                       const AttentionPointers &pointers,
                        const ThreadTeam &team);
 
 } // namespace cleave::runtime

@@ -158,9 +158,10 @@ struct AttentionCommand {
   /// Dropout of P. The keep threshold is on the 32-bit draw; see Philox.h.
   float dropout = 0.0f;
   int64_t dropoutId = 0;
-  Ref rng;               ///< i64[2]: seed, step
-  int64_t batchOffset = 0; ///< first global batch index is
-                           ///< batchOffset + microBatch * batch
+  Ref rng; ///< i64[2]: seed, step
+  /// Where these scores lie in the global ones, i64[4]: the first batch, head,
+  /// query and key. Absent: at the start.
+  Ref origin;
   int64_t globalHeads = 0, globalQueries = 0, globalKeys = 0;
   /// Backward only: inputs do, outputs dq, dk, dv, all strided; `dbias` is
   /// dense with the bias's own broadcast shape, accumulated in index order.
@@ -269,7 +270,7 @@ struct Constant {
 };
 
 struct Program {
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;
   int version = kVersion;
   /// Code generation target: CPU name and vector width in bits.
   std::string cpu;

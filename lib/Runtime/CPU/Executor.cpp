@@ -90,6 +90,7 @@ Executor::resolve(const Artifact &artifact, const Arena &arena,
     p.querySegments = reinterpret_cast<const int64_t *>(at(c.querySegments));
     p.keySegments = reinterpret_cast<const int64_t *>(at(c.keySegments));
     p.rng = reinterpret_cast<const int64_t *>(at(c.rng));
+    p.origin = reinterpret_cast<const int64_t *>(at(c.origin));
     p.scratch = at(c.scratch);
     if (attention.backward) {
       p.dO = floats(c.dO.ref);
@@ -191,7 +192,7 @@ bool Executor::execute(const Step &step) const {
   case CommandKind::AttentionBackward: {
     const Attention &attention = *std::get_if<Attention>(&step.what);
     (attention.backward ? attentionBackward : attentionForward)(
-        command.attention, attention.pointers, step.microBatch, *team);
+        command.attention, attention.pointers, *team);
     return true;
   }
   case CommandKind::ScatterAdd: {

@@ -159,7 +159,7 @@ template <typename F> static void fields(F &f, const AttentionCommand *) {
   f("dropout", &A::dropout);
   f("dropoutId", &A::dropoutId);
   f("rng", &A::rng);
-  f("batchOffset", &A::batchOffset);
+  f("origin", &A::origin);
   f("globalHeads", &A::globalHeads);
   f("globalQueries", &A::globalQueries);
   f("globalKeys", &A::globalKeys);

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommandTable.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -171,6 +172,7 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   a.dropout = op.getDropout().convertToDouble();
   a.dropoutId = op.getDropoutId();
   a.rng = refOf(op.getRng());
+  a.origin = refOf(op.getOrigin());
   ArrayRef<int64_t> global = op.getGlobalShape().value_or(ArrayRef<int64_t>());
   a.globalHeads = global.empty() ? a.heads : global[1];
   a.globalQueries = global.empty() ? a.queries : global[2];

@@ -57,6 +57,7 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   tensor("rng", Role::Scalar, DType::I64, {2});
   tensor("loss", Role::Output, DType::F32, {});
   tensor("grad_norm", Role::Output, DType::F32, {});
+  tensor("loss_weight", Role::Output, DType::F64, {});
   auto offsetOf = [&](const char *name) {
     for (const Tensor &t : program.tensors)
       if (t.name == name)
@@ -218,8 +219,9 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   }
   Part result;
   result.name = "result";
-  result.buffers = {{64, "scratch"}, {4, "output"}};
-  result.commands = {kernel("bigram_result", {{0, 0}, {1, 0}}, 1)};
+  result.buffers = {{64, "scratch"}, {4, "output"}, {8, "output"}};
+  result.commands = {kernel("bigram_result", {{0, 0}, {1, 0}}, 1),
+                     kernel("bigram_weight", {{0, 0}, {2, 0}}, 1)};
   program.parts = {prologue, forward, update, evaluate, result};
 
   auto forwardAction = [&](int32_t part, int32_t microBatch) {
@@ -246,11 +248,11 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   eval.actions = {prologueAction,
                   forwardAction(3, 0),
                   forwardAction(3, 1),
-                  {4, 0, {sums, offsetOf("loss")}}};
+                  {4, 0, {sums, offsetOf("loss"), offsetOf("loss_weight")}}};
   train.inputs = eval.inputs = {4, 5};
   train.scalars = {6, 7};
   train.outputs = {8, 9};
-  eval.outputs = {8};
+  eval.outputs = {8, 10};
   program.entries = {{"train", train}, {"evaluate", eval}};
   return program;
 }
