@@ -104,7 +104,7 @@ def check_equality(case, *, outliers=0.0, **settings):
           f"{len(single_elements)} of {len(ratios)}")
     assert not wrong, f"updates (error, PyTorch's, norm): {wrong}"
     assert len(single_elements) <= outliers * len(ratios), single_elements
-    assert np.median(ratios) <= 1.25
+    assert np.median(ratios) <= 1.5
 
 
 @pytest.mark.parametrize("name", SMALL)
