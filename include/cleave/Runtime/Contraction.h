@@ -22,6 +22,10 @@ namespace cleave::runtime {
 /// more costs a pass over C: here up to 2 %, for half of the error.
 inline constexpr int64_t kContractionDepth = 512;
 
+/// `sgemm` goes through C in squares of this side: the library packs operands
+/// as wide as they are, and a vocabulary's would take 40 MiB more.
+inline constexpr int64_t kContractionWidth = 4096;
+
 /// Row-major C = alpha * op(A) * op(B) + beta * C on the threads of the
 /// caller's team; on one thread inside a parallel region. Extents of zero are
 /// fine, and C is not read when beta is 0.

@@ -28,11 +28,16 @@ void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
         c[i * ldc + j] = beta == 0.0f ? 0.0f : beta * c[i * ldc + j];
     return;
   }
-  for (int64_t i = 0; i < k; i += kContractionDepth)
-    dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n,
-               std::min(kContractionDepth, k - i), alpha,
-               a + i * (transA ? lda : 1), lda, b + i * (transB ? 1 : ldb), ldb,
-               i == 0 ? beta : 1.0f, c, ldc);
+  for (int64_t row = 0; row < m; row += kContractionWidth)
+    for (int64_t column = 0; column < n; column += kContractionWidth)
+      for (int64_t i = 0; i < k; i += kContractionDepth)
+        dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N',
+                   std::min(kContractionWidth, m - row),
+                   std::min(kContractionWidth, n - column),
+                   std::min(kContractionDepth, k - i), alpha,
+                   a + (transA ? i * lda + row : row * lda + i), lda,
+                   b + (transB ? column * ldb + i : i * ldb + column), ldb,
+                   i == 0 ? beta : 1.0f, c + row * ldc + column, ldc);
 }
 
 //===----------------------------------------------------------------------===//
