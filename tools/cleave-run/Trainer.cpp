@@ -82,8 +82,9 @@ Error Trainer::findInputs() {
     } else if (llvm::StringRef(tensor.name).contains("mask") &&
                byteSize(tensor.dtype) == 1) {
       // Data without padding sees everything.
-      std::fill_n(session->data(tensor), session->bytes(tensor), 1);
-      llvm::outs() << "input '" << tensor.name << "' is filled with ones\n";
+      std::vector<char> ones(static_cast<size_t>(session->bytes(tensor)), 1);
+      session->write(tensor, ones.data());
+      out() << "input '" << tensor.name << "' is filled with ones\n";
     } else {
       return makeError("input '" + tensor.name +
                        "' has no data: cleave-run feeds token ids and labels");
@@ -122,10 +123,10 @@ Error Trainer::loadState() {
     if (!state)
       return state.takeError();
     position = state->dataPosition;
-    llvm::outs() << "resumed from " << resumeFrom << " after step "
+    out() << "resumed from " << resumeFrom << " after step "
                  << state->step << "\n";
     if (state->threads != session->getThreads())
-      llvm::outs() << "the checkpoint was made by " << state->threads
+      out() << "the checkpoint was made by " << state->threads
                    << " threads, this run has " << session->getThreads()
                    << ": results may differ in the last bits\n";
     return Error::success();
@@ -149,12 +150,12 @@ Error Trainer::openData() {
       return makeError(path + ": " + Twine(tokens->size()) +
                        " tokens do not fill one sequence of " +
                        Twine(length + shift));
-    llvm::outs() << path << ": " << tokens->size() << " tokens, "
+    out() << path << ": " << tokens->size() << " tokens, "
                  << windows->size() << " sequences of " << length;
     if (windows->leftOver())
-      llvm::outs() << "; the last " << windows->leftOver()
+      out() << "; the last " << windows->leftOver()
                    << " tokens fill no sequence and are not used";
-    llvm::outs() << "\n";
+    out() << "\n";
     return Error::success();
   };
   if (Error error = open(options.data, data, order, /*shuffle=*/true))
@@ -169,7 +170,7 @@ Error Trainer::openData() {
 }
 
 Error Trainer::openLog() {
-  if (options.log.empty())
+  if (options.log.empty() || !session->isLeader())
     return Error::success();
   std::error_code error;
   log = std::make_unique<llvm::raw_fd_ostream>(
@@ -218,7 +219,7 @@ Error Trainer::setUp() {
   if (!loss || loss->role != Role::Output)
     return makeError(options.artifact + ": the program has no output 'loss'");
   if (options.threads > session->getThreads())
-    llvm::outs() << "the program is planned for " << session->getThreads()
+    out() << "the program is planned for " << session->getThreads()
                  << " threads; no more are used\n";
   if (Error error = findInputs())
     return error;
@@ -297,6 +298,15 @@ Error Trainer::trainStep(int64_t index) {
   progress->step(index + 1, *loss, rate, result->seconds, tokensPerSecond);
   if (!log)
     return Error::success();
+  llvm::json::Array sent;
+  for (const Communication &c : result->communication)
+    sent.push_back(llvm::json::Object{
+        {"kind", c.kind},
+        {"axes", c.axes},
+        {"count", c.count},
+        {"elements", c.elements},
+        {"bytes", c.bytes},
+        {"ms", static_cast<double>(c.nanoseconds) / 1e6}});
   llvm::json::Object line{{"step", index + 1},
                           {"loss", number(*loss)},
                           {"lr", rate},
@@ -319,6 +329,8 @@ Error Trainer::trainStep(int64_t index) {
   }
   breakdown["idle"] = std::max(0.0, rest);
   line["breakdown"] = std::move(breakdown);
+  if (!sent.empty())
+    line["communication"] = std::move(sent);
   *log << llvm::json::Value(std::move(line)) << "\n";
   log->flush();
   return Error::success();
@@ -331,7 +343,7 @@ Error Trainer::evaluate() {
     batches = std::min(batches, options.evalBatches);
   double sum = 0;
   int64_t rowsDone = 0;
-  for (int64_t i = 0; i < batches && !interrupted(); ++i) {
+  for (int64_t i = 0; i < batches && !stopped(); ++i) {
     int64_t rows = std::min(batch, available - i * batch);
     if (rows < batch && !(labels && labels->hasIgnoreIndex)) {
       progress->note("evaluation: the last " + Twine(rows) +
@@ -372,6 +384,8 @@ Error Trainer::save() {
   llvm::sys::path::append(path, "step-" + Twine(session->getStep()));
   if (Error error = session->saveCheckpoint(path, position))
     return error;
+  if (!session->isLeader())
+    return Error::success();
   progress->note("saved " + path);
   if (!llvm::is_contained(saved, path.str().str()))
     saved.push_back(path.str().str());
@@ -390,7 +404,7 @@ Expected<int> Trainer::run() {
   int64_t first = session->getStep();
   int64_t last = options.stopAt > 0 ? std::min(options.stopAt, options.steps)
                                     : options.steps;
-  progress.emplace(first, last);
+  progress.emplace(first, last, out());
   if (first >= last)
     progress->note("nothing to do: " + Twine(first) + " of " + Twine(last) +
                    " steps are done");
@@ -401,13 +415,14 @@ Expected<int> Trainer::run() {
       commands += session->getProgram()
                       .parts[static_cast<size_t>(action.part)]
                       .commands.size();
-    session->getExecutor().startTrace(commands *
-                                      static_cast<size_t>(options.traceSteps));
+    for (int rank = 0; rank < session->getLocalRanks(); ++rank)
+      session->getExecutor(rank).startTrace(
+          commands * static_cast<size_t>(options.traceSteps));
   }
   watchInterrupts();
   int64_t savedAt = first;
   Error failure = Error::success();
-  for (int64_t index = first; index < last && !failure && !interrupted();
+  for (int64_t index = first; index < last && !failure && !stopped();
        ++index) {
     failure = trainStep(index);
     if (failure)
@@ -425,7 +440,7 @@ Expected<int> Trainer::run() {
   if (!failure && options.saveEvery > 0 && session->getStep() > savedAt)
     failure = save();
   progress->finish();
-  if (!failure && !options.trace.empty())
+  if (!failure && !options.trace.empty() && session->isLeader())
     failure = writeTrace();
   if (failure)
     return failure;
@@ -435,8 +450,30 @@ Expected<int> Trainer::run() {
     return makeError(options.log + ": cannot write: " + message);
   }
   if (options.reportMemory)
-    report();
-  return interrupted() ? 130 : 0;
+    reportMemory();
+  if (options.reportCommunication)
+    reportCommunication();
+  return ended ? 130 : 0;
+}
+
+bool Trainer::stopped() {
+  // All ranks end after the same step. What goes wrong here is found by the
+  // next one.
+  Expected<bool> any = session->any(interrupted());
+  if (!any)
+    llvm::consumeError(any.takeError());
+  else
+    ended |= *any;
+  return ended;
+}
+
+llvm::raw_ostream &Trainer::out() const {
+  return !session || session->isLeader() ? llvm::outs() : llvm::nulls();
+}
+
+void Trainer::fail(llvm::StringRef message) {
+  if (session)
+    session->fail(message);
 }
 
 //===----------------------------------------------------------------------===//
@@ -444,8 +481,7 @@ Expected<int> Trainer::run() {
 //===----------------------------------------------------------------------===//
 
 Error Trainer::writeTrace() {
-  const std::vector<TraceEvent> &events = session->getExecutor().getTrace();
-  return writeFileAtomically(options.trace, [&](llvm::raw_ostream &os) {
+  return writeFileAtomically(options.trace, [&](llvm::raw_ostream &os) -> Error {
     llvm::json::OStream json(os);
     auto event = [&](llvm::StringRef name, llvm::StringRef category,
                      int64_t start, int64_t duration, int track,
@@ -469,14 +505,16 @@ Error Trainer::writeTrace() {
         for (auto [i, step] : llvm::enumerate(tracedSteps))
           event(("traced step " + Twine(i + 1)).str(), "step", step.first,
                 step.second, 0, std::nullopt);
-        for (const TraceEvent &e : events) {
-          llvm::StringRef category = timeClassName(e.command->timeClass);
-          event(e.command->label.empty() ? category : e.command->label,
-                category, e.start, e.duration, 1, e.microBatch);
-        }
+        for (int rank = 0; rank < session->getLocalRanks(); ++rank)
+          for (const TraceEvent &e : session->getExecutor(rank).getTrace()) {
+            llvm::StringRef category = timeClassName(e.command->timeClass);
+            event(e.command->label.empty() ? category : e.command->label,
+                  category, e.start, e.duration, 1 + rank, e.microBatch);
+          }
       });
     });
     os << "\n";
+    return Error::success();
   });
 }
 
@@ -493,16 +531,34 @@ static int64_t peakResident() {
   return kilobytes * 1024;
 }
 
-void Trainer::report() const {
+void Trainer::reportMemory() const {
   MemoryReport memory = session->getMemory();
-  auto line = [](llvm::StringRef name, int64_t bytes) {
-    llvm::outs() << llvm::format("%10.1f MiB  ",
+  auto line = [&](llvm::StringRef name, int64_t bytes) {
+    out() << llvm::format("%10.1f MiB  ",
                                  static_cast<double>(bytes) / (1 << 20))
                  << name << "\n";
   };
-  line("arena", memory.arena);
+  line(memory.ranks == 1
+           ? "arena"
+           : ("arena of each of " + Twine(memory.ranks) + " ranks").str(),
+       memory.arena);
   for (const auto &[kind, bytes] : memory.byKind)
     line("  " + kind, bytes);
   line("workspace of the library", memory.workspace);
   line("peak resident size of the process", peakResident());
+}
+
+void Trainer::reportCommunication() const {
+  llvm::ArrayRef<Communication> sums =
+      session->getExecutor().getCommunication("train");
+  out() << "communication of a rank in a step"
+        << (sums.empty() ? ": none\n" : "\n");
+  for (const Communication &c : sums)
+    out() << llvm::format("%10.3f MiB  %12lld elements  %6lld x ",
+                          static_cast<double>(c.bytes) / (1 << 20),
+                          static_cast<long long>(c.elements),
+                          static_cast<long long>(c.count))
+          << c.kind << " over " << c.axes
+          << llvm::format("  %.2f ms\n",
+                          static_cast<double>(c.nanoseconds) / 1e6);
 }

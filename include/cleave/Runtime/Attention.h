@@ -25,7 +25,7 @@ struct AttentionPointers {
   const float *bias = nullptr;
   const uint8_t *mask = nullptr;
   const int64_t *querySegments = nullptr, *keySegments = nullptr;
-  const int64_t *rng = nullptr;
+  const int64_t *rng = nullptr, *origin = nullptr;
   const float *dO = nullptr;
   float *dQ = nullptr, *dK = nullptr, *dV = nullptr, *dBias = nullptr;
   char *scratch = nullptr;

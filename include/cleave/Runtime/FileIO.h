@@ -16,10 +16,10 @@
 namespace cleave::runtime {
 
 /// Writes to a file beside `path` and renames it: `path` holds all of it, or
-/// what it held before.
+/// what it held before. An error of `write` is returned.
 llvm::Error
 writeFileAtomically(llvm::StringRef path,
-                    llvm::function_ref<void(llvm::raw_ostream &)> write);
+                    llvm::function_ref<llvm::Error(llvm::raw_ostream &)> write);
 
 } // namespace cleave::runtime
 

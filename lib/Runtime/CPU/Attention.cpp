@@ -66,8 +66,10 @@ public:
   Pass(const AttentionCommand &c, const AttentionPointers &p,
        int64_t microBatch)
       : c(c), p(p), rows(*getAttentionRows()),
-        firstBatch(c.batchOffset + microBatch * c.batch),
+        first{c.batchOffset + microBatch * c.batch, 0, 0, 0},
         shift(c.keys - c.queries) {
+    if (p.origin)
+      std::copy_n(p.origin, 4, first);
     if (c.dropout > 0.0f)
       stream = {static_cast<uint64_t>(p.rng[0]),
                 static_cast<uint32_t>(c.dropoutId),
@@ -155,13 +157,13 @@ private:
       row.stream = &stream;
       row.threshold = philox::threshold(c.dropout);
       row.keepScale = philox::keepScale(c.dropout);
-      uint64_t index = static_cast<uint64_t>(firstBatch + b);
+      uint64_t index = static_cast<uint64_t>(first[0] + b);
       index = index * static_cast<uint64_t>(c.globalHeads) +
-              static_cast<uint64_t>(h);
+              static_cast<uint64_t>(first[1] + h);
       index = index * static_cast<uint64_t>(c.globalQueries) +
-              static_cast<uint64_t>(i);
+              static_cast<uint64_t>(first[2] + i);
       row.element = index * static_cast<uint64_t>(roundUp(c.globalKeys, 64)) +
-                    static_cast<uint64_t>(key0);
+                    static_cast<uint64_t>(first[3] + key0);
     }
     return row;
   }
@@ -171,7 +173,8 @@ private:
   const AttentionCommand &c;
   const AttentionPointers &p;
   const AttentionRowFunctions &rows;
-  int64_t firstBatch;
+  /// Where the scores begin in the whole tensor, for its random numbers.
+  int64_t first[4];
   int64_t shift;
   philox::Stream stream;
 };
