@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 import numpy as np
 
 import protocol
-from cleave import _cleave
+from cleave import _runtime
 
 
 def main():
@@ -19,7 +19,7 @@ def main():
     parser.add_argument("--ids", required=True, help=".npy of a batch of token ids")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    session = _cleave.open(options.artifact, options.threads, True)
+    session = _runtime.open(options.artifact, options.threads, True)
     facts = {t["name"]: t for t in session.tensors()}
     if options.weights:
         session.load_weights(options.weights)
