@@ -236,10 +236,10 @@ func.func @f(%x: tensor<4x4xf32>) {
 
 // -----
 
-spmd.mesh @mesh <["x" = 24, "y" = 4]>
+spmd.mesh @mesh <["x" = 24, "y" = 6, "z" = 4]>
 func.func @f(%x: tensor<4x4xf32>) {
   // expected-error @+1 {{has digits of one axis that cross each other}}
-  %0 = spmd.permute %x from <@mesh, [{"x":(1)4}, {"y"}]> to <@mesh, [{"y"}, {"x":(6)4}]> : tensor<4x4xf32>
+  %0 = spmd.permute %x from <@mesh, [{"x":(1)4}, {"y"}]> to <@mesh, [{"z"}, {"x":(1)6}]> : tensor<4x4xf32>
   return
 }
 

@@ -85,7 +85,12 @@ bool Mesh::overlap(const AxisRef &a, const AxisRef &b) const {
     return true;
   auto [aLow, aHigh] = interval(a);
   auto [bLow, bHigh] = interval(b);
-  return std::max(aLow, bLow) < std::min(aHigh, bHigh);
+  if (bLow < aLow) {
+    std::swap(aLow, bLow);
+    std::swap(aHigh, bHigh);
+  }
+  // Digits whose cuts do not nest depend on each other.
+  return bLow < aHigh || bLow % aHigh != 0;
 }
 
 bool Mesh::overlap(const AxisRef &a, ArrayRef<AxisRef> list) const {
