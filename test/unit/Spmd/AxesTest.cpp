@@ -46,6 +46,10 @@ TEST(Axes, Overlap) {
   EXPECT_FALSE(mesh.overlap({"x", 1, 2}, AxisRef{"x", 2, 4}));
   EXPECT_FALSE(mesh.overlap({"x"}, AxisRef{"y"}));
   EXPECT_TRUE(mesh.overlap({"one"}, AxisRef{"one"}));
+  // Of 24 positions, the major four and the minor four are not independent.
+  Mesh other = makeMesh({{"x", 24}});
+  EXPECT_TRUE(other.overlap({"x", 1, 4}, AxisRef{"x", 6, 4}));
+  EXPECT_FALSE(other.overlap({"x", 8, 3}, AxisRef{"x", 1, 4}));
 }
 
 TEST(Axes, NormalizeJoinsDigits) {

@@ -85,7 +85,12 @@ bool Mesh::overlap(const AxisRef &a, const AxisRef &b) const {
     return true;
   auto [aLow, aHigh] = interval(a);
   auto [bLow, bHigh] = interval(b);
-  return std::max(aLow, bLow) < std::min(aHigh, bHigh);
+  if (bLow < aLow) {
+    std::swap(aLow, bLow);
+    std::swap(aHigh, bHigh);
+  }
+  // Digits whose cuts do not nest depend on each other.
+  return bLow < aHigh || bLow % aHigh != 0;
 }
 
 bool Mesh::overlap(const AxisRef &a, ArrayRef<AxisRef> list) const {
@@ -191,6 +196,62 @@ int64_t Mesh::partIndex(ArrayRef<AxisRef> list,
     index = index * parts + digitValue;
   }
   return index;
+}
+
+void Mesh::setPart(ArrayRef<AxisRef> list, int64_t index,
+                   llvm::MutableArrayRef<int64_t> coordinates) const {
+  for (const AxisRef &axis : llvm::reverse(list)) {
+    const MeshAxis *found = find(axis.name);
+    if (!found)
+      continue;
+    int64_t parts = size(axis), below = found->size / (axis.pre * parts);
+    int64_t &coordinate = coordinates[found - axes.begin()];
+    coordinate += (index % parts - coordinate / below % parts) * below;
+    index /= parts;
+  }
+}
+
+int64_t Mesh::position(ArrayRef<int64_t> coordinates) const {
+  int64_t number = 0;
+  for (auto [axis, coordinate] : llvm::zip_equal(axes, coordinates))
+    number = number * axis.size + coordinate;
+  return number;
+}
+
+std::optional<AxisList> Mesh::refine(ArrayRef<AxisRef> list,
+                                     ArrayRef<AxisRef> others) const {
+  AxisList result;
+  for (const AxisRef &axis : list) {
+    auto [low, high] = interval(axis);
+    llvm::SmallVector<int64_t, 4> cuts{high};
+    for (const AxisRef &other : others) {
+      if (other.name != axis.name)
+        continue;
+      auto [from, to] = interval(other);
+      for (int64_t cut : {from, to})
+        if (low < cut && cut < high)
+          cuts.push_back(cut);
+    }
+    llvm::sort(cuts);
+    cuts.erase(llvm::unique(cuts), cuts.end());
+    for (int64_t cut : cuts) {
+      if (cut % low != 0)
+        return std::nullopt;
+      result.push_back(digit(axis, low, cut / low));
+      low = cut;
+    }
+  }
+  return result;
+}
+
+bool Mesh::isSequential(const AxisRef &axis) const {
+  const MeshAxis *found = find(axis.name);
+  return found && found->sequential;
+}
+
+AxisList Mesh::deviceAxes(ArrayRef<AxisRef> list) const {
+  return AxisList(llvm::make_filter_range(
+      list, [&](const AxisRef &axis) { return !isSequential(axis); }));
 }
 
 //===----------------------------------------------------------------------===//

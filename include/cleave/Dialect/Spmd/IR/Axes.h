@@ -111,6 +111,22 @@ struct Mesh {
   /// Which of `size(list)` parts the position with `coordinates` holds.
   int64_t partIndex(llvm::ArrayRef<AxisRef> list,
                     llvm::ArrayRef<int64_t> coordinates) const;
+  /// Moves `coordinates` to the position that holds part `index` of `list` and
+  /// differs in no other digit.
+  void setPart(llvm::ArrayRef<AxisRef> list, int64_t index,
+               llvm::MutableArrayRef<int64_t> coordinates) const;
+  /// The number of the position with `coordinates`.
+  int64_t position(llvm::ArrayRef<int64_t> coordinates) const;
+
+  /// The same list in digits so small that each is inside or outside of every
+  /// digit of `others`. Nothing where digits cross: "x":(1)4 and "x":(1)6.
+  std::optional<AxisList> refine(llvm::ArrayRef<AxisRef> list,
+                                 llvm::ArrayRef<AxisRef> others) const;
+
+  /// True for an axis whose positions run one after the other.
+  bool isSequential(const AxisRef &axis) const;
+  /// Those of `list` along which positions are devices.
+  AxisList deviceAxes(llvm::ArrayRef<AxisRef> list) const;
 
 private:
   /// The digit's [pre, pre * size) with whole axes written out.

@@ -10,6 +10,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Axes.h"
+#include "cleave/Dialect/Spmd/IR/Permutation.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -52,6 +53,8 @@ inline llvm::hash_code hash_value(const DimSharding &dim) {
 
 #define GET_ATTRDEF_CLASSES
 #include "cleave/Dialect/Spmd/IR/SpmdAttributes.h.inc"
+
+#include "cleave/Dialect/Spmd/IR/SpmdInterfaces.h.inc"
 
 #define GET_OP_CLASSES
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h.inc"
