@@ -481,7 +481,7 @@ void Trainer::fail(llvm::StringRef message) {
 //===----------------------------------------------------------------------===//
 
 Error Trainer::writeTrace() {
-  return writeFileAtomically(options.trace, [&](llvm::raw_ostream &os) -> Error {
+  return writeFileAtomically(options.trace, [&](llvm::raw_ostream &os) {
     llvm::json::OStream json(os);
     auto event = [&](llvm::StringRef name, llvm::StringRef category,
                      int64_t start, int64_t duration, int track,
@@ -514,7 +514,6 @@ Error Trainer::writeTrace() {
       });
     });
     os << "\n";
-    return Error::success();
   });
 }
 
@@ -554,9 +553,8 @@ void Trainer::reportCommunication() const {
   out() << "communication of a rank in a step"
         << (sums.empty() ? ": none\n" : "\n");
   for (const Communication &c : sums)
-    out() << llvm::format("%10.3f MiB  %12lld elements  %6lld x ",
-                          static_cast<double>(c.bytes) / (1 << 20),
-                          static_cast<long long>(c.elements),
+    out() << llvm::format("%10.3f MiB  %14.1f elements  %6lld x ",
+                          c.bytes / (1 << 20), c.elements,
                           static_cast<long long>(c.count))
           << c.kind << " over " << c.axes
           << llvm::format("  %.2f ms\n",

@@ -41,11 +41,12 @@ struct Breakdown {
 };
 
 /// What one rank sends in an entry, by kind and axes. Counted as rings send it:
-/// an all-reduce of n elements by N ranks sends 2 (N - 1) n / N of them,
-/// whatever the communicator does.
+/// an all-reduce of n elements by N ranks sends 2 (N - 1) n / N of them (which
+/// may be a fraction), whatever the communicator does.
 struct Communication {
   std::string kind, axes;
-  int64_t count = 0, elements = 0, bytes = 0;
+  int64_t count = 0;
+  double elements = 0, bytes = 0;
   /// Of the last run, with timing.
   int64_t nanoseconds = 0;
 };
@@ -146,6 +147,9 @@ private:
   explicit Executor(const ThreadTeam &team) : team(&team) {}
   /// False if a check or the communicator failed.
   bool execute(const Step &step) const;
+  /// Ends what was under way when `last` stopped the step, on all ranks alike:
+  /// the next step starts it again.
+  void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
   /// Starts and ends a request.
   bool exchange(cleave_request *request) const;
 

@@ -12,6 +12,7 @@
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/raw_ostream.h"
+#include <type_traits>
 
 namespace cleave::runtime {
 
@@ -20,6 +21,19 @@ namespace cleave::runtime {
 llvm::Error
 writeFileAtomically(llvm::StringRef path,
                     llvm::function_ref<llvm::Error(llvm::raw_ostream &)> write);
+
+/// The same for what cannot fail.
+template <typename F>
+  requires std::is_void_v<std::invoke_result_t<F, llvm::raw_ostream &>>
+llvm::Error writeFileAtomically(llvm::StringRef path, const F &write) {
+  return writeFileAtomically(
+      path,
+      llvm::function_ref<llvm::Error(llvm::raw_ostream &)>(
+          [&](llvm::raw_ostream &os) {
+            write(os);
+            return llvm::Error::success();
+          }));
+}
 
 } // namespace cleave::runtime
 

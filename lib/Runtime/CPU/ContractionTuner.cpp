@@ -167,6 +167,5 @@ void ContractionTuner::save() {
     return;
   llvm::consumeError(writeFileAtomically(file, [&](llvm::raw_ostream &os) {
     os << llvm::json::Value(std::move(object)) << '\n';
-    return llvm::Error::success();
   }));
 }

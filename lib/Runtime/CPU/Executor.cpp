@@ -8,6 +8,7 @@
 #include "cleave/Runtime/Executor.h"
 #include "LibraryMemory.h"
 
+#include <algorithm>
 #include <ctime>
 
 using namespace cleave::runtime;
@@ -84,6 +85,23 @@ bool Executor::execute(const Step &step) const {
   return true;
 }
 
+void Executor::finishExchanges(llvm::ArrayRef<Step> steps,
+                               const Step *last) const {
+  std::vector<cleave_request *> open;
+  for (const Step &step : steps) {
+    if (&step == last)
+      break;
+    if (const auto *e = std::get_if<Exchange>(&step.what)) {
+      if (e->ends)
+        open.erase(std::find(open.begin(), open.end(), e->request));
+      else
+        open.push_back(e->request);
+    }
+  }
+  for (cleave_request *request : open)
+    (void)communicator->api->wait(request);
+}
+
 std::optional<std::string> Executor::run(llvm::StringRef name) {
   auto it = entries.find(name.str());
   if (it == entries.end())
@@ -109,6 +127,7 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
     }
     if (ok)
       continue;
+    finishExchanges(it->second.steps, &step);
     if (const char *why = communicator->api->error(communicator); *why)
       return why;
     return step.command->check.message;

@@ -126,18 +126,19 @@ Executor::Resolver::agreement(const char *flag, char *agreed) {
 }
 
 size_t Executor::Resolver::count(const CollectiveCommand &c) {
-  int64_t block = 1, members = partCount(c.axes);
+  int64_t members = partCount(c.axes);
+  double block = 1, sent = 0;
   for (int64_t size : c.sizes)
-    block *= size;
-  int64_t sent = 0;
+    block *= static_cast<double>(size);
   switch (c.collective) {
   case CollectiveKind::AllReduce:
-    sent = 2 * (members - 1) * block / members;
+    sent = static_cast<double>(2 * (members - 1)) * block /
+           static_cast<double>(members);
     break;
   case CollectiveKind::AllGather:
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::AllToAll:
-    sent = (members - 1) * block;
+    sent = static_cast<double>(members - 1) * block;
     break;
   case CollectiveKind::Permute: {
     int64_t me = partIndex(program.mesh, c.axes, communicator->rank);
@@ -156,10 +157,10 @@ size_t Executor::Resolver::count(const CollectiveCommand &c) {
          (sums[index].kind != kind || sums[index].axes != axes))
     ++index;
   if (index == sums.size())
-    sums.push_back({kind, axes});
+    sums.push_back({kind, axes, 0, 0, 0, 0});
   ++sums[index].count;
   sums[index].elements += sent;
-  sums[index].bytes += sent * byteSize(c.dtype);
+  sums[index].bytes += sent * static_cast<double>(byteSize(c.dtype));
   return index;
 }
 

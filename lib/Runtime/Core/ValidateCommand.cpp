@@ -309,8 +309,8 @@ private:
     size_t members = static_cast<size_t>(partCount(c.axes));
     auto list = [&](const char *name, size_t size, bool wanted) {
       require(size == (wanted ? members : 0),
-              Twine("'") + name + "' has " + Twine(size) +
-                  " entries for a group of " + Twine(members));
+              Twine("'") + name + "' has " + Twine(size) + " entries, not " +
+                  Twine(wanted ? members : 0));
     };
     bool reduces = kind == Kind::AllReduce || kind == Kind::ReduceScatter;
     list("srcOffsets", c.srcOffsets.size(),

@@ -214,7 +214,6 @@ Error Session::saveCheckpoint(llvm::StringRef directory,
     error = writeFileAtomically(
         inside(temporary, "training.json"), [&](llvm::raw_ostream &os) {
           os << llvm::formatv("{0:2}", training) << "\n";
-          return Error::success();
         });
   if (error) {
     llvm::sys::fs::remove_directories(temporary);

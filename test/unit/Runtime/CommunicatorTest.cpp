@@ -228,8 +228,8 @@ TEST(CommunicatorTest, SenselessGroupsAreRefused) {
     runRanks(2, test::singleThread(), [&](cleave_communicator *c) {
       if (c->rank != 0)
         return;
-      EXPECT_FALSE(c->api->group(c, ranks.data(),
-                                 static_cast<int32_t>(ranks.size())));
+      EXPECT_FALSE(
+          c->api->group(c, ranks.data(), static_cast<int32_t>(ranks.size())));
       error = c->api->error(c);
     });
     return error;

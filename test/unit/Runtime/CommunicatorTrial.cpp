@@ -19,8 +19,8 @@
 using Random = std::mt19937_64;
 
 static int64_t draw(Random &random, int64_t low, int64_t high) {
-  return low + static_cast<int64_t>(random() %
-                                    static_cast<uint64_t>(high - low + 1));
+  return low +
+         static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
 }
 
 //===----------------------------------------------------------------------===//
@@ -88,8 +88,9 @@ static void fill(std::vector<uint8_t> &memory, int32_t dtype, uint64_t seed) {
 }
 
 /// Calls `body` with the place of each element of the block.
-static void forEachElement(
-    const Case &c, const std::function<void(int64_t src, int64_t dst)> &body) {
+static void
+forEachElement(const Case &c,
+               const std::function<void(int64_t src, int64_t dst)> &body) {
   int64_t n = c.elements();
   for (int64_t i = 0; i < n; ++i) {
     int64_t rest = i, src = 0, dst = 0;
@@ -154,7 +155,8 @@ static void expect(const Case &c, size_t member,
   auto copy = [&](size_t from, int64_t srcOffset, int64_t dstOffset) {
     forEachElement(c, [&](int64_t src, int64_t dst) {
       std::memcpy(result.data() + static_cast<size_t>(dst + dstOffset) * bytes,
-                  srcs[from].data() + static_cast<size_t>(src + srcOffset) * bytes,
+                  srcs[from].data() +
+                      static_cast<size_t>(src + srcOffset) * bytes,
                   bytes);
     });
   };
@@ -164,7 +166,8 @@ static void expect(const Case &c, size_t member,
       forEachElement(c, [&](int64_t src, int64_t dst) {
         accumulate(c.what.dtype, c.what.reduction,
                    result.data() + static_cast<size_t>(dst) * bytes,
-                   srcs[i].data() + static_cast<size_t>(src + srcOffset) * bytes);
+                   srcs[i].data() +
+                       static_cast<size_t>(src + srcOffset) * bytes);
       });
   };
   switch (c.what.kind) {
@@ -229,10 +232,11 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   c.members = std::move(members);
   size_t count = c.members.size();
   cleave_collective &w = c.what;
-  w.kind = static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE, CLEAVE_BROADCAST));
+  w.kind =
+      static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE, CLEAVE_BROADCAST));
   bool reduces = w.kind == CLEAVE_ALL_REDUCE || w.kind == CLEAVE_REDUCE_SCATTER;
   constexpr int32_t reducible[] = {CLEAVE_F64, CLEAVE_F32, CLEAVE_I64,
-                                   CLEAVE_I32, CLEAVE_I8, CLEAVE_I1};
+                                   CLEAVE_I32, CLEAVE_I8,  CLEAVE_I1};
   w.dtype = reduces ? reducible[draw(random, 0, 5)]
                     : static_cast<int32_t>(draw(random, CLEAVE_F64, CLEAVE_I1));
   bool narrow = w.dtype == CLEAVE_I8 || w.dtype == CLEAVE_I1;
@@ -241,8 +245,10 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   w.dims = static_cast<int32_t>(draw(random, 0, 4));
   int64_t room = draw(random, 1, largest);
   for (int d = 0; d < w.dims; ++d) {
-    w.sizes[d] = draw(random, 1, std::max<int64_t>(1, std::min<int64_t>(
-                                     room, d + 1 == w.dims ? room : 9)));
+    w.sizes[d] =
+        draw(random, 1,
+             std::max<int64_t>(
+                 1, std::min<int64_t>(room, d + 1 == w.dims ? room : 9)));
     room /= w.sizes[d];
   }
   int64_t srcExtent = drawStrides(random, w, w.src_strides);
@@ -256,11 +262,13 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   c.dstElements = dstExtent;
   if (w.kind == CLEAVE_REDUCE_SCATTER || w.kind == CLEAVE_ALL_TO_ALL) {
     c.srcOffsets = drawOffsets(random, count, srcExtent);
-    c.srcElements += *std::max_element(c.srcOffsets.begin(), c.srcOffsets.end());
+    c.srcElements +=
+        *std::max_element(c.srcOffsets.begin(), c.srcOffsets.end());
   }
   if (w.kind == CLEAVE_ALL_GATHER || w.kind == CLEAVE_ALL_TO_ALL) {
     c.dstOffsets = drawOffsets(random, count, dstExtent);
-    c.dstElements += *std::max_element(c.dstOffsets.begin(), c.dstOffsets.end());
+    c.dstElements +=
+        *std::max_element(c.dstOffsets.begin(), c.dstOffsets.end());
   }
   for (size_t i = 0; i < count; ++i)
     c.sources.push_back(
@@ -315,7 +323,8 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
   };
   std::vector<std::unique_ptr<Own>> own;
   for (int round = 0; round < 2; ++round)
-    for (std::vector<int32_t> &members : drawGroups(random, communicator->size)) {
+    for (std::vector<int32_t> &members :
+         drawGroups(random, communicator->size)) {
       auto it = std::find(members.begin(), members.end(), communicator->rank);
       size_t member = static_cast<size_t>(it - members.begin());
       bool mine = it != members.end();
@@ -336,8 +345,8 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
         one->memory.dst.resize(static_cast<size_t>(one->c.dstElements) * bytes);
         cleave_collective what = one->c.what;
         what.src = one->memory.src.data();
-        what.dst = one->c.inPlace ? one->memory.src.data()
-                                  : one->memory.dst.data();
+        what.dst =
+            one->c.inPlace ? one->memory.src.data() : one->memory.dst.data();
         if (!one->c.srcOffsets.empty())
           what.src_offsets = one->c.srcOffsets.data();
         if (!one->c.dstOffsets.empty())
