@@ -37,15 +37,17 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
 }
 
 std::string NativeOptions::text() const {
-  return llvm::formatv("micro_batches={0} threads={1} vector_bits={2} "
-                       "max_logits_bytes={3} {4} momentum={5} clip={6}",
+  return llvm::formatv("micro_batches={0} devices={7} threads={1} "
+                       "vector_bits={2} max_logits_bytes={3} {4} momentum={5} "
+                       "clip={6}",
                        microBatches, threads, vectorBits, maxLogitsBytes,
-                       sgd ? "sgd" : "adamw", momentum, maxGradNorm);
+                       sgd ? "sgd" : "adamw", momentum, maxGradNorm, devices);
 }
 
 static CompileOptions compileOptions(const NativeOptions &options) {
   CompileOptions result;
   result.phases.microBatches = options.microBatches;
+  result.phases.devices = options.devices;
   result.phases.threads = options.threads;
   result.phases.maxLogitsBytes = options.maxLogitsBytes;
   result.phases.vectorLanes = options.vectorBits ? options.vectorBits / 32 : 16;

@@ -131,8 +131,11 @@ LogicalResult ConstantOp::verify() {
     if (getType() != type)
       return emitOpError("of device values must have type ")
              << type << ", not " << getType();
+    // Only the axes matter.
+    SmallVector<int64_t> ones(values.getBase().size(), 1);
     return spmd::verifySharding([&] { return emitOpError(); }, *this,
-                                values.getAxes(), Type());
+                                values.getAxes(),
+                                RankedTensorType::get(ones, getType().getElementType()));
   }
   ShapedType type = cast<ElementsAttr>(getValue()).getShapedType();
   if (type != getType())

@@ -207,8 +207,8 @@ private:
   void build() {
     OpBuilder builder(entry);
     std::string name = entry.getSymName().str();
-    auto argumentTypes = flow.globalArgumentTypes();
-    auto resultTypes = flow.globalResultTypes();
+    auto argumentTypes = flow.wholeArgumentTypes();
+    auto resultTypes = flow.wholeResultTypes();
     auto program =
         ProgramOp::create(builder, entry.getLoc(), name,
                           builder.getFunctionType(argumentTypes, resultTypes),
@@ -308,7 +308,7 @@ private:
     for (const Export &source : part.exports) {
       kinds.push_back(builder.getStringAttr(source.kind));
       types.push_back(StringRef(source.kind).starts_with(kConcatPrefix)
-                          ? flow.globalType(source.value)
+                          ? flow.wholeType(source.value)
                           : source.value.getType());
     }
     part.invoke = InvokeOp::create(inside, entry.getLoc(), types,
@@ -371,6 +371,26 @@ private:
   SmallVector<std::pair<PartId, Export>> results;
 };
 
+/// A sum over micro-batches and devices at once is two: that over the
+/// micro-batches, which is none that anything computes, comes first.
+static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
+  for (auto op : llvm::make_early_inc_range(
+           function.getBody().front().getOps<spmd::AllReduceOp>())) {
+    ArrayRef<spmd::AxisRef> axes = op.getAxes().getAxes();
+    spmd::AxisList devices = mesh.deviceAxes(axes), batches;
+    for (const spmd::AxisRef &axis : axes)
+      if (mesh.isSequential(axis))
+        batches.push_back(axis);
+    if (devices.empty() || batches.empty())
+      continue;
+    OpBuilder builder(op);
+    auto first = cast<spmd::AllReduceOp>(builder.clone(*op));
+    first.setAxesAttr(spmd::AxesAttr::get(op.getContext(), batches));
+    op.setAxesAttr(spmd::AxesAttr::get(op.getContext(), devices));
+    op.getInputMutable().assign(first);
+  }
+}
+
 struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
   void runOnOperation() override {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
@@ -386,6 +406,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         function.emitOpError("must have one block to be split");
         return signalPassFailure();
       }
+      separateReductions(function, mesh.getMesh());
       if (failed(Splitter(function, mesh).run()))
         return signalPassFailure();
     }

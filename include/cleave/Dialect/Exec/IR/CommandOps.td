@@ -257,7 +257,7 @@ def Exec_CollectiveOp : Exec_Command<"collective",
     ```
   }];
   let arguments = (ins Exec_CollectiveKind:$kind, AnyRankedTensor:$input,
-                       FlatSymbolRefAttr:$mesh, Spmd_AxesAttr:$axes,
+                       FlatSymbolRefAttr:$mesh, Exec_MeshAxesAttr:$axes,
                        DenseI64ArrayAttr:$block,
                        DefaultValuedAttr<Exec_Reduction,
                            "::cleave::exec::Reduction::Sum">:$reduction,

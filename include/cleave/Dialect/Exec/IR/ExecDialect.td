@@ -8,7 +8,6 @@
 #ifndef CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_TD
 #define CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_TD
 
-include "cleave/Dialect/Spmd/IR/SpmdAttributes.td"
 include "mlir/IR/OpBase.td"
 include "mlir/IR/AttrTypeBase.td"
 include "mlir/IR/BuiltinAttributeInterfaces.td"
@@ -55,6 +54,15 @@ def Exec_LayoutAttr : Exec_Attr<"Layout", "layout"> {
   }];
 }
 
+/// `#spmd.axes<...>`; that dialect's own definition would bring its enums.
+def Exec_MeshAxesAttr
+    : Attr<CPred<"::llvm::isa<::cleave::spmd::AxesAttr>($_self)">,
+           "axes of a mesh"> {
+  let storageType = "::cleave::spmd::AxesAttr";
+  let returnType = "::cleave::spmd::AxesAttr";
+  let convertFromStorage = "$_self";
+}
+
 def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
   let summary = "Numbers that depend on the device";
   let description = [{
@@ -62,7 +70,7 @@ def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
     dimension the `factor` (one for each axis, in order) times the device's
     position on it.
     ```mlir
-    #exec.device_values<[8, 0] plus #spmd.sharding<@mesh, [{"dp"}, {}]> times [4]>
+    #exec.device_values<[8, 0] plus #spmd.sharding<@mesh, [{"dp"}, {} ]> times [4]>
     ```
   }];
   let parameters = (ins ArrayRefParameter<"int64_t">:$base,
