@@ -16,6 +16,7 @@
 #include "cleave/Runtime/Communicator.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <map>
@@ -31,12 +32,22 @@ static constexpr double patienceSeconds = 10;
 
 namespace {
 
+/// MPI is started once in a process, and serves all its sessions.
+struct Process {
+  int rank = 0, size = 0;
+  /// Processes of this machine.
+  int local = 1;
+  Heartbeat heartbeat;
+};
+
 struct MpiCommunicator : cleave_communicator {
   cleave_team team;
   MPI_Comm world = MPI_COMM_NULL;
-  Heartbeat heartbeat;
-  /// Processes of this machine share its cores: who waits lets others work.
-  bool mayspin = false;
+  Heartbeat &heartbeat;
+  /// With more threads than cores, who waits lets others work.
+  bool maySpin = false;
+
+  explicit MpiCommunicator(Heartbeat &heartbeat) : heartbeat(heartbeat) {}
   std::vector<std::unique_ptr<cleave_group>> groups;
   std::string errorText;
 };
@@ -72,7 +83,7 @@ struct cleave_group {
         return true;
       if (owner->heartbeat.failed())
         return false;
-      if (turn < (owner->mayspin ? 2000 : 50))
+      if (turn < (owner->maySpin ? 2000 : 50))
         continue;
       if (turn < 4000) {
         ::sched_yield();
@@ -197,65 +208,96 @@ const char *errorOf(cleave_communicator *c) {
   return me.errorText.c_str();
 }
 
-/// Without a failure, all ranks end together. After one, MPI is left as it is:
-/// ending it would wait for who is missing. The launcher ends the rest.
+/// Without a failure, all ranks close together. After one, what MPI has is left
+/// as it is.
 void closeRank(cleave_communicator *c) {
   MpiCommunicator &me = self(c);
-  bool ok = !me.heartbeat.failed();
-  if (ok) {
-    cleave_group all;
-    all.owner = &me;
-    all.comm = me.world;
-    me.heartbeat.leave();
-    ok = barrier(&all) == 0;
-  }
-  if (ok) {
-    for (const std::unique_ptr<cleave_group> &group : me.groups)
-      MPI_Comm_free(&group->comm);
-    MPI_Comm_free(&me.world);
-    MPI_Finalize();
-    delete &me;
+  cleave_group all;
+  all.owner = &me;
+  all.comm = me.world;
+  if (barrier(&all) != 0) {
+    // Time for the others to say why they end, before the launcher ends them.
+    ::usleep(500 * 1000);
     return;
   }
-  // Time for the others to say why they end, before the launcher ends them.
-  ::usleep(500 * 1000);
+  for (const std::unique_ptr<cleave_group> &group : me.groups)
+    MPI_Comm_free(&group->comm);
+  MPI_Comm_free(&me.world);
+  delete &me;
 }
 
 constexpr cleave_communicator_api mpiApi = {
     makeGroup, prepare,  start,   wait,     release,
     barrier,   failWith, errorOf, closeRank};
 
+Process *process = nullptr;
+
+/// Ends MPI, together with all other processes; not after a failure, when it
+/// would wait for who is missing. The launcher ends the rest.
+void endProcess() {
+  if (process->heartbeat.failed())
+    return;
+  MpiCommunicator me(process->heartbeat);
+  cleave_group all;
+  all.owner = &me;
+  all.comm = MPI_COMM_WORLD;
+  for (int rank = 0; rank < process->size; ++rank)
+    all.ranks.push_back(rank);
+  process->heartbeat.leave();
+  if (barrier(&all) != 0)
+    return;
+  MPI_Finalize();
+  delete process;
+}
+
 /// Exchanges addresses and begins to listen; why it failed, or "".
-std::string startHeartbeat(MpiCommunicator &me) {
+std::string startHeartbeat(Process &me) {
   // One machine: nothing needs to leave it.
   MPI_Comm here;
-  int local = 0;
-  MPI_Comm_split_type(me.world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-  MPI_Comm_size(here, &local);
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL,
+                      &here);
+  MPI_Comm_size(here, &me.local);
   MPI_Comm_free(&here);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = ::sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-  me.mayspin = local * me.team.threads <= cores;
-  int single = local == me.size, all = 0;
-  MPI_Allreduce(&single, &all, 1, MPI_INT, MPI_MIN, me.world);
+  int single = me.local == me.size, all = 0;
+  MPI_Allreduce(&single, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
 
   Address own;
   std::string problem = me.heartbeat.open(all != 0, own);
   // Nobody listens if somebody cannot.
   int ok = problem.empty(), everyone = 0;
-  MPI_Allreduce(&ok, &everyone, 1, MPI_INT, MPI_MIN, me.world);
+  MPI_Allreduce(&ok, &everyone, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   if (!everyone)
     return problem.empty() ? "another rank cannot open a socket for heartbeats"
                            : problem;
   uint64_t key = std::random_device()();
   key = key << 32 | std::random_device()();
-  MPI_Bcast(&key, 1, MPI_UINT64_T, 0, me.world);
+  MPI_Bcast(&key, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
   std::vector<Address> addresses(static_cast<size_t>(me.size));
   MPI_Allgather(&own, sizeof(own), MPI_BYTE, addresses.data(), sizeof(own),
-                MPI_BYTE, me.world);
+                MPI_BYTE, MPI_COMM_WORLD);
   me.heartbeat.start(me.rank, key, std::move(addresses));
   return "";
+}
+
+/// Starts MPI; why it failed, or "".
+std::string startProcess() {
+  int initialized = 0, provided = 0, finalized = 0;
+  MPI_Finalized(&finalized);
+  MPI_Initialized(&initialized);
+  if (initialized || finalized)
+    return "MPI was started or ended by something else in this process";
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) !=
+      MPI_SUCCESS)
+    return "MPI cannot be started";
+  auto me = std::make_unique<Process>();
+  MPI_Comm_rank(MPI_COMM_WORLD, &me->rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &me->size);
+  std::string problem = startHeartbeat(*me);
+  if (problem.empty()) {
+    process = me.release();
+    std::atexit(endProcess);
+  }
+  return problem;
 }
 
 } // namespace
@@ -270,21 +312,20 @@ cleave_communicator_open(uint32_t abi, const cleave_team *team, char *error,
   if (abi != CLEAVE_COMMUNICATOR_ABI)
     return fail("the MPI plugin is of another version than this program: "
                 "build them together");
-  int initialized = 0, provided = 0, finalized = 0;
-  MPI_Finalized(&finalized);
-  MPI_Initialized(&initialized);
-  if (initialized || finalized)
-    return fail("MPI serves one session of a process, and was in use already");
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) !=
-      MPI_SUCCESS)
-    return fail("MPI cannot be started");
-  auto me = std::make_unique<MpiCommunicator>();
+  if (!process)
+    if (std::string problem = startProcess(); !problem.empty())
+      return fail(problem);
+  if (process->heartbeat.failed())
+    return fail(process->heartbeat.error());
+  auto *me = new MpiCommunicator(process->heartbeat);
   me->api = &mpiApi;
   me->team = *team;
+  me->rank = process->rank;
+  me->size = process->size;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cores = ::sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+  me->maySpin = process->local * team->threads <= cores;
   MPI_Comm_dup(MPI_COMM_WORLD, &me->world);
-  MPI_Comm_rank(me->world, &me->rank);
-  MPI_Comm_size(me->world, &me->size);
-  if (std::string problem = startHeartbeat(*me); !problem.empty())
-    return fail(problem);
-  return me.release();
+  return me;
 }

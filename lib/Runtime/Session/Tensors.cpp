@@ -135,6 +135,14 @@ Error Session::exchange(const cleave_collective &what) const {
 
 Error Session::broadcast(int root, const void *src, void *dst,
                          int64_t size) const {
+  // Messages have a limit.
+  constexpr int64_t piece = int64_t(1) << 28;
+  for (; size > piece; size -= piece) {
+    if (Error error = broadcast(root, src, dst, piece))
+      return error;
+    src = static_cast<const char *>(src) + piece;
+    dst = static_cast<char *>(dst) + piece;
+  }
   cleave_collective what{};
   what.kind = CLEAVE_BROADCAST;
   what.dtype = CLEAVE_I8;

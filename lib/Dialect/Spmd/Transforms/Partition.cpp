@@ -315,10 +315,15 @@ private:
   }
 
   /// The local value of `value`, reduced over `partials`; axes of size 1 need
-  /// nothing. One reduction serves all uses.
+  /// nothing. One reduction serves all uses. Accumulation comes first, so that
+  /// devices exchange a sum once, and not for each micro-batch.
   Value reduce(Value value, ArrayRef<PartialAxis> partials) {
     Value current = mapping.lookup(value);
-    for (const PartialAxis &partial : partials) {
+    SmallVector<PartialAxis> ordered(partials);
+    llvm::stable_sort(ordered, [&](const PartialAxis &a, const PartialAxis &b) {
+      return mesh.isSequential(a.axis) > mesh.isSequential(b.axis);
+    });
+    for (const PartialAxis &partial : ordered) {
       if (mesh.size(partial.axis) == 1)
         continue;
       Value &reduced = reductions[{current, partial.axis.str()}];
