@@ -218,9 +218,11 @@ Error Trainer::setUp() {
   const Tensor *loss = session->find("loss");
   if (!loss || loss->role != Role::Output)
     return makeError(options.artifact + ": the program has no output 'loss'");
-  if (options.threads > session->getThreads())
-    out() << "the program is planned for " << session->getThreads()
-                 << " threads; no more are used\n";
+  int threads =
+      session->getThreads() / session->getRanks() * session->getLocalRanks();
+  if (options.threads > threads)
+    out() << "the program is planned for " << threads
+          << " threads; no more are used\n";
   if (Error error = findInputs())
     return error;
   if (Error error = openData())
@@ -469,6 +471,12 @@ bool Trainer::stopped() {
 
 llvm::raw_ostream &Trainer::out() const {
   return !session || session->isLeader() ? llvm::outs() : llvm::nulls();
+}
+
+std::string Trainer::speaker(llvm::StringRef message) const {
+  if (!session || session->isLeader() || message.contains("rank "))
+    return "";
+  return ("rank " + Twine(session->getRank()) + ": ").str();
 }
 
 void Trainer::fail(llvm::StringRef message) {

@@ -59,6 +59,9 @@ public:
   llvm::Expected<int> run();
   /// Tells the other ranks that this process ends with an error.
   void fail(llvm::StringRef message);
+  /// Which process has this message, where that is not the first one; a message
+  /// of the communicator names the rank already.
+  std::string speaker(llvm::StringRef message) const;
 
 private:
   llvm::Error setUp();

@@ -262,8 +262,9 @@ int main(int argc, char **argv) {
   llvm::Expected<int> code = trainer.run();
   if (!code) {
     std::string message = llvm::toString(code.takeError());
-    llvm::WithColor::error(llvm::errs(), "cleave-run") << message << "\n";
     trainer.fail(message);
+    llvm::WithColor::error(llvm::errs(), "cleave-run")
+        << trainer.speaker(message) << message << "\n";
     return 1;
   }
   return *code;

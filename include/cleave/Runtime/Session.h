@@ -100,10 +100,11 @@ public:
          const SessionOptions &options = {});
 
   const Program &getProgram() const { return artifact.getProgram(); }
-  /// Threads of this process.
+  /// Threads of all ranks.
   int getThreads() const;
-  /// Ranks in all, and those of this process.
+  /// Ranks in all, the first one of this process, and how many it has.
   int getRanks() const { return first().getCommunicator()->size; }
+  int getRank() const { return first().number(); }
   int getLocalRanks() const { return static_cast<int>(ranks.size()); }
   /// Whether the first rank is one of this process: it speaks and writes.
   bool isLeader() const { return first().number() == 0; }

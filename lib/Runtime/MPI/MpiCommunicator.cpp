@@ -191,7 +191,11 @@ int wait(cleave_request *request) {
              : 1;
 }
 
-void release(cleave_request *request) { delete request; }
+/// After a failure MPI may still write to the memory of what was under way.
+void release(cleave_request *request) {
+  if (!request->group->owner->heartbeat.failed())
+    delete request;
+}
 
 int barrier(cleave_group *group) {
   if (group->owner->heartbeat.failed())

@@ -24,7 +24,9 @@ bool cleave::runtime::startedByMpi() {
 }
 
 int cleave::runtime::processesHere() {
-  for (const char *name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"})
+  // The last one is "2" or "2(x3)".
+  for (const char *name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                           "SLURM_TASKS_PER_NODE"})
     if (const char *text = std::getenv(name))
       return std::max(1, std::atoi(text));
   return 1;

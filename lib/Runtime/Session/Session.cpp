@@ -15,6 +15,7 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <chrono>
+#include <cstdlib>
 
 using namespace cleave::runtime;
 using llvm::Error;
@@ -74,8 +75,11 @@ Error Session::startRanks(const SessionOptions &options) {
   // 1. How many ranks are here, and what each of them runs on.
   size_t count = mpi ? 1 : static_cast<size_t>(devices);
   int sharing = mpi ? processesHere() : 1, cores = ThreadTeam::cores();
+  // OMP_NUM_THREADS is a process's own already.
   int wanted = options.threads > 0 ? options.threads
-                                   : ThreadTeam::defaultThreads() / sharing;
+               : std::getenv("OMP_NUM_THREADS")
+                   ? ThreadTeam::defaultThreads()
+                   : cores / sharing;
   int each = std::clamp(wanted / static_cast<int>(count), 1, program.threads);
   int64_t all = int64_t(each) * static_cast<int64_t>(count) * sharing;
   bool pin = all == cores && all > 1 && sharing == 1;
@@ -175,7 +179,7 @@ void Session::fail(llvm::StringRef message) {
 }
 
 int Session::getThreads() const {
-  return first().getTeam().size() * getLocalRanks();
+  return first().getTeam().size() * getRanks();
 }
 
 /// "key<tab>method" lines from the first rank to the others.

@@ -9,20 +9,19 @@
 // PARTS-SAME: %[[X:[a-z0-9]+]]: tensor<6x4xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input", spmd.global_type = tensor<12x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp", "mb"}, {}]>}
 // PARTS-SAME: tensor<6x4xf32> {graph.name = "out", spmd.global_type = tensor<12x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp", "mb"}, {}]>}
 
-// The sum over devices stands where it is needed; it is not computed again in
-// backward, though its summand is cheap.
+// Devices exchange the sums once, and not for each micro-batch.
 // PARTS-LABEL: func.func private @train.F(
-// PARTS: %[[SUM:.*]] = spmd.all_reduce sum
-// PARTS-SAME: over @mesh {"dp"}
-// PARTS: return {{.*}}%[[SUM]]
+// PARTS-NOT: spmd.all_reduce
 // PARTS-LABEL: func.func private @train.B(
-// PARTS-NOT: spmd.all_reduce sum %{{.*}} : tensor<3x4xf32>
-// PARTS: return
+// PARTS-NOT: spmd.all_reduce
+// PARTS-LABEL: func.func private @train.U(
+// PARTS: spmd.all_reduce sum %{{.*}} over @mesh {"dp"} : tensor<f32>
+// PARTS: spmd.all_reduce sum %{{.*}} over @mesh {"dp"} : tensor<4xf32>
 
 // Where a sample lies depends on the device, and on the micro-batch.
 // UNROLL-LABEL: exec.program @train(
-// UNROLL-DAG: exec.constant #exec.device_values<[0, 0] plus <@mesh, [{"dp"}, {}]> times [6]> -> tensor<2xi64>
-// UNROLL-DAG: exec.constant #exec.device_values<[3, 0] plus <@mesh, [{"dp"}, {}]> times [6]> -> tensor<2xi64>
+// UNROLL-DAG: exec.constant #exec.device_values<[0, 0] plus <@mesh, [{"dp"}, {}]> times[6]> -> tensor<2xi64>
+// UNROLL-DAG: exec.constant #exec.device_values<[3, 0] plus <@mesh, [{"dp"}, {}]> times[6]> -> tensor<2xi64>
 func.func @train(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
                  %x: tensor<12x4xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},
                  %rng: tensor<2xi64> {graph.name = "rng", graph.role = "rng"})

@@ -70,7 +70,7 @@ def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
     dimension the `factor` (one for each axis, in order) times the device's
     position on it.
     ```mlir
-    #exec.device_values<[8, 0] plus #spmd.sharding<@mesh, [{"dp"}, {} ]> times [4]>
+    #exec.device_values<[8, 0] plus #spmd.sharding<@mesh, [{"dp"}, {} ]> times[4]>
     ```
   }];
   let parameters = (ins ArrayRefParameter<"int64_t">:$base,
