@@ -63,6 +63,11 @@ struct TraceEvent {
 /// a step allocates nothing and decides nothing.
 class Executor {
 public:
+  /// Finds out how to compute each contraction, alone: an executor that is
+  /// created later finds the tuner's choices made.
+  static void tune(const Artifact &artifact, const Arena &arena,
+                   const ThreadTeam &team, ContractionTuner &tuner);
+
   /// The artifact, the arena, the team and the communicator must outlive the
   /// executor. The arena must hold zeros if the tuner measures; it does
   /// afterwards. All ranks of the communicator, one for each device of the

@@ -37,8 +37,11 @@ public:
          const Connect &connect);
   ~Rank();
 
-  /// Prepares the entries; together with all other ranks, but the first one of
-  /// a process before the others, so that they find its choices made.
+  /// Measures contractions: one rank does so for all, before they prepare.
+  void tune(ContractionTuner &tuner) const {
+    Executor::tune(artifact, arena, team, tuner);
+  }
+  /// Prepares the entries, together with all other ranks.
   llvm::Error prepare(ContractionTuner &tuner);
 
   int number() const { return communicator->rank; }

@@ -212,8 +212,7 @@ private:
   llvm::Error shareChoices();
   /// Runs `body` as each rank of this process, at the same time; the errors of
   /// all of them.
-  llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body,
-                      size_t from = 0);
+  llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body);
   const Rank &first() const { return *ranks.front(); }
   /// Where ranks are processes: gives bytes of one of them to all.
   llvm::Error broadcast(int root, const void *src, void *dst,

@@ -317,6 +317,26 @@ llvm::Error Executor::Resolver::run() {
   return llvm::Error::success();
 }
 
+void Executor::tune(const Artifact &artifact, const Arena &arena,
+                    const ThreadTeam &team, ContractionTuner &tuner) {
+  (void)cacheLibraryMemory();
+  team.adopt();
+  const Program &program = artifact.getProgram();
+  for (const auto &[name, entry] : program.entries)
+    for (const Action &action : entry.actions)
+      for (const Command &command :
+           program.parts[static_cast<size_t>(action.part)].commands) {
+        if (command.kind != CommandKind::Contract)
+          continue;
+        const ContractCommand &c = command.contract;
+        auto at = [&](const Ref &ref) {
+          return arena.data() + action.offsets[static_cast<size_t>(ref.buffer)] +
+                 ref.offset;
+        };
+        tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
+      }
+}
+
 llvm::Expected<Executor> Executor::create(const Artifact &artifact,
                                           const Arena &arena,
                                           const ThreadTeam &team,

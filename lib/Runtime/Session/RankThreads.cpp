@@ -31,8 +31,6 @@ void RankThreads::lead(size_t rank) {
     if (call == 0)
       return;
     seen = call;
-    if (rank < from)
-      continue;
     lock.unlock();
     body(rank);
     lock.lock();
@@ -41,18 +39,15 @@ void RankThreads::lead(size_t rank) {
   }
 }
 
-void RankThreads::run(llvm::function_ref<void(size_t)> work, size_t first) {
+void RankThreads::run(llvm::function_ref<void(size_t)> work) {
   {
     std::lock_guard<std::mutex> lock(mutex);
     body = work;
-    from = first;
     ++call;
-    for (size_t rank = 1; rank <= threads.size(); ++rank)
-      busy += rank >= first;
+    busy = threads.size();
   }
   changed.notify_all();
-  if (first == 0)
-    work(0);
+  work(0);
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [&] { return busy == 0; });
 }

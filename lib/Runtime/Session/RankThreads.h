@@ -25,8 +25,8 @@ public:
   explicit RankThreads(size_t ranks);
   ~RankThreads();
 
-  /// Runs `body(rank)` for each rank from `from` on, all at the same time.
-  void run(llvm::function_ref<void(size_t)> body, size_t from = 0);
+  /// Runs `body(rank)` for each rank, all at the same time.
+  void run(llvm::function_ref<void(size_t)> body);
 
 private:
   void lead(size_t rank);
@@ -35,7 +35,6 @@ private:
   std::mutex mutex;
   std::condition_variable changed;
   llvm::function_ref<void(size_t)> body;
-  size_t from = 0;
   /// Counts the calls of `run`; 0 in the end.
   size_t call = 1;
   size_t busy = 0;

@@ -42,14 +42,12 @@ Session::~Session() {
     threads->run([&](size_t rank) { ranks[rank].reset(); });
 }
 
-Error Session::onRanks(llvm::function_ref<Error(size_t)> body, size_t from) {
+Error Session::onRanks(llvm::function_ref<Error(size_t)> body) {
   std::vector<std::string> messages(ranks.size());
-  threads->run(
-      [&](size_t rank) {
-        if (Error error = body(rank))
-          messages[rank] = llvm::toString(std::move(error));
-      },
-      from);
+  threads->run([&](size_t rank) {
+    if (Error error = body(rank))
+      messages[rank] = llvm::toString(std::move(error));
+  });
   // Ranks mostly fail for the same reason.
   std::vector<std::string> distinct;
   for (std::string &message : messages)
@@ -121,22 +119,17 @@ Error Session::startRanks(const SessionOptions &options) {
     for (auto method : {ContractionMethod::Sgemm, ContractionMethod::Matmul})
       if (name == methodName(method))
         tuner.preset(key, method);
-  auto prepare = [&](size_t rank) -> Error {
+  if (isLeader())
+    ranks[0]->tune(tuner);
+  if (Error error = shareChoices())
+    return error;
+  tuner.save();
+  return onRanks([&](size_t rank) -> Error {
     if (Error error = ranks[rank]->prepare(tuner))
       return error;
     ranks[rank]->getExecutor().setTiming(options.timing);
     return Error::success();
-  };
-  if (!isLeader())
-    if (Error error = shareChoices())
-      return error;
-  if (Error error = prepare(0))
-    return error;
-  if (isLeader())
-    if (Error error = shareChoices())
-      return error;
-  tuner.save();
-  return onRanks(prepare, /*from=*/1);
+  });
 }
 
 Expected<std::unique_ptr<Session>>
