@@ -43,6 +43,40 @@ static FailureOr<CpuTarget> targetOf(ModuleOp module,
   return *target;
 }
 
+/// What backward of one entry reads of forward, and what it computes again.
+static void explainSaving(StringRef name, const llvm::json::Object &entry,
+                          llvm::json::Array &decisions) {
+  auto mebibytes = [](int64_t bytes) {
+    return llvm::formatv("{0:F1} MiB", static_cast<double>(bytes) / (1 << 20))
+        .str();
+  };
+  if (const llvm::json::Array *saved = entry.getArray("saved")) {
+    int64_t bytes = 0;
+    for (const llvm::json::Value &value : *saved)
+      bytes += value.getAsObject()->getInteger("bytes").value_or(0);
+    decisions.push_back(
+        llvm::formatv("{0}: saves {1} values for backward, {2} for each "
+                      "micro-batch",
+                      name, saved->size(), mebibytes(bytes)));
+  }
+  const llvm::json::Array *recomputed = entry.getArray("recomputed");
+  if (!recomputed || recomputed->empty())
+    return;
+  for (const llvm::json::Value &value : *recomputed) {
+    const llvm::json::Object &group = *value.getAsObject();
+    StringRef line = group.getString("name").value_or("");
+    decisions.push_back(llvm::formatv(
+        "{0}: computes again in backward: {1} {2}{3}, {4} not saved", name,
+        group.getInteger("ops").value_or(0),
+        group.getString("op").value_or(""),
+        line.empty() ? std::string() : (" at " + line).str(),
+        mebibytes(group.getInteger("bytes").value_or(0))));
+  }
+  decisions.push_back(llvm::formatv(
+      "{0}: recomputation saves {1} less for each micro-batch", name,
+      mebibytes(entry.getInteger("unsaved_bytes").value_or(0))));
+}
+
 /// Facts for people: bytes by kind, what is live at the peak, decisions.
 static llvm::json::Object report(ModuleOp module,
                                  const CompileOptions &options) {
@@ -60,13 +94,7 @@ static llvm::json::Object report(ModuleOp module,
       const llvm::json::Object *entry = value.getAsObject();
       if (auto peak = entry->getInteger("peak_bytes"))
         memory[(StringRef(name) + " peak").str()] = *peak;
-      if (const llvm::json::Array *recomputed = entry->getArray("recomputed"))
-        for (const llvm::json::Value &op : *recomputed)
-          decisions.push_back(llvm::formatv(
-              "{0}: recomputes in backward: {1}", StringRef(name), op));
-      if (const llvm::json::Array *saved = entry->getArray("saved"))
-        decisions.push_back(llvm::formatv("{0}: saves {1} values for backward",
-                                          StringRef(name), saved->size()));
+      explainSaving(StringRef(name), *entry, decisions);
     }
   decisions.push_back(llvm::formatv("micro-batches: {0}",
                                     options.phases.microBatches));

@@ -65,8 +65,11 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   addCleanup(passes);
   passes.addPass(graph::createApplyOptimizer(passOptions(options.optimizer)));
   // The entry without randomness is made from the plain loss, so that the head
-  // is joined with its loss in both by the one pass that follows.
-  passes.addPass(graph::createDeriveEvaluate());
+  // is joined with its loss in both by the one pass that follows. Nothing runs
+  // the plain loss itself: it ends here.
+  graph::DeriveEvaluateOptions evaluate;
+  evaluate.dropEntry = true;
+  passes.addPass(graph::createDeriveEvaluate(evaluate));
   graph::ChunkLossOptions chunk;
   chunk.maxChunkBytes = options.maxLogitsBytes;
   passes.addPass(graph::createChunkLoss(chunk));

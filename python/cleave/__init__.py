@@ -13,8 +13,10 @@ import types
 #: Where each public name lives.
 _LAZY = {
     "compile": "compile",
+    "CompileError": "_cleave",
     "Step": "step",
     "StepError": "step",
+    "Evaluation": "step",
     "Loss": "step",
     "AdamW": "optim",
     "SGD": "optim",

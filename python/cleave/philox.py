@@ -85,12 +85,16 @@ def dropout_mask(shape, probability, *, seed, step, id, origin=None, global_shap
     return random_draws(index, seed=seed, step=step, id=id) >= threshold
 
 
-def attention_dropout_mask(shape, probability, *, seed, step, id):
+def attention_dropout_mask(
+    shape, probability, *, seed, step, id, origin=None, global_shape=None
+):
     """Which probabilities ``[batch, heads, queries, keys]`` attention keeps.
 
-    Rows of keys are numbered as if padded to a multiple of 64.
+    Rows of keys are numbered as if padded to a multiple of 64. ``origin`` and
+    ``global_shape`` place the probabilities as a slice of larger ones.
     """
-    padded = tuple(shape[:3]) + (-(-shape[3] // 64) * 64,)
+    whole = tuple(shape if global_shape is None else global_shape)
+    padded = whole[:3] + (-(-whole[3] // 64) * 64,)
     return dropout_mask(
-        shape, probability, seed=seed, step=step, id=id, global_shape=padded
+        shape, probability, seed=seed, step=step, id=id, origin=origin, global_shape=padded
     )

@@ -42,6 +42,24 @@ class Loss(float):
         return loss
 
 
+class Evaluation(float):
+    """The loss of a batch without dropout, a float with how much it counts.
+
+    Attributes:
+        weight: the number of labels, or the sum of weights, that the loss is a
+            mean over. `sum(e * e.weight) / sum(e.weight)` over the batches of a
+            data set is its loss, whatever is ignored in each of them. None where
+            the loss is not a mean over what inputs count.
+    """
+
+    weight: float | None
+
+    def __new__(cls, value, *, weight):
+        loss = super().__new__(cls, value)
+        loss.weight = weight
+        return loss
+
+
 _TORCH_TYPES = {
     "f64": torch.float64,
     "f32": torch.float32,
@@ -355,13 +373,16 @@ class Step:
         if error:
             raise StepError(error)
 
-    def evaluate(self, *inputs, **named) -> float:
+    def evaluate(self, *inputs, **named) -> Evaluation:
         """The loss of one batch with dropout off; changes no state."""
         inputs = self._whole(inputs, named)
         program = self._program_for(inputs)
         self._stage(program, inputs)
         self._run(program, "evaluate", self._done)
-        return float(program.tensor("loss"))
+        weight = None
+        if "loss_weight" in program.tensors:
+            weight = float(program.tensor("loss_weight"))
+        return Evaluation(float(program.tensor("loss")), weight=weight)
 
     def logits(self, *inputs, **named) -> torch.Tensor:
         """The model's logits with dropout off; labels may be left out.

@@ -8,12 +8,12 @@
 // SPILLS-COUNT-7: 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 // SPILLS-NOT: {{[1-9][0-9]*}} bytes spill
 
-// PTX-LABEL: .entry cleave_scale(
+// PTX-LABEL: .entry cleave_kernel_scale(
 // PTX: ld.global.v4
 // PTX: st.global.v4
-// PTX-LABEL: .entry cleave_softmax(
+// PTX-LABEL: .entry cleave_kernel_softmax(
 // PTX: ld.global.v4
 // PTX: st.global.v4
-// PTX-LABEL: .entry cleave_dropout(
+// PTX-LABEL: .entry cleave_kernel_dropout(
 // PTX: shfl.sync.idx
 // PTX: st.global.v4

@@ -2,7 +2,7 @@
 
 // Each thread has four neighbours: one access of 16 bytes for each tensor.
 // CHECK: // grid 3, block 256
-// CHECK-LABEL: cleave_scale(const float *in0, const float *in1, float *out0, unsigned char *out1) {
+// CHECK-LABEL: cleave_kernel_scale(const float *in0, const float *in1, float *out0, unsigned char *out1) {
 // CHECK: const int i = blockIdx.x * 256 + threadIdx.x;
 // CHECK: const int row = i / 192;
 // CHECK: const int c = i % 192 * 4;
@@ -28,7 +28,7 @@ exec.kernel @scale map [4, 768] (%x: tensor<4x768xf32>, %s: tensor<f32>) -> (%y:
 }
 
 // Without the alignment, one element at a time.
-// CHECK-LABEL: cleave_unaligned
+// CHECK-LABEL: cleave_kernel_unaligned
 // CHECK: for (int j = 0; j < 4; ++j) {
 // CHECK-NEXT: const float v{{[0-9]+}} = in0[row * 768 + (c + j)];
 exec.kernel @unaligned map [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf32>)
@@ -42,7 +42,7 @@ exec.kernel @unaligned map [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768
 
 // A block for a row; the kept row lies in registers.
 // CHECK: // grid 4, block 128
-// CHECK-LABEL: cleave_softmax
+// CHECK-LABEL: cleave_kernel_softmax
 // CHECK: float kept0[8];
 // CHECK: const int row = blockIdx.x;
 // CHECK: for (int k = 0; k < 2; ++k) {
@@ -77,7 +77,7 @@ exec.kernel @softmax row [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf
 
 // A row too long for registers lies in shared memory.
 // CHECK: // grid 2, block 256, dynamic shared memory 160000
-// CHECK-LABEL: cleave_long
+// CHECK-LABEL: cleave_kernel_long
 // CHECK: float *const kept0 = reinterpret_cast<float *>(shared + 0);
 exec.kernel @long row [2, 40000] (%x: tensor<2x40000xf32>) -> (%y: tensor<2x40000xf32>) {
   %e = exec.keep : tensor<40000xf32>
@@ -95,13 +95,13 @@ exec.kernel @long row [2, 40000] (%x: tensor<2x40000xf32>) -> (%y: tensor<2x4000
 
 // A block for a group of rows, and a second stage.
 // CHECK: // grid 4, block 256, scratch 1792
-// CHECK-LABEL: cleave_columns(
+// CHECK-LABEL: cleave_kernel_columns(
 // CHECK: float partial0[1];
 // CHECK: for (int row = group * 16; row < last; ++row) {
 // CHECK: partial0[k] = partial0[k] + v
 // CHECK: partial0_row[c] = partial0[k];
 // CHECK: // grid 1, block 128
-// CHECK-LABEL: cleave_columns_finish(
+// CHECK-LABEL: cleave_finish_columns(
 // CHECK: for (int group = 1; group < 4; ++group) {
 // CHECK: out0[c] = sum;
 exec.kernel @columns column [64, 100] (%x: tensor<64x100xf32>) -> (%y: tensor<100xf32>)
@@ -115,7 +115,7 @@ exec.kernel @columns column [64, 100] (%x: tensor<64x100xf32>) -> (%y: tensor<10
 
 // Sixteen threads share the counters of 64 elements; an index that does not
 // fit computes its own.
-// CHECK-LABEL: cleave_dropout
+// CHECK-LABEL: cleave_kernel_dropout
 // CHECK: philox4(v{{[0-9]+}}, row * 64 + c, v{{[0-9]+}}, 3, v{{[0-9]+}});
 // CHECK: = philox((row * 64 + (c + j)) + 1, v{{[0-9]+}}, 4, v{{[0-9]+}});
 exec.kernel @dropout map [4, 64] (%rng: tensor<2xi64>) -> (%y: tensor<4x64xi32>, %z: tensor<4x64xi32>)

@@ -2,14 +2,14 @@
 // RUN: cleave-translate --exec-to-llvm --cpu=x86-64-v4 %s | FileCheck %s --check-prefix=WIDE
 
 // A whole number of vectors: no mask anywhere.
-// CHECK-LABEL: define void @cleave_scale(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+// CHECK-LABEL: define void @cleave_kernel_scale(ptr %args, i64 %begin, i64 %end, ptr %scratch)
 // CHECK-NOT: masked
 // CHECK: load <8 x float>
 // CHECK: fmul <8 x float>
 // CHECK: store <8 x float>
 // CHECK-NOT: masked
 // CHECK: }
-// WIDE-LABEL: define void @cleave_scale
+// WIDE-LABEL: define void @cleave_kernel_scale
 // WIDE: load <16 x float>
 exec.kernel @scale map [4, 256] (%x: tensor<4x256xf32>, %s: tensor<f32>) -> (%y: tensor<4x256xf32>) {
   %scale = exec.load %s at affine_map<(r, c) -> (0)> : tensor<f32> -> f32
@@ -23,7 +23,7 @@ exec.kernel @scale map [4, 256] (%x: tensor<4x256xf32>, %s: tensor<f32>) -> (%y:
 
 // What is left of a row runs under a mask; the reduction skips what is not
 // there. No multiply-add is contracted.
-// CHECK-LABEL: define void @cleave_row_sum
+// CHECK-LABEL: define void @cleave_kernel_row_sum
 // CHECK: fmul <8 x float>
 // CHECK: fadd <8 x float>
 // CHECK: call <8 x float> @llvm.masked.load
@@ -40,7 +40,7 @@ exec.kernel @row_sum row [4, 1003] (%x: tensor<4x1003xf32>) -> (%y: tensor<4xf32
 }
 
 // One column: vectors of rows.
-// CHECK-LABEL: define void @cleave_rows
+// CHECK-LABEL: define void @cleave_kernel_rows
 // CHECK: load <8 x float>
 // CHECK: call <8 x float> @llvm.sqrt
 exec.kernel @rows map [1024, 1] (%x: tensor<1024xf32>) -> (%y: tensor<1024xf32>) {
@@ -50,7 +50,7 @@ exec.kernel @rows map [1024, 1] (%x: tensor<1024xf32>) -> (%y: tensor<1024xf32>)
 }
 
 // Heads of 64 lie side by side: still whole vectors, no gather.
-// CHECK-LABEL: define void @cleave_heads
+// CHECK-LABEL: define void @cleave_kernel_heads
 // CHECK-NOT: gather
 // CHECK: load <8 x float>
 // CHECK-NOT: gather
@@ -63,7 +63,7 @@ exec.kernel @heads map [6, 256] (%x: tensor<2x4x3x64xf32>) -> (%y: tensor<6x256x
   }
 }
 
-// CHECK-LABEL: define void @cleave_turn
+// CHECK-LABEL: define void @cleave_kernel_turn
 // CHECK: call <8 x float> @llvm.masked.gather
 exec.kernel @turn map [16, 64] (%x: tensor<64x16xf32>) -> (%y: tensor<16x64xf32>) {
   exec.pass {
@@ -73,8 +73,8 @@ exec.kernel @turn map [16, 64] (%x: tensor<64x16xf32>) -> (%y: tensor<16x64xf32>
   }
 }
 
-// CHECK-LABEL: define void @cleave_columns(
-// CHECK-LABEL: define void @cleave_columns_finish(
+// CHECK-LABEL: define void @cleave_kernel_columns(
+// CHECK-LABEL: define void @cleave_finish_columns(
 exec.kernel @columns column [64, 32] (%x: tensor<64x32xf32>) -> (%y: tensor<32xf32>)
     attributes {rows_per_group = 16 : i64} {
   exec.pass {

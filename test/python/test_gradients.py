@@ -462,7 +462,12 @@ def attention_case(
     if p:
         seed = (d.integer(0, 2**62), d.integer(1, 1000))
         rng, id = d.input(torch.tensor(seed)), d.integer(0, 99)
-    kept = torch.tensor(attention_dropout_mask(shape, p, seed=seed[0], step=seed[1], id=id))
+    place, origin = {}, None
+    if p and d.flag():
+        start = [d.integer(0, 9) for _ in shape[:3]] + [d.integer(0, 100)]
+        place = {"origin": start, "global_shape": [a + b + d.integer(0, 9) for a, b in zip(start, shape)]}
+        origin = d.input(torch.tensor(start))
+    kept = torch.tensor(attention_dropout_mask(shape, p, seed=seed[0], step=seed[1], id=id, **place))
 
     def compute(q, k, v, added, allowed, documents, _rng, _origin):
         k, v = (t.repeat_interleave(heads // groups, 1) for t in (k, v))
@@ -493,8 +498,9 @@ def attention_case(
         "window": window,
         "dropout": p,
         "dropout_id": id,
+        "global_shape": place.get("global_shape"),
     }
-    operands = [q, k, v, added, allowed, documents, rng, None]
+    operands = [q, k, v, added, allowed, documents, rng, origin]
     output, _ = d.op("attention", operands, compute, attributes, segments=True)
     d.observe(output)
 

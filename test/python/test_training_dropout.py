@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import cleave
 from cleave import philox
 from training_support import (Case, compile_case, family, gpt2, same_bits, snapshot,
-                              token_batches, torch_run)
+                              token_batches, tokens, torch_run)
 
 RATE = 0.1
 SEED = 1234567890123
@@ -128,6 +129,38 @@ def test_masks_differ_by_step_and_not_by_parts():
         assert step.evaluate(ids, labels) == pytest.approx(expected, rel=1e-5)
         assert step.evaluate(ids, labels) == step.evaluate(ids, labels)
     np.testing.assert_allclose(losses[1], losses[4], rtol=2e-6)
+
+
+class Odd(nn.Module):
+    """Attention whose samples are not its first dimension, or that reads none."""
+
+    def __init__(self, folded):
+        super().__init__()
+        self.folded = folded
+        self.embedding = nn.Embedding(96, 32)
+        self.memory = nn.Parameter(torch.randn(1, 4, 8, 8))
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        batch, length, width = x.shape
+        heads = x.view(batch, length, 4, 8).transpose(1, 2)
+        kept = heads.reshape(1, batch * 4, length, 8) if self.folded else self.memory
+        kept = F.scaled_dot_product_attention(kept, kept, kept, dropout_p=0.4)
+        if self.folded:
+            kept = kept.view(batch, 4, length, 8)
+        return ((heads + kept) ** 2).mean()
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_masks_follow_the_samples_wherever_they_are(folded):
+    torch.manual_seed(4)
+    module, (ids, _) = Odd(folded), tokens()
+    losses = [[float(step(ids)) for _ in range(3)] for step in (
+        cleave.compile(module, (ids,), optimizer=cleave.SGD(lr=0.0), micro_batches=parts, seed=SEED)
+        for parts in (1, 2, 4))]
+    assert len(set(losses[0])) == 3
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-6)
+    np.testing.assert_allclose(losses[2], losses[0], rtol=2e-6)
 
 
 def test_without_dropout_the_seed_means_nothing():

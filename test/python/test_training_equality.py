@@ -5,6 +5,13 @@
 The weights after a step of AdamW say little where a gradient is nearly zero:
 the update is then the sign of rounding errors. What is compared is how far
 each implementation lies from PyTorch in f64.
+
+In large models single elements of that kind make up nearly all of a tensor's
+error, and which implementation is hit is chance: PyTorch itself, with the
+channels of GPT-2 124M in another order, lies more than twice as far from f64 as
+PyTorch in 0 to 9 of 148 tensors (up to 6.6 times). So there, all but the worst
+few elements of every tensor are held to the bound, and few tensors as a whole
+may exceed it.
 """
 
 import numpy as np
@@ -54,12 +61,23 @@ def relative_norms(got, exact):
             for n in exact}
 
 
-def check_equality(case, *, floor=0.0, **settings):
+def trimmed(errors):
+    """The norm without the largest 1/500 of the elements, and one at least."""
+    kept = errors.numel() - max(1, errors.numel() // 500)
+    if kept == 0:
+        return 0.0
+    return float(errors.abs().reshape(-1).topk(kept, largest=False).values.norm())
+
+
+def check_equality(case, *, outliers=0.0, **settings):
+    """`outliers`: the part of tensors that may exceed the bound by single elements."""
     single = torch_run(case, STEPS, torch_adamw)
     double = torch_run(case, STEPS, torch_adamw, double=True)
     ours = cleave_run(case, STEPS, cleave.AdamW(lr=LR, weight_decay=DECAY), **settings)
 
-    np.testing.assert_allclose(ours.losses, single.losses, rtol=1e-4)
+    # A rounding may send relu the other way, in PyTorch's f32 as well: f64 judges.
+    if not np.allclose(ours.losses, single.losses, rtol=1e-4, atol=0):
+        np.testing.assert_allclose(ours.losses, double.losses, rtol=1e-4)
     count = len(case.batches)
     assert np.mean(ours.losses[-count:]) < 0.98 * np.mean(ours.losses[:count])
 
@@ -72,13 +90,21 @@ def check_equality(case, *, floor=0.0, **settings):
             wrong[name] = (error, norm, whole)
     assert not wrong, f"first gradients: {wrong}"
 
-    own = relative_norms(single.updates, double.updates)
-    wrong = {}
-    for name, (error, norm) in relative_norms(
-            {n: ours.updates[n] for n in own}, double.updates).items():
-        if not error <= 2 * own[name][0] + floor:
-            wrong[name] = (error / max(own[name][0], 1e-300), error, own[name][0], norm)
-    assert not wrong, f"updates (ratio, error, PyTorch's, norm): {wrong}"
+    wrong, single_elements, ratios = {}, {}, []
+    for name, exact in double.updates.items():
+        error, own = ours.updates[name] - exact, single.updates[name] - exact
+        figures = (float(error.norm()), float(own.norm()), float(exact.norm()))
+        ratios.append(figures[0] / max(figures[1], 1e-300))
+        if figures[0] <= 2 * figures[1]:
+            continue
+        single_elements[name] = figures
+        if not outliers or trimmed(error) > 2 * trimmed(own):
+            wrong[name] = figures
+    print(f"updates: ratios up to {max(ratios):.2f}, median {np.median(ratios):.2f}; above 2: "
+          f"{len(single_elements)} of {len(ratios)}")
+    assert not wrong, f"updates (error, PyTorch's, norm): {wrong}"
+    assert len(single_elements) <= outliers * len(ratios), single_elements
+    assert np.median(ratios) <= 1.25
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -90,10 +116,7 @@ def test_twenty_steps(name):
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("name", SMALL)
 def test_twenty_steps_wider(name, parts):
-    # Over thousands of elements one whose gradient passes near zero can make up
-    # all of a tensor's error, in either implementation, as its update is the
-    # ratio of two roundings: allow for a thirtieth of one step of one element.
-    check_equality(wider(name), micro_batches=parts, floor=LR / 30)
+    check_equality(wider(name), micro_batches=parts, outliers=0.07)
 
 
 @pytest.mark.skipif(not ALL, reason="runs with CLEAVE_TEST_ALL=1")
@@ -104,4 +127,4 @@ def test_twenty_steps_of_gpt2_124m():
         return GPT2LMHeadModel(config).train()
 
     check_equality(Case(make, token_batches(batch=2, length=32, vocab=50257, ignored=10)),
-                   micro_batches=2)
+                   micro_batches=2, outliers=0.07)

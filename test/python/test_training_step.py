@@ -3,6 +3,7 @@
 """What a compiled step offers beside training."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -301,6 +302,27 @@ def test_wrong_settings(settings, words):
         compile_case(HAND, cleave.AdamW(), **settings)
 
 
+class Bare(nn.Module):
+    """A loss that is a parameter, or that reads none of those it has."""
+
+    def __init__(self, itself):
+        super().__init__()
+        self.itself = itself
+        self.weight = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.weight if self.itself else x.mean()
+
+
+@pytest.mark.parametrize("itself, words", [
+    (True, "the loss of '@loss' is its argument \"weight\" itself"),
+    (False, "'@loss' has no parameter to train: every one is frozen"),
+])
+def test_losses_that_train_nothing(itself, words):
+    with pytest.raises(cleave.CompileError, match=words):
+        cleave.compile(Bare(itself), (torch.randn(4),))
+
+
 # --------------------------------------------------------------------- reports
 
 
@@ -313,6 +335,9 @@ def test_ir_of_every_phase(gpt2_step):
         assert word in texts[phase], phase
     assert len(set(texts.values())) == len(words)
     assert "graph.gradient" in texts["step"] and "graph.gradient" not in texts["model"]
+    # The plain loss is in the model; nothing runs it.
+    assert "@loss" not in texts["step"]
+    assert set(gpt2_step._live.session.entries()) == {"train", "evaluate", "logits"}
     with pytest.raises(ValueError, match="model, step, placed"):
         gpt2_step.ir("no such phase")
 
@@ -337,6 +362,24 @@ def test_report_and_explanations(gpt2_step):
     text = gpt2_step.explain()
     assert "micro-batches: 2" in text
     assert len(text.splitlines()) == len(report["decisions"]) > 1
+
+
+def test_what_is_recomputed_is_said(gpt2_step):
+    """By kind of op and line of the model, in the report and in words."""
+    train = gpt2_step.report()["plan"]["entries"]["train"]
+    groups = {(g["op"], g["name"]): g for g in train["recomputed"]}
+    (gelu,) = (g for (op, _), g in groups.items() if op == "graph.gelu")
+    # Two layers; two samples of eight tokens in each micro-batch.
+    assert gelu["ops"] == 2 and gelu["bytes"] == 2 * (2 * 8 * 4 * 32) * 4
+    assert re.fullmatch(r"\w+\.py:\d+", gelu["name"])
+    dropped = sum(g["bytes"] for g in groups.values())
+    assert 0 < train["unsaved_bytes"] <= dropped
+    assert not gpt2_step.report()["plan"]["entries"]["evaluate"]["recomputed"]
+    lines = gpt2_step.explain().splitlines()
+    again = [line for line in lines if line.startswith("train: computes again in backward: ")]
+    assert len(again) == len(groups)
+    assert any(f"2 graph.gelu at {gelu['name']}" in line for line in again)
+    assert any("train: recomputation saves " in line for line in lines)
 
 
 def test_timings(gpt2_step):

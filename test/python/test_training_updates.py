@@ -21,8 +21,7 @@ def hand_case(**settings):
 
 
 def check_updates(ours, case, steps, make_optimizer, **settings):
-    """Losses as PyTorch's; updates about as near to f64 as PyTorch's: for so few
-    elements and steps, roundings differ by chance up to four times."""
+    """Losses as PyTorch's; updates at most twice as far from f64 as PyTorch's."""
     single = torch_run(case, steps, make_optimizer, **settings)
     double = torch_run(case, steps, make_optimizer, double=True, **settings)
     np.testing.assert_allclose(ours.losses, single.losses, rtol=1e-5)
@@ -34,7 +33,7 @@ def check_updates(ours, case, steps, make_optimizer, **settings):
         # Few elements agree with f64 by chance: not below one rounding of the
         # weights, which each step makes anew.
         size = float((case.build().get_parameter(name).detach().double()).norm())
-        assert error <= 4 * own + 2.0 ** -24 * size, (name, error, own, float(exact.norm()))
+        assert error <= 2 * own + 2.0 ** -24 * size, (name, error, own, float(exact.norm()))
     return single, double
 
 

@@ -10,7 +10,6 @@
 #include "cleave/Runtime/ProgramIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Format.h"
-#include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
 
 #include <algorithm>
@@ -267,8 +266,7 @@ Error Trainer::fillBatch(const TokenData &tokens, WindowOrder &windows,
   return set(labels, labelsBuffer);
 }
 
-static llvm::json::Value number(double value) {
-  // JSON has no NaN and no infinity.
+llvm::json::Value cleave::run::jsonNumber(double value) {
   if (std::isfinite(value))
     return value;
   return nullptr;
@@ -310,15 +308,15 @@ Error Trainer::trainStep(int64_t index) {
         {"bytes", c.bytes},
         {"ms", static_cast<double>(c.nanoseconds) / 1e6}});
   llvm::json::Object line{{"step", index + 1},
-                          {"loss", number(*loss)},
+                          {"loss", jsonNumber(*loss)},
                           {"lr", rate},
-                          {"tokens_per_s", number(tokensPerSecond)},
+                          {"tokens_per_s", jsonNumber(tokensPerSecond)},
                           {"ms", result->seconds * 1e3}};
   if (session->find("grad_norm")) {
     Expected<double> norm = session->getScalar("grad_norm");
     if (!norm)
       return norm.takeError();
-    line["grad_norm"] = number(*norm);
+    line["grad_norm"] = jsonNumber(*norm);
   }
   llvm::json::Object breakdown;
   double rest = result->seconds * 1e3;
@@ -335,49 +333,6 @@ Error Trainer::trainStep(int64_t index) {
     line["communication"] = std::move(sent);
   *log << llvm::json::Value(std::move(line)) << "\n";
   log->flush();
-  return Error::success();
-}
-
-Error Trainer::evaluate() {
-  int64_t available = evalOrder->size();
-  int64_t batches = (available + batch - 1) / batch;
-  if (options.evalBatches > 0)
-    batches = std::min(batches, options.evalBatches);
-  double sum = 0;
-  int64_t rowsDone = 0;
-  for (int64_t i = 0; i < batches && !stopped(); ++i) {
-    int64_t rows = std::min(batch, available - i * batch);
-    if (rows < batch && !(labels && labels->hasIgnoreIndex)) {
-      progress->note("evaluation: the last " + Twine(rows) +
-                     " sequences do not fill a batch and are not used");
-      break;
-    }
-    if (Error error = fillBatch(*evalTokens, *evalOrder, i * batch, rows))
-      return error;
-    Expected<StepResult> result = session->run("evaluate");
-    if (!result)
-      return makeError("evaluation: " + llvm::toString(result.takeError()));
-    Expected<double> loss = session->getScalar("loss");
-    if (!loss)
-      return loss.takeError();
-    sum += *loss * static_cast<double>(rows);
-    rowsDone += rows;
-  }
-  if (rowsDone == 0)
-    return Error::success();
-  double loss = sum / static_cast<double>(rowsDone);
-  std::string text;
-  llvm::raw_string_ostream(text)
-      << "step " << session->getStep()
-      << llvm::format("  evaluation loss %.4f  perplexity %.2f", loss,
-                      std::exp(loss));
-  progress->note(text);
-  if (log) {
-    *log << llvm::json::Value(llvm::json::Object{{"step", session->getStep()},
-                                                 {"eval_loss", number(loss)}})
-         << "\n";
-    log->flush();
-  }
   return Error::success();
 }
 

@@ -11,6 +11,7 @@
 #include "cleave/Runtime/Schedule.h"
 #include "cleave/Runtime/Session.h"
 #include "cleave/Runtime/TokenData.h"
+#include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 #include <optional>
 
@@ -75,6 +76,7 @@ private:
                         runtime::WindowOrder &order, int64_t position,
                         int64_t rows);
   llvm::Error trainStep(int64_t index);
+  /// Reports the loss of all evaluation data, as if it were one batch.
   llvm::Error evaluate();
   llvm::Error save();
   llvm::Error writeTrace();
@@ -101,6 +103,9 @@ private:
   /// Start and length of each traced step, in nanoseconds.
   std::vector<std::pair<int64_t, int64_t>> tracedSteps;
 };
+
+/// A number for JSON, which has no NaN and no infinity: they are null.
+llvm::json::Value jsonNumber(double value);
 
 /// Set by an interrupt; the step that runs is finished.
 bool interrupted();

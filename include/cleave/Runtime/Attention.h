@@ -34,10 +34,10 @@ struct AttentionPointers {
 /// Neither result depends on the number of threads. The backward pass
 /// overwrites its outputs.
 void attentionForward(const AttentionCommand &command,
-                      const AttentionPointers &pointers, int64_t microBatch,
+                      const AttentionPointers &pointers,
                       const ThreadTeam &team);
 void attentionBackward(const AttentionCommand &command,
-                       const AttentionPointers &pointers, int64_t microBatch,
+                       const AttentionPointers &pointers,
                        const ThreadTeam &team);
 
 } // namespace cleave::runtime

@@ -183,11 +183,9 @@ struct AttentionCommand {
   float dropout = 0.0f;
   int64_t dropoutId = 0;
   Ref rng; ///< i64[2]: seed, step
-  /// Optional i64[4]: where this part of the scores begins in the whole tensor
-  /// [batch, head, query, key]; `batchOffset` does not count then.
+  /// Where these scores lie in the global ones, i64[4]: the first batch, head,
+  /// query and key. Absent: at the start.
   Ref origin;
-  int64_t batchOffset = 0; ///< first global batch index is
-                           ///< batchOffset + microBatch * batch
   int64_t globalHeads = 0, globalQueries = 0, globalKeys = 0;
   /// Backward only: inputs do, outputs dq, dk, dv, all strided; `dbias` is
   /// dense with the bias's own broadcast shape, accumulated in index order.
@@ -359,7 +357,7 @@ struct DeviceConstant {
 };
 
 struct Program {
-  static constexpr int kVersion = 2;
+  static constexpr int kVersion = 3;
   int version = kVersion;
   /// Code generation target: CPU name and vector width in bits.
   std::string cpu;

@@ -63,17 +63,14 @@ struct KeyRange {
 
 class Pass {
 public:
-  Pass(const AttentionCommand &c, const AttentionPointers &p,
-       int64_t microBatch)
-      : c(c), p(p), rows(*getAttentionRows()),
-        first{c.batchOffset + microBatch * c.batch, 0, 0, 0},
-        shift(c.keys - c.queries) {
-    if (p.origin)
-      std::copy_n(p.origin, 4, first);
+  Pass(const AttentionCommand &c, const AttentionPointers &p)
+      : c(c), p(p), rows(*getAttentionRows()), shift(c.keys - c.queries) {
     if (c.dropout > 0.0f)
       stream = {static_cast<uint64_t>(p.rng[0]),
                 static_cast<uint32_t>(c.dropoutId),
                 static_cast<uint32_t>(p.rng[1])};
+    if (p.origin)
+      std::copy_n(p.origin, 4, origin);
   }
 
   int64_t queryBlocks() const {
@@ -157,13 +154,13 @@ private:
       row.stream = &stream;
       row.threshold = philox::threshold(c.dropout);
       row.keepScale = philox::keepScale(c.dropout);
-      uint64_t index = static_cast<uint64_t>(first[0] + b);
+      uint64_t index = static_cast<uint64_t>(origin[0] + b);
       index = index * static_cast<uint64_t>(c.globalHeads) +
-              static_cast<uint64_t>(first[1] + h);
+              static_cast<uint64_t>(origin[1] + h);
       index = index * static_cast<uint64_t>(c.globalQueries) +
-              static_cast<uint64_t>(first[2] + i);
+              static_cast<uint64_t>(origin[2] + i);
       row.element = index * static_cast<uint64_t>(roundUp(c.globalKeys, 64)) +
-                    static_cast<uint64_t>(first[3] + key0);
+                    static_cast<uint64_t>(origin[3] + key0);
     }
     return row;
   }
@@ -173,10 +170,9 @@ private:
   const AttentionCommand &c;
   const AttentionPointers &p;
   const AttentionRowFunctions &rows;
-  /// Where the scores begin in the whole tensor, for its random numbers.
-  int64_t first[4];
   int64_t shift;
   philox::Stream stream;
+  int64_t origin[4] = {0, 0, 0, 0};
 };
 
 } // namespace
@@ -299,9 +295,8 @@ void Pass::backwardHead(int64_t b, int64_t kvHead, char *scratch) const {
 
 void cleave::runtime::attentionForward(const AttentionCommand &c,
                                        const AttentionPointers &p,
-                                       int64_t microBatch,
                                        const ThreadTeam &team) {
-  Pass pass(c, p, microBatch);
+  Pass pass(c, p);
   int64_t blocks = pass.queryBlocks(), heads = c.batch * c.heads;
   team.parallelEach(blocks * heads, [&](int thread, int64_t item) {
     // The last blocks of a causal pass have the most keys: they go first.
@@ -313,7 +308,6 @@ void cleave::runtime::attentionForward(const AttentionCommand &c,
 
 void cleave::runtime::attentionBackward(const AttentionCommand &c,
                                         const AttentionPointers &p,
-                                        int64_t microBatch,
                                         const ThreadTeam &team) {
   if (p.dBias) {
     int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, elements = 1;
@@ -325,7 +319,7 @@ void cleave::runtime::attentionBackward(const AttentionCommand &c,
   }
   // One item owns every gradient it adds to: those of a key head and, if a
   // bias is shared by batches or heads, those of all that share it.
-  Pass pass(c, p, microBatch);
+  Pass pass(c, p);
   bool sharedByBatch = p.dBias && c.biasStrides[0] == 0;
   bool sharedByHead = p.dBias && c.biasStrides[1] == 0;
   int64_t batches = sharedByBatch ? 1 : c.batch;

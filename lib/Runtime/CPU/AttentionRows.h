@@ -34,7 +34,7 @@ struct AttentionRow {
   const int64_t *keySegments = nullptr;
   int64_t querySegment = 0;
   /// Dropout: null stream for none. `element` is the global index of the
-  /// row's first score, a multiple of 64.
+  /// row's first score; drawing is fast where that is a multiple of 64.
   const philox::Stream *stream = nullptr;
   uint32_t threshold = 0;
   float keepScale = 1.0f;

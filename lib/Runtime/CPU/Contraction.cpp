@@ -28,8 +28,11 @@ void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
         c[i * ldc + j] = beta == 0.0f ? 0.0f : beta * c[i * ldc + j];
     return;
   }
-  dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k, alpha, a, lda, b,
-             ldb, beta, c, ldc);
+  for (int64_t i = 0; i < k; i += kContractionDepth)
+    dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n,
+               std::min(kContractionDepth, k - i), alpha,
+               a + i * (transA ? lda : 1), lda, b + i * (transB ? 1 : ldb), ldb,
+               i == 0 ? beta : 1.0f, c, ldc);
 }
 
 //===----------------------------------------------------------------------===//
@@ -64,6 +67,14 @@ struct Contraction::Primitive {
                 scratch = nullptr;
   int64_t scratchBytes = 0;
 
+  Primitive() = default;
+  Primitive(Primitive &&other) noexcept
+      : primitive(std::exchange(other.primitive, nullptr)),
+        src(std::exchange(other.src, nullptr)),
+        weights(std::exchange(other.weights, nullptr)),
+        dst(std::exchange(other.dst, nullptr)),
+        scratch(std::exchange(other.scratch, nullptr)),
+        scratchBytes(other.scratchBytes) {}
   ~Primitive() {
     for (dnnl_memory_t memory : {src, weights, dst, scratch})
       if (memory)
@@ -160,8 +171,15 @@ Contraction::Contraction(const ContractCommand &command, char *a, char *b,
       method(method) {
   if (method != ContractionMethod::Matmul)
     return;
-  primitive = std::make_unique<Primitive>();
-  valid = primitive->build(command, this->a, this->b, this->c);
+  for (int64_t i = 0; valid && i < command.k; i += kContractionDepth) {
+    ContractCommand piece = command;
+    piece.k = std::min(kContractionDepth, command.k - i);
+    piece.beta = i == 0 ? command.beta : 1.0f;
+    valid = primitives.emplace_back().build(
+        piece, this->a + i * (command.transA ? command.lda : 1),
+        this->b + i * (command.transB ? 1 : command.ldb), this->c);
+  }
+  valid &= !primitives.empty();
 }
 
 Contraction::Contraction(Contraction &&) noexcept = default;
@@ -169,13 +187,19 @@ Contraction &Contraction::operator=(Contraction &&) noexcept = default;
 Contraction::~Contraction() = default;
 
 int64_t Contraction::workspaceBytes() const {
-  return primitive ? primitive->scratchBytes : 0;
+  int64_t bytes = 0;
+  for (const Primitive &primitive : primitives)
+    bytes = std::max(bytes, primitive.scratchBytes);
+  return bytes;
 }
 
 void Contraction::execute(const ThreadTeam &team, char *workspace) const {
   const ContractCommand &d = command;
-  if (method == ContractionMethod::Matmul)
-    return primitive->execute(workspace);
+  if (method == ContractionMethod::Matmul) {
+    for (const Primitive &primitive : primitives)
+      primitive.execute(workspace);
+    return;
+  }
   auto one = [&](int64_t i) {
     sgemm(d.transA, d.transB, d.m, d.n, d.k, d.alpha, a + i * d.batchStrideA,
           d.lda, b + i * d.batchStrideB, d.ldb, d.beta, c + i * d.batchStrideC,

@@ -54,7 +54,7 @@ bool Executor::execute(const Step &step) const {
   case CommandKind::AttentionBackward: {
     const Attention &attention = *std::get_if<Attention>(&step.what);
     (attention.backward ? attentionBackward : attentionForward)(
-        command.attention, attention.pointers, step.microBatch, *team);
+        command.attention, attention.pointers, *team);
     return true;
   }
   case CommandKind::ScatterAdd: {

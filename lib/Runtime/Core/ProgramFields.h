@@ -113,7 +113,6 @@ template <typename F> void fields(F &f, const AttentionCommand *) {
   f("dropoutId", &A::dropoutId);
   f("rng", &A::rng);
   f("origin", &A::origin);
-  f("batchOffset", &A::batchOffset);
   f("globalHeads", &A::globalHeads);
   f("globalQueries", &A::globalQueries);
   f("globalKeys", &A::globalKeys);

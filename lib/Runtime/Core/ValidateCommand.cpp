@@ -188,7 +188,7 @@ private:
 
   void attention(const AttentionCommand &a, bool backward) {
     for (int64_t n : {a.batch, a.heads, a.kvHeads, a.queries, a.keys,
-                      a.headSize, a.valueSize, a.window, a.batchOffset})
+                      a.headSize, a.valueSize, a.window})
       require(n >= 0, "negative extent");
     require(a.queryBlock >= 1, "the query block must be at least 1");
     require(a.kvHeads == 0 ? a.heads == 0 : a.heads % a.kvHeads == 0,
@@ -221,11 +221,11 @@ private:
                 Extent(8).dim(a.batch, a.keys).dim(a.keys, 1).bytes());
     if (a.dropout > 0.0f) {
       ref("rng", a.rng, 16);
+      optionalRef("origin", a.origin, 32);
       require(a.globalHeads >= a.heads && a.globalQueries >= a.queries &&
                   a.globalKeys >= a.keys,
               "the global shape is smaller than the local one");
     }
-    optionalRef("origin", a.origin, 32);
     int64_t threadBytes;
     if (__builtin_mul_overflow(a.scratchBytesPerThread,
                                static_cast<int64_t>(program.threads),

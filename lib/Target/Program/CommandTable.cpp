@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommandTable.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;

@@ -7,6 +7,8 @@
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Target/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
@@ -49,12 +51,31 @@ static json::Array savedValues(ProgramOp program) {
   return saved;
 }
 
-static json::Object describe(ProgramOp program, StringRef recomputedAttr) {
+/// What backward computes again, as `--pipe-recompute` left it.
+static json::Array recomputed(ProgramOp program) {
+  json::Array groups;
+  if (auto items = program->getAttrOfType<ArrayAttr>(pipe::kRecomputedAttr))
+    for (Attribute attr : items) {
+      auto item = cast<DictionaryAttr>(attr);
+      auto number = [&](StringRef name) {
+        return cast<IntegerAttr>(item.get(name)).getInt();
+      };
+      auto text = [&](StringRef name) {
+        return cast<StringAttr>(item.get(name)).str();
+      };
+      groups.push_back(json::Object{{"op", text("op")},
+                                    {"name", text("line")},
+                                    {"ops", number("ops")},
+                                    {"bytes", number("bytes")}});
+    }
+  return groups;
+}
+
+static json::Object describe(ProgramOp program) {
   json::Object entry;
   entry["peak_bytes"] = integer(program, kPeakAttr);
   entry["lower_bound_bytes"] = integer(program, kLowerBoundAttr);
   std::map<std::string, int64_t> counts;
-  std::map<std::string, int64_t> recomputed;
   int64_t actions = 0;
   for (auto run : program.getBody().getOps<RunOp>()) {
     ++actions;
@@ -62,12 +83,9 @@ static json::Object describe(ProgramOp program, StringRef recomputedAttr) {
         run, run.getCalleeAttr());
     if (!part || part.isExternal())
       continue;
-    for (Operation &op : part.front()) {
+    for (Operation &op : part.front())
       if (isa<CommandOpInterface>(op))
         ++counts[op.getName().stripDialect().str()];
-      if (run.getMicroBatch() == 0 && op.hasAttr(recomputedAttr))
-        ++recomputed[sourceLine(op.getLoc())];
-    }
   }
   entry["actions"] = actions;
   json::Object commands;
@@ -85,10 +103,8 @@ static json::Object describe(ProgramOp program, StringRef recomputedAttr) {
     }
   entry["live_at_peak"] = std::move(live);
   entry["saved"] = savedValues(program);
-  json::Array names;
-  for (auto &[name, count] : recomputed)
-    names.push_back(json::Object{{"name", name}, {"ops", count}});
-  entry["recomputed"] = std::move(names);
+  entry["recomputed"] = recomputed(program);
+  entry["unsaved_bytes"] = integer(program, pipe::kUnsavedBytesAttr);
   return entry;
 }
 
@@ -110,7 +126,7 @@ json::Value cleave::memoryReport(ModuleOp module) {
         fixed[role ? role.str() : "other"] +=
             extentBytes(cast<RankedTensorType>(argument.getType()));
     }
-    entries[program.getName()] = describe(program, kRecomputedAttr);
+    entries[program.getName()] = describe(program);
   }
   module.walk([&](ConstantOp constant) {
     if (auto offset = constant->getAttrOfType<IntegerAttr>(kOffsetAttr);

@@ -64,3 +64,27 @@ func.func @flag(%f: tensor<2xi1>) {
   exec.check %f, "no" : tensor<2xi1>
   return
 }
+
+// -----
+
+func.func @origin(%q: tensor<1x2x4x8xf32>, %rng: tensor<2xi64>, %o: tensor<3xi64>) -> tensor<1x2x4x8xf32> {
+  // expected-error @below {{origin must be 'tensor<4xi64>', not 'tensor<3xi64>'}}
+  %0, %lse = exec.attention %q, %q, %q rng %rng origin %o {scale = 1.0 : f64, dropout = 0.5 : f64, global_shape = array<i64: 2, 2, 4, 4>} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<2xi64>, tensor<3xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %0 : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+func.func @rng(%q: tensor<1x2x4x8xf32>, %rng: tensor<2xi32>) -> tensor<1x2x4x8xf32> {
+  // expected-error @below {{rng must be 'tensor<2xi64>', not 'tensor<2xi32>'}}
+  %0, %lse = exec.attention %q, %q, %q rng %rng {scale = 1.0 : f64, dropout = 0.5 : f64} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<2xi32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %0 : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+func.func @global(%q: tensor<1x2x4x8xf32>, %o: tensor<4xi64>) -> tensor<1x2x4x8xf32> {
+  // expected-error @below {{global_shape needs four values}}
+  %0, %lse = exec.attention %q, %q, %q origin %o {scale = 1.0 : f64, global_shape = array<i64: 2, 2, 4>} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %0 : tensor<1x2x4x8xf32>
+}

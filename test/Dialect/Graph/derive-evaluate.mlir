@@ -17,6 +17,70 @@ func.func @loss(%x: tensor<1x2x4x8xf32> {graph.name = "x", graph.role = "input"}
   return %2 : tensor<f32>
 }
 
+// The entry can be left out; the others stay.
+
+// RUN: cleave-opt %s --graph-derive-evaluate=drop-entry | FileCheck %s --check-prefix=DROP
+// DROP-NOT: func.func @loss(
+// DROP: func.func @evaluate(
+// DROP: func.func @mean(
+
+// A mean over counted targets returns their number, beside the mean. So does a
+// sum of means that divide by the same.
+
+// RUN: cleave-opt %s --graph-derive-evaluate="entry=mean target=of_mean" | FileCheck %s --check-prefix=MEAN
+// MEAN-LABEL: func.func @of_mean(
+// MEAN-SAME: -> (tensor<f32> {graph.name = "loss"}, tensor<f32> {graph.name = "loss_weight"})
+// MEAN: %[[N:.*]] = graph.cast %{{.*}} : (tensor<i64>) -> tensor<f32>
+// MEAN: %[[A:.*]] = graph.div %{{.*}}, %[[N]]
+// MEAN: %[[B:.*]] = graph.div %{{.*}}, %[[N]]
+// MEAN: %[[LOSS:.*]] = graph.add
+// MEAN: return %[[LOSS]], %[[N]] : tensor<f32>, tensor<f32>
+func.func @mean(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+                %t: tensor<4xi64> {graph.name = "t", graph.role = "input"})
+    -> (tensor<f32> {graph.name = "loss"}) {
+  %ignored = graph.constant dense<-100> : tensor<i64>
+  %half = graph.constant dense<0.5> : tensor<f32>
+  %valid = graph.compare ne %t, %ignored : (tensor<4xi64>, tensor<i64>) -> tensor<4xi1>
+  %ones = graph.cast %valid : (tensor<4xi1>) -> tensor<4xi64>
+  %count = graph.reduce sum %ones {dims = array<i64: 0>} : (tensor<4xi64>) -> tensor<i64>
+  %n = graph.cast %count : (tensor<i64>) -> tensor<f32>
+  %sum = graph.reduce sum %w {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  %max = graph.reduce max %w {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  %0 = graph.div %sum, %n : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %1 = graph.mul %half, %0 : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %2 = graph.div %max, %n : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %3 = graph.add %1, %2 : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %3 : tensor<f32>
+}
+
+// What is no mean of one kind returns nothing more: a term that divides by
+// something else, a number that no sum gives, one that a parameter decides.
+
+// RUN: cleave-opt %s --graph-derive-evaluate="entry=mixed target=of_mixed" | FileCheck %s --check-prefix=MIXED
+// MIXED-LABEL: func.func @of_mixed(
+// MIXED-SAME: -> (tensor<f32> {graph.name = "loss"}) {
+func.func @mixed(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+                 %t: tensor<4xf32> {graph.name = "t", graph.role = "input"})
+    -> (tensor<f32> {graph.name = "loss"}) {
+  %sum = graph.reduce sum %w {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  %n = graph.reduce sum %t {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  %0 = graph.div %sum, %n : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %1 = graph.add %0, %sum : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
+
+// RUN: cleave-opt %s --graph-derive-evaluate="entry=scaled target=of_scaled" | FileCheck %s --check-prefix=SCALED
+// SCALED-LABEL: func.func @of_scaled(
+// SCALED-SAME: -> (tensor<f32> {graph.name = "loss"}) {
+func.func @scaled(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+                  %t: tensor<f32> {graph.name = "t", graph.role = "input"})
+    -> (tensor<f32> {graph.name = "loss"}) {
+  %sum = graph.reduce sum %w {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  %0 = graph.div %sum, %sum : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %1 = graph.div %0, %t : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
+
 // The generator's state as a number would be missed.
 
 // DRAWS: error: 'graph.cast' op reads the random generator's state and cannot do without it in evaluation

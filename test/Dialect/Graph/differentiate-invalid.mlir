@@ -79,6 +79,52 @@ func.func @train() {
 
 // -----
 
+// Losses that no parameter moves, and results that the update overwrites.
+
+func.func @loss(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"}) -> tensor<f32> {
+  // expected-error@+1 {{the loss of '@loss' is its argument "w" itself: there is nothing to differentiate; return what ops compute from the parameters}}
+  return %w : tensor<f32>
+}
+
+// -----
+
+func.func @loss(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"}, %x: tensor<f32>) -> tensor<f32> {
+  // expected-error@+1 {{the loss of '@loss' is its argument 1 itself}}
+  return %x : tensor<f32>
+}
+
+// -----
+
+func.func @loss(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+                %x: tensor<4xf32> {graph.name = "x", graph.role = "input"}) -> tensor<f32> {
+  %0 = graph.exp %w : (tensor<4xf32>) -> tensor<4xf32>
+  // expected-error@+1 {{the loss of '@loss' depends on no parameter that is trained: every gradient would be zero; compute it from a parameter, or take 'graph.frozen' from those that it reads}}
+  %1 = graph.reduce sum %x {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
+
+// -----
+
+// A flag passes no gradient on.
+
+func.func @loss(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"},
+                %x: tensor<f32> {graph.name = "x", graph.role = "input"}) -> tensor<f32> {
+  %0 = graph.compare lt %w, %x : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  // expected-error@+1 {{the loss of '@loss' depends on no parameter that is trained}}
+  %1 = graph.cast %0 : (tensor<i1>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
+
+// -----
+
+func.func @loss(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"}) -> (tensor<f32>, tensor<4xf32>) {
+  %0 = graph.reduce sum %w {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  // expected-error@+1 {{result 1 of '@loss' is the parameter "w" itself, which the training step overwrites; leave it out: a parameter is read by its name}}
+  return %0, %w : tensor<f32>, tensor<4xf32>
+}
+
+// -----
+
 // A table of angles that a parameter reaches.
 
 func.func @loss(%x: tensor<1x1x2x4xf32> {graph.name = "x", graph.role = "parameter"},

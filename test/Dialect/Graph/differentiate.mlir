@@ -87,11 +87,13 @@ func.func @loss(
 // CHECK-NEXT: graph.gradient %[[Z1]] of "rounded"
 func.func @loss(
     %unused: tensor<3xf32> {graph.name = "unused", graph.role = "parameter"},
-    %rounded: tensor<2xf32> {graph.name = "rounded", graph.role = "parameter"}) -> tensor<f32> {
+    %rounded: tensor<2xf32> {graph.name = "rounded", graph.role = "parameter"},
+    %w: tensor<f32> {graph.name = "w", graph.role = "parameter"}) -> tensor<f32> {
   %0 = graph.cast %rounded : (tensor<2xf32>) -> tensor<2xi64>
   %1 = graph.cast %0 : (tensor<2xi64>) -> tensor<2xf32>
   %2 = graph.reduce sum %1 {dims = array<i64: 0>} : (tensor<2xf32>) -> tensor<f32>
-  return %2 : tensor<f32>
+  %3 = graph.mul %2, %w : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %3 : tensor<f32>
 }
 
 // -----

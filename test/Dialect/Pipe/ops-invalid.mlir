@@ -79,3 +79,11 @@ pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
   %0 = pipe.invoke @f(%x) {parts = "F"} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }
+
+// -----
+
+pipe.program @p(%x: tensor<4xf32>) -> tensor<4xf32> attributes {micro_batches = 1 : i64} {
+  // expected-error @+1 {{has no place in a pipe.program, which holds pipe.invoke alone}}
+  %0 = graph.neg %x : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return %0 : tensor<4xf32>
+}

@@ -3,7 +3,16 @@
 // What heavy work gives is saved; what streams from it is computed again, just
 // before it is read; statistics of rows stay saved.
 
+// The program says what that is: of each kind of op and line, how many, and the
+// bytes of results that are not saved for it. The second result of the norm is
+// saved, and the flags take a byte each.
+
 // CHECK-LABEL: pipe.program @train(
+// CHECK-SAME: pipe.recomputed = [
+// CHECK-SAME: {bytes = 256 : i64, line = "recompute.mlir:{{[0-9]+}}", op = "graph.compare", ops = 1 : i64},
+// CHECK-SAME: {bytes = 1024 : i64, line = "recompute.mlir:{{[0-9]+}}", op = "graph.gelu", ops = 1 : i64},
+// CHECK-SAME: {bytes = 1024 : i64, line = "recompute.mlir:{{[0-9]+}}", op = "graph.rms_norm", ops = 1 : i64}]
+// CHECK-SAME: pipe.unsaved_bytes = 2304 : i64
 // CHECK: %[[F:.*]]:3 = pipe.invoke @train.F({{.*}}results = ["saved", "saved", "saved"]} : ({{.*}}) -> (tensor<4x64xf32>, tensor<4xf32>, tensor<4x64xf32>)
 // CHECK: pipe.invoke @train.B({{.*}}split = array<i64: -1, -1, -1, 0, -1>
 pipe.program @train(%w: tensor<64x64xf32>, %g: tensor<64xf32>, %x: tensor<8x64xf32>)
@@ -53,6 +62,7 @@ func.func private @train.B(%h: tensor<4x64xf32>, %n: tensor<4x64xf32>, %r: tenso
 // Of two values of one size, that nearest to backward is saved: the residual
 // stream, not the product that it adds.
 // CHECK-LABEL: pipe.program @residual(
+// CHECK-NOT: pipe.recomputed
 // CHECK: pipe.invoke @residual.F({{.*}}results = ["saved"]
 pipe.program @residual(%w: tensor<64x64xf32>, %x: tensor<8x64xf32>) -> (tensor<64x64xf32>)
     attributes {micro_batches = 2 : i64} {
@@ -71,6 +81,28 @@ func.func private @residual.F(%w: tensor<64x64xf32>, %x: tensor<4x64xf32>) -> te
   return %s : tensor<4x64xf32>
 }
 func.func private @residual.B(%s: tensor<4x64xf32>) -> tensor<64x64xf32> {
+  %d = graph.contract "bo,bi->oi" %s, %s : (tensor<4x64xf32>, tensor<4x64xf32>) -> tensor<64x64xf32>
+  return %d : tensor<64x64xf32>
+}
+
+// A value saved in the place of a larger one counts against what that saves.
+// CHECK-LABEL: pipe.program @narrow(
+// CHECK-SAME: pipe.recomputed = [{bytes = 1024 : i64, line = "recompute.mlir:{{[0-9]+}}", op = "graph.cast", ops = 1 : i64}]
+// CHECK-SAME: pipe.unsaved_bytes = 512 : i64
+pipe.program @narrow(%w: tensor<64x64xf16>, %x: tensor<8x64xf16>) -> (tensor<64x64xf32>)
+    attributes {micro_batches = 2 : i64} {
+  %0 = pipe.invoke @narrow.F(%w, %x) {part = "F", split = array<i64: -1, 0>, results = ["saved"]}
+      : (tensor<64x64xf16>, tensor<8x64xf16>) -> (tensor<4x64xf32>)
+  %1 = pipe.invoke @narrow.B(%0) {part = "B", split = array<i64: -1>, results = ["accumulate"]}
+      : (tensor<4x64xf32>) -> tensor<64x64xf32>
+  pipe.return %1 : tensor<64x64xf32>
+}
+func.func private @narrow.F(%w: tensor<64x64xf16>, %x: tensor<4x64xf16>) -> tensor<4x64xf32> {
+  %h = graph.linear %x, %w : (tensor<4x64xf16>, tensor<64x64xf16>) -> tensor<4x64xf16>
+  %s = graph.cast %h : (tensor<4x64xf16>) -> tensor<4x64xf32>
+  return %s : tensor<4x64xf32>
+}
+func.func private @narrow.B(%s: tensor<4x64xf32>) -> tensor<64x64xf32> {
   %d = graph.contract "bo,bi->oi" %s, %s : (tensor<4x64xf32>, tensor<4x64xf32>) -> tensor<64x64xf32>
   return %d : tensor<64x64xf32>
 }

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Pipelines/Phases.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Testing/CheckMemory.h"
@@ -110,4 +111,54 @@ TEST_F(Memory, FindsWrongOffsets) {
   });
   EXPECT_GT(tried, 3);
   EXPECT_EQ(found, tried);
+}
+
+/// Parts in which a command must overwrite an argument whose memory is kept for
+/// another result than the one that this command leads to.
+TEST_F(Memory, OverwrittenTargets) {
+  const char *const bodies[] = {
+      // The other result needs nothing of it.
+      R"(%c = exec.contract %x, %x accumulate %w : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         %z = exec.copy %x : tensor<4x4xf32> -> tensor<4x4xf32>
+         return %z, %c : tensor<4x4xf32>, tensor<4x4xf32>)",
+      // It is computed from it, not in place.
+      R"(%c = exec.contract %x, %x accumulate %w : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         %z = exec.contract %c, %c : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         return %z, %c : tensor<4x4xf32>, tensor<4x4xf32>)",
+      // It is another argument, which must be copied.
+      R"(%c = exec.contract %x, %x accumulate %w : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         return %x, %c : tensor<4x4xf32>, tensor<4x4xf32>)",
+      // Two commands overwrite it in turn; the result is the first one's.
+      R"(%c = exec.contract %x, %x accumulate %w : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         %d = exec.contract %x, %x accumulate %c : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         return %c, %d : tensor<4x4xf32>, tensor<4x4xf32>)",
+      // The command does lead to the result.
+      R"(%c = exec.contract %x, %x accumulate %w : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         %d = exec.contract %x, %x accumulate %c : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+         return %d, %x : tensor<4x4xf32>, tensor<4x4xf32>)"};
+  for (const char *body : bodies) {
+    SCOPED_TRACE(body);
+    std::string text = R"(
+      func.func private @u(%w: tensor<4x4xf32> {exec.dies}, %x: tensor<4x4xf32>)
+          -> (tensor<4x4xf32> {exec.alias = 0 : i64, exec.update}, tensor<4x4xf32>) {
+        )" + std::string(body) + R"(
+      }
+      exec.program @e(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
+                      %x: tensor<4x4xf32> {graph.name = "x", graph.role = "input"})
+          -> (tensor<4x4xf32> {graph.updates = "w"}, tensor<4x4xf32> {graph.name = "y"}) {
+        %0:2 = exec.run @u(%w, %x) {micro_batch = 0 : i64} : (tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+        exec.return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
+      })";
+    auto module = parseSourceString<ModuleOp>(text, context.get());
+    ASSERT_TRUE(module);
+    PassManager passes(context.get());
+    passes.addPass(exec::createPlanMemory());
+    ASSERT_TRUE(succeeded(passes.run(*module)));
+    EXPECT_TRUE(succeeded(checkMemory(*module)));
+    int copies = 0;
+    module->walk([&](exec::CopyOp) { ++copies; });
+    // Nothing is copied where nothing needs it; the second result is one.
+    if (body == bodies[4])
+      EXPECT_EQ(copies, 1);
+  }
 }

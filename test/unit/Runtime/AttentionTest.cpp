@@ -33,7 +33,7 @@ struct Problem {
   std::vector<double> refO, refLse, refDQ, refDK, refDV, refDBias;
   /// Largest sum of magnitudes behind an element of `refDBias`.
   double dBiasMass = 0;
-  int64_t microBatch = 0;
+  std::vector<int64_t> origin;
 
   /// Positions are outermost in some views, heads in others.
   static void view(HeadView &view, std::mt19937 &gen, int64_t heads,
@@ -78,9 +78,10 @@ struct Problem {
     dK.assign(kvRows * c.headSize, NAN);
     dV.assign(kvRows * c.valueSize, NAN);
     rng = {int64_t(gen()) << 20 | int64_t(gen()), 17};
-    c.globalHeads = c.heads;
-    c.globalQueries = c.queries;
-    c.globalKeys = c.keys;
+    std::vector<int64_t> start = origin.empty() ? std::vector<int64_t>(4) : origin;
+    c.globalHeads = c.heads + start[1];
+    c.globalQueries = c.queries + start[2];
+    c.globalKeys = c.keys + start[3];
     c.scratchBytesPerThread = std::max(attentionScratchBytes(c, false),
                                        attentionScratchBytes(c, true));
     scratch.assign(c.scratchBytesPerThread * threads, char(0xff));
@@ -94,6 +95,8 @@ struct Problem {
       p.keySegments = keySegments.data();
     }
     p.rng = rng.data();
+    if (!origin.empty())
+      p.origin = origin.data();
     p.dO = dO.data();
     p.dQ = dQ.data();
     p.dK = dK.data();
@@ -148,9 +151,11 @@ struct Problem {
             s[j] = hidden ? -INFINITY : x;
             max = std::max(max, s[j]);
             if (c.dropout > 0) {
-              uint64_t e = c.batchOffset + microBatch * c.batch + b;
-              e = (e * c.globalHeads + h) * c.globalQueries + i;
-              e = e * paddedKeys + j;
+              std::vector<int64_t> at =
+                  origin.empty() ? std::vector<int64_t>(4) : origin;
+              uint64_t e = at[0] + b;
+              e = (e * c.globalHeads + at[1] + h) * c.globalQueries + at[2] + i;
+              e = e * paddedKeys + at[3] + j;
               keep[j] = philox::draw(stream, e) >= philox::threshold(c.dropout)
                             ? philox::keepScale(c.dropout)
                             : 0.0f;
@@ -238,8 +243,10 @@ TEST(Attention, RandomAgainstDefinition) {
     c.queryBlock = pick(1, 70);
     c.dropout = pick(0, 1) ? 0.0f : 0.3f;
     c.dropoutId = pick(0, 100);
-    c.batchOffset = pick(0, 5);
-    t.microBatch = pick(0, 3);
+    // Of other keys, whole groups of draws or any number may come before.
+    if (pick(0, 1))
+      t.origin = {pick(0, 5), pick(0, 3), pick(0, 20),
+                  pick(0, 1) ? 64 * pick(0, 2) : pick(0, 100)};
     auto broadcast = [&](int64_t (&strides)[4]) {
       int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, step = 1;
       for (int d = 3; d >= 0; --d) {
@@ -268,8 +275,8 @@ TEST(Attention, RandomAgainstDefinition) {
     }
     t.prepare(gen, team.size());
     t.reference();
-    attentionForward(c, t.p, t.microBatch, team);
-    attentionBackward(c, t.p, t.microBatch, team);
+    attentionForward(c, t.p, team);
+    attentionBackward(c, t.p, team);
     compare(t.o, t.refO, "o");
     compare(t.lse, t.refLse, "lse");
     compare(t.dQ, t.refDQ, "dQ");
@@ -282,8 +289,8 @@ TEST(Attention, RandomAgainstDefinition) {
     Floats o = t.o, dQ = t.dQ, dK = t.dK, dV = t.dV, dBias = t.dBias;
     ThreadTeam single(1);
     single.adopt();
-    attentionForward(c, t.p, t.microBatch, single);
-    attentionBackward(c, t.p, t.microBatch, single);
+    attentionForward(c, t.p, single);
+    attentionBackward(c, t.p, single);
     team.adopt();
     EXPECT_EQ(o, t.o);
     EXPECT_EQ(dQ, t.dQ);
@@ -367,9 +374,9 @@ TEST(Attention, DISABLED_Speed) {
     double forward = 1e9, backward = 1e9;
     for (int i = 0; i < 8; ++i) {
       double t0 = clock();
-      attentionForward(c, t.p, 0, team);
+      attentionForward(c, t.p, team);
       double t1 = clock();
-      attentionBackward(c, t.p, 0, team);
+      attentionBackward(c, t.p, team);
       forward = std::min(forward, (t1 - t0) / 2);
       backward = std::min(backward, (clock() - t1) / 2);
     }

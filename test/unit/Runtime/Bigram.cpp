@@ -110,6 +110,7 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   tensor("rng", Role::Scalar, DType::I64, {2});
   tensor("loss", Role::Output, DType::F32, {});
   tensor("grad_norm", Role::Output, DType::F32, {});
+  tensor("loss_weight", Role::Output, DType::F64, {});
   auto offsetOf = [&](const char *name) {
     for (const Tensor &t : program.tensors)
       if (t.name == name)
@@ -314,12 +315,13 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   }
   Part result;
   result.name = "result";
-  result.buffers = {{64, "scratch"}, {4, "output"}};
+  result.buffers = {{64, "scratch"}, {4, "output"}, {8, "output"}};
   if (mesh)
     result.commands = {
         startOf(Kind::AllReduce, DType::F64, {0, 0}, {0, 0}, {1}, devices, 0),
         waitFor(0)};
   result.commands.push_back(kernel("bigram_result", {{0, 0}, {1, 0}}, 1));
+  result.commands.push_back(kernel("bigram_weight", {{0, 0}, {2, 0}}, 1));
   program.parts = {prologue, forward, update, evaluate, result};
 
   auto forwardAction = [&](int32_t part, int32_t microBatch) {
@@ -347,11 +349,11 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   eval.actions = {prologueAction,
                   forwardAction(3, 0),
                   forwardAction(3, 1),
-                  {4, 0, {sums, offsetOf("loss")}}};
+                  {4, 0, {sums, offsetOf("loss"), offsetOf("loss_weight")}}};
   train.inputs = eval.inputs = {4, 5};
   train.scalars = {6, 7};
   train.outputs = {8, 9};
-  eval.outputs = {8};
+  eval.outputs = {8, 10};
   program.entries = {{"train", train}, {"evaluate", eval}};
   return program;
 }

@@ -99,6 +99,11 @@ void bigram_result(void *const *args, int64_t, int64_t, void *) {
   *static_cast<float *>(args[1]) = static_cast<float>(sums[0] / sums[1]);
 }
 
+/// sums, the number of labels that count
+void bigram_weight(void *const *args, int64_t, int64_t, void *) {
+  *static_cast<double *>(args[1]) = static_cast<const double *>(args[0])[1];
+}
+
 /// weights, gradient, momentum, lr
 void bigram_sgd(void *const *args, int64_t begin, int64_t end, void *) {
   auto *weights = static_cast<float *>(args[0]);

@@ -20,6 +20,7 @@ KERNEL(bigram_gather_dropout)
 KERNEL(bigram_loss)
 KERNEL(bigram_norm)
 KERNEL(bigram_result)
+KERNEL(bigram_weight)
 KERNEL(bigram_sgd)
 #undef KERNEL
 }
@@ -35,6 +36,7 @@ inline void *resolveBigram(llvm::StringRef symbol) {
       {"bigram_loss", bigram_loss},
       {"bigram_norm", bigram_norm},
       {"bigram_result", bigram_result},
+      {"bigram_weight", bigram_weight},
       {"bigram_sgd", bigram_sgd}};
   for (auto [name, function] : kernels)
     if (symbol == name)

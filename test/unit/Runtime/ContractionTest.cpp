@@ -17,6 +17,46 @@ using namespace cleave::runtime;
 
 namespace {
 
+/// Long sums lose no more digits than short ones: one chain of additions over
+/// 3072 products has an error of 5.8e-7 here, its pieces 2.9e-7.
+TEST(Contraction, ErrorOfLongSums) {
+  ThreadTeam team(2);
+  std::mt19937 gen(1);
+  std::normal_distribution<float> normal;
+  ContractCommand c;
+  c.m = 48;
+  c.n = 64;
+  c.k = 3072;
+  c.lda = c.k;
+  c.ldb = c.ldc = c.n;
+  std::vector<float> a(c.m * c.k), b(c.k * c.n), result(c.m * c.n);
+  for (auto *v : {&a, &b})
+    for (float &x : *v)
+      x = normal(gen);
+  for (ContractionMethod method :
+       {ContractionMethod::Sgemm, ContractionMethod::Matmul}) {
+    Contraction contraction(c, reinterpret_cast<char *>(a.data()),
+                            reinterpret_cast<char *>(b.data()),
+                            reinterpret_cast<char *>(result.data()), method);
+    ASSERT_TRUE(contraction.isValid());
+    std::vector<char> workspace(contraction.workspaceBytes() + 64);
+    contraction.execute(team, workspace.data() +
+                                  (-uintptr_t(workspace.data()) & 63));
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < c.m; ++i)
+      for (int64_t j = 0; j < c.n; ++j) {
+        double exact = 0;
+        for (int64_t p = 0; p < c.k; ++p)
+          exact += double(a[i * c.k + p]) * b[p * c.n + j];
+        double off = result[i * c.n + j] - exact;
+        error += off * off;
+        norm += exact * exact;
+      }
+    EXPECT_LT(std::sqrt(error / norm), 3.4e-7)
+        << methodName(method).str();
+  }
+}
+
 TEST(Contraction, RandomAgainstDefinition) {
   ThreadTeam team(2);
   for (unsigned seed = 0; seed < 200; ++seed) {
@@ -29,7 +69,8 @@ TEST(Contraction, RandomAgainstDefinition) {
     int64_t low = pick(0, 3) == 0 ? 0 : 1;
     c.m = pick(low, 90);
     c.n = pick(low, 90);
-    c.k = pick(low, 90);
+    // Now and then a sum of several pieces.
+    c.k = pick(0, 5) ? pick(low, 90) : pick(500, 1600);
     c.batch = pick(0, 1) ? 1 : pick(1, 5);
     c.transA = pick(0, 1);
     c.transB = pick(0, 1);

@@ -84,6 +84,7 @@ Program sample() {
   a.dBias = {1, 64};
   a.dropout = 0.1f;
   a.rng = {2, 0};
+  a.origin = {0, 0};
   a.globalHeads = 1;
   a.globalQueries = a.globalKeys = 4;
   a.scratchBytesPerThread = 1024;
@@ -181,12 +182,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 2, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 3, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 2, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 3, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 2, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 3, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);
@@ -199,7 +200,7 @@ TEST(Program, ValidationSaysWhatIsWrong) {
     EXPECT_NE(messageOf(program).find(part), std::string::npos)
         << messageOf(program) << "\nwithout: " << part;
   };
-  expect([](Program &p) { p.version = 3; }, "version 3");
+  expect([](Program &p) { p.version = 1; }, "version 1");
   expect([](Program &p) { p.tensors[0].offset = 1 << 20; },
          "do not fit the arena");
   expect([](Program &p) { p.tensors[0].offset = 32; }, "multiple of 64");
@@ -235,6 +236,8 @@ TEST(Program, ValidationSaysWhatIsWrong) {
       "does not fit 64 bits");
   command(2, [](Command &c) { c.attention.kvHeads = 0; }, "multiple");
   command(2, [](Command &c) { c.attention.dropout = 1.0f; }, "dropout");
+  command(
+      2, [](Command &c) { c.attention.origin = {2, 0}; }, "'origin' needs 32");
   command(
       2, [](Command &c) { c.attention.v.stridePosition = 2000; }, "'v' needs");
   command(

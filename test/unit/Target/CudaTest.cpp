@@ -98,10 +98,9 @@ TEST(Cuda, Kernels) {
     }
     Memory scratch(kernel.getScratchBytes() + guard, 0x7b);
     args.push_back(scratch.data());
-    std::string name = ("cleave_" + kernel.getSymName()).str();
-    launch(text, name, args);
+    launch(text, kernel.getFunctionName(), args);
     if (kernel.isTwoStage())
-      launch(text, name + "_finish", args);
+      launch(text, kernel.getFinishName(), args);
     for (size_t i = kernel.getScratchBytes(); i < scratch.size(); ++i)
       ASSERT_EQ(scratch[i], 0x7b) << "wrote behind scratch memory";
 

@@ -27,11 +27,11 @@ exec.kernel @power map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
   exec.store %1, %y at affine_map<(r, c) -> (r)> : f64, tensor<4xf64>
 })";
 
-std::string compile() {
+std::string compile(const char *text = kernel) {
   MLIRContext context;
   context.loadDialect<exec::ExecDialect, arith::ArithDialect,
                       math::MathDialect>();
-  auto module = parseSourceString<ModuleOp>(kernel, &context);
+  auto module = parseSourceString<ModuleOp>(text, &context);
   auto object = compileKernels(*module, CpuTarget::host());
   return succeeded(object) ? *object : std::string();
 }
@@ -58,14 +58,86 @@ TEST(Link, SharedObject) {
   EXPECT_EQ(*(uint32_t *)dlsym(handle, "cleave_abi_version"), 1u);
   EXPECT_EQ(*(uint64_t *)dlsym(handle, "cleave_program_size"), json.size());
   EXPECT_STREQ((const char *)dlsym(handle, "cleave_program"), json.c_str());
-  auto run = (void (*)(void *const *, int64_t, int64_t, void *))dlsym(handle,
-                                                                      "cleave_power");
+  auto run = (void (*)(void *const *, int64_t, int64_t, void *))dlsym(
+      handle, "cleave_kernel_power");
   ASSERT_NE(run, nullptr);
   double x[] = {0.5, 1, 2, 3}, y[4];
   void *args[] = {x, y};
   run(args, 0, 4, nullptr);
   for (int i = 0; i < 4; ++i)
     EXPECT_DOUBLE_EQ(y[i], std::pow(x[i], x[i]));
+  dlclose(handle);
+  llvm::sys::fs::remove_directories(folder);
+}
+
+/// Kernels whose names are those of functions that they call, of what an
+/// artifact exports, and of another kernel's second stage.
+const char *const likeOthers = R"(
+#row = affine_map<(r, c) -> (r)>
+exec.kernel @exp map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
+  %0 = exec.load %x at #row : tensor<4xf64> -> f64
+  %1 = math.exp %0 : f64
+  exec.store %1, %y at #row : f64, tensor<4xf64>
+}
+exec.kernel @tanh map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
+  %0 = exec.load %x at #row : tensor<4xf64> -> f64
+  %1 = math.tanh %0 : f64
+  exec.store %1, %y at #row : f64, tensor<4xf64>
+}
+exec.kernel @program map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
+  %0 = exec.load %x at #row : tensor<4xf64> -> f64
+  exec.store %0, %y at #row : f64, tensor<4xf64>
+}
+exec.kernel @sum column [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<1xf64>)
+    attributes {rows_per_group = 2 : i64} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r)> : tensor<4xf64> -> f64
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f64, tensor<1xf64>
+    exec.yield
+  }
+}
+exec.kernel @sum_finish map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
+  %0 = exec.load %x at #row : tensor<4xf64> -> f64
+  exec.store %0, %y at #row : f64, tensor<4xf64>
+})";
+
+TEST(Link, NamesDoNotMeet) {
+  std::string object = compile(likeOthers);
+  ASSERT_FALSE(object.empty());
+  llvm::SmallString<128> folder;
+  ASSERT_FALSE(llvm::sys::fs::createUniqueDirectory("cleave-link", folder));
+  std::string path = (folder + "/artifact.so").str();
+  llvm::Error error = linkSharedObject(object, "{}", path);
+  ASSERT_FALSE(!!error) << llvm::toString(std::move(error));
+  void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(handle, nullptr) << dlerror();
+  auto library = loadKernels(object);
+  ASSERT_TRUE(!!library) << llvm::toString(library.takeError());
+  using Function = void (*)(void *const *, int64_t, int64_t, void *);
+  struct {
+    const char *symbol;
+    double (*exact)(double);
+  } functions[] = {
+      {"cleave_kernel_exp", [](double v) { return std::exp(v); }},
+      {"cleave_kernel_tanh", [](double v) { return std::tanh(v); }},
+      {"cleave_kernel_program", [](double v) { return v; }},
+      {"cleave_kernel_sum_finish", [](double v) { return v; }}};
+  for (auto [symbol, exact] : functions)
+    for (void *found : {dlsym(handle, symbol), (*library)->lookup(symbol)}) {
+      ASSERT_NE(found, nullptr) << symbol;
+      double x[] = {-0.5, 0, 2, 3}, y[4];
+      void *args[] = {x, y};
+      ((Function)found)(args, 0, 4, nullptr);
+      for (int i = 0; i < 4; ++i)
+        EXPECT_NEAR(y[i], exact(x[i]), 1e-15 * std::max(1.0, exact(x[i])))
+            << symbol;
+    }
+  EXPECT_STREQ((const char *)dlsym(handle, "cleave_program"), "{}");
+  double x[] = {1, 2, 3, 4}, sum = 0, scratch[64];
+  void *args[] = {x, &sum};
+  ((Function)dlsym(handle, "cleave_kernel_sum"))(args, 0, 2, scratch);
+  ((Function)dlsym(handle, "cleave_finish_sum"))(args, 0, 1, scratch);
+  EXPECT_EQ(sum, 10);
   dlclose(handle);
   llvm::sys::fs::remove_directories(folder);
 }

@@ -123,7 +123,7 @@ TEST(Math, Errors) {
     ASSERT_TRUE(!!library);
     for (auto [i, test] : llvm::enumerate(cases)) {
       auto run = (void (*)(void *const *, int64_t, int64_t, void *))(*library)
-                     ->lookup("cleave_k" + std::to_string(i));
+                     ->lookup("cleave_kernel_k" + std::to_string(i));
       ASSERT_NE(run, nullptr);
       void *args[] = {x.data(), y.data()};
       run(args, 0, 1024, nullptr);

@@ -14,11 +14,11 @@
 namespace cleave {
 
 /// All kernels of `module` as CUDA C++ for devices from sm_90 on, one
-/// `extern "C" __global__` function each and a second one for a kernel of two
-/// stages, named after the kernel with `cleave_` before it: names such as
-/// `norm` belong to the C library. A comment before each says how to launch it. The text is to be
-/// compiled with `-fmad=false`: multiply-adds are contracted only where
-/// written.
+/// `extern "C" __global__` function each, `cleave_kernel_` and its name, and a
+/// second one for a kernel of two stages, `cleave_finish_` and its name: names
+/// such as `norm` belong to the C library. A comment before each says how to
+/// launch it. The text is to be compiled with `-fmad=false`: multiply-adds are
+/// contracted only where written.
 llvm::FailureOr<std::string> printCuda(mlir::ModuleOp module);
 
 } // namespace cleave

@@ -228,8 +228,22 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
            << " need shapes [b, a, q, d], [b, g, k, d] and [b, g, k, e]";
   if (op.getDropout().convertToDouble() > 0 && !op.getRng())
     return op.emitOpError("dropout needs an rng operand");
-  if (static_cast<bool>(op.getOrigin()) && !op.getGlobalShape())
+  if (op.getOrigin() && !op.getGlobalShape())
     return op.emitOpError("origin needs a global_shape");
+  if (op.getGlobalShape() && op.getGlobalShape()->size() != 4)
+    return op.emitOpError("global_shape needs four values");
+  auto verifyNumbers = [&](Value value, StringRef name,
+                           int64_t count) -> LogicalResult {
+    auto wanted = RankedTensorType::get(
+        count, IntegerType::get(op.getContext(), 64));
+    if (value && !sameValues(tensorType(value), wanted))
+      return op.emitOpError(name)
+             << " must be " << wanted << ", not " << value.getType();
+    return success();
+  };
+  if (failed(verifyNumbers(op.getRng(), "rng", 2)) ||
+      failed(verifyNumbers(op.getOrigin(), "origin", 4)))
+    return failure();
   return verifyLayouts(cast<CommandOpInterface>(op.getOperation()));
 }
 

@@ -9,7 +9,6 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
-#include "llvm/Support/Path.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -45,22 +44,4 @@ void ExecDialect::initialize() {
 #define GET_OP_LIST
 #include "cleave/Dialect/Exec/IR/ExecOps.cpp.inc"
       >();
-}
-
-std::string cleave::exec::sourceLine(Location loc) {
-  if (auto file = dyn_cast<FileLineColLoc>(loc))
-    return (llvm::sys::path::filename(file.getFilename().getValue()) + ":" +
-            Twine(file.getLine()))
-        .str();
-  if (auto name = dyn_cast<NameLoc>(loc)) {
-    std::string child = sourceLine(name.getChildLoc());
-    return child.empty() ? name.getName().str() : child;
-  }
-  if (auto call = dyn_cast<CallSiteLoc>(loc))
-    return sourceLine(call.getCallee());
-  if (auto fused = dyn_cast<FusedLoc>(loc))
-    for (Location part : fused.getLocations())
-      if (std::string text = sourceLine(part); !text.empty())
-        return text;
-  return "";
 }

@@ -27,11 +27,11 @@ ArrayRef<BlockArgument> KernelOp::getOutputs() {
 bool KernelOp::isTwoStage() { return getSkeleton() == Skeleton::Column; }
 
 std::string KernelOp::getFunctionName() {
-  return ("cleave_" + getSymName()).str();
+  return ("cleave_kernel_" + getSymName()).str();
 }
 
 std::string KernelOp::getFinishName() {
-  return isTwoStage() ? getFunctionName() + "_finish" : std::string();
+  return isTwoStage() ? ("cleave_finish_" + getSymName()).str() : std::string();
 }
 
 int64_t KernelOp::getItems() {

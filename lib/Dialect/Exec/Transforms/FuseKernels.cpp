@@ -242,8 +242,7 @@ static std::string nameOf(ArrayRef<FusionNode> nodes, const FusionGroup &group) 
   std::string name;
   for (StringRef word : ArrayRef(words).take_front(4))
     name += (name.empty() ? "" : "_") + word.str();
-  // `sin` alone is a function of every C library.
-  return words.size() == 1 ? name + "_kernel" : name;
+  return name;
 }
 
 LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,

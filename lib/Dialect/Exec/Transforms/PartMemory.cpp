@@ -130,13 +130,35 @@ static bool canTake(Value value, BlockArgument argument) {
   return true;
 }
 
+/// True when what `op` makes in the memory of its operand `index` becomes
+/// `value`, perhaps by further commands that must overwrite it.
+static bool becomes(Operation *op, unsigned index, Value value) {
+  for (;;) {
+    auto result = dyn_cast<OpResult>(rootOf(value));
+    if (!result)
+      return false;
+    Operation *owner = result.getOwner();
+    std::optional<unsigned> operand = mustShare(owner, result.getResultNumber());
+    if (!operand)
+      return false;
+    if (owner == op && *operand == index)
+      return true;
+    value = owner->getOperand(*operand);
+  }
+}
+
 /// A command that overwrites an operand which something else reads, now or
-/// later, gets a copy of it.
-static void separate(func::FuncOp part, Operation *op, unsigned index) {
+/// later, gets a copy of it. So does one that overwrites an argument in whose
+/// memory the part leaves another result: `targets` are these, by argument.
+static void separate(func::FuncOp part, Operation *op, unsigned index,
+                     const DenseMap<unsigned, Value> &targets) {
   Value operand = op->getOperand(index), root = rootOf(operand);
   bool copy = root.getDefiningOp<ConstantOp>() != nullptr;
-  if (auto argument = dyn_cast<BlockArgument>(root))
+  if (auto argument = dyn_cast<BlockArgument>(root)) {
     copy |= !part.getArgAttr(argument.getArgNumber(), kDiesAttr);
+    if (Value target = targets.lookup(argument.getArgNumber()))
+      copy |= !becomes(op, index, target);
+  }
   SmallPtrSet<Operation *, 1> self{op};
   for (Operation *reader : readersOf(root)) {
     if (copy)
@@ -170,12 +192,26 @@ LogicalResult cleave::exec::settleResults(func::FuncOp part) {
         !op.hasTrait<OpTrait::IsTerminator>())
       return op.emitOpError("has no native form here: neither a kernel nor a "
                             "command computes it");
+  Operation *terminator = part.front().getTerminator();
+  DenseMap<unsigned, Value> targets;
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    std::optional<unsigned> alias = aliasOf(part, i);
+    if (!alias)
+      continue;
+    if (*alias >= part.getNumArguments() ||
+        part.getArgument(*alias).getType() != value.getType())
+      return part.emitOpError("result ")
+             << i << " cannot take the memory of argument " << *alias;
+    if (!targets.try_emplace(*alias, value).second)
+      return part.emitOpError("result ")
+             << i << " takes the memory of argument " << *alias
+             << ", which another result takes, too";
+  }
   for (Operation *op : commandsOf(part))
     for (OpResult result : op->getResults())
       if (std::optional<unsigned> operand =
               mustShare(op, result.getResultNumber()))
-        separate(part, op, *operand);
-  Operation *terminator = part.front().getTerminator();
+        separate(part, op, *operand, targets);
   OpBuilder builder(terminator);
   SmallPtrSet<Value, 16> roots;
   for (OpOperand &use : terminator->getOpOperands()) {
@@ -183,10 +219,6 @@ LogicalResult cleave::exec::settleResults(func::FuncOp part) {
     unsigned index = use.getOperandNumber();
     std::optional<unsigned> alias = aliasOf(part, index);
     if (alias) {
-      if (*alias >= part.getNumArguments() ||
-          part.getArgument(*alias).getType() != value.getType())
-        return part.emitOpError("result ")
-               << index << " cannot take the memory of argument " << *alias;
       BlockArgument argument = part.getArgument(*alias);
       BlockArgument already = sharedArgument(value);
       if (already == argument && value.getType() == argument.getType()) {

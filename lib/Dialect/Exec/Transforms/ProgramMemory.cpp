@@ -8,6 +8,7 @@
 #include "ProgramMemory.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
 
 using namespace mlir;
 using namespace cleave;

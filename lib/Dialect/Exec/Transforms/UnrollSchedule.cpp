@@ -11,7 +11,6 @@
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
-#include "cleave/Dialect/Pipe/IR/Schedule.h"
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_UNROLLSCHEDULE
@@ -250,6 +249,7 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
     if (auto name = program.getArgAttrOfType<StringAttr>(
             argument.getArgNumber(), graph::kNameAttr))
       arguments[name] = argument;
+  llvm::StringMap<unsigned> updated;
   Operation *terminator = body.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     auto name =
@@ -261,6 +261,10 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
       return program.emitOpError("result ")
              << i << " updates '" << name.getValue()
              << "', which is no argument's name";
+    if (auto [it, first] = updated.try_emplace(name, i); !first)
+      return program.emitOpError("results ")
+             << it->second << " and " << i << " both update '"
+             << name.getValue() << "'";
     if (value == argument)
       continue;
     auto run = value.getDefiningOp<RunOp>();
@@ -296,20 +300,16 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
 }
 
 LogicalResult Unroller::run() {
-  if (!source.getSchedule())
-    return source.emitOpError("has no schedule; run --pipe-schedule first");
-  std::string error;
-  std::optional<pipe::Schedule> schedule =
-      pipe::Schedule::parse(*source.getSchedule(), error);
-  if (!schedule)
-    return source.emitOpError("schedule: ") << error;
   llvm::StringMap<pipe::InvokeOp> invokes;
-  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     if (!invokes.try_emplace(invoke.getPart(), invoke).second)
       return invoke.emitOpError("is a second part \"") << invoke.getPart() << "\"";
+  FailureOr<pipe::Schedule> schedule = pipe::readSchedule(source);
+  if (failed(schedule))
+    return failure();
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     if (failed(prepare(invoke)))
       return failure();
-  }
   annotateIndexBounds(source);
   SmallVector<NamedAttribute> attrs;
   for (NamedAttribute attr : source->getAttrs())
@@ -327,16 +327,10 @@ LogicalResult Unroller::run() {
   builder.setInsertionPointToEnd(&body);
   for (const pipe::Action &action : schedule->actions) {
     pipe::InvokeOp invoke = invokes.lookup(action.part);
-    if (!invoke)
-      return source.emitOpError("schedule names part \"")
-             << action.part << "\", which it does not have";
-    for (Value operand : invoke.getInputs()) {
-      const SmallVector<Value> &known = values[operand];
-      int64_t index = known.size() > 1 ? action.microBatch : 0;
-      if (known.empty() || index < 0 || !known[index])
-        return source.emitOpError("schedule runs ")
-               << action.str() << " before what it reads";
-    }
+    for (Value operand : invoke.getInputs())
+      if (invoke.getOnce() && values[operand].size() > 1)
+        return invoke.emitOpError("runs once, and reads what is saved for "
+                                  "each micro-batch");
     runAction(invoke, std::max<int64_t>(action.microBatch, 0));
   }
   auto returned = cast<pipe::ReturnOp>(source.getBody().front().back());

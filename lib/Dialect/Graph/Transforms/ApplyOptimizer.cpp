@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "InputValues.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Optimizer.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
-#include "mlir/Analysis/SliceAnalysis.h"
 #include <limits>
 #include <map>
 
@@ -195,26 +195,6 @@ bool isCount(Value value) {
   if (isa_and_nonnull<CastOp, ReduceOp, ReshapeOp, BroadcastOp>(op))
     return isCount(op->getOperand(0));
   return false;
-}
-
-/// Whether `value` follows from inputs and buffers, and from one at least.
-bool dependsOnInputsAlone(func::FuncOp step, Value value) {
-  SetVector<Operation *> slice;
-  BackwardSliceOptions sliceOptions;
-  sliceOptions.inclusive = true;
-  sliceOptions.omitBlockArguments = true;
-  if (failed(getBackwardSlice(value, &slice, sliceOptions)))
-    return false;
-  bool any = false;
-  for (Operation *op : slice)
-    for (Value operand : op->getOperands())
-      if (auto argument = dyn_cast<BlockArgument>(operand)) {
-        if (!hasRole(step, argument.getArgNumber(), "input") &&
-            !hasRole(step, argument.getArgNumber(), "buffer"))
-          return false;
-        any = true;
-      }
-  return any;
 }
 
 /// A loss that is a mean over counted elements has no value when there is none.

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "InputValues.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 
@@ -28,7 +29,10 @@ struct DeriveEvaluate final
       return signalPassFailure();
     FailureOr<func::FuncOp> copy = cloneEntry(*source, target);
     if (failed(copy) || failed(removeRandomness(*copy)))
-      signalPassFailure();
+      return signalPassFailure();
+    returnWeight(*copy);
+    if (dropEntry && SymbolTable::symbolKnownUseEmpty(*source, getOperation()))
+      source->erase();
   }
 
   static LogicalResult removeRandomness(func::FuncOp function) {
@@ -47,6 +51,25 @@ struct DeriveEvaluate final
         return failure();
     }
     return success();
+  }
+
+  /// A mean over counted elements says how many there were, so that the means
+  /// of several batches can be joined.
+  static void returnWeight(func::FuncOp function) {
+    auto returnOp = dyn_cast<func::ReturnOp>(function.front().getTerminator());
+    if (!returnOp || returnOp.getNumOperands() == 0)
+      return;
+    Value weight = findMeanCount(function, returnOp.getOperand(0));
+    if (!weight)
+      return;
+    Builder builder(function.getContext());
+    unsigned index = function.getNumResults();
+    // A type that is a tensor cannot fail to be inserted.
+    (void)function.insertResult(
+        index, weight.getType(),
+        builder.getDictionaryAttr(builder.getNamedAttr(
+            kNameAttr, builder.getStringAttr(kLossWeightName))));
+    returnOp.getOperandsMutable().append(weight);
   }
 };
 

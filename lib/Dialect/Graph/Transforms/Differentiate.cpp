@@ -42,9 +42,12 @@ public:
   LogicalResult run();
 
 private:
+  std::string describe(BlockArgument argument);
   LogicalResult findLoss();
   LogicalResult findParameters();
+  LogicalResult checkResults();
   void markVarying();
+  LogicalResult checkLoss();
   LogicalResult buildAdjoint(Operation &op);
   void accumulate(Value value, Value contribution, Location loc);
   void finishParameters(Operation &op);
@@ -66,6 +69,13 @@ private:
   /// The `graph.gradient` of each parameter.
   llvm::DenseMap<Value, Value> finished;
 };
+
+/// What an argument is called in a message.
+std::string Differentiation::describe(BlockArgument argument) {
+  StringRef name = getArgString(entry, argument.getArgNumber(), kNameAttr);
+  return name.empty() ? std::to_string(argument.getArgNumber())
+                      : ("\"" + name + "\"").str();
+}
 
 LogicalResult Differentiation::findLoss() {
   auto returnOp = dyn_cast<func::ReturnOp>(block.getTerminator());
@@ -104,8 +114,29 @@ LogicalResult Differentiation::findParameters() {
   if (parameters.empty())
     return entry.emitError() << "'@" << source
                              << "' has no parameter to train: every one is "
-                                "frozen, or none has 'graph.role' = "
+                                "frozen (as tracing marks those that the loss "
+                                "does not read), or none has 'graph.role' = "
                                 "\"parameter\"";
+  return success();
+}
+
+/// The step updates parameters in their own memory: what they were before is no
+/// result.
+LogicalResult Differentiation::checkResults() {
+  Operation *returnOp = block.getTerminator();
+  if (auto argument = dyn_cast<BlockArgument>(loss))
+    return returnOp->emitError()
+           << "the loss of '@" << source << "' is its argument "
+           << describe(argument)
+           << " itself: there is nothing to differentiate; return what ops "
+              "compute from the parameters";
+  for (auto [i, value] : llvm::enumerate(returnOp->getOperands()))
+    if (llvm::is_contained(parameters, value))
+      return returnOp->emitError()
+             << "result " << i << " of '@" << source << "' is the parameter "
+             << describe(cast<BlockArgument>(value))
+             << " itself, which the training step overwrites; leave it out: a "
+                "parameter is read by its name";
   return success();
 }
 
@@ -117,6 +148,17 @@ void Differentiation::markVarying() {
       for (Value result : op.getResults())
         if (isFloat(result.getType()))
           varying.insert(result);
+}
+
+/// A loss that no parameter moves would train nothing, silently.
+LogicalResult Differentiation::checkLoss() {
+  if (varying.contains(loss))
+    return success();
+  return emitError(loss.getLoc())
+         << "the loss of '@" << source
+         << "' depends on no parameter that is trained: every gradient would "
+            "be zero; compute it from a parameter, or take 'graph.frozen' from "
+            "those that it reads";
 }
 
 void Differentiation::accumulate(Value value, Value contribution,
@@ -194,9 +236,12 @@ void Differentiation::returnGradients() {
 }
 
 LogicalResult Differentiation::run() {
-  if (failed(findLoss()) || failed(findParameters()))
+  if (failed(findLoss()) || failed(findParameters()) ||
+      failed(checkResults()))
     return failure();
   markVarying();
+  if (failed(checkLoss()))
+    return failure();
   SmallVector<Operation *> forward;
   for (Operation &op : block.without_terminator())
     forward.push_back(&op);

@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
-#include "cleave/Dialect/Pipe/IR/Schedule.h"
 #include "mlir/Interfaces/FunctionImplementation.h"
 
 using namespace mlir;
@@ -56,7 +55,52 @@ LogicalResult ProgramOp::verify() {
   }
   if (!isa<ReturnOp>(getBody().front().back()))
     return emitOpError("must end in pipe.return");
+  for (Operation &op : getBody().front().without_terminator())
+    if (!isa<InvokeOp>(op))
+      return op.emitOpError("has no place in a pipe.program, which holds "
+                            "pipe.invoke alone");
   return success();
+}
+
+std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
+  std::vector<PartInfo> parts;
+  llvm::DenseMap<Operation *, unsigned> index;
+  for (auto invoke : program.getBody().getOps<InvokeOp>()) {
+    PartInfo info;
+    info.name = invoke.getPart().str();
+    info.once = invoke.getOnce();
+    for (Value input : invoke.getInputs()) {
+      auto result = dyn_cast<OpResult>(input);
+      if (!result)
+        continue;
+      auto from = cast<InvokeOp>(result.getOwner());
+      PartInfo::Use use{index.lookup(from),
+                        from.isSaved(result.getResultNumber())};
+      bool known = llvm::any_of(info.uses, [&](const PartInfo::Use &other) {
+        return other.part == use.part &&
+               other.sameMicroBatch == use.sameMicroBatch;
+      });
+      if (!known)
+        info.uses.push_back(use);
+    }
+    index[invoke] = parts.size();
+    parts.push_back(std::move(info));
+  }
+  return parts;
+}
+
+FailureOr<Schedule> cleave::pipe::readSchedule(ProgramOp program) {
+  if (!program.getSchedule())
+    return program.emitOpError("has no schedule; run --pipe-schedule first");
+  std::string error;
+  std::optional<Schedule> schedule =
+      Schedule::parse(*program.getSchedule(), error);
+  if (!schedule)
+    return program.emitOpError("schedule: ") << error;
+  if (std::optional<std::string> why =
+          schedule->verify(describeParts(program), program.getMicroBatches()))
+    return program.emitOpError("schedule: ") << *why;
+  return *schedule;
 }
 
 LogicalResult ReturnOp::verify() {

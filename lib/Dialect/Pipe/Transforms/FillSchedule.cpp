@@ -15,33 +15,6 @@ namespace cleave::pipe {
 using namespace mlir;
 using namespace cleave::pipe;
 
-std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
-  std::vector<PartInfo> parts;
-  llvm::DenseMap<Operation *, unsigned> index;
-  for (auto invoke : program.getBody().getOps<InvokeOp>()) {
-    PartInfo info;
-    info.name = invoke.getPart().str();
-    info.once = invoke.getOnce();
-    for (Value input : invoke.getInputs()) {
-      auto result = dyn_cast<OpResult>(input);
-      if (!result)
-        continue;
-      auto from = cast<InvokeOp>(result.getOwner());
-      PartInfo::Use use{index.lookup(from),
-                        from.isSaved(result.getResultNumber())};
-      bool known = llvm::any_of(info.uses, [&](const PartInfo::Use &other) {
-        return other.part == use.part &&
-               other.sameMicroBatch == use.sameMicroBatch;
-      });
-      if (!known)
-        info.uses.push_back(use);
-    }
-    index[invoke] = parts.size();
-    parts.push_back(std::move(info));
-  }
-  return parts;
-}
-
 namespace {
 struct FillSchedulePass
     : cleave::pipe::impl::FillScheduleBase<FillSchedulePass> {

@@ -14,9 +14,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "MinimumCut.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/IR/IRMapping.h"
+#include <map>
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_RECOMPUTE
@@ -54,12 +56,46 @@ static bool isCheap(OpResult result) {
 }
 
 namespace {
+/// What one program recomputes, for the report.
+struct Tally {
+  struct Group {
+    int64_t ops = 0;
+    /// Of the results that would have been saved.
+    int64_t bytes = 0;
+  };
+  /// By kind of op and line of the model.
+  std::map<std::pair<std::string, std::string>, Group> groups;
+  /// Saved for one micro-batch without recomputation, less what is saved now.
+  int64_t unsaved = 0;
+
+  Group &groupOf(Operation *op) {
+    return groups[{op->getName().getStringRef().str(),
+                   sourceLine(op->getLoc())}];
+  }
+
+  void write(ProgramOp program) {
+    if (groups.empty())
+      return;
+    Builder b(program.getContext());
+    SmallVector<Attribute> all;
+    for (auto &[key, group] : groups)
+      all.push_back(b.getDictionaryAttr(
+          {b.getNamedAttr("bytes", b.getI64IntegerAttr(group.bytes)),
+           b.getNamedAttr("line", b.getStringAttr(key.second)),
+           b.getNamedAttr("op", b.getStringAttr(key.first)),
+           b.getNamedAttr("ops", b.getI64IntegerAttr(group.ops))}));
+    program->setAttr(kRecomputedAttr, b.getArrayAttr(all));
+    program->setAttr(kUnsavedBytesAttr, b.getI64IntegerAttr(unsaved));
+  }
+};
+
 /// The saved values between two parts of one program.
 class Saving {
 public:
-  Saving(InvokeOp producer, InvokeOp consumer)
+  Saving(InvokeOp producer, InvokeOp consumer, Tally &tally)
       : producer(producer), consumer(consumer),
-        from(producer.getPartFunction()), to(consumer.getPartFunction()) {}
+        from(producer.getPartFunction()), to(consumer.getPartFunction()),
+        tally(tally) {}
 
   /// Replaces both invocations by new ones, which it returns.
   std::pair<InvokeOp, InvokeOp> run() {
@@ -140,6 +176,7 @@ private:
       if (stack.size() > before)
         continue;
       Operation *clone = builder.clone(*op, mapping);
+      ++tally.groupOf(op).ops;
       // Other results keep the value that was saved.
       for (auto [old, fresh] : llvm::zip(op->getResults(), clone->getResults()))
         mapping.map(old, lookupSaved(old, fresh));
@@ -205,6 +242,8 @@ private:
     for (Use &use : uses) {
       OpBuilder builder(use.first);
       use.argument.replaceAllUsesWith(materialize(use.value, builder));
+      if (Operation *op = use.value.getDefiningOp())
+        tally.groupOf(op).bytes += bytesOf(use.value);
     }
   }
 
@@ -261,8 +300,10 @@ private:
       bool elsewhere = llvm::any_of(
           result.getUsers(), [&](Operation *user) { return user != consumer; });
       bool stays = elsewhere || (producer.isSaved(i) && wanted.contains(value));
-      if (!stays)
+      if (!stays) {
+        tally.unsaved += bytesOf(value);
         continue;
+      }
       unsigned index =
           addResult(value, result.getType(), producer.getResultKinds()[i]);
       kept.push_back({i, index});
@@ -270,9 +311,11 @@ private:
         savedResult[value] = index;
     }
     for (Value value : added)
-      if (!isa<BlockArgument>(value) && !savedResult.contains(value))
+      if (!isa<BlockArgument>(value) && !savedResult.contains(value)) {
         savedResult[value] =
             addResult(value, value.getType(), builder.getStringAttr(kSaved));
+        tally.unsaved -= bytesOf(value);
+      }
     terminator.getOperandsMutable().assign(values);
     removeDeadOps(from);
 
@@ -331,6 +374,7 @@ private:
 
   InvokeOp producer, consumer;
   func::FuncOp from, to;
+  Tally &tally;
   /// What the consumer reads of the producer: the value, and the argument that
   /// stands for it.
   SmallVector<std::pair<Value, BlockArgument>> read;
@@ -346,11 +390,13 @@ struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
   void runOnOperation() override {
     for (auto program : getOperation().getOps<ProgramOp>()) {
       SmallVector<InvokeOp> invokes(program.getBody().getOps<InvokeOp>());
+      Tally tally;
       for (size_t c = 0; c < invokes.size(); ++c)
         for (size_t p = 0; p < c; ++p)
           if (!invokes[c].getOnce() && savesFor(invokes[p], invokes[c]))
             std::tie(invokes[p], invokes[c]) =
-                Saving(invokes[p], invokes[c]).run();
+                Saving(invokes[p], invokes[c], tally).run();
+      tally.write(program);
     }
   }
 

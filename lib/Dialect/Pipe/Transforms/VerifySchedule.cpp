@@ -21,24 +21,9 @@ struct VerifySchedulePass
   void runOnOperation() override {
     bool valid = true;
     for (auto program : getOperation().getOps<ProgramOp>())
-      valid &= succeeded(verify(program));
+      valid &= succeeded(readSchedule(program));
     if (!valid)
       signalPassFailure();
-  }
-
-private:
-  static LogicalResult verify(ProgramOp program) {
-    if (!program.getSchedule())
-      return program.emitOpError("has no schedule; run --pipe-schedule first");
-    std::string error;
-    std::optional<Schedule> schedule =
-        Schedule::parse(*program.getSchedule(), error);
-    if (!schedule)
-      return program.emitOpError("schedule: ") << error;
-    if (std::optional<std::string> why =
-            schedule->verify(describeParts(program), program.getMicroBatches()))
-      return program.emitOpError("schedule: ") << *why;
-    return success();
   }
 };
 } // namespace

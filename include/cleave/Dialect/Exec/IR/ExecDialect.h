@@ -36,8 +36,6 @@ inline constexpr llvm::StringLiteral kAliasAttr = "exec.alias";
 
 /// On a part's result: it replaces an argument of the entry.
 inline constexpr llvm::StringLiteral kUpdateAttr = "exec.update";
-/// On an op: it computes again what forward computed.
-inline constexpr llvm::StringLiteral kRecomputedAttr = "exec.recomputed";
 /// On an entry's input of indices: what they must be below, and the one other
 /// value that is allowed.
 inline constexpr llvm::StringLiteral kUpperBoundAttr = "exec.upper_bound";
@@ -60,10 +58,6 @@ struct Strided {
   llvm::SmallVector<int64_t> strides;
   int64_t offset = 0;
 };
-
-/// The line of a model that a location speaks of, such as "model.py:12"; empty
-/// when it names none.
-std::string sourceLine(mlir::Location loc);
 
 /// The layout of `type`: its encoding, or dense row-major order.
 Strided getLayout(mlir::RankedTensorType type);

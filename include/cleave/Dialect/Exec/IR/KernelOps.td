@@ -81,7 +81,8 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     int64_t getGrain();
 
     /// The function in object code. Kernels are named after what they compute,
-    /// and alone would be mistaken for the functions of the C library.
+    /// as functions of the C library are (`exp`), which kernels may call: a
+    /// prefix keeps them apart, and apart from what else an artifact exports.
     std::string getFunctionName();
 
     /// True when partial results of row groups are combined by a second stage,

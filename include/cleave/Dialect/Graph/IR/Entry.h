@@ -12,6 +12,10 @@
 
 namespace cleave::graph {
 
+/// The name of evaluation's result that says how much the loss of a batch
+/// counts beside those of others: the number that it is a mean over.
+inline constexpr llvm::StringLiteral kLossWeightName = "loss_weight";
+
 /// The string attribute `attribute` of argument `index`, or "".
 llvm::StringRef getArgString(mlir::func::FuncOp entry, unsigned index,
                              llvm::StringRef attribute);

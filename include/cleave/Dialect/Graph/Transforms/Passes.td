@@ -109,7 +109,10 @@ def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
   let summary = "Adds an entry that computes the loss without randomness";
   let description = [{
     `target` is a copy of `entry` in which no op draws random numbers, and which
-    has no `rng` argument: the loss of evaluation.
+    has no `rng` argument: the loss of evaluation. Where the loss divides by a
+    sum over inputs, such as the number of valid targets, that sum is a further
+    result, `loss_weight`: the losses of several batches, weighted by it, give
+    the loss of all of them.
     ```mlir
     %0 = graph.dropout %x, %rng {probability = 1.0e-01 : f64, id = 0 : i64} : ...
     %1 = graph.exp %0 : (tensor<4xf32>) -> tensor<4xf32>
@@ -122,6 +125,8 @@ def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
            "The function to copy">,
     Option<"target", "target", "std::string", "\"evaluate\"",
            "The name of the function to create">,
+    Option<"dropEntry", "drop-entry", "bool", "false",
+           "Remove `entry`, once what follows from it stands beside it">,
   ];
 }
 

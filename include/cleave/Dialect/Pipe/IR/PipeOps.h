@@ -8,6 +8,7 @@
 #ifndef CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 #define CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 
+#include "cleave/Dialect/Pipe/IR/Schedule.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -29,9 +30,25 @@ inline constexpr llvm::StringLiteral kAccumulate = "accumulate";
 inline constexpr llvm::StringLiteral kValue = "value";
 inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 
+/// On a program: what backward computes again, and the bytes of each
+/// micro-batch that are not saved for that; see `--pipe-recompute`.
+inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";
+inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
+
 } // namespace cleave::pipe
 
 #define GET_OP_CLASSES
 #include "cleave/Dialect/Pipe/IR/PipeOps.h.inc"
+
+namespace cleave::pipe {
+
+/// What a schedule must know of the parts of `program`, in their order.
+std::vector<PartInfo> describeParts(ProgramOp program);
+
+/// The schedule of `program`; reports that there is none, or what is wrong with
+/// it.
+mlir::FailureOr<Schedule> readSchedule(ProgramOp program);
+
+} // namespace cleave::pipe
 
 #endif // CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H

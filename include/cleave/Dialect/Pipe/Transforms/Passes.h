@@ -22,9 +22,6 @@ namespace cleave::pipe {
 #define GEN_PASS_REGISTRATION
 #include "cleave/Dialect/Pipe/Transforms/Passes.h.inc"
 
-/// What a schedule must know of the parts of `program`, in their order.
-std::vector<PartInfo> describeParts(ProgramOp program);
-
 } // namespace cleave::pipe
 
 #endif // CLEAVE_DIALECT_PIPE_TRANSFORMS_PASSES_H

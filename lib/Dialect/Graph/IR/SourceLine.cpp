@@ -1,0 +1,29 @@
+//===- SourceLine.cpp - Where a model says it -----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "llvm/Support/Path.h"
+
+using namespace mlir;
+
+std::string cleave::sourceLine(Location loc) {
+  if (auto file = dyn_cast<FileLineColLoc>(loc))
+    return (llvm::sys::path::filename(file.getFilename().getValue()) + ":" +
+            Twine(file.getLine()))
+        .str();
+  if (auto name = dyn_cast<NameLoc>(loc)) {
+    std::string child = sourceLine(name.getChildLoc());
+    return child.empty() ? name.getName().str() : child;
+  }
+  if (auto call = dyn_cast<CallSiteLoc>(loc))
+    return sourceLine(call.getCallee());
+  if (auto fused = dyn_cast<FusedLoc>(loc))
+    for (Location part : fused.getLocations())
+      if (std::string text = sourceLine(part); !text.empty())
+        return text;
+  return "";
+}

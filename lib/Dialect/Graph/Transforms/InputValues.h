@@ -1,0 +1,25 @@
+//===- InputValues.h - What inputs alone decide -----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_INPUTVALUES_H
+#define CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_INPUTVALUES_H
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+namespace cleave::graph {
+
+/// Whether `value` follows from inputs and buffers, and from one at least.
+bool dependsOnInputsAlone(mlir::func::FuncOp entry, mlir::Value value);
+
+/// The sum over inputs, such as the number of valid targets, that the scalar
+/// `loss` is inversely proportional to; null when it is no such mean. Losses of
+/// batches, weighted by it, give the loss of all of them.
+mlir::Value findMeanCount(mlir::func::FuncOp entry, mlir::Value loss);
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_INPUTVALUES_H
