@@ -63,6 +63,9 @@ public:
   }
 
 private:
+  /// Up to this number the search may look everywhere.
+  static constexpr unsigned kFewDigits = 5;
+
   bool fail(const std::string &why) {
     plan.error = why;
     return false;
@@ -285,11 +288,19 @@ bool Reshard::makeProblem(bool prime) {
   bool fits = addDigits(all, all, prime);
   if (!fits || digits.size() > ReshardProblem::kMaxDigits)
     return false;
-  for (unsigned dim = 0; dim < shape.size(); ++dim)
-    if (!restFrom[dim].empty() || !restTo[dim].empty()) {
+  // Dimensions between which axes move and, while that is cheap to ask, the
+  // others: an axis may wait there.
+  bool few = digits.size() <= kFewDigits;
+  for (unsigned dim = 0; dim < shape.size(); ++dim) {
+    int64_t size = shape[dim] / mesh.size(fixed[dim]);
+    bool canWait = few && llvm::any_of(problem.digits, [&](auto &digit) {
+                     return size % digit.size == 0;
+                   });
+    if (canWait || !restFrom[dim].empty() || !restTo[dim].empty()) {
       dims.push_back(dim);
-      problem.shape.push_back(shape[dim] / mesh.size(fixed[dim]));
+      problem.shape.push_back(size);
     }
+  }
   problem.from = arrange(restFrom);
   problem.to = arrange(restTo);
   AxisList partial = *mesh.refine(gone, digits);
@@ -354,7 +365,7 @@ Move Reshard::makeMove(const ReshardStep &step,
 
 /// The best plan, `best` where the search finds no better one.
 Moves Reshard::search(Moves best) {
-  constexpr unsigned kMaxStates = 4000, kMaxPrimeDigits = 12, kFewDigits = 5;
+  constexpr unsigned kMaxStates = 4000, kMaxPrimeDigits = 12;
   ReshardPlan known;
   for (bool prime : {false, true}) {
     size_t count = digits.size();
