@@ -24,7 +24,9 @@ bool RandomReshard::hasSubAxes() const {
   auto isDigit = [](const AxisRef &axis) { return !axis.isWhole(); };
   auto isPart = [&](const PartialAxis &entry) { return isDigit(entry.axis); };
   return any(*this,
-             [&](const AxisList &axes) { return llvm::any_of(axes, isDigit); }) ||
+             [&](const AxisList &axes) {
+               return llvm::any_of(axes, isDigit);
+             }) ||
          llvm::any_of(from.partial, isPart);
 }
 
@@ -75,8 +77,8 @@ static AxisList drawDigits(Random &random, const Mesh &mesh, bool cut) {
 }
 
 /// Puts each digit of `digits` behind a dimension, or nowhere.
-static void place(Random &random, const Mesh &mesh, llvm::ArrayRef<AxisRef> digits,
-                  Sharding &sharding) {
+static void place(Random &random, const Mesh &mesh,
+                  llvm::ArrayRef<AxisRef> digits, Sharding &sharding) {
   for (const AxisRef &digit : digits)
     if (random.chance(0.75))
       random.pick(sharding.dims).push_back(digit);
@@ -111,9 +113,8 @@ static RandomReshard drawOnce(Random &random, int64_t maxPositions) {
   place(random, mesh, rest, result.from);
   // The target has its own digits, apart from those on which it stays partial.
   AxisList others = drawDigits(random, mesh, random.chance(0.6));
-  llvm::erase_if(others, [&](const AxisRef &digit) {
-    return mesh.overlap(digit, kept);
-  });
+  llvm::erase_if(
+      others, [&](const AxisRef &digit) { return mesh.overlap(digit, kept); });
   place(random, mesh, others, result.to);
 
   for (int64_t dim = 0; dim < rank; ++dim)

@@ -54,13 +54,10 @@ TEST(Axes, Overlap) {
 
 TEST(Axes, RefineCutsAtTheDigitsOfOthers) {
   Mesh mesh = makeMesh({{"x", 24}, {"y", 4}, {"one", 1}});
-  EXPECT_EQ(*mesh.refine(AxisList{{"y"}, {"x"}},
-                         AxisList{{"x", 2, 4}, {"y", 2, 2}}),
-            (AxisList{{"y", 1, 2},
-                      {"y", 2, 2},
-                      {"x", 1, 2},
-                      {"x", 2, 4},
-                      {"x", 8, 3}}));
+  EXPECT_EQ(
+      *mesh.refine(AxisList{{"y"}, {"x"}}, AxisList{{"x", 2, 4}, {"y", 2, 2}}),
+      (AxisList{
+          {"y", 1, 2}, {"y", 2, 2}, {"x", 1, 2}, {"x", 2, 4}, {"x", 8, 3}}));
   EXPECT_EQ(*mesh.refine(AxisList{{"x", 1, 2}}, AxisList{{"x", 4, 6}}),
             (AxisList{{"x", 1, 2}}));
   EXPECT_EQ(*mesh.refine(AxisList{{"one"}}, AxisList{{"one"}}),

@@ -85,8 +85,9 @@ TEST_F(Chosen, OneMovement) {
             "permute 288");
   EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}}}), whole),
             "all_reduce 2304");
-  EXPECT_EQ(plan(makeSharding({none, none}, {{{"y"}}}), makeSharding({y, none})),
-            "reduce_scatter 1728");
+  EXPECT_EQ(
+      plan(makeSharding({none, none}, {{{"y"}}}), makeSharding({y, none})),
+      "reduce_scatter 1728");
   EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}}, {{"y"}}}), whole),
             "all_reduce 4032");
   EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}}, {{"y"}}}),
@@ -113,8 +114,9 @@ TEST_F(Chosen, NeverThroughTheWholeWhereAShorterWayExists) {
   EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}}, {{"y"}}}),
                  makeSharding({none, y})),
             "reduce_scatter 1728, all_reduce 576");
-  EXPECT_EQ(plan(makeSharding({none, none}, {{{"y"}}}), makeSharding({x, none})),
-            "slice 0, all_reduce 1728");
+  EXPECT_EQ(
+      plan(makeSharding({none, none}, {{{"y"}}}), makeSharding({x, none})),
+      "slice 0, all_reduce 1728");
 }
 
 TEST_F(Chosen, DigitsOfAnAxis) {
@@ -154,9 +156,9 @@ TEST_F(Chosen, AxesOfSizeOneMoveNothing) {
   EXPECT_EQ(plan(makeSharding({onex, none}), makeSharding({x, none})), "");
   EXPECT_EQ(plan(makeSharding({onex, none}), makeSharding({one, none})),
             "all_gather 1152");
-  EXPECT_EQ(plan(makeSharding({none, none}, {{{"one"}}}),
-                 makeSharding({none, none})),
-            "");
+  EXPECT_EQ(
+      plan(makeSharding({none, none}, {{{"one"}}}), makeSharding({none, none})),
+      "");
 }
 
 TEST_F(Chosen, WhatCannotBe) {
@@ -166,20 +168,21 @@ TEST_F(Chosen, WhatCannotBe) {
   EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}, PartialKind::Max}}),
                  makeSharding({none, none}, {{{"x"}}})),
             "no movement makes a value partial");
-  EXPECT_EQ(plan(makeSharding({none, none},
-                              {{{"x"}}, {{"y"}, PartialKind::Max}}),
-                 whole),
-            "it is partial in two ways, whose order is not known");
+  EXPECT_EQ(
+      plan(makeSharding({none, none}, {{{"x"}}, {{"y"}, PartialKind::Max}}),
+           whole),
+      "it is partial in two ways, whose order is not known");
   EXPECT_EQ(plan(whole, makeSharding({none, y}), {48, 6}),
             "dimension 1 of size 6 does not divide into 4 parts");
 }
 
-// Digits that cross cannot be exchanged one by one: a way is found all the same.
+// Digits that cross cannot be exchanged one by one: a way is found all the
+// same.
 TEST_F(Chosen, CrossingDigits) {
   mesh.axes = {{"x", 12}};
-  EXPECT_EQ(plan(makeSharding({{{"x", 1, 4}}}), makeSharding({{{"x", 1, 6}}}),
-                 {12}),
-            "all_gather 9, slice 0");
+  EXPECT_EQ(
+      plan(makeSharding({{{"x", 1, 4}}}), makeSharding({{{"x", 1, 6}}}), {12}),
+      "all_gather 9, slice 0");
   EXPECT_EQ(plan(makeSharding({{}, {{"x", 1, 2}}}),
                  makeSharding({{{"x", 3, 2}}, {}})),
             "all_gather 1152, slice 0");
@@ -238,9 +241,9 @@ TEST(DrawnReshards, EachMoveLeadsToTheNextAndTheLastToTheTarget) {
       ASSERT_FALSE(error) << seed << ": " << show(r) << ": " << *error;
       EXPECT_TRUE(sameDims(r.mesh, now.dims, move.sharding.dims)) << show(r);
       EXPECT_TRUE(samePartial(r.mesh, now.partial, move.sharding.partial));
-      EXPECT_NEAR(
-          move.elements,
-          elementsSent(r.mesh, move, before, localElements(r, now)), 1e-9)
+      EXPECT_NEAR(move.elements,
+                  elementsSent(r.mesh, move, before, localElements(r, now)),
+                  1e-9)
           << show(r);
     }
     EXPECT_TRUE(sameDims(r.mesh, now.dims, r.to.dims)) << show(r);
@@ -373,7 +376,8 @@ private:
         grow(next, rest, fn);
       }
   }
-  void shrink(const State &state, const std::function<void(const State &)> &fn) {
+  void shrink(const State &state,
+              const std::function<void(const State &)> &fn) {
     for (size_t dim = 0; dim < state.dims.size(); ++dim) {
       if (state.dims[dim].empty())
         continue;
@@ -386,9 +390,8 @@ private:
 
   void forEachMove(const State &state, const Visit &visit) {
     double l = elements(state);
-    grow(state, free(state), [&](const State &next) {
-      visit(next, 0, MoveKind::Slice);
-    });
+    grow(state, free(state),
+         [&](const State &next) { visit(next, 0, MoveKind::Slice); });
     std::vector<int> partial(state.partial.begin(), state.partial.end());
     grow(state, partial, [&](const State &next) {
       visit(next, l - elements(next), MoveKind::ReduceScatter);

@@ -95,8 +95,8 @@ std::optional<std::string> cleave::spmd::applyMove(const Mesh &mesh,
                                                    const Move &move,
                                                    Sharding &sharding) {
   unsigned rank = sharding.dims.size();
-  bool byDims = move.kind != MoveKind::AllReduce &&
-                move.kind != MoveKind::AllToAll;
+  bool byDims =
+      move.kind != MoveKind::AllReduce && move.kind != MoveKind::AllToAll;
   if ((byDims && move.dims.size() != rank) ||
       (move.kind == MoveKind::Permute && move.newDims.size() != rank) ||
       (move.kind == MoveKind::AllToAll && std::max(move.from, move.to) >= rank))
@@ -207,15 +207,15 @@ Value cleave::spmd::buildMove(OpBuilder &builder, Location loc, Value value,
                              meshName.getValue(), axes);
     break;
   case MoveKind::ReduceScatter:
-    op = ReduceScatterOp::create(builder, loc, type, kind, value,
-                                 by(move.dims));
+    op =
+        ReduceScatterOp::create(builder, loc, type, kind, value, by(move.dims));
     break;
   case MoveKind::AllGather:
     op = AllGatherOp::create(builder, loc, type, value, by(move.dims));
     break;
   case MoveKind::AllToAll:
-    op = AllToAllOp::create(builder, loc, type, value, meshName.getValue(), axes,
-                            move.from, move.to);
+    op = AllToAllOp::create(builder, loc, type, value, meshName.getValue(),
+                            axes, move.from, move.to);
     break;
   case MoveKind::Permute:
     op = PermuteOp::create(builder, loc, type, value, by(move.dims),

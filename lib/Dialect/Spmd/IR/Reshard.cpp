@@ -376,8 +376,7 @@ Moves Reshard::search(Moves best) {
                   (digits.size() > kFewDigits &&
                    known.elements() <= leastElements(problem) * scale)))
       break;
-    auto steps =
-        searchReshard(problem, known.cost(elementBytes), kMaxStates);
+    auto steps = searchReshard(problem, known.cost(elementBytes), kMaxStates);
     if (!steps)
       continue;
     best.clear();

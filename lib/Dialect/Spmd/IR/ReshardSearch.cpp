@@ -173,8 +173,8 @@ std::string keyOf(const Arrangement &at, std::optional<MoveKind> last) {
 /// A lower bound of what the rest of the way costs.
 double Search::remaining(const Arrangement &at,
                          std::optional<MoveKind> last) const {
-  double least = at.partial ? leastReduced(problem, at)
-                            : leastReceived(problem, at, 64);
+  double least =
+      at.partial ? leastReduced(problem, at) : leastReceived(problem, at, 64);
   bool goesOn = last == MoveKind::AllGather || last == MoveKind::ReduceScatter;
   return least * problem.elementBytes +
          (least > 0 && !goesOn ? latencyOf(MoveKind::AllGather) : 0);
@@ -284,10 +284,9 @@ void Search::permuteAll(Arrangement &to, unsigned dim, int64_t parts,
                         uint32_t used) {
   if (parts == 1) {
     if (++dim < to.dims.size())
-      return permuteAll(to, dim,
-                        problem.parts(now.dims[dim]) /
-                            problem.parts(to.dims[dim]),
-                        used);
+      return permuteAll(
+          to, dim, problem.parts(now.dims[dim]) / problem.parts(to.dims[dim]),
+          used);
     if (to != now)
       visit(to, MoveKind::Permute, elements);
     return;
@@ -398,8 +397,7 @@ std::vector<ReshardStep> Search::path(int node) const {
   std::vector<ReshardStep> steps;
   for (; nodes[node].parent >= 0; node = nodes[node].parent) {
     const Node &end = nodes[node];
-    if (!steps.empty() && steps.back().kind == *end.last &&
-        merges(*end.last)) {
+    if (!steps.empty() && steps.back().kind == *end.last && merges(*end.last)) {
       steps.back().elements += end.elements;
       continue;
     }
