@@ -154,10 +154,16 @@ private:
       }
       part.ops.insert(&op);
       for (OpOperand &operand : op.getOpOperands())
-        if (!flow.isUnread(operand))
+        if (!flow.isUnread(operand) && !isAfter(operand))
           part.needed.insert(operand.get());
     }
     return success();
+  }
+
+  /// True for what only says to which part a barrier belongs.
+  static bool isAfter(OpOperand &operand) {
+    auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
+    return barrier && operand == barrier.getAfterMutable();
   }
 
   /// True when part `id` takes the results of `op` from an earlier part.
@@ -330,6 +336,9 @@ private:
     }
     if (auto slice = dyn_cast<spmd::SliceOp>(op))
       mapping.map(slice.getOutput(), expand(slice, builder, mapping));
+    else if (auto barrier = dyn_cast<spmd::BarrierOp>(op))
+      // It is in its part, which is all that it asked for.
+      mapping.map(barrier.getOutput(), mapping.lookup(barrier.getInput()));
     else
       flow.stripAttributes(builder.clone(*op, mapping));
   }

@@ -7,7 +7,6 @@
 
 #include "cleave/Dialect/Spmd/IR/Axes.h"
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/Support/raw_ostream.h"
 #include <numeric>
 
 using namespace cleave::spmd;
@@ -112,6 +111,12 @@ AxisList Mesh::normalize(ArrayRef<AxisRef> list) const {
     }
     result.push_back(axis.isWhole() ? axis : digit(axis, axis.pre, axis.size));
   }
+  return result;
+}
+
+AxisList Mesh::significant(ArrayRef<AxisRef> list) const {
+  AxisList result = normalize(list);
+  llvm::erase_if(result, [&](const AxisRef &axis) { return size(axis) == 1; });
   return result;
 }
 
@@ -223,23 +228,23 @@ std::optional<AxisList> Mesh::refine(ArrayRef<AxisRef> list,
   AxisList result;
   for (const AxisRef &axis : list) {
     auto [low, high] = interval(axis);
-    llvm::SmallVector<int64_t, 4> cuts{high};
+    llvm::SmallVector<int64_t, 4> cuts{low, high};
     for (const AxisRef &other : others) {
       if (other.name != axis.name)
         continue;
       auto [from, to] = interval(other);
-      for (int64_t cut : {from, to})
-        if (low < cut && cut < high)
-          cuts.push_back(cut);
+      cuts.append({from, to});
     }
     llvm::sort(cuts);
     cuts.erase(llvm::unique(cuts), cuts.end());
-    for (int64_t cut : cuts) {
-      if (cut % low != 0)
+    for (size_t i = 1; i < cuts.size(); ++i) {
+      if (cuts[i] % cuts[i - 1] != 0)
         return std::nullopt;
-      result.push_back(digit(axis, low, cut / low));
-      low = cut;
+      if (low < cuts[i] && cuts[i] <= high)
+        result.push_back(digit(axis, cuts[i - 1], cuts[i] / cuts[i - 1]));
     }
+    if (low == high)
+      result.push_back(axis);
   }
   return result;
 }
@@ -252,73 +257,6 @@ bool Mesh::isSequential(const AxisRef &axis) const {
 AxisList Mesh::deviceAxes(ArrayRef<AxisRef> list) const {
   return AxisList(llvm::make_filter_range(
       list, [&](const AxisRef &axis) { return !isSequential(axis); }));
-}
-
-//===----------------------------------------------------------------------===//
-// Shardings
-//===----------------------------------------------------------------------===//
-
-Sharding Sharding::replicated(int64_t rank, bool open) {
-  Sharding result;
-  result.dims.resize(rank);
-  result.open.assign(rank, open);
-  return result;
-}
-
-bool Sharding::isReplicated() const {
-  return partial.empty() &&
-         llvm::all_of(dims, [](const AxisList &axes) { return axes.empty(); });
-}
-
-bool Sharding::splits(const Mesh &mesh, const AxisRef &axis) const {
-  return llvm::any_of(
-      dims, [&](const AxisList &axes) { return mesh.overlap(axis, axes); });
-}
-
-std::optional<PartialKind> Sharding::partialOn(const Mesh &mesh,
-                                               const AxisRef &axis) const {
-  for (const PartialAxis &entry : partial)
-    if (mesh.overlap(axis, entry.axis))
-      return entry.kind;
-  return std::nullopt;
-}
-
-std::string Sharding::str() const {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  os << "[";
-  for (size_t i = 0; i < dims.size(); ++i) {
-    os << (i ? ", {" : "{");
-    llvm::interleaveComma(dims[i], os,
-                          [&](const AxisRef &a) { os << a.str(); });
-    if (open[i])
-      os << (dims[i].empty() ? "?" : ", ?");
-    os << "}";
-  }
-  os << "]";
-  if (!partial.empty()) {
-    os << ", partial = {";
-    llvm::interleaveComma(partial, os, [&](const PartialAxis &p) {
-      if (p.kind != PartialKind::Sum)
-        os << (p.kind == PartialKind::Max ? "max " : "min ");
-      os << p.axis.str();
-    });
-    os << "}";
-  }
-  return text;
-}
-
-std::optional<llvm::SmallVector<int64_t>>
-cleave::spmd::localShape(const Mesh &mesh, const Sharding &sharding,
-                         ArrayRef<int64_t> shape, unsigned &dim) {
-  llvm::SmallVector<int64_t> result(shape);
-  for (dim = 0; dim < shape.size(); ++dim) {
-    int64_t parts = mesh.size(sharding.dims[dim]);
-    if (shape[dim] % parts != 0)
-      return std::nullopt;
-    result[dim] /= parts;
-  }
-  return result;
 }
 
 //===----------------------------------------------------------------------===//

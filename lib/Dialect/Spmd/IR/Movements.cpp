@@ -26,8 +26,8 @@ static double elementsOf(Value value) {
 }
 
 /// `times` (N-1)/N `elements`, where N devices form a group.
-static double shareSent(const Mesh &mesh, ArrayRef<AxisRef> axes,
-                        int64_t times, double elements) {
+static double shareSent(const Mesh &mesh, ArrayRef<AxisRef> axes, int64_t times,
+                        double elements) {
   int64_t devices = mesh.size(mesh.deviceAxes(axes));
   return times * (devices - 1) * elements / devices;
 }
@@ -94,9 +94,8 @@ static LogicalResult verifySplit(Operation *op, ShardingAttr sharding,
   auto shape = localShape(lookupMesh(op, sharding.getMesh()).getMesh(), data,
                           type.getShape(), dim);
   if (!shape || RankedTensorType::get(*shape, type.getElementType()) != part)
-    return op->emitOpError(what)
-           << " type " << part << " is not " << whole << " split by "
-           << data.str();
+    return op->emitOpError(what) << " type " << part << " is not " << whole
+                                 << " split by " << data.str();
   return success();
 }
 
@@ -197,8 +196,8 @@ LogicalResult AllToAllOp::verifySymbolUses(SymbolTableCollection &) {
   int64_t parts = mesh.size(getAxes().getAxes());
   SmallVector<int64_t> shape(type.getShape());
   if (shape[to] % parts != 0)
-    return emitOpError("dimension ") << to << " of " << type
-                                     << " does not divide into " << parts;
+    return emitOpError("dimension ")
+           << to << " of " << type << " does not divide into " << parts;
   shape[from] *= parts;
   shape[to] /= parts;
   auto expected = RankedTensorType::get(shape, type.getElementType());
@@ -257,11 +256,11 @@ AxisList PermuteOp::getCommunicationAxes() {
 double PermuteOp::getElementsSent(const Mesh &mesh) {
   // Another arrangement moves at least one shard.
   Permutation permutation = getPermutation();
-  bool moves = llvm::any_of(
-      llvm::zip_equal(permutation.from, permutation.to), [&](auto pair) {
-        return mesh.normalize(std::get<0>(pair)) !=
-               mesh.normalize(std::get<1>(pair));
-      });
+  bool moves = llvm::any_of(llvm::zip_equal(permutation.from, permutation.to),
+                            [&](auto pair) {
+                              return mesh.normalize(std::get<0>(pair)) !=
+                                     mesh.normalize(std::get<1>(pair));
+                            });
   return moves ? elementsOf(getInput()) : 0;
 }
 

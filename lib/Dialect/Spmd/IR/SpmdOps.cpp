@@ -214,6 +214,12 @@ graph::OpCost ShardOffsetOp::getCost() {
   return cost;
 }
 
+graph::OpCost BarrierOp::getCost() {
+  graph::OpCost cost;
+  cost.work = graph::WorkClass::View;
+  return cost;
+}
+
 LogicalResult ConstrainOp::verifySymbolUses(SymbolTableCollection &) {
   if (!getSharding().getPartial().empty())
     return emitOpError("cannot ask for a partial result");
@@ -232,6 +238,7 @@ graph::ShardingRule ConstrainOp::getShardingRule() {
   rule.operands = {mapping};
   rule.results = {mapping};
   rule.linear = {{0}};
+  rule.resultsFirst = true;
   return rule;
 }
 

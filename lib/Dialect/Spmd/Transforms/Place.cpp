@@ -136,15 +136,16 @@ private:
     return mesh;
   }
 
-  /// Splits dimension `dim` of an argument, behind axes that split it already.
+  /// Splits dimension `dim` of an argument, before axes that split it already:
+  /// what devices exchange is then in one micro-batch.
   void split(func::FuncOp function, unsigned index, int64_t dim, MeshOp mesh) {
     auto type = cast<RankedTensorType>(function.getArgumentTypes()[index]);
     Sharding sharding = Sharding::replicated(type.getRank());
     if (auto given =
             function.getArgAttrOfType<ShardingAttr>(index, kShardingAttr))
       sharding = given.getSharding();
-    sharding.dims[dim].push_back(
-        {cast<StringAttr>(mesh.getAxes()[0]).getValue()});
+    AxisList &axes = sharding.dims[dim];
+    axes.insert(axes.begin(), {cast<StringAttr>(mesh.getAxes()[0]).getValue()});
     function.setArgAttr(
         index, kShardingAttr,
         ShardingAttr::get(FlatSymbolRefAttr::get(mesh), sharding));

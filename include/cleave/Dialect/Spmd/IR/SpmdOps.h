@@ -67,6 +67,9 @@ MeshOp lookupMesh(mlir::Operation *from, mlir::FlatSymbolRefAttr name);
 /// The one mesh of `module`, or null (no error is reported).
 MeshOp findMesh(mlir::ModuleOp module);
 
+/// Notes on an op with one result its sharding and its type as a whole tensor.
+void annotate(mlir::Operation *op, ShardingAttr sharding, mlir::Type global);
+
 /// Checks a sharding for a tensor of type `type`: axes of the mesh, each used
 /// once.
 llvm::LogicalResult

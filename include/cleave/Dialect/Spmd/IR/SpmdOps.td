@@ -181,6 +181,25 @@ def Spmd_SliceOp : Spmd_Op<"slice", [
   }];
 }
 
+def Spmd_BarrierOp : Spmd_Op<"barrier", [
+    Pure, AllTypesMatch<["input", "output"]>,
+    DeclareOpInterfaceMethods<Graph_CostOpInterface>]> {
+  let summary = "A value that is not there before another one";
+  let description = [{
+    The identity. Its result depends on `after`, of which nothing else is read:
+    behind a seed, what is made of it belongs to backward, and is not one with
+    what forward makes of `input`.
+    ```mlir
+    %y = spmd.barrier %x after %seed : tensor<2x4xf32>, tensor<f32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, AnyRankedTensor:$after);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $input `after` $after attr-dict `:` type($input) `,` type($after)
+  }];
+}
+
 def Spmd_ConstrainOp : Spmd_Op<"constrain", [
     Pure, SameOperandsAndResultType,
     DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
