@@ -30,7 +30,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-
 cleave_collective describe(int kind, int64_t count, const float *src,
                            float *dst) {
   cleave_collective what{};
@@ -63,8 +62,9 @@ int main(int argc, char **argv) {
   for (int rank = 0; rank < ranks; ++rank)
     everyone.push_back(rank);
   // By what is measured, the time of the slowest rank in each repetition.
-  const char *names[] = {"copy", "all-reduce, in place", "all-reduce, apart",
-                         "reduce-scatter", "all-gather", "all-reduce, 4 bytes"};
+  const char *names[] = {
+      "copy",           "all-reduce, in place", "all-reduce, apart",
+      "reduce-scatter", "all-gather",           "all-reduce, 4 bytes"};
   constexpr int kinds = 6;
   std::vector<std::vector<std::vector<double>>> times(
       kinds, std::vector<std::vector<double>>(

@@ -439,6 +439,12 @@ class Step:
         """What was decided and why, one line each."""
         return "\n".join(self.report()["decisions"])
 
+    def communication(self) -> list[dict]:
+        """What one rank sent in the last step, by kind and axes: `kind`, `axes`,
+        `count`, `elements`, `bytes` and `ms`. Counted as rings send it; empty on
+        one device."""
+        return self._live.session.communication()
+
     def timings(self) -> dict[str, float]:
         """Milliseconds of the last step by kind of work."""
         return self._live.session.timings()

@@ -15,26 +15,24 @@ Rank::Rank(const Artifact &artifact, const RankOptions &options)
 
 /// The team as communicators see it.
 static cleave_team viewOf(const ThreadTeam &team) {
-  return {const_cast<ThreadTeam *>(&team), team.size(),
-          [](void *context, void (*body)(void *, int32_t, int32_t),
-             void *data) {
-            static_cast<const ThreadTeam *>(context)->run(
-                [&](int thread, int count) { body(data, thread, count); });
-          }};
+  return {
+      const_cast<ThreadTeam *>(&team), team.size(),
+      [](void *context, void (*body)(void *, int32_t, int32_t), void *data) {
+        static_cast<const ThreadTeam *>(context)->run(
+            [&](int thread, int count) { body(data, thread, count); });
+      }};
 }
 
-llvm::Expected<std::unique_ptr<Rank>>
-Rank::create(const Artifact &artifact, const RankOptions &options,
-             const Connect &connect) {
+llvm::Expected<std::unique_ptr<Rank>> Rank::create(const Artifact &artifact,
+                                                   const RankOptions &options,
+                                                   const Connect &connect) {
   std::unique_ptr<Rank> rank(new Rank(artifact, options));
-  llvm::Expected<Arena> mapped =
-      Arena::map(artifact.getProgram().arenaBytes);
+  llvm::Expected<Arena> mapped = Arena::map(artifact.getProgram().arenaBytes);
   if (!mapped)
     return mapped.takeError();
   rank->arena = std::move(*mapped);
-  rank->team.run([&](int thread, int count) {
-    rank->arena.touch(thread, count);
-  });
+  rank->team.run(
+      [&](int thread, int count) { rank->arena.touch(thread, count); });
   llvm::Expected<cleave_communicator *> communicator =
       connect(viewOf(rank->team));
   if (!communicator)

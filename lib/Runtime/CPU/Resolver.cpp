@@ -62,7 +62,8 @@ private:
 static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
               static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
               static_cast<int>(Reduction::Min) == CLEAVE_MIN &&
-              static_cast<int>(CollectiveKind::AllGather) == CLEAVE_ALL_GATHER &&
+              static_cast<int>(CollectiveKind::AllGather) ==
+                  CLEAVE_ALL_GATHER &&
               static_cast<int>(CollectiveKind::ReduceScatter) ==
                   CLEAVE_REDUCE_SCATTER &&
               static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
@@ -112,8 +113,8 @@ Executor::Resolver::collective(const CollectiveCommand &c, const char *src,
   return prepare(groupOf(program.mesh, c.axes, communicator->rank), what);
 }
 
-llvm::Expected<cleave_request *>
-Executor::Resolver::agreement(const char *flag, char *agreed) {
+llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
+                                                               char *agreed) {
   cleave_collective what{};
   what.kind = CLEAVE_ALL_REDUCE;
   what.reduction = CLEAVE_MIN;
@@ -201,8 +202,7 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
   }
   case CommandKind::Contract: {
     const ContractCommand &c = command.contract;
-    ContractionMethod method =
-        tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
+    ContractionMethod method = tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
     Contraction contraction(c, at(c.a), at(c.b), at(c.c), method);
     // A choice from a file may name what this library cannot do.
     if (!contraction.isValid())
@@ -263,7 +263,8 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
   }
   case CommandKind::Collective: {
     const CollectiveCommand &c = command.collective;
-    llvm::Expected<cleave_request *> request = collective(c, at(c.src), at(c.dst));
+    llvm::Expected<cleave_request *> request =
+        collective(c, at(c.src), at(c.dst));
     if (!request)
       return request.takeError();
     Exchange exchange{*request, count(c), false};
@@ -330,8 +331,8 @@ void Executor::tune(const Artifact &artifact, const Arena &arena,
           continue;
         const ContractCommand &c = command.contract;
         auto at = [&](const Ref &ref) {
-          return arena.data() + action.offsets[static_cast<size_t>(ref.buffer)] +
-                 ref.offset;
+          return arena.data() +
+                 action.offsets[static_cast<size_t>(ref.buffer)] + ref.offset;
         };
         tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
       }

@@ -44,9 +44,7 @@ static const cpu_set_t &processCores() {
   return cores;
 }
 
-int ThreadTeam::cores() {
-  return std::max(1, CPU_COUNT(&processCores()));
-}
+int ThreadTeam::cores() { return std::max(1, CPU_COUNT(&processCores())); }
 
 int ThreadTeam::defaultThreads() {
   if (const char *text = std::getenv("OMP_NUM_THREADS"))

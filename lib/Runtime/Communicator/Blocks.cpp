@@ -55,8 +55,8 @@ int64_t cleave::runtime::elementBytes(int32_t dtype) {
   return dtype >= 0 && dtype <= CLEAVE_I1 ? bytes[dtype] : 0;
 }
 
-std::string
-cleave::runtime::checkCollective(const cleave_collective &c, int members) {
+std::string cleave::runtime::checkCollective(const cleave_collective &c,
+                                             int members) {
   if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_BROADCAST)
     return "unknown kind of collective";
   if (elementBytes(c.dtype) == 0)

@@ -223,8 +223,8 @@ int start(cleave_request *request) {
   if (request->group->owner->world->state.failed())
     return 1;
   request->started = true;
-  request->shared->meeting.arrive(
-      static_cast<size_t>(request->group->member), ++request->times);
+  request->shared->meeting.arrive(static_cast<size_t>(request->group->member),
+                                  ++request->times);
   return 0;
 }
 
@@ -340,13 +340,11 @@ const char *errorOf(cleave_communicator *c) {
   return me.errorText.c_str();
 }
 
-void closeRank(cleave_communicator *c) {
-  self(c).world->state.leave(c->rank);
-}
+void closeRank(cleave_communicator *c) { self(c).world->state.leave(c->rank); }
 
-constexpr cleave_communicator_api threadApi = {
-    makeGroup, prepare,  start,   wait,     release,
-    barrier,   failWith, errorOf, closeRank};
+constexpr cleave_communicator_api threadApi = {makeGroup, prepare, start,
+                                               wait,      release, barrier,
+                                               failWith,  errorOf, closeRank};
 
 } // namespace
 

@@ -33,7 +33,8 @@ static int64_t deviceStride(const Axes &mesh, int32_t axis) {
 /// How much the number of a rank grows with a digit.
 static int64_t digitStride(const Axes &mesh, const Digit &digit) {
   const MeshAxis &axis = mesh[static_cast<size_t>(digit.axis)];
-  return deviceStride(mesh, digit.axis) * (axis.size / (digit.pre * digit.size));
+  return deviceStride(mesh, digit.axis) *
+         (axis.size / (digit.pre * digit.size));
 }
 
 static bool isSequential(const Axes &mesh, const Digit &digit) {
@@ -62,9 +63,9 @@ int64_t cleave::runtime::partCount(const std::vector<Digit> &digits) {
   return count;
 }
 
-std::vector<int32_t>
-cleave::runtime::groupOf(const Axes &mesh, const std::vector<Digit> &digits,
-                         int64_t rank) {
+std::vector<int32_t> cleave::runtime::groupOf(const Axes &mesh,
+                                              const std::vector<Digit> &digits,
+                                              int64_t rank) {
   int64_t first = rank;
   for (const Digit &digit : digits)
     first -= digitValue(mesh, digit, rank) * digitStride(mesh, digit);
@@ -95,8 +96,8 @@ std::string cleave::runtime::axesText(const Axes &mesh,
     const MeshAxis &axis = mesh[static_cast<size_t>(digit.axis)];
     text += (text.empty() ? "" : ",") + axis.name;
     if (digit.size != axis.size)
-      text += ":(" + std::to_string(digit.pre) + ")" +
-              std::to_string(digit.size);
+      text +=
+          ":(" + std::to_string(digit.pre) + ")" + std::to_string(digit.size);
   }
   return text;
 }

@@ -28,8 +28,7 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
   for (int64_t size : tensor.shape)
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
       return fail("shape " + shapeText(tensor.shape) + " has no sensible size");
-  if (!tensor.sharding.empty() &&
-      tensor.sharding.size() != tensor.shape.size())
+  if (!tensor.sharding.empty() && tensor.sharding.size() != tensor.shape.size())
     return fail("the sharding has " + Twine(tensor.sharding.size()) +
                 " dimensions, but the shape is " + shapeText(tensor.shape));
   if (std::string why = digitsProblem(program, tensor.sharding); !why.empty())
@@ -73,8 +72,7 @@ static Error validateMesh(const Program &program) {
     if (__builtin_mul_overflow(positions, axis.size, &positions) ||
         positions > (int64_t(1) << 24))
       return makeError("the mesh has too many positions");
-    if (axis.sequential && axis.size != 1 &&
-        axis.size != program.microBatches)
+    if (axis.sequential && axis.size != 1 && axis.size != program.microBatches)
       return makeError("axis '" + axis.name + "' has " + Twine(axis.size) +
                        " positions for " + Twine(program.microBatches) +
                        " micro-batches");

@@ -359,8 +359,9 @@ private:
 
 } // namespace
 
-std::string cleave::runtime::digitsProblem(
-    const Program &program, const std::vector<std::vector<Digit>> &lists) {
+std::string
+cleave::runtime::digitsProblem(const Program &program,
+                               const std::vector<std::vector<Digit>> &lists) {
   // By axis, the intervals [pre, pre * size) of the digits seen.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> seen(
       program.mesh.size());

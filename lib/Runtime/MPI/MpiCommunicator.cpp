@@ -94,8 +94,7 @@ struct cleave_group {
       if (seconds() - begin > patienceSeconds)
         for (int32_t rank : ranks)
           if (owner->heartbeat.hasLeft(rank))
-            owner->heartbeat.blame(rank,
-                                   "has ended while others wait for it");
+            owner->heartbeat.blame(rank, "has ended while others wait for it");
     }
   }
 };
@@ -159,9 +158,8 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *what) {
     return nullptr;
   // Tags of MPI reach to 32767 at least.
   int tag = group->made++ % 32768;
-  return new cleave_request{group,
-                            Transfer(*what, group->comm, group->member,
-                                     members, tag, group->owner->team)};
+  return new cleave_request{group, Transfer(*what, group->comm, group->member,
+                                            members, tag, group->owner->team)};
 }
 
 int start(cleave_request *request) {
@@ -230,9 +228,9 @@ void closeRank(cleave_communicator *c) {
   delete &me;
 }
 
-constexpr cleave_communicator_api mpiApi = {
-    makeGroup, prepare,  start,   wait,     release,
-    barrier,   failWith, errorOf, closeRank};
+constexpr cleave_communicator_api mpiApi = {makeGroup, prepare, start,
+                                            wait,      release, barrier,
+                                            failWith,  errorOf, closeRank};
 
 Process *process = nullptr;
 

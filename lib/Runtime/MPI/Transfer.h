@@ -26,8 +26,8 @@ public:
   using Complete = std::function<bool(std::vector<MPI_Request> &)>;
 
   /// `tag` is the same at all members, and of this request alone.
-  Transfer(const cleave_collective &what, MPI_Comm comm, int member, int members,
-           int tag, const cleave_team &team);
+  Transfer(const cleave_collective &what, MPI_Comm comm, int member,
+           int members, int tag, const cleave_team &team);
 
   /// Why the messages would be too large for MPI, or "".
   static std::string check(const cleave_collective &what, int members);

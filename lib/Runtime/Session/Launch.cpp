@@ -68,13 +68,13 @@ llvm::Expected<Connect> cleave::runtime::openMpi() {
       ::dlsym(handle, CLEAVE_COMMUNICATOR_OPEN));
   if (!open)
     return makeError(path + ": exports no " + CLEAVE_COMMUNICATOR_OPEN);
-  return [open](const cleave_team &team)
-             -> llvm::Expected<cleave_communicator *> {
-    char error[512] = "";
-    cleave_communicator *communicator =
-        open(CLEAVE_COMMUNICATOR_ABI, &team, error, sizeof(error));
-    if (!communicator)
-      return makeError(error);
-    return communicator;
-  };
+  return
+      [open](const cleave_team &team) -> llvm::Expected<cleave_communicator *> {
+        char error[512] = "";
+        cleave_communicator *communicator =
+            open(CLEAVE_COMMUNICATOR_ABI, &team, error, sizeof(error));
+        if (!communicator)
+          return makeError(error);
+        return communicator;
+      };
 }

@@ -74,10 +74,9 @@ Error Session::startRanks(const SessionOptions &options) {
   size_t count = mpi ? 1 : static_cast<size_t>(devices);
   int sharing = mpi ? processesHere() : 1, cores = ThreadTeam::cores();
   // OMP_NUM_THREADS is a process's own already.
-  int wanted = options.threads > 0 ? options.threads
-               : std::getenv("OMP_NUM_THREADS")
-                   ? ThreadTeam::defaultThreads()
-                   : cores / sharing;
+  int wanted = options.threads > 0              ? options.threads
+               : std::getenv("OMP_NUM_THREADS") ? ThreadTeam::defaultThreads()
+                                                : cores / sharing;
   int each = std::clamp(wanted / static_cast<int>(count), 1, program.threads);
   int64_t all = int64_t(each) * static_cast<int64_t>(count) * sharing;
   bool pin = all == cores && all > 1 && sharing == 1;

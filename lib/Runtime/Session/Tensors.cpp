@@ -197,8 +197,8 @@ Error Session::setScalar(llvm::StringRef name, double value) {
   const Tensor *tensor = find(name);
   if (!tensor || tensor->role != Role::Scalar)
     return makeError("the program has no scalar '" + name + "'");
-  int64_t count = localBytes(getProgram().mesh, *tensor) /
-                  byteSize(tensor->dtype);
+  int64_t count =
+      localBytes(getProgram().mesh, *tensor) / byteSize(tensor->dtype);
   for (const std::unique_ptr<Rank> &rank : ranks)
     if (!withNumbers(tensor->dtype, rank->data(*tensor), [&](auto *at) {
           for (int64_t i = 0; i < count; ++i)
@@ -247,9 +247,8 @@ void Session::resetTraining() {
   for (const Tensor &tensor : getProgram().tensors)
     if (tensor.role == Role::State)
       for (const std::unique_ptr<Rank> &rank : ranks)
-        std::memset(
-            rank->data(tensor), 0,
-            static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+        std::memset(rank->data(tensor), 0,
+                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
   step = 0;
 }
 
@@ -286,17 +285,18 @@ Error Session::initialiseRandomly(int64_t initSeed) {
     }
     // Box and Muller: two normal numbers out of two uniform ones.
     philox::Stream stream{static_cast<uint64_t>(initSeed), id, 0xffffffffu};
-    first().getTeam().parallelFor(count, 1 << 14, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        uint64_t pair = static_cast<uint64_t>(i) & ~uint64_t(1);
-        double u = (philox::draw(stream, pair) + 0.5) / 4294967296.0;
-        double v = philox::draw(stream, pair + 1) / 4294967296.0;
-        double radius = 0.02 * std::sqrt(-2.0 * std::log(u));
-        double angle = 6.283185307179586 * v;
-        at[i] = static_cast<float>(radius *
-                                   (i & 1 ? std::sin(angle) : std::cos(angle)));
-      }
-    });
+    first().getTeam().parallelFor(
+        count, 1 << 14, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            uint64_t pair = static_cast<uint64_t>(i) & ~uint64_t(1);
+            double u = (philox::draw(stream, pair) + 0.5) / 4294967296.0;
+            double v = philox::draw(stream, pair + 1) / 4294967296.0;
+            double radius = 0.02 * std::sqrt(-2.0 * std::log(u));
+            double angle = 6.283185307179586 * v;
+            at[i] = static_cast<float>(
+                radius * (i & 1 ? std::sin(angle) : std::cos(angle)));
+          }
+        });
     write(tensor, at);
   }
   return Error::success();

@@ -40,8 +40,8 @@ static LogicalResult verifyStarts(CollectiveOp op, StringRef name,
   size_t rank = op.getBlock().size();
   size_t count = wanted ? op.getMembers() * rank : 0;
   if (starts.size() != count)
-    return op.emitOpError(name) << " needs " << count << " indices, not "
-                                << starts.size();
+    return op.emitOpError(name)
+           << " needs " << count << " indices, not " << starts.size();
   if (type.getRank() != static_cast<int64_t>(rank))
     return op.emitOpError("block needs one size for each dimension of ")
            << type;
@@ -73,8 +73,7 @@ LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
     if (std::optional<std::string> why = mesh.check(axis))
       return emitOpError() << *why;
     if (mesh.isSequential(axis))
-      return emitOpError("cannot run along the sequential axis ")
-             << axis.str();
+      return emitOpError("cannot run along the sequential axis ") << axis.str();
   }
   using Kind = CollectiveKind;
   Kind kind = getKind();
@@ -82,9 +81,9 @@ LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
   RankedTensorType to = getType();
   if (from.getElementType() != to.getElementType())
     return emitOpError("changes the element type");
-  if (failed(verifyStarts(
-          *this, "src_starts", getSrcStarts(),
-          kind == Kind::ReduceScatter || kind == Kind::AllToAll, from)) ||
+  if (failed(verifyStarts(*this, "src_starts", getSrcStarts(),
+                          kind == Kind::ReduceScatter || kind == Kind::AllToAll,
+                          from)) ||
       failed(verifyStarts(*this, "dst_starts", getDstStarts(),
                           kind == Kind::AllGather || kind == Kind::AllToAll,
                           to)))

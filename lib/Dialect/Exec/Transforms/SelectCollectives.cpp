@@ -66,8 +66,7 @@ public:
         builder, op->getLoc(), output.getType(),
         CollectiveKindAttr::get(context, exchange->kind), input,
         op.getCommunicationMesh(), spmd::AxesAttr::get(context, axes),
-        list(exchange->block),
-        ReductionAttr::get(context, exchange->reduction),
+        list(exchange->block), ReductionAttr::get(context, exchange->reduction),
         list(exchange->srcStarts), list(exchange->dstStarts),
         list(exchange->sources)));
     op->erase();
@@ -156,7 +155,8 @@ private:
   Mesh mesh;
 };
 
-struct SelectCollectives : exec::impl::SelectCollectivesBase<SelectCollectives> {
+struct SelectCollectives
+    : exec::impl::SelectCollectivesBase<SelectCollectives> {
   void runOnOperation() override {
     SmallVector<spmd::CommunicationOpInterface> ops;
     getOperation().walk(
