@@ -146,7 +146,7 @@ private:
     SmallVector<Attribute> attributes;
     for (auto [result, partial] : llvm::zip(op->getResults(), plan.results)) {
       Sharding &sharding = shardings.find(result)->second;
-      sharding.partial.assign(partial.begin(), partial.end());
+      sharding.partial = staysPartial(mesh, sharding, partial);
       sharding.open.assign(sharding.open.size(), false);
       attributes.push_back(ShardingAttr::get(meshName, sharding));
     }
@@ -154,18 +154,33 @@ private:
       op->setAttr(kShardingsAttr, ArrayAttr::get(op->getContext(), attributes));
   }
 
-  /// Arguments and results of the function; what it returns is whole.
+  /// The argument that result `index` of the function replaces, or null.
+  BlockArgument updatedBy(unsigned index) {
+    auto name =
+        function.getResultAttrOfType<StringAttr>(index, graph::kUpdatesAttr);
+    if (name)
+      for (BlockArgument argument : body().getArguments())
+        if (function.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                  graph::kNameAttr) == name)
+          return argument;
+    return {};
+  }
+
+  /// Arguments and results of the function; what it returns is whole, and what
+  /// replaces an argument lies as that does.
   void writeResults() {
     graph::EntryAttributes attributes(function);
     for (BlockArgument argument : body().getArguments()) {
       Sharding &sharding = shardings.find(argument)->second;
       sharding.open.assign(sharding.open.size(), false);
       attributes.setArg(argument.getArgNumber(), kShardingAttr,
-                          ShardingAttr::get(meshName, sharding));
+                        ShardingAttr::get(meshName, sharding));
     }
     for (auto [i, value] :
          llvm::enumerate(body().getTerminator()->getOperands())) {
-      Sharding sharding = shardings.find(value)->second;
+      BlockArgument updated = updatedBy(i);
+      Sharding sharding =
+          shardings.find(updated ? Value(updated) : value)->second;
       sharding.partial.clear();
       if (!function.getResultAttr(i, kShardingAttr))
         attributes.setResult(i, kShardingAttr,

@@ -20,9 +20,10 @@
 namespace cleave::spmd {
 
 /// What operands and results together say of each factor. The first in order
-/// wins (operands, then results; factors in the order of the rule); each
-/// disagreement is given to `conflict` as a sentence. A factor that must be
-/// whole takes no axes. Operands that the rule does not read have no say.
+/// wins (operands, then results, or the other way round where the rule says so;
+/// factors in the order of the rule); each disagreement is given to `conflict`
+/// as a sentence. A factor that must be whole takes no axes. Operands that the
+/// rule does not read have no say.
 FactorAxes mergeFactors(const Mesh &mesh, const graph::ShardingRule &rule,
                         llvm::ArrayRef<const Sharding *> operands,
                         llvm::ArrayRef<const Sharding *> results,
@@ -52,6 +53,11 @@ PartialPlan planPartials(const Mesh &mesh, const graph::ShardingRule &rule,
                          const FactorAxes &axes,
                          llvm::ArrayRef<const Sharding *> operands,
                          llvm::ArrayRef<int64_t> elements);
+
+/// On what a result stays partial that its op makes partial on `made`: not on
+/// axes by which `sharding` splits it.
+PartialList staysPartial(const Mesh &mesh, const Sharding &sharding,
+                         llvm::ArrayRef<PartialAxis> made);
 
 } // namespace cleave::spmd
 

@@ -24,7 +24,10 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
-                        "Number of micro-batches of a step">];
+                        "Number of micro-batches of a step">,
+                 Option<"devices", "devices", "int64_t", "1",
+                        "Positions of an axis \"dp\" that splits the samples "
+                        "before micro-batches do">];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
