@@ -301,7 +301,8 @@ Error Trainer::trainStep(int64_t index) {
                           {"loss", number(*loss)},
                           {"lr", rate},
                           {"tokens_per_s", number(tokensPerSecond)},
-                          {"ms", result->seconds * 1e3}};
+                          {"ms", result->seconds * 1e3},
+                          {"page_faults", result->pageFaults}};
   if (session->find("grad_norm")) {
     Expected<double> norm = session->getScalar("grad_norm");
     if (!norm)

@@ -50,6 +50,8 @@ struct TrainingState {
 
 struct StepResult {
   double seconds = 0;
+  /// Of the process, while the step ran.
+  int64_t pageFaults = 0;
   /// With `timing` only.
   Breakdown breakdown;
 };

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <sys/resource.h>
 
 using namespace cleave::runtime;
 using llvm::Error;
@@ -210,11 +211,20 @@ void Session::setCounters(int64_t number) {
   set("rng", 1, number);
 }
 
+/// Page faults of this process so far.
+static int64_t countPageFaults() {
+  rusage usage;
+  return ::getrusage(RUSAGE_SELF, &usage) == 0
+             ? int64_t(usage.ru_minflt) + usage.ru_majflt
+             : 0;
+}
+
 Expected<StepResult> Session::run(llvm::StringRef entry) {
   if (!hasEntry(entry))
     return makeError("the program has no entry '" + entry + "'");
   bool training = entry == "train";
   setCounters(training ? step + 1 : step);
+  int64_t faults = countPageFaults();
   auto start = std::chrono::steady_clock::now();
   if (auto message = executor->run(entry))
     return makeError(*message);
@@ -222,6 +232,7 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
+  result.pageFaults = countPageFaults() - faults;
   result.breakdown = executor->getBreakdown();
   if (training)
     ++step;
