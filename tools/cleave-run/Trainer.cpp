@@ -311,7 +311,8 @@ Error Trainer::trainStep(int64_t index) {
                           {"loss", jsonNumber(*loss)},
                           {"lr", rate},
                           {"tokens_per_s", jsonNumber(tokensPerSecond)},
-                          {"ms", result->seconds * 1e3}};
+                          {"ms", result->seconds * 1e3},
+                          {"page_faults", result->pageFaults}};
   if (session->find("grad_norm")) {
     Expected<double> norm = session->getScalar("grad_norm");
     if (!norm)

@@ -22,8 +22,8 @@ public:
   Arena &operator=(Arena &&other) noexcept;
   ~Arena();
 
-  /// Maps `bytes` bytes of zeros, in huge pages where the system has them.
-  /// Pages are not touched yet.
+  /// Maps `bytes` bytes of zeros and no page more, in huge pages where the
+  /// system has them. Pages are not touched yet.
   static llvm::Expected<Arena> map(int64_t bytes);
 
   char *data() const { return base; }
@@ -36,7 +36,6 @@ public:
 private:
   char *base = nullptr;
   int64_t bytes = 0;
-  void *mapping = nullptr;
   size_t mappedBytes = 0;
 };
 

@@ -65,6 +65,8 @@ struct TrainingState {
 
 struct StepResult {
   double seconds = 0;
+  /// Of the process, while the step ran.
+  int64_t pageFaults = 0;
   /// Of the first rank of this process, with `timing` only.
   Breakdown breakdown;
   /// What that rank sent; its times with `timing` only. Valid until the next

@@ -8,6 +8,7 @@
 #include "cleave/Runtime/Arena.h"
 #include "cleave/Runtime/ProgramIO.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sys/mman.h>
@@ -23,14 +24,13 @@ Arena::Arena(Arena &&other) noexcept { *this = std::move(other); }
 Arena &Arena::operator=(Arena &&other) noexcept {
   std::swap(base, other.base);
   std::swap(bytes, other.bytes);
-  std::swap(mapping, other.mapping);
   std::swap(mappedBytes, other.mappedBytes);
   return *this;
 }
 
 Arena::~Arena() {
-  if (mapping)
-    ::munmap(mapping, mappedBytes);
+  if (base)
+    ::munmap(base, mappedBytes);
 }
 
 llvm::Expected<Arena> Arena::map(int64_t bytes) {
@@ -39,21 +39,27 @@ llvm::Expected<Arena> Arena::map(int64_t bytes) {
     return makeError("an arena of " + llvm::Twine(bytes) +
                      " bytes makes no sense");
   // Huge pages start at multiples of their size; what is mapped more than
-  // asked for is never touched.
+  // asked for, to find one, is given back.
   bool large = bytes >= 2 * hugePage;
-  arena.mappedBytes =
-      static_cast<size_t>(bytes + (large ? hugePage : 0)) + (bytes == 0);
-  void *p = ::mmap(nullptr, arena.mappedBytes, PROT_READ | PROT_WRITE,
+  auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  size_t wanted =
+      (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + page - 1) / page *
+      page;
+  size_t slack = large ? static_cast<size_t>(hugePage) : 0;
+  void *p = ::mmap(nullptr, wanted + slack, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)
     return makeError("cannot map an arena of " + llvm::Twine(bytes) +
                      " bytes: " + std::strerror(errno));
-  arena.mapping = p;
   uintptr_t address = reinterpret_cast<uintptr_t>(p);
-  if (large)
-    address = (address + hugePage - 1) & ~uintptr_t(hugePage - 1);
-  arena.base = reinterpret_cast<char *>(address);
+  size_t before = large ? -address % static_cast<size_t>(hugePage) : 0;
+  arena.base = static_cast<char *>(p) + before;
   arena.bytes = bytes;
+  arena.mappedBytes = wanted;
+  if (before)
+    (void)::munmap(p, before);
+  if (slack > before)
+    (void)::munmap(arena.base + wanted, slack - before);
   // Only a wish: a system without huge pages works as well.
   if (large)
     (void)::madvise(arena.base, static_cast<size_t>(bytes), MADV_HUGEPAGE);

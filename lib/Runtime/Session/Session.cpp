@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <sys/resource.h>
 
 using namespace cleave::runtime;
 using llvm::Error;
@@ -204,11 +205,20 @@ Error Session::shareChoices() {
 // Steps
 //===----------------------------------------------------------------------===//
 
+/// Page faults of this process so far.
+static int64_t countPageFaults() {
+  rusage usage;
+  return ::getrusage(RUSAGE_SELF, &usage) == 0
+             ? int64_t(usage.ru_minflt) + usage.ru_majflt
+             : 0;
+}
+
 Expected<StepResult> Session::run(llvm::StringRef entry) {
   if (!hasEntry(entry))
     return makeError("the program has no entry '" + entry + "'");
   bool training = entry == "train";
   setCounters(training ? step + 1 : step);
+  int64_t faults = countPageFaults();
   auto start = std::chrono::steady_clock::now();
   threads->run([&](size_t rank) {
     stopped[rank] = ranks[rank]->getExecutor().run(entry);
@@ -220,6 +230,7 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
+  result.pageFaults = countPageFaults() - faults;
   const Executor &executor = first().getExecutor();
   result.breakdown = executor.getBreakdown();
   result.communication = executor.getCommunication(entry);
