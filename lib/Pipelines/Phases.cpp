@@ -88,6 +88,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
 /// Shapes are those of one device and one micro-batch.
 static void addLocal(OpPassManager &passes, const PhaseOptions &) {
   passes.addPass(spmd::createPartition());
+  passes.addPass(spmd::createOptimizeCollectives());
   passes.addPass(spmd::createVerifyLocal());
 }
 

@@ -35,24 +35,46 @@ public:
 
   std::string run() {
     addMesh();
-    if (std::string error = addFunction(); !error.empty())
+    // As it is planned, and the long way round.
+    Sharding last = reshard.to, summed = reshard.from;
+    last.partial.clear();
+    summed.partial = reshard.to.partial;
+    Sharding whole = Sharding::replicated(reshard.shape.size());
+    whole.partial = reshard.to.partial;
+    for (auto &[name, way] :
+         {std::pair("planned", std::vector{reshard.to, last}),
+          std::pair("stepwise", std::vector{summed, whole, reshard.to, last})})
+      if (std::string error = addFunction(name, way); !error.empty())
+        return error;
+    if (std::string error = execute(); !error.empty())
       return error;
+    PassManager manager(module.get()->getName());
+    manager.addPass(createOptimizeCollectives());
+    if (failed(manager.run(*module)))
+      return "the movements cannot be optimized" + text();
+    return execute();
+  }
+
+private:
+  /// Verifies and executes the functions as they are now.
+  std::string execute() {
     PassManager manager(module.get()->getName());
     manager.addPass(createVerifyLocal());
     if (failed(verify(*module)) || failed(manager.run(*module)))
       return "the movements are not valid" + text();
-    auto result =
-        Interpreter(*module, Precision::Typed).run("reshard", {{"x", input()}});
-    if (failed(result))
-      return "the movements cannot be executed" + text();
-    const RefTensor &moved = result->outputs.at("result0");
     RefTensor expected = combined();
-    if (moved.floats != expected.floats || moved.ints != expected.ints)
-      return "elements differ" + text();
+    for (StringRef name : {"planned", "stepwise"}) {
+      auto result =
+          Interpreter(*module, Precision::Typed).run(name, {{"x", input()}});
+      if (failed(result))
+        return "the movements cannot be executed" + text();
+      const RefTensor &moved = result->outputs.at("result0");
+      if (moved.floats != expected.floats || moved.ints != expected.ints)
+        return "elements differ in '" + name.str() + "'" + text();
+    }
     return "";
   }
 
-private:
   void addMesh() {
     builder.setInsertionPointToEnd(module->getBody());
     SmallVector<StringRef> names;
@@ -93,12 +115,13 @@ private:
     return {sharding, RankedTensorType::get(shape, global.getElementType())};
   }
 
-  std::string addFunction() {
+  /// A function that moves the tensor from one sharding of `way` to the next.
+  std::string addFunction(StringRef name, ArrayRef<Sharding> way) {
     auto [sharding, type] = source();
-    Sharding last = reshard.to;
-    last.partial.clear();
+    const Sharding &last = way.back();
+    builder.setInsertionPointToEnd(module->getBody());
     auto function = func::FuncOp::create(
-        builder, loc, "reshard",
+        builder, loc, name,
         builder.getFunctionType({localType(sharding, type)},
                                 {localType(last, global)}));
     function.setArgAttr(0, graph::kNameAttr, builder.getStringAttr("x"));
@@ -127,15 +150,15 @@ private:
       annotate(reduce, attribute(reshard.from), global);
       value = reduce;
     }
-    for (auto [from, to] :
-         {std::pair(&reshard.from, &reshard.to),
-          std::pair<const Sharding *, const Sharding *>(&reshard.to, &last)}) {
-      ReshardPlan plan = planReshard(mesh, *from, *to, reshard.shape,
+    const Sharding *from = &reshard.from;
+    for (const Sharding &to : way) {
+      ReshardPlan plan = planReshard(mesh, *from, to, reshard.shape,
                                      global.getElementTypeBitWidth() / 8);
       if (!plan.error.empty())
         return "there is no plan: " + plan.error;
       for (const Move &move : plan.moves)
         value = buildMove(builder, loc, value, move, meshName, mesh, global);
+      from = &to;
     }
     func::ReturnOp::create(builder, loc, value);
     return "";

@@ -311,5 +311,7 @@ RandomGraph Generator::run() {
 RandomGraph cleave::drawRandomGraph(MLIRContext *context, uint64_t seed,
                                     const RandomGraphOptions &options) {
   context->loadDialect<func::FuncDialect, GraphDialect>();
-  return Generator(context, seed, options).run();
+  RandomGraph graph = Generator(context, seed, options).run();
+  graph.seed = seed;
+  return graph;
 }

@@ -48,8 +48,7 @@ Mesh cleave::drawMesh(Random &random, int64_t maxPositions) {
   return mesh;
 }
 
-/// The axes of the mesh, some of them cut into digits, in random order.
-static AxisList drawDigits(Random &random, const Mesh &mesh, bool cut) {
+AxisList cleave::drawDigits(Random &random, const Mesh &mesh, bool cut) {
   AxisList digits;
   for (auto [axis, name] : llvm::zip(mesh.axes, kNames)) {
     if (axis.size == 1)

@@ -32,6 +32,7 @@ struct RandomGraph {
   /// Whether the gradients are the derivatives of the loss: an embedding with a
   /// padding index withholds some.
   bool isDerivative = true;
+  uint64_t seed = 0;
 };
 
 /// Draws a model in the model phase: parameters (some tied, some frozen),

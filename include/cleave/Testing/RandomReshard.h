@@ -33,6 +33,9 @@ RandomReshard drawReshard(uint64_t seed, int64_t maxPositions = 16);
 /// Draws a mesh of 1 to 4 axes.
 spmd::Mesh drawMesh(Random &random, int64_t maxPositions);
 
+/// The axes of the mesh in random order, some of them cut into digits if `cut`.
+spmd::AxisList drawDigits(Random &random, const spmd::Mesh &mesh, bool cut);
+
 } // namespace cleave
 
 #endif // CLEAVE_TESTING_RANDOMRESHARD_H

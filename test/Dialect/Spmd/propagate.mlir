@@ -132,3 +132,16 @@ func.func @update(
   %0 = graph.neg %g : (tensor<6x8xf32>) -> tensor<6x8xf32>
   return %0 : tensor<6x8xf32>
 }
+
+// -----
+
+// An annotation speaks of devices: samples stay split into micro-batches.
+spmd.mesh @mesh <["mb" = 2, "dp" = 2, "tp" = 2]> sequential ["mb"]
+
+// CHECK-LABEL: func.func @constrained_samples(
+func.func @constrained_samples(
+    %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb", "dp"}, {}]>}) -> tensor<8x8xf32> {
+  // CHECK: spmd.constrain {{.*}} to <@mesh, [{"tp"}, {"dp"}]> {spmd.shardings = [#spmd.sharding<@mesh, [{"mb", "tp"}, {"dp"}]>]}
+  %0 = spmd.constrain %x to <@mesh, [{"tp"}, {"dp"}]> : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}

@@ -84,6 +84,18 @@ TEST(Axes, SetPartIsTheInverseOfPartIndex) {
   }
 }
 
+// What the first factor cannot take whole it takes in part: the samples of a
+// dimension that holds more stay split.
+TEST(Axes, AFactorTakesTheMajorAxesThatDivideIt) {
+  Mesh mesh = makeMesh({{"mb", 2}, {"a", 3}});
+  AxisList rest;
+  auto parts =
+      dimToFactors(mesh, AxisList{{"mb"}, {"a"}}, {int64_t(4), 3}, rest);
+  EXPECT_EQ(parts[0], (AxisList{{"mb"}}));
+  EXPECT_TRUE(parts[1].empty());
+  EXPECT_EQ(rest, (AxisList{{"a"}}));
+}
+
 TEST(Axes, NormalizeJoinsDigits) {
   Mesh mesh = makeMesh({{"x", 8}, {"y", 2}});
   EXPECT_EQ(mesh.normalize(AxisList{{"x", 1, 2}, {"x", 2, 4}}),

@@ -128,6 +128,20 @@ TEST_F(Linear, OfTwoPartialOperandsTheSmallerIsReduced) {
   EXPECT_EQ(partial.results[0].size(), 1u);
 }
 
+// Both factors of a product partial on one digit: one of them is reduced there,
+// though the axes are written in another way.
+TEST_F(Linear, PartialAxesAreComparedByDigits) {
+  x.partial = {{{"tp"}, PartialKind::Sum}};
+  w.partial = {{{"tp", 1, 2}, PartialKind::Sum}};
+  PartialPlan partial = plan(merge());
+  ASSERT_EQ(partial.reductions.size(), 1u);
+  EXPECT_EQ(partial.reductions[0].operand, 0u);
+  EXPECT_EQ(partial.reductions[0].partial,
+            (PartialAxis{{"tp", 1, 2}, PartialKind::Sum}));
+  ASSERT_EQ(partial.results[0].size(), 1u);
+  EXPECT_EQ(partial.results[0][0], (PartialAxis{{"tp"}, PartialKind::Sum}));
+}
+
 TEST_F(Linear, APartialOperandOfASplitOpIsReduced) {
   x.partial = {{{"tp"}, PartialKind::Sum}};
   w.dims[0] = {{"tp"}};

@@ -278,8 +278,15 @@ cleave::spmd::dimToFactors(const Mesh &mesh, ArrayRef<AxisRef> axes,
       break;
     }
     auto cut = mesh.split(pending, sizes[i]);
-    if (!cut)
-      break;
+    if (!cut) {
+      // As many major axes as divide the factor.
+      while (!pending.empty() && sizes[i] % mesh.size(pending) != 0) {
+        rest.insert(rest.begin(), pending.back());
+        pending.pop_back();
+      }
+      result[i] = std::move(pending);
+      return result;
+    }
     result[i] = std::move(cut->first);
     pending = std::move(cut->second);
   }

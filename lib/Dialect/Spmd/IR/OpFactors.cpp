@@ -154,6 +154,23 @@ static bool runsAlong(const FactorMapping &mapping, int64_t factor) {
   });
 }
 
+/// Writes neighbouring digits of one axis as one.
+static PartialList joinDigits(const Mesh &mesh, ArrayRef<PartialAxis> list) {
+  PartialList result;
+  for (const PartialAxis &entry : list) {
+    if (!result.empty() && result.back().kind == entry.kind) {
+      AxisList joined =
+          mesh.normalize(AxisList{result.back().axis, entry.axis});
+      if (joined.size() == 1) {
+        result.back().axis = joined.front();
+        continue;
+      }
+    }
+    result.push_back(entry);
+  }
+  return result;
+}
+
 PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
                                        const ShardingRule &rule,
                                        const FactorAxes &axes,
@@ -174,18 +191,35 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
           plan.results[r].push_back({axis, rule.factors[f].partial});
   }
 
-  // 2. Each axis on which an operand is partial.
-  llvm::SmallVector<PartialAxis, 2> seen;
+  // 2. Each digit on which an operand is partial, no smaller than what all say.
+  AxisList all(split);
   for (auto [i, sharding] : llvm::enumerate(operands))
     if (!llvm::is_contained(rule.unread, i))
       for (const PartialAxis &partial : sharding->partial)
-        if (!llvm::is_contained(seen, partial))
-          seen.push_back(partial);
+        all.push_back(partial.axis);
+  llvm::SmallVector<PartialList, 3> digits(operands.size());
+  PartialList seen;
+  for (auto [i, sharding] : llvm::enumerate(operands)) {
+    if (llvm::is_contained(rule.unread, i))
+      continue;
+    for (const PartialAxis &partial : sharding->partial) {
+      // Digits that cross others are reduced as they are.
+      auto refined = mesh.refine(partial.axis, all);
+      if (!refined) {
+        plan.reductions.push_back({static_cast<unsigned>(i), partial});
+        continue;
+      }
+      for (const AxisRef &digit : *refined) {
+        digits[i].push_back({digit, partial.kind});
+        if (!llvm::is_contained(seen, digits[i].back()))
+          seen.push_back(digits[i].back());
+      }
+    }
+  }
   for (const PartialAxis &partial : seen) {
     llvm::SmallVector<unsigned, 2> holders;
-    for (auto [i, sharding] : llvm::enumerate(operands))
-      if (!llvm::is_contained(rule.unread, i) &&
-          llvm::is_contained(sharding->partial, partial))
+    for (unsigned i = 0; i < operands.size(); ++i)
+      if (llvm::is_contained(digits[i], partial))
         holders.push_back(i);
 
     // The linear set to keep partial. A max or a min, and an axis that splits
@@ -194,13 +228,13 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
     int64_t best = -1;
     if (partial.kind == PartialKind::Sum && !mesh.overlap(partial.axis, split))
       for (ArrayRef<unsigned> set : rule.linear) {
-        bool all = llvm::all_of(set, [&](unsigned operand) {
+        bool complete = llvm::all_of(set, [&](unsigned operand) {
           return llvm::is_contained(holders, operand);
         });
         int64_t size = 0;
         for (unsigned operand : set)
           size += elements[operand];
-        if (all && size > best) {
+        if (complete && size > best) {
           kept = set;
           best = size;
         }
@@ -212,6 +246,8 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
       for (auto &result : plan.results)
         result.push_back(partial);
   }
+  for (PartialList &result : plan.results)
+    result = joinDigits(mesh, result);
   return plan;
 }
 

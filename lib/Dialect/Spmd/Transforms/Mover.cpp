@@ -55,7 +55,8 @@ Value Mover::move(Value local, const Sharding &to, unsigned era,
   size_t own = 0;
   double least = elements(from);
   for (auto [i, move] : llvm::enumerate(plan.moves))
-    if (double size = elements({move.sharding, from.global, era, nullptr}); size <= least) {
+    if (double size = elements({move.sharding, from.global, era, nullptr});
+        size <= least) {
       own = i + 1;
       least = size;
     }

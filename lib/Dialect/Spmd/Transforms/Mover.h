@@ -22,12 +22,10 @@ struct MoveCause {
 
 /// The local values of one function, and the movements between them.
 ///
-/// An *era* begins with each `graph.seed`: era 0 is forward, what depends on
-/// the first seed has era 1, and so on. A moved value serves all that want it
-/// in one era. What crosses from an era to a later one does so in its smallest
-/// form: reductions, exchanges and slices belong to the era of the value, and
-/// what makes it larger again is done anew, behind a `spmd.barrier`, in each
-/// era that wants it.
+/// A moved value serves all that want it in one era. What crosses from an era
+/// to a later one does so in its smallest form: reductions, exchanges and
+/// slices belong to the era of the value, and what makes it larger again is
+/// done anew, behind a `spmd.barrier`, in each era that wants it.
 class Mover {
 public:
   Mover(mlir::OpBuilder &builder, mlir::FlatSymbolRefAttr meshName,

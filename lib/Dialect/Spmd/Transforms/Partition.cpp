@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Eras.h"
 #include "Mover.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
@@ -36,11 +37,9 @@ public:
   Partitioner(func::FuncOp function, MeshOp meshOp)
       : function(function), meshName(FlatSymbolRefAttr::get(meshOp)),
         mesh(meshOp.getMesh()), builder(function.getContext()),
-        mover(builder, meshName, mesh) {}
+        mover(builder, meshName, mesh), eras(function.getBody().front()) {}
 
   LogicalResult run() {
-    if (!function.getBody().hasOneBlock())
-      return function.emitOpError("must have one block to be partitioned");
     if (failed(startFunction()))
       return failure();
     for (Operation &op : function.getBody().front().without_terminator())
@@ -61,7 +60,6 @@ private:
   Operation *buildLocal(Operation *op, const OpPlan &plan, ValueRange operands,
                         TypeRange types);
   LogicalResult readResultShardings(Operation *op);
-  unsigned eraOf(Operation *op, const graph::ShardingRule &rule);
 
   FailureOr<RankedTensorType> localType(Location loc, const Sharding &sharding,
                                         Type type, const Twine &what);
@@ -77,12 +75,12 @@ private:
   Mesh mesh;
   OpBuilder builder;
   Mover mover;
+  /// Of the global ops.
+  Eras eras;
   /// Global values to local ones, of the sharding that they have in
   /// `shardings`.
   IRMapping mapping;
   llvm::DenseMap<Value, Sharding> shardings;
-  llvm::DenseMap<Value, unsigned> eras;
-  unsigned seeds = 0;
   std::vector<Sharding> resultShardings;
 };
 } // namespace
@@ -126,15 +124,6 @@ LogicalResult Partitioner::readResultShardings(Operation *op) {
   for (auto [result, attribute] : llvm::zip(op->getResults(), given))
     shardings[result] = cast<ShardingAttr>(attribute).getSharding();
   return success();
-}
-
-/// The number of seeds up to the last one that `op` depends on.
-unsigned Partitioner::eraOf(Operation *op, const graph::ShardingRule &rule) {
-  unsigned era = isa<graph::SeedOp>(op) ? ++seeds : 0;
-  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-    if (!llvm::is_contained(rule.unread, i))
-      era = std::max(era, eras.lookup(operand));
-  return era;
 }
 
 //===----------------------------------------------------------------------===//
@@ -200,7 +189,7 @@ LogicalResult Partitioner::finishFunction() {
                                     function.getSymName().str() + "'"};
     std::string error;
     Value value = mover.move(local(operand), resultShardings[i],
-                             eras.lookup(operand), cause, error);
+                             eras.of(operand), cause, error);
     if (!value)
       return terminator->emitOpError("result ") << i << " " << error;
     values.push_back(value);
@@ -245,9 +234,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (failed(readResultShardings(op)))
     return failure();
   OpPlan split = plan(op, /*whole=*/false);
-  unsigned era = eraOf(op, split.rule);
-  for (Value result : op->getResults())
-    eras[result] = era;
+  unsigned era = eras.of(op);
   for (auto [result, partial] :
        llvm::zip(op->getResults(), split.partial.results))
     if (!samePartial(mesh, sharding(result).partial,
@@ -291,7 +278,7 @@ LogicalResult Partitioner::partition(Operation *op) {
 FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
   if (isa<ConstrainOp>(op))
     return nullptr;
-  unsigned era = op->getNumResults() ? eras.lookup(op->getResult(0)) : 0;
+  unsigned era = eras.of(op);
   SmallVector<Value> locals;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     if (llvm::is_contained(plan.rule.unread, i)) {
@@ -303,9 +290,12 @@ FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
         projectFactors(mesh, plan.rule, plan.rule.operands[i], plan.axes);
     dims.resize(wanted.dims.size());
     wanted.dims = std::move(dims);
+    AxisList reduced;
     for (const PartialPlan::Reduction &reduction : plan.partial.reductions)
       if (reduction.operand == i)
-        llvm::erase(wanted.partial, reduction.partial);
+        reduced.push_back(reduction.partial.axis);
+    if (auto rest = withoutPartial(mesh, wanted.partial, reduced))
+      wanted.partial = std::move(*rest);
     MoveCause cause{op, "operand " + std::to_string(i) + " of '" +
                             op->getName().getStringRef().str() + "'"};
     if (!plan.conflict.empty())
@@ -382,6 +372,12 @@ Operation *Partitioner::buildLocal(Operation *op, const OpPlan &plan,
 
 namespace {
 struct PartitionPass : spmd::impl::PartitionBase<PartitionPass> {
+  static LogicalResult partition(func::FuncOp function, MeshOp mesh) {
+    if (!function.getBody().hasOneBlock())
+      return function.emitOpError("must have one block to be partitioned");
+    return Partitioner(function, mesh).run();
+  }
+
   void runOnOperation() override {
     MeshOp mesh = findMesh(getOperation());
     if (!mesh) {
@@ -390,7 +386,7 @@ struct PartitionPass : spmd::impl::PartitionBase<PartitionPass> {
     }
     for (auto function :
          llvm::make_early_inc_range(getOperation().getOps<func::FuncOp>()))
-      if (!function.isExternal() && failed(Partitioner(function, mesh).run()))
+      if (!function.isExternal() && failed(partition(function, mesh)))
         return signalPassFailure();
   }
 };

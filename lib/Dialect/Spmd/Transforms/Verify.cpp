@@ -153,13 +153,19 @@ private:
     for (Value result : op->getResults())
       types.push_back(claims.find(result)->second.global);
     Operation *whole = nullptr;
+    auto noPlace = [](RankedTensorType, const graph::FactorMapping &) {
+      return Value();
+    };
     if (auto partitionable = dyn_cast<graph::PartitionableOpInterface>(op)) {
-      whole = partitionable.buildLocal(
-          builder, operands, types,
-          [&](RankedTensorType, const graph::FactorMapping &mapping) {
-            places.push_back(mapping);
-            return Value();
-          });
+      whole = partitionable.buildLocal(builder, operands, types, noPlace);
+      // The whole op, asked again, names the factors of the whole.
+      if (auto again = dyn_cast_or_null<graph::PartitionableOpInterface>(whole))
+        again.buildLocal(
+            builder, operands, types,
+            [&](RankedTensorType, const graph::FactorMapping &mapping) {
+              places.push_back(mapping);
+              return Value();
+            });
     } else {
       whole = builder.clone(*op);
       whole->setOperands(operands);

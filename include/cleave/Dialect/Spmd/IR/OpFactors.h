@@ -42,10 +42,10 @@ struct PartialPlan {
   };
   llvm::SmallVector<Reduction, 2> reductions;
   /// For each result, the axes on which it is partial.
-  llvm::SmallVector<llvm::SmallVector<PartialAxis, 1>, 2> results;
+  llvm::SmallVector<PartialList, 2> results;
 };
 
-/// Decides, axis by axis, which partial operands an op can take as they are:
+/// Decides, digit by digit, which partial operands an op can take as they are:
 /// the largest of the rule's linear sets that is partial as a whole, counted in
 /// `elements` of the operands; the others are reduced. Axes of size 1 need no
 /// reduction.
