@@ -274,8 +274,12 @@ FailureOr<Program> Translator::run() {
   program.threads = threads.getInt();
   if (spmd::MeshOp meshOp = spmd::findMesh(module))
     mesh = meshOp.getMesh();
-  for (const spmd::MeshAxis &axis : mesh.axes)
+  for (const spmd::MeshAxis &axis : mesh.axes) {
     program.mesh.push_back({axis.name, axis.size, axis.sequential});
+    // Also where nothing in the program is done once for each of them.
+    if (axis.sequential)
+      program.microBatches = std::max(program.microBatches, axis.size);
+  }
   for (auto entry : module.getOps<ProgramOp>())
     if (failed(addEntry(entry)))
       return failure();
