@@ -228,6 +228,7 @@ private:
 
 NB_MODULE(_cleave, m) {
   m.doc() = "The compiler and the runtime; use the package `cleave` instead.";
+  m.attr("MAX_THREADS") = int64_t(runtime::Program::kMaxThreads);
   nb::exception<CompileFailure>(m, "CompileError", PyExc_RuntimeError);
   nb::class_<PySession>(m, "Session")
       .def("tensors", &PySession::tensors)

@@ -13,6 +13,7 @@ import types
 #: Where each public name lives.
 _LAZY = {
     "compile": "compile",
+    "CompileError": "_cleave",
     "Step": "step",
     "StepError": "step",
     "Loss": "step",
