@@ -76,9 +76,6 @@ struct Flags {
       "micro-batches", cl::init(1), cl::cat(training),
       cl::desc("Equal parts in which the batch is computed, one "
                "after another")};
-  cl::opt<int64_t> devices{
-      "devices", cl::init(1), cl::cat(training), cl::Hidden,
-      cl::desc("Devices among which the samples are split")};
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};
@@ -163,7 +160,6 @@ static CompileOptions collectOptions(const Flags &flags) {
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.microBatches = flags.microBatches;
-  options.phases.devices = flags.devices;
   options.phases.maxLogitsBytes = flags.maxLogitsMib << 20;
   options.phases.threads =
       flags.threads ? flags.threads
@@ -191,10 +187,9 @@ int main(int argc, char **argv) {
     return 2;
   if (std::string mistake = checkOptimizer(flags); !mistake.empty())
     return usage(mistake);
-  if (flags.microBatches < 1 || flags.devices < 1 || flags.threads < 0 ||
-      flags.maxLogitsMib < 1)
-    return usage("--micro-batches, --devices, --threads and --max-logits-mib "
-                 "are positive");
+  if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
+    return usage(
+        "--micro-batches, --threads and --max-logits-mib are positive");
   std::optional<Phase> stop;
   if (!flags.emit.empty() && flags.emit != "llvm" && flags.emit != "cuda") {
     stop = parsePhase(flags.emit);

@@ -81,9 +81,8 @@ Error Trainer::findInputs() {
     } else if (llvm::StringRef(tensor.name).contains("mask") &&
                byteSize(tensor.dtype) == 1) {
       // Data without padding sees everything.
-      std::vector<char> ones(static_cast<size_t>(session->bytes(tensor)), 1);
-      session->write(tensor, ones.data());
-      out() << "input '" << tensor.name << "' is filled with ones\n";
+      std::fill_n(session->data(tensor), session->bytes(tensor), 1);
+      llvm::outs() << "input '" << tensor.name << "' is filled with ones\n";
     } else {
       return makeError("input '" + tensor.name +
                        "' has no data: cleave-run feeds token ids and labels");
@@ -122,10 +121,10 @@ Error Trainer::loadState() {
     if (!state)
       return state.takeError();
     position = state->dataPosition;
-    out() << "resumed from " << resumeFrom << " after step "
+    llvm::outs() << "resumed from " << resumeFrom << " after step "
                  << state->step << "\n";
     if (state->threads != session->getThreads())
-      out() << "the checkpoint was made by " << state->threads
+      llvm::outs() << "the checkpoint was made by " << state->threads
                    << " threads, this run has " << session->getThreads()
                    << ": results may differ in the last bits\n";
     return Error::success();
@@ -149,12 +148,12 @@ Error Trainer::openData() {
       return makeError(path + ": " + Twine(tokens->size()) +
                        " tokens do not fill one sequence of " +
                        Twine(length + shift));
-    out() << path << ": " << tokens->size() << " tokens, "
+    llvm::outs() << path << ": " << tokens->size() << " tokens, "
                  << windows->size() << " sequences of " << length;
     if (windows->leftOver())
-      out() << "; the last " << windows->leftOver()
+      llvm::outs() << "; the last " << windows->leftOver()
                    << " tokens fill no sequence and are not used";
-    out() << "\n";
+    llvm::outs() << "\n";
     return Error::success();
   };
   if (Error error = open(options.data, data, order, /*shuffle=*/true))
@@ -169,7 +168,7 @@ Error Trainer::openData() {
 }
 
 Error Trainer::openLog() {
-  if (options.log.empty() || !session->isLeader())
+  if (options.log.empty())
     return Error::success();
   std::error_code error;
   log = std::make_unique<llvm::raw_fd_ostream>(
@@ -217,11 +216,9 @@ Error Trainer::setUp() {
   const Tensor *loss = session->find("loss");
   if (!loss || loss->role != Role::Output)
     return makeError(options.artifact + ": the program has no output 'loss'");
-  int threads =
-      session->getThreads() / session->getRanks() * session->getLocalRanks();
-  if (options.threads > threads)
-    out() << "the program is planned for " << threads
-          << " threads; no more are used\n";
+  if (options.threads > session->getThreads())
+    llvm::outs() << "the program is planned for " << session->getThreads()
+                 << " threads; no more are used\n";
   if (Error error = findInputs())
     return error;
   if (Error error = openData())
@@ -298,15 +295,6 @@ Error Trainer::trainStep(int64_t index) {
   progress->step(index + 1, *loss, rate, result->seconds, tokensPerSecond);
   if (!log)
     return Error::success();
-  llvm::json::Array sent;
-  for (const Communication &c : result->communication)
-    sent.push_back(llvm::json::Object{
-        {"kind", c.kind},
-        {"axes", c.axes},
-        {"count", c.count},
-        {"elements", c.elements},
-        {"bytes", c.bytes},
-        {"ms", static_cast<double>(c.nanoseconds) / 1e6}});
   llvm::json::Object line{{"step", index + 1},
                           {"loss", jsonNumber(*loss)},
                           {"lr", rate},
@@ -330,8 +318,6 @@ Error Trainer::trainStep(int64_t index) {
   }
   breakdown["idle"] = std::max(0.0, rest);
   line["breakdown"] = std::move(breakdown);
-  if (!sent.empty())
-    line["communication"] = std::move(sent);
   *log << llvm::json::Value(std::move(line)) << "\n";
   log->flush();
   return Error::success();
@@ -342,8 +328,6 @@ Error Trainer::save() {
   llvm::sys::path::append(path, "step-" + Twine(session->getStep()));
   if (Error error = session->saveCheckpoint(path, position))
     return error;
-  if (!session->isLeader())
-    return Error::success();
   progress->note("saved " + path);
   if (!llvm::is_contained(saved, path.str().str()))
     saved.push_back(path.str().str());
@@ -362,7 +346,7 @@ Expected<int> Trainer::run() {
   int64_t first = session->getStep();
   int64_t last = options.stopAt > 0 ? std::min(options.stopAt, options.steps)
                                     : options.steps;
-  progress.emplace(first, last, out());
+  progress.emplace(first, last);
   if (first >= last)
     progress->note("nothing to do: " + Twine(first) + " of " + Twine(last) +
                    " steps are done");
@@ -373,14 +357,13 @@ Expected<int> Trainer::run() {
       commands += session->getProgram()
                       .parts[static_cast<size_t>(action.part)]
                       .commands.size();
-    for (int rank = 0; rank < session->getLocalRanks(); ++rank)
-      session->getExecutor(rank).startTrace(
-          commands * static_cast<size_t>(options.traceSteps));
+    session->getExecutor().startTrace(commands *
+                                      static_cast<size_t>(options.traceSteps));
   }
   watchInterrupts();
   int64_t savedAt = first;
   Error failure = Error::success();
-  for (int64_t index = first; index < last && !failure && !stopped();
+  for (int64_t index = first; index < last && !failure && !interrupted();
        ++index) {
     failure = trainStep(index);
     if (failure)
@@ -398,7 +381,7 @@ Expected<int> Trainer::run() {
   if (!failure && options.saveEvery > 0 && session->getStep() > savedAt)
     failure = save();
   progress->finish();
-  if (!failure && !options.trace.empty() && session->isLeader())
+  if (!failure && !options.trace.empty())
     failure = writeTrace();
   if (failure)
     return failure;
@@ -408,34 +391,74 @@ Expected<int> Trainer::run() {
     return makeError(options.log + ": cannot write: " + message);
   }
   if (options.reportMemory)
-    reportMemory();
-  if (options.reportCommunication)
-    reportCommunication();
-  return ended ? 130 : 0;
+    report();
+  return interrupted() ? 130 : 0;
 }
 
-bool Trainer::stopped() {
-  // All ranks end after the same step. What goes wrong here is found by the
-  // next one.
-  Expected<bool> any = session->any(interrupted());
-  if (!any)
-    llvm::consumeError(any.takeError());
-  else
-    ended |= *any;
-  return ended;
+//===----------------------------------------------------------------------===//
+// Reports
+//===----------------------------------------------------------------------===//
+
+Error Trainer::writeTrace() {
+  const std::vector<TraceEvent> &events = session->getExecutor().getTrace();
+  return writeFileAtomically(options.trace, [&](llvm::raw_ostream &os) {
+    llvm::json::OStream json(os);
+    auto event = [&](llvm::StringRef name, llvm::StringRef category,
+                     int64_t start, int64_t duration, int track,
+                     std::optional<int64_t> microBatch) {
+      json.object([&] {
+        json.attribute("name", llvm::json::fixUTF8(name));
+        json.attribute("cat", category);
+        json.attribute("ph", "X");
+        json.attribute("ts", static_cast<double>(start) / 1e3);
+        json.attribute("dur", static_cast<double>(duration) / 1e3);
+        json.attribute("pid", 0);
+        json.attribute("tid", track);
+        if (microBatch)
+          json.attributeObject(
+              "args", [&] { json.attribute("micro_batch", *microBatch); });
+      });
+    };
+    json.object([&] {
+      json.attribute("displayTimeUnit", "ms");
+      json.attributeArray("traceEvents", [&] {
+        for (auto [i, step] : llvm::enumerate(tracedSteps))
+          event(("traced step " + Twine(i + 1)).str(), "step", step.first,
+                step.second, 0, std::nullopt);
+        for (const TraceEvent &e : events) {
+          llvm::StringRef category = timeClassName(e.command->timeClass);
+          event(e.command->label.empty() ? category : e.command->label,
+                category, e.start, e.duration, 1, e.microBatch);
+        }
+      });
+    });
+    os << "\n";
+  });
 }
 
-llvm::raw_ostream &Trainer::out() const {
-  return !session || session->isLeader() ? llvm::outs() : llvm::nulls();
+/// The largest resident size of this process so far, in bytes.
+static int64_t peakResident() {
+  auto buffer = llvm::MemoryBuffer::getFileAsStream("/proc/self/status");
+  if (!buffer)
+    return 0;
+  llvm::StringRef text = (*buffer)->getBuffer();
+  size_t at = text.find("VmHWM:");
+  int64_t kilobytes = 0;
+  if (at != llvm::StringRef::npos)
+    text.substr(at + 6).ltrim().consumeInteger(10, kilobytes);
+  return kilobytes * 1024;
 }
 
-std::string Trainer::speaker(llvm::StringRef message) const {
-  if (!session || session->isLeader() || message.contains("rank "))
-    return "";
-  return ("rank " + Twine(session->getRank()) + ": ").str();
-}
-
-void Trainer::fail(llvm::StringRef message) {
-  if (session)
-    session->fail(message);
+void Trainer::report() const {
+  MemoryReport memory = session->getMemory();
+  auto line = [](llvm::StringRef name, int64_t bytes) {
+    llvm::outs() << llvm::format("%10.1f MiB  ",
+                                 static_cast<double>(bytes) / (1 << 20))
+                 << name << "\n";
+  };
+  line("arena", memory.arena);
+  for (const auto &[kind, bytes] : memory.byKind)
+    line("  " + kind, bytes);
+  line("workspace of the library", memory.workspace);
+  line("peak resident size of the process", peakResident());
 }

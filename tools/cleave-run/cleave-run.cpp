@@ -133,10 +133,6 @@ struct Flags {
   cl::opt<bool> reportMemory{"report-memory",
                              cl::desc("Print where memory went"),
                              cl::cat(outputCategory)};
-  cl::opt<bool> reportCommunication{
-      "report-communication",
-      cl::desc("Print what a rank sends in each step"),
-      cl::cat(outputCategory)};
 
   /// A mistake on the command line, or nothing.
   std::string check() const;
@@ -256,15 +252,12 @@ int main(int argc, char **argv) {
   options.threads = flags.threads;
   options.randomInit = flags.randomInit;
   options.reportMemory = flags.reportMemory;
-  options.reportCommunication = flags.reportCommunication;
 
   Trainer trainer(options);
   llvm::Expected<int> code = trainer.run();
   if (!code) {
-    std::string message = llvm::toString(code.takeError());
-    trainer.fail(message);
     llvm::WithColor::error(llvm::errs(), "cleave-run")
-        << trainer.speaker(message) << message << "\n";
+        << llvm::toString(code.takeError()) << "\n";
     return 1;
   }
   return *code;

@@ -12,8 +12,7 @@
 using namespace cleave::runtime;
 
 llvm::Error cleave::runtime::writeFileAtomically(
-    llvm::StringRef path,
-    llvm::function_ref<llvm::Error(llvm::raw_ostream &)> write) {
+    llvm::StringRef path, llvm::function_ref<void(llvm::raw_ostream &)> write) {
   llvm::Expected<llvm::sys::fs::TempFile> file =
       llvm::sys::fs::TempFile::create(path + ".tmp-%%%%%%%%");
   if (!file)
@@ -22,15 +21,11 @@ llvm::Error cleave::runtime::writeFileAtomically(
   std::error_code failure;
   {
     llvm::raw_fd_ostream out(file->FD, /*shouldClose=*/false);
-    llvm::Error error = write(out);
+    write(out);
     out.flush();
     // An error that is not taken from the stream would end the process.
     failure = out.error();
     out.clear_error();
-    if (error) {
-      llvm::consumeError(file->discard());
-      return error;
-    }
   }
   if (failure) {
     llvm::consumeError(file->discard());

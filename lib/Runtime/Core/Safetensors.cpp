@@ -127,30 +127,23 @@ SafetensorsFile::find(llvm::StringRef name) const {
   return it == index.end() ? nullptr : &entries[it->second];
 }
 
-/// Lets go of the whole pages of a range of a mapped file.
-static void forgetRange(const llvm::MemoryBuffer &buffer, const char *data,
-                        int64_t bytes) {
-  if (buffer.getBufferKind() != llvm::MemoryBuffer::MemoryBuffer_MMap)
-    return;
-  auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  auto begin = reinterpret_cast<uintptr_t>(data) & ~(page - 1);
-  auto end = reinterpret_cast<uintptr_t>(data + bytes) & ~(page - 1);
-  if (begin < end)
-    (void)::madvise(reinterpret_cast<void *>(begin), end - begin,
-                    MADV_DONTNEED);
-}
-
-void SafetensorsFile::forget(const Entry &entry) const {
-  forgetRange(*buffer, entry.data, entry.bytes);
-}
-
 void SafetensorsFile::copyTo(const Entry &entry, void *destination) const {
+  auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  bool mapped =
+      buffer->getBufferKind() == llvm::MemoryBuffer::MemoryBuffer_MMap;
   constexpr int64_t piece = int64_t(8) << 20;
   for (int64_t at = 0; at < entry.bytes; at += piece) {
     int64_t size = std::min(piece, entry.bytes - at);
     std::memcpy(static_cast<char *>(destination) + at, entry.data + at,
                 static_cast<size_t>(size));
-    forgetRange(*buffer, entry.data + at, size);
+    if (!mapped)
+      continue;
+    auto begin = reinterpret_cast<uintptr_t>(entry.data + at) & ~(page - 1);
+    auto end =
+        reinterpret_cast<uintptr_t>(entry.data + at + size) & ~(page - 1);
+    if (begin < end)
+      (void)::madvise(reinterpret_cast<void *>(begin), end - begin,
+                      MADV_DONTNEED);
   }
 }
 
@@ -310,22 +303,13 @@ Error cleave::runtime::writeSafetensors(
   // Data starts at a multiple of 64 bytes of the file.
   while ((header.size() + 8) % 64)
     header += ' ';
-  return writeFileAtomically(path, [&](llvm::raw_ostream &out) -> Error {
+  return writeFileAtomically(path, [&](llvm::raw_ostream &out) {
     char length[8];
     llvm::support::endian::write64le(length, header.size());
     out.write(length, 8);
     out << header;
-    std::vector<char> made;
-    for (auto [item, bytes] : llvm::zip_equal(items, sizes)) {
-      auto *data = static_cast<const char *>(item.data);
-      if (!data && item.make) {
-        made.resize(static_cast<size_t>(bytes));
-        if (Error error = item.make(made.data()))
-          return error;
-        data = made.data();
-      }
-      out.write(data, static_cast<size_t>(bytes));
-    }
-    return Error::success();
+    for (auto [item, bytes] : llvm::zip_equal(items, sizes))
+      out.write(static_cast<const char *>(item.data),
+                static_cast<size_t>(bytes));
   });
 }
