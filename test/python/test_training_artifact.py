@@ -101,9 +101,9 @@ def test_artifact_trains_as_the_step_does(folder, name, parts):
 
 def test_compiled_object_runs_in_python_as_in_the_tool(folder):
     """An artifact holds the same program as the one compiled in process."""
-    from cleave import _cleave
+    from cleave import _runtime
     command("cleave-compile", "build.mlir", *FLAGS, "-o", "same.so", cwd=folder)
-    session = _cleave.open(str(folder / "same.so"))
+    session = _runtime.open(str(folder / "same.so"))
     session.load_weights(str(folder / "build.safetensors"))
     case = family("gpt2")
     step = compile_case(case, optimizer(1e-3))
