@@ -70,7 +70,7 @@ def commands(text, **options):
 MLP = model(
     [("x", "input", "8x12xf32"), ("a", "parameter", "16x12xf32"), ("b", "parameter", "16xf32"),
      ("c", "parameter", "4x16xf32")],
-    "%h = graph.linear %x, %a, %b : (tensor<8x12xf32>, tensor<16x12xf32>, tensor<16xf32>) -> tensor<8x16xf32>\n"
+    "%h = graph.linear %x, %a bias %b : (tensor<8x12xf32>, tensor<16x12xf32>, tensor<16xf32>) -> tensor<8x16xf32>\n"
     "%t = graph.tanh %h : (tensor<8x16xf32>) -> tensor<8x16xf32>\n"
     "%y = graph.linear %t, %c : (tensor<8x16xf32>, tensor<4x16xf32>) -> tensor<8x4xf32>\n"
     "%s = graph.mul %y, %y : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>\n"
