@@ -463,7 +463,7 @@ def attention_case(
         seed = (d.integer(0, 2**62), d.integer(1, 1000))
         rng, id = d.input(torch.tensor(seed)), d.integer(0, 99)
     place, origin = {}, None
-    if p and d.flag():
+    if p and d.flag() and d.shards:
         start = [d.integer(0, 9) for _ in shape[:3]] + [d.integer(0, 100)]
         place = {"origin": start, "global_shape": [a + b + d.integer(0, 9) for a, b in zip(start, shape)]}
         origin = d.input(torch.tensor(start))
@@ -678,12 +678,14 @@ def rope(d):
 # ---------------------------------------------------------------------------
 
 
-def draw_model(name, draws=DRAWS, first_seed=0):
+def draw_model(name, draws=DRAWS, first_seed=0, shards=True):
+    """The draws of a case in one model; with `shards`, ops may be on a shard already."""
     function, _ = CASES[name]
     number = sorted(CASES).index(name)
     drawn = []
     for i in range(draws):
         d = Draw([number, first_seed + i], prefix=f"d{i}_")
+        d.shards = shards
         function(d)
         drawn.append(d)
     return Model(drawn)
