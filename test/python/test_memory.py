@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from training_support import ALL
 
 FOLDER = build_dir() / "test" / "unit" / "Memory"
 PAGE = os.sysconf("SC_PAGESIZE")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says")
 STEPS = 20
 
 SIZES = {

@@ -76,12 +76,6 @@ Error Trainer::evaluate() {
       << llvm::format("  evaluation loss %.4f  perplexity %.2f", loss,
                       std::exp(loss));
   progress->note(text);
-  if (log) {
-    *log << llvm::json::Value(
-                llvm::json::Object{{"step", session->getStep()},
-                                   {"eval_loss", jsonNumber(loss)}})
-         << "\n";
-    log->flush();
-  }
-  return Error::success();
+  return writeLog(llvm::json::Object{{"step", session->getStep()},
+                                     {"eval_loss", jsonNumber(loss)}});
 }

@@ -22,229 +22,33 @@ using llvm::Expected;
 using llvm::Twine;
 
 //===----------------------------------------------------------------------===//
-// Setting up
-//===----------------------------------------------------------------------===//
-
-/// A checkpoint, or the latest of those in a folder.
-static Expected<std::string> findCheckpoint(llvm::StringRef directory) {
-  auto isCheckpoint = [](const Twine &path) {
-    return llvm::sys::fs::exists(path + "/training.json");
-  };
-  if (isCheckpoint(directory))
-    return directory.str();
-  std::string latest;
-  int64_t latestStep = -1;
-  std::error_code error;
-  for (llvm::sys::fs::directory_iterator it(directory, error), end;
-       !error && it != end; it.increment(error)) {
-    llvm::StringRef name = llvm::sys::path::filename(it->path());
-    int64_t step;
-    if (name.consume_front("step-") && !name.getAsInteger(10, step) &&
-        step > latestStep && isCheckpoint(it->path())) {
-      latest = it->path();
-      latestStep = step;
-    }
-  }
-  if (latest.empty())
-    return makeError(directory + ": no checkpoint here (training.json, or "
-                                 "folders named step-N that hold one)");
-  return latest;
-}
-
-Error Trainer::findInputs() {
-  const Program &program = session->getProgram();
-  const Entry &entry = program.entries.find("train")->second;
-  auto isTokens = [](const Tensor &tensor) {
-    return tensor.role == Role::Input &&
-           (tensor.dtype == DType::I64 || tensor.dtype == DType::I32);
-  };
-  auto named = [&](const std::string &name, const Tensor *&result) -> Error {
-    result = session->find(name);
-    if (!result || !isTokens(*result))
-      return makeError("the program has no integer input '" + name + "'");
-    return Error::success();
-  };
-  if (!options.idsInput.empty())
-    if (Error error = named(options.idsInput, ids))
-      return error;
-  if (!options.labelsInput.empty())
-    if (Error error = named(options.labelsInput, labels))
-      return error;
-  for (int32_t index : entry.inputs) {
-    const Tensor &tensor = program.tensors[static_cast<size_t>(index)];
-    if (&tensor == ids || &tensor == labels)
-      continue;
-    if (isTokens(tensor) && !ids) {
-      ids = &tensor;
-    } else if (isTokens(tensor) && !labels) {
-      labels = &tensor;
-    } else if (llvm::StringRef(tensor.name).contains("mask") &&
-               byteSize(tensor.dtype) == 1) {
-      // Data without padding sees everything.
-      std::fill_n(session->data(tensor), session->bytes(tensor), 1);
-      llvm::outs() << "input '" << tensor.name << "' is filled with ones\n";
-    } else {
-      return makeError("input '" + tensor.name +
-                       "' has no data: cleave-run feeds token ids and labels");
-    }
-  }
-  if (!ids)
-    return makeError("the program has no integer input for token ids");
-  if (ids->shape.size() != 2)
-    return makeError("input '" + ids->name + "' has shape " +
-                     shapeText(ids->shape) +
-                     ", but token ids are [batch, sequence]");
-  if (labels && labels->shape != ids->shape)
-    return makeError("input '" + labels->name + "' has shape " +
-                     shapeText(labels->shape) + ", but '" + ids->name +
-                     "' has " + shapeText(ids->shape));
-  batch = ids->shape[0];
-  length = ids->shape[1];
-  // Models of the transformers library shift labels themselves.
-  if (Expected<llvm::json::Value> facts = llvm::json::parse(program.metadata)) {
-    if (const llvm::json::Object *object = facts->getAsObject())
-      shift = object->getInteger("label_shift").value_or(0);
-  } else {
-    llvm::consumeError(facts.takeError());
-  }
-  shift = options.labelShift.value_or(shift);
-  if (shift != 0 && shift != 1)
-    return makeError("label_shift must be 0 or 1");
-  idsBuffer.resize(static_cast<size_t>(batch * length));
-  labelsBuffer.resize(idsBuffer.size());
-  return Error::success();
-}
-
-Error Trainer::loadState() {
-  if (!resumeFrom.empty()) {
-    Expected<TrainingState> state = session->loadCheckpoint(resumeFrom);
-    if (!state)
-      return state.takeError();
-    position = state->dataPosition;
-    llvm::outs() << "resumed from " << resumeFrom << " after step "
-                 << state->step << "\n";
-    if (state->threads != session->getThreads())
-      llvm::outs() << "the checkpoint was made by " << state->threads
-                   << " threads, this run has " << session->getThreads()
-                   << ": results may differ in the last bits\n";
-    return Error::success();
-  }
-  if (!options.weights.empty())
-    return session->loadWeights(options.weights);
-  return session->initialiseRandomly(seed);
-}
-
-Error Trainer::openData() {
-  auto open = [&](const std::string &path, std::optional<TokenData> &tokens,
-                  std::optional<WindowOrder> &windows, bool shuffle) -> Error {
-    Expected<TokenData> opened =
-        TokenData::open(path, options.tokenizer, options.tokenType);
-    if (!opened)
-      return opened.takeError();
-    tokens.emplace(std::move(*opened));
-    windows.emplace(tokens->size(), length + shift, shift, shuffle,
-                    static_cast<uint64_t>(seed));
-    if (windows->size() == 0)
-      return makeError(path + ": " + Twine(tokens->size()) +
-                       " tokens do not fill one sequence of " +
-                       Twine(length + shift));
-    llvm::outs() << path << ": " << tokens->size() << " tokens, "
-                 << windows->size() << " sequences of " << length;
-    if (windows->leftOver())
-      llvm::outs() << "; the last " << windows->leftOver()
-                   << " tokens fill no sequence and are not used";
-    llvm::outs() << "\n";
-    return Error::success();
-  };
-  if (Error error = open(options.data, data, order, /*shuffle=*/true))
-    return error;
-  if (options.evalData.empty())
-    return Error::success();
-  if (!session->hasEntry("evaluate"))
-    return makeError(options.artifact +
-                     ": the program cannot evaluate; compile it with an "
-                     "'evaluate' entry or leave out --eval-data");
-  return open(options.evalData, evalTokens, evalOrder, /*shuffle=*/false);
-}
-
-Error Trainer::openLog() {
-  if (options.log.empty())
-    return Error::success();
-  std::error_code error;
-  log = std::make_unique<llvm::raw_fd_ostream>(
-      options.log, error,
-      resumeFrom.empty() ? llvm::sys::fs::CD_CreateAlways
-                         : llvm::sys::fs::CD_OpenAlways,
-      llvm::sys::fs::FA_Write,
-      resumeFrom.empty() ? llvm::sys::fs::OF_None : llvm::sys::fs::OF_Append);
-  if (error) {
-    log.reset();
-    return makeError(options.log + ": cannot write: " + error.message());
-  }
-  return Error::success();
-}
-
-Error Trainer::setUp() {
-  seed = options.seed.value_or(0);
-  SessionOptions sessionOptions;
-  sessionOptions.threads = options.threads;
-  sessionOptions.pinCaller = true;
-  sessionOptions.timing = true;
-  if (!options.resume.empty()) {
-    Expected<std::string> found = findCheckpoint(options.resume);
-    if (!found)
-      return found.takeError();
-    resumeFrom = *found;
-    // Choices of implementations are part of what makes bits repeat.
-    Expected<TrainingState> state = readTrainingState(resumeFrom);
-    if (!state)
-      return state.takeError();
-    if (options.seed && *options.seed != state->seed)
-      return makeError(resumeFrom + ": the checkpoint has seed " +
-                       Twine(state->seed) + ", not " + Twine(*options.seed));
-    seed = state->seed;
-    sessionOptions.contractions = state->contractions;
-  }
-  sessionOptions.seed = seed;
-  Expected<std::unique_ptr<Session>> opened =
-      Session::open(options.artifact, sessionOptions);
-  if (!opened)
-    return opened.takeError();
-  session = std::move(*opened);
-  if (!session->hasEntry("train"))
-    return makeError(options.artifact + ": the program has no 'train' entry");
-  const Tensor *loss = session->find("loss");
-  if (!loss || loss->role != Role::Output)
-    return makeError(options.artifact + ": the program has no output 'loss'");
-  if (options.threads > session->getThreads())
-    llvm::outs() << "the program is planned for " << session->getThreads()
-                 << " threads; no more are used\n";
-  if (Error error = findInputs())
-    return error;
-  if (Error error = openData())
-    return error;
-  if (Error error = loadState())
-    return error;
-  if (const Tensor *scale = session->find("loss_scale"))
-    if (scale->role == Role::Scalar)
-      if (Error error = session->setScalar("loss_scale", 1.0))
-        return error;
-  return openLog();
-}
-
-//===----------------------------------------------------------------------===//
 // Steps
 //===----------------------------------------------------------------------===//
 
 Error Trainer::fillBatch(const TokenData &tokens, WindowOrder &windows,
                          int64_t at, int64_t rows) {
+  auto take = [&](const Tensor *tensor, int64_t index, int64_t &to) -> Error {
+    to = tokens[index];
+    if (!tensor || acceptsId(*tensor, to))
+      return Error::success();
+    std::string range = tensor->upperBound > 0
+                            ? "0 to " + std::to_string(tensor->upperBound - 1)
+                            : "integers of 32 bits";
+    return makeError(tokens.getPath() + ": token " + Twine(index) + " is " +
+                     Twine(to) + ", but input '" + tensor->name + "' takes " +
+                     range +
+                     ": are the tokens those of this model's tokenizer?");
+  };
   for (int64_t b = 0; b < batch; ++b) {
     int64_t start = windows.start(at + std::min(b, rows - 1));
     for (int64_t i = 0; i < length; ++i) {
       size_t to = static_cast<size_t>(b * length + i);
-      idsBuffer[to] = tokens[start + i];
-      labelsBuffer[to] =
-          b < rows || !labels ? tokens[start + i + shift] : labels->ignoreIndex;
+      if (Error error = take(ids, start + i, idsBuffer[to]))
+        return error;
+      if (b >= rows && labels)
+        labelsBuffer[to] = labels->ignoreIndex;
+      else if (Error error = take(labels, start + i + shift, labelsBuffer[to]))
+        return error;
     }
   }
   auto set = [&](const Tensor *tensor,
@@ -267,6 +71,19 @@ llvm::json::Value cleave::run::jsonNumber(double value) {
   if (std::isfinite(value))
     return value;
   return nullptr;
+}
+
+Error Trainer::writeLog(llvm::json::Object line) {
+  if (!log)
+    return Error::success();
+  *log << llvm::json::Value(std::move(line)) << "\n";
+  log->flush();
+  if (!log->has_error())
+    return Error::success();
+  std::string reason = log->error().message();
+  // An error that is not taken from the stream would end the process.
+  log->clear_error();
+  return makeError(options.log + ": cannot write: " + reason);
 }
 
 Error Trainer::trainStep(int64_t index) {
@@ -318,9 +135,7 @@ Error Trainer::trainStep(int64_t index) {
   }
   breakdown["idle"] = std::max(0.0, rest);
   line["breakdown"] = std::move(breakdown);
-  *log << llvm::json::Value(std::move(line)) << "\n";
-  log->flush();
-  return Error::success();
+  return writeLog(std::move(line));
 }
 
 Error Trainer::save() {
@@ -357,11 +172,15 @@ Expected<int> Trainer::run() {
       commands += session->getProgram()
                       .parts[static_cast<size_t>(action.part)]
                       .commands.size();
-    session->getExecutor().startTrace(commands *
-                                      static_cast<size_t>(options.traceSteps));
+    int64_t traced = std::clamp<int64_t>(last - first, 0, options.traceSteps);
+    session->getExecutor().startTrace(commands * static_cast<size_t>(traced));
   }
   watchInterrupts();
-  int64_t savedAt = first;
+  int64_t tried = first;
+  auto saveNow = [&] {
+    tried = session->getStep();
+    return save();
+  };
   Error failure = Error::success();
   for (int64_t index = first; index < last && !failure && !interrupted();
        ++index) {
@@ -372,24 +191,24 @@ Expected<int> Trainer::run() {
         ((index + 1) % options.evalEvery == 0 || index + 1 == last))
       failure = evaluate();
     if (!failure && options.saveEvery > 0 &&
-        (index + 1) % options.saveEvery == 0) {
-      failure = save();
-      savedAt = index + 1;
-    }
+        (index + 1) % options.saveEvery == 0)
+      failure = saveNow();
   }
-  // The last state is kept even between two multiples.
-  if (!failure && options.saveEvery > 0 && session->getStep() > savedAt)
-    failure = save();
+  // The last state is kept even between two multiples, and even when the next
+  // step failed: a step that fails changes nothing.
+  if (options.saveEvery > 0 && session->getStep() > tried) {
+    Error unsaved = saveNow();
+    if (failure && unsaved)
+      failure = makeError(llvm::toString(std::move(failure)) + "; and " +
+                          llvm::toString(std::move(unsaved)));
+    else if (unsaved)
+      failure = std::move(unsaved);
+  }
   progress->finish();
   if (!failure && !options.trace.empty())
     failure = writeTrace();
   if (failure)
     return failure;
-  if (log && log->has_error()) {
-    std::string message = log->error().message();
-    log->clear_error();
-    return makeError(options.log + ": cannot write: " + message);
-  }
   if (options.reportMemory)
     report();
   return interrupted() ? 130 : 0;

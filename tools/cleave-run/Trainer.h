@@ -61,6 +61,8 @@ private:
   llvm::Error setUp();
   llvm::Error findInputs();
   llvm::Error loadState();
+  /// Says how to go on where the latest of several checkpoints is damaged.
+  llvm::Error explainResume(llvm::Error error) const;
   llvm::Error openData();
   llvm::Error openLog();
   /// Fills the inputs with the windows from `position` on; rows from `rows` on
@@ -68,6 +70,8 @@ private:
   llvm::Error fillBatch(const runtime::TokenData &data,
                         runtime::WindowOrder &order, int64_t position,
                         int64_t rows);
+  /// Adds a line of JSON to the log, if there is one.
+  llvm::Error writeLog(llvm::json::Object line);
   llvm::Error trainStep(int64_t index);
   /// Reports the loss of all evaluation data, as if it were one batch.
   llvm::Error evaluate();

@@ -6,12 +6,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
+#include "cleave/Runtime/FileIO.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/WithColor.h"
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <unistd.h>
 
@@ -166,8 +168,12 @@ std::string Flags::check() const {
       return (llvm::Twine(count.name) + " must be at least " +
               llvm::Twine(count.low))
           .str();
-  if (!(rate >= 0) || !(minimum >= 0) || minimum > rate)
-    return "rates must satisfy 0 <= --min-lr <= --lr";
+  if (!(rate >= 0) || !(minimum >= 0) || minimum > rate || std::isinf(rate))
+    return "rates must be finite and satisfy 0 <= --min-lr <= --lr";
+  if (!llvm::is_contained({"u8", "u16", "u32", "i32", "i64"}, tokenType))
+    return "--token-dtype is u8, u16, u32, i32 or i64, not '" + tokenType + "'";
+  if (!idsInput.empty() && idsInput == labelsInput)
+    return "--ids-input and --labels-input name the same input";
   if (labelShift.getNumOccurrences() && labelShift != 0 && labelShift != 1)
     return "--label-shift must be 0 or 1";
   return "";
@@ -212,7 +218,8 @@ int main(int argc, char **argv) {
           "cleave-run: trains a model that cleave-compile compiled\n\n"
           "  cleave-run model.so --weights model.safetensors --data train.txt "
           "--tokenizer tok.json --steps 100\n\n"
-          "  cleave-run --reference model.mlir ... executes IR by the reference "
+          "  cleave-run --reference model.mlir ... executes IR by the "
+          "reference "
           "interpreter;\n  see cleave-run --reference --help\n",
           &llvm::errs()))
     return 2;
@@ -253,12 +260,18 @@ int main(int argc, char **argv) {
   options.randomInit = flags.randomInit;
   options.reportMemory = flags.reportMemory;
 
-  Trainer trainer(options);
-  llvm::Expected<int> code = trainer.run();
-  if (!code) {
-    llvm::WithColor::error(llvm::errs(), "cleave-run")
-        << llvm::toString(code.takeError()) << "\n";
-    return 1;
+  llvm::Expected<int> code = Trainer(options).run();
+  int status = code ? *code : 1;
+  llvm::Error failure = code.takeError();
+  if (llvm::Error unwritten = cleave::runtime::flushStandardOutput()) {
+    if (failure)
+      llvm::consumeError(std::move(unwritten));
+    else
+      failure = std::move(unwritten);
   }
-  return *code;
+  if (!failure)
+    return status;
+  llvm::WithColor::error(llvm::errs(), "cleave-run")
+      << llvm::toString(std::move(failure)) << "\n";
+  return 1;
 }

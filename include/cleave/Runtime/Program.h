@@ -271,6 +271,8 @@ struct Constant {
 
 struct Program {
   static constexpr int kVersion = 2;
+  /// Scratch memory is planned for each thread.
+  static constexpr int kMaxThreads = 1024;
   int version = kVersion;
   /// Code generation target: CPU name and vector width in bits.
   std::string cpu;

@@ -179,7 +179,10 @@ private:
 /// Reads training.json of a checkpoint, without a session.
 llvm::Expected<TrainingState> readTrainingState(llvm::StringRef directory);
 
-/// Checks ids against the bound of the input; `what` names the input.
+/// Whether `tensor`, an input of integers, may hold `id`.
+bool acceptsId(const Tensor &tensor, int64_t id);
+
+/// Checks all ids of an input.
 llvm::Error checkTokenIds(const Tensor &tensor, const void *data);
 
 } // namespace cleave::runtime

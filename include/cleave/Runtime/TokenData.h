@@ -13,6 +13,7 @@
 #include "llvm/Support/MemoryBuffer.h"
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace cleave::runtime {
@@ -28,6 +29,8 @@ public:
                                         llvm::StringRef tokenizer,
                                         llvm::StringRef binType);
 
+  /// The file that was opened.
+  const std::string &getPath() const { return path; }
   int64_t size() const { return count; }
   int64_t operator[](int64_t i) const;
 
@@ -37,6 +40,7 @@ private:
   static llvm::Expected<std::string> encode(llvm::StringRef path,
                                             llvm::StringRef tokenizer);
 
+  std::string path;
   std::unique_ptr<llvm::MemoryBuffer> buffer;
   const char *data = nullptr;
   int64_t count = 0;

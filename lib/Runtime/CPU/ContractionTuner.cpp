@@ -56,7 +56,7 @@ ContractionTuner::ContractionTuner(std::string path, bool measure)
     return;
   // A damaged file is as good as none: it is replaced by the next `save`.
   llvm::Expected<llvm::json::Value> value =
-      llvm::json::parse((*buffer)->getBuffer());
+      parseJson((*buffer)->getBuffer());
   if (!value) {
     llvm::consumeError(value.takeError());
     return;

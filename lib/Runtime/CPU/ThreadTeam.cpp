@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/ThreadTeam.h"
+#include "cleave/Runtime/Program.h"
 
 #include <algorithm>
 #include <atomic>
@@ -48,7 +49,8 @@ int ThreadTeam::defaultThreads() {
 ThreadTeam::ThreadTeam(int wanted, bool pinCaller) {
   cpu_set_t allowed;
   int cores = allowedCores(allowed);
-  threads = std::clamp(wanted > 0 ? wanted : defaultThreads(), 1, 1024);
+  threads = std::clamp(wanted > 0 ? wanted : defaultThreads(), 1,
+                       Program::kMaxThreads);
   adopt();
   if (threads == 1 || threads != cores || std::getenv("OMP_PROC_BIND"))
     return;

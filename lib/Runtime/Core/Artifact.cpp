@@ -7,9 +7,16 @@
 
 #include "cleave/Runtime/Artifact.h"
 #include "cleave/Runtime/ProgramIO.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/BinaryFormat/ELF.h"
 #include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
+#include "llvm/TargetParser/Host.h"
+#include "llvm/TargetParser/X86TargetParser.h"
 
+#include <cstring>
 #include <dlfcn.h>
 #include <utility>
 
@@ -43,10 +50,71 @@ llvm::Error Artifact::checkSymbols() const {
   return llvm::Error::success();
 }
 
+/// Whether all that the file's own tables name is there. The loader believes
+/// them, and reading beyond the end of a mapped file ends the process.
+static llvm::Error checkWhole(llvm::StringRef path) {
+  auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
+                                            /*RequiresNullTerminator=*/false);
+  if (!buffer)
+    return makeError(path + ": cannot read: " + buffer.getError().message());
+  llvm::StringRef bytes = (*buffer)->getBuffer();
+  llvm::ELF::Elf64_Ehdr header;
+  if (!bytes.starts_with(llvm::ELF::ElfMagic) || bytes.size() < sizeof header)
+    return makeError(path + ": not an artifact of cleave-compile");
+  std::memcpy(&header, bytes.data(), sizeof header);
+  auto inside = [&](uint64_t offset, uint64_t size) {
+    return offset <= bytes.size() && size <= bytes.size() - offset;
+  };
+  bool whole =
+      inside(header.e_shoff, uint64_t(header.e_shnum) * header.e_shentsize) &&
+      inside(header.e_phoff, uint64_t(header.e_phnum) * header.e_phentsize);
+  for (unsigned i = 0; whole && i < header.e_phnum; ++i) {
+    llvm::ELF::Elf64_Phdr segment;
+    uint64_t at = header.e_phoff + uint64_t(i) * header.e_phentsize;
+    whole = inside(at, sizeof segment);
+    if (!whole)
+      break;
+    std::memcpy(&segment, bytes.data() + at, sizeof segment);
+    whole = inside(segment.p_offset, segment.p_filesz);
+  }
+  if (!whole)
+    return makeError(path + ": the artifact is truncated at " +
+                     llvm::Twine(bytes.size()) +
+                     " bytes; compile the model again");
+  return llvm::Error::success();
+}
+
+/// Whether this processor has the instructions that kernels may use; what it
+/// lacks would end the process.
+static llvm::Error checkProcessor(const Program &program) {
+  // Of a processor of the same name, the compiler took only what it had.
+  if (program.cpu.empty() || program.cpu == llvm::sys::getHostCPUName() ||
+      llvm::X86::parseArchX86(program.cpu) == llvm::X86::CK_None)
+    return llvm::Error::success();
+  static constexpr llvm::StringLiteral used[] = {
+      "avx", "fma", "f16c", "xop", "bmi", "sse", "lzcnt", "popcnt", "movbe"};
+  auto host = llvm::sys::getHostCPUFeatures();
+  llvm::SmallVector<llvm::StringRef> features, lacking;
+  llvm::X86::getFeaturesForCPU(program.cpu, features);
+  for (llvm::StringRef feature : features)
+    if (llvm::any_of(
+            used,
+            [&](llvm::StringRef name) { return feature.starts_with(name); }) &&
+        !host.lookup(feature))
+      lacking.push_back(feature);
+  if (lacking.empty())
+    return llvm::Error::success();
+  return makeError("compiled for processor '" + program.cpu +
+                   "', but this one lacks " + llvm::join(lacking, ", ") +
+                   "; compile the model again on this machine, or with --cpu");
+}
+
 llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
   std::string file = path.str();
   if (!llvm::sys::fs::exists(file))
     return makeError(file + ": no such file");
+  if (llvm::Error error = checkWhole(file))
+    return error;
   // Without a slash the loader would search its own path.
   if (!llvm::StringRef(file).contains('/'))
     file = "./" + file;
@@ -71,6 +139,8 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
     return makeError(path + ": " + llvm::toString(program.takeError()));
   artifact.program = std::move(*program);
   if (llvm::Error error = validate(artifact.program))
+    return makeError(path + ": " + llvm::toString(std::move(error)));
+  if (llvm::Error error = checkProcessor(artifact.program))
     return makeError(path + ": " + llvm::toString(std::move(error)));
   artifact.resolver = [handle](llvm::StringRef symbol) {
     return ::dlsym(handle, symbol.str().c_str());

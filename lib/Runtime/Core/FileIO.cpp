@@ -1,4 +1,4 @@
-//===- FileIO.cpp - Files that appear whole -------------------------------===//
+//===- FileIO.cpp - Reading and writing files -----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,32 +7,142 @@
 
 #include "cleave/Runtime/FileIO.h"
 #include "cleave/Runtime/ProgramIO.h"
+#include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+
+#include <cerrno>
+#include <cstring>
+#include <unistd.h>
 
 using namespace cleave::runtime;
+using llvm::Error;
+namespace fs = llvm::sys::fs;
 
-llvm::Error cleave::runtime::writeFileAtomically(
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+static Error cannotWrite(llvm::StringRef path, const llvm::Twine &reason) {
+  return makeError(path + ": cannot write: " + reason);
+}
+
+/// Calls `write` with a stream; what went wrong.
+static std::error_code
+writeTo(int descriptor, llvm::function_ref<void(llvm::raw_ostream &)> write) {
+  llvm::raw_fd_ostream out(descriptor, /*shouldClose=*/false);
+  write(out);
+  out.flush();
+  // An error that is not taken from the stream would end the process.
+  std::error_code failure = out.error();
+  out.clear_error();
+  return failure;
+}
+
+/// Whether `path` is a device or a pipe: renaming a file to its name would
+/// replace it.
+static bool isSpecial(llvm::StringRef path) {
+  fs::file_status status;
+  return !fs::status(path, status) && fs::exists(status) &&
+         !fs::is_regular_file(status) && !fs::is_directory(status);
+}
+
+Error cleave::runtime::writeFileAtomically(
     llvm::StringRef path, llvm::function_ref<void(llvm::raw_ostream &)> write) {
-  llvm::Expected<llvm::sys::fs::TempFile> file =
-      llvm::sys::fs::TempFile::create(path + ".tmp-%%%%%%%%");
+  if (isSpecial(path)) {
+    int descriptor;
+    if (std::error_code error = fs::openFileForWrite(
+            path, descriptor, fs::CD_OpenExisting, fs::OF_None))
+      return cannotWrite(path, error.message());
+    std::error_code failure = writeTo(descriptor, write);
+    ::close(descriptor);
+    return failure ? cannotWrite(path, failure.message()) : Error::success();
+  }
+  // The file that a link names, not the link.
+  llvm::SmallString<128> target(path);
+  if (fs::exists(path) && fs::real_path(path, target))
+    target = path;
+  llvm::Expected<fs::TempFile> file =
+      fs::TempFile::create(target + ".tmp-%%%%%%%%");
   if (!file)
-    return makeError(path +
-                     ": cannot write: " + llvm::toString(file.takeError()));
-  std::error_code failure;
-  {
-    llvm::raw_fd_ostream out(file->FD, /*shouldClose=*/false);
-    write(out);
-    out.flush();
-    // An error that is not taken from the stream would end the process.
-    failure = out.error();
-    out.clear_error();
-  }
-  if (failure) {
+    return cannotWrite(path, llvm::toString(file.takeError()));
+  if (std::error_code failure = writeTo(file->FD, write)) {
     llvm::consumeError(file->discard());
-    return makeError(path + ": cannot write: " + failure.message());
+    return cannotWrite(path, failure.message());
   }
-  if (llvm::Error error = file->keep(path))
-    return makeError(path +
-                     ": cannot write: " + llvm::toString(std::move(error)));
-  return llvm::Error::success();
+  if (Error error = file->keep(target))
+    return cannotWrite(path, llvm::toString(std::move(error)));
+  return Error::success();
+}
+
+/// Why files cannot be created in a folder, or null.
+static const char *whyNotIn(llvm::StringRef folder) {
+  fs::file_status status;
+  if (fs::status(folder, status))
+    return std::strerror(ENOENT);
+  if (!fs::is_directory(status))
+    return std::strerror(ENOTDIR);
+  return ::access(folder.str().c_str(), W_OK | X_OK) == 0
+             ? nullptr
+             : std::strerror(errno);
+}
+
+Error cleave::runtime::checkWritable(llvm::StringRef path) {
+  if (fs::is_directory(path))
+    return cannotWrite(path, std::strerror(EISDIR));
+  if (isSpecial(path))
+    return Error::success();
+  llvm::StringRef folder = llvm::sys::path::parent_path(path);
+  if (const char *reason = whyNotIn(folder.empty() ? "." : folder))
+    return cannotWrite(path, reason);
+  return Error::success();
+}
+
+Error cleave::runtime::checkWritableFolder(llvm::StringRef path) {
+  llvm::StringRef folder = path;
+  while (!folder.empty() && !fs::exists(folder))
+    folder = llvm::sys::path::parent_path(folder);
+  if (const char *reason = whyNotIn(folder.empty() ? "." : folder))
+    return cannotWrite(path, reason);
+  return Error::success();
+}
+
+Error cleave::runtime::flushStandardOutput() {
+  llvm::raw_fd_ostream &out = llvm::outs();
+  out.flush();
+  std::error_code failure = out.error();
+  out.clear_error();
+  return failure ? cannotWrite("standard output", failure.message())
+                 : Error::success();
+}
+
+//===----------------------------------------------------------------------===//
+// JSON
+//===----------------------------------------------------------------------===//
+
+/// Programs nest about ten deep.
+static constexpr int maxDepth = 64;
+
+static bool isTooDeep(llvm::StringRef text) {
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (c == '{' || c == '[') {
+      if (++depth > maxDepth)
+        return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    } else if (c == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i)
+        i += text[i] == '\\';
+    }
+  }
+  return false;
+}
+
+llvm::Expected<llvm::json::Value>
+cleave::runtime::parseJson(llvm::StringRef text) {
+  if (isTooDeep(text))
+    return makeError("nested more than " + llvm::Twine(maxDepth) + " deep");
+  return llvm::json::parse(text);
 }

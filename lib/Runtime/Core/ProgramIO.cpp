@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/FileIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/JSON.h"
@@ -526,7 +527,7 @@ bool FromValue::get(const json::Value &v, T &out, json::Path p) {
 } // namespace
 
 llvm::Expected<Program> cleave::runtime::parseProgram(llvm::StringRef text) {
-  llvm::Expected<json::Value> value = json::parse(text);
+  llvm::Expected<json::Value> value = parseJson(text);
   if (!value)
     return makeError("the program is not valid JSON: " +
                      llvm::toString(value.takeError()));

@@ -18,7 +18,6 @@
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/Endian.h"
-#include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
 #include <algorithm>
@@ -49,25 +48,6 @@ llvm::StringRef cleave::runtime::safetensorsName(DType type) {
   static constexpr llvm::StringLiteral names[] = {"F64", "F32", "F16", "BF16",
                                                   "I64", "I32", "I8",  "BOOL"};
   return names[static_cast<size_t>(type)];
-}
-
-/// Whether brackets nest deeper than any header does. The JSON library reads
-/// them by recursion.
-static bool isTooDeep(llvm::StringRef text) {
-  int depth = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    char c = text[i];
-    if (c == '{' || c == '[') {
-      if (++depth > 8)
-        return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    } else if (c == '"') {
-      for (++i; i < text.size() && text[i] != '"'; ++i)
-        i += text[i] == '\\';
-    }
-  }
-  return false;
 }
 
 /// The first key that occurs twice in one object of `text`, which is valid
@@ -164,9 +144,7 @@ Error SafetensorsFile::parse() {
   llvm::StringRef header = text.substr(8, static_cast<size_t>(headerBytes));
   llvm::StringRef data = text.substr(8 + static_cast<size_t>(headerBytes));
 
-  if (isTooDeep(header))
-    return makeError("the header is nested too deeply");
-  llvm::Expected<llvm::json::Value> value = llvm::json::parse(header);
+  llvm::Expected<llvm::json::Value> value = parseJson(header);
   if (!value)
     return makeError("the header is not valid JSON: " +
                      llvm::toString(value.takeError()));

@@ -336,9 +336,9 @@ Error cleave::runtime::validate(const Program &program) {
                      Twine(Program::kVersion) + "; compile the model again");
   if (program.arenaBytes < 0)
     return makeError("the arena has a negative size");
-  if (program.threads < 1 || program.threads > 4096)
+  if (program.threads < 1 || program.threads > Program::kMaxThreads)
     return makeError("the program was planned for " + Twine(program.threads) +
-                     " threads");
+                     " threads, not for 1 to " + Twine(Program::kMaxThreads));
   if (program.microBatches < 1)
     return makeError("the program has " + Twine(program.microBatches) +
                      " micro-batches");

@@ -16,7 +16,9 @@
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
 
+#include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <unistd.h>
 
 using namespace cleave::runtime;
@@ -150,6 +152,16 @@ TrainingState Session::getTrainingState(int64_t dataPosition) const {
   return state;
 }
 
+/// Gives each of two files the other's name in one step, if the system can.
+static bool swapNames(const std::string &one, llvm::StringRef other) {
+#ifdef RENAME_EXCHANGE
+  return ::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.str().c_str(),
+                     RENAME_EXCHANGE) == 0;
+#else
+  return false;
+#endif
+}
+
 Error Session::saveCheckpoint(llvm::StringRef directory,
                               int64_t dataPosition) const {
   llvm::SmallString<128> target(directory);
@@ -193,10 +205,15 @@ Error Session::saveCheckpoint(llvm::StringRef directory,
     llvm::sys::fs::remove_directories(temporary);
     return error;
   }
-  // A folder cannot replace another in one move: an older checkpoint of that
-  // name steps aside first and is removed last.
-  std::string old = (target + ".old" + suffix).str();
+  // An older checkpoint of that name changes places with the new one, so that
+  // at any time there is one.
   bool replaces = llvm::sys::fs::exists(target);
+  if (replaces && swapNames(temporary, target)) {
+    llvm::sys::fs::remove_directories(temporary);
+    return Error::success();
+  }
+  // Where files cannot do that, it steps aside and is removed last.
+  std::string old = (target + ".old" + suffix).str();
   if (replaces)
     if (std::error_code code = llvm::sys::fs::rename(target, old))
       return fail(code.message());
@@ -217,7 +234,7 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   auto buffer = llvm::MemoryBuffer::getFile(path);
   if (!buffer)
     return makeError(path + ": cannot read: " + buffer.getError().message());
-  Expected<llvm::json::Value> value = llvm::json::parse((*buffer)->getBuffer());
+  Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());
   if (!value)
     return makeError(path +
                      ": not valid JSON: " + llvm::toString(value.takeError()));
@@ -228,9 +245,12 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   auto seed = object->getInteger("seed");
   auto step = object->getInteger("step");
   auto position = object->getInteger("data_position");
-  if (!seed || !step || !position || *step < 0 || *position < 0)
-    return makeError(path + ": seed, step or data_position is missing or "
-                            "negative");
+  // Far above what anybody trains, and far from where sums overflow.
+  constexpr int64_t most = int64_t(1) << 60;
+  if (!seed || !step || !position || *step < 0 || *position < 0 ||
+      *step > most || *position > most)
+    return makeError(path + ": seed, step or data_position is missing or out "
+                            "of range");
   TrainingState state;
   state.seed = *seed;
   state.step = *step;

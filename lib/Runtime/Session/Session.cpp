@@ -98,13 +98,19 @@ int64_t Session::bytes(const Tensor &tensor) const {
   return tensor.numElements() * byteSize(tensor.dtype);
 }
 
+bool cleave::runtime::acceptsId(const Tensor &tensor, int64_t id) {
+  if (tensor.dtype == DType::I32 && id != static_cast<int32_t>(id))
+    return false;
+  return tensor.upperBound <= 0 || (id >= 0 && id < tensor.upperBound) ||
+         (tensor.hasIgnoreIndex && id == tensor.ignoreIndex);
+}
+
 template <typename Id>
 static Error checkIds(const Tensor &tensor, const Id *ids) {
   int64_t count = tensor.numElements();
   for (int64_t i = 0; i < count; ++i) {
     int64_t id = ids[i];
-    if ((id >= 0 && id < tensor.upperBound) ||
-        (tensor.hasIgnoreIndex && id == tensor.ignoreIndex))
+    if (acceptsId(tensor, id))
       continue;
     std::vector<int64_t> at(tensor.shape.size());
     int64_t rest = i;

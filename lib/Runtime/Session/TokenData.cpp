@@ -39,11 +39,11 @@ try:
     from tokenizers import Tokenizer
 except ImportError:
     sys.exit(3)
-source, tokenizer, target = sys.argv[1:4]
+source, rules, target = sys.argv[1:4]
 try:
-    tokenizer = Tokenizer.from_file(tokenizer)
+    tokenizer = Tokenizer.from_file(rules)
 except Exception as error:
-    sys.exit("cannot read the tokenizer: %s" % error)
+    sys.exit("cannot read the tokenizer %s: %s" % (rules, error))
 try:
     with open(source, encoding="utf-8") as text, open(target, "wb") as out:
         while True:
@@ -57,15 +57,19 @@ except UnicodeDecodeError as error:
 )py";
 
 Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
+  llvm::sys::fs::file_status status;
+  std::error_code unread = llvm::sys::fs::status(path, status);
+  if (!unread && llvm::sys::fs::is_directory(status))
+    unread = std::make_error_code(std::errc::is_a_directory);
+  if (unread)
+    return makeError(path + ": cannot read: " + unread.message());
   if (tokenizer.empty())
-    return makeError(path + ": text needs --tokenizer");
+    return makeError(path + ": text needs --tokenizer; files of tokens end in "
+                            ".bin or .npy");
   auto rules = llvm::MemoryBuffer::getFile(tokenizer);
   if (!rules)
     return makeError(tokenizer +
                      ": cannot read: " + rules.getError().message());
-  llvm::sys::fs::file_status status;
-  if (std::error_code error = llvm::sys::fs::status(path, status))
-    return makeError(path + ": cannot read: " + error.message());
   llvm::SmallString<128> absolute(path);
   llvm::sys::fs::make_absolute(absolute);
 
@@ -194,6 +198,7 @@ Error TokenData::openNpy(StringRef path) {
 Expected<TokenData> TokenData::open(StringRef path, StringRef tokenizer,
                                     StringRef binType) {
   TokenData tokens;
+  tokens.path = path.str();
   std::string file = path.str();
   StringRef extension = llvm::sys::path::extension(path);
   bool text = extension != ".bin" && extension != ".npy";

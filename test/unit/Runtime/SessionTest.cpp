@@ -10,14 +10,17 @@
 #include "cleave/Runtime/FileIO.h"
 #include "cleave/Runtime/ProgramIO.h"
 #include "cleave/Runtime/Safetensors.h"
-#include "cleave/Runtime/Schedule.h"
-#include "cleave/Runtime/TokenData.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"
 
+#include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <random>
+#include <thread>
+#include <unistd.h>
 
 using namespace cleave::runtime;
 
@@ -288,7 +291,9 @@ TEST_F(SessionTest, BrokenCheckpoints) {
   ASSERT_OK(session->saveCheckpoint(path, 0));
   for (const char *text : {"", "{", "[]", "{\"version\": 7}",
                            "{\"version\": 1, \"seed\": 1, \"step\": -1, "
-                           "\"data_position\": 0}"}) {
+                           "\"data_position\": 0}",
+                           "{\"version\": 1, \"seed\": 1, \"step\": 1, "
+                           "\"data_position\": 9223372036854775807}"}) {
     ASSERT_OK(writeFileAtomically(path + "/training.json",
                                   [&](llvm::raw_ostream &os) { os << text; }));
     auto state = session->loadCheckpoint(path);
@@ -296,6 +301,42 @@ TEST_F(SessionTest, BrokenCheckpoints) {
     EXPECT_NE(llvm::toString(state.takeError()).find("training.json"),
               std::string::npos);
   }
+}
+
+/// Whether files of this folder can change places.
+static bool canExchange(const llvm::Twine &folder) {
+#ifdef RENAME_EXCHANGE
+  std::string one = (folder + "/one").str(), other = (folder + "/other").str();
+  return !llvm::sys::fs::create_directory(one) &&
+         !llvm::sys::fs::create_directory(other) &&
+         ::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(),
+                     RENAME_EXCHANGE) == 0;
+#else
+  return false;
+#endif
+}
+
+TEST_F(SessionTest, ReplacingACheckpointLeavesNoMomentWithoutOne) {
+  if (!canExchange(folder))
+    GTEST_SKIP() << "this file system exchanges no names";
+  auto session = make();
+  std::string path = (folder + "/c").str();
+  ASSERT_OK(session->saveCheckpoint(path, 0));
+  std::atomic<bool> done{false};
+  std::atomic<int> looks{0}, missing{0};
+  std::thread watcher([&] {
+    for (; !done; ++looks)
+      missing += ::access((path + "/training.json").c_str(), R_OK) != 0;
+  });
+  for (int i = 1; i <= 200; ++i)
+    EXPECT_FALSE(bool(session->saveCheckpoint(path, i)));
+  done = true;
+  watcher.join();
+  EXPECT_GT(looks, 200);
+  EXPECT_EQ(missing, 0);
+  auto state = session->loadCheckpoint(path);
+  ASSERT_TRUE(bool(state)) << llvm::toString(state.takeError());
+  EXPECT_EQ(state->dataPosition, 200);
 }
 
 TEST_F(SessionTest, TimeAndTrace) {
@@ -342,7 +383,7 @@ TEST_F(SessionTest, CreationErrors) {
       text, [](llvm::raw_ostream &os) { os << "no shared object"; }));
   auto notObject = Session::open(text);
   ASSERT_FALSE(bool(notObject));
-  EXPECT_NE(llvm::toString(notObject.takeError()).find("cannot open"),
+  EXPECT_NE(llvm::toString(notObject.takeError()).find("not an artifact"),
             std::string::npos);
 }
 
@@ -353,95 +394,6 @@ TEST_F(SessionTest, OpensAnArtifact) {
   auto inProcess = make((*session)->getThreads(), 0);
   ASSERT_OK(inProcess->initialiseRandomly(3));
   EXPECT_EQ(trainOne(**session, 0), trainOne(*inProcess, 0));
-}
-
-TEST(Schedule, Values) {
-  Schedule s{Schedule::Kind::Cosine, 1.0, 10, 110, 0.0};
-  EXPECT_EQ(s.at(0), 0.0);
-  EXPECT_EQ(s.at(5), 0.5);
-  EXPECT_EQ(s.at(10), 1.0);
-  EXPECT_NEAR(s.at(60), 0.5, 1e-15);
-  EXPECT_EQ(s.at(110), 0.0);
-  EXPECT_EQ(s.at(500), 0.0);
-  s.kind = Schedule::Kind::Linear;
-  s.minimum = 0.5;
-  EXPECT_EQ(s.at(60), 0.75);
-  EXPECT_EQ(s.at(200), 0.5);
-}
-
-TEST(WindowOrder, DealsEachWindowOncePerEpoch) {
-  WindowOrder order(103, 11, 1, true, 5);
-  EXPECT_EQ(order.size(), 10);
-  EXPECT_EQ(order.leftOver(), 2);
-  std::vector<int64_t> epochs[2];
-  for (int64_t p = 0; p < 20; ++p)
-    epochs[p / 10].push_back(order.start(p));
-  EXPECT_NE(epochs[0], epochs[1]);
-  // A position alone says what comes next.
-  WindowOrder again(103, 11, 1, true, 5);
-  EXPECT_EQ(again.start(17), epochs[1][7]);
-  for (auto &epoch : epochs) {
-    std::sort(epoch.begin(), epoch.end());
-    for (int64_t i = 0; i < 10; ++i)
-      EXPECT_EQ(epoch[i], i * 10);
-  }
-  EXPECT_EQ(WindowOrder(10, 11, 1, true, 5).size(), 0);
-}
-
-TEST_F(SessionTest, TokenFiles) {
-  auto write = [&](const char *name, const std::string &bytes) {
-    std::string path = (folder + "/" + name).str();
-    EXPECT_FALSE(bool(writeFileAtomically(
-        path, [&](llvm::raw_ostream &os) { os << bytes; })));
-    return path;
-  };
-  auto open = [](const std::string &path, const char *type = "u16") {
-    return TokenData::open(path, "", type);
-  };
-  auto message = [&](const std::string &path, const char *type = "u16") {
-    auto data = open(path, type);
-    return data ? "" : llvm::toString(data.takeError());
-  };
-  std::string raw("\x01\x00\x02\x01\xff\xff\x00\x00", 8);
-  std::string bin = write("a.bin", raw);
-  auto data = open(bin);
-  ASSERT_TRUE(bool(data));
-  EXPECT_EQ(data->size(), 4);
-  EXPECT_EQ((*data)[1], 258);
-  EXPECT_EQ((*data)[2], 65535);
-  EXPECT_EQ((*open(bin, "u32"))[1], 65535);
-  EXPECT_EQ((*open(bin, "u8"))[3], 1);
-  EXPECT_NE(message(write("odd.bin", "123")).find("no multiple"),
-            std::string::npos);
-  EXPECT_NE(message(bin, "f32").find("unknown token type"), std::string::npos);
-  EXPECT_NE(message((folder + "/none.bin").str()).find("cannot read"),
-            std::string::npos);
-  EXPECT_NE(message(write("t.txt", "text")).find("--tokenizer"),
-            std::string::npos);
-
-  auto npy = [&](std::string descr, std::string order, std::string shape) {
-    std::string header = "{'descr': '" + descr +
-                         "', 'fortran_order': " + order +
-                         ", 'shape': " + shape + ", }\n";
-    std::string bytes("\x93NUMPY\x01\x00", 8);
-    bytes += char(header.size());
-    bytes += char(0);
-    return bytes + header + raw;
-  };
-  auto good = open(write("g.npy", npy("<u2", "False", "(2, 2)")));
-  ASSERT_TRUE(bool(good)) << llvm::toString(good.takeError());
-  EXPECT_EQ(good->size(), 4);
-  EXPECT_EQ((*good)[1], 258);
-  EXPECT_NE(message(write("f.npy", npy("<f4", "False", "(2,)"))).find("<f4"),
-            std::string::npos);
-  EXPECT_NE(
-      message(write("o.npy", npy("<u2", "True", "(2, 2)"))).find("Fortran"),
-      std::string::npos);
-  EXPECT_NE(
-      message(write("l.npy", npy("<u2", "False", "(5,)"))).find("truncated"),
-      std::string::npos);
-  EXPECT_NE(message(write("n.npy", "nothing of it")).find("not a NumPy"),
-            std::string::npos);
 }
 
 } // namespace

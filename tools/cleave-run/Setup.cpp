@@ -1,0 +1,250 @@
+//===- Setup.cpp - Before the first step ----------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Trainer.h"
+#include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/Path.h"
+
+#include <algorithm>
+
+using namespace cleave::run;
+using namespace cleave::runtime;
+using llvm::Error;
+using llvm::Expected;
+using llvm::Twine;
+
+/// A checkpoint, or the latest of those in a folder.
+static Expected<std::string> findCheckpoint(llvm::StringRef directory) {
+  auto isCheckpoint = [](const Twine &path) {
+    return llvm::sys::fs::exists(path + "/training.json");
+  };
+  if (isCheckpoint(directory))
+    return directory.str();
+  std::string latest;
+  int64_t latestStep = -1;
+  std::error_code error;
+  for (llvm::sys::fs::directory_iterator it(directory, error), end;
+       !error && it != end; it.increment(error)) {
+    llvm::StringRef name = llvm::sys::path::filename(it->path());
+    int64_t step;
+    if (name.consume_front("step-") && !name.getAsInteger(10, step) &&
+        step > latestStep && isCheckpoint(it->path())) {
+      latest = it->path();
+      latestStep = step;
+    }
+  }
+  if (latest.empty())
+    return makeError(directory + ": no checkpoint here (training.json, or "
+                                 "folders named step-N that hold one)");
+  return latest;
+}
+
+Error Trainer::findInputs() {
+  const Program &program = session->getProgram();
+  const Entry &entry = program.entries.find("train")->second;
+  auto isTokens = [](const Tensor &tensor) {
+    return tensor.role == Role::Input &&
+           (tensor.dtype == DType::I64 || tensor.dtype == DType::I32);
+  };
+  auto named = [&](const std::string &name, const Tensor *&result) -> Error {
+    result = session->find(name);
+    if (result && isTokens(*result))
+      return Error::success();
+    std::string known;
+    for (int32_t index : entry.inputs)
+      if (const Tensor &tensor = program.tensors[static_cast<size_t>(index)];
+          isTokens(tensor))
+        known += (known.empty() ? "" : ", ") + tensor.name;
+    return makeError("the program has no integer input '" + name +
+                     "'; it has " + (known.empty() ? "none" : known));
+  };
+  if (!options.idsInput.empty())
+    if (Error error = named(options.idsInput, ids))
+      return error;
+  if (!options.labelsInput.empty())
+    if (Error error = named(options.labelsInput, labels))
+      return error;
+  for (int32_t index : entry.inputs) {
+    const Tensor &tensor = program.tensors[static_cast<size_t>(index)];
+    if (&tensor == ids || &tensor == labels)
+      continue;
+    if (isTokens(tensor) && !ids) {
+      ids = &tensor;
+    } else if (isTokens(tensor) && !labels) {
+      labels = &tensor;
+    } else if (llvm::StringRef(tensor.name).contains("mask") &&
+               byteSize(tensor.dtype) == 1) {
+      // Data without padding sees everything.
+      std::fill_n(session->data(tensor), session->bytes(tensor), 1);
+      llvm::outs() << "input '" << tensor.name << "' is filled with ones\n";
+    } else {
+      return makeError("input '" + tensor.name +
+                       "' has no data: cleave-run feeds token ids and labels");
+    }
+  }
+  if (!ids)
+    return makeError("the program has no integer input for token ids");
+  if (ids->shape.size() != 2)
+    return makeError("input '" + ids->name + "' has shape " +
+                     shapeText(ids->shape) +
+                     ", but token ids are [batch, sequence]");
+  if (labels && labels->shape != ids->shape)
+    return makeError("input '" + labels->name + "' has shape " +
+                     shapeText(labels->shape) + ", but '" + ids->name +
+                     "' has " + shapeText(ids->shape));
+  batch = ids->shape[0];
+  length = ids->shape[1];
+  // Models of the transformers library shift labels themselves.
+  if (Expected<llvm::json::Value> facts = parseJson(program.metadata)) {
+    if (const llvm::json::Object *object = facts->getAsObject())
+      shift = object->getInteger("label_shift").value_or(0);
+  } else {
+    llvm::consumeError(facts.takeError());
+  }
+  shift = options.labelShift.value_or(shift);
+  if (shift != 0 && shift != 1)
+    return makeError("label_shift must be 0 or 1");
+  idsBuffer.resize(static_cast<size_t>(batch * length));
+  labelsBuffer.resize(idsBuffer.size());
+  return Error::success();
+}
+
+Error Trainer::explainResume(Error error) const {
+  if (resumeFrom == options.resume)
+    return error;
+  return makeError(llvm::toString(std::move(error)) +
+                   "; this is the latest checkpoint of " + options.resume +
+                   ": --resume takes the folder of an earlier one too");
+}
+
+Error Trainer::loadState() {
+  if (!resumeFrom.empty()) {
+    Expected<TrainingState> state = session->loadCheckpoint(resumeFrom);
+    if (!state)
+      return explainResume(state.takeError());
+    position = state->dataPosition;
+    llvm::outs() << "resumed from " << resumeFrom << " after step "
+                 << state->step << "\n";
+    if (state->threads != session->getThreads())
+      llvm::outs() << "the checkpoint was made by " << state->threads
+                   << " threads, this run has " << session->getThreads()
+                   << ": results may differ in the last bits\n";
+    return Error::success();
+  }
+  if (!options.weights.empty())
+    return session->loadWeights(options.weights);
+  return session->initialiseRandomly(seed);
+}
+
+Error Trainer::openData() {
+  auto open = [&](const std::string &path, std::optional<TokenData> &tokens,
+                  std::optional<WindowOrder> &windows, bool shuffle) -> Error {
+    Expected<TokenData> opened =
+        TokenData::open(path, options.tokenizer, options.tokenType);
+    if (!opened)
+      return opened.takeError();
+    tokens.emplace(std::move(*opened));
+    windows.emplace(tokens->size(), length + shift, shift, shuffle,
+                    static_cast<uint64_t>(seed));
+    if (windows->size() == 0)
+      return makeError(path + ": " + Twine(tokens->size()) +
+                       " tokens do not fill one sequence of " +
+                       Twine(length + shift));
+    llvm::outs() << path << ": " << tokens->size() << " tokens, "
+                 << windows->size() << " sequences of " << length;
+    if (windows->leftOver())
+      llvm::outs() << "; the last " << windows->leftOver()
+                   << " tokens fill no sequence and are not used";
+    llvm::outs() << "\n";
+    return Error::success();
+  };
+  if (Error error = open(options.data, data, order, /*shuffle=*/true))
+    return error;
+  if (options.evalData.empty())
+    return Error::success();
+  if (!session->hasEntry("evaluate"))
+    return makeError(options.artifact +
+                     ": the program cannot evaluate; compile it with an "
+                     "'evaluate' entry or leave out --eval-data");
+  return open(options.evalData, evalTokens, evalOrder, /*shuffle=*/false);
+}
+
+Error Trainer::openLog() {
+  if (options.log.empty())
+    return Error::success();
+  std::error_code error;
+  log = std::make_unique<llvm::raw_fd_ostream>(
+      options.log, error,
+      resumeFrom.empty() ? llvm::sys::fs::CD_CreateAlways
+                         : llvm::sys::fs::CD_OpenAlways,
+      llvm::sys::fs::FA_Write,
+      resumeFrom.empty() ? llvm::sys::fs::OF_None : llvm::sys::fs::OF_Append);
+  if (error) {
+    log.reset();
+    return makeError(options.log + ": cannot write: " + error.message());
+  }
+  return Error::success();
+}
+
+Error Trainer::setUp() {
+  seed = options.seed.value_or(0);
+  SessionOptions sessionOptions;
+  sessionOptions.threads = options.threads;
+  sessionOptions.pinCaller = true;
+  sessionOptions.timing = true;
+  if (!options.resume.empty()) {
+    Expected<std::string> found = findCheckpoint(options.resume);
+    if (!found)
+      return found.takeError();
+    resumeFrom = *found;
+    // Choices of implementations are part of what makes bits repeat.
+    Expected<TrainingState> state = readTrainingState(resumeFrom);
+    if (!state)
+      return explainResume(state.takeError());
+    if (options.seed && *options.seed != state->seed)
+      return makeError(resumeFrom + ": the checkpoint has seed " +
+                       Twine(state->seed) + ", not " + Twine(*options.seed));
+    seed = state->seed;
+    sessionOptions.contractions = state->contractions;
+  }
+  sessionOptions.seed = seed;
+  Expected<std::unique_ptr<Session>> opened =
+      Session::open(options.artifact, sessionOptions);
+  if (!opened)
+    return opened.takeError();
+  session = std::move(*opened);
+  if (!session->hasEntry("train"))
+    return makeError(options.artifact + ": the program has no 'train' entry");
+  const Tensor *loss = session->find("loss");
+  if (!loss || loss->role != Role::Output)
+    return makeError(options.artifact + ": the program has no output 'loss'");
+  if (options.threads > session->getThreads())
+    llvm::outs() << "the program is planned for " << session->getThreads()
+                 << " threads; no more are used\n";
+  if (Error error = findInputs())
+    return makeError(options.artifact + ": " +
+                     llvm::toString(std::move(error)));
+  if (Error error = openData())
+    return error;
+  if (Error error = loadState())
+    return error;
+  if (const Tensor *scale = session->find("loss_scale"))
+    if (scale->role == Role::Scalar)
+      if (Error error = session->setScalar("loss_scale", 1.0))
+        return error;
+  // What is written later must not fail only then.
+  if (!options.trace.empty())
+    if (Error error = checkWritable(options.trace))
+      return error;
+  if (options.saveEvery > 0)
+    if (Error error = checkWritableFolder(options.saveDirectory))
+      return error;
+  return openLog();
+}
