@@ -192,7 +192,7 @@ FailureOr<ReferenceResult> Interpreter::run(StringRef entry,
       SymbolTable::lookupSymbolIn(module, entry));
   if (!function || function.isExternal()) {
     InFlightDiagnostic error = module.emitError()
-                               << "has no entry '" << entry << "'";
+                               << "the module has no entry '" << entry << "'";
     for (auto candidate : module.getOps<FunctionOpInterface>())
       if (!candidate.isExternal())
         error.attachNote(candidate.getLoc())

@@ -10,6 +10,8 @@
 #include "cleave/Interpreter/Interpreter.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "cleave/Interpreter/TensorFile.h"
+#include "cleave/Pipelines/Diagnostics.h"
+#include "cleave/Runtime/FileIO.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/SourceMgr.h"
@@ -159,13 +161,21 @@ int cleave::referenceMain(int argc, char **argv,
     listOps(context);
     return 0;
   }
+  // Not after a long run.
+  for (const std::string &path : {options.output, options.gradients})
+    if (!path.empty())
+      if (llvm::Error unwritable = runtime::checkWritable(path))
+        return fail(llvm::toString(std::move(unwritable)));
   std::string error;
   auto file = openInputFile(options.module, &error);
   if (!file)
     return fail(error);
   llvm::SourceMgr sources;
   sources.AddNewSourceBuffer(std::move(file), llvm::SMLoc());
+  // Messages name the place; whole functions as notes would bury it.
+  context.printOpOnDiagnostic(false);
   SourceMgrDiagnosticHandler handler(sources, &context, llvm::errs());
+  OneErrorPerPlace onlyFirst(&context);
   OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
   if (!module)
     return 1;
@@ -192,5 +202,7 @@ int cleave::referenceMain(int argc, char **argv,
         return fail(message);
   if (options.output.empty())
     printSummary(result->outputs);
+  if (llvm::Error unwritten = runtime::flushStandardOutput())
+    return fail(llvm::toString(std::move(unwritten)));
   return 0;
 }

@@ -9,8 +9,7 @@ import subprocess
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import cleave
 from cleave.testing.tools import tool
@@ -122,35 +121,6 @@ def test_compiled_object_runs_in_python_as_in_the_tool(folder):
             assert np.array_equal(ours, expected), facts["name"]
 
 
-def test_wrong_weights(folder):
-    command("cleave-compile", "build.mlir", "-o", "net.so", cwd=folder)
-    good = load_file(folder / "build.safetensors")
-    name = "transformer.wpe.weight"
-    cases = {
-        "missing": ({k: v for k, v in good.items() if k != name}, name),
-        "shape": ({**good, name: torch.zeros(3, 3)}, name),
-        "extra": ({**good, "extra": torch.zeros(1)}, "extra"),
-    }
-    for weights, word in cases.values():
-        save_file(weights, folder / "w.safetensors")
-        result = command("cleave-run", "net.so", "--weights", "w.safetensors", "--data",
-                         "data.npy", "--steps", 1, cwd=folder, code=1)
-        assert result.stderr.count("error:") == 1 and f"'{word}'" in result.stderr
-    data = (folder / "build.safetensors").read_bytes()
-    (folder / "w.safetensors").write_bytes(data[:-10])
-    result = command("cleave-run", "net.so", "--weights", "w.safetensors", "--data", "data.npy",
-                     "--steps", 1, cwd=folder, code=1)
-    assert result.stderr.startswith("cleave-run: error: w.safetensors: ")
-
-
-def test_token_out_of_range(folder):
-    command("cleave-compile", "build.mlir", "-o", "net.so", cwd=folder)
-    np.save(folder / "bad.npy", np.full(32, 96, dtype=np.uint16))
-    result = command("cleave-run", "net.so", "--weights", "build.safetensors", "--data",
-                     "bad.npy", "--steps", 1, cwd=folder, code=1)
-    assert "token id 96" in result.stderr and result.stderr.count("\n") == 1
-
-
 # ------------------------------------------------------------------- bad models
 
 MINIMAL = """func.func @loss(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
@@ -197,47 +167,6 @@ def test_bad_model(folder, change):
     assert re.match(r"bad\.mlir:\d+:\d+: error: .{10}", errors[0]), result.stderr
     assert not {"bad.so", "bad.json"} & set(os.listdir(folder))
     assert not [f for f in os.listdir(folder) if f.startswith("bad.so")]
-
-
-@pytest.mark.parametrize("flags, words", [
-    (["build.mlir", "--micro-batches", "3"], "3"),
-    (["none.mlir"], "none.mlir"),
-    (["build.mlir", "--cpu", "no-such-cpu"], "no-such-cpu"),
-    (["build.mlir", "--vector-bits", "7"], "7"),
-    (["build.mlir", "--no-decay", "no.such.parameter*"], "no.such.parameter"),
-    (["build.mlir", "--no-decay", "ndim<"], "ndim<"),
-    (["data.npy"], "data.npy"),
-])
-def test_bad_values(folder, flags, words):
-    result = command("cleave-compile", *flags, "-o", "bad.so", cwd=folder, code=1)
-    assert result.stderr.count("error:") == 1 and words in result.stderr
-    assert not [f for f in os.listdir(folder) if f.startswith("bad.so")]
-
-
-def test_place_that_cannot_be_written(folder):
-    result = command("cleave-compile", "good.mlir", "-o", "none/bad.so", cwd=folder, code=1)
-    assert result.stderr.count("error:") == 1 and "none" in result.stderr
-    assert "none" not in os.listdir(folder)
-
-
-@pytest.mark.parametrize("flags", [
-    ["good.mlir", "-o", "bad.so", "--no-such-flag"],
-    ["good.mlir", "-o", "bad.so", "--micro-batches", "many"],
-    ["good.mlir", "-o", "bad.so", "--micro-batches", "0"],
-    ["good.mlir", "-o", "bad.so", "--optimizer", "adam"],
-    ["good.mlir", "-o", "bad.so", "--emit", "nothing"],
-    ["good.mlir", "-o", "-"],
-    ["good.mlir"],
-    [],
-    ["good.mlir", "-o", "bad.so", "--clip=-1"],
-    ["good.mlir", "-o", "bad.so", "--beta1=1.5"],
-    ["good.mlir", "-o", "bad.so", "--nesterov", "--optimizer=sgd"],
-    ["good.mlir", "-o", "bad.so", "--weight-decay=nan"],
-])
-def test_usage(folder, flags):
-    result = command("cleave-compile", *flags, cwd=folder, code=2)
-    assert re.match("cleave-compile: .{20}", result.stderr)
-    assert "bad.so" not in os.listdir(folder)
 
 
 @pytest.mark.parametrize("phase", ["model", "step", "placed", "local", "scheduled", "executable",

@@ -9,13 +9,15 @@
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Runtime/FileIO.h"
+#include "cleave/Target/CPU/CodeGen.h"
 #include "mlir/Bytecode/BytecodeReader.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/SourceMgr.h"
-#include "llvm/Support/ToolOutputFile.h"
+#include <cmath>
 #include <limits>
 #include <thread>
 
@@ -122,26 +124,37 @@ static std::string checkOptimizer(const Flags &flags) {
   if (flags.weightDecay.getNumOccurrences() &&
       outside(flags.weightDecay, infinity))
     return "--weight-decay is finite and not negative";
+  if (!std::isfinite(flags.dampening))
+    return "--dampening is finite";
+  // What has no effect was meant for another optimizer.
+  bool sgd = flags.optimizer == "sgd";
+  struct {
+    const cl::Option &flag;
+    bool ofSgd;
+  } own[] = {{flags.beta1, false},    {flags.beta2, false},
+             {flags.epsilon, false},  {flags.momentum, true},
+             {flags.dampening, true}, {flags.nesterov, true}};
+  for (const auto &[flag, ofSgd] : own)
+    if (flag.getNumOccurrences() && ofSgd != sgd)
+      return ("--" + flag.ArgStr + " has no effect with --optimizer " +
+              flags.optimizer)
+          .str();
   if (flags.nesterov && (flags.momentum == 0 || flags.dampening != 0))
     return "--nesterov needs --momentum and no --dampening";
   return "";
 }
 
-/// Writes `text` to `path`, whole or not at all.
+/// Writes to `path`, whole or not at all; `-` is standard output.
 static int writeFile(StringRef path,
                      llvm::function_ref<void(raw_ostream &)> write) {
-  std::string error;
-  auto file = openOutputFile(path, &error);
-  if (!file)
-    return fail(error);
-  write(file->os());
-  if (file->os().has_error()) {
-    std::string reason = file->os().error().message();
-    file->os().clear_error();
-    return fail("cannot write '" + path + "': " + reason);
+  llvm::Error error = llvm::Error::success();
+  if (path == "-") {
+    write(llvm::outs());
+    error = runtime::flushStandardOutput();
+  } else {
+    error = runtime::writeFileAtomically(path, write);
   }
-  file->keep();
-  return 0;
+  return error ? fail(llvm::toString(std::move(error))) : 0;
 }
 
 /// The flags as options, but for what depends on the module.
@@ -160,7 +173,9 @@ static CompileOptions collectOptions(const Flags &flags) {
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.microBatches = flags.microBatches;
-  options.phases.maxLogitsBytes = flags.maxLogitsMib << 20;
+  // More than any machine has is as good as no limit.
+  options.phases.maxLogitsBytes =
+      std::min<int64_t>(flags.maxLogitsMib, int64_t(1) << 40) << 20;
   options.phases.threads =
       flags.threads ? flags.threads
                     : std::max(1u, std::thread::hardware_concurrency());
@@ -190,6 +205,11 @@ int main(int argc, char **argv) {
   if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
     return usage(
         "--micro-batches, --threads and --max-logits-mib are positive");
+  if (flags.threads > runtime::Program::kMaxThreads)
+    return usage("--threads is at most " +
+                 llvm::Twine(runtime::Program::kMaxThreads));
+  if (auto known = CpuTarget::get(flags.cpu, flags.vectorBits); !known)
+    return usage(llvm::toString(known.takeError()));
   std::optional<Phase> stop;
   if (!flags.emit.empty() && flags.emit != "llvm" && flags.emit != "cuda") {
     stop = parsePhase(flags.emit);
@@ -200,6 +220,14 @@ int main(int argc, char **argv) {
     return usage("nothing to write: give -o, --emit or --report");
   if (flags.emit.empty() && flags.output == "-")
     return usage("an artifact cannot be written to standard output");
+  if (!flags.emit.empty() && !flags.reportFile.empty())
+    return usage("--report is of an artifact: it excludes --emit");
+  // Not after minutes of compilation.
+  for (const std::string &path :
+       {flags.output.getValue(), flags.reportFile.getValue()})
+    if (!path.empty() && path != "-")
+      if (llvm::Error e = runtime::checkWritable(path))
+        return fail(llvm::toString(std::move(e)));
 
   DialectRegistry registry;
   registerAllDialects(registry);
@@ -249,14 +277,13 @@ int main(int argc, char **argv) {
   FailureOr<CompiledProgram> compiled = generateCode(*module, options);
   if (failed(compiled))
     return 1;
-  if (!flags.reportFile.empty())
-    if (int status = writeFile(flags.reportFile, [&](raw_ostream &os) {
-          os << llvm::formatv("{0:2}\n", llvm::json::Value(llvm::json::Object(
-                                             compiled->report)));
-        }))
-      return status;
   if (!flags.output.empty())
     if (llvm::Error e = writeArtifact(*compiled, flags.output))
       return fail(llvm::toString(std::move(e)));
-  return 0;
+  if (flags.reportFile.empty())
+    return 0;
+  return writeFile(flags.reportFile, [&](raw_ostream &os) {
+    os << llvm::formatv(
+        "{0:2}\n", llvm::json::Value(llvm::json::Object(compiled->report)));
+  });
 }

@@ -7,12 +7,31 @@
 
 #include "cleave/Pipelines/Register.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/InitLLVM.h"
+
+namespace cl = llvm::cl;
+
+static cl::opt<std::string> input(cl::Positional, cl::desc("<input file>"),
+                                  cl::init("-"));
+static cl::opt<std::string> output("o", cl::desc("Output filename"),
+                                   cl::value_desc("filename"), cl::init("-"));
 
 int main(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
   mlir::DialectRegistry registry;
   cleave::registerAllDialects(registry);
   cleave::registerAllPasses();
-  return mlir::asMainReturnCode(mlir::MlirOptMain(
-      argc, argv, "Cleave: runs passes on model, step and device programs\n",
-      registry));
+  // As the library's own main program, but for two things: a mistake in the
+  // arguments ends with status 2, as in our other tools, and a message is not
+  // followed by the whole function or module unless that is asked for.
+  std::string header = mlir::registerCLIOptions(
+      "Cleave: runs passes on model, step and device programs\n", registry);
+  auto &flags = cl::getRegisteredOptions();
+  if (auto it = flags.find("mlir-print-op-on-diagnostic"); it != flags.end())
+    static_cast<cl::opt<bool> *>(it->second)->setInitialValue(false);
+  if (!cl::ParseCommandLineOptions(argc, argv, header, &llvm::errs()))
+    return 2;
+  return mlir::asMainReturnCode(
+      mlir::MlirOptMain(argc, argv, input, output, registry));
 }

@@ -80,6 +80,10 @@ static Expected<std::string> dataObject(StringRef json) {
 
 Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
                                StringRef outputPath) {
+  // A rename would put a file where a device or a pipe was.
+  if (sys::fs::exists(outputPath) && !sys::fs::is_regular_file(outputPath))
+    return error("cannot write '" + outputPath +
+                 "': an artifact is a regular file, and this is none");
   ErrorOr<std::string> linker = sys::findProgramByName("ld.lld-22");
   if (!linker)
     linker = sys::findProgramByName("ld.lld");
@@ -100,9 +104,9 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
     return e;
   if (Error e = writeTemporary(log, directory, ".log", ""))
     return e;
-  SmallVector<StringRef> args = {*linker,      "-shared",  "-o",
+  SmallVector<StringRef> args = {*linker,      "-shared",    "-o",
                                  output.path,  kernels.path, data.path,
-                                 "--build-id", "-z",       "noexecstack"};
+                                 "--build-id", "-z",         "noexecstack"};
   // Kernels may call the C library's mathematics; the process that opens the
   // artifact need not have it.
   Dl_info library;

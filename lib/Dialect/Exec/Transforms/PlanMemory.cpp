@@ -51,7 +51,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
   LogicalResult plan() {
     ModuleOp module = getOperation();
     if (threads < 1)
-      return module.emitError("threads must be positive, not ") << threads;
+      return module.emitError("threads must be positive, not ")
+             << threads.getValue();
     for (auto function : module.getOps<func::FuncOp>())
       parts.functions[function.getName()] = function;
     SmallVector<ProgramOp> programs(module.getOps<ProgramOp>());
