@@ -119,6 +119,7 @@ private:
 NB_MODULE(_cleave, m) {
   m.doc() = "The compiler and the runtime; use the package `cleave` instead.";
   bindSession(m);
+  m.attr("MAX_THREADS") = int64_t(runtime::Program::kMaxThreads);
   nb::class_<PyCompiled>(m, "Compiled")
       .def("ir", &PyCompiled::ir, nb::arg("phase"))
       .def("report", &PyCompiled::report)

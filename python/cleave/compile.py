@@ -9,6 +9,7 @@ from typing import Mapping
 import torch
 
 from . import optim
+from .state import whole
 from .step import Step, log
 
 
@@ -51,18 +52,32 @@ def compile(
     Raises:
         cleave.trace.UnsupportedError: ops that have no translation, all at
             once, with their lines.
+        cleave.trace.TraceError: the model cannot be followed or called.
         cleave.CompileError: what the compiler refused, with the location.
+        TypeError: an argument is of another kind.
         ValueError: an argument is out of range.
     """
     from . import _cleave
     from .trace import trace
 
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
     if target != "cpu":
         raise ValueError(f"target '{target}' is not known; targets: cpu")
-    if micro_batches < 1:
-        raise ValueError("micro_batches must be at least 1")
-    optimizer = optimizer or optim.AdamW()
-    threads = threads or len(os.sched_getaffinity(0))
+    if optimizer is None:
+        optimizer = optim.AdamW()
+    if not isinstance(optimizer, (optim.AdamW, optim.SGD)):
+        kind = type(optimizer)
+        raise TypeError(
+            f"optimizer is a {kind.__module__}.{kind.__qualname__}; the update is "
+            "compiled, so it must be a cleave.AdamW(...) or a cleave.SGD(...)"
+        )
+    if threads is None:
+        threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)
+    threads = _whole("threads", threads, 1, _cleave.MAX_THREADS)
+    micro_batches = _whole("micro_batches", micro_batches, 1)
+    max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
+    seed = _whole("seed", seed, -(2**63))
     examples, arrange = _flatten(example_inputs)
 
     def build(inputs):
@@ -93,14 +108,36 @@ def compile(
     return Step(build, model, examples, optimizer, seed)
 
 
+def _whole(name: str, value, least: int, most: int = 2**63 - 1) -> int:
+    value = whole(name, value)
+    if value < least:
+        raise ValueError(f"{name} is {value}; it must be at least {least}")
+    if value > most:
+        raise ValueError(f"{name} is {value}; it must be at most {most}")
+    return value
+
+
 def _flatten(inputs):
     """The tensors of `inputs` as a tuple, and how to arrange such a tuple as
     `inputs` was."""
+    flat, arrange = _parts(inputs)
+    for value in flat:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"example_inputs holds {value!r}, which is not a tensor")
+    return flat, arrange
+
+
+def _parts(inputs):
     if isinstance(inputs, torch.Tensor):
         return (inputs,), tuple
     if isinstance(inputs, Mapping):
         names = list(inputs)
         return tuple(inputs.values()), lambda flat: dict(zip(names, flat))
+    if not isinstance(inputs, (tuple, list)):
+        raise TypeError(
+            f"example_inputs is {type(inputs).__name__}, not a tuple of tensors or a "
+            "dict by name"
+        )
     inputs = tuple(inputs)
     if len(inputs) == 2 and all(isinstance(x, (tuple, list)) for x in inputs):
         count = len(inputs[0])

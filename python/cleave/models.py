@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import sys
 
 import torch
@@ -46,9 +47,11 @@ class Size:
     patch: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "heads", "layers", "seq", "vocab", "image", "patch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("hidden", "heads", "layers", "seq", "vocab", "image", "patch", "kv_heads",
+                     "ffn"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
         if self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         self.kv_heads = self.kv_heads or self.heads
@@ -158,6 +161,10 @@ class CausalModel(nn.Module):
 
     def __init__(self, size: Size, *, rotary: bool):
         super().__init__()
+        self.width = size.hidden // size.heads
+        if rotary and self.width % 2:
+            raise ValueError(f"hidden / heads is {self.width}; rotary positions turn pairs of "
+                             "channels, so it must be even")
         norm = (lambda n: nn.RMSNorm(n, eps=1e-5)) if rotary else nn.LayerNorm
         self.tokens = nn.Embedding(size.vocab, size.hidden)
         self.positions = None if rotary else nn.Embedding(size.seq, size.hidden)
@@ -169,7 +176,6 @@ class CausalModel(nn.Module):
         self.norm = norm(size.hidden)
         self.head = nn.Linear(size.hidden, size.vocab, bias=False)
         tied = (not rotary) if size.tied is None else size.tied
-        self.width = size.hidden // size.heads
         initialize(self, size.layers)
         if tied:
             self.head.weight = self.tokens.weight
@@ -224,6 +230,9 @@ class ImageModel(nn.Module):
 
     def __init__(self, size: Size):
         super().__init__()
+        if size.patch > size.image:
+            raise ValueError(f"a patch of {size.patch} pixels is larger than an image of "
+                             f"{size.image}")
         count = (size.image // size.patch) ** 2
         self.patches = nn.Conv2d(3, size.hidden, size.patch, size.patch)
         self.summary = nn.Parameter(torch.zeros(1, 1, size.hidden))
@@ -328,7 +337,9 @@ def main(arguments: list[str] | None = None) -> int:
     add("--weights", metavar="FILE.safetensors", help="write initial weights too")
     add("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
     options = parser.parse_args(arguments)
-    vocab = options.vocab or (1000 if options.family == "vit" else 50257)
+    vocab = options.vocab
+    if vocab is None:
+        vocab = 1000 if options.family == "vit" else 50257
     settings = dict(hidden=options.hidden, heads=options.heads, layers=options.layers,
                     seq=options.seq, vocab=vocab, kv_heads=options.kv_heads, ffn=options.ffn,
                     dropout=options.dropout, image=options.image, patch=options.patch)
@@ -338,18 +349,29 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     if options.batch < 1:
         parser.error("--batch must be at least 1")
+    if not 0 <= options.seed < 2**63:
+        parser.error("--seed must be at least 0 and below 2^63")
+    if options.weights and os.path.realpath(options.weights) == os.path.realpath(options.output):
+        parser.error(f"'{options.output}' cannot be both the module and its weights")
     return write(options, settings, size)
 
 
 def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
     from .trace import TraceError, UnsupportedError, trace
-    from .trace.weights import save_module, save_weights
+    from .trace.weights import check_writable, save_module, save_weights
 
     device = "cpu" if options.weights else "meta"
     try:
+        check_writable(options.output)
+        if options.weights:
+            check_writable(options.weights)
         torch.manual_seed(options.seed)
-        with torch.device(device):
-            module = FAMILIES[options.family](**settings)
+        try:
+            with torch.device(device):
+                module = FAMILIES[options.family](**settings)
+        except RuntimeError as error:
+            # Sizes that no tensor can have, or more than this machine's memory.
+            raise ValueError(f"a model of this size cannot be built: {error}") from error
         traced = trace(module, example_inputs(options.family, options.batch, size, device))
         if options.weights:
             save_weights(traced, options.weights)

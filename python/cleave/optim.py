@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -128,6 +128,12 @@ class _Optimizer:
             if self.max_grad_norm == 0:
                 raise ValueError("max_grad_norm is 0, which would stop training; leave it "
                                  "out to not clip")
+        if self.no_decay is not None and not callable(self.no_decay):
+            raise ValueError(f"no_decay is {self.no_decay!r}; it must be a function of a "
+                             "parameter's name and tensor")
+        if isinstance(self.param_groups, (Group, Mapping)) \
+                or not isinstance(self.param_groups, Iterable):
+            raise ValueError("param_groups must be a list of groups")
         groups = []
         for group in self.param_groups:
             try:
@@ -138,6 +144,9 @@ class _Optimizer:
             for name in ("weight_decay", "lr_scale"):
                 if getattr(group, name) is not None:
                     _check(name, getattr(group, name))
+            if not callable(group.match):
+                raise ValueError(f"match of a parameter group is {group.match!r}; it must be a "
+                                 "function of a parameter's name and tensor")
             groups.append(group)
         self.param_groups = tuple(groups)
 
@@ -182,6 +191,8 @@ class AdamW(_Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.betas, Sequence) or len(self.betas) != 2:
+            raise ValueError(f"betas is {self.betas!r}; it must be two numbers")
         for i, beta in enumerate(self.betas):
             _check(f"betas[{i}]", beta, 1)
         _check("eps", self.eps)
@@ -214,6 +225,8 @@ class SGD(_Optimizer):
         super().__post_init__()
         _check("momentum", self.momentum)
         _check("weight_decay", self.weight_decay)
+        if not isinstance(self.dampening, (int, float)) or not math.isfinite(self.dampening):
+            raise ValueError(f"dampening is {self.dampening!r}; it must be a finite number")
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise ValueError("nesterov needs momentum above 0 and dampening 0")
 

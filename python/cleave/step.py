@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping
 
-import numpy as np
 import torch
+
+from .state import TORCH_TYPES, choose_slots, choose_tensors, read_counts
 
 log = logging.getLogger("cleave")
 
@@ -60,18 +61,6 @@ class Evaluation(float):
         return loss
 
 
-_TORCH_TYPES = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i8": torch.int8,
-    "i1": torch.bool,
-}
-
-
 class _Program:
     """One compiled shape: the artifact, and its session while it is live."""
 
@@ -98,7 +87,7 @@ class _Program:
         """The tensor's memory as a torch tensor of its logical shape."""
         facts = self.tensors[name]
         flat = torch.from_numpy(self.session.bytes(name))
-        return flat.view(_TORCH_TYPES[facts["dtype"]]).view(facts["shape"])
+        return flat.view(TORCH_TYPES[facts["dtype"]]).view(facts["shape"])
 
 
 def _shape_key(inputs):
@@ -202,42 +191,22 @@ class Step:
         }
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replaces parameters and buffers; every parameter must be present.
+        """Replaces parameters and buffers; every parameter must be present. On
+        an error nothing is replaced.
 
         Raises:
             KeyError: parameters are missing, or names are unknown; all listed.
-            ValueError: shapes differ; all listed.
+            TypeError: a value is no tensor, or of a type that does not convert.
+            ValueError: shapes differ, or names of one tensor have different
+                values; all listed.
         """
-        entries = (*self._live.traced.parameters, *self._live.traced.buffers)
-        known = set(self._module.state_dict())
-        missing, wrong, chosen = [], [], {}
-        for entry in entries:
-            names = (entry.name, *entry.aliases)
-            known.update(names)
-            if entry.name not in self._live.tensors:
-                continue
-            found = [n for n in names if n in state]
-            if not found:
-                if entry in self._live.traced.parameters:
-                    missing.append(entry.name)
-                continue
-            facts = self._live.tensors[entry.name]
-            shape = facts.get("framework_shape") or facts["shape"]
-            value = state[found[0]]
-            if list(value.shape) != list(shape):
-                wrong.append(
-                    f"{found[0]}: {list(value.shape)} given, {list(shape)} expected"
-                )
-            chosen[entry.name] = value
-        unknown = [n for n in state if n not in known]
-        if missing or unknown:
-            raise KeyError(
-                "state_dict does not match the model:"
-                + (f" missing {', '.join(missing)};" if missing else "")
-                + (f" unknown {', '.join(unknown)};" if unknown else "")
-            )
-        if wrong:
-            raise ValueError("state_dict has other shapes: " + "; ".join(wrong))
+        traced = self._live.traced
+        chosen = choose_tensors(
+            (*traced.parameters, *traced.buffers),
+            self._live.tensors,
+            self._module.state_dict(),
+            state,
+        )
         for name, value in chosen.items():
             target = self._live.tensor(name)
             target.copy_(value.detach().reshape(target.shape))
@@ -259,25 +228,21 @@ class Step:
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `training_state` returned.
+        """Restores what `training_state` returned. On an error nothing is
+        changed.
 
         Raises:
-            KeyError: a parameter's optimizer state is missing.
+            KeyError: entries are missing, or parameters or slots are unknown;
+                all listed.
+            TypeError: an entry is of another type.
+            ValueError: shapes differ, or a count is negative; all listed.
         """
-        for name, facts in self._live.tensors.items():
-            if facts["role"] != "state":
-                continue
-            try:
-                value = state["optimizer"][facts["of"]][facts["slot"]]
-            except KeyError:
-                raise KeyError(
-                    f"training state has no '{facts['slot']}' of '{facts['of']}'"
-                ) from None
+        chosen = choose_slots(self._live.tensors, state)
+        counts = read_counts(state)
+        for name, value in chosen.items():
             target = self._live.tensor(name)
             target.copy_(value.reshape(target.shape))
-        self._done = int(state["step"])
-        self._seed = int(state["seed"])
-        self.data_position = int(state.get("data_position", 0))
+        self._done, self._seed, self.data_position = counts
 
     # ------------------------------------------------------------------- runs
 
@@ -295,7 +260,7 @@ class Step:
         if name in program.tensors:
             facts = program.tensors[name]
             program.tensor(name).copy_(
-                torch.as_tensor(value, dtype=_TORCH_TYPES[facts["dtype"]]).reshape(
+                torch.as_tensor(value, dtype=TORCH_TYPES[facts["dtype"]]).reshape(
                     facts["shape"]
                 )
             )
@@ -319,7 +284,13 @@ class Step:
 
     def _typed(self, name, value):
         """`value` as a tensor of the type that the model takes."""
-        value = torch.as_tensor(value)
+        try:
+            value = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"input '{name}' is no tensor: {error}") from None
+        if value.is_meta or not value.numel():
+            what = "is on the meta device" if value.is_meta else "has no elements"
+            raise ValueError(f"input '{name}' {what}")
         wanted = self._live.traced.input_types[name][1]
         if not torch.can_cast(value.dtype, wanted):
             raise TypeError(
@@ -343,7 +314,11 @@ class Step:
         """Trains on one batch, given by position or by name.
 
         Raises:
-            TypeError: inputs are missing, too many or unknown.
+            TypeError: inputs are missing, too many or unknown, or of another
+                type.
+            ValueError: an input has no elements.
+            cleave.trace.TraceError, cleave.CompileError: the model does not
+                take inputs of these shapes.
             StepError: the step stopped (no valid label, a norm that is not
                 finite, a token id out of range); no state was changed.
         """
@@ -425,7 +400,11 @@ class Step:
 
     def ir(self, phase: str = "step") -> str:
         """The IR after a phase: model, step, placed, local, scheduled or
-        executable, and `kernels.cuda` for the kernels as CUDA C++."""
+        executable; or the kernels as LLVM IR (llvm) or as CUDA C++ (cuda).
+
+        Raises:
+            ValueError: there is no such phase.
+        """
         return self._live.compiled.ir(phase)
 
     def report(self) -> dict:

@@ -53,6 +53,33 @@ def wrong():
 
 def broken():
     raise KeyError("weights")
+
+def leaves():
+    raise SystemExit(0)
+
+def branches():
+    class Branch(Net):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else self.shift
+    return Branch(), (torch.randn(2, 4),), lambda y: y.sum()
+
+def raises():
+    class Raise(Net):
+        def forward(self, x):
+            raise ValueError("two\\nlines")
+    return Raise(), (torch.randn(2, 4),), lambda y: y.sum()
+
+def misfit():
+    return Net(), (torch.randn(2, 5), torch.tensor([0, 2])), nn.functional.cross_entropy
+
+def nothing():
+    return Net(), None
+
+def text():
+    return Net(), "text", nn.functional.cross_entropy
+
+def number():
+    return Net(), (torch.randn(2, 4), torch.tensor([0, 2])), 5
 """
 
 
@@ -67,6 +94,9 @@ def command(*arguments, cwd, module="cleave.trace"):
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("command")
     (path / "source.py").write_text(SOURCE)
+    (path / "syntax.py").write_text("import torch\ndef build(:\n")
+    (path / "imports.py").write_text("import no_such_module\n")
+    (path / "full").symlink_to("/dev/full")
     return path
 
 
@@ -91,7 +121,27 @@ def test_meta_module_has_no_weights(folder):
 @pytest.mark.parametrize("arguments, status, message", [
     (["source.py:unsupported", "-o", "bad.mlir"], 1, "source.py:27: aten."),
     (["source.py:wrong", "-o", "bad.mlir"], 1, "must return (module, example_inputs)"),
-    (["source.py:broken", "-o", "bad.mlir"], 1, "KeyError: 'weights'"),
+    (["source.py:broken", "-o", "bad.mlir"], 1, "source.py:34: KeyError: 'weights'"),
+    (["source.py:leaves", "-o", "bad.mlir"], 1, "source.py:37: SystemExit"),
+    (["source.py:branches", "-o", "bad.mlir"], 1, "source.py:42: what is computed depends on"),
+    (["source.py:raises", "-o", "bad.mlir"], 1, "source.py:48: ValueError: two lines"),
+    (["source.py:misfit", "-o", "bad.mlir"], 1, "source.py:14: a and b must have same reduction"),
+    (["source.py:nothing", "-o", "bad.mlir"], 1, "NoneType, not a tuple of tensors"),
+    (["source.py:text", "-o", "bad.mlir"], 1, "str, not a tuple of tensors"),
+    (["source.py:number", "-o", "bad.mlir"], 1, "loss_fn is int, not a function"),
+    (["syntax.py:build", "-o", "bad.mlir"], 1, "syntax.py:2: "),
+    (["imports.py:build", "-o", "bad.mlir"], 1, "imports.py:1: ModuleNotFoundError: No module"),
+    (["no_such_module:build", "-o", "bad.mlir"], 1, "No module named 'no_such_module'"),
+    (["source.py:build", "-o", "."], 1, "it is a folder"),
+    (["source.py:build", "-o", "bad.mlir", "--weights", "."], 1, "it is a folder"),
+    (["source.py:build", "-o", "bad.mlir", "--weights", "no/w"], 1, "no folder"),
+    (["source.py:build", "-o", "no/bad.mlir", "--weights", "bad.w"], 1, "no folder"),
+    (["source.py:build", "-o", "full", "--no-weights"], 1, "cannot write 'full': No space left"),
+    (["source.py:build", "-o", "bad.mlir", "--weights", "full"], 1,
+     "cannot write 'full': No space left"),
+    (["source.py:build", "-o", "bad.safetensors"], 2, "both the module and its weights"),
+    (["source.py:build", "-o", "bad", "--weights", "./bad"], 2, "both the module and its weights"),
+    (["source.py:build", "-o", "bad", "--weights", "w", "--no-weights"], 2, "exclude each other"),
     (["source.py:none", "-o", "bad.mlir"], 1, "has no function 'none'"),
     (["missing.py:build", "-o", "bad.mlir"], 1, "no file 'missing.py'"),
     (["source.py:build", "-o", "no/such/bad.mlir"], 1, "no folder"),
@@ -107,8 +157,13 @@ def test_errors_say_what_to_do_and_leave_no_file(folder, monkeypatch, capsys, ar
         found = main(arguments)
     except SystemExit as usage:
         found = usage.code
-    assert found == status and message in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert found == status and message in printed, printed
+    assert "Traceback" not in printed
+    if status == 1 and "source.py:unsupported" not in arguments:
+        assert printed.count("\n") == 1
     assert not list(folder.glob("bad*"))
+    assert (folder / "full").is_char_device()
 
 
 def test_models_command(tmp_path):
@@ -122,6 +177,35 @@ def test_models_command(tmp_path):
     result = command("gpt", "--hidden", "30", "--heads", "4", "-o", "x.mlir", cwd=tmp_path,
                      module="cleave.models")
     assert result.returncode == 2 and "multiple of heads" in result.stderr
+
+
+@pytest.mark.parametrize("arguments, status, message", [
+    ("gpt", 2, "-o"), ("gpt -o x.mlir --fast", 2, "--fast"), ("clip -o x", 2, "invalid choice"),
+    ("gpt -o x --batch 0", 2, "--batch must be"), ("gpt -o x --batch one", 2, "invalid int"),
+    ("gpt -o x --heads 5", 2, "multiple of heads"), ("gpt -o x --layers 0", 2, "layers is 0"),
+    ("gpt -o x --kv-heads 5", 2, "multiple of kv_heads"),
+    ("gpt -o x --kv-heads 0", 2, "kv_heads is 0"), ("gpt -o x --kv-heads -1", 2, "kv_heads is -1"),
+    ("gpt -o x --ffn -3", 2, "ffn is -3"), ("gpt -o x --vocab 0", 2, "vocab is 0"),
+    ("gpt -o x --dropout 1", 2, "dropout is 1"), ("gpt -o x --dropout nan", 2, "dropout is nan"),
+    ("gpt -o x --seed -1", 2, "--seed must be"), ("gpt -o x --weights x", 2, "both the module"),
+    ("llama -o x --hidden 12 --heads 4", 1, "hidden / heads is 3; rotary positions"),
+    ("vit -o x --image 8 --patch 16", 1, "a patch of 16 pixels is larger"),
+    ("gpt -o x --hidden 100000000000 --heads 1", 1, "a model of this size cannot be built"),
+    ("gpt -o no/x", 1, "no folder"), ("gpt -o x --weights no/w", 1, "no folder"),
+    ("gpt -o no/x --weights x", 1, "no folder"), ("gpt -o full", 1, "No space left"),
+])
+def test_models_that_cannot_be(folder, monkeypatch, capsys, arguments, status, message):
+    monkeypatch.chdir(folder)
+    small = ["--hidden", "32", "--heads", "4", "--layers", "1", "--seq", "8", "--vocab", "50"]
+    family, *rest = arguments.split()
+    try:
+        found = cleave.models.main([family, *small, *rest])
+    except SystemExit as usage:
+        found = usage.code
+    printed = capsys.readouterr().err
+    assert found == status and message in printed, printed
+    assert "Traceback" not in printed
+    assert not (folder / "x").exists() and (folder / "full").is_char_device()
 
 
 def test_large_model_without_weights(tmp_path):
@@ -162,6 +246,17 @@ def test_all_unsupported_operators_are_reported_at_once():
     assert found == [("linalg_inv", f"{__file__}:{line_of('inverse')}", 3),
                      ("cummax", f"{__file__}:{line_of('running')}", 1)]
     assert "uses 4 operators" in str(caught.value) and "(3 times)" in str(caught.value)
+
+
+def test_torch_is_quiet_about_what_is_raised(capfd):
+    class Prints(nn.Linear):
+        def forward(self, x):
+            print("by the model", file=sys.stderr)
+            return super().forward(x).sum() if x.sum() > 0 else x.sum()
+
+    with pytest.raises(TraceError, match="test_trace_command.py:.* depends on the values"):
+        cleave.trace.trace(Prints(3, 3), (torch.ones(2, 3),))
+    assert capfd.readouterr().err.strip() == "by the model"
 
 
 def test_location_is_the_line_that_computes():

@@ -9,12 +9,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 
 import torch
 
 from . import TraceError, UnsupportedError, trace
-from .weights import save_module, save_weights
+from .locations import describe
+from .weights import check_writable, save_module, save_weights
 
 _HELP = """Traces a PyTorch model into a Cleave module.
 
@@ -58,20 +58,25 @@ def load(source: str):
             module = importlib.import_module(place)
     except CommandError:
         raise
-    except Exception:
-        raise CommandError(f"cannot load {place}:\n{traceback.format_exc()}") from None
+    except (Exception, SystemExit) as error:
+        raise CommandError(f"cannot load {place}: {_describe(error, place)}") from None
     function = getattr(module, name, None)
     if not callable(function):
         raise CommandError(f"{place} has no function '{name}'")
     return function
 
 
+def _describe(error: BaseException, place: str) -> str:
+    return describe(error, os.path.abspath(place) if place.endswith(".py") else None)
+
+
 def call(function, source: str):
     """(module, example_inputs, loss_fn) from the function."""
     try:
         result = function()
-    except Exception:
-        raise CommandError(f"{source} failed:\n{traceback.format_exc()}") from None
+    except (Exception, SystemExit) as error:
+        place = source.rpartition(":")[0]
+        raise CommandError(f"{source} failed: {_describe(error, place)}") from None
     if not isinstance(result, tuple) or len(result) not in (2, 3) \
             or not isinstance(result[0], torch.nn.Module):
         raise CommandError(f"{source} must return (module, example_inputs) or (module, "
@@ -95,18 +100,24 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--weights and --no-weights exclude each other")
     if ":" not in options.source:
         parser.error(f"SOURCE '{options.source}' must be FILE.py:FUNCTION or MODULE:FUNCTION")
+    weights = options.weights or os.path.splitext(options.output)[0] + ".safetensors"
+    if not options.no_weights and os.path.realpath(weights) == os.path.realpath(options.output):
+        parser.error(f"'{options.output}' cannot be both the module and its weights")
     try:
-        run(options)
+        # Not after a long trace.
+        check_writable(options.output)
+        if not options.no_weights:
+            check_writable(weights)
+        run(options, weights)
     except (CommandError, TraceError, UnsupportedError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace, weights: str) -> None:
     module, inputs, loss_fn = call(load(options.source), options.source)
     traced = trace(module, inputs, loss_fn)
-    weights = options.weights or os.path.splitext(options.output)[0] + ".safetensors"
     on_meta = any(t.tensor.is_meta for t in traced.tensors)
     if on_meta and options.weights:
         raise CommandError("the module is on the meta device: there are no weights to write")

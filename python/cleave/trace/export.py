@@ -7,13 +7,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import io
+import logging
 import operator
+import os
+import sys
 import traceback
 import warnings
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
+from .locations import describe
 from .registry import converter_for
 
 
@@ -59,6 +64,8 @@ def _positional_names(function: Callable[..., Any]) -> list[str]:
 def plan_call(module: torch.nn.Module, example_inputs: Any,
               loss_fn: Callable[..., Any] | None) -> Call:
     """Decides which input goes where; see `cleave.trace.trace`."""
+    if loss_fn is not None and not callable(loss_fn):
+        raise TraceError(f"loss_fn is {type(loss_fn).__name__}, not a function")
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     forward = _parameters_of(module.forward)
@@ -72,6 +79,9 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
             if not targets:
                 targets = [list(inputs)[-1]]
         return Call(_tensors(inputs), [], {n: n for n in inputs if n not in targets}, targets)
+    if not isinstance(example_inputs, Sequence) or isinstance(example_inputs, str):
+        raise TraceError(f"example_inputs is {type(example_inputs).__name__}, not a tuple of "
+                         "tensors or a dict by name")
     example_inputs = tuple(example_inputs)
     if not example_inputs:
         raise TraceError("example_inputs is empty; give one example of each tensor that a "
@@ -228,6 +238,39 @@ def _all_frames():
         TracerBase._filter_traceback_frames = original
 
 
+@contextlib.contextmanager
+def _silence():
+    """Without what torch prints of an error that it raises as well, unless
+    TORCH_LOGS asks for it."""
+    if os.environ.get("TORCH_LOGS"):
+        yield
+        return
+    names = [n for n in logging.root.manager.loggerDict if n.split(".")[0] == "torch"]
+    handlers = {h for n in names for h in logging.getLogger(n).handlers}
+
+    def drop(record):
+        return False
+
+    for handler in handlers:
+        handler.addFilter(drop)
+    printed = io.StringIO()
+    graph = None
+    try:
+        with contextlib.redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = getattr(error, "partial_fx_graph", None)
+        raise
+    finally:
+        for handler in handlers:
+            handler.removeFilter(drop)
+        # What the model prints is the person's own.
+        text = printed.getvalue()
+        if graph is not None:
+            text = text.replace(str(graph), "").strip()
+        sys.stderr.write(text)
+
+
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
     """Whether no operator writes to its operands and no graph is nested."""
     for node in program.graph.nodes:
@@ -280,12 +323,14 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
         warnings.simplefilter("ignore")
         step.training = training
         try:
-            program = torch.export.export(step, values, strict=False)
+            with _silence():
+                program = torch.export.export(step, values, strict=False)
             if not _is_functional(program):
                 program = program.run_decompositions({})
             program = _decomposed(program)
         except TraceError:
             raise
         except Exception as error:
-            raise TraceError(f"torch.export cannot follow the model: {error}") from error
+            raise TraceError(
+                f"torch.export cannot follow the model: {describe(error)}") from error
     return Exported(program, step.found.names)

@@ -14,24 +14,48 @@ import torch
 from .model import TracedModel
 
 
-def write_atomically(path: str, write: Callable[[str], None]) -> None:
-    """Calls `write` with a path beside `path` and moves the result there, so
-    that no partial file is left. Raises OSError."""
+def check_writable(path: str) -> None:
+    """Raises OSError where no file can be created at `path`; creates nothing."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"no folder '{folder}' to write '{path}' to")
-    handle, scratch = tempfile.mkstemp(dir=folder, prefix=os.path.basename(path) + ".")
-    os.close(handle)
+        raise FileNotFoundError(f"cannot write '{path}': there is no folder '{folder}'")
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"cannot write '{path}': it is a folder")
+    if not os.access(path if _is_special(path) else folder, os.W_OK):
+        raise PermissionError(f"cannot write '{path}': permission denied")
+
+
+def _is_special(path: str) -> bool:
+    """Whether it is a device or a pipe, which a rename would replace."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def write_atomically(path: str, write: Callable[[str], None]) -> None:
+    """Calls `write` with a path beside `path` and moves the result there, so
+    that no partial file is left; devices and pipes are written in place. Raises
+    OSError, whose text names `path`."""
+    check_writable(path)
     try:
-        write(scratch)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(scratch, 0o666 & ~mask)
-        os.replace(scratch, path)
-    except BaseException:
-        if os.path.exists(scratch):
-            os.unlink(scratch)
-        raise
+        if _is_special(path):
+            write(path)
+            return
+        # The file that a link names, not the link.
+        target = os.path.realpath(path)
+        handle, scratch = tempfile.mkstemp(dir=os.path.dirname(target),
+                                           prefix=os.path.basename(target) + ".")
+        os.close(handle)
+        try:
+            write(scratch)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(scratch, 0o666 & ~mask)
+            os.replace(scratch, target)
+        except BaseException:
+            if os.path.exists(scratch):
+                os.unlink(scratch)
+            raise
+    except OSError as error:
+        raise OSError(f"cannot write '{path}': {error.strerror or error}") from error
 
 
 def save_module(traced: TracedModel, path: str) -> None:
@@ -48,7 +72,8 @@ def save_weights(traced: TracedModel, path: str,
     ones once; metadata "aliases" holds their further names as JSON. `values`
     replaces tensors of the trace. Raises ValueError where a tensor lies on the
     meta device, OSError."""
-    from safetensors.torch import save_file
+    from safetensors import SafetensorError
+    from safetensors.torch import save, save_file
 
     tensors, aliases = {}, {}
     for entry in traced.tensors:
@@ -59,4 +84,15 @@ def save_weights(traced: TracedModel, path: str,
         for alias in entry.aliases:
             aliases[alias] = entry.name
     metadata = {"format": "pt", "aliases": json.dumps(aliases)}
-    write_atomically(path, lambda scratch: save_file(tensors, scratch, metadata))
+
+    def write(scratch: str) -> None:
+        try:
+            if _is_special(scratch):
+                # The library replaces what it writes to.
+                with open(scratch, "wb") as file:
+                    file.write(save(tensors, metadata))
+            else:
+                save_file(tensors, scratch, metadata)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+    write_atomically(path, write)

@@ -1,0 +1,154 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Checks of what a step is asked to load, before any of it is copied."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Iterable, Mapping
+
+import torch
+
+#: The runtime's element types.
+TORCH_TYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i8": torch.int8,
+    "i1": torch.bool,
+}
+
+
+def _problem(value: Any, facts: Mapping[str, Any], *shapes) -> Exception | None:
+    """Why `value` cannot be copied to the tensor that `facts` describe, if it is
+    to have one of `shapes`."""
+    if not isinstance(value, torch.Tensor):
+        return TypeError(f"{type(value).__name__} given, a tensor expected")
+    if value.is_meta:
+        return ValueError("a tensor on the meta device given, which has no values")
+    if tuple(value.shape) not in [tuple(shape) for shape in shapes]:
+        return ValueError(f"{list(value.shape)} given, {list(shapes[0])} expected")
+    if not torch.can_cast(value.dtype, TORCH_TYPES[facts["dtype"]]):
+        return TypeError(f"{value.dtype} given, which does not become {facts['dtype']}")
+    return None
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an int. Raises TypeError where it is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; it must be a whole number") from None
+
+
+def _raise_all(what: str, problems: list[tuple[str, Exception]]) -> None:
+    """Raises one error for all that is wrong, of the type of the first."""
+    if problems:
+        text = "; ".join(f"{name}: {error}" for name, error in problems)
+        raise type(problems[0][1])(f"{what} does not fit the model: {text}")
+
+
+def _raise_names(what: str, missing: Iterable[str], unknown: Iterable[str]) -> None:
+    parts = [
+        f"{word} {', '.join(names)}"
+        for word, names in (("missing", list(missing)), ("unknown", list(unknown)))
+        if names
+    ]
+    if parts:
+        raise KeyError(f"{what} does not match the model: {'; '.join(parts)}")
+
+
+def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
+    """The tensors of `state` by the name of the program's tensor.
+
+    `entries` are parameters and buffers of the trace, `tensors` the program's
+    by name, `own` the module's state_dict. Raises KeyError, TypeError and
+    ValueError as `Step.load_state_dict` says.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state is {type(state).__name__}, not a dict of tensors by name")
+    known = set(own)
+    missing, problems, chosen = [], [], {}
+    for entry in entries:
+        names = (entry.name, *entry.aliases)
+        known.update(names)
+        if entry.name not in tensors:
+            continue
+        found = [name for name in names if name in state]
+        if not found and entry.role == "parameter":
+            missing.append(entry.name)
+        facts = tensors[entry.name]
+        shape = facts.get("framework_shape") or facts["shape"]
+        wrong = [(n, e) for n in found if (e := _problem(state[n], facts, shape))]
+        problems += wrong
+        if wrong or not found:
+            continue
+        chosen[entry.name] = first = state[found[0]]
+        problems += [
+            (name, ValueError(f"differs from {found[0]}, which is the same parameter"))
+            for name in found[1:]
+            if not torch.allclose(
+                state[name].to(first), first, rtol=0.0, atol=0.0, equal_nan=True
+            )
+        ]
+    _raise_names("state_dict", missing, (name for name in state if name not in known))
+    _raise_all("state_dict", problems)
+    return chosen
+
+
+def choose_slots(tensors, state) -> dict[str, torch.Tensor]:
+    """The optimizer state of `state` by the name of the program's tensor.
+
+    Raises KeyError, TypeError and ValueError as `Step.load_training_state`
+    says.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state is {type(state).__name__}, not what training_state returns")
+    _raise_names(
+        "training state",
+        [name for name in ("step", "seed", "optimizer") if name not in state],
+        [],
+    )
+    slots = state["optimizer"]
+    if not isinstance(slots, Mapping) or not all(
+        isinstance(own, Mapping) for own in slots.values()
+    ):
+        raise TypeError("'optimizer' must hold a dict of tensors for each parameter")
+    wanted = {
+        (facts["of"], facts["slot"]): name
+        for name, facts in tensors.items()
+        if facts["role"] == "state"
+    }
+    given = {(of, slot): value for of, own in slots.items() for slot, value in own.items()}
+
+    def text(keys):
+        return [f"'{slot}' of '{of}'" for of, slot in keys]
+
+    _raise_names(
+        "training state",
+        text(key for key in wanted if key not in given),
+        text(key for key in given if key not in wanted),
+    )
+    _raise_all(
+        "training state",
+        [
+            (*text([key]), error)
+            for key, name in wanted.items()
+            if (error := _problem(given[key], tensors[name], tensors[name]["shape"]))
+        ],
+    )
+    return {name: given[key] for key, name in wanted.items()}
+
+
+def read_counts(state: Mapping[str, Any]) -> tuple[int, int, int]:
+    """(step, seed, data_position) of a training state."""
+    counts = []
+    for name, least in (("step", 0), ("seed", -(2**63)), ("data_position", 0)):
+        value = whole(f"'{name}'", state.get(name, 0))
+        if not least <= value < 2**63:
+            raise ValueError(f"'{name}' is {value}, which is out of range")
+        counts.append(value)
+    return counts[0], counts[1], counts[2]
