@@ -10,6 +10,7 @@ packages=(
   llvm-22-dev libmlir-22-dev mlir-22-tools llvm-22-tools
   clang-22 clang-format-22 lld-22 liblld-22-dev libclang-rt-22-dev
   libdnnl-dev libgtest-dev
+  libopenmpi-dev openmpi-bin
   python3 python3-dev python3-venv
 )
 

@@ -24,6 +24,17 @@ for name in ("CUDA_HOME", "HOME", "OMP_NUM_THREADS"):
 
 config.substitutions.append(("%python", sys.executable))
 
+# Tests of processes need the MPI plugin and a launcher. All of them run on this
+# machine, however many cores it has.
+plugin = os.path.join(config.cleave_build_dir, "lib", "libcleave_mpi.so")
+mpirun = shutil.which("mpirun")
+if mpirun and os.path.exists(plugin):
+    config.available_features.add("mpi")
+    config.environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
+    config.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    config.substitutions.append(("%mpirun", f"{mpirun} --oversubscribe"))
+    config.substitutions.append(("%mpi_plugin", plugin))
+
 # Tests that compile the CUDA text need a toolkit, never a device.
 cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
 nvcc = shutil.which("nvcc") or os.path.join(cuda, "bin", "nvcc")

@@ -26,8 +26,10 @@ def main():
     ids = np.load(options.ids)
     for name, tensor in facts.items():
         if tensor["role"] == "input":
-            session.bytes(name).view(np.int64)[:] = ids.ravel()
-    session.bytes("lr").view(np.float32)[:] = 1e-4
+            error = session.write(name, ids.astype(np.int64).ravel().view(np.uint8))
+            if error:
+                raise SystemExit(error)
+    session.write("lr", np.array([1e-4], np.float32).view(np.uint8))
     done = 0
 
     def step():
@@ -36,7 +38,7 @@ def main():
         error = session.run("train", 0, done)
         if error:
             raise SystemExit(error)
-        return float(session.bytes("loss").view(np.float32)[0])
+        return float(session.read("loss").view(np.float32)[0])
 
     def profile():
         step()

@@ -58,6 +58,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   llvm::json::ObjectMapper map(*value, path);
   bool read = map &&
               map.mapOptional("micro_batches", options.phases.microBatches) &&
+              map.mapOptional("devices", options.phases.devices) &&
               map.mapOptional("threads", options.phases.threads) &&
               map.mapOptional("max_logits_bytes",
                               options.phases.maxLogitsBytes) &&

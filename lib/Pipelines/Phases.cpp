@@ -80,6 +80,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
 static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   spmd::PlaceOptions place;
   place.microBatches = options.microBatches;
+  place.devices = options.devices;
   passes.addPass(spmd::createPlace(place));
   passes.addPass(spmd::createPropagate());
 }
@@ -87,6 +88,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
 /// Shapes are those of one device and one micro-batch.
 static void addLocal(OpPassManager &passes, const PhaseOptions &) {
   passes.addPass(spmd::createPartition());
+  passes.addPass(spmd::createOptimizeCollectives());
   passes.addPass(spmd::createVerifyLocal());
 }
 
@@ -104,6 +106,7 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   // From here on order is fixed: each action stands by itself, and a part that
   // adds onto a sum is another than the one that begins it.
   passes.addPass(exec::createUnrollSchedule());
+  passes.addNestedPass<func::FuncOp>(exec::createSelectCollectives());
   passes.addNestedPass<func::FuncOp>(exec::createDecompose());
   passes.addPass(createCSEPass());
   // Views before libraries: a product reads its operands where they lie.

@@ -37,15 +37,17 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
 }
 
 std::string NativeOptions::text() const {
-  return llvm::formatv("micro_batches={0} threads={1} vector_bits={2} "
-                       "max_logits_bytes={3} {4} momentum={5} clip={6}",
+  return llvm::formatv("micro_batches={0} devices={7} threads={1} "
+                       "vector_bits={2} max_logits_bytes={3} {4} momentum={5} "
+                       "clip={6}",
                        microBatches, threads, vectorBits, maxLogitsBytes,
-                       sgd ? "sgd" : "adamw", momentum, maxGradNorm);
+                       sgd ? "sgd" : "adamw", momentum, maxGradNorm, devices);
 }
 
 static CompileOptions compileOptions(const NativeOptions &options) {
   CompileOptions result;
   result.phases.microBatches = options.microBatches;
+  result.phases.devices = options.devices;
   result.phases.threads = options.threads;
   result.phases.maxLogitsBytes = options.maxLogitsBytes;
   result.phases.vectorLanes = options.vectorBits ? options.vectorBits / 32 : 16;
@@ -113,7 +115,10 @@ static bool isKnown(DType dtype) {
 static RefTensor read(MLIRContext *context, const Session &session,
                       const runtime::Tensor &tensor) {
   RefTensor result(tensor.shape, elementType(context, tensor.dtype));
-  const char *data = session.data(tensor);
+  std::vector<char> whole(static_cast<size_t>(session.bytes(tensor)));
+  // Ranks are threads here: reading cannot fail.
+  llvm::cantFail(session.read(tensor, whole.data()));
+  const char *data = whole.data();
   switch (tensor.dtype) {
   case DType::F64:
     readAs<double>(data, result.floats);
@@ -133,21 +138,27 @@ static RefTensor read(MLIRContext *context, const Session &session,
   return result;
 }
 
-static void write(const Session &session, const runtime::Tensor &tensor,
+static void write(Session &session, const runtime::Tensor &tensor,
                   const RefTensor &value) {
-  char *data = session.data(tensor);
+  std::vector<char> whole(static_cast<size_t>(session.bytes(tensor)));
+  char *data = whole.data();
   switch (tensor.dtype) {
   case DType::F64:
-    return writeAs<double>(data, value.floats);
+    writeAs<double>(data, value.floats);
+    break;
   case DType::F32:
-    return writeAs<float>(data, value.floats);
+    writeAs<float>(data, value.floats);
+    break;
   case DType::I64:
-    return writeAs<int64_t>(data, value.ints);
+    writeAs<int64_t>(data, value.ints);
+    break;
   case DType::I32:
-    return writeAs<int32_t>(data, value.ints);
+    writeAs<int32_t>(data, value.ints);
+    break;
   default:
-    return writeAs<int8_t>(data, value.ints);
+    writeAs<int8_t>(data, value.ints);
   }
+  session.write(tensor, data);
 }
 
 static NamedTensors readAll(MLIRContext *context, const Session &session) {

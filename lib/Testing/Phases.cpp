@@ -7,6 +7,7 @@
 
 #include "cleave/Testing/Phases.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Testing/RandomShardings.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassRegistry.h"
 #include <cmath>
@@ -60,7 +61,38 @@ std::vector<StepForm> cleave::allPhases() {
                           split + ",pipe-recompute" + schedule,
                       "clipped sgd"});
   }
+  // Steps on several devices: each argument is split at random.
+  for (int64_t microBatches : {1, 2}) {
+    std::string number = std::to_string(microBatches);
+    auto add = [&](const char *name, const std::string &pipeline,
+                   const char *expected) {
+      StepForm form{"sharded " + (name + number), pipeline, expected};
+      form.shardedMicroBatches = microBatches;
+      form.sharded = "spmd-place{micro-batches=" + number +
+                     "},spmd-propagate,spmd-partition,spmd-verify";
+      if (expected != StringRef("step"))
+        form.sharded += ",spmd-optimize-collectives,spmd-verify";
+      phases.push_back(form);
+    };
+    add("", "graph-differentiate", "step");
+    add("adamw ", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw");
+    add("clipped sgd ", clipped + ",canonicalize,cse", "clipped sgd");
+  }
   return phases;
+}
+
+/// Runs passes; remarks are for people.
+static LogicalResult runPipeline(ModuleOp module, StringRef pipeline) {
+  PassManager manager(module->getName());
+  std::string message;
+  llvm::raw_string_ostream os(message);
+  if (failed(parsePassPipeline(pipeline, manager, os)))
+    return module->emitError() << message;
+  ScopedDiagnosticHandler handler(
+      module.getContext(), [](Diagnostic &diagnostic) {
+        return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark);
+      });
+  return manager.run(module);
 }
 
 /// Adds a value for each argument of the entry that the model does not have.
@@ -83,19 +115,19 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
                                            const StepForm &phase,
                                            NamedTensors &inputs) {
   OwningOpRef<ModuleOp> module = graph.module.get().clone();
-  PassManager manager(module.get()->getName());
-  std::string message;
-  llvm::raw_string_ostream os(message);
-  if (failed(parsePassPipeline(phase.pipeline, manager, os))) {
-    module->emitError() << message;
-    return nullptr;
-  }
-  if (failed(manager.run(*module)))
+  if (failed(runPipeline(*module, phase.pipeline)))
     return nullptr;
   inputs = graph.inputs;
   if (auto function = dyn_cast_or_null<FunctionOpInterface>(
           SymbolTable::lookupSymbolIn(*module, phase.entry)))
     addStepInputs(function, inputs);
+  if (phase.shardedMicroBatches) {
+    RandomShardingOptions options;
+    options.microBatches = phase.shardedMicroBatches;
+    drawShardings(*module, phase.entry, graph.seed, options);
+    if (failed(runPipeline(*module, phase.sharded)))
+      return nullptr;
+  }
   return module;
 }
 

@@ -29,7 +29,7 @@ struct CompileFailure : std::runtime_error {
   throw CompileFailure(llvm::toString(std::move(error)));
 }
 
-/// A running program and its arena.
+/// A running program, all its ranks seen as one.
 class PySession {
 public:
   explicit PySession(std::unique_ptr<runtime::Session> session)
@@ -60,23 +60,38 @@ public:
     return names;
   }
 
-  /// A tensor's memory in the arena as bytes; it lives as long as the session.
-  nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> bytes(const std::string &name) {
-    const runtime::Tensor *tensor = session->find(name);
-    if (!tensor)
-      throw nb::key_error(name.c_str());
-    size_t size = session->bytes(*tensor);
-    return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(session->data(*tensor),
-                                                        {size}, nb::find(this));
+  using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig>;
+
+  /// A copy of a whole tensor, joined from all ranks, as bytes.
+  Bytes read(const std::string &name) const {
+    const runtime::Tensor &tensor = find(name);
+    size_t size = static_cast<size_t>(session->bytes(tensor));
+    auto *copy = new uint8_t[size];
+    nb::capsule owner(copy,
+                      [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
+    if (llvm::Error error = session->read(tensor, copy))
+      raise(std::move(error));
+    return Bytes(copy, {size}, owner);
   }
 
-  /// Checks that an input, already copied in, holds token ids in range.
-  std::string checkInput(const std::string &name) const {
-    const runtime::Tensor *tensor = session->find(name);
-    if (!tensor)
-      return "";
-    llvm::Error error = runtime::checkTokenIds(*tensor, session->data(*tensor));
-    return error ? llvm::toString(std::move(error)) : "";
+  /// Gives a whole tensor to all ranks. What is wrong with an input's token
+  /// ids, or nothing.
+  std::string
+  write(const std::string &name,
+        nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>
+            bytes) {
+    const runtime::Tensor &tensor = find(name);
+    if (static_cast<int64_t>(bytes.size()) != session->bytes(tensor))
+      throw nb::value_error((name + ": " + std::to_string(bytes.size()) +
+                             " bytes given, " +
+                             std::to_string(session->bytes(tensor)) +
+                             " expected")
+                                .c_str());
+    if (tensor.role == runtime::Role::Input)
+      if (llvm::Error error = runtime::checkTokenIds(tensor, bytes.data()))
+        return llvm::toString(std::move(error));
+    session->write(tensor, bytes.data());
+    return "";
   }
 
   /// Runs an entry as step `number` of seed `seed`; returns what stopped it, or
@@ -91,6 +106,25 @@ public:
     last = *result;
     return "";
   }
+
+  /// What the first rank of this process sent in the last run.
+  nb::list communication() const {
+    nb::list result;
+    for (const runtime::Communication &c : last.communication) {
+      nb::dict facts;
+      facts["kind"] = c.kind;
+      facts["axes"] = c.axes;
+      facts["count"] = c.count;
+      facts["elements"] = c.elements;
+      facts["bytes"] = c.bytes;
+      facts["ms"] = c.nanoseconds * 1e-6;
+      result.append(facts);
+    }
+    return result;
+  }
+
+  int ranks() const { return session->getRanks(); }
+  bool leads() const { return session->isLeader(); }
 
   /// Milliseconds of the last run: in all, and by kind of work when the session
   /// measures.
@@ -113,6 +147,7 @@ public:
   nb::dict memory() const {
     runtime::MemoryReport report = session->getMemory();
     nb::dict result;
+    result["ranks"] = report.ranks;
     result["arena"] = report.arena;
     for (const auto &[kind, bytes] : report.byKind)
       result[kind.c_str()] = bytes;
@@ -121,6 +156,13 @@ public:
   }
 
 private:
+  const runtime::Tensor &find(const std::string &name) const {
+    const runtime::Tensor *tensor = session->find(name);
+    if (!tensor)
+      throw nb::key_error(name.c_str());
+    return *tensor;
+  }
+
   std::unique_ptr<runtime::Session> session;
   runtime::StepResult last;
 };
@@ -131,8 +173,11 @@ inline void bindSession(nb::module_ &m) {
   nb::class_<PySession>(m, "Session")
       .def("tensors", &PySession::tensors)
       .def("entries", &PySession::entries)
-      .def("bytes", &PySession::bytes, nb::arg("name"))
-      .def("check_input", &PySession::checkInput, nb::arg("name"))
+      .def("read", &PySession::read, nb::arg("name"))
+      .def("write", &PySession::write, nb::arg("name"), nb::arg("bytes"))
+      .def("ranks", &PySession::ranks)
+      .def("leads", &PySession::leads)
+      .def("communication", &PySession::communication)
       .def("run", &PySession::run, nb::arg("entry"), nb::arg("seed"),
            nb::arg("number"))
       .def("load_weights", &PySession::loadWeights, nb::arg("path"))

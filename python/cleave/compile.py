@@ -24,6 +24,7 @@ def compile(
     seed: int = 0,
     threads: int | None = None,
     max_logits_bytes: int = 100 << 20,
+    _devices: int = 1,
 ) -> Step:
     """Compiles a training step of `model`.
 
@@ -84,7 +85,9 @@ def compile(
         traced = trace(model, arrange(inputs), loss_fn=loss_fn)
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         parts = max(
-            m for m in range(1, min(micro_batches, batch) + 1) if batch % m == 0
+            m
+            for m in range(1, min(micro_batches, batch) + 1)
+            if batch % (m * _devices) == 0 or m == 1
         )
         if parts != micro_batches:
             log.warning(
@@ -96,6 +99,8 @@ def compile(
             )
         options = {
             "micro_batches": parts,
+            # Samples split among ranks; how a mesh is asked for is to come.
+            "devices": _devices,
             "threads": threads,
             "max_logits_bytes": max_logits_bytes,
             "optimizer": optimizer.options(),

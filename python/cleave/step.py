@@ -84,10 +84,24 @@ class _Program:
         self.session = None
 
     def tensor(self, name):
-        """The tensor's memory as a torch tensor of its logical shape."""
+        """A copy of the whole tensor, of its logical shape."""
         facts = self.tensors[name]
-        flat = torch.from_numpy(self.session.bytes(name))
+        flat = torch.from_numpy(self.session.read(name))
         return flat.view(TORCH_TYPES[facts["dtype"]]).view(facts["shape"])
+
+    def set(self, name, value):
+        """Replaces the whole tensor by `value`, of as many elements.
+
+        Raises:
+            StepError: an input has a token id out of range.
+        """
+        facts = self.tensors[name]
+        value = torch.as_tensor(value).detach()
+        whole = value.to("cpu", TORCH_TYPES[facts["dtype"]]).contiguous()
+        flat = whole.reshape(facts["shape"]).reshape(-1).view(torch.uint8)
+        error = self.session.write(name, flat.numpy())
+        if error:
+            raise StepError(error)
 
 
 def _shape_key(inputs):
@@ -125,9 +139,7 @@ class Step:
             if entry.tensor.is_meta:
                 continue
             if entry.name in self._live.tensors:
-                target = self._live.tensor(entry.name)
-                with torch.no_grad():
-                    target.copy_(entry.tensor.detach().reshape(target.shape))
+                self._live.set(entry.name, entry.tensor)
 
     def _compile_for(self, inputs):
         key = _shape_key(inputs)
@@ -157,15 +169,13 @@ class Step:
                 if name in program.tensors and (
                     program.tensors[name]["shape"] == facts["shape"]
                 ):
-                    program.tensor(name).copy_(self._live.tensor(name))
+                    program.set(name, self._live.tensor(name))
         # Buffers whose shape follows the input's come from the new trace.
         for entry in program.traced.buffers:
             old = self._live.tensors.get(entry.name)
             new = program.tensors.get(entry.name)
             if new and (old is None or old["shape"] != new["shape"]):
-                program.tensor(entry.name).copy_(
-                    entry.tensor.detach().reshape(new["shape"])
-                )
+                program.set(entry.name, entry.tensor)
         self._live.close()
         self._live = program
         return program
@@ -174,7 +184,7 @@ class Step:
         """A copy of a parameter or buffer, in the framework's shape."""
         facts = self._live.tensors[name]
         shape = facts.get("framework_shape") or facts["shape"]
-        return self._live.tensor(name).reshape(shape).clone()
+        return self._live.tensor(name).reshape(shape)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers under the names, shapes and order of the
@@ -208,8 +218,7 @@ class Step:
             state,
         )
         for name, value in chosen.items():
-            target = self._live.tensor(name)
-            target.copy_(value.detach().reshape(target.shape))
+            self._live.set(name, value)
 
     def training_state(self) -> dict[str, Any]:
         """Optimizer state, step, seed and data position, copied. Together with
@@ -219,7 +228,7 @@ class Step:
             if facts["role"] == "state":
                 slots.setdefault(facts["of"], {})[facts["slot"]] = self._live.tensor(
                     name
-                ).clone()
+                )
         return {
             "step": self._done,
             "seed": self._seed,
@@ -240,30 +249,20 @@ class Step:
         chosen = choose_slots(self._live.tensors, state)
         counts = read_counts(state)
         for name, value in chosen.items():
-            target = self._live.tensor(name)
-            target.copy_(value.reshape(target.shape))
+            self._live.set(name, value)
         self._done, self._seed, self.data_position = counts
 
     # ------------------------------------------------------------------- runs
 
     def _stage(self, program, inputs):
-        """Copies the inputs into the arena."""
+        """Gives the inputs to the ranks."""
         for name, value in zip(program.traced.input_names, inputs):
             if name in program.tensors:
-                target = program.tensor(name)
-                target.copy_(torch.as_tensor(value).reshape(target.shape))
-                error = program.session.check_input(name)
-                if error:
-                    raise StepError(error)
+                program.set(name, value)
 
     def _scalar(self, program, name, value):
         if name in program.tensors:
-            facts = program.tensors[name]
-            program.tensor(name).copy_(
-                torch.as_tensor(value, dtype=TORCH_TYPES[facts["dtype"]]).reshape(
-                    facts["shape"]
-                )
-            )
+            program.set(name, value)
 
     def _ordered(self, inputs, named):
         """The inputs of a call as tensors, in the order of the program's."""
@@ -381,7 +380,7 @@ class Step:
             raise StepError("the model has no logits among its outputs")
         self._stage(program, inputs)
         self._run(program, "logits", self._done)
-        return program.tensor("logits").clone()
+        return program.tensor("logits")
 
     def _input_types(self, given):
         """Shapes and dtypes of all inputs, with the batch size of `given`."""
@@ -418,6 +417,12 @@ class Step:
     def explain(self) -> str:
         """What was decided and why, one line each."""
         return "\n".join(self.report()["decisions"])
+
+    def communication(self) -> list[dict]:
+        """What one rank sent in the last step, by kind and axes: `kind`, `axes`,
+        `count`, `elements`, `bytes` and `ms`. Counted as rings send it; empty on
+        one device."""
+        return self._live.session.communication()
 
     def timings(self) -> dict[str, float]:
         """Milliseconds of the last step by kind of work."""

@@ -109,14 +109,14 @@ def test_compiled_object_runs_in_python_as_in_the_tool(folder):
     kinds = {"f32": np.float32, "i64": np.int64}
     for number, batch in enumerate(case.batches, 1):
         for name, value in zip(("input_ids", "labels"), batch):
-            session.bytes(name).view(np.int64)[:] = value.numpy().reshape(-1)
-        session.bytes("lr").view(np.float32)[:] = 1e-3
+            assert session.write(name, value.numpy().reshape(-1).view(np.uint8)) == ""
+        session.write("lr", np.array([1e-3], np.float32).view(np.uint8))
         assert session.run("train", 0, number) == ""
         loss = step(*batch)
-        assert float(session.bytes("loss").view(np.float32)[0]) == float(loss)
+        assert float(session.read("loss").view(np.float32)[0]) == float(loss)
     for facts in session.tensors():
         if facts["role"] == "parameter":
-            ours = session.bytes(facts["name"]).view(kinds[facts["dtype"]])
+            ours = session.read(facts["name"]).view(kinds[facts["dtype"]])
             expected = step.state_dict()[facts["name"]].numpy().reshape(-1)
             assert np.array_equal(ours, expected), facts["name"]
 

@@ -78,6 +78,9 @@ struct Flags {
       "micro-batches", cl::init(1), cl::cat(training),
       cl::desc("Equal parts in which the batch is computed, one "
                "after another")};
+  cl::opt<int64_t> devices{
+      "devices", cl::init(1), cl::cat(training), cl::Hidden,
+      cl::desc("Devices among which the samples are split")};
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};
@@ -173,6 +176,7 @@ static CompileOptions collectOptions(const Flags &flags) {
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.microBatches = flags.microBatches;
+  options.phases.devices = flags.devices;
   // More than any machine has is as good as no limit.
   options.phases.maxLogitsBytes =
       std::min<int64_t>(flags.maxLogitsMib, int64_t(1) << 40) << 20;
@@ -202,9 +206,10 @@ int main(int argc, char **argv) {
     return 2;
   if (std::string mistake = checkOptimizer(flags); !mistake.empty())
     return usage(mistake);
-  if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
-    return usage(
-        "--micro-batches, --threads and --max-logits-mib are positive");
+  if (flags.microBatches < 1 || flags.devices < 1 || flags.threads < 0 ||
+      flags.maxLogitsMib < 1)
+    return usage("--micro-batches, --devices, --threads and --max-logits-mib "
+                 "are positive");
   if (flags.threads > runtime::Program::kMaxThreads)
     return usage("--threads is at most " +
                  llvm::Twine(runtime::Program::kMaxThreads));

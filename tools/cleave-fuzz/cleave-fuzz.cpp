@@ -7,6 +7,7 @@
 
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Testing/CheckReshard.h"
 #include "cleave/Testing/Native.h"
 #include "cleave/Testing/Phases.h"
 #include "cleave/Testing/ShardingRules.h"
@@ -72,6 +73,11 @@ static cl::opt<bool>
     oneMicroBatch("one-micro-batch",
                   cl::desc("With --native-of: the batch is not cut"),
                   cl::cat(category));
+static cl::opt<bool>
+    reshards("reshards",
+             cl::desc("Move tensors between random shardings of random meshes, "
+                      "on the interpreter's ranks"),
+             cl::cat(category));
 static cl::opt<bool> verbose("verbose", cl::desc("Print a line per model"),
                              cl::cat(category));
 
@@ -247,6 +253,33 @@ static int checkRulesOfModels(MLIRContext &context) {
   return printTallies(tallies);
 }
 
+/// Random reshards; prints how many have what.
+static int checkReshards(const DialectRegistry &registry) {
+  int64_t failures = 0, subAxes = 0, severalAxes = 0, partial = 0;
+  for (int64_t i = 0; i < count;) {
+    MLIRContext context(registry, MLIRContext::Threading::DISABLED);
+    for (int64_t last = std::min<int64_t>(count, i + 500); i < last; ++i) {
+      uint64_t seed = firstSeed + i;
+      RandomReshard reshard = drawReshard(seed);
+      subAxes += reshard.hasSubAxes();
+      severalAxes += reshard.hasSeveralAxes();
+      partial += reshard.isPartial();
+      std::string error = checkReshard(&context, reshard, seed);
+      if (error.empty())
+        continue;
+      ++failures;
+      llvm::errs() << "seed " << seed << ": " << error
+                   << "\n  cleave-fuzz --reshards --count=1 --seed=" << seed
+                   << "\n";
+    }
+  }
+  llvm::outs() << count << " reshards, " << failures << " failures; " << subAxes
+               << " with sub-axes, " << severalAxes
+               << " with several axes on a dimension, " << partial
+               << " from partial values\n";
+  return failures || count == 0 ? 1 : 0;
+}
+
 //===----------------------------------------------------------------------===//
 // Native code
 //===----------------------------------------------------------------------===//
@@ -372,6 +405,8 @@ int main(int argc, char **argv) {
     return runNativeOfFile(context);
   if (randomRules)
     return checkRulesOfModels(context);
+  if (reshards)
+    return checkReshards(registry);
   Tally tally;
   for (int64_t i = 0; i < count;) {
     // A context keeps all constants it has seen: a new one now and then.

@@ -35,7 +35,7 @@ Error Trainer::evaluate() {
     batches = std::min(batches, options.evalBatches);
   double sum = 0, weights = 0;
   bool empty = false;
-  for (int64_t i = 0; i < batches && !interrupted(); ++i) {
+  for (int64_t i = 0; i < batches && !stopped(); ++i) {
     int64_t rows = std::min(batch, available - i * batch);
     if (rows < batch && !padded) {
       progress->note("evaluation: the last " + Twine(rows) +

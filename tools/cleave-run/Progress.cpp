@@ -27,8 +27,9 @@ void cleave::run::watchInterrupts() {
   ::sigaction(SIGINT, &action, nullptr);
 }
 
-Progress::Progress(int64_t first, int64_t total)
-    : first(first), total(total), terminal(::isatty(STDOUT_FILENO)) {}
+Progress::Progress(int64_t first, int64_t total, llvm::raw_ostream &out)
+    : first(first), total(total), out(out),
+      terminal(&out == &llvm::outs() && ::isatty(STDOUT_FILENO)) {}
 
 static std::string duration(double seconds) {
   int64_t s = static_cast<int64_t>(seconds + 0.5);
@@ -55,35 +56,35 @@ void Progress::step(int64_t step, double loss, double rate, double seconds,
      << llvm::format("  loss %.4f  lr %.3g  %.0f ms  %.0f tokens/s", loss, rate,
                      seconds * 1e3, tokensPerSecond);
   if (!terminal) {
-    llvm::outs() << text << "\n";
-    llvm::outs().flush();
+    out << text << "\n";
+    out.flush();
     return;
   }
   constexpr int width = 24;
   int done = static_cast<int>(width * step / std::max<int64_t>(1, total));
   clear();
-  llvm::outs() << "[" << std::string(static_cast<size_t>(done), '#')
+  out << "[" << std::string(static_cast<size_t>(done), '#')
                << std::string(static_cast<size_t>(width - done), '.') << "] "
                << text << "  ETA "
                << duration(smoothed * static_cast<double>(total - step));
-  llvm::outs().flush();
+  out.flush();
   drawn = true;
 }
 
 void Progress::clear() {
   if (drawn)
-    llvm::outs() << "\r\033[K";
+    out << "\r\033[K";
   drawn = false;
 }
 
 void Progress::note(const llvm::Twine &text) {
   clear();
-  llvm::outs() << text << "\n";
-  llvm::outs().flush();
+  out << text << "\n";
+  out.flush();
 }
 
 void Progress::finish() {
   if (drawn)
-    llvm::outs() << "\n";
+    out << "\n";
   drawn = false;
 }

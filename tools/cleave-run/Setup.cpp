@@ -82,8 +82,9 @@ Error Trainer::findInputs() {
     } else if (llvm::StringRef(tensor.name).contains("mask") &&
                byteSize(tensor.dtype) == 1) {
       // Data without padding sees everything.
-      std::fill_n(session->data(tensor), session->bytes(tensor), 1);
-      llvm::outs() << "input '" << tensor.name << "' is filled with ones\n";
+      std::vector<char> ones(static_cast<size_t>(session->bytes(tensor)), 1);
+      session->write(tensor, ones.data());
+      out() << "input '" << tensor.name << "' is filled with ones\n";
     } else {
       return makeError("input '" + tensor.name +
                        "' has no data: cleave-run feeds token ids and labels");
@@ -130,12 +131,12 @@ Error Trainer::loadState() {
     if (!state)
       return explainResume(state.takeError());
     position = state->dataPosition;
-    llvm::outs() << "resumed from " << resumeFrom << " after step "
-                 << state->step << "\n";
+    out() << "resumed from " << resumeFrom << " after step " << state->step
+          << "\n";
     if (state->threads != session->getThreads())
-      llvm::outs() << "the checkpoint was made by " << state->threads
-                   << " threads, this run has " << session->getThreads()
-                   << ": results may differ in the last bits\n";
+      out() << "the checkpoint was made by " << state->threads
+            << " threads, this run has " << session->getThreads()
+            << ": results may differ in the last bits\n";
     return Error::success();
   }
   if (!options.weights.empty())
@@ -157,12 +158,12 @@ Error Trainer::openData() {
       return makeError(path + ": " + Twine(tokens->size()) +
                        " tokens do not fill one sequence of " +
                        Twine(length + shift));
-    llvm::outs() << path << ": " << tokens->size() << " tokens, "
-                 << windows->size() << " sequences of " << length;
+    out() << path << ": " << tokens->size() << " tokens, " << windows->size()
+          << " sequences of " << length;
     if (windows->leftOver())
-      llvm::outs() << "; the last " << windows->leftOver()
-                   << " tokens fill no sequence and are not used";
-    llvm::outs() << "\n";
+      out() << "; the last " << windows->leftOver()
+            << " tokens fill no sequence and are not used";
+    out() << "\n";
     return Error::success();
   };
   if (Error error = open(options.data, data, order, /*shuffle=*/true))
@@ -177,7 +178,7 @@ Error Trainer::openData() {
 }
 
 Error Trainer::openLog() {
-  if (options.log.empty())
+  if (options.log.empty() || !session->isLeader())
     return Error::success();
   std::error_code error;
   log = std::make_unique<llvm::raw_fd_ostream>(
@@ -225,9 +226,11 @@ Error Trainer::setUp() {
   const Tensor *loss = session->find("loss");
   if (!loss || loss->role != Role::Output)
     return makeError(options.artifact + ": the program has no output 'loss'");
-  if (options.threads > session->getThreads())
-    llvm::outs() << "the program is planned for " << session->getThreads()
-                 << " threads; no more are used\n";
+  int threads =
+      session->getThreads() / session->getRanks() * session->getLocalRanks();
+  if (options.threads > threads)
+    out() << "the program is planned for " << threads
+          << " threads; no more are used\n";
   if (Error error = findInputs())
     return makeError(options.artifact + ": " +
                      llvm::toString(std::move(error)));
@@ -240,10 +243,10 @@ Error Trainer::setUp() {
       if (Error error = session->setScalar("loss_scale", 1.0))
         return error;
   // What is written later must not fail only then.
-  if (!options.trace.empty())
+  if (!options.trace.empty() && session->isLeader())
     if (Error error = checkWritable(options.trace))
       return error;
-  if (options.saveEvery > 0)
+  if (options.saveEvery > 0 && session->isLeader())
     if (Error error = checkWritableFolder(options.saveDirectory))
       return error;
   return openLog();

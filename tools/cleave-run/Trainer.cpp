@@ -9,7 +9,6 @@
 #include "cleave/Runtime/FileIO.h"
 #include "cleave/Runtime/ProgramIO.h"
 #include "llvm/Support/FileSystem.h"
-#include "llvm/Support/Format.h"
 #include "llvm/Support/Path.h"
 
 #include <algorithm>
@@ -112,6 +111,15 @@ Error Trainer::trainStep(int64_t index) {
   progress->step(index + 1, *loss, rate, result->seconds, tokensPerSecond);
   if (!log)
     return Error::success();
+  llvm::json::Array sent;
+  for (const Communication &c : result->communication)
+    sent.push_back(
+        llvm::json::Object{{"kind", c.kind},
+                           {"axes", c.axes},
+                           {"count", c.count},
+                           {"elements", c.elements},
+                           {"bytes", c.bytes},
+                           {"ms", static_cast<double>(c.nanoseconds) / 1e6}});
   llvm::json::Object line{{"step", index + 1},
                           {"loss", jsonNumber(*loss)},
                           {"lr", rate},
@@ -135,6 +143,8 @@ Error Trainer::trainStep(int64_t index) {
   }
   breakdown["idle"] = std::max(0.0, rest);
   line["breakdown"] = std::move(breakdown);
+  if (!sent.empty())
+    line["communication"] = std::move(sent);
   return writeLog(std::move(line));
 }
 
@@ -143,6 +153,8 @@ Error Trainer::save() {
   llvm::sys::path::append(path, "step-" + Twine(session->getStep()));
   if (Error error = session->saveCheckpoint(path, position))
     return error;
+  if (!session->isLeader())
+    return Error::success();
   progress->note("saved " + path);
   if (!llvm::is_contained(saved, path.str().str()))
     saved.push_back(path.str().str());
@@ -161,7 +173,7 @@ Expected<int> Trainer::run() {
   int64_t first = session->getStep();
   int64_t last = options.stopAt > 0 ? std::min(options.stopAt, options.steps)
                                     : options.steps;
-  progress.emplace(first, last);
+  progress.emplace(first, last, out());
   if (first >= last)
     progress->note("nothing to do: " + Twine(first) + " of " + Twine(last) +
                    " steps are done");
@@ -173,7 +185,9 @@ Expected<int> Trainer::run() {
                       .parts[static_cast<size_t>(action.part)]
                       .commands.size();
     int64_t traced = std::clamp<int64_t>(last - first, 0, options.traceSteps);
-    session->getExecutor().startTrace(commands * static_cast<size_t>(traced));
+    for (int rank = 0; rank < session->getLocalRanks(); ++rank)
+      session->getExecutor(rank).startTrace(commands *
+                                            static_cast<size_t>(traced));
   }
   watchInterrupts();
   int64_t tried = first;
@@ -182,8 +196,7 @@ Expected<int> Trainer::run() {
     return save();
   };
   Error failure = Error::success();
-  for (int64_t index = first; index < last && !failure && !interrupted();
-       ++index) {
+  for (int64_t index = first; index < last && !failure && !stopped(); ++index) {
     failure = trainStep(index);
     if (failure)
       break;
@@ -195,8 +208,11 @@ Expected<int> Trainer::run() {
       failure = saveNow();
   }
   // The last state is kept even between two multiples, and even when the next
-  // step failed: a step that fails changes nothing.
-  if (options.saveEvery > 0 && session->getStep() > tried) {
+  // step failed: a step that fails changes nothing. Not after a failure of one
+  // process of several, since they save together.
+  bool alone = session->getLocalRanks() == session->getRanks();
+  if (options.saveEvery > 0 && session->getStep() > tried &&
+      (!failure || alone)) {
     Error unsaved = saveNow();
     if (failure && unsaved)
       failure = makeError(llvm::toString(std::move(failure)) + "; and " +
@@ -205,79 +221,39 @@ Expected<int> Trainer::run() {
       failure = std::move(unsaved);
   }
   progress->finish();
-  if (!failure && !options.trace.empty())
+  if (!failure && !options.trace.empty() && session->isLeader())
     failure = writeTrace();
   if (failure)
     return failure;
   if (options.reportMemory)
-    report();
-  return interrupted() ? 130 : 0;
+    reportMemory();
+  if (options.reportCommunication)
+    reportCommunication();
+  return ended ? 130 : 0;
 }
 
-//===----------------------------------------------------------------------===//
-// Reports
-//===----------------------------------------------------------------------===//
-
-Error Trainer::writeTrace() {
-  const std::vector<TraceEvent> &events = session->getExecutor().getTrace();
-  return writeFileAtomically(options.trace, [&](llvm::raw_ostream &os) {
-    llvm::json::OStream json(os);
-    auto event = [&](llvm::StringRef name, llvm::StringRef category,
-                     int64_t start, int64_t duration, int track,
-                     std::optional<int64_t> microBatch) {
-      json.object([&] {
-        json.attribute("name", llvm::json::fixUTF8(name));
-        json.attribute("cat", category);
-        json.attribute("ph", "X");
-        json.attribute("ts", static_cast<double>(start) / 1e3);
-        json.attribute("dur", static_cast<double>(duration) / 1e3);
-        json.attribute("pid", 0);
-        json.attribute("tid", track);
-        if (microBatch)
-          json.attributeObject(
-              "args", [&] { json.attribute("micro_batch", *microBatch); });
-      });
-    };
-    json.object([&] {
-      json.attribute("displayTimeUnit", "ms");
-      json.attributeArray("traceEvents", [&] {
-        for (auto [i, step] : llvm::enumerate(tracedSteps))
-          event(("traced step " + Twine(i + 1)).str(), "step", step.first,
-                step.second, 0, std::nullopt);
-        for (const TraceEvent &e : events) {
-          llvm::StringRef category = timeClassName(e.command->timeClass);
-          event(e.command->label.empty() ? category : e.command->label,
-                category, e.start, e.duration, 1, e.microBatch);
-        }
-      });
-    });
-    os << "\n";
-  });
+bool Trainer::stopped() {
+  // All ranks end after the same step. What goes wrong here is found by the
+  // next one.
+  Expected<bool> any = session->any(interrupted());
+  if (!any)
+    llvm::consumeError(any.takeError());
+  else
+    ended |= *any;
+  return ended;
 }
 
-/// The largest resident size of this process so far, in bytes.
-static int64_t peakResident() {
-  auto buffer = llvm::MemoryBuffer::getFileAsStream("/proc/self/status");
-  if (!buffer)
-    return 0;
-  llvm::StringRef text = (*buffer)->getBuffer();
-  size_t at = text.find("VmHWM:");
-  int64_t kilobytes = 0;
-  if (at != llvm::StringRef::npos)
-    text.substr(at + 6).ltrim().consumeInteger(10, kilobytes);
-  return kilobytes * 1024;
+llvm::raw_ostream &Trainer::out() const {
+  return !session || session->isLeader() ? llvm::outs() : llvm::nulls();
 }
 
-void Trainer::report() const {
-  MemoryReport memory = session->getMemory();
-  auto line = [](llvm::StringRef name, int64_t bytes) {
-    llvm::outs() << llvm::format("%10.1f MiB  ",
-                                 static_cast<double>(bytes) / (1 << 20))
-                 << name << "\n";
-  };
-  line("arena", memory.arena);
-  for (const auto &[kind, bytes] : memory.byKind)
-    line("  " + kind, bytes);
-  line("workspace of the library", memory.workspace);
-  line("peak resident size of the process", peakResident());
+std::string Trainer::speaker(llvm::StringRef message) const {
+  if (!session || session->isLeader() || message.contains("rank "))
+    return "";
+  return ("rank " + Twine(session->getRank()) + ": ").str();
+}
+
+void Trainer::fail(llvm::StringRef message) {
+  if (session)
+    session->fail(message);
 }

@@ -29,13 +29,14 @@ struct Options {
   std::optional<int64_t> seed;
   std::optional<int64_t> labelShift;
   int threads = 0;
-  bool randomInit = false, reportMemory = false;
+  bool randomInit = false, reportMemory = false, reportCommunication = false;
 };
 
 /// One line of output for each step, or a bar on a terminal.
 class Progress {
 public:
-  Progress(int64_t first, int64_t total);
+  /// Writes to `out`; the bar only where that is a terminal.
+  Progress(int64_t first, int64_t total, llvm::raw_ostream &out);
   void step(int64_t step, double loss, double rate, double seconds,
             double tokensPerSecond);
   /// A line of its own, above the bar.
@@ -45,6 +46,7 @@ public:
 private:
   void clear();
   int64_t first, total;
+  llvm::raw_ostream &out;
   bool terminal;
   bool drawn = false;
   double smoothed = 0;
@@ -56,6 +58,11 @@ public:
 
   /// Trains; the exit code.
   llvm::Expected<int> run();
+  /// Tells the other ranks that this process ends with an error.
+  void fail(llvm::StringRef message);
+  /// Which process has this message, where that is not the first one; a message
+  /// of the communicator names the rank already.
+  std::string speaker(llvm::StringRef message) const;
 
 private:
   llvm::Error setUp();
@@ -77,7 +84,12 @@ private:
   llvm::Error evaluate();
   llvm::Error save();
   llvm::Error writeTrace();
-  void report() const;
+  void reportMemory() const;
+  void reportCommunication() const;
+  /// Whether any rank was interrupted.
+  bool stopped();
+  /// Where the first rank speaks; nowhere for others.
+  llvm::raw_ostream &out() const;
 
   const Options &options;
   std::unique_ptr<runtime::Session> session;
@@ -91,6 +103,7 @@ private:
   std::unique_ptr<llvm::raw_fd_ostream> log;
   std::optional<Progress> progress;
   std::vector<std::string> saved;
+  bool ended = false;
   /// Start and length of each traced step, in nanoseconds.
   std::vector<std::pair<int64_t, int64_t>> tracedSteps;
 };

@@ -135,6 +135,9 @@ struct Flags {
   cl::opt<bool> reportMemory{"report-memory",
                              cl::desc("Print where memory went"),
                              cl::cat(outputCategory)};
+  cl::opt<bool> reportCommunication{
+      "report-communication", cl::desc("Print what a rank sends in each step"),
+      cl::cat(outputCategory)};
 
   /// A mistake on the command line, or nothing.
   std::string check() const;
@@ -259,8 +262,10 @@ int main(int argc, char **argv) {
   options.threads = flags.threads;
   options.randomInit = flags.randomInit;
   options.reportMemory = flags.reportMemory;
+  options.reportCommunication = flags.reportCommunication;
 
-  llvm::Expected<int> code = Trainer(options).run();
+  Trainer trainer(options);
+  llvm::Expected<int> code = trainer.run();
   int status = code ? *code : 1;
   llvm::Error failure = code.takeError();
   if (llvm::Error unwritten = cleave::runtime::flushStandardOutput()) {
@@ -271,7 +276,9 @@ int main(int argc, char **argv) {
   }
   if (!failure)
     return status;
+  std::string message = llvm::toString(std::move(failure));
+  trainer.fail(message);
   llvm::WithColor::error(llvm::errs(), "cleave-run")
-      << llvm::toString(std::move(failure)) << "\n";
+      << trainer.speaker(message) << message << "\n";
   return 1;
 }

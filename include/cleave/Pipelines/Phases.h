@@ -43,7 +43,9 @@ struct PhaseOptions {
   graph::OptimizerOptions optimizer;
   /// Equal parts that the batch is computed in, one after another.
   int64_t microBatches = 1;
-  /// Threads that scratch memory is planned for.
+  /// Devices among which samples are split.
+  int64_t devices = 1;
+  /// Threads of a device that scratch memory is planned for.
   int64_t threads = 1;
   /// Largest piece of logits that is held at once, in bytes.
   int64_t maxLogitsBytes = int64_t(100) << 20;

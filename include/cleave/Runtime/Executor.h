@@ -11,10 +11,16 @@
 #include "cleave/Runtime/Arena.h"
 #include "cleave/Runtime/Artifact.h"
 #include "cleave/Runtime/Attention.h"
+#include "cleave/Runtime/Communicator.h"
 #include "cleave/Runtime/Contraction.h"
 #include "cleave/Runtime/Movement.h"
+#include "llvm/ADT/ArrayRef.h"
 #include <array>
+#include <deque>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -34,6 +40,17 @@ struct Breakdown {
   }
 };
 
+/// What one rank sends in an entry, by kind and axes. Counted as rings send it:
+/// an all-reduce of n elements by N ranks sends 2 (N - 1) n / N of them (which
+/// may be a fraction), whatever the communicator does.
+struct Communication {
+  std::string kind, axes;
+  int64_t count = 0;
+  double elements = 0, bytes = 0;
+  /// Of the last run, with timing.
+  int64_t nanoseconds = 0;
+};
+
 /// One command of one action, as it ran.
 struct TraceEvent {
   const Command *command = nullptr;
@@ -46,16 +63,23 @@ struct TraceEvent {
 /// a step allocates nothing and decides nothing.
 class Executor {
 public:
-  /// The artifact, the arena and the team must outlive the executor. The arena
-  /// must hold zeros if the tuner measures; it does afterwards.
-  static llvm::Expected<Executor> create(const Artifact &artifact,
-                                         const Arena &arena,
-                                         const ThreadTeam &team,
-                                         ContractionTuner &tuner);
+  /// Finds out how to compute each contraction, alone: an executor that is
+  /// created later finds the tuner's choices made.
+  static void tune(const Artifact &artifact, const Arena &arena,
+                   const ThreadTeam &team, ContractionTuner &tuner);
 
-  /// Runs an entry. The message of a `Check` that failed, if one did: nothing
-  /// after it has run.
-  std::optional<llvm::StringRef> run(llvm::StringRef entry);
+  /// The artifact, the arena, the team and the communicator must outlive the
+  /// executor. The arena must hold zeros if the tuner measures; it does
+  /// afterwards. All ranks of the communicator, one for each device of the
+  /// program, make an executor.
+  static llvm::Expected<Executor>
+  create(const Artifact &artifact, const Arena &arena, const ThreadTeam &team,
+         ContractionTuner &tuner, cleave_communicator *communicator);
+
+  /// Runs an entry, with all ranks. The message of a `Check` that failed on any
+  /// of them, if one did: then nothing after it has run on any. Or what ended
+  /// the communicator.
+  std::optional<std::string> run(llvm::StringRef entry);
 
   bool hasEntry(llvm::StringRef entry) const {
     return entries.count(entry.str()) != 0;
@@ -64,6 +88,9 @@ public:
   /// Whether to measure commands; off at first.
   void setTiming(bool on) { timing = on; }
   const Breakdown &getBreakdown() const { return breakdown; }
+
+  /// What this rank sends in each run of an entry.
+  llvm::ArrayRef<Communication> getCommunication(llvm::StringRef entry) const;
 
   /// Starts to record up to `events` commands, until stopped.
   void startTrace(size_t events);
@@ -98,25 +125,47 @@ private:
   struct Fill {
     char *dst;
   };
+  /// Agrees with the other ranks: `agreed` is theirs, too.
   struct Check {
-    const char *flag;
+    cleave_request *request;
+    const char *agreed;
+  };
+  struct Exchange {
+    cleave_request *request;
+    /// Its place among the sums of the entry.
+    size_t counter;
+    bool ends;
   };
   struct Step {
     const Command *command;
     int32_t microBatch;
-    std::variant<Kernel, Contraction, Attention, Scatter, Copy, Fill, Check>
+    std::variant<Kernel, Contraction, Attention, Scatter, Copy, Fill, Check,
+                 Exchange>
         what;
   };
+  struct EntrySteps {
+    std::vector<Step> steps;
+    std::vector<Communication> communication;
+  };
+  class Resolver;
 
-  Executor(const ThreadTeam &team) : team(&team) {}
-  llvm::Expected<Step> resolve(const Artifact &artifact, const Arena &arena,
-                               const Part &part, const Action &action,
-                               const Command &command, ContractionTuner &tuner);
-  /// False if a check failed.
+  explicit Executor(const ThreadTeam &team) : team(&team) {}
+  /// False if a check or the communicator failed.
   bool execute(const Step &step) const;
+  /// Ends what was under way when `last` stopped the step, on all ranks alike:
+  /// the next step starts it again.
+  void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
+  /// Starts and ends a request.
+  bool exchange(cleave_request *request) const;
 
   const ThreadTeam *team;
-  std::map<std::string, std::vector<Step>> entries;
+  cleave_communicator *communicator = nullptr;
+  std::map<std::string, EntrySteps> entries;
+  /// Released before the communicator is closed.
+  std::vector<std::unique_ptr<cleave_request, void (*)(cleave_request *)>>
+      requests;
+  /// What the ranks agreed on in each check.
+  std::deque<char> agreements;
   Arena workspace;
   bool timing = false;
   Breakdown breakdown;

@@ -13,14 +13,29 @@
 #include "llvm/Support/Error.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
+#include <type_traits>
 
 namespace cleave::runtime {
 
 /// Writes to a file beside `path` and renames it: `path` holds all of it, or
-/// what it held before. Devices and pipes are written in place.
+/// what it held before. Devices and pipes are written in place. An error of
+/// `write` is returned.
 llvm::Error
 writeFileAtomically(llvm::StringRef path,
-                    llvm::function_ref<void(llvm::raw_ostream &)> write);
+                    llvm::function_ref<llvm::Error(llvm::raw_ostream &)> write);
+
+/// The same for what cannot fail.
+template <typename F>
+  requires std::is_void_v<std::invoke_result_t<F, llvm::raw_ostream &>>
+llvm::Error writeFileAtomically(llvm::StringRef path, const F &write) {
+  return writeFileAtomically(
+      path,
+      llvm::function_ref<llvm::Error(llvm::raw_ostream &)>(
+          [&](llvm::raw_ostream &os) {
+            write(os);
+            return llvm::Error::success();
+          }));
+}
 
 /// Fails where no file can be created at `path`, so that a long computation
 /// need not end with that message. Creates nothing.

@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// What an artifact holds besides kernels: data that one executor walks. The
+/// What an artifact holds besides kernels: data that the executor of each
+/// device walks. The
 /// code generator fills these structures; an artifact carries them as JSON; the
 /// executor reads nothing else. They depend on no compiler library.
 ///
@@ -42,13 +43,36 @@ enum class Role : uint8_t {
   Output     ///< a tensor read after a step: "loss", "grad_norm", "logits"
 };
 
+/// One axis of the mesh of devices.
+struct MeshAxis {
+  std::string name;
+  int64_t size = 1;
+  /// Its positions run one after the other on the same device: they are
+  /// micro-batches.
+  bool sequential = false;
+};
+
+/// A digit of a coordinate on an axis: that of size `size` behind more
+/// significant digits whose sizes have the product `pre`. The whole axis is
+/// the digit of its size with `pre` 1.
+struct Digit {
+  int32_t axis = 0;
+  int64_t pre = 1;
+  int64_t size = 1;
+  bool operator==(const Digit &other) const = default;
+};
+
 /// A tensor with a fixed place in the arena for the life of the process.
 struct Tensor {
   std::string name;
   Role role;
   DType dtype;
-  /// Logical shape of the whole tensor (all micro-batches), in elements.
+  /// Logical shape of the whole tensor (all devices, all micro-batches), in
+  /// elements.
   std::vector<int64_t> shape;
+  /// The digits that split each dimension, major to minor; empty when no
+  /// dimension is split. Digits of sequential axes are all on every device.
+  std::vector<std::vector<Digit>> sharding;
   /// Byte offset from the start of the arena, 64-byte aligned.
   int64_t offset = 0;
   /// Other names of the same storage (tied weights).
@@ -208,6 +232,47 @@ struct CheckCommand {
   std::string message;
 };
 
+/// What a collective exchanges; Communicator.h says what each does.
+enum class CollectiveKind : uint8_t {
+  AllReduce,
+  AllGather,
+  ReduceScatter,
+  AllToAll,
+  Permute,
+  Broadcast
+};
+
+enum class Reduction : uint8_t { Sum, Max, Min };
+
+/// Begins an exchange among the devices that differ only in `axes`; the value
+/// of these digits, major to minor, is a device's number in its group. One
+/// description serves every device: offsets and sources are given for each
+/// number. Strides and offsets are in elements.
+struct CollectiveCommand {
+  CollectiveKind collective = CollectiveKind::AllReduce;
+  Reduction reduction = Reduction::Sum;
+  DType dtype = DType::F32;
+  std::vector<Digit> axes;
+  Ref src, dst;
+  /// The block that one device gives to another (up to 8 dimensions).
+  std::vector<int64_t> sizes, srcStrides, dstStrides;
+  /// Reduce-scatter, all-to-all: where the block for each number begins.
+  std::vector<int64_t> srcOffsets;
+  /// All-gather, all-to-all: where the block of each number goes.
+  std::vector<int64_t> dstOffsets;
+  /// Permute: from which number each number receives.
+  std::vector<int32_t> sources;
+  /// Broadcast: the number that gives.
+  int32_t root = 0;
+  /// Pairs it with the wait that ends it, later in the same part.
+  int32_t token = 0;
+};
+
+/// Ends the exchange of that token: only then may its memory be used.
+struct WaitCommand {
+  int32_t token = 0;
+};
+
 enum class CommandKind : uint8_t {
   Kernel,
   Contract,
@@ -216,7 +281,9 @@ enum class CommandKind : uint8_t {
   ScatterAdd,
   Copy,
   Fill,
-  Check
+  Check,
+  Collective,
+  Wait
 };
 
 struct Command {
@@ -233,6 +300,8 @@ struct Command {
   CopyCommand copy;
   FillCommand fill;
   CheckCommand check;
+  CollectiveCommand collective;
+  WaitCommand wait;
 };
 
 /// One buffer of a part: its size and what it holds, for the report.
@@ -269,8 +338,26 @@ struct Constant {
   std::string hex;
 };
 
+/// A number that depends on the device: `base` plus, for each term, `factor`
+/// times the value of its digits, major to minor.
+struct DeviceTerm {
+  std::vector<Digit> digits;
+  int64_t factor = 0;
+};
+struct DeviceValue {
+  int64_t base = 0;
+  std::vector<DeviceTerm> terms;
+};
+
+/// 64-bit integers that are in the arena before anything runs, and stay as
+/// they are: a constant that differs between devices.
+struct DeviceConstant {
+  int64_t offset = 0;
+  std::vector<DeviceValue> values;
+};
+
 struct Program {
-  static constexpr int kVersion = 2;
+  static constexpr int kVersion = 3;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;
@@ -280,9 +367,12 @@ struct Program {
   /// Threads the scratch sizes were planned for; a run may use fewer.
   int threads = 1;
   int64_t microBatches = 1;
+  /// The axes in the order of device numbers, major to minor; none: one device.
+  std::vector<MeshAxis> mesh;
   int64_t arenaBytes = 0;
   std::vector<Tensor> tensors;
   std::vector<Constant> constants;
+  std::vector<DeviceConstant> deviceConstants;
   std::vector<Part> parts;
   std::map<std::string, Entry> entries;
   /// Free-form facts for `--report` and checkpoints ("optimizer": ...), as

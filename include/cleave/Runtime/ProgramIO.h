@@ -27,6 +27,8 @@ llvm::StringRef dtypeName(DType type);
 llvm::StringRef roleName(Role role);
 /// "contraction", "attention", "row-wise", "optimizer", "communication".
 llvm::StringRef timeClassName(TimeClass timeClass);
+/// "all-reduce", "all-gather", ...
+llvm::StringRef collectiveName(CollectiveKind kind);
 /// "[2, 3]".
 std::string shapeText(const std::vector<int64_t> &shape);
 

@@ -13,6 +13,7 @@
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/MemoryBuffer.h"
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -36,6 +37,8 @@ public:
   /// Copies the data of an entry out and lets go of the pages it was read
   /// from, so that a file does not count twice in memory.
   void copyTo(const Entry &entry, void *destination) const;
+  /// Lets go of the pages of an entry.
+  void forget(const Entry &entry) const;
   /// Null if there is none.
   const Entry *find(llvm::StringRef name) const;
   const std::map<std::string, std::string> &getMetadata() const {
@@ -54,12 +57,14 @@ private:
 /// The file's name of an element type.
 llvm::StringRef safetensorsName(DType type);
 
-/// One tensor to write.
+/// One tensor to write: its data, or, where that is null, what makes it when
+/// its turn comes.
 struct SafetensorsItem {
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
   const void *data;
+  std::function<llvm::Error(void *)> make = nullptr;
 };
 
 /// Writes a file in one piece: it appears complete under its name, or not.

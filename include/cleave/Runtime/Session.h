@@ -14,16 +14,29 @@
 #ifndef CLEAVE_RUNTIME_SESSION_H
 #define CLEAVE_RUNTIME_SESSION_H
 
-#include "cleave/Runtime/Executor.h"
+#include "cleave/Runtime/Rank.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace cleave::runtime {
 
+class RankThreads;
+class ThreadWorld;
+
+/// Where the ranks of a program are.
+enum class Launch : uint8_t {
+  Detect,  ///< as the environment says
+  Threads, ///< all of them are threads of this process
+  Mpi      ///< each is a process that mpirun or srun started
+};
+
 struct SessionOptions {
-  /// 0: OMP_NUM_THREADS or all cores; never more than the program plans for.
+  /// Threads of this process, shared out among its ranks (at least one each);
+  /// 0: OMP_NUM_THREADS or all cores. A rank never has more than the program
+  /// plans for.
   int threads = 0;
   /// Pin the calling thread too. Not for a process that starts other threads.
   bool pinCaller = false;
@@ -33,6 +46,8 @@ struct SessionOptions {
   /// How contractions were computed in the run that is resumed; see
   /// `TrainingState::contractions`.
   std::map<std::string, std::string> contractions;
+  /// How the program's devices are reached.
+  Launch launch = Launch::Detect;
 };
 
 /// What a checkpoint knows besides tensors.
@@ -52,12 +67,18 @@ struct StepResult {
   double seconds = 0;
   /// Of the process, while the step ran.
   int64_t pageFaults = 0;
-  /// With `timing` only.
+  /// Of the first rank of this process, with `timing` only.
   Breakdown breakdown;
+  /// What that rank sent; its times with `timing` only. Valid until the next
+  /// run.
+  llvm::ArrayRef<Communication> communication;
 };
 
 /// Bytes, for reports.
 struct MemoryReport {
+  /// Ranks of this process.
+  int64_t ranks = 1;
+  /// Of each of them.
   int64_t arena = 0;
   /// Of the arena: persistent tensors by role, and the rest (activations,
   /// gradients, scratch).
@@ -66,6 +87,9 @@ struct MemoryReport {
   int64_t workspace = 0;
 };
 
+/// All ranks of a program, seen as one: inputs are given whole and cut for each
+/// rank, and what is read is joined. Where ranks are processes, each has a
+/// session of its own with one rank, and all of them make the same calls.
 class Session {
 public:
   /// Opens an artifact that `cleave-compile` wrote.
@@ -78,9 +102,16 @@ public:
          const SessionOptions &options = {});
 
   const Program &getProgram() const { return artifact.getProgram(); }
-  int getThreads() const { return team.size(); }
+  /// Threads of all ranks.
+  int getThreads() const;
+  /// Ranks in all, the first one of this process, and how many it has.
+  int getRanks() const { return first().getCommunicator()->size; }
+  int getRank() const { return first().number(); }
+  int getLocalRanks() const { return static_cast<int>(ranks.size()); }
+  /// Whether the first rank is one of this process: it speaks and writes.
+  bool isLeader() const { return first().number() == 0; }
   bool hasEntry(llvm::StringRef entry) const {
-    return executor->hasEntry(entry);
+    return getProgram().entries.count(entry.str()) != 0;
   }
 
   //===--------------------------------------------------------------------===//
@@ -89,11 +120,17 @@ public:
 
   /// The tensor of a name or alias, or null.
   const Tensor *find(llvm::StringRef name) const;
-  /// Where it lies; valid as long as the session.
-  char *data(const Tensor &tensor) const {
-    return arena.data() + tensor.offset;
-  }
+  /// The bytes of the whole tensor.
   int64_t bytes(const Tensor &tensor) const;
+  /// Where a rank of this process has its part; valid as long as the session.
+  char *data(const Tensor &tensor, int localRank = 0) const {
+    return ranks[static_cast<size_t>(localRank)]->data(tensor);
+  }
+  /// Copies the whole tensor to `whole`, or, where ranks are processes, helps
+  /// the others to do so when that is null.
+  llvm::Error read(const Tensor &tensor, void *whole) const;
+  /// Gives each rank its part of the whole tensor.
+  void write(const Tensor &tensor, const void *whole);
 
   /// Copies a whole input in, after checks of type, shape and token ids.
   llvm::Error setInput(llvm::StringRef name, const void *data, DType dtype,
@@ -155,24 +192,49 @@ public:
   //===--------------------------------------------------------------------===//
 
   MemoryReport getMemory() const;
-  Executor &getExecutor() { return *executor; }
+  Executor &getExecutor(int localRank = 0) {
+    return ranks[static_cast<size_t>(localRank)]->getExecutor();
+  }
 
+  /// Whether `flag` is true in any process; all of them ask.
+  llvm::Expected<bool> any(bool flag) const;
+
+  /// Ends all ranks, because this process cannot go on.
+  void fail(llvm::StringRef message);
+
+  ~Session();
   Session(const Session &) = delete;
   Session &operator=(const Session &) = delete;
 
 private:
-  Session(Artifact artifact, int threads, const SessionOptions &options);
-  llvm::Error start(const SessionOptions &options);
+  Session(Artifact artifact, const SessionOptions &options);
+  static llvm::Expected<std::unique_ptr<Session>>
+  start(Artifact artifact, const SessionOptions &options);
+  llvm::Error startRanks(const SessionOptions &options);
+  llvm::Error shareChoices();
+  /// Runs `body` as each rank of this process, at the same time; the errors of
+  /// all of them.
+  llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body);
+  const Rank &first() const { return *ranks.front(); }
+  /// Where ranks are processes: gives bytes of one of them to all.
+  llvm::Error broadcast(int root, const void *src, void *dst,
+                        int64_t bytes) const;
+  /// Where ranks are processes: one collective of all of them.
+  llvm::Error exchange(const cleave_collective &what) const;
   llvm::Error load(llvm::StringRef path, bool optimizer);
   llvm::Error save(llvm::StringRef path, bool optimizer) const;
   void setCounters(int64_t number);
 
   Artifact artifact;
-  ThreadTeam team;
-  Arena arena;
   ContractionTuner tuner;
-  std::optional<Executor> executor;
+  std::unique_ptr<ThreadWorld> world;
+  std::unique_ptr<RankThreads> threads;
+  std::vector<std::unique_ptr<Rank>> ranks;
   std::map<std::string, const Tensor *, std::less<>> names;
+  /// The group of all ranks, for `broadcast`.
+  mutable cleave_group *everyone = nullptr;
+  /// What ended the last run of each rank.
+  std::vector<std::optional<std::string>> stopped;
   int64_t seed = 0, step = 0;
 };
 

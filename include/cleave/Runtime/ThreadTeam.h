@@ -18,13 +18,16 @@ namespace cleave::runtime {
 class ThreadTeam {
 public:
   /// `threads` of 0 takes OMP_NUM_THREADS or else all cores that this process
-  /// may use. Workers are pinned when there is one core for each; the calling
-  /// thread only with `pinCaller`, since threads that a host application
-  /// starts later would inherit its core.
-  explicit ThreadTeam(int threads = 0, bool pinCaller = false);
+  /// may use. From `firstCore` on (of those cores), threads are pinned to one
+  /// each; the calling thread only with `pinCaller`, since threads that a host
+  /// application starts later would inherit its core. With -1 none is pinned.
+  explicit ThreadTeam(int threads = 0, int firstCore = -1,
+                      bool pinCaller = false);
 
   /// OMP_NUM_THREADS, or all cores that this process may use.
   static int defaultThreads();
+  /// Cores that this process may use.
+  static int cores();
 
   int size() const { return threads; }
 

@@ -15,6 +15,8 @@ namespace cleave {
 /// How a model is compiled, and how it trains.
 struct NativeOptions {
   int64_t microBatches = 1;
+  /// Devices among which samples are split; ranks that are threads.
+  int64_t devices = 1;
   int threads = 1;
   /// 256, 512, or 0: what the processor has.
   int vectorBits = 0;

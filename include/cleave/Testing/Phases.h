@@ -23,6 +23,10 @@ struct StepForm {
   /// results are the same, bit by bit.
   bool sameBits = false;
   std::string entry = "train";
+  /// Micro-batches of a step on several devices: shardings are drawn, and
+  /// `sharded` is run behind `pipeline`; 0 for a step on one device.
+  int64_t shardedMicroBatches = 0;
+  std::string sharded = "";
 };
 
 /// All phases that the interpreter can execute. The first is the bare gradient,

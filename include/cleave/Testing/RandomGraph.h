@@ -9,28 +9,10 @@
 #define CLEAVE_TESTING_RANDOMGRAPH_H
 
 #include "cleave/Interpreter/Interpreter.h"
+#include "cleave/Testing/Random.h"
 #include "mlir/IR/OwningOpRef.h"
 
 namespace cleave {
-
-/// Numbers that follow from a seed alone, on every platform.
-class Random {
-public:
-  explicit Random(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15 + 1) {}
-
-  uint64_t next();
-  /// From `low` to `high`, both included.
-  int64_t integer(int64_t low, int64_t high);
-  bool chance(double probability);
-  double uniform(double low, double high);
-  double normal();
-  template <typename List> auto &pick(List &&list) {
-    return list[integer(0, static_cast<int64_t>(std::size(list)) - 1)];
-  }
-
-private:
-  uint64_t state;
-};
 
 struct RandomGraphOptions {
   /// The number of ops of the model; the loss comes on top.
@@ -50,6 +32,7 @@ struct RandomGraph {
   /// Whether the gradients are the derivatives of the loss: an embedding with a
   /// padding index withholds some.
   bool isDerivative = true;
+  uint64_t seed = 0;
 };
 
 /// Draws a model in the model phase: parameters (some tied, some frozen),

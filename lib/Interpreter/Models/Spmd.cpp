@@ -7,6 +7,7 @@
 
 #include "../Shards.h"
 #include "Models.h"
+#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include <map>
 
 using namespace mlir;
@@ -27,8 +28,7 @@ static LogicalResult evaluateShardOffset(ShardOffsetOp op, const RefArgs &,
 }
 
 static LogicalResult evaluateSlice(SliceOp op, const RefArgs &args,
-                                   Results results,
-                                   ReferenceContext &context) {
+                                   Results results, ReferenceContext &context) {
   MeshOp mesh = lookupMesh(op, op.getSharding().getMesh());
   if (!mesh)
     return op.emitOpError("has no mesh");
@@ -43,61 +43,156 @@ static LogicalResult evaluateConstrain(ConstrainOp, const RefArgs &args,
   return success();
 }
 
+static LogicalResult evaluateBarrier(BarrierOp, const RefArgs &args,
+                                     Results results, ReferenceContext &) {
+  results[0] = args[0];
+  return success();
+}
+
 namespace {
-struct AllReduceModel
-    : ReferenceCollectiveOpInterface::ExternalModel<AllReduceModel,
-                                                    AllReduceOp> {
-  LogicalResult evaluateTogether(Operation *operation, ArrayRef<RefArgs> args,
-                                 ArrayRef<Results> results,
-                                 ReferenceContext &context) const {
-    auto op = cast<AllReduceOp>(operation);
-    MeshOp meshOp = lookupMesh(op, op.getMeshAttr());
-    if (!meshOp)
-      return op.emitOpError("has no mesh");
-    Mesh mesh = meshOp.getMesh();
+
+/// The values of all ranks before and after a movement.
+class Exchange {
+public:
+  Exchange(Operation *op, ArrayRef<RefArgs> args, ArrayRef<Results> results,
+           Precision precision)
+      : op(op), args(args), results(results), precision(precision) {}
+
+  LogicalResult run() {
+    std::optional<Move> move = readMove(op);
+    MeshOp meshOp = lookupMesh(
+        op, cast<CommunicationOpInterface>(op).getCommunicationMesh());
+    if (!move || !meshOp)
+      return op->emitOpError("has no mesh");
+    mesh = meshOp.getMesh();
     if (mesh.size() != static_cast<int64_t>(args.size()))
-      return op.emitOpError("runs on ")
+      return op->emitOpError("runs on ")
              << args.size() << " ranks, but its mesh has " << mesh.size()
              << " positions";
-    // A group: the ranks that differ only in digits of the axes. Moving each
-    // of them to part 0 names the group.
-    AxisList axes(op.getAxes().getAxes());
-    std::map<SmallVector<int64_t, 4>, std::map<int64_t, int64_t>> groups;
-    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-      SmallVector<int64_t, 4> coordinates = mesh.coordinates(rank);
-      int64_t part = mesh.partIndex(axes, coordinates);
-      for (const AxisRef &axis : axes)
-        clearDigit(mesh, axis, coordinates);
-      groups[coordinates][part] = rank;
-    }
-    for (auto &[name, members] : groups) {
-      SmallVector<const RefTensor *> parts;
-      for (auto [part, rank] : members)
-        parts.push_back(&args[rank][0u]);
-      RefTensor sum = combineParts(parts, op.getKind(), context.precision);
-      for (auto [part, rank] : members)
-        results[rank][0] = sum;
+    Sharding dims = Sharding::replicated(move->dims.size());
+    dims.dims = move->dims;
+    switch (move->kind) {
+    case MoveKind::AllReduce:
+      reduce(move->axes, move->reduction,
+             [](const RefTensor &sum, int64_t) { return sum; });
+      break;
+    case MoveKind::ReduceScatter:
+      reduce(cast<CommunicationOpInterface>(op).getCommunicationAxes(),
+             move->reduction, [&](const RefTensor &sum, int64_t rank) {
+               return cutShard(mesh, dims, sum, rank);
+             });
+      break;
+    case MoveKind::AllGather:
+      gather(dims);
+      break;
+    case MoveKind::AllToAll:
+      exchange(*move);
+      break;
+    case MoveKind::Permute:
+      permute({move->dims, move->newDims});
+      break;
+    case MoveKind::Slice:
+      break;
     }
     return success();
   }
 
-  /// Sets the digit `axis` of the coordinates to 0.
-  static void clearDigit(const Mesh &mesh, const AxisRef &axis,
-                         SmallVectorImpl<int64_t> &coordinates) {
-    for (auto [dim, known] : llvm::enumerate(mesh.axes))
-      if (known.name == axis.name) {
-        int64_t digits = axis.isWhole() ? known.size : axis.size;
-        int64_t below = known.size / (axis.pre * digits);
-        int64_t digit = coordinates[dim] / below % digits;
-        coordinates[dim] -= digit * below;
-      }
+private:
+  /// Calls `fn` with the ranks of each group, in the order of their parts of
+  /// `axes`.
+  void forEachGroup(ArrayRef<AxisRef> axes,
+                    llvm::function_ref<void(ArrayRef<int64_t>)> fn) {
+    std::map<int64_t, SmallVector<int64_t>> groups;
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+      SmallVector<int64_t, 4> coordinates = mesh.coordinates(rank);
+      int64_t part = mesh.partIndex(axes, coordinates);
+      mesh.setPart(axes, 0, coordinates);
+      SmallVector<int64_t> &members = groups[mesh.position(coordinates)];
+      members.resize(mesh.size(axes));
+      members[part] = rank;
+    }
+    for (auto &[first, members] : groups)
+      fn(members);
+  }
+
+  /// `take` says what rank keeps of the sum of its group.
+  void reduce(ArrayRef<AxisRef> axes, PartialKind kind,
+              llvm::function_ref<RefTensor(const RefTensor &, int64_t)> take) {
+    forEachGroup(axes, [&](ArrayRef<int64_t> members) {
+      SmallVector<const RefTensor *> parts;
+      for (int64_t rank : members)
+        parts.push_back(&args[rank][0u]);
+      RefTensor sum =
+          combineParts(parts, static_cast<ReductionKind>(kind), precision);
+      settle(sum, precision);
+      for (int64_t rank : members)
+        results[rank][0] = take(sum, rank);
+    });
+  }
+
+  void gather(const Sharding &by) {
+    AxisList axes = cast<CommunicationOpInterface>(op).getCommunicationAxes();
+    forEachGroup(axes, [&](ArrayRef<int64_t> members) {
+      RefTensor whole = results[members.front()][0];
+      for (int64_t rank : members)
+        pasteSlice(whole, shardOffsets(mesh, by, whole.shape, rank),
+                   args[rank][0u]);
+      for (int64_t rank : members)
+        results[rank][0] = whole;
+    });
+  }
+
+  /// Each rank's result is made of the pieces, cut along `to`, that the others
+  /// have for it; the piece of part p lies at p along `from`.
+  void exchange(const Move &move) {
+    forEachGroup(move.axes, [&](ArrayRef<int64_t> members) {
+      for (auto [own, rank] : llvm::enumerate(members))
+        for (auto [part, source] : llvm::enumerate(members)) {
+          const RefTensor &tensor = args[source][0u];
+          SmallVector<int64_t, 4> shape(tensor.shape);
+          shape[move.to] /= static_cast<int64_t>(members.size());
+          SmallVector<int64_t, 4> from(shape.size(), 0), to(shape.size(), 0);
+          from[move.to] = own * shape[move.to];
+          to[move.from] = part * shape[move.from];
+          pasteSlice(results[rank][0], to, cutSlice(tensor, from, shape));
+        }
+    });
+  }
+
+  void permute(const Permutation &permutation) {
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+      auto source = permutation.source(mesh, mesh.coordinates(rank));
+      results[rank][0] = args[mesh.position(source)][0u];
+    }
+  }
+
+  Operation *op;
+  ArrayRef<RefArgs> args;
+  ArrayRef<Results> results;
+  Precision precision;
+  Mesh mesh;
+};
+
+template <typename Op>
+struct MovementModel
+    : ReferenceCollectiveOpInterface::ExternalModel<MovementModel<Op>, Op> {
+  LogicalResult evaluateTogether(Operation *op, ArrayRef<RefArgs> args,
+                                 ArrayRef<Results> results,
+                                 ReferenceContext &context) const {
+    return Exchange(op, args, results, context.precision).run();
   }
 };
 } // namespace
 
+template <typename... Ops> static void attachMovements(MLIRContext *context) {
+  (Ops::template attachInterface<MovementModel<Ops>>(*context), ...);
+}
+
 void cleave::attachSpmdModels(MLIRContext *c) {
   ReferenceModel<ShardOffsetOp, evaluateShardOffset>::attach(c);
   ReferenceModel<SliceOp, evaluateSlice>::attach(c);
+  ReferenceModel<BarrierOp, evaluateBarrier>::attach(c);
   ReferenceModel<ConstrainOp, evaluateConstrain>::attach(c);
-  AllReduceOp::attachInterface<AllReduceModel>(*c);
+  attachMovements<AllReduceOp, ReduceScatterOp, AllGatherOp, AllToAllOp,
+                  PermuteOp>(c);
 }

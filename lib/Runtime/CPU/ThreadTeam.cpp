@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <sched.h>
+#include <unistd.h>
 
 extern "C" {
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned numThreads,
@@ -31,35 +32,41 @@ void omp_set_max_active_levels(int);
 
 using namespace cleave::runtime;
 
-static int allowedCores(cpu_set_t &set) {
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0)
-    return 1;
-  return std::max(1, CPU_COUNT(&set));
+/// Cores at the start of the process: threads that are pinned later would see
+/// their own only.
+static const cpu_set_t &processCores() {
+  static const cpu_set_t cores = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (::sched_getaffinity(::getpid(), sizeof(set), &set) != 0)
+      CPU_SET(0, &set);
+    return set;
+  }();
+  return cores;
 }
+
+int ThreadTeam::cores() { return std::max(1, CPU_COUNT(&processCores())); }
 
 int ThreadTeam::defaultThreads() {
   if (const char *text = std::getenv("OMP_NUM_THREADS"))
     if (int wanted = std::atoi(text); wanted > 0)
       return wanted;
-  cpu_set_t allowed;
-  return allowedCores(allowed);
+  return cores();
 }
 
-ThreadTeam::ThreadTeam(int wanted, bool pinCaller) {
-  cpu_set_t allowed;
-  int cores = allowedCores(allowed);
+ThreadTeam::ThreadTeam(int wanted, int firstCore, bool pinCaller) {
+  const cpu_set_t &allowed = processCores();
   threads = std::clamp(wanted > 0 ? wanted : defaultThreads(), 1,
                        Program::kMaxThreads);
   adopt();
-  if (threads == 1 || threads != cores || std::getenv("OMP_PROC_BIND"))
+  if (firstCore < 0 || std::getenv("OMP_PROC_BIND"))
     return;
   run([&](int thread, int) {
     if (thread == 0 && !pinCaller)
       return;
     int index = 0;
     for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (!CPU_ISSET(core, &allowed) || index++ != thread)
+      if (!CPU_ISSET(core, &allowed) || index++ != firstCore + thread)
         continue;
       cpu_set_t one;
       CPU_ZERO(&one);

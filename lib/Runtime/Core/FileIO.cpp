@@ -27,16 +27,19 @@ static Error cannotWrite(llvm::StringRef path, const llvm::Twine &reason) {
   return makeError(path + ": cannot write: " + reason);
 }
 
-/// Calls `write` with a stream; what went wrong.
-static std::error_code
-writeTo(int descriptor, llvm::function_ref<void(llvm::raw_ostream &)> write) {
+/// Calls `write` with a stream for `path`.
+static Error
+writeTo(int descriptor, llvm::StringRef path,
+        llvm::function_ref<Error(llvm::raw_ostream &)> write) {
   llvm::raw_fd_ostream out(descriptor, /*shouldClose=*/false);
-  write(out);
+  Error error = write(out);
   out.flush();
   // An error that is not taken from the stream would end the process.
   std::error_code failure = out.error();
   out.clear_error();
-  return failure;
+  if (!error && failure)
+    return cannotWrite(path, failure.message());
+  return error;
 }
 
 /// Whether `path` is a device or a pipe: renaming a file to its name would
@@ -48,15 +51,16 @@ static bool isSpecial(llvm::StringRef path) {
 }
 
 Error cleave::runtime::writeFileAtomically(
-    llvm::StringRef path, llvm::function_ref<void(llvm::raw_ostream &)> write) {
+    llvm::StringRef path,
+    llvm::function_ref<Error(llvm::raw_ostream &)> write) {
   if (isSpecial(path)) {
     int descriptor;
     if (std::error_code error = fs::openFileForWrite(
             path, descriptor, fs::CD_OpenExisting, fs::OF_None))
       return cannotWrite(path, error.message());
-    std::error_code failure = writeTo(descriptor, write);
+    Error failure = writeTo(descriptor, path, write);
     ::close(descriptor);
-    return failure ? cannotWrite(path, failure.message()) : Error::success();
+    return failure;
   }
   // The file that a link names, not the link.
   llvm::SmallString<128> target(path);
@@ -66,9 +70,9 @@ Error cleave::runtime::writeFileAtomically(
       fs::TempFile::create(target + ".tmp-%%%%%%%%");
   if (!file)
     return cannotWrite(path, llvm::toString(file.takeError()));
-  if (std::error_code failure = writeTo(file->FD, write)) {
+  if (Error failure = writeTo(file->FD, path, write)) {
     llvm::consumeError(file->discard());
-    return cannotWrite(path, failure.message());
+    return failure;
   }
   if (Error error = file->keep(target))
     return cannotWrite(path, llvm::toString(std::move(error)));

@@ -5,12 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Each structure lists its fields once, as pointers to members; the reader and
-// the writer both walk that list, so that they cannot drift apart.
+// The reader and the writer both walk the lists of ProgramFields.h.
 //
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/ProgramIO.h"
+#include "ProgramFields.h"
 #include "cleave/Runtime/FileIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -38,7 +38,12 @@ static constexpr llvm::StringLiteral timeClassNames[] = {
     "contraction", "attention", "row-wise", "optimizer", "communication"};
 static constexpr llvm::StringLiteral kindNames[] = {
     "kernel",      "contract", "attention", "attention-backward",
-    "scatter-add", "copy",     "fill",      "check"};
+    "scatter-add", "copy",     "fill",      "check",
+    "collective",  "wait"};
+static constexpr llvm::StringLiteral collectiveNames[] = {
+    "all-reduce", "all-gather", "reduce-scatter",
+    "all-to-all", "permute",    "broadcast"};
+static constexpr llvm::StringLiteral reductionNames[] = {"sum", "max", "min"};
 
 int64_t cleave::runtime::byteSize(DType type) {
   return dtypeBytes[static_cast<size_t>(type)];
@@ -51,6 +56,10 @@ llvm::StringRef cleave::runtime::roleName(Role role) {
 }
 llvm::StringRef cleave::runtime::timeClassName(TimeClass timeClass) {
   return timeClassNames[static_cast<size_t>(timeClass)];
+}
+
+llvm::StringRef cleave::runtime::collectiveName(CollectiveKind kind) {
+  return collectiveNames[static_cast<size_t>(kind)];
 }
 
 std::string cleave::runtime::shapeText(const std::vector<int64_t> &shape) {
@@ -74,196 +83,11 @@ template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<TimeClass>() {
 template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<CommandKind>() {
   return kindNames;
 }
-
-//===----------------------------------------------------------------------===//
-// Field lists
-//===----------------------------------------------------------------------===//
-
-template <typename F> static void fields(F &f, const Tensor *) {
-  f("name", &Tensor::name);
-  f("role", &Tensor::role);
-  f("dtype", &Tensor::dtype);
-  f("shape", &Tensor::shape);
-  f("offset", &Tensor::offset);
-  f("aliases", &Tensor::aliases);
-  f("frozen", &Tensor::frozen);
-  f("of", &Tensor::of);
-  f("slot", &Tensor::slot);
-  f("batchDim", &Tensor::batchDim);
-  f("upperBound", &Tensor::upperBound);
-  f("hasIgnoreIndex", &Tensor::hasIgnoreIndex);
-  f("ignoreIndex", &Tensor::ignoreIndex);
-  f("frameworkShape", &Tensor::frameworkShape);
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<CollectiveKind>() {
+  return collectiveNames;
 }
-
-template <typename F> static void fields(F &f, const KernelCommand *) {
-  f("symbol", &KernelCommand::symbol);
-  f("args", &KernelCommand::args);
-  f("items", &KernelCommand::items);
-  f("grain", &KernelCommand::grain);
-  f("finish", &KernelCommand::finish);
-  f("finishItems", &KernelCommand::finishItems);
-  f("scratch", &KernelCommand::scratch);
-}
-
-template <typename F> static void fields(F &f, const ContractCommand *) {
-  using C = ContractCommand;
-  f("m", &C::m);
-  f("n", &C::n);
-  f("k", &C::k);
-  f("batch", &C::batch);
-  f("a", &C::a);
-  f("b", &C::b);
-  f("c", &C::c);
-  f("transA", &C::transA);
-  f("transB", &C::transB);
-  f("lda", &C::lda);
-  f("ldb", &C::ldb);
-  f("ldc", &C::ldc);
-  f("batchStrideA", &C::batchStrideA);
-  f("batchStrideB", &C::batchStrideB);
-  f("batchStrideC", &C::batchStrideC);
-  f("alpha", &C::alpha);
-  f("beta", &C::beta);
-}
-
-template <typename F> static void fields(F &f, const HeadView *) {
-  f("ref", &HeadView::ref);
-  f("strideBatch", &HeadView::strideBatch);
-  f("strideHead", &HeadView::strideHead);
-  f("stridePosition", &HeadView::stridePosition);
-}
-
-template <typename F> static void fields(F &f, const AttentionCommand *) {
-  using A = AttentionCommand;
-  f("batch", &A::batch);
-  f("heads", &A::heads);
-  f("kvHeads", &A::kvHeads);
-  f("queries", &A::queries);
-  f("keys", &A::keys);
-  f("headSize", &A::headSize);
-  f("valueSize", &A::valueSize);
-  f("scale", &A::scale);
-  f("causal", &A::causal);
-  f("window", &A::window);
-  f("q", &A::q);
-  f("k", &A::k);
-  f("v", &A::v);
-  f("o", &A::o);
-  f("lse", &A::lse);
-  f("bias", &A::bias);
-  f("biasStrides", &A::biasStrides);
-  f("mask", &A::mask);
-  f("maskStrides", &A::maskStrides);
-  f("querySegments", &A::querySegments);
-  f("keySegments", &A::keySegments);
-  f("dropout", &A::dropout);
-  f("dropoutId", &A::dropoutId);
-  f("rng", &A::rng);
-  f("origin", &A::origin);
-  f("globalHeads", &A::globalHeads);
-  f("globalQueries", &A::globalQueries);
-  f("globalKeys", &A::globalKeys);
-  f("dO", &A::dO);
-  f("dQ", &A::dQ);
-  f("dK", &A::dK);
-  f("dV", &A::dV);
-  f("dBias", &A::dBias);
-  f("scratch", &A::scratch);
-  f("scratchBytesPerThread", &A::scratchBytesPerThread);
-  f("queryBlock", &A::queryBlock);
-}
-
-template <typename F> static void fields(F &f, const ScatterAddCommand *) {
-  using S = ScatterAddCommand;
-  f("rows", &S::rows);
-  f("ids", &S::ids);
-  f("out", &S::out);
-  f("count", &S::count);
-  f("columns", &S::columns);
-  f("outRows", &S::outRows);
-  f("idType", &S::idType);
-  f("accumulate", &S::accumulate);
-  f("hasSkip", &S::hasSkip);
-  f("skipIndex", &S::skipIndex);
-}
-
-template <typename F> static void fields(F &f, const CopyCommand *) {
-  f("src", &CopyCommand::src);
-  f("dst", &CopyCommand::dst);
-  f("elementBytes", &CopyCommand::elementBytes);
-  f("sizes", &CopyCommand::sizes);
-  f("srcStrides", &CopyCommand::srcStrides);
-  f("dstStrides", &CopyCommand::dstStrides);
-}
-
-template <typename F> static void fields(F &f, const FillCommand *) {
-  f("dst", &FillCommand::dst);
-  f("bytes", &FillCommand::bytes);
-  f("elementBytes", &FillCommand::elementBytes);
-  f("pattern", &FillCommand::pattern);
-}
-
-template <typename F> static void fields(F &f, const CheckCommand *) {
-  f("flag", &CheckCommand::flag);
-  f("message", &CheckCommand::message);
-}
-
-template <typename F> static void fields(F &f, const Command *) {
-  f("kind", &Command::kind);
-  f("timeClass", &Command::timeClass);
-  f("flops", &Command::flops);
-  f("label", &Command::label);
-  f("kernel", &Command::kernel);
-  f("contract", &Command::contract);
-  f("attention", &Command::attention);
-  f("scatterAdd", &Command::scatterAdd);
-  f("copy", &Command::copy);
-  f("fill", &Command::fill);
-  f("check", &Command::check);
-}
-
-template <typename F> static void fields(F &f, const Buffer *) {
-  f("bytes", &Buffer::bytes);
-  f("kind", &Buffer::kind);
-}
-
-template <typename F> static void fields(F &f, const Part *) {
-  f("name", &Part::name);
-  f("buffers", &Part::buffers);
-  f("commands", &Part::commands);
-}
-
-template <typename F> static void fields(F &f, const Action *) {
-  f("part", &Action::part);
-  f("microBatch", &Action::microBatch);
-  f("offsets", &Action::offsets);
-}
-
-template <typename F> static void fields(F &f, const Entry *) {
-  f("actions", &Entry::actions);
-  f("inputs", &Entry::inputs);
-  f("scalars", &Entry::scalars);
-  f("outputs", &Entry::outputs);
-}
-
-template <typename F> static void fields(F &f, const Constant *) {
-  f("offset", &Constant::offset);
-  f("hex", &Constant::hex);
-}
-
-template <typename F> static void fields(F &f, const Program *) {
-  f("version", &Program::version);
-  f("cpu", &Program::cpu);
-  f("vectorBits", &Program::vectorBits);
-  f("threads", &Program::threads);
-  f("microBatches", &Program::microBatches);
-  f("arenaBytes", &Program::arenaBytes);
-  f("tensors", &Program::tensors);
-  f("constants", &Program::constants);
-  f("parts", &Program::parts);
-  f("entries", &Program::entries);
-  f("metadata", &Program::metadata);
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<Reduction>() {
+  return reductionNames;
 }
 
 //===----------------------------------------------------------------------===//

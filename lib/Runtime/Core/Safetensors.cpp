@@ -107,23 +107,30 @@ SafetensorsFile::find(llvm::StringRef name) const {
   return it == index.end() ? nullptr : &entries[it->second];
 }
 
-void SafetensorsFile::copyTo(const Entry &entry, void *destination) const {
+/// Lets go of the whole pages of a range of a mapped file.
+static void forgetRange(const llvm::MemoryBuffer &buffer, const char *data,
+                        int64_t bytes) {
+  if (buffer.getBufferKind() != llvm::MemoryBuffer::MemoryBuffer_MMap)
+    return;
   auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  bool mapped =
-      buffer->getBufferKind() == llvm::MemoryBuffer::MemoryBuffer_MMap;
+  auto begin = reinterpret_cast<uintptr_t>(data) & ~(page - 1);
+  auto end = reinterpret_cast<uintptr_t>(data + bytes) & ~(page - 1);
+  if (begin < end)
+    (void)::madvise(reinterpret_cast<void *>(begin), end - begin,
+                    MADV_DONTNEED);
+}
+
+void SafetensorsFile::forget(const Entry &entry) const {
+  forgetRange(*buffer, entry.data, entry.bytes);
+}
+
+void SafetensorsFile::copyTo(const Entry &entry, void *destination) const {
   constexpr int64_t piece = int64_t(8) << 20;
   for (int64_t at = 0; at < entry.bytes; at += piece) {
     int64_t size = std::min(piece, entry.bytes - at);
     std::memcpy(static_cast<char *>(destination) + at, entry.data + at,
                 static_cast<size_t>(size));
-    if (!mapped)
-      continue;
-    auto begin = reinterpret_cast<uintptr_t>(entry.data + at) & ~(page - 1);
-    auto end =
-        reinterpret_cast<uintptr_t>(entry.data + at + size) & ~(page - 1);
-    if (begin < end)
-      (void)::madvise(reinterpret_cast<void *>(begin), end - begin,
-                      MADV_DONTNEED);
+    forgetRange(*buffer, entry.data + at, size);
   }
 }
 
@@ -281,13 +288,22 @@ Error cleave::runtime::writeSafetensors(
   // Data starts at a multiple of 64 bytes of the file.
   while ((header.size() + 8) % 64)
     header += ' ';
-  return writeFileAtomically(path, [&](llvm::raw_ostream &out) {
+  return writeFileAtomically(path, [&](llvm::raw_ostream &out) -> Error {
     char length[8];
     llvm::support::endian::write64le(length, header.size());
     out.write(length, 8);
     out << header;
-    for (auto [item, bytes] : llvm::zip_equal(items, sizes))
-      out.write(static_cast<const char *>(item.data),
-                static_cast<size_t>(bytes));
+    std::vector<char> made;
+    for (auto [item, bytes] : llvm::zip_equal(items, sizes)) {
+      auto *data = static_cast<const char *>(item.data);
+      if (!data && item.make) {
+        made.resize(static_cast<size_t>(bytes));
+        if (Error error = item.make(made.data()))
+          return error;
+        data = made.data();
+      }
+      out.write(data, static_cast<size_t>(bytes));
+    }
+    return Error::success();
   });
 }

@@ -4,298 +4,19 @@
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
-//
-// Every extent that a command states is checked against the buffer it names,
-// with overflow, before anything is resolved to a pointer.
-//
-//===----------------------------------------------------------------------===//
 
+#include "ValidateCommand.h"
+#include "cleave/Runtime/Placement.h"
 #include "cleave/Runtime/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 
-#include <cmath>
-#include <optional>
+#include <set>
 
 using namespace cleave::runtime;
 using llvm::Error;
 using llvm::Twine;
-
-namespace {
-
-/// Bytes beyond the start of a reference that a strided access reaches.
-class Extent {
-public:
-  explicit Extent(int64_t elementBytes) : elementBytes(elementBytes) {}
-
-  /// Adds a dimension of `size` positions, `stride` elements apart.
-  Extent &dim(int64_t size, int64_t stride) {
-    if (size < 0 || stride < 0) {
-      negative = true;
-      return *this;
-    }
-    if (size == 0) {
-      empty = true;
-      return *this;
-    }
-    int64_t span;
-    overflow |= __builtin_mul_overflow(size - 1, stride, &span);
-    overflow |= __builtin_add_overflow(last, span, &last);
-    return *this;
-  }
-
-  /// The number of bytes, or nothing if it has no sensible value.
-  std::optional<int64_t> bytes() const {
-    int64_t elements, result;
-    if (negative)
-      return std::nullopt;
-    if (empty)
-      return 0;
-    if (overflow || __builtin_add_overflow(last, 1, &elements) ||
-        __builtin_mul_overflow(elements, elementBytes, &result))
-      return std::nullopt;
-    return result;
-  }
-
-private:
-  int64_t elementBytes;
-  int64_t last = 0;
-  bool empty = false, negative = false, overflow = false;
-};
-
-/// Checks the commands of one part.
-class CommandChecker {
-public:
-  CommandChecker(const Program &program, const Part &part,
-                 const Command &command, std::string where)
-      : program(program), part(part), command(command),
-        where(std::move(where)) {}
-
-  Error check() {
-    switch (command.kind) {
-    case CommandKind::Kernel:
-      kernel(command.kernel);
-      break;
-    case CommandKind::Contract:
-      contract(command.contract);
-      break;
-    case CommandKind::AttentionForward:
-      attention(command.attention, /*backward=*/false);
-      break;
-    case CommandKind::AttentionBackward:
-      attention(command.attention, /*backward=*/true);
-      break;
-    case CommandKind::ScatterAdd:
-      scatterAdd(command.scatterAdd);
-      break;
-    case CommandKind::Copy:
-      copy(command.copy);
-      break;
-    case CommandKind::Fill:
-      fill(command.fill);
-      break;
-    case CommandKind::Check:
-      ref("flag", command.check.flag, 1);
-      break;
-    }
-    if (problem.empty())
-      return Error::success();
-    return makeError(where + ": " + problem);
-  }
-
-private:
-  void fail(const Twine &message) {
-    if (problem.empty())
-      problem = message.str();
-  }
-
-  void require(bool condition, const Twine &message) {
-    if (!condition)
-      fail(message);
-  }
-
-  /// A reference that must be there, with `bytes` bytes behind it.
-  void ref(const char *name, const Ref &r, std::optional<int64_t> bytes) {
-    if (r.buffer < 0 || r.buffer >= static_cast<int64_t>(part.buffers.size()))
-      return fail(Twine("'") + name + "' names buffer " + Twine(r.buffer) +
-                  ", but the part has " + Twine(part.buffers.size()));
-    if (!bytes)
-      return fail(Twine("the extent of '") + name +
-                  "' is negative or does not fit 64 bits");
-    int64_t size = part.buffers[r.buffer].bytes;
-    if (r.offset < 0 || r.offset > size || *bytes > size - r.offset)
-      fail(Twine("'") + name + "' needs " + Twine(*bytes) +
-           " bytes at offset " + Twine(r.offset) + " of buffer " +
-           Twine(r.buffer) + ", which has " + Twine(size));
-  }
-
-  void optionalRef(const char *name, const Ref &r,
-                   std::optional<int64_t> bytes) {
-    if (r.buffer != -1)
-      ref(name, r, bytes);
-  }
-
-  void kernel(const KernelCommand &k) {
-    require(!k.symbol.empty(), "the kernel has no symbol");
-    require(k.items >= 0 && k.finishItems >= 0, "negative number of items");
-    require(k.grain >= 1, "the grain must be at least 1");
-    for (const Ref &arg : k.args)
-      ref("argument", arg, 0);
-    optionalRef("scratch", k.scratch, 0);
-  }
-
-  void contract(const ContractCommand &c) {
-    require(c.m >= 0 && c.n >= 0 && c.k >= 0 && c.batch >= 0,
-            "negative extent");
-    require(c.lda >= std::max<int64_t>(1, c.transA ? c.m : c.k) &&
-                c.ldb >= std::max<int64_t>(1, c.transB ? c.k : c.n) &&
-                c.ldc >= std::max<int64_t>(1, c.n),
-            "a leading dimension is smaller than its row");
-    require(c.batch <= 1 || c.batchStrideC > 0, "results of the batch overlap");
-    require(std::isfinite(c.alpha) && std::isfinite(c.beta),
-            "alpha and beta must be finite");
-    if (!problem.empty())
-      return;
-    auto matrix = [&](int64_t rows, int64_t cols, int64_t ld, int64_t stride) {
-      return Extent(4).dim(rows, ld).dim(cols, 1).dim(c.batch, stride).bytes();
-    };
-    ref("a", c.a,
-        matrix(c.transA ? c.k : c.m, c.transA ? c.m : c.k, c.lda,
-               c.batchStrideA));
-    ref("b", c.b,
-        matrix(c.transB ? c.n : c.k, c.transB ? c.k : c.n, c.ldb,
-               c.batchStrideB));
-    ref("c", c.c, matrix(c.m, c.n, c.ldc, c.batchStrideC));
-  }
-
-  void headView(const char *name, const HeadView &v, int64_t batch,
-                int64_t heads, int64_t positions, int64_t channels) {
-    ref(name, v.ref,
-        Extent(4)
-            .dim(batch, v.strideBatch)
-            .dim(heads, v.strideHead)
-            .dim(positions, v.stridePosition)
-            .dim(channels, 1)
-            .bytes());
-    require(positions <= 1 || v.stridePosition >= channels,
-            Twine("rows of '") + name + "' overlap");
-  }
-
-  void attention(const AttentionCommand &a, bool backward) {
-    for (int64_t n : {a.batch, a.heads, a.kvHeads, a.queries, a.keys,
-                      a.headSize, a.valueSize, a.window})
-      require(n >= 0, "negative extent");
-    require(a.queryBlock >= 1, "the query block must be at least 1");
-    require(a.kvHeads == 0 ? a.heads == 0 : a.heads % a.kvHeads == 0,
-            "the number of heads is no multiple of that of key heads");
-    require(a.dropout >= 0.0f && a.dropout < 1.0f, "dropout must be in [0, 1)");
-    require(std::isfinite(a.scale), "the scale must be finite");
-    if (!problem.empty())
-      return;
-    headView("q", a.q, a.batch, a.heads, a.queries, a.headSize);
-    headView("k", a.k, a.batch, a.kvHeads, a.keys, a.headSize);
-    headView("v", a.v, a.batch, a.kvHeads, a.keys, a.valueSize);
-    headView("o", a.o, a.batch, a.heads, a.queries, a.valueSize);
-    ref("lse", a.lse,
-        Extent(4).dim(a.batch * a.heads, a.queries).dim(a.queries, 1).bytes());
-    auto broadcast = [&](int64_t bytes, const int64_t (&s)[4]) {
-      return Extent(bytes)
-          .dim(a.batch, s[0])
-          .dim(a.heads, s[1])
-          .dim(a.queries, s[2])
-          .dim(a.keys, s[3])
-          .bytes();
-    };
-    optionalRef("bias", a.bias, broadcast(4, a.biasStrides));
-    optionalRef("mask", a.mask, broadcast(1, a.maskStrides));
-    require((a.querySegments.buffer < 0) == (a.keySegments.buffer < 0),
-            "segments must be given for queries and keys");
-    optionalRef("querySegments", a.querySegments,
-                Extent(8).dim(a.batch, a.queries).dim(a.queries, 1).bytes());
-    optionalRef("keySegments", a.keySegments,
-                Extent(8).dim(a.batch, a.keys).dim(a.keys, 1).bytes());
-    if (a.dropout > 0.0f) {
-      ref("rng", a.rng, 16);
-      optionalRef("origin", a.origin, 32);
-      require(a.globalHeads >= a.heads && a.globalQueries >= a.queries &&
-                  a.globalKeys >= a.keys,
-              "the global shape is smaller than the local one");
-    }
-    int64_t threadBytes;
-    if (__builtin_mul_overflow(a.scratchBytesPerThread,
-                               static_cast<int64_t>(program.threads),
-                               &threadBytes))
-      threadBytes = -1;
-    require(threadBytes >= 0, "negative scratch size");
-    if (a.scratchBytesPerThread > 0)
-      ref("scratch", a.scratch, threadBytes);
-    if (!backward)
-      return;
-    headView("dO", a.dO, a.batch, a.heads, a.queries, a.valueSize);
-    headView("dQ", a.dQ, a.batch, a.heads, a.queries, a.headSize);
-    headView("dK", a.dK, a.batch, a.kvHeads, a.keys, a.headSize);
-    headView("dV", a.dV, a.batch, a.kvHeads, a.keys, a.valueSize);
-    if (a.dBias.buffer != -1) {
-      require(a.bias.buffer != -1, "'dBias' without a bias");
-      int64_t sizes[4] = {a.batch, a.heads, a.queries, a.keys}, elements = 1;
-      for (int i = 0; i < 4; ++i)
-        elements *= a.biasStrides[i] ? sizes[i] : 1;
-      ref("dBias", a.dBias, elements * 4);
-    }
-  }
-
-  void scatterAdd(const ScatterAddCommand &s) {
-    require(s.idType == DType::I64 || s.idType == DType::I32,
-            "ids must be i64 or i32");
-    require(s.count >= 0 && s.columns >= 0 && s.outRows >= 0,
-            "negative extent");
-    if (!problem.empty())
-      return;
-    ref("rows", s.rows,
-        Extent(4).dim(s.count, s.columns).dim(s.columns, 1).bytes());
-    ref("ids", s.ids, Extent(byteSize(s.idType)).dim(s.count, 1).bytes());
-    ref("out", s.out,
-        Extent(4).dim(s.outRows, s.columns).dim(s.columns, 1).bytes());
-  }
-
-  void copy(const CopyCommand &c) {
-    require(c.sizes.size() <= 8, "more than 8 dimensions");
-    require(c.sizes.size() == c.srcStrides.size() &&
-                c.sizes.size() == c.dstStrides.size(),
-            "sizes and strides differ in length");
-    require(c.elementBytes == 1 || c.elementBytes == 2 || c.elementBytes == 4 ||
-                c.elementBytes == 8,
-            "elements must have 1, 2, 4 or 8 bytes");
-    if (!problem.empty())
-      return;
-    Extent src(c.elementBytes), dst(c.elementBytes);
-    for (size_t i = 0; i < c.sizes.size(); ++i) {
-      src.dim(c.sizes[i], c.srcStrides[i]);
-      dst.dim(c.sizes[i], c.dstStrides[i]);
-    }
-    ref("src", c.src, src.bytes());
-    ref("dst", c.dst, dst.bytes());
-  }
-
-  void fill(const FillCommand &f) {
-    require(f.elementBytes == 1 || f.elementBytes == 2 || f.elementBytes == 4 ||
-                f.elementBytes == 8,
-            "elements must have 1, 2, 4 or 8 bytes");
-    require(f.bytes >= 0 &&
-                (f.elementBytes <= 0 || f.bytes % f.elementBytes == 0),
-            "the size is no multiple of the element");
-    ref("dst", f.dst, f.bytes);
-  }
-
-  const Program &program;
-  const Part &part;
-  const Command &command;
-  std::string where;
-  std::string problem;
-};
-
-} // namespace
 
 static Error validateTensor(const Program &program, const Tensor &tensor) {
   auto fail = [&](const Twine &message) {
@@ -307,6 +28,16 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
   for (int64_t size : tensor.shape)
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
       return fail("shape " + shapeText(tensor.shape) + " has no sensible size");
+  if (!tensor.sharding.empty() && tensor.sharding.size() != tensor.shape.size())
+    return fail("the sharding has " + Twine(tensor.sharding.size()) +
+                " dimensions, but the shape is " + shapeText(tensor.shape));
+  if (std::string why = digitsProblem(program, tensor.sharding); !why.empty())
+    return fail(why);
+  for (auto [digits, size] : llvm::zip(tensor.sharding, tensor.shape))
+    if (size % partCount(digits) != 0)
+      return fail("a dimension of " + Twine(size) + " has no " +
+                  Twine(partCount(digits)) + " equal parts");
+  bytes = localBytes(program.mesh, tensor);
   if (tensor.offset < 0 || tensor.offset % 64)
     return fail("offset " + Twine(tensor.offset) +
                 " is not a multiple of 64 bytes");
@@ -329,6 +60,59 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
   return Error::success();
 }
 
+static Error validateMesh(const Program &program) {
+  llvm::StringSet<> names;
+  int64_t positions = 1;
+  for (const MeshAxis &axis : program.mesh) {
+    if (axis.size < 1)
+      return makeError("axis '" + axis.name + "' of the mesh has size " +
+                       Twine(axis.size));
+    if (!names.insert(axis.name).second)
+      return makeError("the mesh has two axes '" + axis.name + "'");
+    if (__builtin_mul_overflow(positions, axis.size, &positions) ||
+        positions > (int64_t(1) << 24))
+      return makeError("the mesh has too many positions");
+    if (axis.sequential && axis.size != 1 && axis.size != program.microBatches)
+      return makeError("axis '" + axis.name + "' has " + Twine(axis.size) +
+                       " positions for " + Twine(program.microBatches) +
+                       " micro-batches");
+  }
+  for (const DeviceConstant &constant : program.deviceConstants) {
+    int64_t bytes = static_cast<int64_t>(constant.values.size()) * 8;
+    if (constant.offset < 0 || constant.offset % 8 ||
+        constant.offset > program.arenaBytes ||
+        bytes > program.arenaBytes - constant.offset)
+      return makeError("a constant of " + Twine(bytes) + " bytes at offset " +
+                       Twine(constant.offset) + " does not fit the arena of " +
+                       Twine(program.arenaBytes));
+    for (const DeviceValue &value : constant.values)
+      for (const DeviceTerm &term : value.terms)
+        if (std::string why = digitsProblem(program, {term.digits});
+            !why.empty())
+          return makeError("a constant of the devices: " + why);
+  }
+  return Error::success();
+}
+
+/// Each exchange that a part begins ends in it, once.
+static std::string tokensProblem(const Part &part) {
+  std::set<int32_t> open;
+  for (const Command &command : part.commands) {
+    if (command.kind == CommandKind::Collective &&
+        !open.insert(command.collective.token).second)
+      return ("token " + Twine(command.collective.token) +
+              " is given to two collectives at once")
+          .str();
+    if (command.kind == CommandKind::Wait && !open.erase(command.wait.token))
+      return ("a wait names token " + Twine(command.wait.token) +
+              ", which no collective has")
+          .str();
+  }
+  if (!open.empty())
+    return ("nothing waits for token " + Twine(*open.begin())).str();
+  return "";
+}
+
 Error cleave::runtime::validate(const Program &program) {
   if (program.version != Program::kVersion)
     return makeError("the program has version " + Twine(program.version) +
@@ -342,6 +126,9 @@ Error cleave::runtime::validate(const Program &program) {
   if (program.microBatches < 1)
     return makeError("the program has " + Twine(program.microBatches) +
                      " micro-batches");
+
+  if (Error error = validateMesh(program))
+    return error;
 
   llvm::StringSet<> names;
   for (const Tensor &tensor : program.tensors) {
@@ -375,9 +162,11 @@ Error cleave::runtime::validate(const Program &program) {
       std::string where = ("part '" + part.name + "', command " + Twine(i) +
                            " (" + command.label + ")")
                               .str();
-      if (Error error = CommandChecker(program, part, command, where).check())
+      if (Error error = validateCommand(program, part, command, where))
         return error;
     }
+    if (std::string why = tokensProblem(part); !why.empty())
+      return makeError("part '" + part.name + "': " + why);
   }
 
   for (const auto &[name, entry] : program.entries) {

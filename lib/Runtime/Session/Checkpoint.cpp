@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/Placement.h"
 #include "cleave/Runtime/ProgramIO.h"
 #include "cleave/Runtime/Safetensors.h"
 #include "cleave/Runtime/Session.h"
@@ -95,8 +96,17 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
   if (!problems.empty())
     return makeError(path + ": the file does not fit the program: " +
                      llvm::join(problems, "; "));
-  for (auto [tensor, entry] : found)
-    file->copyTo(*entry, data(*tensor));
+  for (auto [tensor, entry] : found) {
+    if (localBytes(getProgram().mesh, *tensor) == bytes(*tensor)) {
+      file->copyTo(*entry, data(*tensor));
+      for (int rank = 1; rank < getLocalRanks(); ++rank)
+        std::memcpy(data(*tensor, rank), data(*tensor),
+                    static_cast<size_t>(entry->bytes));
+      continue;
+    }
+    write(*tensor, entry->data);
+    file->forget(*entry);
+  }
   return Error::success();
 }
 
@@ -106,11 +116,21 @@ Error Session::save(llvm::StringRef path, bool optimizer) const {
   for (const Tensor &tensor : getProgram().tensors) {
     if (!belongs(tensor, optimizer))
       continue;
-    items.push_back(
-        {tensor.name, tensor.dtype, fileShape(tensor), data(tensor)});
+    if (!isLeader()) {
+      // The one that writes needs what this process holds.
+      if (Error error = read(tensor, nullptr))
+        return error;
+      continue;
+    }
+    bool split = localBytes(getProgram().mesh, tensor) != bytes(tensor);
+    items.push_back({tensor.name, tensor.dtype, fileShape(tensor),
+                     split ? nullptr : data(tensor),
+                     [this, &tensor](void *to) { return read(tensor, to); }});
     if (!tensor.aliases.empty())
       aliases[tensor.name] = llvm::json::Array(tensor.aliases);
   }
+  if (!isLeader())
+    return Error::success();
   std::map<std::string, std::string> metadata;
   // What transformers and others look for.
   metadata["format"] = "pt";
@@ -146,7 +166,7 @@ TrainingState Session::getTrainingState(int64_t dataPosition) const {
   state.seed = seed;
   state.step = step;
   state.dataPosition = dataPosition;
-  state.threads = team.size();
+  state.threads = getThreads();
   for (const auto &[key, method] : tuner.getChoices())
     state.contractions[key] = methodName(method).str();
   return state;
@@ -164,6 +184,12 @@ static bool swapNames(const std::string &one, llvm::StringRef other) {
 
 Error Session::saveCheckpoint(llvm::StringRef directory,
                               int64_t dataPosition) const {
+  if (!isLeader()) {
+    // The first rank writes; what this process holds of it is read by all.
+    if (Error error = save("", /*optimizer=*/false))
+      return error;
+    return save("", /*optimizer=*/true);
+  }
   llvm::SmallString<128> target(directory);
   while (target.size() > 1 && target.ends_with("/"))
     target.pop_back();

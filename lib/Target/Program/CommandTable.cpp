@@ -274,6 +274,56 @@ LogicalResult CommandTable::convert(CheckOp op, Command &command) {
   return success();
 }
 
+std::vector<runtime::Digit>
+cleave::digitsOf(const spmd::Mesh &mesh, ArrayRef<spmd::AxisRef> axes) {
+  std::vector<runtime::Digit> digits;
+  for (const spmd::AxisRef &axis : axes) {
+    int32_t index = 0;
+    while (mesh.axes[index].name != axis.name)
+      ++index;
+    digits.push_back({index, axis.pre, mesh.size(axis)});
+  }
+  return digits;
+}
+
+LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
+  command.kind = CommandKind::Collective;
+  command.timeClass = TimeClass::Communication;
+  runtime::CollectiveCommand &c = command.collective;
+  spmd::MeshOp mesh = spmd::lookupMesh(op, op.getMeshAttr());
+  c.collective = static_cast<runtime::CollectiveKind>(op.getKind());
+  c.reduction = static_cast<runtime::Reduction>(op.getReduction());
+  auto from = cast<RankedTensorType>(op.getInput().getType());
+  FailureOr<runtime::DType> dtype =
+      dtypeOf(op.getLoc(), from.getElementType());
+  if (failed(dtype))
+    return failure();
+  c.dtype = *dtype;
+  c.axes = digitsOf(mesh.getMesh(), op.getAxes().getAxes());
+  c.src = refOf(op.getInput());
+  c.dst = refOf(op.getOutput());
+  Strided src = getLayout(from), dst = getLayout(op.getType());
+  c.sizes.assign(op.getBlock().begin(), op.getBlock().end());
+  c.srcStrides.assign(src.strides.begin(), src.strides.end());
+  c.dstStrides.assign(dst.strides.begin(), dst.strides.end());
+  // From an index for each dimension to elements.
+  auto offsets = [&](ArrayRef<int64_t> starts, ArrayRef<int64_t> strides) {
+    std::vector<int64_t> result;
+    for (; !starts.empty(); starts = starts.drop_front(strides.size())) {
+      int64_t offset = 0;
+      for (auto [start, stride] : llvm::zip(starts, strides))
+        offset += start * stride;
+      result.push_back(offset);
+    }
+    return result;
+  };
+  c.srcOffsets = offsets(op.getSrcStarts(), src.strides);
+  c.dstOffsets = offsets(op.getDstStarts(), dst.strides);
+  c.sources.assign(op.getSources().begin(), op.getSources().end());
+  c.token = tokens++;
+  return success();
+}
+
 LogicalResult CommandTable::translate(std::vector<Command> &commands) {
   for (Operation &op : part.front()) {
     auto interface = dyn_cast<CommandOpInterface>(op);
@@ -283,7 +333,7 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
     LogicalResult done =
         llvm::TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<LaunchOp, ContractOp, AttentionOp, AttentionGradOp,
-                  ScatterAddOp, CopyOp, FillOp, CheckOp>(
+                  ScatterAddOp, CopyOp, FillOp, CheckOp, CollectiveOp>(
                 [&](auto typed) { return convert(typed, command); })
             .Default([](Operation *other) {
               return other->emitOpError("has no form in the command table");
@@ -297,6 +347,15 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
     if (std::string line = sourceLine(op.getLoc()); !line.empty())
       command.label += " " + line;
     commands.push_back(std::move(command));
+    // Nothing runs meanwhile yet.
+    if (commands.back().kind == CommandKind::Collective) {
+      Command wait;
+      wait.kind = CommandKind::Wait;
+      wait.timeClass = TimeClass::Communication;
+      wait.label = commands.back().label;
+      wait.wait.token = commands.back().collective.token;
+      commands.push_back(std::move(wait));
+    }
   }
   return success();
 }

@@ -14,6 +14,10 @@
 
 namespace cleave {
 
+/// Axes of a mesh as the command table has them.
+std::vector<runtime::Digit> digitsOf(const spmd::Mesh &mesh,
+                                     llvm::ArrayRef<spmd::AxisRef> axes);
+
 /// The element type of the command table, or a located error.
 llvm::FailureOr<runtime::DType> dtypeOf(mlir::Location loc, mlir::Type type);
 
@@ -42,11 +46,14 @@ private:
   llvm::LogicalResult convert(exec::CopyOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::FillOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::CheckOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::CollectiveOp op, runtime::Command &command);
   template <typename OpTy>
   llvm::LogicalResult attention(OpTy op, runtime::AttentionCommand &command);
 
   mlir::func::FuncOp part;
   int64_t threads;
+  /// Numbers the collectives of the part.
+  int32_t tokens = 0;
 };
 
 } // namespace cleave

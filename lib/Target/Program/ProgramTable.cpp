@@ -61,6 +61,12 @@ public:
 
 private:
   LogicalResult addEntry(ProgramOp entry);
+  LogicalResult addConstants();
+  /// Shape and sharding of a tensor, of which a device holds `local`.
+  void place(runtime::Tensor &tensor, RankedTensorType local,
+             DictionaryAttr attributes);
+  runtime::DeviceConstant deviceConstant(int64_t offset,
+                                         DeviceValuesAttr values);
   FailureOr<int32_t> addArgument(ProgramOp entry, BlockArgument argument);
   FailureOr<int32_t> addOutput(ProgramOp entry, unsigned index);
   FailureOr<int32_t> addTensor(Location loc, runtime::Tensor tensor);
@@ -69,6 +75,7 @@ private:
   ModuleOp module;
   SymbolTable symbols;
   Program program;
+  spmd::Mesh mesh;
   llvm::StringMap<int32_t> tensors, parts;
 };
 
@@ -95,7 +102,8 @@ FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
   }
   runtime::Tensor &old = program.tensors[it->second];
   if (old.role != tensor.role || old.dtype != tensor.dtype ||
-      old.shape != tensor.shape || old.offset != tensor.offset)
+      old.shape != tensor.shape || old.sharding != tensor.sharding ||
+      old.offset != tensor.offset)
     return emitError(loc) << "'" << tensor.name
                           << "' is one tensor in one entry and another one in "
                              "another";
@@ -106,6 +114,21 @@ FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
                                 tensor.ignoreIndex != old.ignoreIndex))
     old.hasIgnoreIndex = false;
   return it->second;
+}
+
+void Translator::place(runtime::Tensor &tensor, RankedTensorType local,
+                       DictionaryAttr attributes) {
+  tensor.shape.assign(local.getShape().begin(), local.getShape().end());
+  if (!attributes)
+    return;
+  auto global = attributes.getAs<TypeAttr>(spmd::kGlobalTypeAttr);
+  auto sharding = attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr);
+  if (!global || !sharding)
+    return;
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(global.getValue()).getShape();
+  tensor.shape.assign(shape.begin(), shape.end());
+  for (const spmd::DimSharding &dim : sharding.getDims())
+    tensor.sharding.push_back(digitsOf(mesh, dim.axes));
 }
 
 FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
@@ -126,7 +149,7 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
   tensor.name = text(attr(graph::kNameAttr));
   tensor.role = *role;
   tensor.dtype = *dtype;
-  tensor.shape.assign(type.getShape().begin(), type.getShape().end());
+  place(tensor, type, entry.getArgAttrDict(i));
   tensor.offset = *offset;
   if (auto aliases = dyn_cast_or_null<ArrayAttr>(attr(graph::kAliasesAttr)))
     for (Attribute alias : aliases)
@@ -160,7 +183,7 @@ FailureOr<int32_t> Translator::addOutput(ProgramOp entry, unsigned index) {
   tensor.name = text(entry.getResultAttr(index, graph::kNameAttr));
   tensor.role = Role::Output;
   tensor.dtype = *dtype;
-  tensor.shape.assign(type.getShape().begin(), type.getShape().end());
+  place(tensor, type, entry.getResultAttrDict(index));
   tensor.offset = *offset;
   tensor.batchDim =
       integer(entry.getResultAttr(index, graph::kBatchDimAttr)).value_or(-1);
@@ -249,11 +272,49 @@ FailureOr<Program> Translator::run() {
     return module.emitError("has no planned memory; run --exec-plan-memory");
   program.arenaBytes = arena.getInt();
   program.threads = threads.getInt();
+  if (spmd::MeshOp meshOp = spmd::findMesh(module))
+    mesh = meshOp.getMesh();
+  for (const spmd::MeshAxis &axis : mesh.axes) {
+    program.mesh.push_back({axis.name, axis.size, axis.sequential});
+    // Also where nothing in the program is done once for each of them.
+    if (axis.sequential)
+      program.microBatches = std::max(program.microBatches, axis.size);
+  }
   for (auto entry : module.getOps<ProgramOp>())
     if (failed(addEntry(entry)))
       return failure();
+  if (failed(addConstants()))
+    return failure();
+  return std::move(program);
+}
+
+runtime::DeviceConstant Translator::deviceConstant(int64_t offset,
+                                                   DeviceValuesAttr values) {
+  runtime::DeviceConstant result;
+  result.offset = offset;
+  ArrayRef<int64_t> factors = values.getFactors();
+  for (auto [base, dim] :
+       llvm::zip_equal(values.getBase(), values.getAxes().getDims())) {
+    runtime::DeviceValue &value = result.values.emplace_back();
+    value.base = base;
+    for (const spmd::AxisRef &axis : dim.axes) {
+      value.terms.push_back({digitsOf(mesh, axis), factors.front()});
+      factors = factors.drop_front();
+    }
+  }
+  return result;
+}
+
+LogicalResult Translator::addConstants() {
   std::map<int64_t, std::string> constants;
+  std::map<int64_t, DeviceValuesAttr> deviceConstants;
   WalkResult walk = module.walk([&](ConstantOp constant) {
+    if (auto values = dyn_cast<DeviceValuesAttr>(constant.getValue())) {
+      if (std::optional<int64_t> offset =
+              integer(constant->getAttr(kOffsetAttr)))
+        deviceConstants[*offset] = values;
+      return WalkResult::advance();
+    }
     auto value = dyn_cast<DenseElementsAttr>(constant.getValue());
     if (!value) {
       constant.emitOpError("has a value that cannot be stored");
@@ -268,7 +329,9 @@ FailureOr<Program> Translator::run() {
     return failure();
   for (auto &[offset, hex] : constants)
     program.constants.push_back({offset, std::move(hex)});
-  return std::move(program);
+  for (auto &[offset, values] : deviceConstants)
+    program.deviceConstants.push_back(deviceConstant(offset, values));
+  return success();
 }
 
 FailureOr<Program> cleave::translateToProgram(ModuleOp module) {

@@ -116,3 +116,147 @@ func.func @f(%x: tensor<4xf32> {spmd.other}) {
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{?, "x"}]>}) {
   return
 }
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{operand type 'tensor<4x4xf32>' is not 'tensor<4x8xf32>' split by [{"x"}, {}]}}
+  %0 = spmd.all_gather %x by <@mesh, [{"x"}, {}]> : tensor<4x4xf32> -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{cannot move data along the sequential axis "mb"}}
+  %0 = spmd.all_gather %x by <@mesh, [{"x", "mb"}, {}]> : tensor<4x4xf32> -> tensor<16x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{cannot make a partial result}}
+  %0 = spmd.all_gather %x by <@mesh, [{}, {}], partial = {"x"}> : tensor<4x4xf32> -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{result type 'tensor<4x4xf32>' is not 'tensor<4x4xf32>' split by [{"x"}, {}]}}
+  %0 = spmd.reduce_scatter sum %x by <@mesh, [{"x"}, {}]> : tensor<4x4xf32> -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{cannot move data along the sequential axis "mb"}}
+  %0 = spmd.reduce_scatter sum %x by <@mesh, [{"mb"}, {}]> : tensor<4x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{axis "x" overlaps another one}}
+  %0 = spmd.all_to_all %x over @mesh {"x", "x"} from 0 to 1 : tensor<4x4xf32> -> tensor<16x1xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{there is no mesh @other}}
+  %0 = spmd.all_to_all %x over @other {"x"} from 0 to 1 : tensor<4x4xf32> -> tensor<8x2xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{cannot move data along the sequential axis "mb"}}
+  %0 = spmd.all_to_all %x over @mesh {"mb"} from 0 to 1 : tensor<4x4xf32> -> tensor<8x2xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{needs two dimensions of 'tensor<4x4xf32>', not 0 and 2}}
+  %0 = spmd.all_to_all %x over @mesh {"x"} from 0 to 2 : tensor<4x4xf32> -> tensor<8x2xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{needs two dimensions of 'tensor<4x4xf32>', not 1 and 1}}
+  %0 = spmd.all_to_all %x over @mesh {"x"} from 1 to 1 : tensor<4x4xf32> -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 3]>
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{dimension 1 of 'tensor<4x4xf32>' does not divide into 3}}
+  %0 = spmd.all_to_all %x over @mesh {"x"} from 0 to 1 : tensor<4x4xf32> -> tensor<12x2xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{result type 'tensor<4x4xf32>' must be 'tensor<8x2xf32>'}}
+  %0 = spmd.all_to_all %x over @mesh {"x"} from 0 to 1 : tensor<4x4xf32> -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{replaces 2 parts of dimension 0 by 1}}
+  %0 = spmd.permute %x from <@mesh, [{"x"}, {}]> to <@mesh, [{}, {"x"}]> : tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 24, "y" = 6, "z" = 4]>
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{has digits of one axis that cross each other}}
+  %0 = spmd.permute %x from <@mesh, [{"x":(1)4}, {"y"}]> to <@mesh, [{"z"}, {"x":(1)6}]> : tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{cannot move data along the sequential axis "mb"}}
+  %0 = spmd.permute %x from <@mesh, [{"x"}, {}]> to <@mesh, [{"mb"}, {}]> : tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{the mesh has no axis "z"}}
+  %0 = spmd.permute %x from <@mesh, [{"x"}, {}]> to <@mesh, [{"z"}, {}]> : tensor<4x4xf32>
+  return
+}

@@ -22,3 +22,18 @@ func.func @shardings(
   %2 = spmd.constrain %a to <@mesh, [{"dp"}, {}]> {spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}, {}]>], spmd.global_types = [tensor<8x4xf32>]} : tensor<8x4xf32>
   return %2 : tensor<8x4xf32>
 }
+
+// CHECK-LABEL: func.func @movements(
+func.func @movements(%x: tensor<8x16xf32>, %after: tensor<f32>) {
+  // CHECK: spmd.all_gather %{{.*}} by <@mesh, [{"tp"}, {"dp"}]> : tensor<8x16xf32> -> tensor<64x32xf32>
+  %0 = spmd.all_gather %x by <@mesh, [{"tp"}, {"dp"}]> : tensor<8x16xf32> -> tensor<64x32xf32>
+  // CHECK: spmd.reduce_scatter max %{{.*}} by <@mesh, [{"tp":(1)2}, {}]> : tensor<8x16xf32> -> tensor<4x16xf32>
+  %1 = spmd.reduce_scatter max %x by <@mesh, [{"tp":(1)2}, {}]> : tensor<8x16xf32> -> tensor<4x16xf32>
+  // CHECK: spmd.all_to_all %{{.*}} over @mesh {"dp", "tp":(4)2} from 0 to 1 : tensor<8x16xf32> -> tensor<32x4xf32>
+  %2 = spmd.all_to_all %x over @mesh {"dp", "tp":(4)2} from 0 to 1 : tensor<8x16xf32> -> tensor<32x4xf32>
+  // CHECK: spmd.permute %{{.*}} from <@mesh, [{"dp"}, {}]> to <@mesh, [{"tp":(2)2}, {}]> : tensor<8x16xf32>
+  %3 = spmd.permute %x from <@mesh, [{"dp"}, {}]> to <@mesh, [{"tp":(2)2}, {}]> : tensor<8x16xf32>
+  // CHECK: spmd.barrier %{{.*}} after %{{.*}} : tensor<8x16xf32>, tensor<f32>
+  %4 = spmd.barrier %x after %after : tensor<8x16xf32>, tensor<f32>
+  return
+}

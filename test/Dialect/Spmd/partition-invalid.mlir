@@ -31,20 +31,20 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>})
 
 // -----
 
-// A gather of what is split is a movement that is not expressed yet.
-spmd.mesh @mesh <["x" = 2]>
-func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
-  // expected-error @+1 {{result 0 has sharding [{"x"}] and would have to be moved to [{}], which is not supported yet}}
+// Micro-batches exchange nothing.
+spmd.mesh @mesh <["mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}]>}) {
+  // expected-error @+1 {{cannot be partitioned: result 0 has sharding [{"mb"}] and cannot be moved to [{}]: data would have to move along the sequential axis "mb"}}
   %0 = graph.neg %x {spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>) -> tensor<4xf32>
   return
 }
 
 // -----
 
-spmd.mesh @mesh <["x" = 2]>
-func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"x"}]>}) {
-  // expected-note @+2 {{operand 0 splits dimension 1 over {"x"}, which the op needs whole}}
-  // expected-error @+1 {{cannot be partitioned: operand 0 has sharding [{}, {"x"}] and would have to be moved to [{}, {}]}}
+spmd.mesh @mesh <["mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"mb"}]>}) {
+  // expected-note @+2 {{operand 0 splits dimension 1 over {"mb"}, which the op needs whole}}
+  // expected-error @+1 {{cannot be partitioned: operand 0 has sharding [{}, {"mb"}] and cannot be moved to [{}, {}]: data would have to move along the sequential axis "mb"}}
   %0 = graph.softmax %x {spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : (tensor<4x4xf32>) -> tensor<4x4xf32>
   return
 }
@@ -60,9 +60,9 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>})
 
 // -----
 
-spmd.mesh @mesh <["x" = 2]>
-func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>})
+spmd.mesh @mesh <["mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}]>})
     -> (tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}]>}) {
-  // expected-error @+1 {{result 0 has sharding [{"x"}], which cannot be moved to [{}] yet}}
+  // expected-error @+1 {{result 0 has sharding [{"mb"}] and cannot be moved to [{}]}}
   return %x : tensor<4xf32>
 }

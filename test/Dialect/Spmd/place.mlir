@@ -12,9 +12,9 @@ func.func @f(%w: tensor<3x4xf32>, %x: tensor<8x4xf32> {graph.batch_dim = 0 : i64
 
 // -----
 
-// The axis joins a mesh that is there, behind the axes that split the samples.
+// The axis joins a mesh that is there, before the axes that split the samples.
 // CHECK: spmd.mesh @devices <["mb" = 4, "dp" = 2]> sequential ["mb"]
-// CHECK: #spmd.sharding<@devices, [{"dp", "mb"}]>
+// CHECK: #spmd.sharding<@devices, [{"mb", "dp"}]>
 spmd.mesh @devices <["dp" = 2]>
 func.func @f(%x: tensor<8xf32> {graph.batch_dim = 0 : i64,
                                 spmd.sharding = #spmd.sharding<@devices, [{"dp"}]>}) {

@@ -95,6 +95,22 @@ func.func @columns_then_rows(
   return %4 : tensor<6x8xf32>
 }
 
+// An annotation wins, whatever its operand says; what is summed over an axis
+// and split by it is no longer partial.
+// CHECK-LABEL: func.func @annotated(
+func.func @annotated(
+    %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"dp"}]>},
+    %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"dp"}]>}) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+  %0 = spmd.constrain %x to <@mesh, [{"tp"}, {}]> : tensor<8x8xf32>
+  // CHECK: graph.exp {{.*}}#spmd.sharding<@mesh, [{"tp"}, {}]>
+  %1 = graph.exp %0 : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  // CHECK: graph.linear {{.*}}[#spmd.sharding<@mesh, [{}, {"dp"}]>]
+  %2 = graph.linear %x, %w : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  // CHECK: spmd.constrain {{.*}} to <@mesh, [{}, {"dp"}]> {spmd.shardings = [#spmd.sharding<@mesh, [{}, {"dp"}]>]}
+  %3 = spmd.constrain %2 to <@mesh, [{}, {"dp"}]> : tensor<8x8xf32>
+  return %1, %3 : tensor<8x8xf32>, tensor<8x8xf32>
+}
+
 // An open dimension of an argument takes what its uses say; a closed one not.
 // CHECK-LABEL: func.func @open(
 // CHECK-SAME: %{{.*}}: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>}
@@ -103,4 +119,29 @@ func.func @open(
     %y: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>}) -> tensor<6x8xf32> {
   %0 = graph.add %x, %y : (tensor<6x8xf32>, tensor<6x8xf32>) -> tensor<6x8xf32>
   return %0 : tensor<6x8xf32>
+}
+
+// What replaces an argument lies as that does.
+// CHECK-LABEL: func.func @update(
+// CHECK-SAME: -> (tensor<6x8xf32> {graph.updates = "w", spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>})
+func.func @update(
+    %g: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
+    %w: tensor<6x8xf32> {graph.name = "w", spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>})
+    -> (tensor<6x8xf32> {graph.updates = "w"}) {
+  // CHECK: graph.neg {{.*}}#spmd.sharding<@mesh, [{}, {"tp"}]>
+  %0 = graph.neg %g : (tensor<6x8xf32>) -> tensor<6x8xf32>
+  return %0 : tensor<6x8xf32>
+}
+
+// -----
+
+// An annotation speaks of devices: samples stay split into micro-batches.
+spmd.mesh @mesh <["mb" = 2, "dp" = 2, "tp" = 2]> sequential ["mb"]
+
+// CHECK-LABEL: func.func @constrained_samples(
+func.func @constrained_samples(
+    %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb", "dp"}, {}]>}) -> tensor<8x8xf32> {
+  // CHECK: spmd.constrain {{.*}} to <@mesh, [{"tp"}, {"dp"}]> {spmd.shardings = [#spmd.sharding<@mesh, [{"mb", "tp"}, {"dp"}]>]}
+  %0 = spmd.constrain %x to <@mesh, [{"tp"}, {"dp"}]> : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
 }

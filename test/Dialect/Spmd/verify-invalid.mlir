@@ -138,3 +138,176 @@ func.func @split_twice(
       spmd.shardings = [#spmd.sharding<@mesh, [{"mb"}]>]} : tensor<4xf32> -> tensor<2xf32>
   return
 }
+
+// -----
+
+// A gather over the wrong axis, which has the right size.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
+  // expected-error @+1 {{takes {"y"} from dimension 0 of a value of sharding [{"x"}, {}], where they are not the minor axes}}
+  %0 = spmd.all_gather %x by <@mesh, [{"y"}, {}]> {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : tensor<2x4xf32> -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+// The major axis cannot be gathered alone.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<1x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x", "y"}, {}]>}) {
+  // expected-error @+1 {{takes {"x"} from dimension 0}}
+  %0 = spmd.all_gather %x by <@mesh, [{"x"}, {}]> {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"y"}, {}]>]} : tensor<1x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// Nor can the major digit: the group is another.
+spmd.mesh @mesh <["x" = 4, "y" = 2]>
+func.func @f(
+    %x: tensor<1x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
+  // expected-error @+1 {{takes {"x":(1)2} from dimension 0}}
+  %0 = spmd.all_gather %x by <@mesh, [{"x":(1)2}, {}]> {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"x":(2)2}, {}]>]} : tensor<1x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// What is left is said to be split over another axis.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<1x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x", "y"}, {}]>}) {
+  // expected-error @+1 {{has sharding [{"y"}, {}] of 'tensor<4x4xf32>' where its operand gives [{"x"}, {}]}}
+  %0 = spmd.all_gather %x by <@mesh, [{"y"}, {}]> {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"y"}, {}]>]} : tensor<1x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// A sum of copies.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<4x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}]>}) {
+  // expected-error @+1 {{reduces over "x" a value that is not partial on it}}
+  %0 = spmd.reduce_scatter sum %x by <@mesh, [{"x"}, {}]> {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : tensor<4x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
+  // expected-error @+1 {{takes {"y"} from dimension 0}}
+  %0 = spmd.all_to_all %x over @mesh {"y"} from 0 to 1 {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {"y"}]>]} : tensor<2x4xf32> -> tensor<4x2xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
+  // expected-error @+1 {{has sharding [{}, {"y"}] of 'tensor<4x4xf32>' where its operand gives [{}, {"x"}]}}
+  %0 = spmd.all_to_all %x over @mesh {"x"} from 0 to 1 {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {"y"}]>]} : tensor<2x4xf32> -> tensor<4x2xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
+  // expected-error @+1 {{takes {"y"} from dimension 0}}
+  %0 = spmd.permute %x from <@mesh, [{"y"}, {}]> to <@mesh, [{"x"}, {}]> {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"y"}, {}]>]} : tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// The new axis splits another dimension already.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<2x2xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {"y"}]>}) {
+  // expected-error @+1 {{splits over "y" a value of sharding}}
+  %0 = spmd.permute %x from <@mesh, [{"x"}, {}]> to <@mesh, [{"y"}, {}]> {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {"y"}]>]} : tensor<2x2xf32>
+  return
+}
+
+// -----
+
+// Half a sum is not a sum.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<4x1xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {"x", "y"}]>}) {
+  %0 = graph.reduce sum %x {dims = array<i64: 1>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"x", "y"}>]} : (tensor<4x1xf32>) -> tensor<4xf32>
+  // expected-error @+1 {{has sharding [{"x"}] of 'tensor<4xf32>' where its operand gives [{"x"}], partial = {"y"}}}
+  %1 = spmd.reduce_scatter sum %0 by <@mesh, [{"x"}]> {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"x"}]>]} : tensor<4xf32> -> tensor<2xf32>
+  return
+}
+
+// -----
+
+// Groups of the wrong positions.
+spmd.mesh @mesh <["x" = 4]>
+func.func @f(
+    %x: tensor<4x2xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {"x":(1)2}]>}) {
+  %0 = graph.reduce sum %x {dims = array<i64: 1>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"x":(1)2}>]} : (tensor<4x2xf32>) -> tensor<4xf32>
+  // expected-error @+1 {{reduces over "x":(2)2 a value that is not partial on it}}
+  %1 = spmd.all_reduce sum %0 over @mesh {"x":(2)2} {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"x":(1)2}>]} : tensor<4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<4x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
+  // expected-error @+1 {{has sharding [{}, {}] of 'tensor<4x4xf32>' where its operand gives [{"x"}, {}] of 'tensor<8x4xf32>'}}
+  %0 = spmd.barrier %x after %x {spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : tensor<4x4xf32>, tensor<4x4xf32>
+  return
+}
+
+// -----
+
+// Every shard would draw the same numbers.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>},
+    %rng: tensor<2xi64> {spmd.global_type = tensor<2xi64>, spmd.sharding = #spmd.sharding<@mesh, [{}]>}) {
+  // expected-error @+1 {{does not read the place of its shard}}
+  %0 = graph.dropout %x, %rng {probability = 0.5 : f64, id = 3 : i64, spmd.global_types = [tensor<4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : (tensor<2x4xf32>, tensor<2xi64>) -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// The place of another shard.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>},
+    %rng: tensor<2xi64> {spmd.global_type = tensor<2xi64>, spmd.sharding = #spmd.sharding<@mesh, [{}]>}) {
+  %o = spmd.shard_offset <@mesh, [{"y"}, {}]> of tensor<4x4xf32>
+      {spmd.global_types = [tensor<2xi64>], spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<2xi64>
+  // expected-error @+1 {{reads the place of a shard of [{"y"}, {}], which is not how its operands are split}}
+  %0 = graph.dropout %x, %rng origin %o {global_shape = array<i64: 4, 4>, probability = 0.5 : f64, id = 3 : i64,
+      spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]}
+      : (tensor<2x4xf32>, tensor<2xi64>, tensor<2xi64>) -> tensor<2x4xf32>
+  return
+}

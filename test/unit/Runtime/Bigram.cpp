@@ -6,19 +6,66 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bigram.h"
+#include "cleave/Runtime/Placement.h"
 
 using namespace cleave::runtime;
 
 static constexpr int64_t microBatches = 2;
 
+/// The axis "dp" of a mesh <["mb" = 2, "dp" = n]>.
+static Digit devicesDigit(int64_t devices) { return {1, 1, devices}; }
+
+static Command startOf(CollectiveKind kind, DType dtype, Ref src, Ref dst,
+                       std::vector<int64_t> sizes, int64_t devices,
+                       int32_t token) {
+  Command c;
+  c.kind = CommandKind::Collective;
+  c.timeClass = TimeClass::Communication;
+  c.label = "start";
+  c.collective.collective = kind;
+  c.collective.dtype = dtype;
+  c.collective.axes = {devicesDigit(devices)};
+  c.collective.src = src;
+  c.collective.dst = dst;
+  c.collective.token = token;
+  c.collective.sizes = sizes;
+  c.collective.srcStrides = c.collective.dstStrides =
+      sizes.size() == 1 ? std::vector<int64_t>{1}
+                        : std::vector<int64_t>{sizes[1], 1};
+  return c;
+}
+
+static Command waitFor(int32_t token) {
+  Command c;
+  c.kind = CommandKind::Wait;
+  c.timeClass = TimeClass::Communication;
+  c.label = "wait";
+  c.wait.token = token;
+  return c;
+}
+
+/// Where the columns of each device begin.
+static std::vector<int64_t> columnOffsets(int64_t hidden, int64_t devices) {
+  std::vector<int64_t> offsets;
+  for (int64_t i = 0; i < devices; ++i)
+    offsets.push_back(i * (hidden / devices));
+  return offsets;
+}
+
 Program cleave::test::makeBigram(const BigramShape &shape) {
-  auto [batch, length, vocabulary, hidden] = shape;
-  int64_t rows = batch / microBatches * length;
+  auto [batch, length, vocabulary, hidden, devices] = shape;
+  bool mesh = devices > 0;
+  int64_t split = mesh ? devices : 1;
+  int64_t localBatch = batch / split, columns = hidden / split;
+  int64_t rows = localBatch / microBatches * length;
   Program program;
   program.cpu = "test";
   program.threads = 4;
   program.microBatches = microBatches;
   program.metadata = R"({"label_shift": 1})";
+  Digit micro{0, 1, microBatches}, dp = devicesDigit(split);
+  if (mesh)
+    program.mesh = {{"mb", microBatches, true}, {"dp", devices, false}};
 
   int64_t at = 0;
   auto place = [&](int64_t bytes) {
@@ -27,28 +74,34 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
     return offset;
   };
   auto tensor = [&](const char *name, Role role, DType dtype,
-                    std::vector<int64_t> dims) -> Tensor & {
+                    std::vector<int64_t> dims,
+                    std::vector<std::vector<Digit>> sharding = {}) -> Tensor & {
     Tensor t;
     t.name = name;
     t.role = role;
     t.dtype = dtype;
     t.shape = std::move(dims);
-    t.offset = place(t.numElements() * byteSize(dtype));
+    if (mesh)
+      t.sharding = std::move(sharding);
+    t.offset = place(localBytes(program.mesh, t));
     program.tensors.push_back(t);
     return program.tensors.back();
   };
   tensor("embedding.weight", Role::Parameter, DType::F32, {vocabulary, hidden});
-  Tensor &out =
-      tensor("out.weight", Role::Parameter, DType::F32, {vocabulary, hidden});
+  Tensor &out = tensor("out.weight", Role::Parameter, DType::F32,
+                       {vocabulary, hidden}, {{}, {dp}});
   out.aliases = {"head.weight"};
   tensor("embedding.momentum", Role::State, DType::F32, {vocabulary, hidden})
       .of = "embedding.weight";
-  tensor("out.momentum", Role::State, DType::F32, {vocabulary, hidden}).of =
-      "out.weight";
-  Tensor &ids = tensor("ids", Role::Input, DType::I64, {batch, length});
+  tensor("out.momentum", Role::State, DType::F32, {vocabulary, hidden},
+         {{}, {dp}})
+      .of = "out.weight";
+  Tensor &ids = tensor("ids", Role::Input, DType::I64, {batch, length},
+                       {{micro, dp}, {}});
   ids.batchDim = 0;
   ids.upperBound = vocabulary;
-  Tensor &labels = tensor("labels", Role::Input, DType::I64, {batch, length});
+  Tensor &labels = tensor("labels", Role::Input, DType::I64, {batch, length},
+                          {{micro, dp}, {}});
   labels.batchDim = 0;
   labels.upperBound = vocabulary;
   labels.hasIgnoreIndex = true;
@@ -66,14 +119,23 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   };
 
   int64_t weightBytes = vocabulary * hidden * 4;
-  int64_t labelBytes = batch * length * 8;
+  int64_t partBytes = vocabulary * columns * 4;
+  int64_t labelBytes = localBatch * length * 8;
   int64_t dE = place(weightBytes), dW = place(weightBytes);
+  // What the devices join and cut of "out.weight".
+  int64_t whole = mesh ? place(weightBytes) : offsetOf("out.weight");
+  int64_t dPart = mesh ? place(partBytes) : dW;
   int64_t sums = place(64), flags = place(64);
   int64_t hiddenAt = place(rows * hidden * 4);
   int64_t logitsAt = place(rows * vocabulary * 4);
   int64_t dHiddenAt = place(rows * hidden * 4);
-  int64_t shapeAt = place(64);
+  int64_t shapeAt = place(64), firstAt = place(64);
   program.arenaBytes = at;
+  // The first element of a micro-batch's rows that a device has.
+  if (mesh)
+    program.deviceConstants = {{firstAt, {{0, {{{dp}, rows * hidden}}}}}};
+  else
+    program.constants = {{firstAt, std::string(16, '0')}};
 
   auto kernel = [](const char *symbol, std::vector<Ref> args, int64_t items,
                    int64_t grain = 1) {
@@ -128,25 +190,39 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
     return std::vector<Command>{
         fill({buffer, 0}, 8, static_cast<uint64_t>(hidden)),
         fill({buffer, 8}, 8, static_cast<uint64_t>(vocabulary)),
-        fill({buffer, 16}, 8, static_cast<uint64_t>(batch * length))};
+        fill({buffer, 16}, 8, static_cast<uint64_t>(localBatch * length))};
   };
+  using Kind = CollectiveKind;
 
-  // 0 labels, 1 sums, 2 flags, 3 dE, 4 dW, 5 sizes
+  // 0 labels, 1 sums, 2 flags, 3 dE, 4 dW, 5 sizes, 6 own columns of W, 7 W
   Part prologue;
   prologue.name = "prologue";
   prologue.buffers = {{labelBytes, "input"},     {64, "scratch"},
                       {64, "scratch"},           {weightBytes, "gradient"},
-                      {weightBytes, "gradient"}, {64, "scratch"}};
+                      {weightBytes, "gradient"}, {64, "scratch"},
+                      {partBytes, "parameter"},  {weightBytes, "scratch"}};
   prologue.commands = sizes(5);
+  if (mesh) {
+    Command gather = startOf(Kind::AllGather, DType::F32, {6, 0}, {7, 0},
+                             {vocabulary, columns}, devices, 0);
+    gather.collective.dstStrides = {hidden, 1};
+    gather.collective.dstOffsets = columnOffsets(hidden, devices);
+    prologue.commands.push_back(gather);
+  }
   prologue.commands.push_back(fill({1, 0}, 64));
   prologue.commands.push_back(fill({3, 0}, weightBytes));
   prologue.commands.push_back(fill({4, 0}, weightBytes));
   prologue.commands.push_back(
       kernel("bigram_count", {{0, 0}, {1, 0}, {2, 0}, {5, 0}}, 1));
   prologue.commands.push_back(check({2, 0}, "all labels are ignored"));
+  if (mesh)
+    prologue.commands.insert(
+        prologue.commands.end(),
+        {startOf(Kind::AllReduce, DType::F64, {1, 8}, {1, 8}, {1}, devices, 1),
+         waitFor(1), waitFor(0)});
 
   // 0 ids, 1 labels, 2 E, 3 W, 4 dE, 5 dW, 6 sums, 7 hidden, 8 logits,
-  // 9 dHidden, 10 sizes, 11 rng
+  // 9 dHidden, 10 sizes, 11 rng, 12 first element
   Part forward;
   forward.name = "forward";
   forward.buffers = {{rows * 8, "input"},
@@ -160,10 +236,12 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
                      {rows * vocabulary * 4, "activation"},
                      {rows * hidden * 4, "gradient"},
                      {64, "scratch"},
-                     {16, "scalar"}};
+                     {16, "scalar"},
+                     {8, "constant"}};
   auto forwardCommands = [&](const char *gather) {
     return std::vector<Command>{
-        kernel(gather, {{0, 0}, {2, 0}, {7, 0}, {10, 0}, {11, 0}}, rows, 8),
+        kernel(gather, {{0, 0}, {2, 0}, {7, 0}, {10, 0}, {11, 0}, {12, 0}},
+               rows, 8),
         contract(rows, vocabulary, hidden, {7, 0}, false, hidden, {3, 0}, true,
                  hidden, {8, 0}, 0.0f),
         kernel("bigram_loss", {{8, 0}, {1, 0}, {6, 0}, {10, 0}}, rows,
@@ -192,36 +270,58 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
   forward.commands.push_back(scatter);
 
   // 0 E, 1 W, 2 dE, 3 dW, 4 momentum of E, 5 momentum of W, 6 sums, 7 flags,
-  // 8 lr, 9 loss, 10 norm, 11 sizes
+  // 8 lr, 9 loss, 10 norm, 11 sizes, 12 own columns of dW
   Part update;
   update.name = "update";
   update.buffers = {{weightBytes, "parameter"},
-                    {weightBytes, "parameter"},
+                    {partBytes, "parameter"},
                     {weightBytes, "gradient"},
                     {weightBytes, "gradient"},
                     {weightBytes, "state"},
-                    {weightBytes, "state"},
+                    {partBytes, "state"},
                     {64, "scratch"},
                     {64, "scratch"},
                     {4, "scalar"},
                     {4, "output"},
                     {4, "output"},
-                    {64, "scratch"}};
-  update.commands = {
-      kernel("bigram_norm", {{2, 0}, {3, 0}, {10, 0}, {7, 0}, {11, 0}}, 1),
-      check({7, 0}, "the gradient norm is not a number"),
-      kernel("bigram_result", {{6, 0}, {9, 0}}, 1)};
+                    {64, "scratch"},
+                    {partBytes, "gradient"}};
+  if (mesh) {
+    Command scatterW = startOf(Kind::ReduceScatter, DType::F32, {3, 0}, {12, 0},
+                               {vocabulary, columns}, devices, 0);
+    scatterW.collective.srcStrides = {hidden, 1};
+    scatterW.collective.srcOffsets = columnOffsets(hidden, devices);
+    std::vector<int64_t> all{vocabulary * hidden};
+    update.commands = {
+        scatterW,
+        startOf(Kind::AllReduce, DType::F32, {2, 0}, {2, 0}, all, devices, 1),
+        startOf(Kind::AllReduce, DType::F64, {6, 0}, {6, 0}, {1}, devices, 2),
+        waitFor(0),
+        startOf(Kind::AllReduce, DType::F32, {3, 0}, {3, 0}, all, devices, 0),
+        waitFor(2),
+        waitFor(1),
+        waitFor(0)};
+  }
+  for (const Command &command :
+       {kernel("bigram_norm", {{2, 0}, {3, 0}, {10, 0}, {7, 0}, {11, 0}}, 1),
+        check({7, 0}, "the gradient norm is not a number"),
+        kernel("bigram_result", {{6, 0}, {9, 0}}, 1)})
+    update.commands.push_back(command);
   for (int32_t i = 0; i < 2; ++i) {
-    update.commands.push_back(kernel("bigram_sgd",
-                                     {{i, 0}, {i + 2, 0}, {i + 4, 0}, {8, 0}},
-                                     vocabulary * hidden, 256));
+    update.commands.push_back(
+        kernel("bigram_sgd", {{i, 0}, {i == 0 ? 2 : 12, 0}, {i + 4, 0}, {8, 0}},
+               vocabulary * (i == 0 ? hidden : columns), 256));
     update.commands.back().timeClass = TimeClass::Optimizer;
   }
   Part result;
   result.name = "result";
   result.buffers = {{64, "scratch"}, {4, "output"}, {8, "output"}};
-  result.commands = {kernel("bigram_result", {{0, 0}, {1, 0}}, 1),
-                     kernel("bigram_weight", {{0, 0}, {2, 0}}, 1)};
+  if (mesh)
+    result.commands = {
+        startOf(Kind::AllReduce, DType::F64, {0, 0}, {0, 0}, {1}, devices, 0),
+        waitFor(0)};
+  result.commands.push_back(kernel("bigram_result", {{0, 0}, {1, 0}}, 1));
+  result.commands.push_back(kernel("bigram_weight", {{0, 0}, {2, 0}}, 1));
   program.parts = {prologue, forward, update, evaluate, result};
 
   auto forwardAction = [&](int32_t part, int32_t microBatch) {
@@ -229,22 +329,23 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
     return Action{part,
                   microBatch,
                   {offsetOf("ids") + slice, offsetOf("labels") + slice,
-                   offsetOf("embedding.weight"), offsetOf("out.weight"), dE, dW,
-                   sums, hiddenAt, logitsAt, dHiddenAt, shapeAt,
-                   offsetOf("rng")}};
+                   offsetOf("embedding.weight"), whole, dE, dW, sums, hiddenAt,
+                   logitsAt, dHiddenAt, shapeAt, offsetOf("rng"), firstAt}};
   };
-  Action prologueAction{
-      0, 0, {offsetOf("labels"), sums, flags, dE, dW, shapeAt}};
+  Action prologueAction{0,
+                        0,
+                        {offsetOf("labels"), sums, flags, dE, dW, shapeAt,
+                         offsetOf("out.weight"), whole}};
   Entry train, eval;
-  train.actions = {
-      prologueAction,
-      forwardAction(1, 0),
-      forwardAction(1, 1),
-      {2,
-       0,
-       {offsetOf("embedding.weight"), offsetOf("out.weight"), dE, dW,
-        offsetOf("embedding.momentum"), offsetOf("out.momentum"), sums, flags,
-        offsetOf("lr"), offsetOf("loss"), offsetOf("grad_norm"), shapeAt}}};
+  train.actions = {prologueAction,
+                   forwardAction(1, 0),
+                   forwardAction(1, 1),
+                   {2,
+                    0,
+                    {offsetOf("embedding.weight"), offsetOf("out.weight"), dE,
+                     dW, offsetOf("embedding.momentum"),
+                     offsetOf("out.momentum"), sums, flags, offsetOf("lr"),
+                     offsetOf("loss"), offsetOf("grad_norm"), shapeAt, dPart}}};
   eval.actions = {prologueAction,
                   forwardAction(3, 0),
                   forwardAction(3, 1),

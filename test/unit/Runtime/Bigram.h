@@ -21,6 +21,10 @@ namespace cleave::test {
 
 struct BigramShape {
   int64_t batch = 4, length = 32, vocabulary = 64, hidden = 16;
+  /// Devices among which the samples of each micro-batch are split, as are the
+  /// columns of "out.weight" and of its momentum; 0 for a program without a
+  /// mesh.
+  int64_t devices = 0;
 };
 
 runtime::Program makeBigram(const BigramShape &shape);

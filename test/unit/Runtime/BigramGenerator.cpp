@@ -10,9 +10,14 @@
 #include "cleave/Runtime/ProgramIO.h"
 #include "llvm/Support/raw_ostream.h"
 
-/// Prints the C++ source of the symbols that an artifact exports.
-int main() {
-  std::string text = cleave::runtime::toJSON(cleave::test::makeBigram({}));
+#include <cstdlib>
+
+/// Prints the C++ source of the symbols that an artifact exports, for as many
+/// devices as the argument says.
+int main(int argc, char **argv) {
+  cleave::test::BigramShape shape;
+  shape.devices = argc > 1 ? std::atoi(argv[1]) : 0;
+  std::string text = cleave::runtime::toJSON(cleave::test::makeBigram(shape));
   llvm::outs() << "#include <cstdint>\n"
                   "extern \"C\" {\n"
                   "extern const char cleave_program[];\n"

@@ -27,7 +27,7 @@ void bigram_count(void *const *args, int64_t, int64_t, void *) {
   *static_cast<char *>(args[2]) = count > 0;
 }
 
-/// ids, E, hidden, sizes, rng
+/// ids, E, hidden, sizes, rng, first element of the whole micro-batch
 void bigram_gather(void *const *args, int64_t begin, int64_t end, void *) {
   auto *ids = static_cast<const int64_t *>(args[0]);
   auto *weights = static_cast<const float *>(args[1]);
@@ -46,8 +46,9 @@ void bigram_gather_dropout(void *const *args, int64_t begin, int64_t end,
   auto *rng = static_cast<const int64_t *>(args[4]);
   philox::Stream stream{static_cast<uint64_t>(rng[0]), 5,
                         static_cast<uint32_t>(rng[1])};
+  int64_t first = *static_cast<const int64_t *>(args[5]);
   for (int64_t i = begin * hidden; i < end * hidden; ++i)
-    out[i] = philox::draw(stream, static_cast<uint64_t>(i)) >=
+    out[i] = philox::draw(stream, static_cast<uint64_t>(first + i)) >=
                      philox::threshold(0.1f)
                  ? out[i] * philox::keepScale(0.1f)
                  : 0.0f;

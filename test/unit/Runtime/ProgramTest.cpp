@@ -117,7 +117,27 @@ Program sample() {
   c.check.flag = {2, 0};
   c.check.message = "the gradient norm is not a number";
   part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Collective;
+  c.timeClass = TimeClass::Communication;
+  c.collective.collective = CollectiveKind::AllToAll;
+  c.collective.dtype = DType::I64;
+  c.collective.axes = {{1, 1, 2}, {2, 2, 2}};
+  c.collective.src = {0, 0};
+  c.collective.dst = {1, 0};
+  c.collective.sizes = c.collective.srcStrides = c.collective.dstStrides = {2};
+  c.collective.srcOffsets = {0, 4, 8, 12};
+  c.collective.dstOffsets = {12, 8, 4, 0};
+  c.collective.token = 7;
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Wait;
+  c.wait.token = 7;
+  part.commands.push_back(c);
   program.parts.push_back(part);
+  program.mesh = {{"mb", 2, true}, {"dp", 2, false}, {"tp", 4, false}};
+  program.tensors[0].sharding = {{{2, 1, 2}}, {{1, 1, 2}}};
+  program.deviceConstants = {{512, {{3, {{{{1, 1, 2}}, 5}}}, {4, {}}}}};
   Entry entry;
   entry.actions = {{0, 0, {1024, 8192, 512}}, {0, 1, {2048, 8192, 512}}};
   entry.inputs = {1};
@@ -143,6 +163,15 @@ TEST(Program, RoundTrip) {
   EXPECT_EQ(again->tensors[0].aliases[0], "tied");
   EXPECT_EQ(again->entries["train"].actions[1].offsets[0], 2048);
   EXPECT_EQ(again->metadata, program.metadata);
+  EXPECT_EQ(again->mesh[0].name, "mb");
+  EXPECT_TRUE(again->mesh[0].sequential);
+  EXPECT_EQ(again->tensors[0].sharding[0][0], (Digit{2, 1, 2}));
+  EXPECT_EQ(again->deviceConstants[0].values[0].terms[0].factor, 5);
+  const CollectiveCommand &collective = again->parts[0].commands[7].collective;
+  EXPECT_EQ(collective.collective, CollectiveKind::AllToAll);
+  EXPECT_EQ(collective.axes[1], (Digit{2, 2, 2}));
+  EXPECT_EQ(collective.dstOffsets[0], 12);
+  EXPECT_EQ(again->parts[0].commands[8].wait.token, 7);
 }
 
 TEST(Program, ParseErrorsSayWhere) {
@@ -153,12 +182,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 2, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 3, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 2, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 3, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 2, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 3, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);
@@ -219,6 +248,83 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   command(4, [](Command &c) { c.copy.sizes = {2000, 3}; }, "'dst' needs");
   command(5, [](Command &c) { c.fill.bytes = 63; }, "multiple");
   command(6, [](Command &c) { c.check.flag.offset = 16; }, "'flag' needs 1");
+
+  // Meshes, parts of tensors, collectives.
+  expect([](Program &p) { p.mesh[1].size = 0; }, "axis 'dp' of the mesh");
+  expect([](Program &p) { p.mesh[1].name = "tp"; }, "two axes 'tp'");
+  expect([](Program &p) { p.mesh[0].size = 3; },
+         "axis 'mb' has 3 positions for 2 micro-batches");
+  expect([](Program &p) { p.mesh[1].size = 1LL << 40; }, "too many positions");
+  expect([](Program &p) { p.tensors[0].sharding.pop_back(); },
+         "the sharding has 1 dimensions");
+  expect([](Program &p) { p.tensors[0].sharding[0] = {{3, 1, 2}}; },
+         "axis 3 does not exist");
+  expect([](Program &p) { p.tensors[0].sharding[0] = {{2, 3, 2}}; },
+         "has no digit (3)2");
+  expect([](Program &p) { p.tensors[0].sharding[0] = {{1, 1, 2}}; },
+         "axis 'dp' is used twice");
+  expect(
+      [](Program &p) {
+        p.tensors[0].sharding[1] = {{0, 1, 2}, {2, 2, 2}};
+        p.tensors[0].shape[1] = 6;
+        p.tensors[0].frameworkShape = {24};
+      },
+      "a dimension of 6 has no 4 equal parts");
+  expect([](Program &p) { p.deviceConstants[0].offset = (1 << 16) - 8; },
+         "a constant of 16 bytes");
+  expect(
+      [](Program &p) {
+        p.deviceConstants[0].values[0].terms[0].digits[0].axis = -1;
+      },
+      "a constant of the devices: axis -1");
+  command(
+      7, [](Command &c) { c.collective.axes = {{0, 1, 2}, {1, 1, 2}}; },
+      "along a sequential axis");
+  command(
+      7, [](Command &c) { c.collective.dstOffsets.pop_back(); },
+      "'dstOffsets' has 3 entries, not 4");
+  command(
+      7, [](Command &c) { c.collective.sources = {0, 1, 2, 3}; },
+      "'sources' has 4 entries, not 0");
+  command(
+      7, [](Command &c) { c.collective.srcOffsets[1] = -1; },
+      "extent of 'src' is negative");
+  command(
+      7, [](Command &c) { c.collective.srcOffsets[1] = 511; },
+      "'src' needs 4112 bytes");
+  command(
+      7, [](Command &c) { c.collective.sizes = {2, 2}; }, "differ in length");
+  command(7, [](Command &c) { c.collective.root = 4; }, "the root");
+  command(7, [](Command &c) { c.collective.dst = {0, 64}; }, "in place");
+  auto reduce = [](Command &c) {
+    c.collective.collective = CollectiveKind::AllReduce;
+    c.collective.srcOffsets = c.collective.dstOffsets = {};
+  };
+  command(
+      7,
+      [&](Command &c) {
+        reduce(c);
+        c.collective.dtype = DType::BF16;
+      },
+      "not made for bf16");
+  command(
+      7,
+      [&](Command &c) {
+        reduce(c);
+        c.collective.dtype = DType::I1;
+      },
+      "not made for i1");
+  command(
+      8, [](Command &c) { c.wait.token = 6; },
+      "a wait names token 6, which no collective has");
+  expect([](Program &p) { p.parts[0].commands.pop_back(); },
+         "nothing waits for token 7");
+  expect(
+      [](Program &p) {
+        p.parts[0].commands.push_back(p.parts[0].commands[7]);
+        p.parts[0].commands.push_back(p.parts[0].commands[7]);
+      },
+      "token 7 is given to two collectives");
 }
 
 TEST(Arena, MapsZeros) {

@@ -5,8 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Session.h"
-#include "Bigram.h"
+#include "BigramSession.h"
 #include "cleave/Runtime/FileIO.h"
 #include "cleave/Runtime/ProgramIO.h"
 #include "cleave/Runtime/Safetensors.h"
@@ -23,44 +22,9 @@
 #include <unistd.h>
 
 using namespace cleave::runtime;
-
-extern "C" {
-#define KERNEL(name)                                                           \
-  void name(void *const *args, int64_t begin, int64_t end, void *scratch);
-KERNEL(bigram_count)
-KERNEL(bigram_gather)
-KERNEL(bigram_gather_dropout)
-KERNEL(bigram_loss)
-KERNEL(bigram_norm)
-KERNEL(bigram_result)
-KERNEL(bigram_weight)
-KERNEL(bigram_sgd)
-#undef KERNEL
-}
+using cleave::test::resolveBigram;
 
 namespace {
-
-void *resolve(llvm::StringRef symbol) {
-  const std::pair<const char *, KernelFunction> kernels[] = {
-      {"bigram_count", bigram_count},
-      {"bigram_gather", bigram_gather},
-      {"bigram_gather_dropout", bigram_gather_dropout},
-      {"bigram_loss", bigram_loss},
-      {"bigram_norm", bigram_norm},
-      {"bigram_result", bigram_result},
-      {"bigram_weight", bigram_weight},
-      {"bigram_sgd", bigram_sgd}};
-  for (auto [name, function] : kernels)
-    if (symbol == name)
-      return reinterpret_cast<void *>(function);
-  return nullptr;
-}
-
-#define ASSERT_OK(expression)                                                  \
-  do {                                                                         \
-    llvm::Error error_ = (expression);                                         \
-    ASSERT_FALSE(bool(error_)) << llvm::toString(std::move(error_));           \
-  } while (false)
 
 class SessionTest : public testing::Test {
 protected:
@@ -76,7 +40,7 @@ protected:
     options.seed = seed;
     options.timing = true;
     auto session =
-        Session::create(cleave::test::makeBigram({}), resolve, options);
+        Session::create(cleave::test::makeBigram({}), resolveBigram, options);
     EXPECT_TRUE(bool(session)) << llvm::toString(session.takeError());
     return std::move(*session);
   }
@@ -373,7 +337,7 @@ TEST_F(SessionTest, CreationErrors) {
       "kernel 'bigram_count' of part 'prologue'");
   Program broken = cleave::test::makeBigram({});
   broken.parts[1].buffers[3].bytes = 64;
-  fails(broken, resolve, "'b' needs 4096 bytes");
+  fails(broken, resolveBigram, "'b' needs 4096 bytes");
   auto missing = Session::open((folder + "/none.so").str());
   ASSERT_FALSE(bool(missing));
   EXPECT_NE(llvm::toString(missing.takeError()).find("no such file"),

@@ -46,6 +46,54 @@ TEST(Axes, Overlap) {
   EXPECT_FALSE(mesh.overlap({"x", 1, 2}, AxisRef{"x", 2, 4}));
   EXPECT_FALSE(mesh.overlap({"x"}, AxisRef{"y"}));
   EXPECT_TRUE(mesh.overlap({"one"}, AxisRef{"one"}));
+  // Of 24 positions, the major four and the minor four are not independent.
+  Mesh other = makeMesh({{"x", 24}});
+  EXPECT_TRUE(other.overlap({"x", 1, 4}, AxisRef{"x", 6, 4}));
+  EXPECT_FALSE(other.overlap({"x", 8, 3}, AxisRef{"x", 1, 4}));
+}
+
+TEST(Axes, RefineCutsAtTheDigitsOfOthers) {
+  Mesh mesh = makeMesh({{"x", 24}, {"y", 4}, {"one", 1}});
+  EXPECT_EQ(
+      *mesh.refine(AxisList{{"y"}, {"x"}}, AxisList{{"x", 2, 4}, {"y", 2, 2}}),
+      (AxisList{
+          {"y", 1, 2}, {"y", 2, 2}, {"x", 1, 2}, {"x", 2, 4}, {"x", 8, 3}}));
+  EXPECT_EQ(*mesh.refine(AxisList{{"x", 1, 2}}, AxisList{{"x", 4, 6}}),
+            (AxisList{{"x", 1, 2}}));
+  EXPECT_EQ(*mesh.refine(AxisList{{"one"}}, AxisList{{"one"}}),
+            (AxisList{{"one"}}));
+  // Neither digit is a number of the other's.
+  EXPECT_FALSE(mesh.refine(AxisList{{"x", 1, 4}}, AxisList{{"x", 1, 6}}));
+  EXPECT_FALSE(mesh.refine(AxisList{{"x", 1, 2}}, AxisList{{"x", 3, 8}}));
+}
+
+TEST(Axes, SetPartIsTheInverseOfPartIndex) {
+  Mesh mesh = makeMesh({{"x", 24}, {"y", 3}});
+  AxisList list{{"y"}, {"x", 4, 3}, {"x", 1, 2}};
+  for (int64_t number = 0; number < mesh.size(); ++number) {
+    auto coordinates = mesh.coordinates(number);
+    EXPECT_EQ(mesh.position(coordinates), number);
+    int64_t own = mesh.partIndex(list, coordinates);
+    for (int64_t index = 0; index < 18; ++index) {
+      auto moved = coordinates;
+      mesh.setPart(list, index, moved);
+      EXPECT_EQ(mesh.partIndex(list, moved), index);
+      mesh.setPart(list, own, moved);
+      EXPECT_EQ(moved, coordinates);
+    }
+  }
+}
+
+// What the first factor cannot take whole it takes in part: the samples of a
+// dimension that holds more stay split.
+TEST(Axes, AFactorTakesTheMajorAxesThatDivideIt) {
+  Mesh mesh = makeMesh({{"mb", 2}, {"a", 3}});
+  AxisList rest;
+  auto parts =
+      dimToFactors(mesh, AxisList{{"mb"}, {"a"}}, {int64_t(4), 3}, rest);
+  EXPECT_EQ(parts[0], (AxisList{{"mb"}}));
+  EXPECT_TRUE(parts[1].empty());
+  EXPECT_EQ(rest, (AxisList{{"a"}}));
 }
 
 TEST(Axes, NormalizeJoinsDigits) {

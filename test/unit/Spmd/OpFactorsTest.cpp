@@ -83,6 +83,29 @@ TEST_F(Linear, AnAxisSplitsOneFactor) {
   EXPECT_EQ(conflicts.size(), 1u);
 }
 
+// In the order of those who ask, not of the factors.
+TEST_F(Linear, AnAxisGoesToTheFirstWhoAsks) {
+  x.dims[1] = w.dims[1] = {{"tp"}};
+  y.dims[0] = {{"tp"}};
+  FactorAxes axes = merge();
+  EXPECT_EQ(axes[i], (AxisList{{"tp"}}));
+  EXPECT_TRUE(axes[b].empty());
+  ASSERT_EQ(conflicts.size(), 1u);
+  EXPECT_EQ(conflicts[0], "result 0 splits dimension 0 over {\"tp\"}, of which "
+                          "\"tp\" splits another factor of the op");
+  rule.resultsFirst = true;
+  axes = merge();
+  EXPECT_EQ(axes[b], (AxisList{{"tp"}}));
+  EXPECT_TRUE(axes[i].empty());
+}
+
+// A result that is split and partial by its op cannot be both.
+TEST_F(Linear, ASplitResultIsNotPartialOnThatAxis) {
+  y.dims[0] = {{"tp", 1, 2}};
+  EXPECT_EQ(staysPartial(mesh, y, PartialList{{{"tp"}}, {{"dp"}}}),
+            (PartialList{{{"tp", 2, 2}}, {{"dp"}}}));
+}
+
 TEST_F(Linear, LongerPrefixWins) {
   x.dims[0] = {{"tp", 1, 2}};
   y.dims[0] = {{"tp"}};
@@ -103,6 +126,20 @@ TEST_F(Linear, OfTwoPartialOperandsTheSmallerIsReduced) {
   ASSERT_EQ(partial.reductions.size(), 1u);
   EXPECT_EQ(partial.reductions[0].operand, 0u);
   EXPECT_EQ(partial.results[0].size(), 1u);
+}
+
+// Both factors of a product partial on one digit: one of them is reduced there,
+// though the axes are written in another way.
+TEST_F(Linear, PartialAxesAreComparedByDigits) {
+  x.partial = {{{"tp"}, PartialKind::Sum}};
+  w.partial = {{{"tp", 1, 2}, PartialKind::Sum}};
+  PartialPlan partial = plan(merge());
+  ASSERT_EQ(partial.reductions.size(), 1u);
+  EXPECT_EQ(partial.reductions[0].operand, 0u);
+  EXPECT_EQ(partial.reductions[0].partial,
+            (PartialAxis{{"tp", 1, 2}, PartialKind::Sum}));
+  ASSERT_EQ(partial.results[0].size(), 1u);
+  EXPECT_EQ(partial.results[0][0], (PartialAxis{{"tp"}, PartialKind::Sum}));
 }
 
 TEST_F(Linear, APartialOperandOfASplitOpIsReduced) {
@@ -146,6 +183,31 @@ TEST_F(Linear, WholeFactorsRefuseAxesButNotOfSizeOne) {
   x.dims[1] = {{"dp"}};
   merge();
   EXPECT_EQ(conflicts.size(), 1u);
+}
+
+// [4, 2] to [8]: the minor factor of the result lies behind the major one.
+TEST(Factors, InnerFactorsAreSplitBehindCompleteOnesOnly) {
+  Mesh mesh;
+  mesh.axes = {{"x", 2}, {"y", 4}};
+  ShardingRule rule;
+  int64_t major = rule.addFactor(4), minor = rule.addFactor(2);
+  rule.operands = {{{major}, {minor}}};
+  rule.results = {{{major, minor}}};
+  Sharding from = Sharding::replicated(2), to = Sharding::replicated(1);
+  from.dims[1] = {{"x"}};
+  std::vector<std::string> conflicts;
+  auto merge = [&] {
+    conflicts.clear();
+    return mergeFactors(mesh, rule, {&from}, {&to},
+                        [&](const std::string &c) { conflicts.push_back(c); });
+  };
+  EXPECT_TRUE(merge()[minor].empty());
+  ASSERT_EQ(conflicts.size(), 1u);
+  EXPECT_EQ(conflicts[0], "axes {\"x\"} split a part of a dimension behind one "
+                          "that is whole");
+  from.dims[0] = {{"y"}};
+  EXPECT_EQ(merge()[minor], (AxisList{{"x"}}));
+  EXPECT_TRUE(conflicts.empty());
 }
 
 TEST(Factors, AMixedFactorConcatenatesWhereItIs) {

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::exec;
 
 #include "cleave/Dialect/Exec/IR/ExecInterfaces.cpp.inc"
@@ -124,9 +125,21 @@ LogicalResult FillOp::verify() {
 }
 
 LogicalResult ConstantOp::verify() {
-  if (getValue().getShapedType() != getType())
-    return emitOpError("value of type ")
-           << getValue().getShapedType() << " is not " << getType();
+  if (auto values = dyn_cast<DeviceValuesAttr>(getValue())) {
+    auto type = RankedTensorType::get(values.getBase().size(),
+                                      IntegerType::get(getContext(), 64));
+    if (getType() != type)
+      return emitOpError("of device values must have type ")
+             << type << ", not " << getType();
+    // Only the axes matter.
+    SmallVector<int64_t> ones(values.getBase().size(), 1);
+    return spmd::verifySharding([&] { return emitOpError(); }, *this,
+                                values.getAxes(),
+                                RankedTensorType::get(ones, getType().getElementType()));
+  }
+  ShapedType type = cast<ElementsAttr>(getValue()).getShapedType();
+  if (type != getType())
+    return emitOpError("value of type ") << type << " is not " << getType();
   return success();
 }
 

@@ -11,6 +11,7 @@
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::exec;
 
 #include "cleave/Dialect/Exec/IR/ExecDialect.cpp.inc"
@@ -18,6 +19,21 @@ using namespace cleave::exec;
 
 #define GET_ATTRDEF_CLASSES
 #include "cleave/Dialect/Exec/IR/ExecAttrs.cpp.inc"
+
+LogicalResult
+DeviceValuesAttr::verify(function_ref<InFlightDiagnostic()> emitError,
+                         ArrayRef<int64_t> base, spmd::ShardingAttr axes,
+                         ArrayRef<int64_t> factors) {
+  size_t count = 0;
+  for (const spmd::DimSharding &dim : axes.getDims())
+    count += dim.axes.size();
+  if (base.size() != axes.getDims().size() || factors.size() != count)
+    return emitError() << "needs one base for each of the "
+                       << axes.getDims().size()
+                       << " dimensions and one factor for each of the "
+                       << count << " axes";
+  return success();
+}
 
 void ExecDialect::initialize() {
   addAttributes<

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Exec/IR/ExecInterfaces.h"
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
@@ -15,13 +15,13 @@ using namespace cleave::exec;
 
 namespace {
 
-/// The micro-batch is the coordinate on the sequential axis; there is one
-/// position on every other.
+/// The micro-batch is the coordinate on the sequential axis, and part of the
+/// base; the device's coordinates on the others have factors.
 struct ShardOffsetModel
     : MicroBatchValueOpInterface::ExternalModel<ShardOffsetModel,
                                                 spmd::ShardOffsetOp> {
-  DenseElementsAttr getValueAt(Operation *op, int64_t microBatch,
-                               int64_t microBatches) const {
+  Attribute getValueAt(Operation *op, int64_t microBatch,
+                       int64_t microBatches) const {
     auto offset = cast<spmd::ShardOffsetOp>(op);
     spmd::ShardingAttr attr = offset.getSharding();
     spmd::MeshOp meshOp = spmd::lookupMesh(op, attr.getMesh());
@@ -31,18 +31,35 @@ struct ShardOffsetModel
     SmallVector<int64_t> coordinates;
     for (const spmd::MeshAxis &axis : mesh.axes) {
       bool batches = axis.sequential && axis.size == microBatches;
-      if (!batches && axis.size != 1)
+      if (axis.sequential && !batches && axis.size != 1)
         return nullptr;
       coordinates.push_back(batches ? microBatch : 0);
     }
     auto global = cast<RankedTensorType>(offset.getGlobal());
-    SmallVector<int64_t> first;
-    for (auto [dim, size] : llvm::zip_equal(attr.getDims(), global.getShape()))
-      first.push_back(mesh.partIndex(dim.axes, coordinates) *
-                      (size / mesh.size(dim.axes)));
-    return DenseElementsAttr::get(
-        cast<RankedTensorType>(offset.getOutput().getType()),
-        ArrayRef<int64_t>(first));
+    SmallVector<int64_t> base, factors;
+    spmd::Sharding devices = spmd::Sharding::replicated(global.getRank());
+    for (auto [i, dim] : llvm::enumerate(attr.getDims())) {
+      int64_t unit = global.getDimSize(i) / mesh.size(dim.axes);
+      base.push_back(mesh.partIndex(dim.axes, coordinates) * unit);
+      // From minor to major: a digit's weight is the size of those behind it.
+      SmallVector<std::pair<spmd::AxisRef, int64_t>> weighted;
+      for (const spmd::AxisRef &axis : llvm::reverse(dim.axes)) {
+        if (!mesh.isSequential(axis) && mesh.size(axis) > 1)
+          weighted.push_back({axis, unit});
+        unit *= mesh.size(axis);
+      }
+      for (auto [axis, factor] : llvm::reverse(weighted)) {
+        devices.dims[i].push_back(axis);
+        factors.push_back(factor);
+      }
+    }
+    if (factors.empty())
+      return DenseElementsAttr::get(
+          cast<RankedTensorType>(offset.getOutput().getType()),
+          ArrayRef<int64_t>(base));
+    return DeviceValuesAttr::get(
+        op->getContext(), base,
+        spmd::ShardingAttr::get(attr.getMesh(), devices), factors);
   }
 };
 

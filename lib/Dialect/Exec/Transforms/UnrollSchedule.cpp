@@ -41,7 +41,8 @@ struct PartForms {
   /// Results that accumulate, in the order of the further arguments of `next`.
   SmallVector<unsigned> sums;
   /// Operands beyond those of the invocation: the values, by micro-batch.
-  SmallVector<SmallVector<DenseElementsAttr>> constants;
+  SmallVector<SmallVector<Attribute>> constants;
+  SmallVector<Type> constantTypes;
 };
 
 /// Unrolls one program.
@@ -60,7 +61,7 @@ private:
   LogicalResult linkUpdates(ProgramOp program);
   void runAction(pipe::InvokeOp invoke, int64_t microBatch);
   Value valueOf(Value value, int64_t dim, int64_t microBatch);
-  Value constantOf(DenseElementsAttr value, Location loc);
+  Value constantOf(Attribute value, Type type, Location loc);
 
   pipe::ProgramOp source;
   SymbolTable &symbols;
@@ -114,18 +115,24 @@ LogicalResult Unroller::giveConstants(func::FuncOp part, PartForms &forms) {
   SmallVector<MicroBatchValueOpInterface> ops;
   part.walk([&](MicroBatchValueOpInterface op) { ops.push_back(op); });
   for (MicroBatchValueOpInterface op : ops) {
-    SmallVector<DenseElementsAttr> attrs;
+    SmallVector<Attribute> attrs;
     for (int64_t i = 0; i < count; ++i) {
       attrs.push_back(op.getValueAt(i, count));
       if (!attrs.back())
-        return op->emitOpError("depends on more than the micro-batch: this "
-                               "program is not that of one device");
+        return op->emitOpError("depends on more than the micro-batch and the "
+                               "device");
     }
     Value result = op->getResult(0);
     if (llvm::all_equal(attrs)) {
       OpBuilder inside(op);
-      result.replaceAllUsesWith(graph::ConstantOp::create(
-          inside, op->getLoc(), result.getType(), attrs.front()));
+      Value constant;
+      if (auto elements = dyn_cast<DenseElementsAttr>(attrs.front()))
+        constant = graph::ConstantOp::create(inside, op->getLoc(),
+                                             result.getType(), elements);
+      else
+        constant = ConstantOp::create(inside, op->getLoc(), result.getType(),
+                                      attrs.front());
+      result.replaceAllUsesWith(constant);
     } else {
       BlockArgument argument =
           part.front().addArgument(result.getType(), op->getLoc());
@@ -136,6 +143,7 @@ LogicalResult Unroller::giveConstants(func::FuncOp part, PartForms &forms) {
       }
       result.replaceAllUsesWith(argument);
       forms.constants.push_back(attrs);
+      forms.constantTypes.push_back(result.getType());
     }
     op->erase();
   }
@@ -180,11 +188,10 @@ void Unroller::makeNext(pipe::InvokeOp invoke, PartForms &forms) {
   attributes.write();
 }
 
-Value Unroller::constantOf(DenseElementsAttr value, Location loc) {
+Value Unroller::constantOf(Attribute value, Type type, Location loc) {
   Value &constant = constants[value];
   if (!constant)
-    constant = ConstantOp::create(builder, loc,
-                                  cast<RankedTensorType>(value.getType()), value);
+    constant = ConstantOp::create(builder, loc, type, value);
   return constant;
 }
 
@@ -204,8 +211,9 @@ void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
   SmallVector<Value> operands;
   for (auto [value, dim] : llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
     operands.push_back(valueOf(value, dim, microBatch));
-  for (const auto &attrs : forms.constants)
-    operands.push_back(constantOf(attrs[microBatch], invoke.getLoc()));
+  for (auto [attrs, type] :
+       llvm::zip_equal(forms.constants, forms.constantTypes))
+    operands.push_back(constantOf(attrs[microBatch], type, invoke.getLoc()));
   if (again)
     for (unsigned i : forms.sums)
       operands.push_back(values[invoke.getResult(i)].front());

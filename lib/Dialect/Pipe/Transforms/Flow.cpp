@@ -109,6 +109,9 @@ bool Flow::isUnread(OpOperand &operand) const {
 }
 
 bool Flow::isHeavy(Operation *op) const {
+  // What is sent once is not sent again.
+  if (isa<spmd::CommunicationOpInterface>(op))
+    return true;
   auto costed = dyn_cast<graph::CostOpInterface>(op);
   if (!costed)
     return false;
@@ -261,31 +264,30 @@ void Flow::mergeUpdate() {
 // Types, order, attributes
 //===----------------------------------------------------------------------===//
 
-Type Flow::globalType(Value value) const {
-  TypeAttr type;
-  if (auto argument = dyn_cast<BlockArgument>(value)) {
-    type = func::FuncOp(entry).getArgAttrOfType<TypeAttr>(
-        argument.getArgNumber(), spmd::kGlobalTypeAttr);
-  } else {
-    auto result = cast<OpResult>(value);
-    if (auto array =
-            result.getOwner()->getAttrOfType<ArrayAttr>(spmd::kGlobalTypesAttr))
-      type = dyn_cast<TypeAttr>(array[result.getResultNumber()]);
-  }
-  return type ? type.getValue() : value.getType();
+Type Flow::wholeType(Value value) const {
+  auto type = cast<RankedTensorType>(value.getType());
+  std::optional<spmd::Sharding> known = sharding(value);
+  if (!known)
+    return type;
+  SmallVector<int64_t> shape(type.getShape());
+  for (auto [size, axes] : llvm::zip_equal(shape, known->dims))
+    for (const spmd::AxisRef &axis : axes)
+      if (mesh.isSequential(axis))
+        size *= mesh.size(axis);
+  return RankedTensorType::get(shape, type.getElementType());
 }
 
-SmallVector<Type> Flow::globalArgumentTypes() const {
+SmallVector<Type> Flow::wholeArgumentTypes() const {
   SmallVector<Type> types;
   for (BlockArgument argument : body.getArguments())
-    types.push_back(globalType(argument));
+    types.push_back(wholeType(argument));
   return types;
 }
 
-SmallVector<Type> Flow::globalResultTypes() const {
+SmallVector<Type> Flow::wholeResultTypes() const {
   SmallVector<Type> types;
   for (Value value : body.getTerminator()->getOperands())
-    types.push_back(globalType(value));
+    types.push_back(wholeType(value));
   return types;
 }
 
@@ -297,11 +299,19 @@ std::pair<int64_t, int64_t> Flow::order(Value value) const {
 }
 
 DictionaryAttr Flow::entryAttributes(DictionaryAttr attributes) const {
+  // Where it lies among devices is still a question when it runs.
+  auto sharding = attributes
+                      ? attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr)
+                      : spmd::ShardingAttr();
+  bool devices =
+      sharding && llvm::any_of(sharding.getDims(), [&](const auto &dim) {
+        return !mesh.deviceAxes(dim.axes).empty();
+      });
   SmallVector<NamedAttribute> kept;
   if (attributes)
     for (NamedAttribute attribute : attributes)
-      if (attribute.getName() != spmd::kShardingAttr &&
-          attribute.getName() != spmd::kGlobalTypeAttr)
+      if (devices || (attribute.getName() != spmd::kShardingAttr &&
+                      attribute.getName() != spmd::kGlobalTypeAttr))
         kept.push_back(attribute);
   return DictionaryAttr::get(func::FuncOp(entry).getContext(), kept);
 }

@@ -61,14 +61,15 @@ public:
   bool isHeavy(mlir::Operation *op) const;
 
   Layout layout(mlir::Value value) const;
-  /// The type of the value for all micro-batches together.
-  mlir::Type globalType(mlir::Value value) const;
-  llvm::SmallVector<mlir::Type> globalArgumentTypes() const;
-  llvm::SmallVector<mlir::Type> globalResultTypes() const;
+  /// The type of the value for all micro-batches of a device together.
+  mlir::Type wholeType(mlir::Value value) const;
+  llvm::SmallVector<mlir::Type> wholeArgumentTypes() const;
+  llvm::SmallVector<mlir::Type> wholeResultTypes() const;
   /// A position in the entry by which values are ordered.
   std::pair<int64_t, int64_t> order(mlir::Value value) const;
 
-  /// The attributes of an argument or a result without those of placement.
+  /// The attributes of an argument or a result; those of placement only where
+  /// devices hold different parts.
   mlir::DictionaryAttr entryAttributes(mlir::DictionaryAttr attributes) const;
   void stripAttributes(mlir::Operation *op) const;
 

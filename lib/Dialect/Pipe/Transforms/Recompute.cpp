@@ -16,6 +16,7 @@
 #include "MinimumCut.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/IR/IRMapping.h"
 #include <map>
 
@@ -37,7 +38,9 @@ static int64_t bytesOf(Value value) {
 /// Whether backward may compute `result` again.
 static bool isCheap(OpResult result) {
   auto costed = dyn_cast<graph::CostOpInterface>(result.getOwner());
-  if (!costed || !isPure(result.getOwner()))
+  // What was sent is not sent again.
+  if (!costed || !isPure(result.getOwner()) ||
+      isa<spmd::CommunicationOpInterface>(result.getOwner()))
     return false;
   graph::OpCost cost = costed.getCost();
   switch (cost.work) {

@@ -154,10 +154,16 @@ private:
       }
       part.ops.insert(&op);
       for (OpOperand &operand : op.getOpOperands())
-        if (!flow.isUnread(operand))
+        if (!flow.isUnread(operand) && !isAfter(operand))
           part.needed.insert(operand.get());
     }
     return success();
+  }
+
+  /// True for what only says to which part a barrier belongs.
+  static bool isAfter(OpOperand &operand) {
+    auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
+    return barrier && operand == barrier.getAfterMutable();
   }
 
   /// True when part `id` takes the results of `op` from an earlier part.
@@ -207,8 +213,8 @@ private:
   void build() {
     OpBuilder builder(entry);
     std::string name = entry.getSymName().str();
-    auto argumentTypes = flow.globalArgumentTypes();
-    auto resultTypes = flow.globalResultTypes();
+    auto argumentTypes = flow.wholeArgumentTypes();
+    auto resultTypes = flow.wholeResultTypes();
     auto program =
         ProgramOp::create(builder, entry.getLoc(), name,
                           builder.getFunctionType(argumentTypes, resultTypes),
@@ -308,7 +314,7 @@ private:
     for (const Export &source : part.exports) {
       kinds.push_back(builder.getStringAttr(source.kind));
       types.push_back(StringRef(source.kind).starts_with(kConcatPrefix)
-                          ? flow.globalType(source.value)
+                          ? flow.wholeType(source.value)
                           : source.value.getType());
     }
     part.invoke = InvokeOp::create(inside, entry.getLoc(), types,
@@ -330,6 +336,9 @@ private:
     }
     if (auto slice = dyn_cast<spmd::SliceOp>(op))
       mapping.map(slice.getOutput(), expand(slice, builder, mapping));
+    else if (auto barrier = dyn_cast<spmd::BarrierOp>(op))
+      // It is in its part, which is all that it asked for.
+      mapping.map(barrier.getOutput(), mapping.lookup(barrier.getInput()));
     else
       flow.stripAttributes(builder.clone(*op, mapping));
   }
@@ -371,6 +380,26 @@ private:
   SmallVector<std::pair<PartId, Export>> results;
 };
 
+/// A sum over micro-batches and devices at once is two: that over the
+/// micro-batches, which is none that anything computes, comes first.
+static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
+  for (auto op : llvm::make_early_inc_range(
+           function.getBody().front().getOps<spmd::AllReduceOp>())) {
+    ArrayRef<spmd::AxisRef> axes = op.getAxes().getAxes();
+    spmd::AxisList devices = mesh.deviceAxes(axes), batches;
+    for (const spmd::AxisRef &axis : axes)
+      if (mesh.isSequential(axis))
+        batches.push_back(axis);
+    if (devices.empty() || batches.empty())
+      continue;
+    OpBuilder builder(op);
+    auto first = cast<spmd::AllReduceOp>(builder.clone(*op));
+    first.setAxesAttr(spmd::AxesAttr::get(op.getContext(), batches));
+    op.setAxesAttr(spmd::AxesAttr::get(op.getContext(), devices));
+    op.getInputMutable().assign(first);
+  }
+}
+
 struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
   void runOnOperation() override {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
@@ -386,6 +415,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         function.emitOpError("must have one block to be split");
         return signalPassFailure();
       }
+      separateReductions(function, mesh.getMesh());
       if (failed(Splitter(function, mesh).run()))
         return signalPassFailure();
     }

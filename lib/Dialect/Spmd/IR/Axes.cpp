@@ -7,7 +7,6 @@
 
 #include "cleave/Dialect/Spmd/IR/Axes.h"
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/Support/raw_ostream.h"
 #include <numeric>
 
 using namespace cleave::spmd;
@@ -85,7 +84,12 @@ bool Mesh::overlap(const AxisRef &a, const AxisRef &b) const {
     return true;
   auto [aLow, aHigh] = interval(a);
   auto [bLow, bHigh] = interval(b);
-  return std::max(aLow, bLow) < std::min(aHigh, bHigh);
+  if (bLow < aLow) {
+    std::swap(aLow, bLow);
+    std::swap(aHigh, bHigh);
+  }
+  // Digits whose cuts do not nest depend on each other.
+  return bLow < aHigh || bLow % aHigh != 0;
 }
 
 bool Mesh::overlap(const AxisRef &a, ArrayRef<AxisRef> list) const {
@@ -107,6 +111,12 @@ AxisList Mesh::normalize(ArrayRef<AxisRef> list) const {
     }
     result.push_back(axis.isWhole() ? axis : digit(axis, axis.pre, axis.size));
   }
+  return result;
+}
+
+AxisList Mesh::significant(ArrayRef<AxisRef> list) const {
+  AxisList result = normalize(list);
+  llvm::erase_if(result, [&](const AxisRef &axis) { return size(axis) == 1; });
   return result;
 }
 
@@ -193,71 +203,60 @@ int64_t Mesh::partIndex(ArrayRef<AxisRef> list,
   return index;
 }
 
-//===----------------------------------------------------------------------===//
-// Shardings
-//===----------------------------------------------------------------------===//
-
-Sharding Sharding::replicated(int64_t rank, bool open) {
-  Sharding result;
-  result.dims.resize(rank);
-  result.open.assign(rank, open);
-  return result;
-}
-
-bool Sharding::isReplicated() const {
-  return partial.empty() &&
-         llvm::all_of(dims, [](const AxisList &axes) { return axes.empty(); });
-}
-
-bool Sharding::splits(const Mesh &mesh, const AxisRef &axis) const {
-  return llvm::any_of(
-      dims, [&](const AxisList &axes) { return mesh.overlap(axis, axes); });
-}
-
-std::optional<PartialKind> Sharding::partialOn(const Mesh &mesh,
-                                               const AxisRef &axis) const {
-  for (const PartialAxis &entry : partial)
-    if (mesh.overlap(axis, entry.axis))
-      return entry.kind;
-  return std::nullopt;
-}
-
-std::string Sharding::str() const {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  os << "[";
-  for (size_t i = 0; i < dims.size(); ++i) {
-    os << (i ? ", {" : "{");
-    llvm::interleaveComma(dims[i], os,
-                          [&](const AxisRef &a) { os << a.str(); });
-    if (open[i])
-      os << (dims[i].empty() ? "?" : ", ?");
-    os << "}";
+void Mesh::setPart(ArrayRef<AxisRef> list, int64_t index,
+                   llvm::MutableArrayRef<int64_t> coordinates) const {
+  for (const AxisRef &axis : llvm::reverse(list)) {
+    const MeshAxis *found = find(axis.name);
+    if (!found)
+      continue;
+    int64_t parts = size(axis), below = found->size / (axis.pre * parts);
+    int64_t &coordinate = coordinates[found - axes.begin()];
+    coordinate += (index % parts - coordinate / below % parts) * below;
+    index /= parts;
   }
-  os << "]";
-  if (!partial.empty()) {
-    os << ", partial = {";
-    llvm::interleaveComma(partial, os, [&](const PartialAxis &p) {
-      if (p.kind != PartialKind::Sum)
-        os << (p.kind == PartialKind::Max ? "max " : "min ");
-      os << p.axis.str();
-    });
-    os << "}";
-  }
-  return text;
 }
 
-std::optional<llvm::SmallVector<int64_t>>
-cleave::spmd::localShape(const Mesh &mesh, const Sharding &sharding,
-                         ArrayRef<int64_t> shape, unsigned &dim) {
-  llvm::SmallVector<int64_t> result(shape);
-  for (dim = 0; dim < shape.size(); ++dim) {
-    int64_t parts = mesh.size(sharding.dims[dim]);
-    if (shape[dim] % parts != 0)
-      return std::nullopt;
-    result[dim] /= parts;
+int64_t Mesh::position(ArrayRef<int64_t> coordinates) const {
+  int64_t number = 0;
+  for (auto [axis, coordinate] : llvm::zip_equal(axes, coordinates))
+    number = number * axis.size + coordinate;
+  return number;
+}
+
+std::optional<AxisList> Mesh::refine(ArrayRef<AxisRef> list,
+                                     ArrayRef<AxisRef> others) const {
+  AxisList result;
+  for (const AxisRef &axis : list) {
+    auto [low, high] = interval(axis);
+    llvm::SmallVector<int64_t, 4> cuts{low, high};
+    for (const AxisRef &other : others) {
+      if (other.name != axis.name)
+        continue;
+      auto [from, to] = interval(other);
+      cuts.append({from, to});
+    }
+    llvm::sort(cuts);
+    cuts.erase(llvm::unique(cuts), cuts.end());
+    for (size_t i = 1; i < cuts.size(); ++i) {
+      if (cuts[i] % cuts[i - 1] != 0)
+        return std::nullopt;
+      if (low < cuts[i] && cuts[i] <= high)
+        result.push_back(digit(axis, cuts[i - 1], cuts[i] / cuts[i - 1]));
+    }
+    if (low == high)
+      result.push_back(axis);
   }
   return result;
+}
+
+bool Mesh::isSequential(const AxisRef &axis) const {
+  const MeshAxis *found = find(axis.name);
+  return found && found->sequential;
+}
+
+AxisList Mesh::deviceAxes(ArrayRef<AxisRef> list) const {
+  return AxisList(llvm::make_filter_range(
+      list, [&](const AxisRef &axis) { return !isSequential(axis); }));
 }
 
 //===----------------------------------------------------------------------===//
@@ -279,8 +278,15 @@ cleave::spmd::dimToFactors(const Mesh &mesh, ArrayRef<AxisRef> axes,
       break;
     }
     auto cut = mesh.split(pending, sizes[i]);
-    if (!cut)
-      break;
+    if (!cut) {
+      // As many major axes as divide the factor.
+      while (!pending.empty() && sizes[i] % mesh.size(pending) != 0) {
+        rest.insert(rest.begin(), pending.back());
+        pending.pop_back();
+      }
+      result[i] = std::move(pending);
+      return result;
+    }
     result[i] = std::move(cut->first);
     pending = std::move(cut->second);
   }

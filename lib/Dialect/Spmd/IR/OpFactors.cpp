@@ -35,13 +35,48 @@ static bool isTrivial(const Mesh &mesh, ArrayRef<AxisRef> axes) {
   return mesh.size(axes) == 1;
 }
 
+/// Takes the axes of each factor that lies, in some tensor's dimension, behind
+/// one that is not split completely: no sharding of that tensor can say it.
+static void
+cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
+                llvm::function_ref<void(const std::string &)> conflict) {
+  bool changed = true;
+  auto cut = [&](const FactorMapping &mapping) {
+    for (ArrayRef<int64_t> dim : mapping) {
+      bool complete = true;
+      for (int64_t factor : dim) {
+        if (!complete && !isTrivial(mesh, merged[factor])) {
+          conflict("axes " + describe(merged[factor]) +
+                   " split a part of a dimension behind one that is whole");
+          merged[factor].clear();
+          changed = true;
+        }
+        complete &= mesh.size(merged[factor]) == rule.factors[factor].size;
+      }
+    }
+  };
+  while (changed) {
+    changed = false;
+    for (auto [i, mapping] : llvm::enumerate(rule.operands))
+      if (!llvm::is_contained(rule.unread, i))
+        cut(mapping);
+    for (const FactorMapping &mapping : rule.results)
+      cut(mapping);
+  }
+}
+
 FactorAxes cleave::spmd::mergeFactors(
     const Mesh &mesh, const ShardingRule &rule,
     ArrayRef<const Sharding *> operands, ArrayRef<const Sharding *> results,
     llvm::function_ref<void(const std::string &)> conflict) {
   FactorAxes merged(rule.factors.size());
 
-  // 1. Each tensor's say of each factor, in order.
+  auto isTaken = [&](const AxisRef &axis, size_t factor) {
+    return llvm::any_of(llvm::enumerate(merged), [&](auto other) {
+      return other.index() != factor && mesh.overlap(axis, other.value());
+    });
+  };
+  // Each tensor's say of each factor, in order.
   auto add = [&](const std::string &who, const Sharding &sharding,
                  const FactorMapping &mapping) {
     for (size_t dim = 0; dim < mapping.size(); ++dim) {
@@ -63,6 +98,15 @@ FactorAxes cleave::spmd::mergeFactors(
             conflict(where + ", which the op needs whole");
           continue;
         }
+        // An axis splits one factor: the first that takes it.
+        for (size_t i = 0; i < part.size(); ++i)
+          if (isTaken(part[i], factor)) {
+            if (mesh.size(part[i]) > 1)
+              conflict(where + ", of which " + part[i].str() +
+                       " splits another factor of the op");
+            part.resize(i);
+            break;
+          }
         AxisList &known = merged[factor];
         if (known == part || mesh.isPrefix(part, known))
           continue;
@@ -74,26 +118,18 @@ FactorAxes cleave::spmd::mergeFactors(
       }
     }
   };
+  auto addResults = [&] {
+    for (auto [i, sharding] : llvm::enumerate(results))
+      add("result " + std::to_string(i), *sharding, rule.results[i]);
+  };
+  if (rule.resultsFirst)
+    addResults();
   for (auto [i, sharding] : llvm::enumerate(operands))
     if (!llvm::is_contained(rule.unread, i))
       add("operand " + std::to_string(i), *sharding, rule.operands[i]);
-  for (auto [i, sharding] : llvm::enumerate(results))
-    add("result " + std::to_string(i), *sharding, rule.results[i]);
-
-  // 2. An axis splits one factor: the first.
-  AxisList used;
-  for (AxisList &axes : merged) {
-    for (size_t i = 0; i < axes.size(); ++i) {
-      if (!mesh.overlap(axes[i], used)) {
-        used.push_back(axes[i]);
-        continue;
-      }
-      if (mesh.size(axes[i]) > 1)
-        conflict("axis " + axes[i].str() + " splits two factors of the op");
-      axes.resize(i);
-      break;
-    }
-  }
+  if (!rule.resultsFirst)
+    addResults();
+  cutInnerFactors(mesh, rule, merged, conflict);
   return merged;
 }
 
@@ -118,6 +154,23 @@ static bool runsAlong(const FactorMapping &mapping, int64_t factor) {
   });
 }
 
+/// Writes neighbouring digits of one axis as one.
+static PartialList joinDigits(const Mesh &mesh, ArrayRef<PartialAxis> list) {
+  PartialList result;
+  for (const PartialAxis &entry : list) {
+    if (!result.empty() && result.back().kind == entry.kind) {
+      AxisList joined =
+          mesh.normalize(AxisList{result.back().axis, entry.axis});
+      if (joined.size() == 1) {
+        result.back().axis = joined.front();
+        continue;
+      }
+    }
+    result.push_back(entry);
+  }
+  return result;
+}
+
 PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
                                        const ShardingRule &rule,
                                        const FactorAxes &axes,
@@ -138,18 +191,35 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
           plan.results[r].push_back({axis, rule.factors[f].partial});
   }
 
-  // 2. Each axis on which an operand is partial.
-  llvm::SmallVector<PartialAxis, 2> seen;
+  // 2. Each digit on which an operand is partial, no smaller than what all say.
+  AxisList all(split);
   for (auto [i, sharding] : llvm::enumerate(operands))
     if (!llvm::is_contained(rule.unread, i))
       for (const PartialAxis &partial : sharding->partial)
-        if (!llvm::is_contained(seen, partial))
-          seen.push_back(partial);
+        all.push_back(partial.axis);
+  llvm::SmallVector<PartialList, 3> digits(operands.size());
+  PartialList seen;
+  for (auto [i, sharding] : llvm::enumerate(operands)) {
+    if (llvm::is_contained(rule.unread, i))
+      continue;
+    for (const PartialAxis &partial : sharding->partial) {
+      // Digits that cross others are reduced as they are.
+      auto refined = mesh.refine(partial.axis, all);
+      if (!refined) {
+        plan.reductions.push_back({static_cast<unsigned>(i), partial});
+        continue;
+      }
+      for (const AxisRef &digit : *refined) {
+        digits[i].push_back({digit, partial.kind});
+        if (!llvm::is_contained(seen, digits[i].back()))
+          seen.push_back(digits[i].back());
+      }
+    }
+  }
   for (const PartialAxis &partial : seen) {
     llvm::SmallVector<unsigned, 2> holders;
-    for (auto [i, sharding] : llvm::enumerate(operands))
-      if (!llvm::is_contained(rule.unread, i) &&
-          llvm::is_contained(sharding->partial, partial))
+    for (unsigned i = 0; i < operands.size(); ++i)
+      if (llvm::is_contained(digits[i], partial))
         holders.push_back(i);
 
     // The linear set to keep partial. A max or a min, and an axis that splits
@@ -158,13 +228,13 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
     int64_t best = -1;
     if (partial.kind == PartialKind::Sum && !mesh.overlap(partial.axis, split))
       for (ArrayRef<unsigned> set : rule.linear) {
-        bool all = llvm::all_of(set, [&](unsigned operand) {
+        bool complete = llvm::all_of(set, [&](unsigned operand) {
           return llvm::is_contained(holders, operand);
         });
         int64_t size = 0;
         for (unsigned operand : set)
           size += elements[operand];
-        if (all && size > best) {
+        if (complete && size > best) {
           kept = set;
           best = size;
         }
@@ -176,5 +246,22 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
       for (auto &result : plan.results)
         result.push_back(partial);
   }
+  for (PartialList &result : plan.results)
+    result = joinDigits(mesh, result);
   return plan;
+}
+
+PartialList cleave::spmd::staysPartial(const Mesh &mesh,
+                                       const Sharding &sharding,
+                                       ArrayRef<PartialAxis> made) {
+  AxisList split;
+  for (const AxisList &axes : sharding.dims)
+    split.append(axes.begin(), axes.end());
+  if (auto rest = withoutPartial(mesh, made, split))
+    return *rest;
+  PartialList result;
+  for (const PartialAxis &entry : made)
+    if (!mesh.overlap(entry.axis, split))
+      result.push_back(entry);
+  return result;
 }

@@ -196,3 +196,10 @@ cleave::spmd::verifySharding(function_ref<InFlightDiagnostic()> emitError,
   }
   return success();
 }
+
+void cleave::spmd::annotate(Operation *op, ShardingAttr sharding, Type global) {
+  MLIRContext *context = op->getContext();
+  op->setAttr(kShardingsAttr, ArrayAttr::get(context, {sharding}));
+  op->setAttr(kGlobalTypesAttr,
+              ArrayAttr::get(context, {TypeAttr::get(global)}));
+}

@@ -198,21 +198,6 @@ static void printAxisList(OpAsmPrinter &printer, Operation *, AxesAttr axes) {
   printer << "}";
 }
 
-LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto meshOp = symbols.lookupNearestSymbolFrom<MeshOp>(*this, getMeshAttr());
-  if (!meshOp)
-    return emitOpError("there is no mesh ") << getMeshAttr();
-  Mesh mesh = meshOp.getMesh();
-  ArrayRef<AxisRef> axes = getAxes().getAxes();
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (std::optional<std::string> why = mesh.check(axes[i]))
-      return emitOpError() << *why;
-    if (mesh.overlap(axes[i], axes.take_front(i)))
-      return emitOpError("axis ") << axes[i].str() << " overlaps another one";
-  }
-  return success();
-}
-
 LogicalResult ShardOffsetOp::verifySymbolUses(SymbolTableCollection &) {
   auto global = dyn_cast<RankedTensorType>(getGlobal());
   if (!global || global.getRank() != getType().getDimSize(0))
@@ -229,28 +214,10 @@ graph::OpCost ShardOffsetOp::getCost() {
   return cost;
 }
 
-graph::OpCost SliceOp::getCost() {
+graph::OpCost BarrierOp::getCost() {
   graph::OpCost cost;
   cost.work = graph::WorkClass::View;
   return cost;
-}
-
-LogicalResult SliceOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto error = [&] { return emitOpError(); };
-  auto from = cast<RankedTensorType>(getInput().getType());
-  auto to = cast<RankedTensorType>(getOutput().getType());
-  if (failed(verifySharding(error, *this, getSharding(), from)))
-    return failure();
-  Sharding sharding = getSharding().getSharding();
-  if (!sharding.partial.empty())
-    return emitOpError("cannot make a partial result");
-  unsigned dim;
-  auto shape = localShape(lookupMesh(*this, getSharding().getMesh()).getMesh(),
-                          sharding, from.getShape(), dim);
-  if (!shape || RankedTensorType::get(*shape, from.getElementType()) != to)
-    return emitOpError("result type ")
-           << to << " is not " << from << " split by " << sharding.str();
-  return success();
 }
 
 LogicalResult ConstrainOp::verifySymbolUses(SymbolTableCollection &) {
@@ -271,6 +238,7 @@ graph::ShardingRule ConstrainOp::getShardingRule() {
   rule.operands = {mapping};
   rule.results = {mapping};
   rule.linear = {{0}};
+  rule.resultsFirst = true;
   return rule;
 }
 

@@ -37,25 +37,33 @@ struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
   using PlaceBase::PlaceBase;
 
   void runOnOperation() override {
-    if (microBatches < 1) {
-      getOperation().emitError("the number of micro-batches must be positive, "
-                               "not ")
-          << microBatches.getValue();
+    if (microBatches < 1 || devices < 1) {
+      getOperation().emitError("the number of ")
+          << (microBatches < 1 ? "micro-batches" : "devices")
+          << " must be positive, not "
+          << std::min(microBatches.getValue(), devices.getValue());
       return signalPassFailure();
     }
     if (failed(checkSizes()))
       return signalPassFailure();
-    FailureOr<MeshOp> mesh = addAxis();
-    if (failed(mesh))
+    // Devices first: what one of them has of a batch lies side by side.
+    if (devices > 1 && failed(splitSamples("dp", devices, false)))
       return signalPassFailure();
+    if (failed(splitSamples("mb", microBatches, true)))
+      return signalPassFailure();
+  }
+
+private:
+  LogicalResult splitSamples(StringRef axis, int64_t size, bool sequential) {
+    FailureOr<MeshOp> mesh = addAxis(axis, size, sequential);
+    if (failed(mesh))
+      return failure();
     for (auto function : getOperation().getOps<func::FuncOp>())
       for (unsigned i = 0; i < function.getNumArguments(); ++i)
         if (std::optional<int64_t> dim = batchDim(function, i))
           split(function, i, *dim, *mesh);
+    return success();
   }
-
-private:
-  static constexpr llvm::StringLiteral kAxis = "mb";
 
   /// The dimension of argument `index` that holds samples.
   static std::optional<int64_t> batchDim(func::FuncOp function,
@@ -79,8 +87,13 @@ private:
         if (!dim)
           continue;
         int64_t size = cast<RankedTensorType>(type).getDimSize(*dim);
-        if (size % microBatches == 0)
+        if (size % (microBatches * devices) == 0)
           continue;
+        if (devices > 1)
+          return function.emitOpError("argument ")
+                 << i << " has " << size << " samples, which "
+                 << devices.getValue() << " devices with "
+                 << microBatches.getValue() << " micro-batches do not divide";
         auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
         return function.emitOpError("argument ")
                << i << (name ? " (\"" + name.str() + "\")" : std::string())
@@ -92,19 +105,20 @@ private:
     return success();
   }
 
-  /// Adds the axis of micro-batches to the mesh, as its most significant one.
-  FailureOr<MeshOp> addAxis() {
+  /// Adds an axis to the mesh, as its most significant one.
+  FailureOr<MeshOp> addAxis(StringRef axis, int64_t size, bool isSequential) {
     ModuleOp module = getOperation();
     OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
-    SmallVector<Attribute> axes{builder.getStringAttr(kAxis)};
-    SmallVector<Attribute> sequential = axes;
-    SmallVector<int64_t> sizes{microBatches};
+    SmallVector<Attribute> axes{builder.getStringAttr(axis)}, sequential;
+    if (isSequential)
+      sequential = axes;
+    SmallVector<int64_t> sizes{size};
     MeshOp old = findMesh(module);
     StringRef name = "mesh";
     Location loc = module.getLoc();
     if (old) {
       if (llvm::is_contained(old.getAxes(), axes.front()))
-        return old.emitOpError("has an axis \"") << kAxis << "\" already";
+        return old.emitOpError("has an axis \"") << axis << "\" already";
       llvm::append_range(axes, old.getAxes());
       llvm::append_range(sizes, old.getSizes());
       if (ArrayAttr more = old.getSequentialAttr())
@@ -114,21 +128,24 @@ private:
     }
     auto mesh = MeshOp::create(builder, loc, name, builder.getArrayAttr(axes),
                                builder.getDenseI64ArrayAttr(sizes),
-                               builder.getArrayAttr(sequential));
+                               sequential.empty()
+                                   ? ArrayAttr()
+                                   : builder.getArrayAttr(sequential));
     if (old)
       old.erase();
     return mesh;
   }
 
-  /// Splits dimension `dim` of an argument, behind axes that split it already.
+  /// Splits dimension `dim` of an argument, before axes that split it already:
+  /// what devices exchange is then in one micro-batch.
   void split(func::FuncOp function, unsigned index, int64_t dim, MeshOp mesh) {
     auto type = cast<RankedTensorType>(function.getArgumentTypes()[index]);
     Sharding sharding = Sharding::replicated(type.getRank());
     if (auto given =
             function.getArgAttrOfType<ShardingAttr>(index, kShardingAttr))
       sharding = given.getSharding();
-    sharding.dims[dim].push_back(
-        {cast<StringAttr>(mesh.getAxes()[0]).getValue()});
+    AxisList &axes = sharding.dims[dim];
+    axes.insert(axes.begin(), {cast<StringAttr>(mesh.getAxes()[0]).getValue()});
     function.setArgAttr(
         index, kShardingAttr,
         ShardingAttr::get(FlatSymbolRefAttr::get(mesh), sharding));

@@ -32,16 +32,9 @@ public:
       return function.emitOpError("must have one block to be sharded");
     if (failed(readAnnotations()))
       return failure();
-    // Forward then backward, until neither changes anything. Each change adds
-    // an axis to a dimension, so that this ends.
-    bool changed = true;
-    while (changed) {
-      changed = false;
-      for (Operation &op : body().without_terminator())
-        changed |= visit(&op);
-      for (Operation &op : llvm::reverse(body().without_terminator()))
-        changed |= visit(&op);
-    }
+    spread();
+    addDeviceAxes();
+    spread();
     for (Operation &op : body().without_terminator())
       finish(&op);
     writeResults();
@@ -51,37 +44,87 @@ public:
 private:
   Block &body() { return function.getBody().front(); }
 
-  /// The state before propagation: arguments are closed unless annotated
-  /// otherwise, results of ops open unless the op is an annotation.
+  /// Forward then backward, until neither changes anything. Each change adds
+  /// an axis to a dimension, so that this ends.
+  void spread() {
+    bool changed = true;
+    while (changed) {
+      changed = false;
+      for (Operation &op : body().without_terminator())
+        changed |= visit(&op);
+      for (Operation &op : llvm::reverse(body().without_terminator()))
+        changed |= visit(&op);
+    }
+  }
+
+  /// What is given for `argument`, whole where nothing is.
+  Sharding givenFor(BlockArgument argument) {
+    auto given = function.getArgAttrOfType<ShardingAttr>(
+        argument.getArgNumber(), kShardingAttr);
+    return given ? given.getSharding() : Sharding::replicated(rankOf(argument));
+  }
+
+  static int64_t rankOf(Value value) {
+    return cast<RankedTensorType>(value.getType()).getRank();
+  }
+
+  /// The state before propagation: sequential axes alone, of the arguments.
+  /// What is split into micro-batches is found before devices are looked at:
+  /// there is no choice in it, and an annotation of an intermediate value does
+  /// not speak of it.
   LogicalResult readAnnotations() {
     for (BlockArgument argument : body().getArguments()) {
       auto given = function.getArgAttrOfType<ShardingAttr>(
           argument.getArgNumber(), kShardingAttr);
-      auto type = dyn_cast<RankedTensorType>(argument.getType());
-      if (!type)
+      if (!isa<RankedTensorType>(argument.getType()))
         return function.emitOpError("argument ")
                << argument.getArgNumber() << " is not a tensor";
       if (given && given.getMesh() != meshName)
         return function.emitOpError("argument ")
                << argument.getArgNumber() << " is sharded on another mesh, "
                << given.getMesh();
-      shardings[argument] =
-          given ? given.getSharding() : Sharding::replicated(type.getRank());
+      Sharding &sharding = shardings[argument] = givenFor(argument);
+      for (AxisList &axes : sharding.dims)
+        llvm::erase_if(axes, [&](const AxisRef &axis) {
+          return !mesh.isSequential(axis);
+        });
     }
     for (Operation &op : body().without_terminator()) {
       auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op);
       if (!ruled)
         return op.emitOpError("has no sharding rule");
       rules[&op] = ruled.getShardingRule();
-      auto constrain = dyn_cast<ConstrainOp>(&op);
       for (Value result : op.getResults())
-        shardings[result] =
-            constrain ? constrain.getSharding().getSharding()
-                      : Sharding::replicated(
-                            cast<RankedTensorType>(result.getType()).getRank(),
-                            /*open=*/true);
+        shardings[result] = Sharding::replicated(rankOf(result), /*open=*/true);
     }
     return success();
+  }
+
+  /// Arguments are closed unless annotated otherwise, results of ops open
+  /// unless the op is an annotation.
+  void addDeviceAxes() {
+    for (BlockArgument argument : body().getArguments()) {
+      Sharding given = givenFor(argument);
+      Sharding &known = shardings.find(argument)->second;
+      for (auto [axes, found] : llvm::zip_equal(given.dims, known.dims)) {
+        llvm::erase_if(found, [&](const AxisRef &axis) {
+          return given.splits(mesh, axis);
+        });
+        axes.insert(axes.begin(), found.begin(), found.end());
+      }
+      known = std::move(given);
+    }
+    for (auto op : body().getOps<ConstrainOp>()) {
+      Sharding given = op.getSharding().getSharding();
+      Sharding &known = shardings.find(op.getOutput())->second;
+      for (auto [axes, own] : llvm::zip_equal(given.dims, known.dims)) {
+        for (const AxisRef &axis : axes)
+          if (!known.splits(mesh, axis))
+            own.push_back(axis);
+        axes = own;
+      }
+      known = std::move(given);
+    }
   }
 
   SmallVector<const Sharding *> shardingsOf(ValueRange values) {
@@ -121,8 +164,8 @@ private:
 
   bool visit(Operation *op) {
     graph::ShardingRule &rule = rules[op];
-    FactorAxes axes = merge(op, [](const std::string &) {});
     bool changed = false;
+    FactorAxes axes = merge(op, [](const std::string &) {});
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
       if (!llvm::is_contained(rule.unread, i))
         changed |=
@@ -146,7 +189,7 @@ private:
     SmallVector<Attribute> attributes;
     for (auto [result, partial] : llvm::zip(op->getResults(), plan.results)) {
       Sharding &sharding = shardings.find(result)->second;
-      sharding.partial.assign(partial.begin(), partial.end());
+      sharding.partial = staysPartial(mesh, sharding, partial);
       sharding.open.assign(sharding.open.size(), false);
       attributes.push_back(ShardingAttr::get(meshName, sharding));
     }
@@ -154,18 +197,33 @@ private:
       op->setAttr(kShardingsAttr, ArrayAttr::get(op->getContext(), attributes));
   }
 
-  /// Arguments and results of the function; what it returns is whole.
+  /// The argument that result `index` of the function replaces, or null.
+  BlockArgument updatedBy(unsigned index) {
+    auto name =
+        function.getResultAttrOfType<StringAttr>(index, graph::kUpdatesAttr);
+    if (name)
+      for (BlockArgument argument : body().getArguments())
+        if (function.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                  graph::kNameAttr) == name)
+          return argument;
+    return {};
+  }
+
+  /// Arguments and results of the function; what it returns is whole, and what
+  /// replaces an argument lies as that does.
   void writeResults() {
     graph::EntryAttributes attributes(function);
     for (BlockArgument argument : body().getArguments()) {
       Sharding &sharding = shardings.find(argument)->second;
       sharding.open.assign(sharding.open.size(), false);
       attributes.setArg(argument.getArgNumber(), kShardingAttr,
-                          ShardingAttr::get(meshName, sharding));
+                        ShardingAttr::get(meshName, sharding));
     }
     for (auto [i, value] :
          llvm::enumerate(body().getTerminator()->getOperands())) {
-      Sharding sharding = shardings.find(value)->second;
+      BlockArgument updated = updatedBy(i);
+      Sharding sharding =
+          shardings.find(updated ? Value(updated) : value)->second;
       sharding.partial.clear();
       if (!function.getResultAttr(i, kShardingAttr))
         attributes.setResult(i, kShardingAttr,

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 
@@ -40,11 +41,11 @@ public:
     for (Operation &op : body.without_terminator()) {
       if (failed(readResults(&op)))
         return failure();
-      if (auto reduction = dyn_cast<AllReduceOp>(op)) {
-        if (failed(verifyReduction(reduction)))
+      if (std::optional<Move> move = readMove(&op)) {
+        if (failed(verifyMove(&op, *move)))
           return failure();
-      } else if (auto slice = dyn_cast<SliceOp>(op)) {
-        if (failed(verifySlice(slice)))
+      } else if (auto barrier = dyn_cast<BarrierOp>(op)) {
+        if (failed(verifySame(barrier)))
           return failure();
       } else if (!isa<ShardOffsetOp>(op) && failed(verifyOp(&op))) {
         return failure();
@@ -110,53 +111,37 @@ private:
   //===--- Ops
   //--------------------------------------------------------------===//
 
-  LogicalResult verifyReduction(AllReduceOp op) {
-    const Claim &from = claims.find(op.getInput())->second;
-    const Claim &to = claims.find(op.getOutput())->second;
+  /// The operand's sharding, moved, must be the result's.
+  LogicalResult verifyMove(Operation *op, const Move &move) {
+    const Claim &from = claims.find(op->getOperand(0))->second;
     Sharding expected = from.sharding;
-    for (const AxisRef &axis : op.getAxes().getAxes()) {
-      if (mesh.size(axis) == 1)
-        continue;
-      PartialAxis partial{axis, static_cast<PartialKind>(op.getKind())};
-      if (!llvm::is_contained(expected.partial, partial))
-        return op.emitOpError("reduces over ")
-               << axis.str() << " a value that is not partial on it: sharding "
-               << from.sharding.str();
-      llvm::erase(expected.partial, partial);
-    }
-    if (expected.dims != to.sharding.dims ||
-        expected.partial != to.sharding.partial || from.global != to.global)
-      return op.emitOpError("has sharding ")
-             << to.sharding.str() << " where its operand gives "
-             << expected.str();
-    return success();
+    if (std::optional<std::string> error = applyMove(mesh, move, expected))
+      return op->emitOpError() << *error;
+    return verifyClaim(op, expected, from.global);
   }
 
-  LogicalResult verifySlice(SliceOp op) {
+  LogicalResult verifySame(BarrierOp op) {
     const Claim &from = claims.find(op.getInput())->second;
-    const Claim &to = claims.find(op.getOutput())->second;
-    Sharding expected = from.sharding;
-    for (auto [known, added] :
-         llvm::zip(expected.dims, op.getSharding().getDims())) {
-      known.append(added.axes.begin(), added.axes.end());
-      known = mesh.normalize(known);
-      for (const AxisRef &axis : added.axes)
-        if (from.sharding.splits(mesh, axis) ||
-            from.sharding.partialOn(mesh, axis))
-          return op.emitOpError("splits over ")
-                 << axis.str() << " a value of sharding "
-                 << from.sharding.str();
-    }
-    if (expected.dims != to.sharding.dims ||
-        expected.partial != to.sharding.partial || from.global != to.global)
-      return op.emitOpError("has sharding ")
-             << to.sharding.str() << " where its operand gives "
-             << expected.str();
+    return verifyClaim(op, from.sharding, from.global);
+  }
+
+  LogicalResult verifyClaim(Operation *op, const Sharding &expected,
+                            RankedTensorType global) {
+    const Claim &to = claims.find(op->getResult(0))->second;
+    if (!sameDims(mesh, expected.dims, to.sharding.dims) ||
+        !samePartial(mesh, expected.partial, to.sharding.partial) ||
+        global != to.global)
+      return op->emitOpError("has sharding ")
+             << to.sharding.str() << " of " << to.global
+             << " where its operand gives " << expected.str() << " of "
+             << global;
     return success();
   }
 
   /// The rule of `op` on whole tensors: its form on one shard, grown again.
-  FailureOr<graph::ShardingRule> globalRule(Operation *op) {
+  /// `places` gets the tensors whose shards' places the op must know.
+  FailureOr<graph::ShardingRule>
+  globalRule(Operation *op, SmallVectorImpl<graph::FactorMapping> &places) {
     Block scratch;
     OpBuilder builder(op->getContext());
     builder.setInsertionPointToEnd(&scratch);
@@ -168,12 +153,19 @@ private:
     for (Value result : op->getResults())
       types.push_back(claims.find(result)->second.global);
     Operation *whole = nullptr;
+    auto noPlace = [](RankedTensorType, const graph::FactorMapping &) {
+      return Value();
+    };
     if (auto partitionable = dyn_cast<graph::PartitionableOpInterface>(op)) {
-      whole = partitionable.buildLocal(
-          builder, operands, types,
-          [](RankedTensorType, const graph::FactorMapping &) {
-            return Value();
-          });
+      whole = partitionable.buildLocal(builder, operands, types, noPlace);
+      // The whole op, asked again, names the factors of the whole.
+      if (auto again = dyn_cast_or_null<graph::PartitionableOpInterface>(whole))
+        again.buildLocal(
+            builder, operands, types,
+            [&](RankedTensorType, const graph::FactorMapping &mapping) {
+              places.push_back(mapping);
+              return Value();
+            });
     } else {
       whole = builder.clone(*op);
       whole->setOperands(operands);
@@ -187,7 +179,8 @@ private:
   }
 
   LogicalResult verifyOp(Operation *op) {
-    FailureOr<graph::ShardingRule> rule = globalRule(op);
+    SmallVector<graph::FactorMapping, 1> places;
+    FailureOr<graph::ShardingRule> rule = globalRule(op, places);
     if (failed(rule))
       return failure();
     SmallVector<const Sharding *> operands, results;
@@ -209,8 +202,9 @@ private:
     if (!agree ||
         failed(verifyTensors(op, "operand ", *rule, rule->operands, operands,
                              axes)) ||
-        failed(
-            verifyTensors(op, "result ", *rule, rule->results, results, axes)))
+        failed(verifyTensors(op, "result ", *rule, rule->results, results,
+                             axes)) ||
+        failed(verifyPlaces(op, *rule, places, axes)))
       return failure();
 
     PartialPlan plan = planPartials(mesh, *rule, axes, operands, elements);
@@ -222,7 +216,7 @@ private:
       llvm::erase_if(partial, [&](const PartialAxis &entry) {
         return mesh.size(entry.axis) == 1;
       });
-      if (!llvm::equal(partial, results[i]->partial)) {
+      if (!samePartial(mesh, partial, results[i]->partial)) {
         Sharding expected = *results[i];
         expected.partial.assign(partial.begin(), partial.end());
         return op->emitOpError("result ")
@@ -242,14 +236,39 @@ private:
       if (what == "operand " && llvm::is_contained(rule.unread, i))
         continue;
       auto wanted = projectFactors(mesh, rule, mapping, axes);
+      wanted.resize(tensors[i]->dims.size());
       for (auto [dim, list] : llvm::enumerate(wanted))
-        if (list != tensors[i]->dims[dim] &&
-            mesh.size(list) * mesh.size(tensors[i]->dims[dim]) != 1)
+        if (mesh.significant(list) != mesh.significant(tensors[i]->dims[dim]))
           return op->emitOpError(what)
                  << i << " has sharding " << tensors[i]->str()
                  << ", which does not agree with the other operands and "
                     "results in dimension "
                  << dim;
+    }
+    return success();
+  }
+
+  /// An op that must know where its shard lies reads just that.
+  LogicalResult verifyPlaces(Operation *op, const graph::ShardingRule &rule,
+                             ArrayRef<graph::FactorMapping> places,
+                             const FactorAxes &axes) {
+    for (const graph::FactorMapping &mapping : places) {
+      auto wanted = projectFactors(mesh, rule, mapping, axes);
+      bool split = llvm::any_of(
+          wanted, [&](ArrayRef<AxisRef> list) { return mesh.size(list) > 1; });
+      bool known = false;
+      for (Value operand : op->getOperands()) {
+        auto offset = operand.getDefiningOp<ShardOffsetOp>();
+        if (!offset)
+          continue;
+        known = true;
+        Sharding place = offset.getSharding().getSharding();
+        if (!sameDims(mesh, place.dims, wanted))
+          return op->emitOpError("reads the place of a shard of ")
+                 << place.str() << ", which is not how its operands are split";
+      }
+      if (split && !known)
+        return op->emitOpError("does not read the place of its shard");
     }
     return success();
   }
@@ -262,7 +281,8 @@ private:
       if (!claim.sharding.partial.empty())
         return terminator->emitOpError("result ")
                << i << " is partial: " << claim.sharding.str();
-      if (!declared || declared.getSharding().dims != claim.sharding.dims)
+      if (!declared ||
+          !sameDims(mesh, declared.getSharding().dims, claim.sharding.dims))
         return terminator->emitOpError("result ")
                << i << " has sharding " << claim.sharding.str()
                << ", not the one that the function declares";

@@ -96,9 +96,11 @@ def Exec_FillOp : Exec_Command<"fill", []> {
 def Exec_ConstantOp : Exec_Op<"constant", [Pure]> {
   let summary = "A tensor stored with the program";
   let description = [{
-    It has a fixed place in the arena and is never written.
+    It has a fixed place in the arena and is never written. With
+    `#exec.device_values` each device has its own.
   }];
-  let arguments = (ins ElementsAttr:$value);
+  let arguments = (ins AnyAttrOf<[ElementsAttr,
+                                  Exec_DeviceValuesAttr]>:$value);
   let results = (outs AnyRankedTensor:$output);
   let assemblyFormat = "attr-dict $value `->` type($output)";
   let hasVerifier = 1;
@@ -220,6 +222,56 @@ def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
   let results = (outs);
   let assemblyFormat = "$flag `,` $message attr-dict `:` type($flag)";
   let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Other devices
+//===----------------------------------------------------------------------===//
+
+def Exec_CollectiveKind : I32EnumAttr<"CollectiveKind",
+    "what a collective exchanges", [
+    I32EnumAttrCase<"AllReduce", 0, "all_reduce">,
+    I32EnumAttrCase<"AllGather", 1, "all_gather">,
+    I32EnumAttrCase<"ReduceScatter", 2, "reduce_scatter">,
+    I32EnumAttrCase<"AllToAll", 3, "all_to_all">,
+    I32EnumAttrCase<"Permute", 4, "permute">]> {
+  let cppNamespace = "::cleave::exec";
+}
+
+def Exec_CollectiveOp : Exec_Command<"collective",
+    [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>],
+    ["getShares", "canWriteResult", "canReadOperand"]> {
+  let summary = "Exchanges a value with other devices";
+  let description = [{
+    A group is the devices that differ in the digits of `axes` alone; the digits
+    number its members. Each member gives each other one a `block`, or, in
+    reductions, blocks are combined in order of the members, as `reduction`
+    says. Where the block for member j begins in the operand, and that of member
+    i in the result, is said by `src_starts` and `dst_starts`: one index for each
+    dimension, member after member; without them it begins at 0. In a permute,
+    member j receives the block of `sources[j]`.
+    ```mlir
+    %y = exec.collective all_gather %x over @mesh #spmd.axes<{"tp"}>
+        {block = array<i64: 2, 4>, dst_starts = array<i64: 0, 0, 2, 0>}
+        : tensor<2x4xf32> -> tensor<4x4xf32>
+    ```
+  }];
+  let arguments = (ins Exec_CollectiveKind:$kind, AnyRankedTensor:$input,
+                       FlatSymbolRefAttr:$mesh, Exec_MeshAxesAttr:$axes,
+                       DenseI64ArrayAttr:$block,
+                       DefaultValuedAttr<Exec_Reduction,
+                           "::cleave::exec::Reduction::Sum">:$reduction,
+                       DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$src_starts,
+                       DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$dst_starts,
+                       DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$sources);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $kind $input `over` $mesh $axes attr-dict `:` type($input) `->` type($output)
+  }];
+  let extraClassDeclaration = [{
+    /// Devices of a group.
+    int64_t getMembers();
+  }];
 }
 
 #endif // CLEAVE_DIALECT_EXEC_IR_COMMANDOPS_TD

@@ -8,6 +8,7 @@
 #ifndef CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 #define CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/Dialect.h"

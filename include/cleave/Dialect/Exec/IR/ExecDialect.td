@@ -54,4 +54,32 @@ def Exec_LayoutAttr : Exec_Attr<"Layout", "layout"> {
   }];
 }
 
+/// `#spmd.axes<...>`; that dialect's own definition would bring its enums.
+def Exec_MeshAxesAttr
+    : Attr<CPred<"::llvm::isa<::cleave::spmd::AxesAttr>($_self)">,
+           "axes of a mesh"> {
+  let storageType = "::cleave::spmd::AxesAttr";
+  let returnType = "::cleave::spmd::AxesAttr";
+  let convertFromStorage = "$_self";
+}
+
+def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
+  let summary = "Numbers that depend on the device";
+  let description = [{
+    One i64 for each dimension of `axes`: its `base`, and for each axis of that
+    dimension the `factor` (one for each axis, in order) times the device's
+    position on it.
+    ```mlir
+    #exec.device_values<[8, 0] plus #spmd.sharding<@mesh, [{"dp"}, {} ]> times[4]>
+    ```
+  }];
+  let parameters = (ins ArrayRefParameter<"int64_t">:$base,
+                        "::cleave::spmd::ShardingAttr":$axes,
+                        ArrayRefParameter<"int64_t">:$factors);
+  let assemblyFormat = [{
+    `<` `[` $base `]` `plus` $axes `times` `[` $factors `]` `>`
+  }];
+  let genVerifyDecl = 1;
+}
+
 #endif // CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_TD

@@ -71,14 +71,16 @@ def Exec_JoinLikeOpInterface : OpInterface<"JoinLikeOpInterface"> {
 def Exec_MicroBatchValueOpInterface : OpInterface<"MicroBatchValueOpInterface"> {
   let cppNamespace = "::cleave::exec";
   let description = [{
-    An op of a part whose only result is known when the micro-batch is.
+    An op of a part whose only result is known when the micro-batch and the
+    device are.
   }];
   let methods = [
     InterfaceMethod<[{
-        The value for one of `microBatches` micro-batches; null when more than
-        that decides it.
+        The value for one of `microBatches` micro-batches: elements, or
+        `#exec.device_values` where devices differ; null when more than that
+        decides it.
       }],
-      "::mlir::DenseElementsAttr", "getValueAt",
+      "::mlir::Attribute", "getValueAt",
       (ins "int64_t":$microBatch, "int64_t":$microBatches)>,
   ];
 }

@@ -28,6 +28,23 @@ def UnrollSchedule : Pass<"exec-unroll-schedule", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::exec::ExecDialect"];
 }
 
+def SelectCollectives : Pass<"exec-select-collectives", "::mlir::func::FuncOp"> {
+  let summary = "Movements between devices become exchanges of blocks";
+  let description = [{
+    Which block goes where is written down for each member of a group; a
+    movement in a group of one is its operand.
+    ```mlir
+    %y = spmd.all_gather %x by #spmd.sharding<@mesh, [{"tp"}, {} ]>
+        : tensor<2x4xf32> -> tensor<4x4xf32>
+    // becomes
+    %y = exec.collective all_gather %x over @mesh #spmd.axes<{"tp"}>
+        {block = array<i64: 2, 4>, dst_starts = array<i64: 0, 0, 2, 0>}
+        : tensor<2x4xf32> -> tensor<4x4xf32>
+    ```
+  }];
+  let dependentDialects = ["::cleave::exec::ExecDialect"];
+}
+
 def Decompose : Pass<"exec-decompose", "::mlir::func::FuncOp"> {
   let summary = "Expresses rare graph ops by common ones";
   let description = [{

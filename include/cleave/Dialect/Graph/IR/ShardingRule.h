@@ -63,6 +63,8 @@ struct ShardingRule {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>, 2> linear;
   /// Operands of which only the type matters: any sharding of them will do.
   llvm::SmallVector<unsigned, 1> unread;
+  /// Where operands and results disagree, results win: they are annotated.
+  bool resultsFirst = false;
 
   /// Adds a factor and returns its index.
   int64_t addFactor(int64_t size, FactorKind kind = FactorKind::Parallel,

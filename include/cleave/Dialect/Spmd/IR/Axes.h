@@ -93,6 +93,8 @@ struct Mesh {
   /// Joins adjacent digits of one axis, drops parts of size 1, and writes a
   /// digit that is the whole axis as the axis.
   AxisList normalize(llvm::ArrayRef<AxisRef> list) const;
+  /// The same without axes of size 1: what really splits.
+  AxisList significant(llvm::ArrayRef<AxisRef> list) const;
 
   /// Cuts `list` after `count` parts: the first list makes exactly `count`
   /// parts, splitting an axis into digits where needed. Nothing when no digit
@@ -111,6 +113,22 @@ struct Mesh {
   /// Which of `size(list)` parts the position with `coordinates` holds.
   int64_t partIndex(llvm::ArrayRef<AxisRef> list,
                     llvm::ArrayRef<int64_t> coordinates) const;
+  /// Moves `coordinates` to the position that holds part `index` of `list` and
+  /// differs in no other digit.
+  void setPart(llvm::ArrayRef<AxisRef> list, int64_t index,
+               llvm::MutableArrayRef<int64_t> coordinates) const;
+  /// The number of the position with `coordinates`.
+  int64_t position(llvm::ArrayRef<int64_t> coordinates) const;
+
+  /// The same list in digits so small that each is inside or outside of every
+  /// digit of `others`. Nothing where digits cross: "x":(1)4 and "x":(1)6.
+  std::optional<AxisList> refine(llvm::ArrayRef<AxisRef> list,
+                                 llvm::ArrayRef<AxisRef> others) const;
+
+  /// True for an axis whose positions run one after the other.
+  bool isSequential(const AxisRef &axis) const;
+  /// Those of `list` along which positions are devices.
+  AxisList deviceAxes(llvm::ArrayRef<AxisRef> list) const;
 
 private:
   /// The digit's [pre, pre * size) with whole axes written out.
@@ -133,13 +151,15 @@ inline llvm::hash_code hash_value(const PartialAxis &partial) {
   return llvm::hash_combine(partial.axis, static_cast<int>(partial.kind));
 }
 
+using PartialList = llvm::SmallVector<PartialAxis, 1>;
+
 /// The axes that split each dimension of one tensor, and those on which it is
 /// partial.
 struct Sharding {
   llvm::SmallVector<AxisList, 4> dims;
   /// Which dimensions propagation may split further.
   llvm::SmallVector<bool, 4> open;
-  llvm::SmallVector<PartialAxis, 1> partial;
+  PartialList partial;
 
   static Sharding replicated(int64_t rank, bool open = false);
   bool isReplicated() const;
@@ -156,6 +176,18 @@ struct Sharding {
 std::optional<llvm::SmallVector<int64_t>>
 localShape(const Mesh &mesh, const Sharding &sharding,
            llvm::ArrayRef<int64_t> shape, unsigned &dim);
+
+/// `partial` without the digits of `axes`; nothing where digits cross.
+std::optional<PartialList> withoutPartial(const Mesh &mesh,
+                                          llvm::ArrayRef<PartialAxis> partial,
+                                          llvm::ArrayRef<AxisRef> axes);
+
+/// True when both say the same, up to order and axes of size 1.
+bool samePartial(const Mesh &mesh, llvm::ArrayRef<PartialAxis> a,
+                 llvm::ArrayRef<PartialAxis> b);
+/// True when both split alike, up to axes of size 1.
+bool sameDims(const Mesh &mesh, llvm::ArrayRef<AxisList> a,
+              llvm::ArrayRef<AxisList> b);
 
 //===----------------------------------------------------------------------===//
 // Factors

@@ -20,9 +20,10 @@
 namespace cleave::spmd {
 
 /// What operands and results together say of each factor. The first in order
-/// wins (operands, then results; factors in the order of the rule); each
-/// disagreement is given to `conflict` as a sentence. A factor that must be
-/// whole takes no axes. Operands that the rule does not read have no say.
+/// wins (operands, then results, or the other way round where the rule says so;
+/// factors in the order of the rule); each disagreement is given to `conflict`
+/// as a sentence. A factor that must be whole takes no axes. Operands that the
+/// rule does not read have no say.
 FactorAxes mergeFactors(const Mesh &mesh, const graph::ShardingRule &rule,
                         llvm::ArrayRef<const Sharding *> operands,
                         llvm::ArrayRef<const Sharding *> results,
@@ -41,10 +42,10 @@ struct PartialPlan {
   };
   llvm::SmallVector<Reduction, 2> reductions;
   /// For each result, the axes on which it is partial.
-  llvm::SmallVector<llvm::SmallVector<PartialAxis, 1>, 2> results;
+  llvm::SmallVector<PartialList, 2> results;
 };
 
-/// Decides, axis by axis, which partial operands an op can take as they are:
+/// Decides, digit by digit, which partial operands an op can take as they are:
 /// the largest of the rule's linear sets that is partial as a whole, counted in
 /// `elements` of the operands; the others are reduced. Axes of size 1 need no
 /// reduction.
@@ -52,6 +53,11 @@ PartialPlan planPartials(const Mesh &mesh, const graph::ShardingRule &rule,
                          const FactorAxes &axes,
                          llvm::ArrayRef<const Sharding *> operands,
                          llvm::ArrayRef<int64_t> elements);
+
+/// On what a result stays partial that its op makes partial on `made`: not on
+/// axes by which `sharding` splits it.
+PartialList staysPartial(const Mesh &mesh, const Sharding &sharding,
+                         llvm::ArrayRef<PartialAxis> made);
 
 } // namespace cleave::spmd
 

@@ -10,6 +10,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Axes.h"
+#include "cleave/Dialect/Spmd/IR/Permutation.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -53,6 +54,8 @@ inline llvm::hash_code hash_value(const DimSharding &dim) {
 #define GET_ATTRDEF_CLASSES
 #include "cleave/Dialect/Spmd/IR/SpmdAttributes.h.inc"
 
+#include "cleave/Dialect/Spmd/IR/SpmdInterfaces.h.inc"
+
 #define GET_OP_CLASSES
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h.inc"
 
@@ -63,6 +66,9 @@ MeshOp lookupMesh(mlir::Operation *from, mlir::FlatSymbolRefAttr name);
 
 /// The one mesh of `module`, or null (no error is reported).
 MeshOp findMesh(mlir::ModuleOp module);
+
+/// Notes on an op with one result its sharding and its type as a whole tensor.
+void annotate(mlir::Operation *op, ShardingAttr sharding, mlir::Type global);
 
 /// Checks a sharding for a tensor of type `type`: axes of the mesh, each used
 /// once.

@@ -9,6 +9,7 @@
 #define CLEAVE_DIALECT_SPMD_IR_SPMDOPS_TD
 
 include "cleave/Dialect/Spmd/IR/SpmdAttributes.td"
+include "cleave/Dialect/Spmd/IR/SpmdInterfaces.td"
 include "cleave/Dialect/Graph/IR/GraphInterfaces.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
@@ -40,9 +41,20 @@ def Spmd_MeshOp : Spmd_Op<"mesh", [Symbol]> {
   let hasVerifier = 1;
 }
 
-def Spmd_AllReduceOp : Spmd_Op<"all_reduce", [
-    Pure, SameOperandsAndResultType,
-    DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+/// An op that moves what positions hold. Axes are those that move alone, so
+/// that one op serves whatever else splits the tensor. Only a reduction may name
+/// a sequential axis.
+class Spmd_MovementOp<string mnemonic, list<Trait> traits = [],
+                      list<string> counting = []>
+    : Spmd_Op<mnemonic, !listconcat([
+        Pure,
+        DeclareOpInterfaceMethods<Spmd_CommunicationOpInterface, counting>,
+        DeclareOpInterfaceMethods<SymbolUserOpInterface>], traits)> {
+  let results = (outs AnyRankedTensor:$output);
+}
+
+def Spmd_AllReduceOp
+    : Spmd_MovementOp<"all_reduce", [SameOperandsAndResultType]> {
   let summary = "Combines the values of all positions along axes";
   let description = [{
     Every position along `axes` receives the sum (max, min) of the values of
@@ -54,9 +66,82 @@ def Spmd_AllReduceOp : Spmd_Op<"all_reduce", [
   }];
   let arguments = (ins Spmd_ReductionKind:$kind, AnyRankedTensor:$input,
                        FlatSymbolRefAttr:$mesh, Spmd_AxesAttr:$axes);
-  let results = (outs AnyRankedTensor:$output);
   let assemblyFormat = [{
     $kind $input `over` $mesh custom<AxisList>($axes) attr-dict `:` type($output)
+  }];
+}
+
+def Spmd_AllGatherOp : Spmd_MovementOp<"all_gather"> {
+  let summary = "Every position receives all parts";
+  let description = [{
+    The inverse of `spmd.slice` by the same sharding: in each dimension the
+    parts of a group are joined, and the axes of `sharding`, the minor ones of
+    those that split the operand, split the result no more.
+    ```mlir
+    %y = spmd.all_gather %x by #spmd.sharding<@mesh, [{"tp"}, {} ]>
+        : tensor<2x4xf32> -> tensor<8x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Spmd_ShardingAttr:$sharding);
+  let assemblyFormat = [{
+    $input `by` $sharding attr-dict `:` type($input) `->` type($output)
+  }];
+}
+
+def Spmd_ReduceScatterOp : Spmd_MovementOp<"reduce_scatter"> {
+  let summary = "Combines the values of all positions; each keeps its part";
+  let description = [{
+    `spmd.all_reduce` over the axes of `sharding`, then `spmd.slice` by it.
+    ```mlir
+    %y = spmd.reduce_scatter sum %x by #spmd.sharding<@mesh, [{"tp"}, {} ]>
+        : tensor<8x4xf32> -> tensor<2x4xf32>
+    ```
+  }];
+  let arguments = (ins Spmd_ReductionKind:$kind, AnyRankedTensor:$input,
+                       Spmd_ShardingAttr:$sharding);
+  let assemblyFormat = [{
+    $kind $input `by` $sharding attr-dict `:` type($input) `->` type($output)
+  }];
+}
+
+def Spmd_AllToAllOp : Spmd_MovementOp<"all_to_all"> {
+  let summary = "Moves axes from one dimension to another";
+  let description = [{
+    Dimension `from` loses `axes`, its minor ones; dimension `to` is split by
+    them behind those that split it already.
+    ```mlir
+    %y = spmd.all_to_all %x over @mesh {"tp"} from 0 to 1
+        : tensor<2x4xf32> -> tensor<8x1xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, FlatSymbolRefAttr:$mesh,
+                       Spmd_AxesAttr:$axes, I64Attr:$from, I64Attr:$to);
+  let assemblyFormat = [{
+    $input `over` $mesh custom<AxisList>($axes) `from` $from `to` $to attr-dict
+    `:` type($input) `->` type($output)
+  }];
+}
+
+def Spmd_PermuteOp
+    : Spmd_MovementOp<"permute", [SameOperandsAndResultType],
+                      ["getElementsSentBy"]> {
+  let summary = "Exchanges shards between positions";
+  let description = [{
+    The minor axes `from` of each dimension are replaced by `to`, which make as
+    many parts: each position receives the shard that it holds under `to`, from
+    a position that holds it under `from` (`Permutation::source`).
+    ```mlir
+    %y = spmd.permute %x from #spmd.sharding<@mesh, [{"x"} ]>
+        to #spmd.sharding<@mesh, [{"y"} ]> : tensor<4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Spmd_ShardingAttr:$from,
+                       Spmd_ShardingAttr:$to);
+  let assemblyFormat = [{
+    $input `from` $from `to` $to attr-dict `:` type($output)
+  }];
+  let extraClassDeclaration = [{
+    ::cleave::spmd::Permutation getPermutation();
   }];
 }
 
@@ -93,6 +178,25 @@ def Spmd_SliceOp : Spmd_Op<"slice", [
   let results = (outs AnyRankedTensor:$output);
   let assemblyFormat = [{
     $input `by` $sharding attr-dict `:` type($input) `->` type($output)
+  }];
+}
+
+def Spmd_BarrierOp : Spmd_Op<"barrier", [
+    Pure, AllTypesMatch<["input", "output"]>,
+    DeclareOpInterfaceMethods<Graph_CostOpInterface>]> {
+  let summary = "A value that is not there before another one";
+  let description = [{
+    The identity. Its result depends on `after`, of which nothing else is read:
+    behind a seed, what is made of it belongs to backward, and is not one with
+    what forward makes of `input`.
+    ```mlir
+    %y = spmd.barrier %x after %seed : tensor<2x4xf32>, tensor<f32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, AnyRankedTensor:$after);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $input `after` $after attr-dict `:` type($input) `,` type($after)
   }];
 }
 

@@ -24,7 +24,10 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
-                        "Number of micro-batches of a step">];
+                        "Number of micro-batches of a step">,
+                 Option<"devices", "devices", "int64_t", "1",
+                        "Positions of an axis \"dp\" that splits the samples "
+                        "before micro-batches do">];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
@@ -52,10 +55,16 @@ def Propagate : Pass<"spmd-propagate", "::mlir::ModuleOp"> {
 def Partition : Pass<"spmd-partition", "::mlir::ModuleOp"> {
   let summary = "Rewrites each function for one shard";
   let description = [{
-    Types become local; a partial value is reduced, once, where an op is not
-    linear in it or the function returns it. Each result keeps its global type
-    and its sharding as attributes. A movement between shardings that no
-    collective of this dialect expresses is an error.
+    Types become local. Where an op, an annotation or the function wants a value
+    with another sharding than it has, or whole where it is partial, it is moved
+    there by the cheapest sequence of movements: that which sends the fewest
+    bytes from each position. A moved value serves all that want it, up to the
+    next `graph.seed`: what crosses to backward does so in its smallest form and
+    is gathered again there. Along a sequential axis nothing moves but sums.
+
+    Each result keeps its global type and its sharding as attributes. Each
+    movement is a remark of the category `spmd-partition` that names its op,
+    axes, bytes and cause.
     ```mlir
     func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"} ]>}) -> tensor<f32> {
       %l = graph.reduce sum %x ... : (tensor<8xf32>) -> tensor<f32>
@@ -72,13 +81,33 @@ def Partition : Pass<"spmd-partition", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
+def OptimizeCollectives : Pass<"spmd-optimize-collectives", "::mlir::ModuleOp"> {
+  let summary = "Fewer and smaller movements of a partitioned program";
+  let description = [{
+    An all_reduce that only a slice along its axes reads becomes a
+    reduce_scatter; a slice of what was gathered by the same axes is what was
+    gathered; equal movements are made once, though never across a
+    `graph.seed`.
+    ```mlir
+    %r = spmd.all_reduce sum %x over @mesh {"dp"} : tensor<8xf32>
+    %y = spmd.slice %r by <@mesh, [{"dp"} ]> : tensor<8xf32> -> tensor<4xf32>
+    // becomes
+    %y = spmd.reduce_scatter sum %x by <@mesh, [{"dp"} ]>
+        : tensor<8xf32> -> tensor<4xf32>
+    ```
+  }];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
 def VerifyLocal : Pass<"spmd-verify", "::mlir::ModuleOp"> {
   let summary = "Checks a partitioned program from its text alone";
   let description = [{
     Every local type is its global type split by its sharding; operands and
     results of each op agree on its factors; a value is partial exactly where
     its op makes it so; no partial value reaches an op that is not linear in it,
-    or leaves the function; nothing is reduced that is not partial.
+    or leaves the function; nothing is reduced that is not partial, and nothing
+    gathered or exchanged over axes that do not split it there; what draws by
+    the place of its shard reads that place.
   }];
 }
 

@@ -1,0 +1,164 @@
+/*===- Communicator.h - What ranks say to one another -------------*- C -*-===*\
+|*                                                                            *|
+|* Part of the Cleave project, under the Apache License v2.0 with LLVM        *|
+|* Exceptions. See LICENSE for license information.                           *|
+|*                                                                            *|
+\*===----------------------------------------------------------------------===*/
+/**
+ * \file
+ * The interface between the executor and whatever connects ranks. Threads of
+ * one process are built in (ThreadWorld.h); a plugin is a shared object that
+ * exports `cleave_communicator_open`.
+ *
+ * A communicator belongs to one rank, and one thread of that rank calls it. All
+ * members of a group make the same calls in the same order: groups, requests,
+ * starts and waits match by that order, never by a number. A request is made
+ * once and runs any number of times; only making one allocates.
+ *
+ * Every call that returns `int` returns 0, or else the communicator has failed:
+ * `error` says why, naming the rank that failed, and every later call fails
+ * too, on all ranks. No call waits for a rank that has failed.
+ */
+
+#ifndef CLEAVE_RUNTIME_COMMUNICATOR_H
+#define CLEAVE_RUNTIME_COMMUNICATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Changes with this file. */
+#define CLEAVE_COMMUNICATOR_ABI 1u
+
+/** Dimensions of a block, at most. */
+#define CLEAVE_BLOCK_DIMS 8
+
+/** Element types, in the order of `DType` of Program.h. */
+enum {
+  CLEAVE_F64,
+  CLEAVE_F32,
+  CLEAVE_F16,
+  CLEAVE_BF16,
+  CLEAVE_I64,
+  CLEAVE_I32,
+  CLEAVE_I8,
+  CLEAVE_I1
+};
+
+/**
+ * How blocks combine, always in increasing order of the member, each result
+ * rounded to the element type. A maximum or minimum with a NaN is NaN. Sums
+ * are for f64, f32, i64 and i32 (wrapping); maxima and minima also for i8 and
+ * i1.
+ */
+enum { CLEAVE_SUM, CLEAVE_MAX, CLEAVE_MIN };
+
+/** What is exchanged. "Its block" is `sizes` elements of `src` or `dst`. */
+enum {
+  /** Every member receives all members' blocks, combined. */
+  CLEAVE_ALL_REDUCE,
+  /** Member i's block goes to `dst_offsets[i]` at every member. */
+  CLEAVE_ALL_GATHER,
+  /** Member j receives the blocks at `src_offsets[j]`, combined. */
+  CLEAVE_REDUCE_SCATTER,
+  /** Member i's block at `src_offsets[j]` goes to `dst_offsets[i]` of j. */
+  CLEAVE_ALL_TO_ALL,
+  /** Member j receives the block of member `sources[j]`. */
+  CLEAVE_PERMUTE,
+  /** Every member receives the block of member `root`. */
+  CLEAVE_BROADCAST
+};
+
+/**
+ * One collective. Strides and offsets count elements and are not negative; all
+ * fields but the addresses are the same at every member. `src` and `dst` are
+ * apart, except that a reduction of all may have one address and the same
+ * strides for both. Between `start` and the end of `wait` the memory belongs to
+ * the communicator.
+ */
+struct cleave_collective {
+  int32_t kind;
+  int32_t reduction;
+  int32_t dtype;
+  /** Dimensions of the block, outermost first. */
+  int32_t dims;
+  int64_t sizes[CLEAVE_BLOCK_DIMS];
+  int64_t src_strides[CLEAVE_BLOCK_DIMS];
+  int64_t dst_strides[CLEAVE_BLOCK_DIMS];
+  const void *src;
+  void *dst;
+  /** One for each member, or null for zeros; read while a request is made. */
+  const int64_t *src_offsets;
+  const int64_t *dst_offsets;
+  /** Permute: one for each member. */
+  const int32_t *sources;
+  /** Broadcast: a member. */
+  int32_t root;
+};
+
+/** The threads of a rank: `run` calls `body` on each of `threads` threads. */
+struct cleave_team {
+  void *context;
+  int32_t threads;
+  void (*run)(void *context, void (*body)(void *data, int32_t thread,
+                                          int32_t count),
+              void *data);
+};
+
+typedef struct cleave_communicator cleave_communicator;
+typedef struct cleave_group cleave_group;
+typedef struct cleave_request cleave_request;
+
+struct cleave_communicator_api {
+  /**
+   * The group of `ranks` (each once, this rank among them, in the order that
+   * numbers the members), or null. It lives as long as the communicator.
+   */
+  cleave_group *(*group)(cleave_communicator *, const int32_t *ranks,
+                         int32_t count);
+  /** Makes a request, or null. */
+  cleave_request *(*prepare)(cleave_group *, const struct cleave_collective *);
+  /** Gives this member's block away. Does not wait for others. */
+  int (*start)(cleave_request *);
+  /** Returns when this member's result is there and its block is its own. */
+  int (*wait)(cleave_request *);
+  /** Frees a request that no member is in; each member frees its own. */
+  void (*release)(cleave_request *);
+  /** Returns when all members have come. */
+  int (*barrier)(cleave_group *);
+  /**
+   * This rank cannot go on: all calls of all ranks end, with "rank R: message".
+   * The first rank to fail is the one that is named. May be called by any
+   * thread.
+   */
+  void (*fail)(cleave_communicator *, const char *message);
+  /** Why the communicator failed; "" while it has not. */
+  const char *(*error)(cleave_communicator *);
+  /** Ends this rank's part. Without a failure, all ranks should close. */
+  void (*close)(cleave_communicator *);
+};
+
+/** Implementations begin with these. */
+struct cleave_communicator {
+  const struct cleave_communicator_api *api;
+  int32_t rank;
+  int32_t size;
+};
+
+/**
+ * What a plugin exports: connects this process as one rank of its launch. The
+ * team stays valid until `close`. Null, with a text in `error`, on failure.
+ */
+#define CLEAVE_COMMUNICATOR_OPEN "cleave_communicator_open"
+typedef cleave_communicator *(*cleave_communicator_open_function)(
+    uint32_t abi, const struct cleave_team *team, char *error,
+    size_t error_size);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CLEAVE_RUNTIME_COMMUNICATOR_H */

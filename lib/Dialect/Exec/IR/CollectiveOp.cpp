@@ -1,0 +1,102 @@
+//===- CollectiveOp.cpp - Exchanges between devices -----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+int64_t CollectiveOp::getMembers() {
+  spmd::MeshOp mesh = spmd::lookupMesh(*this, getMeshAttr());
+  return mesh ? mesh.getMesh().size(getAxes().getAxes()) : 1;
+}
+
+/// Blocks are copied along any strides, up to the dimensions that communicators
+/// have.
+bool CollectiveOp::canReadOperand(unsigned, RankedTensorType type) {
+  return type.getRank() <= 8;
+}
+bool CollectiveOp::canWriteResult(unsigned, RankedTensorType type) {
+  return type.getRank() <= 8;
+}
+
+/// A reduction of all works in place.
+SmallVector<Share> CollectiveOp::getShares() {
+  if (getKind() == CollectiveKind::AllReduce &&
+      getInput().getType() == getType())
+    return {{0, 0, /*must=*/false}};
+  return {};
+}
+
+/// Checks that `member` blocks at `starts` lie in a tensor of type `type`.
+static LogicalResult verifyStarts(CollectiveOp op, StringRef name,
+                                  ArrayRef<int64_t> starts, bool wanted,
+                                  RankedTensorType type) {
+  size_t rank = op.getBlock().size();
+  size_t count = wanted ? op.getMembers() * rank : 0;
+  if (starts.size() != count)
+    return op.emitOpError(name)
+           << " needs " << count << " indices, not " << starts.size();
+  if (type.getRank() != static_cast<int64_t>(rank))
+    return op.emitOpError("block needs one size for each dimension of ")
+           << type;
+  for (size_t i = 0; i < std::max(count, rank); ++i) {
+    int64_t start = wanted ? starts[i] : 0, size = op.getBlock()[i % rank];
+    if (start < 0 || size < 0 || start > type.getDimSize(i % rank) - size)
+      return op.emitOpError("block at ")
+             << start << " of dimension " << i % rank << " is not inside of "
+             << type;
+  }
+  return success();
+}
+
+/// What communicators combine; see Communicator.h.
+static bool canReduce(Type type, Reduction reduction) {
+  if (type.isF64() || type.isF32() || type.isInteger(64) || type.isInteger(32))
+    return true;
+  return reduction != Reduction::Sum &&
+         (type.isInteger(8) || type.isInteger(1));
+}
+
+LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto meshOp =
+      symbols.lookupNearestSymbolFrom<spmd::MeshOp>(*this, getMeshAttr());
+  if (!meshOp)
+    return emitOpError("there is no mesh ") << getMeshAttr();
+  spmd::Mesh mesh = meshOp.getMesh();
+  for (const spmd::AxisRef &axis : getAxes().getAxes()) {
+    if (std::optional<std::string> why = mesh.check(axis))
+      return emitOpError() << *why;
+    if (mesh.isSequential(axis))
+      return emitOpError("cannot run along the sequential axis ") << axis.str();
+  }
+  using Kind = CollectiveKind;
+  Kind kind = getKind();
+  auto from = cast<RankedTensorType>(getInput().getType());
+  RankedTensorType to = getType();
+  if (from.getElementType() != to.getElementType())
+    return emitOpError("changes the element type");
+  if (failed(verifyStarts(*this, "src_starts", getSrcStarts(),
+                          kind == Kind::ReduceScatter || kind == Kind::AllToAll,
+                          from)) ||
+      failed(verifyStarts(*this, "dst_starts", getDstStarts(),
+                          kind == Kind::AllGather || kind == Kind::AllToAll,
+                          to)))
+    return failure();
+  if ((kind == Kind::AllReduce || kind == Kind::ReduceScatter) &&
+      !canReduce(from.getElementType(), getReduction()))
+    return emitOpError("cannot combine elements of type ")
+           << from.getElementType() << " this way between devices";
+  size_t sources = kind == Kind::Permute ? getMembers() : 0;
+  if (getSources().size() != sources ||
+      llvm::any_of(getSources(), [&](int64_t source) {
+        return source < 0 || source >= getMembers();
+      }))
+    return emitOpError("sources needs ") << sources << " members of the group";
+  return success();
+}

@@ -1,0 +1,272 @@
+//===- Movements.cpp - Ops that move data between positions ---------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+
+using namespace mlir;
+using namespace cleave::spmd;
+
+#include "cleave/Dialect/Spmd/IR/SpmdInterfaces.cpp.inc"
+
+//===----------------------------------------------------------------------===//
+// Counting
+//===----------------------------------------------------------------------===//
+
+double CommunicationOpInterface::getBytesSent(const Mesh &mesh) {
+  Type element = getElementTypeOrSelf((*this)->getResult(0).getType());
+  return getElementsSent(mesh) * ((element.getIntOrFloatBitWidth() + 7) / 8);
+}
+
+static double elementsOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getNumElements();
+}
+
+/// `times` (N-1)/N `elements`, where N devices form a group.
+static double shareSent(const Mesh &mesh, ArrayRef<AxisRef> axes, int64_t times,
+                        double elements) {
+  int64_t devices = mesh.size(mesh.deviceAxes(axes));
+  return times * (devices - 1) * elements / devices;
+}
+
+/// The axes of all dimensions, one after the other.
+static AxisList flatten(ShardingAttr sharding) {
+  AxisList axes;
+  for (const DimSharding &dim : sharding.getDims())
+    axes.append(dim.axes.begin(), dim.axes.end());
+  return axes;
+}
+
+//===----------------------------------------------------------------------===//
+// Verification
+//===----------------------------------------------------------------------===//
+
+/// Data does not move between positions that run one after the other.
+static LogicalResult verifyDevices(Operation *op, const Mesh &mesh,
+                                   ArrayRef<AxisRef> axes) {
+  for (const AxisRef &axis : axes)
+    if (mesh.isSequential(axis))
+      return op->emitOpError("cannot move data along the sequential axis ")
+             << axis.str();
+  return success();
+}
+
+/// Axes of a mesh, each digit once.
+static LogicalResult verifyAxes(Operation *op, FlatSymbolRefAttr name,
+                                ArrayRef<AxisRef> axes) {
+  MeshOp meshOp = lookupMesh(op, name);
+  if (!meshOp)
+    return op->emitOpError("there is no mesh ") << name;
+  Mesh mesh = meshOp.getMesh();
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (std::optional<std::string> why = mesh.check(axes[i]))
+      return op->emitOpError() << *why;
+    if (mesh.overlap(axes[i], axes.take_front(i)))
+      return op->emitOpError("axis ")
+             << axes[i].str() << " overlaps another one";
+  }
+  return success();
+}
+
+/// A sharding that says by which axes a value of type `type` is split or
+/// joined.
+static LogicalResult verifyMoved(Operation *op, ShardingAttr sharding,
+                                 Type type) {
+  auto error = [&] { return op->emitOpError(); };
+  if (failed(verifySharding(error, op, sharding, type)))
+    return failure();
+  if (!sharding.getPartial().empty())
+    return op->emitOpError("cannot make a partial result");
+  return success();
+}
+
+/// `whole` split by `sharding` must be `part`.
+static LogicalResult verifySplit(Operation *op, ShardingAttr sharding,
+                                 Type whole, Type part, StringRef what) {
+  if (failed(verifyMoved(op, sharding, whole)))
+    return failure();
+  auto type = cast<RankedTensorType>(whole);
+  unsigned dim;
+  Sharding data = sharding.getSharding();
+  auto shape = localShape(lookupMesh(op, sharding.getMesh()).getMesh(), data,
+                          type.getShape(), dim);
+  if (!shape || RankedTensorType::get(*shape, type.getElementType()) != part)
+    return op->emitOpError(what) << " type " << part << " is not " << whole
+                                 << " split by " << data.str();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.all_reduce
+//===----------------------------------------------------------------------===//
+
+LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &) {
+  return verifyAxes(*this, getMeshAttr(), getAxes().getAxes());
+}
+
+FlatSymbolRefAttr AllReduceOp::getCommunicationMesh() { return getMeshAttr(); }
+
+AxisList AllReduceOp::getCommunicationAxes() {
+  return AxisList(getAxes().getAxes());
+}
+
+double AllReduceOp::getElementsSent(const Mesh &mesh) {
+  return shareSent(mesh, getAxes().getAxes(), 2, elementsOf(getInput()));
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.slice
+//===----------------------------------------------------------------------===//
+
+LogicalResult SliceOp::verifySymbolUses(SymbolTableCollection &) {
+  return verifySplit(*this, getSharding(), getInput().getType(),
+                     getOutput().getType(), "result");
+}
+
+cleave::graph::OpCost SliceOp::getCost() {
+  graph::OpCost cost;
+  cost.work = graph::WorkClass::View;
+  return cost;
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.all_gather
+//===----------------------------------------------------------------------===//
+
+LogicalResult AllGatherOp::verifySymbolUses(SymbolTableCollection &) {
+  if (failed(verifySplit(*this, getSharding(), getOutput().getType(),
+                         getInput().getType(), "operand")))
+    return failure();
+  MeshOp mesh = lookupMesh(*this, getSharding().getMesh());
+  return verifyDevices(*this, mesh.getMesh(), flatten(getSharding()));
+}
+
+FlatSymbolRefAttr AllGatherOp::getCommunicationMesh() {
+  return getSharding().getMesh();
+}
+
+AxisList AllGatherOp::getCommunicationAxes() { return flatten(getSharding()); }
+
+double AllGatherOp::getElementsSent(const Mesh &mesh) {
+  return shareSent(mesh, getCommunicationAxes(), 1, elementsOf(getOutput()));
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.reduce_scatter
+//===----------------------------------------------------------------------===//
+
+LogicalResult ReduceScatterOp::verifySymbolUses(SymbolTableCollection &) {
+  if (failed(verifySplit(*this, getSharding(), getInput().getType(),
+                         getOutput().getType(), "result")))
+    return failure();
+  MeshOp mesh = lookupMesh(*this, getSharding().getMesh());
+  return verifyDevices(*this, mesh.getMesh(), flatten(getSharding()));
+}
+
+FlatSymbolRefAttr ReduceScatterOp::getCommunicationMesh() {
+  return getSharding().getMesh();
+}
+
+AxisList ReduceScatterOp::getCommunicationAxes() {
+  return flatten(getSharding());
+}
+
+double ReduceScatterOp::getElementsSent(const Mesh &mesh) {
+  return shareSent(mesh, getCommunicationAxes(), 1, elementsOf(getInput()));
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.all_to_all
+//===----------------------------------------------------------------------===//
+
+LogicalResult AllToAllOp::verifySymbolUses(SymbolTableCollection &) {
+  if (failed(verifyAxes(*this, getMeshAttr(), getAxes().getAxes())))
+    return failure();
+  Mesh mesh = lookupMesh(*this, getMeshAttr()).getMesh();
+  if (failed(verifyDevices(*this, mesh, getAxes().getAxes())))
+    return failure();
+  auto type = cast<RankedTensorType>(getInput().getType());
+  int64_t from = getFrom(), to = getTo(), rank = type.getRank();
+  if (from < 0 || to < 0 || from >= rank || to >= rank || from == to)
+    return emitOpError("needs two dimensions of ")
+           << type << ", not " << from << " and " << to;
+  int64_t parts = mesh.size(getAxes().getAxes());
+  SmallVector<int64_t> shape(type.getShape());
+  if (shape[to] % parts != 0)
+    return emitOpError("dimension ")
+           << to << " of " << type << " does not divide into " << parts;
+  shape[from] *= parts;
+  shape[to] /= parts;
+  auto expected = RankedTensorType::get(shape, type.getElementType());
+  if (getOutput().getType() != expected)
+    return emitOpError("result type ")
+           << getOutput().getType() << " must be " << expected;
+  return success();
+}
+
+FlatSymbolRefAttr AllToAllOp::getCommunicationMesh() { return getMeshAttr(); }
+
+AxisList AllToAllOp::getCommunicationAxes() {
+  return AxisList(getAxes().getAxes());
+}
+
+double AllToAllOp::getElementsSent(const Mesh &mesh) {
+  return shareSent(mesh, getAxes().getAxes(), 1, elementsOf(getInput()));
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.permute
+//===----------------------------------------------------------------------===//
+
+Permutation PermuteOp::getPermutation() {
+  Permutation result;
+  llvm::append_range(result.from, getFrom().getSharding().dims);
+  llvm::append_range(result.to, getTo().getSharding().dims);
+  return result;
+}
+
+LogicalResult PermuteOp::verifySymbolUses(SymbolTableCollection &) {
+  if (getFrom().getMesh() != getTo().getMesh())
+    return emitOpError("names two meshes, ")
+           << getFrom().getMesh() << " and " << getTo().getMesh();
+  for (ShardingAttr sharding : {getFrom(), getTo()})
+    if (failed(verifyMoved(*this, sharding, getInput().getType())))
+      return failure();
+  Mesh mesh = lookupMesh(*this, getFrom().getMesh()).getMesh();
+  for (ShardingAttr sharding : {getFrom(), getTo()})
+    if (failed(verifyDevices(*this, mesh, flatten(sharding))))
+      return failure();
+  if (std::optional<std::string> why = getPermutation().check(mesh))
+    return emitOpError() << *why;
+  return success();
+}
+
+FlatSymbolRefAttr PermuteOp::getCommunicationMesh() {
+  return getFrom().getMesh();
+}
+
+AxisList PermuteOp::getCommunicationAxes() {
+  MeshOp mesh = lookupMesh(*this, getFrom().getMesh());
+  return getPermutation().axes(mesh.getMesh());
+}
+
+double PermuteOp::getElementsSent(const Mesh &mesh) {
+  // Another arrangement moves at least one shard.
+  Permutation permutation = getPermutation();
+  bool moves = llvm::any_of(llvm::zip_equal(permutation.from, permutation.to),
+                            [&](auto pair) {
+                              return mesh.normalize(std::get<0>(pair)) !=
+                                     mesh.normalize(std::get<1>(pair));
+                            });
+  return moves ? elementsOf(getInput()) : 0;
+}
+
+double PermuteOp::getElementsSentBy(const Mesh &mesh,
+                                    ArrayRef<int64_t> coordinates) {
+  bool keeps = ArrayRef<int64_t>(getPermutation().source(mesh, coordinates)) ==
+               coordinates;
+  return keeps ? 0 : elementsOf(getInput());
+}

@@ -1,0 +1,227 @@
+//===- Moves.cpp - Movements as data --------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Spmd/IR/Moves.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace cleave::spmd;
+
+//===----------------------------------------------------------------------===//
+// Effect on a sharding
+//===----------------------------------------------------------------------===//
+
+static std::string describe(ArrayRef<AxisRef> axes) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << "{";
+  llvm::interleaveComma(axes, os, [&](const AxisRef &a) { os << a.str(); });
+  os << "}";
+  return text;
+}
+
+static AxisList flatten(ArrayRef<AxisList> dims) {
+  AxisList axes;
+  for (const AxisList &list : dims)
+    axes.append(list.begin(), list.end());
+  return axes;
+}
+
+using Error = std::optional<std::string>;
+
+/// Takes the minor axes `axes` from dimension `dim`.
+static Error remove(const Mesh &mesh, Sharding &sharding, unsigned dim,
+                    ArrayRef<AxisRef> axes) {
+  int64_t parts = mesh.size(axes), all = mesh.size(sharding.dims[dim]);
+  if (parts == 1)
+    return std::nullopt;
+  if (all % parts == 0)
+    if (auto cut = mesh.split(sharding.dims[dim], all / parts))
+      if (mesh.significant(cut->second) == mesh.significant(axes)) {
+        sharding.dims[dim] = cut->first;
+        return std::nullopt;
+      }
+  return "takes " + describe(axes) + " from dimension " + std::to_string(dim) +
+         " of a value of sharding " + sharding.str() +
+         ", where they are not the minor axes";
+}
+
+/// Splits dimension `dim` by `axes`, behind those that split it.
+static Error add(const Mesh &mesh, Sharding &sharding, unsigned dim,
+                 ArrayRef<AxisRef> axes) {
+  for (const AxisRef &axis : axes)
+    if (mesh.size(axis) > 1 &&
+        (sharding.splits(mesh, axis) || sharding.partialOn(mesh, axis)))
+      return "splits over " + axis.str() + " a value of sharding " +
+             sharding.str();
+  sharding.dims[dim].append(axes.begin(), axes.end());
+  sharding.dims[dim] = mesh.normalize(sharding.dims[dim]);
+  return std::nullopt;
+}
+
+static Error reduce(const Mesh &mesh, Sharding &sharding,
+                    ArrayRef<AxisRef> axes, PartialKind kind) {
+  AxisList known;
+  for (const PartialAxis &entry : sharding.partial)
+    if (mesh.size(entry.axis) > 1)
+      known.push_back(entry.axis);
+  AxisList reduced = mesh.significant(axes);
+  if (reduced.empty())
+    return std::nullopt;
+  auto digits = mesh.refine(reduced, known);
+  auto rest = withoutPartial(mesh, sharding.partial, reduced);
+  if (!digits || !rest)
+    return "has digits of one axis that cross those of sharding " +
+           sharding.str();
+  for (const AxisRef &digit : *digits)
+    if (sharding.partialOn(mesh, digit) != kind)
+      return "reduces over " + digit.str() +
+             " a value that is not partial on it in this way: sharding " +
+             sharding.str();
+  for (const PartialAxis &entry : *rest)
+    if (entry.kind != kind && mesh.size(entry.axis) > 1)
+      return "reduces a value that is partial in two ways: sharding " +
+             sharding.str();
+  sharding.partial = std::move(*rest);
+  return std::nullopt;
+}
+
+std::optional<std::string> cleave::spmd::applyMove(const Mesh &mesh,
+                                                   const Move &move,
+                                                   Sharding &sharding) {
+  unsigned rank = sharding.dims.size();
+  bool byDims =
+      move.kind != MoveKind::AllReduce && move.kind != MoveKind::AllToAll;
+  if ((byDims && move.dims.size() != rank) ||
+      (move.kind == MoveKind::Permute && move.newDims.size() != rank) ||
+      (move.kind == MoveKind::AllToAll && std::max(move.from, move.to) >= rank))
+    return "moves axes of dimensions that sharding " + sharding.str() +
+           " does not have";
+  switch (move.kind) {
+  case MoveKind::AllReduce:
+    return reduce(mesh, sharding, move.axes, move.reduction);
+  case MoveKind::AllToAll:
+    if (Error error = remove(mesh, sharding, move.from, move.axes))
+      return error;
+    return add(mesh, sharding, move.to, move.axes);
+  case MoveKind::ReduceScatter:
+    if (Error error =
+            reduce(mesh, sharding, flatten(move.dims), move.reduction))
+      return error;
+    break;
+  case MoveKind::AllGather:
+  case MoveKind::Permute:
+    for (unsigned dim = 0; dim < rank; ++dim)
+      if (Error error = remove(mesh, sharding, dim, move.dims[dim]))
+        return error;
+    break;
+  case MoveKind::Slice:
+    break;
+  }
+  if (move.kind == MoveKind::AllGather)
+    return std::nullopt;
+  bool isPermute = move.kind == MoveKind::Permute;
+  for (unsigned dim = 0; dim < rank; ++dim)
+    if (Error error = add(mesh, sharding, dim,
+                          isPermute ? move.newDims[dim] : move.dims[dim]))
+      return error;
+  return std::nullopt;
+}
+
+//===----------------------------------------------------------------------===//
+// Ops
+//===----------------------------------------------------------------------===//
+
+static SmallVector<AxisList, 4> dimsOf(ShardingAttr attribute) {
+  return std::move(attribute.getSharding().dims);
+}
+
+std::optional<Move> cleave::spmd::readMove(Operation *op) {
+  Move move;
+  bool known =
+      llvm::TypeSwitch<Operation *, bool>(op)
+          .Case([&](SliceOp slice) {
+            move.kind = MoveKind::Slice;
+            move.dims = dimsOf(slice.getSharding());
+            return true;
+          })
+          .Case([&](AllReduceOp reduction) {
+            move.kind = MoveKind::AllReduce;
+            move.axes = AxisList(reduction.getAxes().getAxes());
+            move.reduction = static_cast<PartialKind>(reduction.getKind());
+            return true;
+          })
+          .Case([&](ReduceScatterOp reduction) {
+            move.kind = MoveKind::ReduceScatter;
+            move.dims = dimsOf(reduction.getSharding());
+            move.reduction = static_cast<PartialKind>(reduction.getKind());
+            return true;
+          })
+          .Case([&](AllGatherOp gather) {
+            move.kind = MoveKind::AllGather;
+            move.dims = dimsOf(gather.getSharding());
+            return true;
+          })
+          .Case([&](AllToAllOp exchange) {
+            move.kind = MoveKind::AllToAll;
+            move.axes = AxisList(exchange.getAxes().getAxes());
+            move.from = exchange.getFrom();
+            move.to = exchange.getTo();
+            return true;
+          })
+          .Case([&](PermuteOp permute) {
+            move.kind = MoveKind::Permute;
+            move.dims = dimsOf(permute.getFrom());
+            move.newDims = dimsOf(permute.getTo());
+            return true;
+          })
+          .Default([](Operation *) { return false; });
+  return known ? std::optional(move) : std::nullopt;
+}
+
+Value cleave::spmd::buildMove(OpBuilder &builder, Location loc, Value value,
+                              const Move &move, FlatSymbolRefAttr meshName,
+                              const Mesh &mesh, RankedTensorType global) {
+  unsigned dim;
+  auto shape = localShape(mesh, move.sharding, global.getShape(), dim);
+  auto type = RankedTensorType::get(*shape, global.getElementType());
+  auto by = [&](ArrayRef<AxisList> dims) {
+    Sharding sharding = Sharding::replicated(dims.size());
+    sharding.dims.assign(dims.begin(), dims.end());
+    return ShardingAttr::get(meshName, sharding);
+  };
+  auto axes = AxesAttr::get(builder.getContext(), move.axes);
+  auto kind = static_cast<ReductionKind>(move.reduction);
+  Operation *op = nullptr;
+  switch (move.kind) {
+  case MoveKind::Slice:
+    op = SliceOp::create(builder, loc, type, value, by(move.dims));
+    break;
+  case MoveKind::AllReduce:
+    op = AllReduceOp::create(builder, loc, type, kind, value,
+                             meshName.getValue(), axes);
+    break;
+  case MoveKind::ReduceScatter:
+    op =
+        ReduceScatterOp::create(builder, loc, type, kind, value, by(move.dims));
+    break;
+  case MoveKind::AllGather:
+    op = AllGatherOp::create(builder, loc, type, value, by(move.dims));
+    break;
+  case MoveKind::AllToAll:
+    op = AllToAllOp::create(builder, loc, type, value, meshName.getValue(),
+                            axes, move.from, move.to);
+    break;
+  case MoveKind::Permute:
+    op = PermuteOp::create(builder, loc, type, value, by(move.dims),
+                           by(move.newDims));
+    break;
+  }
+  annotate(op, ShardingAttr::get(meshName, move.sharding), global);
+  return op->getResult(0);
+}

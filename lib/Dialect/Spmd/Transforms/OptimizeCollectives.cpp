@@ -1,0 +1,169 @@
+//===- OptimizeCollectives.cpp - Fewer and smaller movements --------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Eras.h"
+#include "cleave/Dialect/Spmd/IR/Moves.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/OperationSupport.h"
+#include <map>
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_OPTIMIZECOLLECTIVES
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave::spmd;
+
+namespace {
+
+/// The movements of one function.
+class Optimizer {
+public:
+  Optimizer(func::FuncOp function, MeshOp meshOp)
+      : body(function.getBody().front()), mesh(meshOp.getMesh()),
+        meshName(FlatSymbolRefAttr::get(meshOp)),
+        builder(function.getContext()) {}
+
+  void run() {
+    mergeEqual();
+    for (Operation &op : llvm::make_early_inc_range(body))
+      if (auto slice = dyn_cast<SliceOp>(op))
+        if (!scatter(slice))
+          undoGather(slice);
+  }
+
+private:
+  void mergeEqual();
+  bool scatter(SliceOp slice);
+  void undoGather(SliceOp slice);
+
+  Block &body;
+  Mesh mesh;
+  FlatSymbolRefAttr meshName;
+  OpBuilder builder;
+};
+
+/// Whether two ops are the same on the same operands.
+struct SameOp {
+  bool operator()(Operation *a, Operation *b) const {
+    return OperationEquivalence::isEquivalentTo(
+        a, b, OperationEquivalence::IgnoreLocations);
+  }
+};
+
+} // namespace
+
+/// Each movement once in an era: the first of equal ones serves all. One that
+/// makes a value larger belongs to the era of its first reader, since a result
+/// that a later era reads would be kept until then.
+void Optimizer::mergeEqual() {
+  Eras eras(body);
+  std::map<std::pair<llvm::hash_code, unsigned>, SmallVector<Operation *, 1>>
+      known;
+  for (Operation &op : llvm::make_early_inc_range(body)) {
+    if (!readMove(&op) && !isa<BarrierOp>(op))
+      continue;
+    unsigned era = eras.of(&op);
+    if (isa<AllGatherOp>(op))
+      era = eras.firstReader(&op);
+    auto hash = OperationEquivalence::computeHash(
+        &op, OperationEquivalence::directHashValue,
+        OperationEquivalence::ignoreHashValue,
+        OperationEquivalence::IgnoreLocations);
+    SmallVector<Operation *, 1> &candidates = known[{hash, era}];
+    auto same = llvm::find_if(
+        candidates, [&](Operation *other) { return SameOp()(other, &op); });
+    if (same == candidates.end()) {
+      candidates.push_back(&op);
+      continue;
+    }
+    op.replaceAllUsesWith(*same);
+    op.erase();
+  }
+}
+
+/// all_reduce then slice, where nothing else reads the sum: reduce_scatter.
+/// What the slice does not split along is reduced afterwards, when it is
+/// smaller.
+bool Optimizer::scatter(SliceOp slice) {
+  auto reduction = slice.getInput().getDefiningOp<AllReduceOp>();
+  if (!reduction || !reduction->hasOneUse())
+    return false;
+  Move reduce = *readMove(reduction), cut = *readMove(slice);
+  AxisList axes = mesh.significant(reduce.axes), split;
+  for (const AxisList &list : cut.dims)
+    for (const AxisRef &axis : mesh.significant(list))
+      split.push_back(axis);
+  // Along a sequential axis there is no one to scatter to.
+  if (split.empty() || llvm::any_of(split, [&](const AxisRef &axis) {
+        return mesh.isSequential(axis);
+      }))
+    return false;
+  auto digits = mesh.refine(split, axes), rest = mesh.refine(axes, split);
+  if (!digits || !rest || !llvm::all_of(*digits, [&](const AxisRef &digit) {
+        return mesh.overlap(digit, axes);
+      }))
+    return false;
+  llvm::erase_if(*rest, [&](const AxisRef &digit) {
+    return mesh.overlap(digit, *digits);
+  });
+
+  auto shardings = slice->getAttrOfType<ArrayAttr>(kShardingsAttr);
+  auto globals = slice->getAttrOfType<ArrayAttr>(kGlobalTypesAttr);
+  if (!shardings || !globals)
+    return false;
+  auto global = cast<RankedTensorType>(cast<TypeAttr>(globals[0]).getValue());
+  cut.kind = MoveKind::ReduceScatter;
+  cut.reduction = reduce.reduction;
+  cut.sharding = cast<ShardingAttr>(shardings[0]).getSharding();
+  Move after;
+  after.kind = MoveKind::AllReduce;
+  after.reduction = reduce.reduction;
+  after.axes = mesh.normalize(*rest);
+  after.sharding = cut.sharding;
+  for (const AxisRef &axis : after.axes)
+    cut.sharding.partial.push_back({axis, reduce.reduction});
+  builder.setInsertionPoint(slice);
+  Value value = buildMove(builder, slice.getLoc(), reduction.getInput(), cut,
+                          meshName, mesh, global);
+  if (!after.axes.empty())
+    value = buildMove(builder, slice.getLoc(), value, after, meshName, mesh,
+                      global);
+  slice.replaceAllUsesWith(value);
+  slice.erase();
+  reduction.erase();
+  return true;
+}
+
+/// A slice of what was gathered by the same axes is what was gathered.
+void Optimizer::undoGather(SliceOp slice) {
+  auto gather = slice.getInput().getDefiningOp<AllGatherOp>();
+  if (!gather || gather.getSharding() != slice.getSharding())
+    return;
+  slice.replaceAllUsesWith(gather.getInput());
+  slice.erase();
+  if (gather->use_empty())
+    gather.erase();
+}
+
+namespace {
+struct OptimizeCollectivesPass
+    : cleave::spmd::impl::OptimizeCollectivesBase<OptimizeCollectivesPass> {
+  void runOnOperation() override {
+    MeshOp mesh = findMesh(getOperation());
+    if (!mesh) {
+      getOperation().emitError("there is no spmd.mesh");
+      return signalPassFailure();
+    }
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (!function.isExternal() && function.getBody().hasOneBlock())
+        Optimizer(function, mesh).run();
+  }
+};
+} // namespace

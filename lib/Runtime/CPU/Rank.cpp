@@ -1,0 +1,58 @@
+//===- Rank.cpp - One device of a program ---------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Rank.h"
+
+using namespace cleave::runtime;
+
+Rank::Rank(const Artifact &artifact, const RankOptions &options)
+    : artifact(artifact),
+      team(options.threads, options.firstCore, options.pinCaller) {}
+
+/// The team as communicators see it.
+static cleave_team viewOf(const ThreadTeam &team) {
+  return {
+      const_cast<ThreadTeam *>(&team), team.size(),
+      [](void *context, void (*body)(void *, int32_t, int32_t), void *data) {
+        static_cast<const ThreadTeam *>(context)->run(
+            [&](int thread, int count) { body(data, thread, count); });
+      }};
+}
+
+llvm::Expected<std::unique_ptr<Rank>> Rank::create(const Artifact &artifact,
+                                                   const RankOptions &options,
+                                                   const Connect &connect) {
+  std::unique_ptr<Rank> rank(new Rank(artifact, options));
+  llvm::Expected<Arena> mapped = Arena::map(artifact.getProgram().arenaBytes);
+  if (!mapped)
+    return mapped.takeError();
+  rank->arena = std::move(*mapped);
+  rank->team.run(
+      [&](int thread, int count) { rank->arena.touch(thread, count); });
+  llvm::Expected<cleave_communicator *> communicator =
+      connect(viewOf(rank->team));
+  if (!communicator)
+    return communicator.takeError();
+  rank->communicator = *communicator;
+  return rank;
+}
+
+llvm::Error Rank::prepare(ContractionTuner &tuner) {
+  llvm::Expected<Executor> created =
+      Executor::create(artifact, arena, team, tuner, communicator);
+  if (!created)
+    return created.takeError();
+  executor.emplace(std::move(*created));
+  return llvm::Error::success();
+}
+
+Rank::~Rank() {
+  // Requests belong to the communicator.
+  executor.reset();
+  if (communicator)
+    communicator->api->close(communicator);
+}

@@ -1,0 +1,364 @@
+//===- Resolver.cpp - From commands to addresses --------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "LibraryMemory.h"
+#include "cleave/Runtime/Executor.h"
+#include "cleave/Runtime/Placement.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <numeric>
+
+using namespace cleave::runtime;
+
+/// Makes the steps of a program for one rank. All ranks resolve the same
+/// commands in the same order, as communicators ask.
+class Executor::Resolver {
+public:
+  Resolver(Executor &executor, const Artifact &artifact, const Arena &arena,
+           const ThreadTeam &team, ContractionTuner &tuner)
+      : executor(executor), artifact(artifact), arena(arena), team(team),
+        tuner(tuner), program(artifact.getProgram()),
+        communicator(executor.communicator) {}
+
+  llvm::Error run();
+
+private:
+  llvm::Expected<Step> resolve(const Part &part, const Action &action,
+                               const Command &command);
+  llvm::Expected<cleave_group *> groupFor(const std::vector<int32_t> &ranks);
+  llvm::Expected<cleave_request *> prepare(const std::vector<int32_t> &ranks,
+                                           const cleave_collective &what);
+  llvm::Expected<cleave_request *> collective(const CollectiveCommand &command,
+                                              const char *src, char *dst);
+  /// Makes `agreed` the smallest of all ranks' flags.
+  llvm::Expected<cleave_request *> agreement(const char *flag, char *agreed);
+  /// Adds a collective to the sums of the entry; the number of its sum.
+  size_t count(const CollectiveCommand &command);
+
+  Executor &executor;
+  const Artifact &artifact;
+  const Arena &arena;
+  const ThreadTeam &team;
+  ContractionTuner &tuner;
+  const Program &program;
+  cleave_communicator *communicator;
+  std::map<std::vector<int32_t>, cleave_group *> groups;
+  /// Of the entry that is resolved.
+  EntrySteps *entry = nullptr;
+  /// Of the action that is resolved, by token.
+  std::map<int32_t, Exchange> underWay;
+};
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+// The communicator's numbers of element types and kinds are those of a program.
+static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
+              static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
+              static_cast<int>(Reduction::Min) == CLEAVE_MIN &&
+              static_cast<int>(CollectiveKind::AllGather) ==
+                  CLEAVE_ALL_GATHER &&
+              static_cast<int>(CollectiveKind::ReduceScatter) ==
+                  CLEAVE_REDUCE_SCATTER &&
+              static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
+              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST);
+
+llvm::Expected<cleave_group *>
+Executor::Resolver::groupFor(const std::vector<int32_t> &ranks) {
+  cleave_group *&group = groups[ranks];
+  if (!group)
+    group = communicator->api->group(communicator, ranks.data(),
+                                     static_cast<int32_t>(ranks.size()));
+  if (!group)
+    return makeError(communicator->api->error(communicator));
+  return group;
+}
+
+llvm::Expected<cleave_request *>
+Executor::Resolver::prepare(const std::vector<int32_t> &ranks,
+                            const cleave_collective &what) {
+  llvm::Expected<cleave_group *> group = groupFor(ranks);
+  if (!group)
+    return group.takeError();
+  cleave_request *request = communicator->api->prepare(*group, &what);
+  if (!request)
+    return makeError(communicator->api->error(communicator));
+  executor.requests.emplace_back(request, communicator->api->release);
+  return request;
+}
+
+llvm::Expected<cleave_request *>
+Executor::Resolver::collective(const CollectiveCommand &c, const char *src,
+                               char *dst) {
+  cleave_collective what{};
+  what.kind = static_cast<int32_t>(c.collective);
+  what.reduction = static_cast<int32_t>(c.reduction);
+  what.dtype = static_cast<int32_t>(c.dtype);
+  what.dims = static_cast<int32_t>(c.sizes.size());
+  std::copy(c.sizes.begin(), c.sizes.end(), what.sizes);
+  std::copy(c.srcStrides.begin(), c.srcStrides.end(), what.src_strides);
+  std::copy(c.dstStrides.begin(), c.dstStrides.end(), what.dst_strides);
+  what.src = src;
+  what.dst = dst;
+  what.src_offsets = c.srcOffsets.empty() ? nullptr : c.srcOffsets.data();
+  what.dst_offsets = c.dstOffsets.empty() ? nullptr : c.dstOffsets.data();
+  what.sources = c.sources.empty() ? nullptr : c.sources.data();
+  what.root = c.root;
+  return prepare(groupOf(program.mesh, c.axes, communicator->rank), what);
+}
+
+llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
+                                                               char *agreed) {
+  cleave_collective what{};
+  what.kind = CLEAVE_ALL_REDUCE;
+  what.reduction = CLEAVE_MIN;
+  what.dtype = CLEAVE_I1;
+  what.src = flag;
+  what.dst = agreed;
+  std::vector<int32_t> everyone(static_cast<size_t>(communicator->size));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return prepare(everyone, what);
+}
+
+size_t Executor::Resolver::count(const CollectiveCommand &c) {
+  int64_t members = partCount(c.axes);
+  double block = 1, sent = 0;
+  for (int64_t size : c.sizes)
+    block *= static_cast<double>(size);
+  switch (c.collective) {
+  case CollectiveKind::AllReduce:
+    sent = static_cast<double>(2 * (members - 1)) * block /
+           static_cast<double>(members);
+    break;
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
+    sent = static_cast<double>(members - 1) * block;
+    break;
+  case CollectiveKind::Permute: {
+    int64_t me = partIndex(program.mesh, c.axes, communicator->rank);
+    sent = c.sources[static_cast<size_t>(me)] == me ? 0 : block;
+    break;
+  }
+  case CollectiveKind::Broadcast:
+    sent = block;
+    break;
+  }
+  std::string kind = collectiveName(c.collective).str(),
+              axes = axesText(program.mesh, c.axes);
+  std::vector<Communication> &sums = entry->communication;
+  size_t index = 0;
+  while (index < sums.size() &&
+         (sums[index].kind != kind || sums[index].axes != axes))
+    ++index;
+  if (index == sums.size())
+    sums.push_back({kind, axes, 0, 0, 0, 0});
+  ++sums[index].count;
+  sums[index].elements += sent;
+  sums[index].bytes += sent * static_cast<double>(byteSize(c.dtype));
+  return index;
+}
+
+//===----------------------------------------------------------------------===//
+// Commands
+//===----------------------------------------------------------------------===//
+
+llvm::Expected<Executor::Step>
+Executor::Resolver::resolve(const Part &part, const Action &action,
+                            const Command &command) {
+  auto at = [&](const Ref &ref) -> char * {
+    if (ref.buffer < 0)
+      return nullptr;
+    return arena.data() + action.offsets[static_cast<size_t>(ref.buffer)] +
+           ref.offset;
+  };
+  auto floats = [&](const Ref &ref) {
+    return reinterpret_cast<float *>(at(ref));
+  };
+  auto step = [&](auto &&what) {
+    return Step{&command, action.microBatch, std::move(what)};
+  };
+
+  switch (command.kind) {
+  case CommandKind::Kernel: {
+    const KernelCommand &c = command.kernel;
+    Kernel kernel;
+    kernel.function =
+        reinterpret_cast<KernelFunction>(artifact.lookup(c.symbol));
+    kernel.finish =
+        c.finish.empty()
+            ? nullptr
+            : reinterpret_cast<KernelFunction>(artifact.lookup(c.finish));
+    for (const Ref &arg : c.args)
+      kernel.args.push_back(at(arg));
+    kernel.scratch = at(c.scratch);
+    return step(std::move(kernel));
+  }
+  case CommandKind::Contract: {
+    const ContractCommand &c = command.contract;
+    ContractionMethod method = tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
+    Contraction contraction(c, at(c.a), at(c.b), at(c.c), method);
+    // A choice from a file may name what this library cannot do.
+    if (!contraction.isValid())
+      contraction =
+          Contraction(c, at(c.a), at(c.b), at(c.c), ContractionMethod::Sgemm);
+    return step(std::move(contraction));
+  }
+  case CommandKind::AttentionForward:
+  case CommandKind::AttentionBackward: {
+    const AttentionCommand &c = command.attention;
+    Attention attention;
+    attention.backward = command.kind == CommandKind::AttentionBackward;
+    int64_t needed = attentionScratchBytes(c, attention.backward);
+    if (c.scratchBytesPerThread < needed)
+      return makeError("part '" + part.name + "' (" + command.label +
+                       "): attention needs " + llvm::Twine(needed) +
+                       " bytes of scratch for each thread, but the program "
+                       "plans " +
+                       llvm::Twine(c.scratchBytesPerThread));
+    AttentionPointers &p = attention.pointers;
+    p.q = floats(c.q.ref);
+    p.k = floats(c.k.ref);
+    p.v = floats(c.v.ref);
+    p.o = floats(c.o.ref);
+    p.lse = floats(c.lse);
+    p.bias = floats(c.bias);
+    p.mask = reinterpret_cast<const uint8_t *>(at(c.mask));
+    p.querySegments = reinterpret_cast<const int64_t *>(at(c.querySegments));
+    p.keySegments = reinterpret_cast<const int64_t *>(at(c.keySegments));
+    p.rng = reinterpret_cast<const int64_t *>(at(c.rng));
+    p.origin = reinterpret_cast<const int64_t *>(at(c.origin));
+    p.scratch = at(c.scratch);
+    if (attention.backward) {
+      p.dO = floats(c.dO.ref);
+      p.dQ = floats(c.dQ.ref);
+      p.dK = floats(c.dK.ref);
+      p.dV = floats(c.dV.ref);
+      p.dBias = floats(c.dBias);
+    }
+    return step(std::move(attention));
+  }
+  case CommandKind::ScatterAdd: {
+    const ScatterAddCommand &c = command.scatterAdd;
+    return step(Scatter{floats(c.rows), at(c.ids), floats(c.out)});
+  }
+  case CommandKind::Copy:
+    return step(Copy{StridedCopy(command.copy), at(command.copy.src),
+                     at(command.copy.dst)});
+  case CommandKind::Fill:
+    return step(Fill{at(command.fill.dst)});
+  case CommandKind::Check: {
+    char &agreed = executor.agreements.emplace_back();
+    llvm::Expected<cleave_request *> request =
+        agreement(at(command.check.flag), &agreed);
+    if (!request)
+      return request.takeError();
+    return step(Check{*request, &agreed});
+  }
+  case CommandKind::Collective: {
+    const CollectiveCommand &c = command.collective;
+    llvm::Expected<cleave_request *> request =
+        collective(c, at(c.src), at(c.dst));
+    if (!request)
+      return request.takeError();
+    Exchange exchange{*request, count(c), false};
+    underWay[c.token] = exchange;
+    return step(exchange);
+  }
+  case CommandKind::Wait: {
+    Exchange exchange = underWay[command.wait.token];
+    exchange.ends = true;
+    return step(exchange);
+  }
+  }
+  return makeError("unknown command");
+}
+
+llvm::Error Executor::Resolver::run() {
+  int64_t workspaceBytes = 0;
+  for (const auto &[name, source] : program.entries) {
+    entry = &executor.entries[name];
+    size_t commands = 0;
+    for (const Action &action : source.actions)
+      commands +=
+          program.parts[static_cast<size_t>(action.part)].commands.size();
+    entry->steps.reserve(commands);
+    for (const Action &action : source.actions) {
+      const Part &part = program.parts[static_cast<size_t>(action.part)];
+      for (const Command &command : part.commands) {
+        llvm::Expected<Step> step = resolve(part, action, command);
+        if (!step)
+          return step.takeError();
+        if (const auto *contraction = std::get_if<Contraction>(&step->what))
+          workspaceBytes =
+              std::max(workspaceBytes, contraction->workspaceBytes());
+        entry->steps.push_back(std::move(*step));
+      }
+    }
+  }
+  llvm::Expected<Arena> workspace = Arena::map(workspaceBytes);
+  if (!workspace)
+    return workspace.takeError();
+  executor.workspace = std::move(*workspace);
+  for (const Constant &constant : program.constants) {
+    std::string bytes = llvm::fromHex(constant.hex);
+    std::copy(bytes.begin(), bytes.end(), arena.data() + constant.offset);
+  }
+  for (const DeviceConstant &constant : program.deviceConstants) {
+    auto *at = reinterpret_cast<int64_t *>(arena.data() + constant.offset);
+    for (const DeviceValue &value : constant.values)
+      *at++ = evaluate(program.mesh, value, communicator->rank);
+  }
+  return llvm::Error::success();
+}
+
+void Executor::tune(const Artifact &artifact, const Arena &arena,
+                    const ThreadTeam &team, ContractionTuner &tuner) {
+  (void)cacheLibraryMemory();
+  team.adopt();
+  const Program &program = artifact.getProgram();
+  for (const auto &[name, entry] : program.entries)
+    for (const Action &action : entry.actions)
+      for (const Command &command :
+           program.parts[static_cast<size_t>(action.part)].commands) {
+        if (command.kind != CommandKind::Contract)
+          continue;
+        const ContractCommand &c = command.contract;
+        auto at = [&](const Ref &ref) {
+          return arena.data() +
+                 action.offsets[static_cast<size_t>(ref.buffer)] + ref.offset;
+        };
+        tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
+      }
+}
+
+llvm::Expected<Executor> Executor::create(const Artifact &artifact,
+                                          const Arena &arena,
+                                          const ThreadTeam &team,
+                                          ContractionTuner &tuner,
+                                          cleave_communicator *communicator) {
+  const Program &program = artifact.getProgram();
+  if (team.size() > program.threads)
+    return makeError("the program's scratch memory is planned for " +
+                     llvm::Twine(program.threads) + " threads, not " +
+                     llvm::Twine(team.size()));
+  if (communicator->size != deviceCount(program.mesh))
+    return makeError("the program is for " +
+                     llvm::Twine(deviceCount(program.mesh)) +
+                     " devices, not for " + llvm::Twine(communicator->size));
+  // Without the cache, steps are slower but right.
+  (void)cacheLibraryMemory();
+  Executor executor(team);
+  executor.communicator = communicator;
+  team.adopt();
+  Resolver resolver(executor, artifact, arena, team, tuner);
+  if (llvm::Error error = resolver.run())
+    return error;
+  return executor;
+}

@@ -1,0 +1,300 @@
+//===- Blocks.cpp - Copying and combining blocks --------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Blocks.h"
+
+#include <cstring>
+#include <type_traits>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+using namespace cleave::runtime;
+
+Block::Block(int count, const int64_t *sizesIn, const int64_t *srcIn,
+             const int64_t *dstIn) {
+  for (int i = 0; i < count; ++i) {
+    elements *= sizesIn[i];
+    if (sizesIn[i] == 1)
+      continue;
+    if (dims > 0 && src[dims - 1] == srcIn[i] * sizesIn[i] &&
+        dst[dims - 1] == dstIn[i] * sizesIn[i]) {
+      sizes[dims - 1] *= sizesIn[i];
+      src[dims - 1] = srcIn[i];
+      dst[dims - 1] = dstIn[i];
+      continue;
+    }
+    sizes[dims] = sizesIn[i];
+    src[dims] = srcIn[i];
+    dst[dims] = dstIn[i];
+    ++dims;
+  }
+  if (dims == 0) {
+    dims = 1;
+    sizes[0] = elements;
+    src[0] = dst[0] = 1;
+  }
+}
+
+void cleave::runtime::denseStrides(int count, const int64_t *sizes,
+                                   int64_t *strides) {
+  int64_t stride = 1;
+  for (int i = count; i-- > 0;) {
+    strides[i] = stride;
+    stride *= sizes[i];
+  }
+}
+
+int64_t cleave::runtime::elementBytes(int32_t dtype) {
+  static constexpr int64_t bytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
+  return dtype >= 0 && dtype <= CLEAVE_I1 ? bytes[dtype] : 0;
+}
+
+std::string cleave::runtime::checkCollective(const cleave_collective &c,
+                                             int members) {
+  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_BROADCAST)
+    return "unknown kind of collective";
+  if (elementBytes(c.dtype) == 0)
+    return "unknown element type";
+  if (c.dims < 0 || c.dims > CLEAVE_BLOCK_DIMS)
+    return "a block has at most 8 dimensions";
+  int64_t elements = 1;
+  for (int i = 0; i < c.dims; ++i)
+    if (c.sizes[i] < 0 || c.src_strides[i] < 0 || c.dst_strides[i] < 0 ||
+        __builtin_mul_overflow(elements, c.sizes[i], &elements))
+      return "sizes and strides must not be negative";
+  if (elements > 0 && (!c.src || !c.dst))
+    return "a block has no address";
+  bool reduces = c.kind == CLEAVE_ALL_REDUCE || c.kind == CLEAVE_REDUCE_SCATTER;
+  if (reduces) {
+    bool wide = c.dtype == CLEAVE_F64 || c.dtype == CLEAVE_F32 ||
+                c.dtype == CLEAVE_I64 || c.dtype == CLEAVE_I32;
+    bool narrow = c.dtype == CLEAVE_I8 || c.dtype == CLEAVE_I1;
+    if (c.reduction < CLEAVE_SUM || c.reduction > CLEAVE_MIN ||
+        !(wide || (narrow && c.reduction != CLEAVE_SUM)))
+      return "this reduction is not made for this element type";
+  }
+  if (c.kind == CLEAVE_BROADCAST && (c.root < 0 || c.root >= members))
+    return "the root is no member";
+  if (c.kind == CLEAVE_PERMUTE) {
+    if (!c.sources)
+      return "a permutation needs its sources";
+    for (int i = 0; i < members; ++i)
+      if (c.sources[i] < 0 || c.sources[i] >= members)
+        return "a source is no member";
+  }
+  for (const int64_t *offsets : {c.src_offsets, c.dst_offsets})
+    for (int i = 0; offsets && i < members; ++i)
+      if (offsets[i] < 0)
+        return "an offset is negative";
+  return "";
+}
+
+//===----------------------------------------------------------------------===//
+// Runs
+//===----------------------------------------------------------------------===//
+
+/// Calls `body(src, dst, length)` for each piece of [begin, end) that lies
+/// along the last dimension; places in elements.
+template <typename F>
+static void forEachRun(const Block &block, int64_t begin, int64_t end,
+                       const F &body) {
+  int last = block.dims - 1;
+  int64_t length = block.sizes[last];
+  while (begin < end) {
+    int64_t inner = begin % length, row = begin / length;
+    int64_t src = inner * block.src[last], dst = inner * block.dst[last];
+    for (int d = last - 1; d >= 0; --d) {
+      int64_t i = row % block.sizes[d];
+      row /= block.sizes[d];
+      src += i * block.src[d];
+      dst += i * block.dst[d];
+    }
+    int64_t count = std::min(length - inner, end - begin);
+    body(src, dst, count);
+    begin += count;
+  }
+}
+
+template <typename T>
+static void copyTyped(const Block &block, const T *src, T *dst, int64_t begin,
+                      int64_t end) {
+  int64_t from = block.src[block.dims - 1], to = block.dst[block.dims - 1];
+  forEachRun(block, begin, end, [&](int64_t s, int64_t d, int64_t count) {
+    if (from == 1 && to == 1) {
+      std::memcpy(dst + d, src + s, static_cast<size_t>(count) * sizeof(T));
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i)
+      dst[d + i * to] = src[s + i * from];
+  });
+}
+
+void cleave::runtime::copyBlock(const Block &block, int64_t bytes,
+                                const void *src, void *dst, int64_t begin,
+                                int64_t end) {
+  auto copy = [&](auto *type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    copyTyped(block, static_cast<const T *>(src), static_cast<T *>(dst), begin,
+              end);
+  };
+  switch (bytes) {
+  case 1:
+    return copy(static_cast<uint8_t *>(nullptr));
+  case 2:
+    return copy(static_cast<uint16_t *>(nullptr));
+  case 4:
+    return copy(static_cast<uint32_t *>(nullptr));
+  default:
+    return copy(static_cast<uint64_t *>(nullptr));
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Reductions
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+struct Sum {
+  template <typename T> static T combine(T a, T b) {
+    // Integers wrap.
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(std::make_unsigned_t<T>(a) +
+                            std::make_unsigned_t<T>(b));
+    else
+      return a + b;
+  }
+};
+
+/// The first of two equal values, and a NaN if there is one.
+struct Max {
+  template <typename T> static T combine(T a, T b) {
+    return a == a && (b > a || b != b) ? b : a;
+  }
+};
+
+struct Min {
+  template <typename T> static T combine(T a, T b) {
+    return a == a && (b < a || b != b) ? b : a;
+  }
+};
+
+/// Elements that are combined at once; they stay in the first cache.
+constexpr int64_t chunk = 1024;
+
+/// From here on a result is larger than the caches that a core has to itself:
+/// it is written past them.
+constexpr int64_t streamBytes = int64_t(4) << 20;
+
+} // namespace
+
+template <typename T>
+static void store(const T *from, T *to, int64_t count, bool stream) {
+#if defined(__SSE2__)
+  if (stream && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+    constexpr int64_t lanes = 16 / sizeof(T);
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+      _mm_stream_si128(
+          reinterpret_cast<__m128i *>(to + i),
+          _mm_load_si128(reinterpret_cast<const __m128i *>(from + i)));
+    for (; i < count; ++i)
+      to[i] = from[i];
+    return;
+  }
+#endif
+  std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+}
+
+template <typename Op, typename T>
+static void reduceTyped(const Block &block, const void *const *srcs,
+                        int readers, void *const *dsts, int writers,
+                        int64_t begin, int64_t end, bool stream) {
+  int64_t from = block.src[block.dims - 1], to = block.dst[block.dims - 1];
+  alignas(64) T sums[chunk];
+  auto source = [&](int k) { return static_cast<const T *>(srcs[k]); };
+  forEachRun(block, begin, end, [&](int64_t s, int64_t d, int64_t length) {
+    for (int64_t at = 0; at < length; at += chunk) {
+      int64_t count = std::min(chunk, length - at);
+      int64_t first = s + at * from, target = d + at * to;
+      if (from == 1) {
+        const T *a = source(0) + first;
+        if (readers == 1) {
+          std::memcpy(sums, a, static_cast<size_t>(count) * sizeof(T));
+        } else {
+          const T *b = source(1) + first;
+          for (int64_t i = 0; i < count; ++i)
+            sums[i] = Op::combine(a[i], b[i]);
+        }
+        for (int k = 2; k < readers; ++k) {
+          const T *c = source(k) + first;
+          for (int64_t i = 0; i < count; ++i)
+            sums[i] = Op::combine(sums[i], c[i]);
+        }
+      } else {
+        for (int64_t i = 0; i < count; ++i)
+          sums[i] = source(0)[first + i * from];
+        for (int k = 1; k < readers; ++k)
+          for (int64_t i = 0; i < count; ++i)
+            sums[i] = Op::combine(sums[i], source(k)[first + i * from]);
+      }
+      for (int k = 0; k < writers; ++k) {
+        T *out = static_cast<T *>(dsts[k]) + target;
+        if (to == 1)
+          store(sums, out, count, stream);
+        else
+          for (int64_t i = 0; i < count; ++i)
+            out[i * to] = sums[i];
+      }
+    }
+  });
+#if defined(__SSE2__)
+  // What was written past the caches is seen by others from here on.
+  if (stream)
+    _mm_sfence();
+#endif
+}
+
+void cleave::runtime::reduceBlocks(const Block &block, int32_t dtype,
+                                   int32_t reduction, const void *const *srcs,
+                                   int readers, void *const *dsts, int writers,
+                                   int64_t begin, int64_t end) {
+  // Lines that were just read are in the cache already.
+  bool stream = block.elements * elementBytes(dtype) >= streamBytes &&
+                std::find(srcs, srcs + readers, dsts[0]) == srcs + readers;
+  auto typed = [&](auto *type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    auto run = [&](auto op) {
+      reduceTyped<decltype(op), T>(block, srcs, readers, dsts, writers, begin,
+                                   end, stream);
+    };
+    switch (reduction) {
+    case CLEAVE_SUM:
+      return run(Sum());
+    case CLEAVE_MAX:
+      return run(Max());
+    default:
+      return run(Min());
+    }
+  };
+  switch (dtype) {
+  case CLEAVE_F64:
+    return typed(static_cast<double *>(nullptr));
+  case CLEAVE_F32:
+    return typed(static_cast<float *>(nullptr));
+  case CLEAVE_I64:
+    return typed(static_cast<int64_t *>(nullptr));
+  case CLEAVE_I32:
+    return typed(static_cast<int32_t *>(nullptr));
+  case CLEAVE_I8:
+    return typed(static_cast<int8_t *>(nullptr));
+  default:
+    return typed(static_cast<uint8_t *>(nullptr));
+  }
+}

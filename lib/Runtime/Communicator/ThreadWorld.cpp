@@ -1,0 +1,369 @@
+//===- ThreadWorld.cpp - Ranks that are threads ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// A request is a meeting of the members of a group that takes place any number
+// of times. Each time has two counters: members that have come, and members
+// that have done their share. Both only grow, so that nothing is ever reset:
+// the k-th time is complete at k times the number of members.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/ThreadWorld.h"
+#include "Blocks.h"
+#include "Meeting.h"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+using namespace cleave::runtime;
+
+namespace {
+
+/// What the members of a group share about one of their requests.
+struct Request {
+  /// The request as the first member made it; the others must agree.
+  cleave_collective what{};
+  std::vector<int64_t> srcOffsets, dstOffsets;
+  std::vector<int32_t> sources;
+  bool known = false;
+  /// Where each member's block lies; written before that member comes.
+  std::vector<const char *> srcs;
+  std::vector<char *> dsts;
+  Meeting meeting;
+
+  explicit Request(size_t members)
+      : srcs(members), dsts(members), meeting(members) {}
+};
+
+/// What the members of a group share.
+struct Group {
+  std::vector<int32_t> ranks;
+  std::vector<std::unique_ptr<Request>> requests;
+  Meeting barrier;
+
+  explicit Group(std::vector<int32_t> ranksIn)
+      : ranks(std::move(ranksIn)), barrier(ranks.size()) {}
+};
+
+struct ThreadCommunicator;
+
+} // namespace
+
+struct ThreadWorld::Shared {
+  Shared(int ranks, int cores) : state(ranks, cores) {}
+
+  WorldState state;
+  std::mutex mutex;
+  /// The n-th group of given members, for each n.
+  std::map<std::pair<std::vector<int32_t>, size_t>, std::unique_ptr<Group>>
+      groups;
+  std::vector<std::unique_ptr<ThreadCommunicator>> communicators;
+};
+
+/// One member's view of a group.
+struct cleave_group {
+  ThreadCommunicator *owner;
+  Group *shared;
+  int member;
+  /// Requests made so far: the number of the next one.
+  size_t made = 0;
+  uint32_t barriers = 0;
+
+  int size() const { return static_cast<int>(shared->ranks.size()); }
+};
+
+/// One member's view of a request.
+struct cleave_request {
+  cleave_group *group;
+  Request *shared;
+  Block block;
+  uint32_t times = 0;
+  bool started = false;
+};
+
+namespace {
+
+struct ThreadCommunicator : cleave_communicator {
+  ThreadWorld::Shared *world;
+  cleave_team team;
+  std::vector<std::unique_ptr<cleave_group>> groups;
+  std::map<std::vector<int32_t>, size_t> groupsMade;
+  /// What `error` returned; stable once the world has failed.
+  std::string errorText;
+};
+
+ThreadCommunicator &self(cleave_communicator *c) {
+  return *static_cast<ThreadCommunicator *>(c);
+}
+
+//===----------------------------------------------------------------------===//
+// Groups and requests
+//===----------------------------------------------------------------------===//
+
+void failWith(cleave_communicator *c, const char *message) {
+  self(c).world->state.fail(c->rank, message);
+}
+
+cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
+                        int32_t count) {
+  ThreadCommunicator &me = self(c);
+  std::vector<int32_t> list(ranks, ranks + std::max(count, 0));
+  auto group = std::make_unique<cleave_group>();
+  group->owner = &me;
+  group->member = -1;
+  std::vector<bool> seen(static_cast<size_t>(me.size));
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i] < 0 || list[i] >= me.size ||
+        seen[static_cast<size_t>(list[i])]) {
+      failWith(c, "a group names a rank twice, or one that is not there");
+      return nullptr;
+    }
+    seen[static_cast<size_t>(list[i])] = true;
+    if (list[i] == me.rank)
+      group->member = static_cast<int>(i);
+  }
+  if (group->member < 0) {
+    failWith(c, "a group does not name the rank that makes it");
+    return nullptr;
+  }
+  size_t number = me.groupsMade[list]++;
+  {
+    std::lock_guard<std::mutex> lock(me.world->mutex);
+    std::unique_ptr<Group> &shared = me.world->groups[{list, number}];
+    if (!shared)
+      shared = std::make_unique<Group>(list);
+    group->shared = shared.get();
+  }
+  me.groups.push_back(std::move(group));
+  return me.groups.back().get();
+}
+
+/// True when two members made the same request.
+bool agree(const Request &known, const cleave_collective &c, size_t members) {
+  const cleave_collective &k = known.what;
+  auto equal = [&](const auto &list, const auto *given) {
+    for (size_t i = 0; i < members; ++i)
+      if (list[i] != (given ? given[i] : 0))
+        return false;
+    return true;
+  };
+  if (k.kind != c.kind || k.reduction != c.reduction || k.dtype != c.dtype ||
+      k.dims != c.dims || k.root != c.root)
+    return false;
+  for (int i = 0; i < c.dims; ++i)
+    if (k.sizes[i] != c.sizes[i] || k.src_strides[i] != c.src_strides[i] ||
+        k.dst_strides[i] != c.dst_strides[i])
+      return false;
+  return equal(known.srcOffsets, c.src_offsets) &&
+         equal(known.dstOffsets, c.dst_offsets) &&
+         equal(known.sources, c.sources);
+}
+
+cleave_request *prepare(cleave_group *group, const cleave_collective *what) {
+  ThreadCommunicator &me = *group->owner;
+  size_t members = group->shared->ranks.size();
+  std::string problem = checkCollective(*what, group->size());
+  bool inPlace = what->src == what->dst && what->kind == CLEAVE_ALL_REDUCE;
+  for (int i = 0; problem.empty() && inPlace && i < what->dims; ++i)
+    if (what->src_strides[i] != what->dst_strides[i])
+      problem = "a reduction in place needs the same strides twice";
+  if (!problem.empty()) {
+    failWith(&me, problem.c_str());
+    return nullptr;
+  }
+  auto request = std::make_unique<cleave_request>();
+  request->group = group;
+  request->block =
+      Block(what->dims, what->sizes, what->src_strides, what->dst_strides);
+  std::lock_guard<std::mutex> lock(me.world->mutex);
+  auto &requests = group->shared->requests;
+  size_t number = group->made++;
+  if (number == requests.size())
+    requests.push_back(std::make_unique<Request>(members));
+  Request &shared = *requests[number];
+  if (!shared.known) {
+    shared.known = true;
+    shared.what = *what;
+    auto keep = [&](auto &list, const auto *given) {
+      list.assign(members, 0);
+      if (given)
+        list.assign(given, given + members);
+    };
+    keep(shared.srcOffsets, what->src_offsets);
+    keep(shared.dstOffsets, what->dst_offsets);
+    keep(shared.sources, what->sources);
+  } else if (!agree(shared, *what, members)) {
+    failWith(&me, "asks for another collective than the other ranks");
+    return nullptr;
+  }
+  shared.srcs[static_cast<size_t>(group->member)] =
+      static_cast<const char *>(what->src);
+  shared.dsts[static_cast<size_t>(group->member)] =
+      static_cast<char *>(what->dst);
+  request->shared = &shared;
+  return request.release();
+}
+
+//===----------------------------------------------------------------------===//
+// Runs
+//===----------------------------------------------------------------------===//
+
+int start(cleave_request *request) {
+  if (request->started) {
+    failWith(request->group->owner, "starts a collective that is under way");
+    return 1;
+  }
+  if (request->group->owner->world->state.failed())
+    return 1;
+  request->started = true;
+  request->shared->meeting.arrive(static_cast<size_t>(request->group->member),
+                                  ++request->times);
+  return 0;
+}
+
+/// This member's share of the work; reads and writes the others' memory.
+void work(const cleave_request &request) {
+  const Request &shared = *request.shared;
+  const cleave_collective &what = shared.what;
+  const cleave_group &group = *request.group;
+  const cleave_team &team = group.owner->team;
+  const Block &block = request.block;
+  size_t members = shared.srcs.size();
+  size_t me = static_cast<size_t>(group.member);
+  int64_t bytes = elementBytes(what.dtype);
+
+  // Takes the block of `from` that begins `srcOffset` elements behind its
+  // address.
+  auto take = [&](size_t from, int64_t srcOffset, int64_t dstOffset) {
+    const char *src = shared.srcs[from] + srcOffset * bytes;
+    char *dst = shared.dsts[me] + dstOffset * bytes;
+    splitAmong(team, 0, block.elements, [&](int64_t begin, int64_t end) {
+      copyBlock(block, bytes, src, dst, begin, end);
+    });
+  };
+
+  // Blocks are combined where they lie: their places fit on the stack for any
+  // usual group.
+  constexpr size_t usual = 64;
+  const void *fixedSrcs[usual];
+  void *fixedDsts[usual];
+  std::vector<const void *> manySrcs(members > usual ? members : 0);
+  std::vector<void *> manyDsts(members > usual ? members : 0);
+  const void **srcs = members > usual ? manySrcs.data() : fixedSrcs;
+  void **dsts = members > usual ? manyDsts.data() : fixedDsts;
+
+  switch (what.kind) {
+  case CLEAVE_ALL_REDUCE: {
+    for (size_t i = 0; i < members; ++i) {
+      srcs[i] = shared.srcs[i];
+      dsts[i] = shared.dsts[i];
+    }
+    int64_t n = block.elements, count = static_cast<int64_t>(members);
+    splitAmong(team, shareBegin(n, group.member, count),
+               shareBegin(n, group.member + 1, count),
+               [&](int64_t begin, int64_t end) {
+                 reduceBlocks(block, what.dtype, what.reduction, srcs,
+                              group.size(), dsts, group.size(), begin, end);
+               });
+    return;
+  }
+  case CLEAVE_REDUCE_SCATTER: {
+    for (size_t i = 0; i < members; ++i)
+      srcs[i] = shared.srcs[i] + shared.srcOffsets[me] * bytes;
+    dsts[0] = shared.dsts[me];
+    splitAmong(team, 0, block.elements, [&](int64_t begin, int64_t end) {
+      reduceBlocks(block, what.dtype, what.reduction, srcs, group.size(), dsts,
+                   1, begin, end);
+    });
+    return;
+  }
+  case CLEAVE_ALL_GATHER:
+  case CLEAVE_ALL_TO_ALL: {
+    int64_t srcOffset =
+        what.kind == CLEAVE_ALL_TO_ALL ? shared.srcOffsets[me] : 0;
+    // Each member begins with another one, so that not all read the same.
+    for (size_t i = 0; i < members; ++i) {
+      size_t from = (me + i) % members;
+      take(from, srcOffset, shared.dstOffsets[from]);
+    }
+    return;
+  }
+  case CLEAVE_PERMUTE:
+    return take(static_cast<size_t>(shared.sources[me]), 0, 0);
+  case CLEAVE_BROADCAST:
+    return take(static_cast<size_t>(what.root), 0, 0);
+  }
+}
+
+int wait(cleave_request *request) {
+  cleave_group &group = *request->group;
+  ThreadCommunicator &me = *group.owner;
+  Meeting &meeting = request->shared->meeting;
+  if (!request->started) {
+    failWith(&me, "waits for a collective that it has not started");
+    return 1;
+  }
+  request->started = false;
+  size_t member = static_cast<size_t>(group.member);
+  if (!meeting.allArrived(request->times, group.shared->ranks, me.world->state))
+    return 1;
+  work(*request);
+  meeting.finish(member, request->times);
+  return meeting.allFinished(request->times, group.shared->ranks,
+                             me.world->state)
+             ? 0
+             : 1;
+}
+
+void release(cleave_request *request) { delete request; }
+
+int barrier(cleave_group *group) {
+  WorldState &state = group->owner->world->state;
+  Meeting &meeting = group->shared->barrier;
+  if (state.failed())
+    return 1;
+  meeting.arrive(static_cast<size_t>(group->member), ++group->barriers);
+  return meeting.allArrived(group->barriers, group->shared->ranks, state) ? 0
+                                                                          : 1;
+}
+
+const char *errorOf(cleave_communicator *c) {
+  ThreadCommunicator &me = self(c);
+  me.errorText = me.world->state.error();
+  return me.errorText.c_str();
+}
+
+void closeRank(cleave_communicator *c) { self(c).world->state.leave(c->rank); }
+
+constexpr cleave_communicator_api threadApi = {makeGroup, prepare, start,
+                                               wait,      release, barrier,
+                                               failWith,  errorOf, closeRank};
+
+} // namespace
+
+ThreadWorld::ThreadWorld(int ranks, int cores)
+    : shared(std::make_unique<Shared>(ranks, cores)) {}
+
+ThreadWorld::~ThreadWorld() = default;
+
+int ThreadWorld::size() const { return shared->state.size(); }
+
+cleave_communicator *ThreadWorld::connect(int rank, const cleave_team &team) {
+  auto communicator = std::make_unique<ThreadCommunicator>();
+  communicator->api = &threadApi;
+  communicator->rank = rank;
+  communicator->size = size();
+  communicator->world = shared.get();
+  communicator->team = team;
+  std::lock_guard<std::mutex> lock(shared->mutex);
+  shared->state.addThreads(team.threads);
+  shared->communicators.push_back(std::move(communicator));
+  return shared->communicators.back().get();
+}

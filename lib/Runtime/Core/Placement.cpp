@@ -1,0 +1,218 @@
+//===- Placement.cpp - Which rank holds what ------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Placement.h"
+
+#include <cstring>
+
+using namespace cleave::runtime;
+
+using Axes = std::vector<MeshAxis>;
+
+int64_t cleave::runtime::deviceCount(const Axes &mesh) {
+  int64_t count = 1;
+  for (const MeshAxis &axis : mesh)
+    if (!axis.sequential)
+      count *= axis.size;
+  return count;
+}
+
+/// Devices between two neighbours on an axis that is not sequential.
+static int64_t deviceStride(const Axes &mesh, int32_t axis) {
+  int64_t stride = 1;
+  for (size_t i = static_cast<size_t>(axis) + 1; i < mesh.size(); ++i)
+    if (!mesh[i].sequential)
+      stride *= mesh[i].size;
+  return stride;
+}
+
+/// How much the number of a rank grows with a digit.
+static int64_t digitStride(const Axes &mesh, const Digit &digit) {
+  const MeshAxis &axis = mesh[static_cast<size_t>(digit.axis)];
+  return deviceStride(mesh, digit.axis) *
+         (axis.size / (digit.pre * digit.size));
+}
+
+static bool isSequential(const Axes &mesh, const Digit &digit) {
+  return mesh[static_cast<size_t>(digit.axis)].sequential;
+}
+
+static int64_t digitValue(const Axes &mesh, const Digit &digit, int64_t rank) {
+  return isSequential(mesh, digit)
+             ? 0
+             : rank / digitStride(mesh, digit) % digit.size;
+}
+
+int64_t cleave::runtime::partIndex(const Axes &mesh,
+                                   const std::vector<Digit> &digits,
+                                   int64_t rank) {
+  int64_t index = 0;
+  for (const Digit &digit : digits)
+    index = index * digit.size + digitValue(mesh, digit, rank);
+  return index;
+}
+
+int64_t cleave::runtime::partCount(const std::vector<Digit> &digits) {
+  int64_t count = 1;
+  for (const Digit &digit : digits)
+    count *= digit.size;
+  return count;
+}
+
+std::vector<int32_t> cleave::runtime::groupOf(const Axes &mesh,
+                                              const std::vector<Digit> &digits,
+                                              int64_t rank) {
+  int64_t first = rank;
+  for (const Digit &digit : digits)
+    first -= digitValue(mesh, digit, rank) * digitStride(mesh, digit);
+  std::vector<int32_t> ranks;
+  for (int64_t index = 0, n = partCount(digits); index < n; ++index) {
+    int64_t rest = index, member = first;
+    for (size_t i = digits.size(); i-- > 0;) {
+      member += rest % digits[i].size * digitStride(mesh, digits[i]);
+      rest /= digits[i].size;
+    }
+    ranks.push_back(static_cast<int32_t>(member));
+  }
+  return ranks;
+}
+
+int64_t cleave::runtime::evaluate(const Axes &mesh, const DeviceValue &value,
+                                  int64_t rank) {
+  int64_t result = value.base;
+  for (const DeviceTerm &term : value.terms)
+    result += term.factor * partIndex(mesh, term.digits, rank);
+  return result;
+}
+
+std::string cleave::runtime::axesText(const Axes &mesh,
+                                      const std::vector<Digit> &digits) {
+  std::string text;
+  for (const Digit &digit : digits) {
+    const MeshAxis &axis = mesh[static_cast<size_t>(digit.axis)];
+    text += (text.empty() ? "" : ",") + axis.name;
+    if (digit.size != axis.size)
+      text +=
+          ":(" + std::to_string(digit.pre) + ")" + std::to_string(digit.size);
+  }
+  return text;
+}
+
+//===----------------------------------------------------------------------===//
+// Parts of tensors
+//===----------------------------------------------------------------------===//
+
+std::vector<int64_t> cleave::runtime::localShape(const Axes &mesh,
+                                                 const Tensor &tensor) {
+  std::vector<int64_t> shape = tensor.shape;
+  for (size_t d = 0; d < tensor.sharding.size(); ++d)
+    for (const Digit &digit : tensor.sharding[d])
+      if (!isSequential(mesh, digit))
+        shape[d] /= digit.size;
+  return shape;
+}
+
+int64_t cleave::runtime::localBytes(const Axes &mesh, const Tensor &tensor) {
+  int64_t bytes = byteSize(tensor.dtype);
+  for (int64_t size : localShape(mesh, tensor))
+    bytes *= size;
+  return bytes;
+}
+
+int64_t cleave::runtime::partOf(const Axes &mesh, const Tensor &tensor,
+                                int64_t rank) {
+  int64_t index = 0;
+  for (const std::vector<Digit> &digits : tensor.sharding)
+    for (const Digit &digit : digits)
+      if (!isSequential(mesh, digit))
+        index = index * digit.size + digitValue(mesh, digit, rank);
+  return index;
+}
+
+namespace {
+
+/// A part as loops over the whole tensor, outermost first; the part itself is
+/// dense in the order of the loops.
+struct Loops {
+  struct Loop {
+    int64_t size, stride;
+  };
+  std::vector<Loop> loops;
+  /// Where the part begins in the whole tensor, in elements.
+  int64_t first = 0;
+
+  Loops(const Axes &mesh, const Tensor &tensor, int64_t rank) {
+    int64_t stride = 1;
+    for (int64_t size : tensor.shape)
+      stride *= size;
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      int64_t rest = tensor.shape[d];
+      stride = rest == 0 ? 0 : stride / rest;
+      if (d < tensor.sharding.size())
+        for (const Digit &digit : tensor.sharding[d]) {
+          rest /= digit.size;
+          // A device holds all positions of a sequential axis.
+          if (isSequential(mesh, digit))
+            add(digit.size, rest * stride);
+          else
+            first += digitValue(mesh, digit, rank) * rest * stride;
+        }
+      add(rest, stride);
+    }
+    if (loops.empty())
+      loops.push_back({1, 1});
+  }
+
+  void add(int64_t size, int64_t stride) {
+    if (!loops.empty() && loops.back().stride == size * stride)
+      loops.back() = {loops.back().size * size, stride};
+    else if (size != 1)
+      loops.push_back({size, stride});
+  }
+
+  /// Calls `body(whole, part, count)` for each run of elements that follow on
+  /// in both.
+  template <typename F> void forEachRun(const F &body) const {
+    bool dense = loops.back().stride == 1;
+    int64_t run = dense ? loops.back().size : 1, runs = 1;
+    size_t outer = loops.size() - (dense ? 1 : 0);
+    for (size_t i = 0; i < outer; ++i)
+      runs *= loops[i].size;
+    for (int64_t index = 0; index < runs && run > 0; ++index) {
+      int64_t rest = index, at = first;
+      for (size_t i = outer; i-- > 0;) {
+        at += rest % loops[i].size * loops[i].stride;
+        rest /= loops[i].size;
+      }
+      body(at, index * run, run);
+    }
+  }
+};
+
+} // namespace
+
+void cleave::runtime::cutPart(const Axes &mesh, const Tensor &tensor,
+                              int64_t rank, const void *whole, void *part) {
+  int64_t bytes = byteSize(tensor.dtype);
+  Loops(mesh, tensor, rank)
+      .forEachRun([&](int64_t from, int64_t to, int64_t count) {
+        std::memcpy(static_cast<char *>(part) + to * bytes,
+                    static_cast<const char *>(whole) + from * bytes,
+                    static_cast<size_t>(count * bytes));
+      });
+}
+
+void cleave::runtime::joinPart(const Axes &mesh, const Tensor &tensor,
+                               int64_t rank, const void *part, void *whole) {
+  int64_t bytes = byteSize(tensor.dtype);
+  Loops(mesh, tensor, rank)
+      .forEachRun([&](int64_t to, int64_t from, int64_t count) {
+        std::memcpy(static_cast<char *>(whole) + to * bytes,
+                    static_cast<const char *>(part) + from * bytes,
+                    static_cast<size_t>(count * bytes));
+      });
+}

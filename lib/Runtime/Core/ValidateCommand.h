@@ -1,0 +1,27 @@
+//===- ValidateCommand.h - Checks of commands -------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_CORE_VALIDATECOMMAND_H
+#define CLEAVE_LIB_RUNTIME_CORE_VALIDATECOMMAND_H
+
+#include "cleave/Runtime/Program.h"
+#include "llvm/Support/Error.h"
+
+namespace cleave::runtime {
+
+/// Checks a command of `part`; `where` begins the message.
+llvm::Error validateCommand(const Program &program, const Part &part,
+                            const Command &command, const std::string &where);
+
+/// Why digits are not those of the program's mesh, or are named twice in all
+/// lists together; "" if all is well.
+std::string digitsProblem(const Program &program,
+                          const std::vector<std::vector<Digit>> &lists);
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_LIB_RUNTIME_CORE_VALIDATECOMMAND_H

@@ -1,0 +1,202 @@
+//===- Heartbeat.cpp - Whether the other processes are alive --------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Heartbeat.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+using namespace cleave::runtime;
+
+/// How often a process speaks, and for how long it may be silent.
+static constexpr int64_t periodMs = 250, silenceMs = 3500;
+
+/// Who was kept from its own work for that long does not judge the others.
+static constexpr int64_t stallMs = 1000;
+
+/// How long the thread that works may take to notice a failure.
+static constexpr int64_t noticeMs = 800;
+
+/// What a datagram says.
+enum : uint32_t { kindAlive = 1, kindFailed = 2, kindLeft = 3 };
+
+struct Heartbeat::Packet {
+  uint64_t key;
+  uint32_t kind;
+  int32_t rank;
+  char text[480];
+};
+
+static int64_t nowMs() {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t(time.tv_sec) * 1000 + time.tv_nsec / 1000000;
+}
+
+/// An address of this machine that others reach.
+static uint32_t ownHost() {
+  ifaddrs *list = nullptr;
+  if (::getifaddrs(&list) != 0)
+    return 0;
+  uint32_t result = 0;
+  for (ifaddrs *entry = list; entry && result == 0; entry = entry->ifa_next)
+    if (entry->ifa_addr && entry->ifa_addr->sa_family == AF_INET &&
+        (entry->ifa_flags & IFF_UP) && !(entry->ifa_flags & IFF_LOOPBACK))
+      result =
+          reinterpret_cast<sockaddr_in *>(entry->ifa_addr)->sin_addr.s_addr;
+  ::freeifaddrs(list);
+  return result;
+}
+
+std::string Heartbeat::open(bool local, Address &own) {
+  own.host = local ? htonl(INADDR_LOOPBACK) : ownHost();
+  sockaddr_in address{};
+  socklen_t size = sizeof(address);
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = local ? own.host : htonl(INADDR_ANY);
+  socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  auto *raw = reinterpret_cast<sockaddr *>(&address);
+  if (own.host == 0 || socket < 0 || ::bind(socket, raw, size) != 0 ||
+      ::getsockname(socket, raw, &size) != 0)
+    return std::string("cannot open a socket for heartbeats: ") +
+           std::strerror(errno);
+  own.port = address.sin_port;
+  return "";
+}
+
+void Heartbeat::start(int ownRank, uint64_t ownKey,
+                      std::vector<Address> addresses) {
+  rank = ownRank;
+  key = ownKey;
+  count = addresses.size();
+  peers = std::make_unique<Peer[]>(count);
+  for (size_t i = 0; i < count; ++i) {
+    peers[i].address = addresses[i];
+    peers[i].heard = nowMs();
+  }
+  thread = std::thread([this] { run(); });
+}
+
+Heartbeat::~Heartbeat() {
+  ended.store(true);
+  if (thread.joinable())
+    thread.join();
+  if (socket >= 0)
+    ::close(socket);
+}
+
+void Heartbeat::send(uint32_t kind, const std::string &text) const {
+  Packet packet{};
+  packet.key = key;
+  packet.kind = kind;
+  packet.rank = rank;
+  std::memcpy(packet.text, text.data(),
+              std::min(text.size(), sizeof(packet.text) - 1));
+  for (size_t i = 0; i < count; ++i) {
+    if (static_cast<int>(i) == rank)
+      continue;
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = peers[i].address.host;
+    to.sin_port = peers[i].address.port;
+    // What is lost is said again.
+    (void)::sendto(socket, &packet, sizeof(packet), 0,
+                   reinterpret_cast<sockaddr *>(&to), sizeof(to));
+  }
+}
+
+void Heartbeat::receive() {
+  Packet packet;
+  while (::recv(socket, &packet, sizeof(packet), 0) == sizeof(packet)) {
+    if (packet.key != key || packet.rank < 0 ||
+        packet.rank >= static_cast<int>(count))
+      continue;
+    Peer &peer = peers[static_cast<size_t>(packet.rank)];
+    peer.heard = nowMs();
+    packet.text[sizeof(packet.text) - 1] = 0;
+    if (packet.kind == kindLeft)
+      peer.left.store(true);
+    if (packet.kind == kindFailed)
+      note(packet.rank, packet.text);
+  }
+}
+
+void Heartbeat::judge(int64_t now) {
+  for (size_t i = 0; i < count; ++i)
+    if (static_cast<int>(i) != rank && !peers[i].left.load() &&
+        now - peers[i].heard > silenceMs)
+      blame(static_cast<int>(i),
+            "does not answer any more: it has ended or was stopped");
+}
+
+void Heartbeat::run() {
+  int64_t last = nowMs(), spoken = 0;
+  while (!ended.load()) {
+    pollfd ready{socket, POLLIN, 0};
+    (void)::poll(&ready, 1, static_cast<int>(periodMs) / 5);
+    int64_t now = nowMs();
+    bool stalled = now - last > stallMs;
+    last = now;
+    receive();
+    for (size_t i = 0; stalled && i < count; ++i)
+      peers[i].heard = now;
+    if (now - spoken >= periodMs) {
+      spoken = now;
+      send(leaving.load() ? kindLeft : kindAlive, "");
+    }
+    judge(now);
+    endIfUnnoticed(now);
+  }
+  if (leaving.load())
+    send(kindLeft, "");
+}
+
+void Heartbeat::endIfUnnoticed(int64_t now) {
+  if (!failure.load())
+    return;
+  if (failedAt == 0) {
+    failedAt = now;
+    asked.store(false);
+  } else if (!asked.load() && now - failedAt > noticeMs) {
+    std::fprintf(stderr, "error: %s\n", error().c_str());
+    ::_exit(1);
+  }
+}
+
+/// The first to fail is the one that is named.
+void Heartbeat::note(int who, const std::string &text) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (failure.load())
+    return;
+  message = "rank " + std::to_string(who) + ": " + text;
+  failure.store(true, std::memory_order_release);
+}
+
+void Heartbeat::blame(int who, const std::string &text) { note(who, text); }
+
+void Heartbeat::fail(const std::string &text) {
+  bool first = !failure.load();
+  note(rank, text);
+  // Several times, since datagrams may be lost.
+  for (int i = 0; first && i < 3; ++i)
+    send(kindFailed, text);
+}
+
+std::string Heartbeat::error() const {
+  std::lock_guard<std::mutex> lock(mutex);
+  return message;
+}

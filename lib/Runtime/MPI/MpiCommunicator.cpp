@@ -1,0 +1,333 @@
+//===- MpiCommunicator.cpp - Ranks that are processes of MPI --------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// One thread calls MPI. It never blocks in MPI while a step runs: it asks again
+// and again, and between looks whether the heartbeats found that somebody is
+// missing.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Heartbeat.h"
+#include "Transfer.h"
+#include "cleave/Runtime/Communicator.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <random>
+#include <sched.h>
+#include <unistd.h>
+
+using namespace cleave::runtime;
+
+/// A rank that has ended as if all were well is not waited for any longer.
+static constexpr double patienceSeconds = 10;
+
+namespace {
+
+/// MPI is started once in a process, and serves all its sessions.
+struct Process {
+  int rank = 0, size = 0;
+  /// Processes of this machine.
+  int local = 1;
+  Heartbeat heartbeat;
+};
+
+struct MpiCommunicator : cleave_communicator {
+  cleave_team team;
+  MPI_Comm world = MPI_COMM_NULL;
+  Heartbeat &heartbeat;
+  /// With more threads than cores, who waits lets others work.
+  bool maySpin = false;
+
+  explicit MpiCommunicator(Heartbeat &heartbeat) : heartbeat(heartbeat) {}
+  std::vector<std::unique_ptr<cleave_group>> groups;
+  std::string errorText;
+};
+
+MpiCommunicator &self(cleave_communicator *c) {
+  return *static_cast<MpiCommunicator *>(c);
+}
+
+double seconds() {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
+} // namespace
+
+struct cleave_group {
+  MpiCommunicator *owner;
+  std::vector<int32_t> ranks;
+  MPI_Comm comm = MPI_COMM_NULL;
+  int member = 0;
+  /// Requests made so far, for their tags.
+  int made = 0;
+
+  /// Waits for messages of this group; false when the communicator has failed.
+  bool complete(std::vector<MPI_Request> &requests) const {
+    double begin = seconds();
+    for (int64_t turn = 0;; ++turn) {
+      int done = 0;
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
+                  MPI_STATUSES_IGNORE);
+      if (done)
+        return true;
+      if (owner->heartbeat.failed())
+        return false;
+      if (turn < (owner->maySpin ? 2000 : 50))
+        continue;
+      if (turn < 4000) {
+        ::sched_yield();
+        continue;
+      }
+      timespec pause{0, 100 * 1000};
+      ::nanosleep(&pause, nullptr);
+      if (seconds() - begin > patienceSeconds)
+        for (int32_t rank : ranks)
+          if (owner->heartbeat.hasLeft(rank))
+            owner->heartbeat.blame(rank, "has ended while others wait for it");
+    }
+  }
+};
+
+struct cleave_request {
+  cleave_group *group;
+  Transfer transfer;
+  bool started = false;
+};
+
+namespace {
+
+void failWith(cleave_communicator *c, const char *message) {
+  self(c).heartbeat.fail(message);
+}
+
+cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
+                        int32_t count) {
+  MpiCommunicator &me = self(c);
+  auto group = std::make_unique<cleave_group>();
+  group->owner = &me;
+  group->ranks.assign(ranks, ranks + std::max(count, 0));
+  group->member = -1;
+  std::vector<bool> seen(static_cast<size_t>(me.size));
+  for (size_t i = 0; i < group->ranks.size(); ++i) {
+    int32_t rank = ranks[i];
+    if (rank < 0 || rank >= me.size || seen[static_cast<size_t>(rank)]) {
+      failWith(c, "a group names a rank twice, or one that is not there");
+      return nullptr;
+    }
+    seen[static_cast<size_t>(rank)] = true;
+    if (rank == me.rank)
+      group->member = static_cast<int>(i);
+  }
+  if (group->member < 0) {
+    failWith(c, "a group does not name the rank that makes it");
+    return nullptr;
+  }
+  if (me.heartbeat.failed())
+    return nullptr;
+  MPI_Group all, some;
+  MPI_Comm_group(me.world, &all);
+  MPI_Group_incl(all, count, group->ranks.data(), &some);
+  MPI_Comm_create_group(me.world, some, /*tag=*/0, &group->comm);
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  me.groups.push_back(std::move(group));
+  return me.groups.back().get();
+}
+
+cleave_request *prepare(cleave_group *group, const cleave_collective *what) {
+  int members = static_cast<int>(group->ranks.size());
+  std::string problem = checkCollective(*what, members);
+  if (problem.empty())
+    problem = Transfer::check(*what, members);
+  if (!problem.empty()) {
+    failWith(group->owner, problem.c_str());
+    return nullptr;
+  }
+  if (group->owner->heartbeat.failed())
+    return nullptr;
+  // Tags of MPI reach to 32767 at least.
+  int tag = group->made++ % 32768;
+  return new cleave_request{group, Transfer(*what, group->comm, group->member,
+                                            members, tag, group->owner->team)};
+}
+
+int start(cleave_request *request) {
+  MpiCommunicator &me = *request->group->owner;
+  if (request->started) {
+    failWith(&me, "starts a collective that is under way");
+    return 1;
+  }
+  if (me.heartbeat.failed())
+    return 1;
+  request->started = true;
+  request->transfer.start();
+  return 0;
+}
+
+int wait(cleave_request *request) {
+  cleave_group &group = *request->group;
+  if (!request->started) {
+    failWith(group.owner, "waits for a collective that it has not started");
+    return 1;
+  }
+  request->started = false;
+  return request->transfer.finish([&](std::vector<MPI_Request> &requests) {
+    return group.complete(requests);
+  })
+             ? 0
+             : 1;
+}
+
+/// After a failure MPI may still write to the memory of what was under way.
+void release(cleave_request *request) {
+  if (!request->group->owner->heartbeat.failed())
+    delete request;
+}
+
+int barrier(cleave_group *group) {
+  if (group->owner->heartbeat.failed())
+    return 1;
+  std::vector<MPI_Request> requests(1, MPI_REQUEST_NULL);
+  MPI_Ibarrier(group->comm, requests.data());
+  return group->complete(requests) ? 0 : 1;
+}
+
+const char *errorOf(cleave_communicator *c) {
+  MpiCommunicator &me = self(c);
+  (void)me.heartbeat.failed();
+  me.errorText = me.heartbeat.error();
+  return me.errorText.c_str();
+}
+
+/// Without a failure, all ranks close together. After one, what MPI has is left
+/// as it is.
+void closeRank(cleave_communicator *c) {
+  MpiCommunicator &me = self(c);
+  cleave_group all;
+  all.owner = &me;
+  all.comm = me.world;
+  if (barrier(&all) != 0) {
+    // Time for the others to say why they end, before the launcher ends them.
+    ::usleep(500 * 1000);
+    return;
+  }
+  for (const std::unique_ptr<cleave_group> &group : me.groups)
+    MPI_Comm_free(&group->comm);
+  MPI_Comm_free(&me.world);
+  delete &me;
+}
+
+constexpr cleave_communicator_api mpiApi = {makeGroup, prepare, start,
+                                            wait,      release, barrier,
+                                            failWith,  errorOf, closeRank};
+
+Process *process = nullptr;
+
+/// Ends MPI, together with all other processes; not after a failure, when it
+/// would wait for who is missing. The launcher ends the rest.
+void endProcess() {
+  if (process->heartbeat.failed())
+    return;
+  MpiCommunicator me(process->heartbeat);
+  cleave_group all;
+  all.owner = &me;
+  all.comm = MPI_COMM_WORLD;
+  for (int rank = 0; rank < process->size; ++rank)
+    all.ranks.push_back(rank);
+  process->heartbeat.leave();
+  if (barrier(&all) != 0)
+    return;
+  MPI_Finalize();
+  delete process;
+}
+
+/// Exchanges addresses and begins to listen; why it failed, or "".
+std::string startHeartbeat(Process &me) {
+  // One machine: nothing needs to leave it.
+  MPI_Comm here;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL,
+                      &here);
+  MPI_Comm_size(here, &me.local);
+  MPI_Comm_free(&here);
+  int single = me.local == me.size, all = 0;
+  MPI_Allreduce(&single, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+
+  Address own;
+  std::string problem = me.heartbeat.open(all != 0, own);
+  // Nobody listens if somebody cannot.
+  int ok = problem.empty(), everyone = 0;
+  MPI_Allreduce(&ok, &everyone, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  if (!everyone)
+    return problem.empty() ? "another rank cannot open a socket for heartbeats"
+                           : problem;
+  uint64_t key = std::random_device()();
+  key = key << 32 | std::random_device()();
+  MPI_Bcast(&key, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+  std::vector<Address> addresses(static_cast<size_t>(me.size));
+  MPI_Allgather(&own, sizeof(own), MPI_BYTE, addresses.data(), sizeof(own),
+                MPI_BYTE, MPI_COMM_WORLD);
+  me.heartbeat.start(me.rank, key, std::move(addresses));
+  return "";
+}
+
+/// Starts MPI; why it failed, or "".
+std::string startProcess() {
+  int initialized = 0, provided = 0, finalized = 0;
+  MPI_Finalized(&finalized);
+  MPI_Initialized(&initialized);
+  if (initialized || finalized)
+    return "MPI was started or ended by something else in this process";
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) !=
+      MPI_SUCCESS)
+    return "MPI cannot be started";
+  auto me = std::make_unique<Process>();
+  MPI_Comm_rank(MPI_COMM_WORLD, &me->rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &me->size);
+  std::string problem = startHeartbeat(*me);
+  if (problem.empty()) {
+    process = me.release();
+    std::atexit(endProcess);
+  }
+  return problem;
+}
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) cleave_communicator *
+cleave_communicator_open(uint32_t abi, const cleave_team *team, char *error,
+                         size_t errorSize) {
+  auto fail = [&](const std::string &message) {
+    std::snprintf(error, errorSize, "%s", message.c_str());
+    return nullptr;
+  };
+  if (abi != CLEAVE_COMMUNICATOR_ABI)
+    return fail("the MPI plugin is of another version than this program: "
+                "build them together");
+  if (!process)
+    if (std::string problem = startProcess(); !problem.empty())
+      return fail(problem);
+  if (process->heartbeat.failed())
+    return fail(process->heartbeat.error());
+  auto *me = new MpiCommunicator(process->heartbeat);
+  me->api = &mpiApi;
+  me->team = *team;
+  me->rank = process->rank;
+  me->size = process->size;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cores = ::sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+  me->maySpin = process->local * team->threads <= cores;
+  MPI_Comm_dup(MPI_COMM_WORLD, &me->world);
+  return me;
+}

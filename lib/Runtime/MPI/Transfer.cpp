@@ -1,0 +1,220 @@
+//===- Transfer.cpp - Blocks as messages of MPI ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Transfer.h"
+
+#include <climits>
+
+using namespace cleave::runtime;
+
+/// Smaller sums are sent whole to everyone and added up by everyone: one
+/// exchange instead of two.
+static constexpr int64_t smallElements = 2048;
+
+static MPI_Datatype typeOf(int32_t dtype) {
+  // Sums are not MPI's: only sizes count.
+  switch (elementBytes(dtype)) {
+  case 1:
+    return MPI_INT8_T;
+  case 2:
+    return MPI_INT16_T;
+  case 4:
+    return MPI_INT32_T;
+  default:
+    return MPI_INT64_T;
+  }
+}
+
+static int64_t elementsOf(const cleave_collective &what) {
+  int64_t n = 1;
+  for (int i = 0; i < what.dims; ++i)
+    n *= what.sizes[i];
+  return n;
+}
+
+std::string Transfer::check(const cleave_collective &what, int members) {
+  int64_t all = 0;
+  // Counts and places of MPI are int.
+  if (__builtin_mul_overflow(elementsOf(what), members, &all) || all > INT_MAX)
+    return "a collective of more than 2^31 elements is too large for MPI";
+  return "";
+}
+
+Transfer::Transfer(const cleave_collective &whatIn, MPI_Comm comm, int member,
+                   int members, int tag, const cleave_team &team)
+    : what(whatIn), comm(comm), type(typeOf(what.dtype)), member(member),
+      members(members), tag(tag), team(team), elements(elementsOf(what)),
+      bytes(elementBytes(what.dtype)) {
+  size_t n = static_cast<size_t>(members);
+  auto keep = [&](auto &list, const auto *given) {
+    list.assign(n, 0);
+    if (given)
+      list.assign(given, given + n);
+  };
+  keep(srcOffsets, what.src_offsets);
+  keep(dstOffsets, what.dst_offsets);
+  keep(sources, what.sources);
+  int64_t dense[CLEAVE_BLOCK_DIMS];
+  denseStrides(what.dims, what.sizes, dense);
+  gather = Block(what.dims, what.sizes, what.src_strides, dense);
+  scatter = Block(what.dims, what.sizes, dense, what.dst_strides);
+  size_t one = static_cast<size_t>(elements * bytes), all = one * n;
+  switch (what.kind) {
+  case CLEAVE_ALL_REDUCE:
+    outgoing.resize(one);
+    if (elements <= smallElements) {
+      incoming.resize(all);
+      break;
+    }
+    for (int i = 0; i < members; ++i) {
+      int64_t begin = shareBegin(elements, i, members);
+      starts.push_back(static_cast<int>(begin));
+      counts.push_back(
+          static_cast<int>(shareBegin(elements, i + 1, members) - begin));
+    }
+    for (int i = 0; i < members; ++i) {
+      pieceCounts.push_back(counts[static_cast<size_t>(member)]);
+      pieceStarts.push_back(i * pieceCounts.back());
+    }
+    incoming.resize(static_cast<size_t>(pieceCounts[0]) * n *
+                    static_cast<size_t>(bytes));
+    break;
+  case CLEAVE_REDUCE_SCATTER:
+  case CLEAVE_ALL_TO_ALL:
+    outgoing.resize(all);
+    incoming.resize(all);
+    break;
+  case CLEAVE_ALL_GATHER:
+    outgoing.resize(one);
+    incoming.resize(all);
+    break;
+  default:
+    outgoing.resize(one);
+    incoming.resize(one);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+void Transfer::pack(int64_t srcOffset, char *to) const {
+  const char *src = static_cast<const char *>(what.src) + srcOffset * bytes;
+  splitAmong(team, 0, elements, [&](int64_t begin, int64_t end) {
+    copyBlock(gather, bytes, src, to, begin, end);
+  });
+}
+
+void Transfer::unpack(const char *from, int64_t dstOffset) const {
+  char *dst = static_cast<char *>(what.dst) + dstOffset * bytes;
+  splitAmong(team, 0, elements, [&](int64_t begin, int64_t end) {
+    copyBlock(scatter, bytes, from, dst, begin, end);
+  });
+}
+
+/// Combines the pieces of all members, each of `count` elements.
+void Transfer::reducePieces(int64_t count, char *to) const {
+  int64_t stride = 1;
+  Block piece(1, &count, &stride, &stride);
+  std::vector<const void *> srcs;
+  for (int i = 0; i < members; ++i)
+    srcs.push_back(incoming.data() + i * count * bytes);
+  void *dst = to;
+  splitAmong(team, 0, count, [&](int64_t begin, int64_t end) {
+    reduceBlocks(piece, what.dtype, what.reduction, srcs.data(), members, &dst,
+                 1, begin, end);
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Messages
+//===----------------------------------------------------------------------===//
+
+void Transfer::start() {
+  int count = static_cast<int>(elements);
+  int64_t one = elements * bytes;
+  MPI_Request &request = requests.emplace_back(MPI_REQUEST_NULL);
+  switch (what.kind) {
+  case CLEAVE_ALL_REDUCE:
+    pack(0, outgoing.data());
+    if (counts.empty())
+      MPI_Iallgather(outgoing.data(), count, type, incoming.data(), count, type,
+                     comm, &request);
+    else
+      MPI_Ialltoallv(outgoing.data(), counts.data(), starts.data(), type,
+                     incoming.data(), pieceCounts.data(), pieceStarts.data(),
+                     type, comm, &request);
+    return;
+  case CLEAVE_ALL_GATHER:
+    pack(0, outgoing.data());
+    MPI_Iallgather(outgoing.data(), count, type, incoming.data(), count, type,
+                   comm, &request);
+    return;
+  case CLEAVE_REDUCE_SCATTER:
+  case CLEAVE_ALL_TO_ALL:
+    for (int i = 0; i < members; ++i)
+      pack(srcOffsets[static_cast<size_t>(i)], outgoing.data() + i * one);
+    MPI_Ialltoall(outgoing.data(), count, type, incoming.data(), count, type,
+                  comm, &request);
+    return;
+  case CLEAVE_PERMUTE:
+    pack(0, outgoing.data());
+    requests.clear();
+    MPI_Irecv(incoming.data(), count, type,
+              sources[static_cast<size_t>(member)], tag, comm,
+              &requests.emplace_back(MPI_REQUEST_NULL));
+    for (int i = 0; i < members; ++i)
+      if (sources[static_cast<size_t>(i)] == member)
+        MPI_Isend(outgoing.data(), count, type, i, tag, comm,
+                  &requests.emplace_back(MPI_REQUEST_NULL));
+    return;
+  default:
+    if (what.root == member)
+      pack(0, incoming.data());
+    MPI_Ibcast(incoming.data(), count, type, what.root, comm, &request);
+  }
+}
+
+bool Transfer::finish(const Complete &complete) {
+  bool ok = complete(requests);
+  requests.clear();
+  if (!ok)
+    return false;
+  int64_t one = elements * bytes;
+  switch (what.kind) {
+  case CLEAVE_ALL_REDUCE:
+    if (counts.empty()) {
+      reducePieces(elements, outgoing.data());
+    } else {
+      // This member's share, and then those of all.
+      size_t me = static_cast<size_t>(member);
+      char *own = outgoing.data() + starts[me] * bytes;
+      reducePieces(counts[me], own);
+      MPI_Iallgatherv(MPI_IN_PLACE, 0, type, outgoing.data(), counts.data(),
+                      starts.data(), type, comm,
+                      &requests.emplace_back(MPI_REQUEST_NULL));
+      ok = complete(requests);
+      requests.clear();
+      if (!ok)
+        return false;
+    }
+    unpack(outgoing.data(), 0);
+    return true;
+  case CLEAVE_REDUCE_SCATTER:
+    reducePieces(elements, outgoing.data());
+    unpack(outgoing.data(), 0);
+    return true;
+  case CLEAVE_ALL_GATHER:
+  case CLEAVE_ALL_TO_ALL:
+    for (int i = 0; i < members; ++i)
+      unpack(incoming.data() + i * one, dstOffsets[static_cast<size_t>(i)]);
+    return true;
+  default:
+    unpack(incoming.data(), 0);
+    return true;
+  }
+}

@@ -1,0 +1,61 @@
+//===- Transfer.h - Blocks as messages of MPI -------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
+#define CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
+
+#include "../Communicator/Blocks.h"
+
+#include <functional>
+#include <mpi.h>
+#include <string>
+#include <vector>
+
+namespace cleave::runtime {
+
+/// The messages of one request. Reductions are not MPI's own, whose order is
+/// its affair: parts are exchanged, combined in order of the members, and
+/// exchanged again, which sends no more than a ring does.
+class Transfer {
+public:
+  /// Waits for messages; false when the communicator has failed.
+  using Complete = std::function<bool(std::vector<MPI_Request> &)>;
+
+  /// `tag` is the same at all members, and of this request alone.
+  Transfer(const cleave_collective &what, MPI_Comm comm, int member,
+           int members, int tag, const cleave_team &team);
+
+  /// Why the messages would be too large for MPI, or "".
+  static std::string check(const cleave_collective &what, int members);
+
+  void start();
+  bool finish(const Complete &complete);
+
+private:
+  void pack(int64_t srcOffset, char *to) const;
+  void unpack(const char *from, int64_t dstOffset) const;
+  void reducePieces(int64_t count, char *to) const;
+
+  cleave_collective what;
+  std::vector<int64_t> srcOffsets, dstOffsets;
+  std::vector<int32_t> sources;
+  MPI_Comm comm;
+  MPI_Datatype type;
+  int member, members, tag;
+  const cleave_team &team;
+  int64_t elements, bytes;
+  /// Between the block where it lies and a dense one.
+  Block gather, scatter;
+  /// Combining dense pieces.
+  std::vector<int> counts, starts, pieceCounts, pieceStarts;
+  std::vector<char> outgoing, incoming;
+  std::vector<MPI_Request> requests;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H

@@ -1,0 +1,309 @@
+//===- Tensors.cpp - Whole tensors of a session ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/Placement.h"
+#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Session.h"
+#include "cleave/Runtime/ThreadWorld.h"
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+using namespace cleave::runtime;
+using llvm::Error;
+using llvm::Expected;
+using llvm::Twine;
+
+const Tensor *Session::find(llvm::StringRef name) const {
+  auto it = names.find(name.str());
+  return it == names.end() ? nullptr : it->second;
+}
+
+int64_t Session::bytes(const Tensor &tensor) const {
+  return tensor.numElements() * byteSize(tensor.dtype);
+}
+
+bool cleave::runtime::acceptsId(const Tensor &tensor, int64_t id) {
+  if (tensor.dtype == DType::I32 && id != static_cast<int32_t>(id))
+    return false;
+  return tensor.upperBound <= 0 || (id >= 0 && id < tensor.upperBound) ||
+         (tensor.hasIgnoreIndex && id == tensor.ignoreIndex);
+}
+
+template <typename Id>
+static Error checkIds(const Tensor &tensor, const Id *ids) {
+  int64_t count = tensor.numElements();
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t id = ids[i];
+    if (acceptsId(tensor, id))
+      continue;
+    std::vector<int64_t> at(tensor.shape.size());
+    int64_t rest = i;
+    for (size_t d = at.size(); d-- > 0;) {
+      at[d] = rest % tensor.shape[d];
+      rest /= tensor.shape[d];
+    }
+    return makeError("input '" + tensor.name + "' has token id " + Twine(id) +
+                     " at " + shapeText(at) +
+                     ", but the model's vocabulary has " +
+                     Twine(tensor.upperBound) + " rows");
+  }
+  return Error::success();
+}
+
+Error cleave::runtime::checkTokenIds(const Tensor &tensor, const void *data) {
+  if (tensor.upperBound <= 0)
+    return Error::success();
+  if (tensor.dtype == DType::I64)
+    return checkIds(tensor, static_cast<const int64_t *>(data));
+  if (tensor.dtype == DType::I32)
+    return checkIds(tensor, static_cast<const int32_t *>(data));
+  return Error::success();
+}
+
+Error Session::setInput(llvm::StringRef name, const void *source, DType dtype,
+                        llvm::ArrayRef<int64_t> shape) {
+  const Tensor *tensor = find(name);
+  if (!tensor || tensor->role != Role::Input)
+    return makeError("the program has no input '" + name + "'");
+  if (dtype != tensor->dtype)
+    return makeError("input '" + name + "' is " + dtypeName(dtype) +
+                     ", but the program takes " + dtypeName(tensor->dtype));
+  if (shape != llvm::ArrayRef<int64_t>(tensor->shape))
+    return makeError("input '" + name + "' has shape " +
+                     shapeText(shape.vec()) + ", but the program takes " +
+                     shapeText(tensor->shape));
+  if (Error error = checkTokenIds(*tensor, source))
+    return error;
+  write(*tensor, source);
+  return Error::success();
+}
+
+//===----------------------------------------------------------------------===//
+// Parts
+//===----------------------------------------------------------------------===//
+
+void Session::write(const Tensor &tensor, const void *whole) {
+  for (const std::unique_ptr<Rank> &rank : ranks)
+    cutPart(getProgram().mesh, tensor, rank->number(), whole,
+            rank->data(tensor));
+}
+
+Error Session::read(const Tensor &tensor, void *whole) const {
+  const std::vector<MeshAxis> &mesh = getProgram().mesh;
+  bool here = world || localBytes(mesh, tensor) == bytes(tensor);
+  std::set<int64_t> seen;
+  if (here) {
+    for (const std::unique_ptr<Rank> &rank : ranks)
+      if (whole && seen.insert(partOf(mesh, tensor, rank->number())).second)
+        joinPart(mesh, tensor, rank->number(), rank->data(tensor), whole);
+    return Error::success();
+  }
+  // The first rank that has a part gives it to all.
+  std::vector<char> part(static_cast<size_t>(localBytes(mesh, tensor)));
+  for (int rank = 0; rank < getRanks(); ++rank) {
+    if (!seen.insert(partOf(mesh, tensor, rank)).second)
+      continue;
+    if (Error error = broadcast(rank, data(tensor), part.data(),
+                                static_cast<int64_t>(part.size())))
+      return error;
+    if (whole)
+      joinPart(mesh, tensor, rank, part.data(), whole);
+  }
+  return Error::success();
+}
+
+Error Session::exchange(const cleave_collective &what) const {
+  cleave_communicator *communicator = first().getCommunicator();
+  const cleave_communicator_api &api = *communicator->api;
+  auto failed = [&] { return makeError(api.error(communicator)); };
+  if (!everyone) {
+    std::vector<int32_t> all(static_cast<size_t>(getRanks()));
+    std::iota(all.begin(), all.end(), 0);
+    everyone = api.group(communicator, all.data(), getRanks());
+    if (!everyone)
+      return failed();
+  }
+  cleave_request *request = api.prepare(everyone, &what);
+  if (!request)
+    return failed();
+  bool ok = api.start(request) == 0 && api.wait(request) == 0;
+  api.release(request);
+  return ok ? Error::success() : failed();
+}
+
+Error Session::broadcast(int root, const void *src, void *dst,
+                         int64_t size) const {
+  // Messages have a limit.
+  constexpr int64_t piece = int64_t(1) << 28;
+  for (; size > piece; size -= piece) {
+    if (Error error = broadcast(root, src, dst, piece))
+      return error;
+    src = static_cast<const char *>(src) + piece;
+    dst = static_cast<char *>(dst) + piece;
+  }
+  cleave_collective what{};
+  what.kind = CLEAVE_BROADCAST;
+  what.dtype = CLEAVE_I8;
+  what.dims = 1;
+  what.sizes[0] = size;
+  what.src_strides[0] = what.dst_strides[0] = 1;
+  what.src = src;
+  what.dst = dst;
+  what.root = root;
+  return exchange(what);
+}
+
+Expected<bool> Session::any(bool flag) const {
+  if (world || getRanks() == 1)
+    return flag;
+  char mine = flag, all = 0;
+  cleave_collective what{};
+  what.kind = CLEAVE_ALL_REDUCE;
+  what.reduction = CLEAVE_MAX;
+  what.dtype = CLEAVE_I1;
+  what.src = &mine;
+  what.dst = &all;
+  if (Error error = exchange(what))
+    return error;
+  return all != 0;
+}
+
+//===----------------------------------------------------------------------===//
+// Scalars
+//===----------------------------------------------------------------------===//
+
+/// Numbers as 16-bit floats are not needed by any scalar of a program.
+template <typename F> static bool withNumbers(DType dtype, char *data, F body) {
+  switch (dtype) {
+  case DType::F64:
+    return body(reinterpret_cast<double *>(data)), true;
+  case DType::F32:
+    return body(reinterpret_cast<float *>(data)), true;
+  case DType::I64:
+    return body(reinterpret_cast<int64_t *>(data)), true;
+  case DType::I32:
+    return body(reinterpret_cast<int32_t *>(data)), true;
+  case DType::I8:
+  case DType::I1:
+    return body(reinterpret_cast<int8_t *>(data)), true;
+  default:
+    return false;
+  }
+}
+
+Error Session::setScalar(llvm::StringRef name, double value) {
+  const Tensor *tensor = find(name);
+  if (!tensor || tensor->role != Role::Scalar)
+    return makeError("the program has no scalar '" + name + "'");
+  int64_t count =
+      localBytes(getProgram().mesh, *tensor) / byteSize(tensor->dtype);
+  for (const std::unique_ptr<Rank> &rank : ranks)
+    if (!withNumbers(tensor->dtype, rank->data(*tensor), [&](auto *at) {
+          for (int64_t i = 0; i < count; ++i)
+            at[i] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
+        }))
+      return makeError("scalar '" + name + "' is " + dtypeName(tensor->dtype));
+  return Error::success();
+}
+
+Expected<double> Session::getScalar(llvm::StringRef name) const {
+  const Tensor *tensor = find(name);
+  if (!tensor || tensor->numElements() == 0)
+    return makeError("the program has no tensor '" + name + "'");
+  std::vector<char> whole(static_cast<size_t>(bytes(*tensor)));
+  if (Error error = read(*tensor, whole.data()))
+    return error;
+  double result = 0;
+  if (!withNumbers(tensor->dtype, whole.data(),
+                   [&](auto *at) { result = static_cast<double>(*at); }))
+    return makeError("tensor '" + name + "' is " + dtypeName(tensor->dtype));
+  return result;
+}
+
+void Session::setCounters(int64_t number) {
+  auto set = [&](llvm::StringRef name, int64_t index, int64_t value) {
+    const Tensor *tensor = find(name);
+    if (!tensor || tensor->role != Role::Scalar ||
+        tensor->numElements() <= index)
+      return;
+    for (const std::unique_ptr<Rank> &rank : ranks)
+      withNumbers(tensor->dtype, rank->data(*tensor), [&](auto *at) {
+        at[index] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
+      });
+  };
+  set("seed", 0, seed);
+  set("step", 0, number);
+  set("rng", 0, seed);
+  set("rng", 1, number);
+}
+
+//===----------------------------------------------------------------------===//
+// First values
+//===----------------------------------------------------------------------===//
+
+void Session::resetTraining() {
+  for (const Tensor &tensor : getProgram().tensors)
+    if (tensor.role == Role::State)
+      for (const std::unique_ptr<Rank> &rank : ranks)
+        std::memset(rank->data(tensor), 0,
+                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+  step = 0;
+}
+
+Error Session::initialiseRandomly(int64_t initSeed) {
+  std::string constants, others;
+  for (const Tensor &tensor : getProgram().tensors) {
+    if (tensor.role == Role::Buffer)
+      constants += (constants.empty() ? "'" : ", '") + tensor.name + "'";
+    if (tensor.role == Role::Parameter && tensor.dtype != DType::F32)
+      others += (others.empty() ? "'" : ", '") + tensor.name + "'";
+  }
+  if (!constants.empty())
+    return makeError(
+        "the model has constants that only a weights file holds: " + constants);
+  if (!others.empty())
+    return makeError("random values are made for f32 only, not for " + others);
+  // Whole, so that values do not depend on the mesh.
+  std::vector<float> values;
+  uint32_t id = 0;
+  for (const Tensor &tensor : getProgram().tensors) {
+    if (tensor.role != Role::Parameter)
+      continue;
+    ++id;
+    int64_t count = tensor.numElements();
+    values.resize(static_cast<size_t>(count));
+    float *at = values.data();
+    const auto &shape =
+        tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape;
+    if (shape.size() < 2) {
+      float value = llvm::StringRef(tensor.name).ends_with("bias") ? 0 : 1;
+      std::fill_n(at, count, value);
+      write(tensor, at);
+      continue;
+    }
+    // Box and Muller: two normal numbers out of two uniform ones.
+    philox::Stream stream{static_cast<uint64_t>(initSeed), id, 0xffffffffu};
+    first().getTeam().parallelFor(
+        count, 1 << 14, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            uint64_t pair = static_cast<uint64_t>(i) & ~uint64_t(1);
+            double u = (philox::draw(stream, pair) + 0.5) / 4294967296.0;
+            double v = philox::draw(stream, pair + 1) / 4294967296.0;
+            double radius = 0.02 * std::sqrt(-2.0 * std::log(u));
+            double angle = 6.283185307179586 * v;
+            at[i] = static_cast<float>(
+                radius * (i & 1 ? std::sin(angle) : std::cos(angle)));
+          }
+        });
+    write(tensor, at);
+  }
+  return Error::success();
+}

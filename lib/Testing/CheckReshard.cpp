@@ -1,0 +1,222 @@
+//===- CheckReshard.cpp - Executes a reshard on virtual ranks -------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Testing/CheckReshard.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/Reshard.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Interpreter/Interpreter.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Verifier.h"
+#include "mlir/Pass/PassManager.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+namespace {
+
+class Check {
+public:
+  Check(MLIRContext *context, const RandomReshard &reshard, uint64_t seed)
+      : reshard(reshard), mesh(reshard.mesh), random(Random(seed).next()),
+        builder(context), loc(builder.getUnknownLoc()),
+        module(ModuleOp::create(loc)) {
+    meshName = FlatSymbolRefAttr::get(context, "mesh");
+    Type element = random.chance(0.5) ? Type(builder.getF32Type())
+                                      : Type(builder.getI64Type());
+    global = RankedTensorType::get(reshard.shape, element);
+  }
+
+  std::string run() {
+    addMesh();
+    // As it is planned, and the long way round.
+    Sharding last = reshard.to, summed = reshard.from;
+    last.partial.clear();
+    summed.partial = reshard.to.partial;
+    Sharding whole = Sharding::replicated(reshard.shape.size());
+    whole.partial = reshard.to.partial;
+    for (auto &[name, way] :
+         {std::pair("planned", std::vector{reshard.to, last}),
+          std::pair("stepwise", std::vector{summed, whole, reshard.to, last})})
+      if (std::string error = addFunction(name, way); !error.empty())
+        return error;
+    if (std::string error = execute(); !error.empty())
+      return error;
+    PassManager manager(module.get()->getName());
+    manager.addPass(createOptimizeCollectives());
+    if (failed(manager.run(*module)))
+      return "the movements cannot be optimized" + text();
+    return execute();
+  }
+
+private:
+  /// Verifies and executes the functions as they are now.
+  std::string execute() {
+    PassManager manager(module.get()->getName());
+    manager.addPass(createVerifyLocal());
+    if (failed(verify(*module)) || failed(manager.run(*module)))
+      return "the movements are not valid" + text();
+    RefTensor expected = combined();
+    for (StringRef name : {"planned", "stepwise"}) {
+      auto result =
+          Interpreter(*module, Precision::Typed).run(name, {{"x", input()}});
+      if (failed(result))
+        return "the movements cannot be executed" + text();
+      const RefTensor &moved = result->outputs.at("result0");
+      if (moved.floats != expected.floats || moved.ints != expected.ints)
+        return "elements differ in '" + name.str() + "'" + text();
+    }
+    return "";
+  }
+
+  void addMesh() {
+    builder.setInsertionPointToEnd(module->getBody());
+    SmallVector<StringRef> names;
+    SmallVector<int64_t> sizes;
+    for (const MeshAxis &axis : mesh.axes) {
+      names.push_back(axis.name);
+      sizes.push_back(axis.size);
+    }
+    MeshOp::create(builder, loc, builder.getStringAttr("mesh"),
+                   builder.getStrArrayAttr(names),
+                   builder.getDenseI64ArrayAttr(sizes), ArrayAttr());
+  }
+
+  ShardingAttr attribute(const Sharding &sharding) {
+    return ShardingAttr::get(meshName, sharding);
+  }
+  RankedTensorType localType(const Sharding &sharding, RankedTensorType type) {
+    unsigned dim;
+    return RankedTensorType::get(
+        *localShape(mesh, sharding, type.getShape(), dim),
+        type.getElementType());
+  }
+
+  /// The argument: for a partial source, its parts along dimension 0.
+  std::pair<Sharding, RankedTensorType> source() {
+    Sharding sharding = reshard.from;
+    if (sharding.partial.empty())
+      return {sharding, global};
+    AxisList parts;
+    for (const PartialAxis &entry : sharding.partial)
+      parts.push_back(entry.axis);
+    parts = mesh.normalize(parts);
+    sharding.partial.clear();
+    sharding.dims.insert(sharding.dims.begin(), parts);
+    sharding.open.push_back(false);
+    SmallVector<int64_t> shape(global.getShape());
+    shape.insert(shape.begin(), mesh.size(parts));
+    return {sharding, RankedTensorType::get(shape, global.getElementType())};
+  }
+
+  /// A function that moves the tensor from one sharding of `way` to the next.
+  std::string addFunction(StringRef name, ArrayRef<Sharding> way) {
+    auto [sharding, type] = source();
+    const Sharding &last = way.back();
+    builder.setInsertionPointToEnd(module->getBody());
+    auto function = func::FuncOp::create(
+        builder, loc, name,
+        builder.getFunctionType({localType(sharding, type)},
+                                {localType(last, global)}));
+    function.setArgAttr(0, graph::kNameAttr, builder.getStringAttr("x"));
+    function.setArgAttr(0, kShardingAttr, attribute(sharding));
+    function.setArgAttr(0, kGlobalTypeAttr, TypeAttr::get(type));
+    function.setResultAttr(0, kShardingAttr, attribute(last));
+    function.setResultAttr(0, kGlobalTypeAttr, TypeAttr::get(global));
+    Block *block = function.addEntryBlock();
+    builder.setInsertionPointToEnd(block);
+    Value value = block->getArgument(0);
+    if (reshard.isPartial()) {
+      auto kind = static_cast<graph::ReductionKind>(0);
+      switch (reshard.from.partial.front().kind) {
+      case PartialKind::Sum:
+        kind = graph::ReductionKind::sum;
+        break;
+      case PartialKind::Max:
+        kind = graph::ReductionKind::max;
+        break;
+      case PartialKind::Min:
+        kind = graph::ReductionKind::min;
+        break;
+      }
+      auto reduce = graph::ReduceOp::create(builder, loc, kind, value,
+                                            ArrayRef<int64_t>(0));
+      annotate(reduce, attribute(reshard.from), global);
+      value = reduce;
+    }
+    const Sharding *from = &reshard.from;
+    for (const Sharding &to : way) {
+      ReshardPlan plan = planReshard(mesh, *from, to, reshard.shape,
+                                     global.getElementTypeBitWidth() / 8);
+      if (!plan.error.empty())
+        return "there is no plan: " + plan.error;
+      for (const Move &move : plan.moves)
+        value = buildMove(builder, loc, value, move, meshName, mesh, global);
+      from = &to;
+    }
+    func::ReturnOp::create(builder, loc, value);
+    return "";
+  }
+
+  /// Small numbers, of which sums are exact, and no two parts alike.
+  RefTensor input() {
+    RefTensor tensor(source().second);
+    Random numbers = random;
+    for (double &x : tensor.floats)
+      x = numbers.integer(-9999, 9999);
+    for (int64_t &x : tensor.ints)
+      x = numbers.integer(-9999, 9999);
+    return tensor;
+  }
+
+  /// What the program means on whole tensors.
+  RefTensor combined() {
+    RefTensor whole = input(), result(global);
+    auto combine = [&](auto &to, const auto &from) {
+      size_t size = to.size();
+      for (size_t i = 0; i < from.size(); ++i) {
+        auto &x = to[i % size];
+        if (i < size)
+          x = from[i];
+        else if (reshard.from.partial.front().kind == PartialKind::Sum)
+          x += from[i];
+        else
+          x = reshard.from.partial.front().kind == PartialKind::Max
+                  ? std::max(x, from[i])
+                  : std::min(x, from[i]);
+      }
+    };
+    combine(result.floats, whole.floats);
+    combine(result.ints, whole.ints);
+    return result;
+  }
+
+  std::string text() {
+    std::string result = "\n";
+    llvm::raw_string_ostream(result) << *module;
+    return result;
+  }
+
+  const RandomReshard &reshard;
+  const Mesh &mesh;
+  Random random;
+  OpBuilder builder;
+  Location loc;
+  OwningOpRef<ModuleOp> module;
+  FlatSymbolRefAttr meshName;
+  RankedTensorType global;
+};
+
+} // namespace
+
+std::string cleave::checkReshard(MLIRContext *context,
+                                 const RandomReshard &reshard, uint64_t seed) {
+  context->loadDialect<func::FuncDialect, graph::GraphDialect, SpmdDialect>();
+  return Check(context, reshard, seed).run();
+}

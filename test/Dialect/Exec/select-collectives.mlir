@@ -1,0 +1,47 @@
+// RUN: cleave-opt %s --pass-pipeline='builtin.module(func.func(exec-select-collectives))' | FileCheck %s
+
+// Devices: "mb" takes none; "dp" is major, "tp" has two digits.
+spmd.mesh @mesh <["mb" = 3, "dp" = 2, "tp" = 4, "one" = 1]> sequential ["mb"]
+
+// CHECK-LABEL: func.func @reductions(
+func.func @reductions(%x: tensor<8x4xf32>, %flag: tensor<i1>) -> (tensor<8x4xf32>, tensor<2x4xf32>, tensor<i1>) {
+  // CHECK: exec.collective all_reduce %{{.*}} over @mesh <{"dp", "tp"}> {block = array<i64: 8, 4>} : tensor<8x4xf32> -> tensor<8x4xf32>
+  %0 = spmd.all_reduce sum %x over @mesh {"dp", "tp"} : tensor<8x4xf32>
+  // CHECK: exec.collective reduce_scatter %{{.*}} over @mesh <{"tp"}> {block = array<i64: 2, 4>, reduction = 1 : i32, src_starts = array<i64: 0, 0, 2, 0, 4, 0, 6, 0>} : tensor<8x4xf32> -> tensor<2x4xf32>
+  %1 = spmd.reduce_scatter max %x by <@mesh, [{"tp"}, {}]> : tensor<8x4xf32> -> tensor<2x4xf32>
+  // CHECK: exec.collective all_reduce %{{.*}} over @mesh <{"dp"}> {block = array<i64>, reduction = 2 : i32} : tensor<i1> -> tensor<i1>
+  %2 = spmd.all_reduce min %flag over @mesh {"dp"} : tensor<i1>
+  return %0, %1, %2 : tensor<8x4xf32>, tensor<2x4xf32>, tensor<i1>
+}
+
+// Parts of two dimensions at once, by a digit of an axis and by another axis:
+// the members are numbered by both, the first of them major.
+// CHECK-LABEL: func.func @gather(
+func.func @gather(%x: tensor<3x5xf32>) -> tensor<6x10xf32> {
+  // CHECK: exec.collective all_gather %{{.*}} over @mesh <{"tp":(2)2, "dp"}>
+  // CHECK-SAME: block = array<i64: 3, 5>
+  // CHECK-SAME: dst_starts = array<i64: 0, 0, 0, 5, 3, 0, 3, 5>
+  %0 = spmd.all_gather %x by <@mesh, [{"tp":(2)2}, {"dp"}]> : tensor<3x5xf32> -> tensor<6x10xf32>
+  return %0 : tensor<6x10xf32>
+}
+
+// CHECK-LABEL: func.func @exchange(
+func.func @exchange(%x: tensor<2x12xf32>, %y: tensor<4xi64>) -> (tensor<8x3xf32>, tensor<4xi64>) {
+  // CHECK: exec.collective all_to_all %{{.*}} over @mesh <{"tp"}>
+  // CHECK-SAME: block = array<i64: 2, 3>
+  // CHECK-SAME: dst_starts = array<i64: 0, 0, 2, 0, 4, 0, 6, 0>
+  // CHECK-SAME: src_starts = array<i64: 0, 0, 0, 3, 0, 6, 0, 9>
+  %0 = spmd.all_to_all %x over @mesh {"tp"} from 0 to 1 : tensor<2x12xf32> -> tensor<8x3xf32>
+  // Part dp becomes part of the major digit of tp, and the other way round.
+  // CHECK: exec.collective permute %{{.*}} over @mesh <{"dp", "tp":(1)2}> {block = array<i64: 4>, sources = array<i64: 0, 2, 1, 3>}
+  %1 = spmd.permute %y from <@mesh, [{"dp"}]> to <@mesh, [{"tp":(1)2}]> : tensor<4xi64>
+  return %0, %1 : tensor<8x3xf32>, tensor<4xi64>
+}
+
+// A group of one has nothing to say.
+// CHECK-LABEL: func.func @alone(
+// CHECK-NEXT: return %arg0
+func.func @alone(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = spmd.all_reduce sum %x over @mesh {"one"} : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

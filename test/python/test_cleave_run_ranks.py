@@ -1,0 +1,184 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""`cleave-run` with a program for two devices: as threads, and as processes that
+mpirun starts."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy
+import pytest
+
+from test_cleave_run import ARTIFACT, BUILD, TOOL, folder, metrics, pytestmark  # noqa: F401
+
+TWO = ARTIFACT.with_name("bigram2.so")
+FLAGS = ["--random-init", "--data", "train.bin", "--lr", "2", "--seed", "5"]
+
+needs_mpi = pytest.mark.skipif(
+    not shutil.which("mpirun") or not (BUILD / "lib" / "libcleave_mpi.so").exists(),
+    reason="there is no MPI")
+
+
+@pytest.fixture(autouse=True)
+def same_kernels(monkeypatch):
+    """What rounds otherwise is left out of it."""
+    monkeypatch.setenv("CLEAVE_TUNING", "off")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+
+
+def run(*args, artifact=TWO, processes=0, code=0):
+    # One thread for each rank, here and there.
+    launch = ["mpirun", "--oversubscribe", "-n", str(processes)] if processes else []
+    threads = ["--threads", "1" if processes else "2"]
+    result = subprocess.run([*launch, TOOL, artifact, *map(str, args), *threads],
+                            capture_output=True, text=True, timeout=120)
+    assert (result.returncode == 0) == (code == 0), result.stdout + result.stderr
+    return result
+
+
+def losses(path):
+    return [line["loss"] for line in metrics(path)]
+
+
+def files(folder):
+    return [(folder / name).read_bytes()
+            for name in ("model.safetensors", "optimizer.safetensors")]
+
+
+def test_threads_train_as_one_device(folder):
+    flags = [*FLAGS, "--steps", 30, "--eval-data", "train.bin", "--eval-every", 15]
+    run(*flags, "--log", "one", artifact=ARTIFACT)
+    result = run(*flags, "--log", "two", "--report-communication", "--report-memory")
+    one, two = metrics("one"), metrics("two")
+    for kind in ("loss", "eval_loss"):
+        numpy.testing.assert_allclose([line[kind] for line in two if kind in line],
+                                      [line[kind] for line in one if kind in line], rtol=1e-5)
+    assert "communication" not in one[0]
+    sent = {c["kind"]: c for c in two[0]["communication"]}
+    assert set(sent) == {"all-gather", "all-reduce", "reduce-scatter"}
+    weights = 64 * 16
+    assert sent["all-gather"]["elements"] == weights / 2
+    assert sent["all-reduce"]["elements"] == 2 * weights + 2
+    assert sent["reduce-scatter"]["bytes"] == 4 * weights / 2
+    assert all(c["axes"] == "dp" and c["ms"] > 0 for c in sent.values())
+    assert two[0]["breakdown"]["communication"] > 0
+    assert "all-reduce over dp" in result.stdout
+    assert "arena of each of 2 ranks" in result.stdout
+
+
+def test_checkpoints_serve_any_number_of_devices(folder):
+    flags = [*FLAGS[1:], "--steps", 20, "--save-every", 10]
+    run("--random-init", *flags, "--save-dir", "two", "--stop-at", 10)
+    # One device goes on from there, and gives back what it read.
+    run("--resume=two", *flags, "--save-dir", "one", "--stop-at", 10, artifact=ARTIFACT)
+    run("--resume=two", *flags, "--save-dir", "one", "--log", "one.log", artifact=ARTIFACT)
+    run("--resume=two", *flags, "--save-dir", "two", "--log", "two.log")
+    numpy.testing.assert_allclose(losses("one.log"), losses("two.log"), rtol=1e-5)
+
+
+@needs_mpi
+def test_processes_compute_what_threads_compute(folder):
+    """Bit for bit; the first process alone writes."""
+    flags = [*FLAGS, "--steps", 12, "--save-every", 6, "--eval-data", "train.bin",
+             "--eval-every", 6]
+    run(*flags, "--log", "threads.log", "--save-dir", "threads")
+    result = run(*flags, "--log", "mpi.log", "--save-dir", "mpi", processes=2)
+    threads, processes = metrics("threads.log"), metrics("mpi.log")
+    for a, b in zip(threads, processes, strict=True):
+        for key in ("step", "loss", "grad_norm", "eval_loss"):
+            assert a.get(key) == b.get(key), key
+        assert [(c["kind"], c["elements"]) for c in a.get("communication", [])] == [
+            (c["kind"], c["elements"]) for c in b.get("communication", [])]
+    for step in ("step-6", "step-12"):
+        assert files(pathlib.Path("threads", step)) == files(pathlib.Path("mpi", step))
+    assert result.stdout.count("step 12/12") == 1
+    assert sorted(os.listdir("mpi")) == ["step-12", "step-6"]
+    # Whatever saved, whatever goes on.
+    more = [*FLAGS[1:], "--steps", 14]
+    run("--resume=mpi", *more, "--log", "a.log")
+    run("--resume=threads", *more, "--log", "b.log", processes=2)
+    assert losses("a.log") == losses("b.log")
+
+
+@needs_mpi
+@pytest.mark.parametrize("processes", [1, 3])
+def test_number_of_processes_must_fit(folder, processes):
+    result = run(*FLAGS, "--steps", 2, processes=processes, code=1)
+    assert (f"the program is for 2 devices, but this launch has {processes} processes; "
+            "start it with mpirun -n 2") in result.stderr
+
+
+@needs_mpi
+def test_one_mistake_ends_all(folder):
+    result = run(*FLAGS, "--steps", 2, "--eval-data", "missing.bin", processes=2, code=1)
+    assert "missing.bin" in result.stderr
+
+
+def children(launcher):
+    """The processes that a launcher started, by rank."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent != launcher:
+                continue
+            settings = dict(item.split("=", 1) for item in
+                            (entry / "environ").read_text().split("\0") if "=" in item)
+            found[int(settings["OMPI_COMM_WORLD_RANK"])] = int(entry.name)
+        except (OSError, KeyError, ValueError, IndexError):
+            continue
+    return found
+
+
+@needs_mpi
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_rank_that_is_gone_ends_the_others(folder, how):
+    run_log = open("out", "w")
+    launcher = subprocess.Popen(
+        ["mpirun", "--oversubscribe", "-n", "2", TOOL, TWO, *FLAGS, "--threads", "1",
+         "--steps", "100000000", "--log", "log"], stdout=subprocess.DEVNULL, stderr=run_log)
+    try:
+        deadline = time.monotonic() + 60
+        while not (os.path.exists("log") and metrics_seen("log")):
+            assert time.monotonic() < deadline and launcher.poll() is None
+            time.sleep(0.05)
+        os.kill(children(launcher.pid)[1], how)
+        begin = time.monotonic()
+        assert launcher.wait(timeout=30) != 0
+        # The launcher takes its time to end what was stopped.
+        assert time.monotonic() - begin < 12
+    finally:
+        launcher.kill()
+    text = pathlib.Path("out").read_text()
+    if how == signal.SIGSTOP:
+        assert "rank 1: does not answer any more" in text
+    else:
+        assert "rank 1" in text
+
+
+def metrics_seen(path):
+    return pathlib.Path(path).read_text().count("\n") > 3
+
+
+@needs_mpi
+def test_interrupt_ends_all_after_the_same_step(folder):
+    launcher = subprocess.Popen(
+        ["mpirun", "--oversubscribe", "-n", "2", TOOL, TWO, *FLAGS, "--threads", "1",
+         "--steps", "100000000", "--log", "log", "--save-every", "1000000", "--save-dir", "s"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (os.path.exists("log") and metrics_seen("log")):
+            assert time.monotonic() < deadline and launcher.poll() is None
+            time.sleep(0.05)
+        os.kill(children(launcher.pid)[1], signal.SIGINT)
+        output, _ = launcher.communicate(timeout=30)
+    finally:
+        launcher.kill()
+    assert "saved s/step-" in output, output
+    assert len(os.listdir("s")) == 1
