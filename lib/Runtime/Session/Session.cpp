@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <malloc.h>
 #include <sys/resource.h>
 
 using namespace cleave::runtime;
@@ -54,6 +55,10 @@ Error Session::start(const SessionOptions &options) {
     return created.takeError();
   executor.emplace(std::move(*created));
   executor->setTiming(options.timing);
+#ifdef __GLIBC__
+  // What reading the program and tuning took stays with the allocator otherwise.
+  malloc_trim(0);
+#endif
   return Error::success();
 }
 
