@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <malloc.h>
 #include <sys/resource.h>
 
 using namespace cleave::runtime;
@@ -124,12 +125,18 @@ Error Session::startRanks(const SessionOptions &options) {
   if (Error error = shareChoices())
     return error;
   tuner.save();
-  return onRanks([&](size_t rank) -> Error {
+  error = onRanks([&](size_t rank) -> Error {
     if (Error error = ranks[rank]->prepare(tuner))
       return error;
     ranks[rank]->getExecutor().setTiming(options.timing);
     return Error::success();
   });
+#ifdef __GLIBC__
+  // What reading the program and tuning took stays with the allocator
+  // otherwise.
+  malloc_trim(0);
+#endif
+  return error;
 }
 
 Expected<std::unique_ptr<Session>>

@@ -1,8 +1,11 @@
 // RUN: cleave-opt %s --split-input-file --graph-differentiate --graph-chunk-loss=max-chunk-bytes=65536 | FileCheck %s
+// RUN: cleave-opt %s --split-input-file --graph-differentiate --graph-chunk-loss="max-chunk-bytes=131072 max-chunk-rows=65" | FileCheck %s
 // RUN: cleave-opt %s --split-input-file --graph-differentiate --graph-chunk-loss | FileCheck %s --check-prefix=WHOLE
 // RUN: not cleave-opt %s --split-input-file --graph-chunk-loss=max-chunk-bytes=0 2>&1 | FileCheck %s --check-prefix=BYTES
+// RUN: not cleave-opt %s --split-input-file --graph-chunk-loss=max-chunk-rows=0 2>&1 | FileCheck %s --check-prefix=LEAST
 
 // BYTES: error: max-chunk-bytes must be positive
+// LEAST: error: max-chunk-rows must be positive
 
 // Head, loss and both gradients are one op. The seed no longer reads the loss,
 // which is now computed behind it. 200 rows of 1024 bytes: 64 fit, in four chunks.

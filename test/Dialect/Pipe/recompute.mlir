@@ -106,3 +106,33 @@ func.func private @narrow.B(%s: tensor<4x64xf32>) -> tensor<64x64xf32> {
   %d = graph.contract "bo,bi->oi" %s, %s : (tensor<4x64xf32>, tensor<4x64xf32>) -> tensor<64x64xf32>
   return %d : tensor<64x64xf32>
 }
+
+// Chosen rows are copied again; sums over what chose the same row are kept.
+
+// CHECK-LABEL: pipe.program @embed(
+// CHECK-SAME: pipe.recomputed = [
+// CHECK-SAME: {bytes = 1024 : i64, line = "recompute.mlir:{{[0-9]+}}", op = "graph.gather", ops = 1 : i64}]
+// CHECK: pipe.invoke @embed.F(%{{.*}} -> tensor<9x64xf32>
+pipe.program @embed(%w: tensor<9x64xf32>, %i: tensor<4xi64>) -> tensor<9x64xf32>
+    attributes {micro_batches = 1 : i64} {
+  %0:2 = pipe.invoke @embed.F(%w, %i) {part = "F", split = array<i64: -1, -1>,
+      results = ["saved", "saved"]}
+      : (tensor<9x64xf32>, tensor<4xi64>) -> (tensor<4x64xf32>, tensor<9x64xf32>)
+  %1 = pipe.invoke @embed.B(%0#0, %0#1, %i) {part = "B", split = array<i64: -1, -1, -1>, results = ["accumulate"]}
+      : (tensor<4x64xf32>, tensor<9x64xf32>, tensor<4xi64>) -> tensor<9x64xf32>
+  pipe.return %1 : tensor<9x64xf32>
+}
+// CHECK-LABEL: func.func private @embed.F(
+// CHECK-SAME: %{{.*}}: tensor<4xi64>) -> tensor<9x64xf32> {
+func.func private @embed.F(%w: tensor<9x64xf32>, %i: tensor<4xi64>) -> (tensor<4x64xf32>, tensor<9x64xf32>) {
+  %e = graph.gather %w, %i {dim = 0 : i64} : (tensor<9x64xf32>, tensor<4xi64>) -> tensor<4x64xf32>
+  %s = graph.scatter_add %e, %i {dim = 0 : i64, size = 9 : i64} : (tensor<4x64xf32>, tensor<4xi64>) -> tensor<9x64xf32>
+  return %e, %s : tensor<4x64xf32>, tensor<9x64xf32>
+}
+// CHECK-LABEL: func.func private @embed.B(
+// CHECK: graph.gather
+func.func private @embed.B(%e: tensor<4x64xf32>, %s: tensor<9x64xf32>, %i: tensor<4xi64>) -> tensor<9x64xf32> {
+  %t = graph.scatter_add %e, %i {dim = 0 : i64, size = 9 : i64} : (tensor<4x64xf32>, tensor<4xi64>) -> tensor<9x64xf32>
+  %r = graph.add %t, %s : (tensor<9x64xf32>, tensor<9x64xf32>) -> tensor<9x64xf32>
+  return %r : tensor<9x64xf32>
+}

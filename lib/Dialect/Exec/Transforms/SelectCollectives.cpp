@@ -27,7 +27,7 @@ namespace {
 
 /// An exchange, as `exec.collective` says it.
 struct Exchange {
-  CollectiveKind kind;
+  CollectiveKind kind{};
   Reduction reduction = Reduction::Sum;
   SmallVector<int64_t> block, srcStarts, dstStarts, sources;
 };

@@ -100,8 +100,8 @@ bool dependsOn(Value value, Operation *source) {
 /// One head and its loss.
 class Head {
 public:
-  Head(CrossEntropyOp loss, int64_t maxChunkBytes)
-      : loss(loss), maxChunkBytes(maxChunkBytes) {}
+  Head(CrossEntropyOp loss, int64_t maxChunkBytes, int64_t maxChunkRows)
+      : loss(loss), maxChunkBytes(maxChunkBytes), maxChunkRows(maxChunkRows) {}
 
   bool match();
   void rewrite(OpBuilder &builder);
@@ -116,7 +116,7 @@ private:
   void moveLossBehind(Operation *head);
 
   CrossEntropyOp loss;
-  int64_t maxChunkBytes;
+  int64_t maxChunkBytes, maxChunkRows;
   Projection projection;
   CrossEntropyGradOp gradient; ///< null in an entry without backward
   LogitGradientUses uses;
@@ -221,7 +221,7 @@ int64_t Head::chunkRows() {
   int64_t most = std::max<int64_t>(maxChunkBytes / rowBytes, 1);
   if (rows <= most)
     return rows;
-  most = std::max<int64_t>(most / 64 * 64, 64);
+  most = std::max<int64_t>(std::min(most, maxChunkRows) / 64 * 64, 64);
   int64_t chunks = llvm::divideCeil(rows, most);
   return llvm::alignTo(llvm::divideCeil(rows, chunks), 64);
 }
@@ -312,11 +312,15 @@ struct ChunkLoss final : cleave::graph::impl::ChunkLossBase<ChunkLoss> {
       getOperation().emitError("max-chunk-bytes must be positive");
       return signalPassFailure();
     }
+    if (maxChunkRows <= 0) {
+      getOperation().emitError("max-chunk-rows must be positive");
+      return signalPassFailure();
+    }
     OpBuilder builder(&getContext());
     SmallVector<CrossEntropyOp> losses;
     getOperation().walk([&](CrossEntropyOp op) { losses.push_back(op); });
     for (CrossEntropyOp op : losses) {
-      Head head(op, maxChunkBytes);
+      Head head(op, maxChunkBytes, maxChunkRows);
       if (head.match())
         head.rewrite(builder);
     }

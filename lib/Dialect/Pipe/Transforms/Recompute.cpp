@@ -50,6 +50,9 @@ static bool isCheap(OpResult result) {
   case graph::WorkClass::RowWise:
     // Statistics of rows are much smaller than the rows.
     return bytesOf(result) * 8 >= cost.bytesRead;
+  case graph::WorkClass::Gather:
+    // A copy of chosen slices, and no sum over what chose the same.
+    return cost.flops == 0 && bytesOf(result) * 2 >= cost.bytesRead;
   default:
     return false;
   }
