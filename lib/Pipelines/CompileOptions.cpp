@@ -58,7 +58,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   llvm::json::ObjectMapper map(*value, path);
   bool read = map &&
               map.mapOptional("micro_batches", options.phases.microBatches) &&
-              map.mapOptional("devices", options.phases.devices) &&
+              map.mapOptional("mesh", options.phases.mesh) &&
+              map.mapOptional("recipes", options.phases.recipes) &&
               map.mapOptional("threads", options.phases.threads) &&
               map.mapOptional("max_logits_bytes",
                               options.phases.maxLogitsBytes) &&

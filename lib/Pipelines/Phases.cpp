@@ -78,9 +78,17 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
 
 /// Every value has a sharding on the mesh.
 static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
+  if (!options.mesh.empty() || !options.recipes.empty()) {
+    // Where a product is summed over devices, its bias is added once.
+    passes.addPass(graph::createSeparateBias());
+    spmd::ApplyRecipesOptions recipes;
+    recipes.mesh = options.mesh;
+    recipes.recipes = options.recipes;
+    passes.addPass(spmd::createApplyRecipes(recipes));
+  }
+  // After recipes: what a device has of the samples is cut into micro-batches.
   spmd::PlaceOptions place;
   place.microBatches = options.microBatches;
-  place.devices = options.devices;
   passes.addPass(spmd::createPlace(place));
   passes.addPass(spmd::createPropagate());
 }

@@ -47,7 +47,8 @@ std::string NativeOptions::text() const {
 static CompileOptions compileOptions(const NativeOptions &options) {
   CompileOptions result;
   result.phases.microBatches = options.microBatches;
-  result.phases.devices = options.devices;
+  if (options.devices > 1)
+    result.phases.mesh = "dp=" + std::to_string(options.devices);
   result.phases.threads = options.threads;
   result.phases.maxLogitsBytes = options.maxLogitsBytes;
   result.phases.vectorLanes = options.vectorBits ? options.vectorBits / 32 : 16;

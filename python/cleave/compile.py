@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from typing import Mapping
+import re
+from typing import Mapping, Sequence
 
 import torch
 
@@ -24,7 +26,8 @@ def compile(
     seed: int = 0,
     threads: int | None = None,
     max_logits_bytes: int = 100 << 20,
-    _devices: int = 1,
+    mesh: Mapping[str, int] | None = None,
+    plan: str | Sequence[str] | None = None,
 ) -> Step:
     """Compiles a training step of `model`.
 
@@ -46,6 +49,12 @@ def compile(
         seed: of dropout.
         threads: of the step; the cores of this process when None.
         max_logits_bytes: the largest piece of the logits held at once.
+        mesh: the devices as named axes, major to minor, with their sizes:
+            `{"dp": 2, "tp": 4}`; one device when None. They are ranks that are
+            threads of this process.
+        plan: what is split over them: a recipe or several, such as
+            `["megatron-sp", "zero1"]`, each bound to its own axis or to
+            another, `"zero3(fsdp)"`. An axis "dp" splits the samples.
 
     Returns:
         The `Step`.
@@ -79,6 +88,8 @@ def compile(
     micro_batches = _whole("micro_batches", micro_batches, 1)
     max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
     seed = _whole("seed", seed, -(2**63))
+    axes = _axes(mesh)
+    recipes = _recipes(plan)
     examples, arrange = _flatten(example_inputs)
 
     def build(inputs):
@@ -87,7 +98,7 @@ def compile(
         parts = max(
             m
             for m in range(1, min(micro_batches, batch) + 1)
-            if batch % (m * _devices) == 0 or m == 1
+            if batch % (m * _sample_parts(axes, recipes)) == 0 or m == 1
         )
         if parts != micro_batches:
             log.warning(
@@ -99,8 +110,8 @@ def compile(
             )
         options = {
             "micro_batches": parts,
-            # Samples split among ranks; how a mesh is asked for is to come.
-            "devices": _devices,
+            "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),
+            "recipes": ",".join(recipes),
             "threads": threads,
             "max_logits_bytes": max_logits_bytes,
             "optimizer": optimizer.options(),
@@ -111,6 +122,33 @@ def compile(
         return traced, _cleave.compile(traced.mlir, json.dumps(options))
 
     return Step(build, model, examples, optimizer, seed)
+
+
+def _axes(mesh) -> dict[str, int]:
+    if mesh is None:
+        return {}
+    if not isinstance(mesh, Mapping):
+        raise TypeError(f"mesh is {type(mesh).__name__}, not a dict of axes and sizes")
+    return {
+        str(axis): _whole(f'the size of axis "{axis}"', size, 1)
+        for axis, size in mesh.items()
+    }
+
+
+def _recipes(plan) -> list[str]:
+    if plan is None:
+        return []
+    if isinstance(plan, str):
+        return [plan]
+    if not isinstance(plan, Sequence) or not all(isinstance(p, str) for p in plan):
+        raise TypeError(f"plan is {plan!r}, not a recipe's name or a list of such")
+    return list(plan)
+
+
+def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
+    """The parts into which devices split a batch."""
+    bound = {"dp", *re.findall(r"\bdp\((\w+)\)", ",".join(recipes))}
+    return math.prod(size for axis, size in axes.items() if axis in bound)
 
 
 def _whole(name: str, value, least: int, most: int = 2**63 - 1) -> int:

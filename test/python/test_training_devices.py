@@ -22,7 +22,7 @@ def optimizer():
 
 def check_devices(case, devices, **settings):
     one = cleave_run(case, STEPS, optimizer(), **settings)
-    many = cleave_run(case, STEPS, optimizer(), _devices=devices, **settings)
+    many = cleave_run(case, STEPS, optimizer(), mesh={"dp": devices}, **settings)
     np.testing.assert_allclose(many.losses, one.losses, rtol=2e-5)
     np.testing.assert_allclose(many.norms, one.norms, rtol=2e-4)
     whole = float(torch.stack([g.norm() for g in one.gradients.values()]).norm())
@@ -52,7 +52,7 @@ def test_dropout_does_not_depend_on_the_mesh():
 
 def test_runs_of_ranks_repeat():
     case = family("gpt2", batch=4)
-    runs = [cleave_run(case, 3, optimizer(), _devices=4) for _ in range(2)]
+    runs = [cleave_run(case, 3, optimizer(), mesh={"dp": 4}) for _ in range(2)]
     assert runs[0].losses == runs[1].losses
     for name, update in runs[0].updates.items():
         assert torch.equal(update, runs[1].updates[name]), name
@@ -62,7 +62,7 @@ def test_state_of_ranks_is_whole():
     """State moves between meshes by `state_dict` and `training_state`."""
     case = family("gpt2", batch=4)
     one = compile_case(case, optimizer())
-    two = compile_case(case, optimizer(), _devices=2)
+    two = compile_case(case, optimizer(), mesh={"dp": 2})
     for batch in case.batches[:2]:
         one(*batch)
     two.load_state_dict(one.state_dict())
@@ -77,7 +77,7 @@ def test_state_of_ranks_is_whole():
 def test_logits_are_joined():
     case = family("gpt2", batch=4)
     one = compile_case(case, optimizer())
-    two = compile_case(case, optimizer(), _devices=2)
+    two = compile_case(case, optimizer(), mesh={"dp": 2})
     torch.testing.assert_close(two.logits(*case.batches[0]), one.logits(*case.batches[0]),
                                rtol=1e-5, atol=1e-5)
 
@@ -85,7 +85,7 @@ def test_logits_are_joined():
 def test_what_is_sent_is_told():
     """Gradients are summed once in a step, however many micro-batches it has."""
     case = family("gpt2", batch=8)
-    step = compile_case(case, optimizer(), _devices=2, micro_batches=2)
+    step = compile_case(case, optimizer(), mesh={"dp": 2}, micro_batches=2)
     step(*case.batches[0])
     sent = step.communication()
     assert {c["axes"] for c in sent} == {"dp"}

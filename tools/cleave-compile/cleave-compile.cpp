@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "NoDecay.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
@@ -78,9 +79,14 @@ struct Flags {
       "micro-batches", cl::init(1), cl::cat(training),
       cl::desc("Equal parts in which the batch is computed, one "
                "after another")};
-  cl::opt<int64_t> devices{
-      "devices", cl::init(1), cl::cat(training), cl::Hidden,
-      cl::desc("Devices among which the samples are split")};
+  cl::opt<std::string> mesh{
+      "mesh", cl::cat(training), cl::value_desc("axes"),
+      cl::desc("The devices as named axes, major to minor: dp=2,tp=4")};
+  cl::opt<std::string> recipe{
+      "recipe", cl::cat(training), cl::value_desc("recipes"),
+      cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "
+               "is bound to its own axis, or to another: zero3(fsdp). An axis "
+               "\"dp\" splits the samples. --recipe=help lists all")};
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};
@@ -109,6 +115,31 @@ static int usage(const llvm::Twine &message) {
   llvm::errs() << "cleave-compile: " << message
                << "; see cleave-compile --help\n";
   return 2;
+}
+
+static int listRecipes() {
+  llvm::outs() << "recipe         axis  splits\n";
+  for (const spmd::RecipeInfo &info : spmd::recipeTable())
+    llvm::outs() << llvm::formatv("{0,-14} {1,-5} {2}\n", info.name, info.axis,
+                                  info.summary);
+  return 0;
+}
+
+/// What is wrong with the mesh or the recipes; empty when nothing is.
+static std::string checkMesh(const Flags &flags) {
+  auto axes = spmd::parseMesh(flags.mesh);
+  if (!axes)
+    return "--mesh: " + llvm::toString(axes.takeError());
+  auto calls = spmd::parseRecipes(flags.recipe);
+  if (!calls)
+    return "--recipe: " + llvm::toString(calls.takeError());
+  for (const spmd::RecipeCall &call : *calls)
+    if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
+          return axis.name == call.axes.front();
+        }))
+      return "--recipe: '" + call.name + "' is bound to axis \"" +
+             call.axes.front() + "\", which --mesh does not have";
+  return {};
 }
 
 /// What is wrong with the numbers of the optimizer; empty when nothing is.
@@ -176,7 +207,8 @@ static CompileOptions collectOptions(const Flags &flags) {
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.microBatches = flags.microBatches;
-  options.phases.devices = flags.devices;
+  options.phases.mesh = flags.mesh;
+  options.phases.recipes = flags.recipe;
   // More than any machine has is as good as no limit.
   options.phases.maxLogitsBytes =
       std::min<int64_t>(flags.maxLogitsMib, int64_t(1) << 40) << 20;
@@ -204,12 +236,15 @@ int main(int argc, char **argv) {
           "  cleave-compile gpt2.mlir --clip 1.0 -o gpt2.so\n",
           &llvm::errs()))
     return 2;
+  if (flags.recipe == "help")
+    return listRecipes();
   if (std::string mistake = checkOptimizer(flags); !mistake.empty())
     return usage(mistake);
-  if (flags.microBatches < 1 || flags.devices < 1 || flags.threads < 0 ||
-      flags.maxLogitsMib < 1)
-    return usage("--micro-batches, --devices, --threads and --max-logits-mib "
-                 "are positive");
+  if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
+    return usage("--micro-batches, --threads and --max-logits-mib are "
+                 "positive");
+  if (std::string mistake = checkMesh(flags); !mistake.empty())
+    return usage(mistake);
   if (flags.threads > runtime::Program::kMaxThreads)
     return usage("--threads is at most " +
                  llvm::Twine(runtime::Program::kMaxThreads));

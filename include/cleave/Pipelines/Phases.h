@@ -17,6 +17,7 @@
 #include "cleave/Dialect/Graph/Transforms/Optimizer.h"
 #include "llvm/ADT/StringRef.h"
 #include <optional>
+#include <string>
 
 namespace mlir {
 class OpPassManager;
@@ -43,8 +44,10 @@ struct PhaseOptions {
   graph::OptimizerOptions optimizer;
   /// Equal parts that the batch is computed in, one after another.
   int64_t microBatches = 1;
-  /// Devices among which samples are split.
-  int64_t devices = 1;
+  /// The devices as named axes, `dp=2,tp=4`; one device where empty.
+  std::string mesh;
+  /// What is split over them, `megatron-sp,zero1`.
+  std::string recipes;
   /// Threads of a device that scratch memory is planned for.
   int64_t threads = 1;
   /// Largest piece of logits that is held at once, in bytes.

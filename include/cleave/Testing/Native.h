@@ -16,6 +16,7 @@ namespace cleave {
 struct NativeOptions {
   int64_t microBatches = 1;
   /// Devices among which samples are split; ranks that are threads.
+  /// Positions of an axis "dp".
   int64_t devices = 1;
   int threads = 1;
   /// 256, 512, or 0: what the processor has.

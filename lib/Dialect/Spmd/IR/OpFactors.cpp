@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
+#include <tuple>
 
 using namespace cleave::spmd;
 using namespace cleave::graph;
@@ -65,70 +66,126 @@ cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
   }
 }
 
+namespace {
+/// What one dimension of an operand or a result says of one factor.
+struct Claim {
+  bool isResult;
+  unsigned tensor, dim;
+  int64_t factor;
+  AxisList axes;
+  /// How many say the same, and the elements of these.
+  int64_t voters = 0, elements = 0;
+
+  std::string describe(ArrayRef<const Sharding *> operands,
+                       ArrayRef<const Sharding *> results) const {
+    const Sharding &sharding = isResult ? *results[tensor] : *operands[tensor];
+    return (isResult ? "result " : "operand ") + std::to_string(tensor) +
+           " splits dimension " + std::to_string(dim) + " over " +
+           ::describe(sharding.dims[dim]);
+  }
+};
+} // namespace
+
+/// The elements of a tensor that runs along `mapping`.
+static int64_t elementsAlong(const ShardingRule &rule,
+                             const FactorMapping &mapping) {
+  int64_t result = 1;
+  for (ArrayRef<int64_t> dim : mapping)
+    for (int64_t factor : dim)
+      result *= rule.factors[factor].size;
+  return result;
+}
+
 FactorAxes cleave::spmd::mergeFactors(
     const Mesh &mesh, const ShardingRule &rule,
     ArrayRef<const Sharding *> operands, ArrayRef<const Sharding *> results,
     llvm::function_ref<void(const std::string &)> conflict) {
-  FactorAxes merged(rule.factors.size());
-
-  auto isTaken = [&](const AxisRef &axis, size_t factor) {
-    return llvm::any_of(llvm::enumerate(merged), [&](auto other) {
-      return other.index() != factor && mesh.overlap(axis, other.value());
-    });
-  };
-  // Each tensor's say of each factor, in order.
-  auto add = [&](const std::string &who, const Sharding &sharding,
-                 const FactorMapping &mapping) {
-    for (size_t dim = 0; dim < mapping.size(); ++dim) {
+  llvm::SmallVector<Claim, 8> claims;
+  auto collect = [&](bool isResult, unsigned tensor, const Sharding &sharding,
+                     const FactorMapping &mapping) {
+    for (unsigned dim = 0; dim < mapping.size(); ++dim) {
       ArrayRef<AxisRef> axes = sharding.dims[dim];
       if (axes.empty())
         continue;
-      std::string where = who + " splits dimension " + std::to_string(dim) +
-                          " over " + describe(axes);
+      Claim claim{isResult, tensor, dim, 0, {}};
       AxisList rest;
       auto parts =
           dimToFactors(mesh, axes, factorSizes(rule, mapping[dim]), rest);
       if (!rest.empty() && !isTrivial(mesh, rest))
-        conflict(where + ", which the op cannot keep split");
+        conflict(claim.describe(operands, results) +
+                 ", which the op cannot keep split");
       for (auto [factor, part] : llvm::zip(mapping[dim], parts)) {
         if (part.empty())
           continue;
         if (rule.factors[factor].kind == FactorKind::Replicated) {
           if (!isTrivial(mesh, part))
-            conflict(where + ", which the op needs whole");
+            conflict(claim.describe(operands, results) +
+                     ", which the op needs whole");
           continue;
         }
-        // An axis splits one factor: the first that takes it.
-        for (size_t i = 0; i < part.size(); ++i)
-          if (isTaken(part[i], factor)) {
-            if (mesh.size(part[i]) > 1)
-              conflict(where + ", of which " + part[i].str() +
-                       " splits another factor of the op");
-            part.resize(i);
-            break;
-          }
-        AxisList &known = merged[factor];
-        if (known == part || mesh.isPrefix(part, known))
-          continue;
-        if (mesh.isPrefix(known, part))
-          known = part;
-        else
-          conflict(where + ", another operand or result over " +
-                   describe(known));
+        claim.factor = factor;
+        claim.axes = part;
+        claims.push_back(claim);
       }
     }
   };
-  auto addResults = [&] {
+  auto collectResults = [&] {
     for (auto [i, sharding] : llvm::enumerate(results))
-      add("result " + std::to_string(i), *sharding, rule.results[i]);
+      collect(true, i, *sharding, rule.results[i]);
   };
   if (rule.resultsFirst)
-    addResults();
+    collectResults();
   for (auto [i, sharding] : llvm::enumerate(operands))
     if (!llvm::is_contained(rule.unread, i))
-      add("operand " + std::to_string(i), *sharding, rule.operands[i]);
+      collect(false, i, *sharding, rule.operands[i]);
   if (!rule.resultsFirst)
-    addResults();
+    collectResults();
+
+  // What more tensors say comes first; then what larger ones say; then the
+  // first in order.
+  for (Claim &claim : claims)
+    for (const Claim &other : claims)
+      if (other.factor == claim.factor &&
+          other.axes.front() == claim.axes.front()) {
+        ++claim.voters;
+        claim.elements +=
+            elementsAlong(rule, other.isResult ? rule.results[other.tensor]
+                                               : rule.operands[other.tensor]);
+      }
+  llvm::stable_sort(claims, [&](const Claim &a, const Claim &b) {
+    bool annotatedA = rule.resultsFirst && a.isResult;
+    bool annotatedB = rule.resultsFirst && b.isResult;
+    return std::tuple(annotatedA, a.voters, a.elements) >
+           std::tuple(annotatedB, b.voters, b.elements);
+  });
+
+  FactorAxes merged(rule.factors.size());
+  auto isTaken = [&](const AxisRef &axis, int64_t factor) {
+    return llvm::any_of(llvm::enumerate(merged), [&](auto other) {
+      return static_cast<int64_t>(other.index()) != factor &&
+             mesh.overlap(axis, other.value());
+    });
+  };
+  for (Claim &claim : claims) {
+    AxisList &part = claim.axes;
+    // An axis splits one factor: the first that takes it.
+    for (size_t i = 0; i < part.size(); ++i)
+      if (isTaken(part[i], claim.factor)) {
+        if (mesh.size(part[i]) > 1)
+          conflict(claim.describe(operands, results) + ", of which " +
+                   part[i].str() + " splits another factor of the op");
+        part.resize(i);
+        break;
+      }
+    AxisList &known = merged[claim.factor];
+    if (known == part || mesh.isPrefix(part, known))
+      continue;
+    if (mesh.isPrefix(known, part))
+      known = part;
+    else
+      conflict(claim.describe(operands, results) +
+               ", another operand or result over " + describe(known));
+  }
   cutInnerFactors(mesh, rule, merged, conflict);
   return merged;
 }

@@ -237,7 +237,8 @@ graph::ShardingRule ConstrainOp::getShardingRule() {
   }
   rule.operands = {mapping};
   rule.results = {mapping};
-  rule.linear = {{0}};
+  if (!getReduced())
+    rule.linear = {{0}};
   rule.resultsFirst = true;
   return rule;
 }

@@ -37,25 +37,19 @@ struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
   using PlaceBase::PlaceBase;
 
   void runOnOperation() override {
-    if (microBatches < 1 || devices < 1) {
-      getOperation().emitError("the number of ")
-          << (microBatches < 1 ? "micro-batches" : "devices")
-          << " must be positive, not "
-          << std::min(microBatches.getValue(), devices.getValue());
+    if (microBatches < 1) {
+      getOperation().emitError(
+          "the number of micro-batches must be positive, not ")
+          << microBatches.getValue();
       return signalPassFailure();
     }
-    if (failed(checkSizes()))
-      return signalPassFailure();
-    // Devices first: what one of them has of a batch lies side by side.
-    if (devices > 1 && failed(splitSamples("dp", devices, false)))
-      return signalPassFailure();
-    if (failed(splitSamples("mb", microBatches, true)))
+    if (failed(checkSizes()) || failed(splitSamples("mb", microBatches)))
       return signalPassFailure();
   }
 
 private:
-  LogicalResult splitSamples(StringRef axis, int64_t size, bool sequential) {
-    FailureOr<MeshOp> mesh = addAxis(axis, size, sequential);
+  LogicalResult splitSamples(StringRef axis, int64_t size) {
+    FailureOr<MeshOp> mesh = addAxis(axis, size);
     if (failed(mesh))
       return failure();
     for (auto function : getOperation().getOps<func::FuncOp>())
@@ -75,29 +69,38 @@ private:
     return dim.getInt();
   }
 
+  /// The samples of argument `index` that each device has.
+  int64_t samplesOf(func::FuncOp function, unsigned index, int64_t dim) {
+    int64_t size = cast<RankedTensorType>(function.getArgumentTypes()[index])
+                       .getDimSize(dim);
+    auto given = function.getArgAttrOfType<ShardingAttr>(index, kShardingAttr);
+    MeshOp mesh = findMesh(getOperation());
+    if (!given || !mesh)
+      return size;
+    return size / mesh.getMesh().size(given.getSharding().dims[dim]);
+  }
+
   /// Every batch must divide into micro-batches.
   LogicalResult checkSizes() {
     for (auto function : getOperation().getOps<func::FuncOp>()) {
       SmallVector<int64_t> sizes;
-      for (auto [i, type] : llvm::enumerate(function.getArgumentTypes()))
+      for (unsigned i = 0; i < function.getNumArguments(); ++i)
         if (std::optional<int64_t> dim = batchDim(function, i))
-          sizes.push_back(cast<RankedTensorType>(type).getDimSize(*dim));
-      for (auto [i, type] : llvm::enumerate(function.getArgumentTypes())) {
+          sizes.push_back(samplesOf(function, i, *dim));
+      for (unsigned i = 0; i < function.getNumArguments(); ++i) {
         std::optional<int64_t> dim = batchDim(function, i);
         if (!dim)
           continue;
-        int64_t size = cast<RankedTensorType>(type).getDimSize(*dim);
-        if (size % (microBatches * devices) == 0)
+        int64_t size = samplesOf(function, i, *dim);
+        int64_t all = cast<RankedTensorType>(function.getArgumentTypes()[i])
+                          .getDimSize(*dim);
+        if (size % microBatches == 0)
           continue;
-        if (devices > 1)
-          return function.emitOpError("argument ")
-                 << i << " has " << size << " samples, which "
-                 << devices.getValue() << " devices with "
-                 << microBatches.getValue() << " micro-batches do not divide";
         auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
         return function.emitOpError("argument ")
                << i << (name ? " (\"" + name.str() + "\")" : std::string())
-               << " has " << size << " samples, which "
+               << " has " << size << " samples"
+               << (size == all ? "" : " on each device") << ", which "
                << microBatches.getValue()
                << " micro-batches do not divide: use " << divisors(sizes);
       }
@@ -105,13 +108,12 @@ private:
     return success();
   }
 
-  /// Adds an axis to the mesh, as its most significant one.
-  FailureOr<MeshOp> addAxis(StringRef axis, int64_t size, bool isSequential) {
+  /// Adds a sequential axis to the mesh, as its most significant one.
+  FailureOr<MeshOp> addAxis(StringRef axis, int64_t size) {
     ModuleOp module = getOperation();
     OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
-    SmallVector<Attribute> axes{builder.getStringAttr(axis)}, sequential;
-    if (isSequential)
-      sequential = axes;
+    SmallVector<Attribute> axes{builder.getStringAttr(axis)};
+    SmallVector<Attribute> sequential = axes;
     SmallVector<int64_t> sizes{size};
     MeshOp old = findMesh(module);
     StringRef name = "mesh";
@@ -128,9 +130,7 @@ private:
     }
     auto mesh = MeshOp::create(builder, loc, name, builder.getArrayAttr(axes),
                                builder.getDenseI64ArrayAttr(sizes),
-                               sequential.empty()
-                                   ? ArrayAttr()
-                                   : builder.getArrayAttr(sequential));
+                               builder.getArrayAttr(sequential));
     if (old)
       old.erase();
     return mesh;

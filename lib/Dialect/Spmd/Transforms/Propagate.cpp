@@ -33,7 +33,9 @@ public:
     if (failed(readAnnotations()))
       return failure();
     spread();
-    addDeviceAxes();
+    addArgumentAxes();
+    spread();
+    addConstraints();
     spread();
     for (Operation &op : body().without_terminator())
       finish(&op);
@@ -50,8 +52,10 @@ private:
     bool changed = true;
     while (changed) {
       changed = false;
-      for (Operation &op : body().without_terminator())
+      for (Operation &op : body().without_terminator()) {
         changed |= visit(&op);
+        markPartial(&op);
+      }
       for (Operation &op : llvm::reverse(body().without_terminator()))
         changed |= visit(&op);
     }
@@ -100,9 +104,8 @@ private:
     return success();
   }
 
-  /// Arguments are closed unless annotated otherwise, results of ops open
-  /// unless the op is an annotation.
-  void addDeviceAxes() {
+  /// Arguments are closed unless annotated otherwise.
+  void addArgumentAxes() {
     for (BlockArgument argument : body().getArguments()) {
       Sharding given = givenFor(argument);
       Sharding &known = shardings.find(argument)->second;
@@ -114,6 +117,11 @@ private:
       }
       known = std::move(given);
     }
+  }
+
+  /// Annotations of values between come after arguments have had their say:
+  /// where weights lie decides more than where what passes them does.
+  void addConstraints() {
     for (auto op : body().getOps<ConstrainOp>()) {
       Sharding given = op.getSharding().getSharding();
       Sharding &known = shardings.find(op.getOutput())->second;
@@ -148,11 +156,17 @@ private:
       AxisList &known = sharding.dims[i];
       if (!sharding.open[i] || known == axes || !mesh.isPrefix(known, axes))
         continue;
-      // An axis that splits another dimension already cannot split this one.
+      // An axis that splits another dimension already cannot split this one;
+      // and what is a sum over an axis stays that as long as it can: several
+      // such are added before one of them is reduced.
       auto used = [&](const AxisRef &axis) {
-        return llvm::any_of(llvm::enumerate(sharding.dims), [&](auto other) {
-          return other.index() != i && mesh.overlap(axis, other.value());
-        });
+        return llvm::any_of(sharding.partial,
+                            [&](const PartialAxis &partial) {
+                              return mesh.overlap(axis, partial.axis);
+                            }) ||
+               llvm::any_of(llvm::enumerate(sharding.dims), [&](auto other) {
+                 return other.index() != i && mesh.overlap(axis, other.value());
+               });
       };
       if (llvm::any_of(axes, used))
         continue;
@@ -176,20 +190,32 @@ private:
     return changed;
   }
 
-  /// Partial results, in the order of the program; then the attributes.
-  void finish(Operation *op) {
-    FactorAxes axes = merge(op, [&](const std::string &conflict) {
-      op->emitRemark("shardings disagree: ") << conflict;
-    });
+  /// On what the results of `op` are partial, with the shardings as they are.
+  void markPartial(Operation *op) {
+    FactorAxes axes = merge(op, [](const std::string &) {});
+    setPartial(op, axes);
+  }
+
+  void setPartial(Operation *op, const FactorAxes &axes) {
     SmallVector<int64_t> elements;
     for (Type type : op->getOperandTypes())
       elements.push_back(cast<RankedTensorType>(type).getNumElements());
     PartialPlan plan = planPartials(mesh, rules[op], axes,
                                     shardingsOf(op->getOperands()), elements);
-    SmallVector<Attribute> attributes;
     for (auto [result, partial] : llvm::zip(op->getResults(), plan.results)) {
       Sharding &sharding = shardings.find(result)->second;
       sharding.partial = staysPartial(mesh, sharding, partial);
+    }
+  }
+
+  /// Partial results, in the order of the program; then the attributes.
+  void finish(Operation *op) {
+    setPartial(op, merge(op, [&](const std::string &conflict) {
+                 op->emitRemark("shardings disagree: ") << conflict;
+               }));
+    SmallVector<Attribute> attributes;
+    for (Value result : op->getResults()) {
+      Sharding &sharding = shardings.find(result)->second;
       sharding.open.assign(sharding.open.size(), false);
       attributes.push_back(ShardingAttr::get(meshName, sharding));
     }

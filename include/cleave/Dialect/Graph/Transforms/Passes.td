@@ -192,4 +192,18 @@ def FactorParameters : Pass<"graph-factor-parameters", "::mlir::ModuleOp"> {
   }];
 }
 
+def SeparateBias : Pass<"graph-separate-bias", "::mlir::ModuleOp"> {
+  let summary = "Adds a linear's bias behind its product";
+  let description = [{
+    Where the product is a sum of summands on several devices, the bias must be
+    added once. Behind the product it is.
+    ```mlir
+    %y = graph.linear %x, %w bias %b : (tensor<8x4xf32>, tensor<6x4xf32>, tensor<6xf32>) -> tensor<8x6xf32>
+    // becomes
+    %p = graph.linear %x, %w : (tensor<8x4xf32>, tensor<6x4xf32>) -> tensor<8x6xf32>
+    %y = graph.add %p, %b : (tensor<8x6xf32>, tensor<6xf32>) -> tensor<8x6xf32>
+    ```
+  }];
+}
+
 #endif // CLEAVE_DIALECT_GRAPH_TRANSFORMS_PASSES_TD

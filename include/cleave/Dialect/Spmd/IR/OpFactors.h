@@ -19,11 +19,12 @@
 
 namespace cleave::spmd {
 
-/// What operands and results together say of each factor. The first in order
-/// wins (operands, then results, or the other way round where the rule says so;
-/// factors in the order of the rule); each disagreement is given to `conflict`
-/// as a sentence. A factor that must be whole takes no axes. Operands that the
-/// rule does not read have no say.
+/// What operands and results together say of each factor. Where they disagree,
+/// that wins which more of them say; then what larger ones say; then the first
+/// in order, operands before results. Results come first of all where the rule
+/// says so. Each disagreement is given to `conflict` as a sentence. A factor
+/// that must be whole takes no axes. Operands that the rule does not read have
+/// no say.
 FactorAxes mergeFactors(const Mesh &mesh, const graph::ShardingRule &rule,
                         llvm::ArrayRef<const Sharding *> operands,
                         llvm::ArrayRef<const Sharding *> results,

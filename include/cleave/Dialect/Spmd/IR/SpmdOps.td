@@ -207,14 +207,17 @@ def Spmd_ConstrainOp : Spmd_Op<"constrain", [
   let summary = "An annotation on an intermediate value";
   let description = [{
     The identity; its result has the given sharding. It is an op, since rewrites
-    drop attributes.
+    drop attributes. Of a sum it may stay a summand, unless it is `reduced`.
     ```mlir
     %y = spmd.constrain %x to #spmd.sharding<@mesh, [{"dp"}, {} ]> : tensor<8x4xf32>
     ```
   }];
-  let arguments = (ins AnyRankedTensor:$input, Spmd_ShardingAttr:$sharding);
+  let arguments = (ins AnyRankedTensor:$input, Spmd_ShardingAttr:$sharding,
+                       UnitAttr:$reduced);
   let results = (outs AnyRankedTensor:$output);
-  let assemblyFormat = "$input `to` $sharding attr-dict `:` type($output)";
+  let assemblyFormat = [{
+    (`reduced` $reduced^)? $input `to` $sharding attr-dict `:` type($output)
+  }];
 }
 
 #endif // CLEAVE_DIALECT_SPMD_IR_SPMDOPS_TD

@@ -10,6 +10,27 @@
 
 include "mlir/Pass/PassBase.td"
 
+def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
+  let summary = "Creates the mesh and annotates arguments as recipes say";
+  let description = [{
+    `mesh` names the axes, major to minor; each of `recipes` writes shardings of
+    arguments, alike in all entries, and annotations between. They are applied
+    in one order, however they are listed.
+    ```mlir
+    func.func @train(%x: tensor<8x4xf32> {graph.batch_dim = 0 : i64}) ...
+    // becomes, with mesh=dp=2
+    spmd.mesh @mesh <["dp" = 2]>
+    func.func @train(%x: tensor<8x4xf32> {graph.batch_dim = 0 : i64,
+        spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {} ]>}) ...
+    ```
+  }];
+  let options = [Option<"mesh", "mesh", "std::string", "",
+                        "The axes of the mesh and their sizes: dp=2,tp=4">,
+                 Option<"recipes", "recipes", "std::string", "",
+                        "What to do with them: megatron-sp,zero1">];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
 def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
   let summary = "Creates the mesh and splits samples over micro-batches";
   let description = [{
@@ -24,10 +45,7 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
-                        "Number of micro-batches of a step">,
-                 Option<"devices", "devices", "int64_t", "1",
-                        "Positions of an axis \"dp\" that splits the samples "
-                        "before micro-batches do">];
+                        "Number of micro-batches of a step">];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
@@ -37,8 +55,10 @@ def Propagate : Pass<"spmd-propagate", "::mlir::ModuleOp"> {
     Each op's rule says which dimensions run along one factor. What an operand
     says of a factor reaches the other operands and the results, in both
     directions, until nothing changes; closed dimensions keep what was given.
-    Where two disagree, the first in the order (operands, then results; factors
-    in the order of the rule) wins, with a remark.
+    Sequential axes go first, then what arguments say, then `spmd.constrain`.
+    Where two disagree, that wins which more operands and results say, then what
+    larger ones say, then the first in order, with a remark. What is a sum over an
+    axis is not split by it on the way back.
 
     Then each result is marked partial where a split factor is summed over, or
     where the op is jointly linear in operands that are partial.

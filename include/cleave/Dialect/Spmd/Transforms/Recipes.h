@@ -1,0 +1,49 @@
+//===- Recipes.h - Named ways to annotate a step ----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// A recipe annotates: it says how arguments rest and what some values in
+/// between look like. Propagation and partition do the rest, so that recipes
+/// compose.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_SPMD_TRANSFORMS_RECIPES_H
+#define CLEAVE_DIALECT_SPMD_TRANSFORMS_RECIPES_H
+
+#include "cleave/Dialect/Spmd/IR/Axes.h"
+#include "llvm/Support/Error.h"
+#include <string>
+#include <vector>
+
+namespace cleave::spmd {
+
+/// The axes of a mesh as a person writes them, major to minor: `dp=2,tp=4`.
+/// Names are identifiers, each once; sizes are positive.
+llvm::Expected<std::vector<MeshAxis>> parseMesh(llvm::StringRef text);
+
+/// A recipe as a person asks for it: `zero3`, or bound to an axis of another
+/// name, `zero3(fsdp)`.
+struct RecipeCall {
+  std::string name;
+  /// One for each axis of the recipe.
+  std::vector<std::string> axes;
+};
+
+/// `megatron-sp,zero1(fsdp)`; an error names what is unknown and lists what
+/// there is.
+llvm::Expected<std::vector<RecipeCall>> parseRecipes(llvm::StringRef text);
+
+/// What a table of recipes says of one.
+struct RecipeInfo {
+  llvm::StringRef name, axis, summary;
+};
+llvm::ArrayRef<RecipeInfo> recipeTable();
+
+} // namespace cleave::spmd
+
+#endif // CLEAVE_DIALECT_SPMD_TRANSFORMS_RECIPES_H

@@ -1,0 +1,104 @@
+//===- Annotator.cpp - What recipes write with ----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Annotator.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+Annotator::Annotator(ModuleOp module, MeshOp meshOp)
+    : module(module), meshName(FlatSymbolRefAttr::get(meshOp)),
+      mesh(meshOp.getMesh()) {
+  for (auto function : module.getOps<func::FuncOp>()) {
+    if (function.isExternal())
+      continue;
+    functions.push_back(function);
+    for (unsigned i = 0; i < function.getNumArguments() && !train; ++i)
+      if (graph::hasRole(function, i, "state"))
+        train = function;
+  }
+  // Without state (plain gradient descent) an entry that updates trains.
+  for (func::FuncOp function : functions)
+    for (unsigned i = 0; i < function.getNumResults() && !train; ++i)
+      if (function.getResultAttr(i, graph::kUpdatesAttr))
+        train = function;
+}
+
+const DimensionClasses &Annotator::classesOf(func::FuncOp function) {
+  auto &known = classes[function];
+  if (!known)
+    known = std::make_unique<DimensionClasses>(function);
+  return *known;
+}
+
+Sharding Annotator::given(BlockArgument argument) const {
+  auto function = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  if (auto attribute = function.getArgAttrOfType<ShardingAttr>(
+          argument.getArgNumber(), kShardingAttr))
+    return attribute.getSharding();
+  return Sharding::replicated(
+      cast<RankedTensorType>(argument.getType()).getRank());
+}
+
+void Annotator::split(BlockArgument argument, unsigned dim, StringRef axis) {
+  auto own = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  StringRef name =
+      graph::getArgString(own, argument.getArgNumber(), graph::kNameAttr);
+  // The name must outlive this call: that of the mesh does.
+  AxisRef added{mesh.find(axis)->name};
+  for (func::FuncOp function : functions)
+    for (BlockArgument other : function.getArguments()) {
+      unsigned index = other.getArgNumber();
+      if (other != argument &&
+          (name.empty() ||
+           graph::getArgString(function, index, graph::kNameAttr) != name))
+        continue;
+      Sharding sharding = given(other);
+      if (sharding.splits(mesh, added))
+        continue;
+      sharding.dims[dim].push_back(added);
+      function.setArgAttr(index, kShardingAttr,
+                          ShardingAttr::get(meshName, sharding));
+    }
+}
+
+std::optional<unsigned> Annotator::bestDim(RankedTensorType type,
+                                           const Sharding &sharding,
+                                           StringRef axis) const {
+  std::optional<unsigned> best;
+  int64_t most = 0, parts = mesh.size(AxisRef{axis});
+  for (int64_t dim = 0; dim < type.getRank(); ++dim) {
+    int64_t size = type.getDimSize(dim) / mesh.size(sharding.dims[dim]);
+    if (size % parts == 0 && size > most) {
+      best = dim;
+      most = size;
+    }
+  }
+  return best;
+}
+
+ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
+                                 const Sharding &sharding, bool reduced) {
+  return ConstrainOp::create(builder, value.getLoc(), value.getType(), value,
+                             ShardingAttr::get(meshName, sharding), reduced);
+}
+
+std::string cleave::spmd::partsThatFit(int64_t divisor) {
+  SmallVector<int64_t> parts;
+  for (int64_t n = 2; n <= divisor; ++n)
+    if (divisor % n == 0)
+      parts.push_back(n);
+  std::string text;
+  for (auto [i, n] : llvm::enumerate(parts)) {
+    if (i)
+      text += i + 1 == parts.size() ? " or " : ", ";
+    text += std::to_string(n);
+  }
+  return text;
+}

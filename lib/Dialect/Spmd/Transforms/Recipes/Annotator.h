@@ -1,0 +1,76 @@
+//===- Annotator.h - What recipes write with --------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_ANNOTATOR_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_ANNOTATOR_H
+
+#include "../DimensionClasses.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "llvm/ADT/MapVector.h"
+#include <map>
+
+namespace cleave::spmd {
+
+/// Writes shardings of arguments, in all entries alike: an argument is known by
+/// its name.
+class Annotator {
+public:
+  Annotator(mlir::ModuleOp module, MeshOp mesh);
+
+  const Mesh &getMesh() const { return mesh; }
+  llvm::ArrayRef<mlir::func::FuncOp> entries() const { return functions; }
+  /// The entry that trains; null where there is none.
+  mlir::func::FuncOp training() const { return train; }
+  const DimensionClasses &classesOf(mlir::func::FuncOp function);
+
+  /// What is given for an argument so far.
+  Sharding given(mlir::BlockArgument argument) const;
+  /// Splits dimension `dim` of `argument` over `axis` too, behind what splits
+  /// it already, in every entry.
+  void split(mlir::BlockArgument argument, unsigned dim, llvm::StringRef axis);
+  /// Whether `axis` splits `argument` already.
+  bool isSplit(mlir::BlockArgument argument, llvm::StringRef axis) const {
+    return given(argument).splits(mesh, {axis});
+  }
+  /// The dimension of `type` that divides best behind `sharding` into the parts
+  /// of `axis`: the largest; nothing where none does.
+  std::optional<unsigned> bestDim(mlir::RankedTensorType type,
+                                  const Sharding &sharding,
+                                  llvm::StringRef axis) const;
+
+  /// Puts an annotation behind `value`, for all its readers or for `readers`.
+  ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
+                        const Sharding &sharding, bool reduced = false);
+
+  mlir::ModuleOp getModule() const { return module; }
+
+private:
+  mlir::ModuleOp module;
+  mlir::FlatSymbolRefAttr meshName;
+  Mesh mesh;
+  llvm::SmallVector<mlir::func::FuncOp, 3> functions;
+  mlir::func::FuncOp train;
+  std::map<mlir::Operation *, std::unique_ptr<DimensionClasses>> classes;
+};
+
+/// The parts that `divisor` can be cut into, as a sentence's end: `2, 3 or 6`.
+std::string partsThatFit(int64_t divisor);
+
+// The recipes, one for each file. `axes` are names of axes of the mesh.
+llvm::LogicalResult applyData(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
+                                          llvm::StringRef axis);
+llvm::LogicalResult applyUlysses(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyZero1(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyZero2(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyZero3(Annotator &annotator, llvm::StringRef axis);
+
+} // namespace cleave::spmd
+
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_ANNOTATOR_H

@@ -1,0 +1,43 @@
+//===- Data.cpp - Data parallelism ----------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Samples are split; gradients are then sums over the axis.
+///
+//===----------------------------------------------------------------------===//
+
+#include "Annotator.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+LogicalResult cleave::spmd::applyData(Annotator &annotator, StringRef axis) {
+  int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  for (func::FuncOp function : annotator.entries())
+    for (BlockArgument argument : function.getArguments()) {
+      unsigned index = argument.getArgNumber();
+      auto dim =
+          function.getArgAttrOfType<IntegerAttr>(index, graph::kBatchDimAttr);
+      if (!dim || annotator.isSplit(argument, axis))
+        continue;
+      int64_t size =
+          cast<RankedTensorType>(argument.getType()).getDimSize(dim.getInt()) /
+          annotator.getMesh().size(
+              annotator.given(argument).dims[dim.getInt()]);
+      if (size % parts != 0)
+        return function.emitOpError("argument ")
+               << index << " (\""
+               << graph::getArgString(function, index, graph::kNameAttr)
+               << "\") has " << size << " samples, which the " << parts
+               << " positions of axis \"" << axis << "\" do not divide: use "
+               << partsThatFit(size);
+      annotator.split(argument, dim.getInt(), axis);
+    }
+  return success();
+}

@@ -1,0 +1,199 @@
+//===- Recipes.cpp - The table of recipes, and their pass -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Annotator.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "llvm/ADT/StringExtras.h"
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_APPLYRECIPES
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+namespace {
+struct Recipe {
+  RecipeInfo info;
+  LogicalResult (*apply)(Annotator &, StringRef);
+  /// Recipes are applied in this order, however they are asked for: what splits
+  /// parameters for good comes before what lets the rest lie in parts.
+  int rank;
+};
+} // namespace
+
+static const Recipe recipes[] = {
+    {{"dp", "dp", "the samples (implied by an axis \"dp\")"}, applyData, 2},
+    {{"megatron", "tp", "heads and inner features of MLPs"}, applyMegatron, 0},
+    {{"megatron-sp", "tp", "megatron, and the sequence between"},
+     applyMegatronSequence,
+     0},
+    {{"ulysses", "cp", "the sequence, and the heads inside of attention"},
+     applyUlysses,
+     1},
+    {{"zero1", "dp", "the optimizer's state"}, applyZero1, 3},
+    {{"zero2", "dp", "zero1, and gradients"}, applyZero2, 3},
+    {{"zero3", "dp", "zero2, and parameters"}, applyZero3, 3},
+};
+
+ArrayRef<RecipeInfo> cleave::spmd::recipeTable() {
+  static const SmallVector<RecipeInfo> table = [] {
+    SmallVector<RecipeInfo> result;
+    for (const Recipe &recipe : recipes)
+      result.push_back(recipe.info);
+    return result;
+  }();
+  return table;
+}
+
+static const Recipe *findRecipe(StringRef name) {
+  const Recipe *found = llvm::find_if(
+      recipes, [&](const Recipe &recipe) { return recipe.info.name == name; });
+  return found == std::end(recipes) ? nullptr : found;
+}
+
+template <typename... Args>
+static llvm::Error makeError(const char *format, Args &&...args) {
+  return llvm::createStringError(
+      llvm::formatv(format, std::forward<Args>(args)...).str());
+}
+
+static bool isIdentifier(StringRef text) {
+  return !text.empty() && !llvm::isDigit(text.front()) &&
+         llvm::all_of(text,
+                      [](char c) { return llvm::isAlnum(c) || c == '_'; });
+}
+
+llvm::Expected<std::vector<MeshAxis>> cleave::spmd::parseMesh(StringRef text) {
+  std::vector<MeshAxis> axes;
+  if (text.trim().empty())
+    return axes;
+  for (StringRef entry : llvm::split(text, ',')) {
+    auto [name, number] = entry.split('=');
+    name = name.trim();
+    int64_t size;
+    if (!isIdentifier(name) || number.trim().getAsInteger(10, size) || size < 1)
+      return makeError("a mesh is written as \"dp=2,tp=4\": '{0}' is not an "
+                       "axis with a positive size",
+                       entry.trim());
+    if (name == "mb")
+      return makeError("\"mb\" is the axis of micro-batches: name another");
+    if (llvm::any_of(axes,
+                     [&](const MeshAxis &axis) { return axis.name == name; }))
+      return makeError("the mesh names axis \"{0}\" twice", name);
+    axes.push_back({name.str(), size, false});
+  }
+  return axes;
+}
+
+llvm::Expected<std::vector<RecipeCall>>
+cleave::spmd::parseRecipes(StringRef text) {
+  std::vector<RecipeCall> calls;
+  while (!(text = text.ltrim(" ,")).empty()) {
+    size_t end = text.find_first_of("(,");
+    RecipeCall call{text.take_front(end).rtrim().str(), {}};
+    text = text.substr(end == StringRef::npos ? text.size() : end);
+    if (text.consume_front("(")) {
+      size_t close = text.find(')');
+      if (close == StringRef::npos)
+        return makeError("recipe '{0}': expected ')'", call.name);
+      for (StringRef axis : llvm::split(text.take_front(close), ','))
+        call.axes.push_back(axis.trim().str());
+      text = text.drop_front(close + 1).ltrim();
+      if (!text.empty() && text.front() != ',')
+        return makeError("recipe '{0}': expected ',' before '{1}'", call.name,
+                         text);
+    }
+    const Recipe *recipe = findRecipe(call.name);
+    if (!recipe) {
+      std::string known;
+      for (const RecipeInfo &info : recipeTable())
+        known += (known.empty() ? "" : ", ") + info.name.str();
+      return makeError("there is no recipe '{0}'; there are {1}", call.name,
+                       known);
+    }
+    if (call.axes.empty())
+      call.axes.push_back(recipe->info.axis.str());
+    if (call.axes.size() != 1 || !isIdentifier(call.axes.front()))
+      return makeError("recipe '{0}' is bound to one axis: {0}({1})", call.name,
+                       recipe->info.axis);
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+namespace {
+struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
+  using ApplyRecipesBase::ApplyRecipesBase;
+
+  LogicalResult apply() {
+    auto axes = parseMesh(mesh);
+    auto calls = parseRecipes(recipes);
+    if (!axes || !calls) {
+      llvm::Error error =
+          llvm::joinErrors(axes ? llvm::Error::success() : axes.takeError(),
+                           calls ? llvm::Error::success() : calls.takeError());
+      return getOperation().emitError(llvm::toString(std::move(error)));
+    }
+    MeshOp meshOp = findMesh(getOperation());
+    if (!axes->empty()) {
+      if (meshOp)
+        return meshOp.emitOpError("is there already: a mesh is given once");
+      meshOp = createMesh(*axes);
+    }
+    if (!meshOp) {
+      if (calls->empty())
+        return success();
+      return getOperation().emitError("a recipe needs a mesh");
+    }
+    Mesh known = meshOp.getMesh();
+    bool data = llvm::any_of(*calls, [](const RecipeCall &call) {
+      return call.name == "dp" && call.axes.front() == "dp";
+    });
+    if (!data && known.find("dp"))
+      calls->push_back({"dp", {"dp"}});
+    llvm::stable_sort(*calls, [](const RecipeCall &a, const RecipeCall &b) {
+      return findRecipe(a.name)->rank < findRecipe(b.name)->rank;
+    });
+    Annotator annotator(getOperation(), meshOp);
+    for (const RecipeCall &call : *calls) {
+      if (!known.find(call.axes.front())) {
+        std::string names;
+        for (const MeshAxis &axis : known.axes)
+          names += (names.empty() ? "\"" : ", \"") + axis.name + "\"";
+        return getOperation().emitError("recipe '")
+               << call.name << "' is bound to axis \"" << call.axes.front()
+               << "\", which the mesh does not have: it has " << names;
+      }
+      if (failed(findRecipe(call.name)->apply(annotator, call.axes.front())))
+        return failure();
+    }
+    return success();
+  }
+
+  MeshOp createMesh(ArrayRef<MeshAxis> axes) {
+    ModuleOp module = getOperation();
+    OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
+    SmallVector<Attribute> names;
+    SmallVector<int64_t> sizes;
+    for (const MeshAxis &axis : axes) {
+      names.push_back(builder.getStringAttr(axis.name));
+      sizes.push_back(axis.size);
+    }
+    return MeshOp::create(builder, module.getLoc(), "mesh",
+                          builder.getArrayAttr(names),
+                          builder.getDenseI64ArrayAttr(sizes), ArrayAttr());
+  }
+
+  void runOnOperation() override {
+    if (failed(apply()))
+      signalPassFailure();
+  }
+};
+} // namespace

@@ -1,0 +1,103 @@
+//===- Ulysses.cpp - Sequence parallelism by exchanging heads -------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Jacobs et al., "DeepSpeed Ulysses" (arXiv 2309.14509): values are split
+/// along the sequence, and along the heads inside of attention: an all-to-all
+/// lies between.
+///
+//===----------------------------------------------------------------------===//
+
+#include "Annotator.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+/// Attention, forward and backward, by the work that it is.
+static bool isAttention(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  return costed && costed.getCost().work == graph::WorkClass::Attention;
+}
+
+/// The dimension of `value` that products with weights make and attention does
+/// side by side: its heads.
+static std::optional<unsigned> headDim(const DimensionClasses &classes,
+                                       Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  for (int64_t dim = 0; dim < type.getRank(); ++dim) {
+    const DimensionClass &known = classes.of(value, dim);
+    if (known.attended && !known.samples && !known.producers.empty())
+      return dim;
+  }
+  return std::nullopt;
+}
+
+LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
+  AxisRef split{annotator.getMesh().find(axis)->name};
+  int64_t parts = annotator.getMesh().size(split);
+  bool found = false;
+  for (func::FuncOp function : annotator.entries()) {
+    const DimensionClasses &classes = annotator.classesOf(function);
+    // Where the classes stand, before annotations come between.
+    SmallVector<std::pair<OpOperand *, unsigned>> heads;
+    llvm::SmallDenseSet<unsigned> sequences;
+    for (Operation &op : function.getBody().front().without_terminator()) {
+      if (!isAttention(&op))
+        continue;
+      for (OpOperand &operand : op.getOpOperands()) {
+        auto dim = headDim(classes, operand.get());
+        if (!dim)
+          continue;
+        int64_t divisor = classes.of(operand.get(), *dim).divisor;
+        if (divisor % parts != 0)
+          return op.emitOpError("has ")
+                 << divisor << " heads (or groups of heads), which the "
+                 << parts << " positions of axis \"" << axis
+                 << "\" do not divide: use " << partsThatFit(divisor);
+        heads.push_back({&operand, *dim});
+        auto type = cast<RankedTensorType>(operand.get().getType());
+        for (int64_t other = 0; other < type.getRank(); ++other)
+          sequences.insert(classes.number(operand.get(), other));
+      }
+    }
+    for (auto [operand, dim] : heads) {
+      Sharding sharding = Sharding::replicated(
+          cast<RankedTensorType>(operand->get().getType()).getRank(),
+          /*open=*/true);
+      sharding.dims[dim].push_back(split);
+      sharding.open[dim] = false;
+      OpBuilder builder(operand->getOwner());
+      operand->set(annotator.constrain(builder, operand->get(), sharding));
+    }
+    // Inputs that run along the sequence of an attention.
+    for (BlockArgument argument : function.getArguments()) {
+      auto type = cast<RankedTensorType>(argument.getType());
+      if (!graph::hasRole(function, argument.getArgNumber(), "input"))
+        continue;
+      for (int64_t dim = 0; dim < type.getRank(); ++dim)
+        if (const DimensionClass &known = classes.of(argument, dim);
+            !known.samples &&
+            sequences.contains(classes.number(argument, dim))) {
+          if (type.getDimSize(dim) % parts != 0)
+            return function.emitOpError("dimension ")
+                   << dim << " of argument " << argument.getArgNumber()
+                   << " has " << type.getDimSize(dim) << " places, which the "
+                   << parts << " positions of axis \"" << axis
+                   << "\" do not divide: use "
+                   << partsThatFit(type.getDimSize(dim));
+          annotator.split(argument, dim, axis);
+          found = true;
+        }
+    }
+  }
+  if (!found)
+    return annotator.getModule().emitError()
+           << "ulysses: no input runs along the sequence of an attention";
+  return success();
+}
