@@ -46,7 +46,7 @@ struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
     }
     if (failed(checkSizes()))
       return signalPassFailure();
-    // Devices first: what one of them has of a batch lies side by side.
+    // Devices first: each axis is put before those that are there.
     if (devices > 1 && failed(splitSamples("dp", devices, false)))
       return signalPassFailure();
     if (failed(splitSamples("mb", microBatches, true)))
