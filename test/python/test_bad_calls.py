@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
-from cleave import CompileError, StepError, _cleave
+from cleave import CompileError, StepError, _cleave, _runtime
 from cleave.trace import TraceError
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
@@ -258,11 +258,11 @@ def test_training_states(step, change, kind, message):
 
 
 def test_artifacts(step, tmp_path):
-    with pytest.raises(CompileError, match="none.so: no such file"):
-        _cleave.open(str(tmp_path / "none.so"))
+    with pytest.raises(_runtime.CompileError, match="none.so: no such file"):
+        _runtime.open(str(tmp_path / "none.so"))
     (tmp_path / "text.so").write_text("text")
-    with pytest.raises(CompileError, match="text.so: not an artifact"):
-        _cleave.open(str(tmp_path / "text.so"))
+    with pytest.raises(_runtime.CompileError, match="text.so: not an artifact"):
+        _runtime.open(str(tmp_path / "text.so"))
     with pytest.raises(CompileError, match="cannot write in"):
         step._live.compiled.save(str(tmp_path / "none" / "a.so"))
     (tmp_path / "full").symlink_to("/dev/full")

@@ -119,6 +119,15 @@ def test_one_mistake_ends_all(folder):
     assert "missing.bin" in result.stderr
 
 
+@needs_mpi
+def test_failure_of_the_process_that_writes_ends_all(folder):
+    """Processes save together: after a failure of one, nothing is saved."""
+    result = run(*FLAGS, "--steps", 4, "--log", "/dev/full", "--save-every", 2,
+                 "--save-dir", "unsaved", processes=2, code=1)
+    assert "/dev/full: cannot write: No space left on device" in result.stderr
+    assert not os.path.exists("unsaved")
+
+
 def children(launcher):
     """The processes that a launcher started, by rank."""
     found = {}

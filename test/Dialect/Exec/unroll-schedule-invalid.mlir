@@ -105,12 +105,12 @@ pipe.program @p(%x: tensor<4xf32>) -> tensor<2xf32> attributes {micro_batches = 
 
 // -----
 
-// A place on another axis than that of micro-batches.
+// A place on a sequential axis that is not that of micro-batches.
 
-spmd.mesh @mesh <["mb" = 2, "dp" = 2]> sequential ["mb"]
+spmd.mesh @mesh <["mb" = 2, "x" = 4]> sequential ["mb", "x"]
 func.func private @p.F(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error @below {{depends on more than the micro-batch: this program is not that of one device}}
-  %0 = spmd.shard_offset <@mesh, [{"dp"}]> of tensor<8xf32> : tensor<1xi64>
+  // expected-error @below {{depends on more than the micro-batch and the device}}
+  %0 = spmd.shard_offset <@mesh, [{"x"}]> of tensor<8xf32> : tensor<1xi64>
   return %x : tensor<4xf32>
 }
 pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 2 : i64, schedule = "F0 F1"} {

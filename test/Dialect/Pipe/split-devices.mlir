@@ -1,13 +1,13 @@
 // RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=PARTS
 // RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=UNROLL
 
-// A device holds the micro-batches of its own samples; what it holds of a whole
-// is still known.
+// A device holds its share of each micro-batch; what it holds of a whole is
+// still known.
 // PARTS: spmd.mesh @mesh <["mb" = 2, "dp" = 2]> sequential ["mb"]
 // PARTS-LABEL: pipe.program @train(
 // PARTS-SAME: %[[W:[a-z0-9]+]]: tensor<4xf32> {graph.name = "w", graph.role = "parameter"}
-// PARTS-SAME: %[[X:[a-z0-9]+]]: tensor<6x4xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input", spmd.global_type = tensor<12x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp", "mb"}, {}]>}
-// PARTS-SAME: tensor<6x4xf32> {graph.name = "out", spmd.global_type = tensor<12x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp", "mb"}, {}]>}
+// PARTS-SAME: %[[X:[a-z0-9]+]]: tensor<6x4xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input", spmd.global_type = tensor<12x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"mb", "dp"}, {}]>}
+// PARTS-SAME: tensor<6x4xf32> {graph.name = "out", spmd.global_type = tensor<12x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"mb", "dp"}, {}]>}
 
 // Devices exchange the sums once, and not for each micro-batch.
 // PARTS-LABEL: func.func private @train.F(
@@ -20,8 +20,8 @@
 
 // Where a sample lies depends on the device, and on the micro-batch.
 // UNROLL-LABEL: exec.program @train(
-// UNROLL-DAG: exec.constant #exec.device_values<[0, 0] plus <@mesh, [{"dp"}, {}]> times[6]> -> tensor<2xi64>
-// UNROLL-DAG: exec.constant #exec.device_values<[3, 0] plus <@mesh, [{"dp"}, {}]> times[6]> -> tensor<2xi64>
+// UNROLL-DAG: exec.constant #exec.device_values<[0, 0] plus <@mesh, [{"dp"}, {}]> times[3]> -> tensor<2xi64>
+// UNROLL-DAG: exec.constant #exec.device_values<[6, 0] plus <@mesh, [{"dp"}, {}]> times[3]> -> tensor<2xi64>
 func.func @train(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
                  %x: tensor<12x4xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},
                  %rng: tensor<2xi64> {graph.name = "rng", graph.role = "rng"})

@@ -186,8 +186,10 @@ LogicalResult Flow::findPrologue() {
       if (reader == readInLoop.end())
         continue;
       if (!fromInputs.contains(op.getOperand(0)))
-        return op.emitOpError("sums over the micro-batches what depends on "
-                              "parameters, and is needed within each of them")
+        // The movement itself has the place of what needs it.
+        return (emitError(op.getOperand(0).getLoc())
+                << "this sums over the micro-batches what depends on "
+                   "parameters, and is needed within each of them")
                    .attachNote(reader->second->getLoc())
                << "needed here";
       prologue.insert(&op);
