@@ -61,6 +61,9 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Differentiation copies what it finds: a slice of a linear that becomes a
   // smaller linear here is small in backward too.
   addCleanup(passes);
+  // Heads of a fused projection can only be placed where they are a dimension.
+  if (!options.mesh.empty())
+    passes.addPass(graph::createFactorParameters());
   passes.addPass(graph::createDifferentiate());
   addCleanup(passes);
   passes.addPass(graph::createApplyOptimizer(passOptions(options.optimizer)));

@@ -91,6 +91,9 @@ struct Flags {
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};
 
+  cl::opt<bool> remarks{
+      "remarks", cl::cat(general),
+      cl::desc("Print where annotations disagree and what was decided")};
   cl::opt<std::string> cpu{"cpu", cl::cat(target),
                            cl::desc("Processor, as clang names it; "
                                     "default: this one")};
@@ -283,6 +286,10 @@ int main(int argc, char **argv) {
   sources.AddNewSourceBuffer(std::move(buffer), SMLoc());
   // Messages name the place; whole functions as notes would bury it.
   context.printOpOnDiagnostic(false);
+  context.getDiagEngine().registerHandler([&](Diagnostic &diagnostic) {
+    return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark &&
+                   !flags.remarks);
+  });
   SourceMgrDiagnosticHandler diagnostics(sources, &context);
   OneErrorPerPlace onlyFirst(&context);
   OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);

@@ -53,8 +53,8 @@ func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"m
 
 spmd.mesh @mesh <["x" = 2]>
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
-  // expected-error @+1 {{is marked partial as [], which its operands do not give}}
-  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.shardings = [#spmd.sharding<@mesh, []>]} : (tensor<4xf32>) -> tensor<f32>
+  // expected-error @+1 {{is marked partial as [], partial = {max "x"}, which its operands do not give}}
+  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.shardings = [#spmd.sharding<@mesh, [], partial = {max "x"}>]} : (tensor<4xf32>) -> tensor<f32>
   return
 }
 

@@ -1,8 +1,8 @@
 // RUN: cleave-opt %s --spmd-propagate --verify-diagnostics | FileCheck %s
 // RUN: cleave-opt %s --spmd-propagate --spmd-partition --spmd-verify 2>/dev/null | FileCheck %s --check-prefix=LOCAL
 
-// Who speaks of an axis first, operands before results, is followed. What the
-// others want of it is left out, with a remark.
+// Who speaks of an axis for more tensors, or else first, operands before results,
+// is followed. What the others want of it is left out, with a remark.
 
 spmd.mesh @mesh <["dp" = 2, "tp" = 2]>
 
@@ -23,15 +23,14 @@ func.func @order(
 // twice. %y's open dimension and the sum take what %x says.
 // CHECK-LABEL: func.func @factors(
 // CHECK-SAME: [{"tp", "dp"}, {}]>}) -> (tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {"dp"}]>})
-// CHECK: graph.linear {{.*}}[#spmd.sharding<@mesh, [{"tp"}, {"dp"}]>]
+// CHECK: graph.linear {{.*}}[#spmd.sharding<@mesh, [{"tp"}, {}], partial = {"dp"}>]
 // CHECK: graph.add {{.*}}[#spmd.sharding<@mesh, [{"tp"}, {"dp"}]>]
 // LOCAL-LABEL: func.func @factors(
 // LOCAL: graph.add {{.*}} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
 func.func @factors(
     %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {"dp"}]>},
     %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp", "dp"}, {?}]>}) -> tensor<8x8xf32> {
-  // expected-remark @+2 {{operand 1 splits dimension 0 over {"tp", "dp"}, of which "tp" splits another factor of the op}}
-  // expected-remark @+1 {{result 0 splits dimension 1 over {"dp"}, of which "dp" splits another factor of the op}}
+  // expected-remark @+1 {{operand 1 splits dimension 0 over {"tp", "dp"}, of which "tp" splits another factor of the op}}
   %0 = graph.linear %x, %y : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   %1 = graph.add %x, %0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %1 : tensor<8x8xf32>

@@ -91,8 +91,14 @@ func.func @columns_then_rows(
   // CHECK: graph.reshape {{.*}}#spmd.sharding<@mesh, [{"dp"}], partial = {"tp"}>
   %3 = graph.reshape %2 : (tensor<6x8xf32>) -> tensor<48xf32>
   // CHECK: spmd.constrain {{.*}}#spmd.sharding<@mesh, [{"dp"}, {}], partial = {"tp"}>
-  %4 = spmd.constrain %2 to <@mesh, [{"dp"}, {}]> : tensor<6x8xf32>
-  return %4 : tensor<6x8xf32>
+  %4 = graph.linear %1, %down : (tensor<6x12xf32>, tensor<8x12xf32>) -> tensor<6x8xf32>
+  %5 = spmd.constrain %4 to <@mesh, [{"dp"}, {}]> : tensor<6x8xf32>
+  // What two readers would both have to reduce is reduced before them.
+  // CHECK: graph.linear {{.*}}#spmd.sharding<@mesh, [{"dp"}, {}]>]
+  %6 = graph.linear %1, %down : (tensor<6x12xf32>, tensor<8x12xf32>) -> tensor<6x8xf32>
+  %7 = graph.reshape %6 : (tensor<6x8xf32>) -> tensor<48xf32>
+  %8 = graph.neg %6 : (tensor<6x8xf32>) -> tensor<6x8xf32>
+  return %5 : tensor<6x8xf32>
 }
 
 // An annotation wins, whatever its operand says; what is summed over an axis
@@ -104,7 +110,7 @@ func.func @annotated(
   %0 = spmd.constrain %x to <@mesh, [{"tp"}, {}]> : tensor<8x8xf32>
   // CHECK: graph.exp {{.*}}#spmd.sharding<@mesh, [{"tp"}, {}]>
   %1 = graph.exp %0 : (tensor<8x8xf32>) -> tensor<8x8xf32>
-  // CHECK: graph.linear {{.*}}[#spmd.sharding<@mesh, [{}, {"dp"}]>]
+  // CHECK: graph.linear {{.*}}[#spmd.sharding<@mesh, [{}, {}], partial = {"dp"}>]
   %2 = graph.linear %x, %w : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   // CHECK: spmd.constrain {{.*}} to <@mesh, [{}, {"dp"}]> {spmd.shardings = [#spmd.sharding<@mesh, [{}, {"dp"}]>]}
   %3 = spmd.constrain %2 to <@mesh, [{}, {"dp"}]> : tensor<8x8xf32>

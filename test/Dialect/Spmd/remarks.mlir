@@ -8,8 +8,8 @@ func.func @f(
     %x: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp"}]>},
     %w: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
     %y: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>}) -> (tensor<8x8xf32>, tensor<8x16xf32>) {
+  // CHECK: remarks.mlir:[[@LINE+1]]:8: remark: [Passed] Movement | Category:spmd-partition | Function=f | Axes="tp", Bytes=192.00, Cause="result 0 of 'graph.linear'", From="[{"dp"}, {}], partial = {"tp"}", Op=spmd.all_reduce, To="[{"dp"}, {}]"
   %0 = graph.linear %x, %w : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x8xf32>
-  // CHECK: remarks.mlir:[[@LINE+1]]:8: remark: [Passed] Movement | Category:spmd-partition | Function=f | Axes="tp", Bytes=192.00, Cause="operand 0 of 'graph.exp'", From="[{"dp"}, {}], partial = {"tp"}", Op=spmd.all_reduce, To="[{"dp"}, {}]"
   %1 = graph.exp %0 : (tensor<8x8xf32>) -> tensor<8x8xf32>
   // CHECK: remarks.mlir:[[@LINE+1]]:8: remark: {{.*}} Bytes=96.00, Cause="result 0 of 'spmd.constrain'", {{.*}} Op=spmd.all_to_all
   %2 = spmd.constrain %y to <@mesh, [{}, {"tp"}]> : tensor<8x16xf32>

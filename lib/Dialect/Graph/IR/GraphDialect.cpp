@@ -80,7 +80,9 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     if (shape)
       for (int64_t dim : shape.asArrayRef())
         elements *= dim;
-    if (!tensor || !shape || elements != tensor.getNumElements())
+    // One device holds a part of them.
+    int64_t held = tensor ? tensor.getNumElements() : 0;
+    if (!shape || held == 0 || elements % held != 0)
       return error("must be a shape with as many elements as the tensor");
     return success();
   }

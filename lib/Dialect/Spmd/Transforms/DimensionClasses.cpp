@@ -14,12 +14,11 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// The argument that `value` is a view of, or null.
+/// The argument that `value` is a view or a part of, or null.
 static BlockArgument viewedArgument(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     auto costed = dyn_cast<graph::CostOpInterface>(op);
-    if (!costed || costed.getCost().work != graph::WorkClass::View ||
-        op->getNumOperands() != 1)
+    if (!costed || costed.getCost().flops != 0 || op->getNumOperands() != 1)
       return {};
     value = op->getOperand(0);
   }

@@ -60,6 +60,7 @@ private:
   Operation *buildLocal(Operation *op, const OpPlan &plan, ValueRange operands,
                         TypeRange types);
   LogicalResult readResultShardings(Operation *op);
+  bool isPartOf(const PartialList &declared, const PartialList &made);
 
   FailureOr<RankedTensorType> localType(Location loc, const Sharding &sharding,
                                         Type type, const Twine &what);
@@ -227,6 +228,21 @@ OpPlan Partitioner::plan(Operation *op, bool whole) {
   return plan;
 }
 
+/// Whether what is `declared` partial is among what an op makes partial: the
+/// rest is reduced right behind the op.
+bool Partitioner::isPartOf(const PartialList &declared,
+                           const PartialList &made) {
+  AxisList axes;
+  for (const PartialAxis &entry : declared)
+    axes.push_back(entry.axis);
+  std::optional<PartialList> rest = withoutPartial(mesh, made, axes);
+  if (!rest)
+    return samePartial(mesh, declared, made);
+  PartialList together = *rest;
+  together.append(declared.begin(), declared.end());
+  return samePartial(mesh, together, made);
+}
+
 LogicalResult Partitioner::partition(Operation *op) {
   auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
   if (!ruled)
@@ -237,8 +253,8 @@ LogicalResult Partitioner::partition(Operation *op) {
   unsigned era = eras.of(op);
   for (auto [result, partial] :
        llvm::zip(op->getResults(), split.partial.results))
-    if (!samePartial(mesh, sharding(result).partial,
-                     staysPartial(mesh, sharding(result), partial)))
+    if (!isPartOf(sharding(result).partial,
+                  staysPartial(mesh, sharding(result), partial)))
       return op->emitOpError("is marked partial as ")
              << sharding(result).str() << ", which its operands do not give";
   FailureOr<Operation *> built = buildOp(op, split);

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Eras.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
@@ -37,6 +38,11 @@ public:
     spread();
     addConstraints();
     spread();
+    Eras eras(body());
+    for (Operation &op : body().without_terminator()) {
+      setPartial(&op, merge(&op, [](const std::string &) {}));
+      reduceForAll(&op, eras);
+    }
     for (Operation &op : body().without_terminator())
       finish(&op);
     writeResults();
@@ -117,22 +123,34 @@ private:
       }
       known = std::move(given);
     }
+    // How an argument is read is said with how it lies.
+    for (auto op : body().getOps<ConstrainOp>())
+      if (isa<BlockArgument>(op.getInput()))
+        addConstraint(op);
+      else
+        shardings.find(op.getOutput())->second.open =
+            op.getSharding().getSharding().open;
   }
 
   /// Annotations of values between come after arguments have had their say:
-  /// where weights lie decides more than where what passes them does.
+  /// where weights lie decides more than where what passes them does. Until
+  /// then, what they speak of is closed.
   void addConstraints() {
-    for (auto op : body().getOps<ConstrainOp>()) {
-      Sharding given = op.getSharding().getSharding();
-      Sharding &known = shardings.find(op.getOutput())->second;
-      for (auto [axes, own] : llvm::zip_equal(given.dims, known.dims)) {
-        for (const AxisRef &axis : axes)
-          if (!known.splits(mesh, axis))
-            own.push_back(axis);
-        axes = own;
-      }
-      known = std::move(given);
+    for (auto op : body().getOps<ConstrainOp>())
+      if (!isa<BlockArgument>(op.getInput()))
+        addConstraint(op);
+  }
+
+  void addConstraint(ConstrainOp op) {
+    Sharding given = op.getSharding().getSharding();
+    Sharding &known = shardings.find(op.getOutput())->second;
+    for (auto [axes, own] : llvm::zip_equal(given.dims, known.dims)) {
+      for (const AxisRef &axis : axes)
+        if (!known.splits(mesh, axis))
+          own.push_back(axis);
+      axes = own;
     }
+    known = std::move(given);
   }
 
   SmallVector<const Sharding *> shardingsOf(ValueRange values) {
@@ -197,22 +215,89 @@ private:
   }
 
   void setPartial(Operation *op, const FactorAxes &axes) {
-    SmallVector<int64_t> elements;
-    for (Type type : op->getOperandTypes())
-      elements.push_back(cast<RankedTensorType>(type).getNumElements());
-    PartialPlan plan = planPartials(mesh, rules[op], axes,
-                                    shardingsOf(op->getOperands()), elements);
+    PartialPlan plan = planFor(op, axes);
     for (auto [result, partial] : llvm::zip(op->getResults(), plan.results)) {
       Sharding &sharding = shardings.find(result)->second;
       sharding.partial = staysPartial(mesh, sharding, partial);
     }
   }
 
-  /// Partial results, in the order of the program; then the attributes.
+  /// Reduces a sum where it is made when that is no more than what its readers
+  /// would have to reduce of it: one of them wants it whole, or what they make
+  /// of it is larger. A sum over micro-batches waits for the last of them.
+  void reduceForAll(Operation *op, const Eras &eras) {
+    for (Value result : op->getResults()) {
+      Sharding &sharding = shardings.find(result)->second;
+      if (llvm::any_of(sharding.partial, [&](const PartialAxis &partial) {
+            return mesh.isSequential(partial.axis) &&
+                   mesh.size(partial.axis) > 1;
+          }))
+        continue;
+      llvm::erase_if(sharding.partial, [&](const PartialAxis &partial) {
+        if (mesh.isSequential(partial.axis))
+          return false;
+        int64_t readers = 0, elements = 0;
+        for (OpOperand &use : result.getUses()) {
+          if (eras.of(use.getOwner()) != eras.of(op))
+            continue;
+          std::optional<int64_t> made = partialElements(use, partial.axis);
+          if (!made)
+            continue;
+          if (*made == 0)
+            return true;
+          ++readers;
+          elements += *made;
+        }
+        int64_t own = elementsOf(result);
+        return own < elements || (readers > 1 && own == elements);
+      });
+    }
+  }
+
+  /// The elements that the reader at `use` makes partial on `axis` of a
+  /// summand; 0 where it wants the sum. Nothing where it is split by `axis`.
+  std::optional<int64_t> partialElements(OpOperand &use, const AxisRef &axis) {
+    Operation *reader = use.getOwner();
+    auto rule = rules.find(reader);
+    if (rule == rules.end() ||
+        llvm::is_contained(rule->second.unread, use.getOperandNumber()))
+      return std::nullopt;
+    FactorAxes axes = merge(reader, [](const std::string &) {});
+    if (llvm::any_of(axes, [&](const AxisList &list) {
+          return mesh.overlap(axis, list);
+        }))
+      return std::nullopt;
+    PartialPlan plan = planFor(reader, axes);
+    for (const PartialPlan::Reduction &reduction : plan.reductions)
+      if (reduction.operand == use.getOperandNumber() &&
+          mesh.overlap(axis, reduction.partial.axis))
+        return 0;
+    int64_t elements = 0;
+    for (auto [result, partial] : llvm::zip(reader->getResults(), plan.results))
+      if (llvm::any_of(partial, [&](const PartialAxis &entry) {
+            return mesh.overlap(axis, entry.axis);
+          }))
+        elements += elementsOf(result);
+    return elements ? std::optional(elements) : std::nullopt;
+  }
+
+  static int64_t elementsOf(Value value) {
+    return cast<RankedTensorType>(value.getType()).getNumElements();
+  }
+
+  PartialPlan planFor(Operation *op, const FactorAxes &axes) {
+    SmallVector<int64_t> elements;
+    for (Type type : op->getOperandTypes())
+      elements.push_back(cast<RankedTensorType>(type).getNumElements());
+    return planPartials(mesh, rules[op], axes, shardingsOf(op->getOperands()),
+                        elements);
+  }
+
+  /// Remarks where shardings disagree, and the attributes.
   void finish(Operation *op) {
-    setPartial(op, merge(op, [&](const std::string &conflict) {
-                 op->emitRemark("shardings disagree: ") << conflict;
-               }));
+    merge(op, [&](const std::string &conflict) {
+      op->emitRemark("shardings disagree: ") << conflict;
+    });
     SmallVector<Attribute> attributes;
     for (Value result : op->getResults()) {
       Sharding &sharding = shardings.find(result)->second;

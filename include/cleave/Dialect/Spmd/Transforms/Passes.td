@@ -58,7 +58,8 @@ def Propagate : Pass<"spmd-propagate", "::mlir::ModuleOp"> {
     Sequential axes go first, then what arguments say, then `spmd.constrain`.
     Where two disagree, that wins which more operands and results say, then what
     larger ones say, then the first in order, with a remark. What is a sum over an
-    axis is not split by it on the way back.
+    axis is not split by it on the way back, and is reduced where it is made if what
+    its readers would reduce is no less.
 
     Then each result is marked partial where a split factor is summed over, or
     where the op is jointly linear in operands that are partial.

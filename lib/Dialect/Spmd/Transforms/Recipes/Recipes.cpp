@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Annotator.h"
+#include "Norms.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -161,6 +161,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     llvm::stable_sort(*calls, [](const RecipeCall &a, const RecipeCall &b) {
       return findRecipe(a.name)->rank < findRecipe(b.name)->rank;
     });
+    Norms norms(getOperation());
     Annotator annotator(getOperation(), meshOp);
     for (const RecipeCall &call : *calls) {
       if (!known.find(call.axes.front())) {
@@ -174,6 +175,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
       if (failed(findRecipe(call.name)->apply(annotator, call.axes.front())))
         return failure();
     }
+    norms.finish(annotator);
     return success();
   }
 

@@ -91,11 +91,10 @@ private:
         continue;
       Sharding sharding = annotator.given(resting->parameter);
       sharding.dims[resting->dim].push_back({axisName()});
+      // Before it: what it marks as a gradient is finished.
       OpBuilder builder(gradient);
-      builder.setInsertionPointAfter(gradient);
-      ConstrainOp constrain =
-          annotator.constrain(builder, gradient.getOutput(), sharding, reduced);
-      gradient.getOutput().replaceAllUsesExcept(constrain, constrain);
+      gradient.getInputMutable().assign(
+          annotator.constrain(builder, gradient.getInput(), sharding, reduced));
     }
   }
 

@@ -1,0 +1,36 @@
+// RUN: split-file %s %t
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=3 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=PARTS
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=3" 2>&1 | FileCheck %s --check-prefix=SAMPLES
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=AXIS
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero4" 2>&1 | FileCheck %s --check-prefix=NAME
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=0" 2>&1 | FileCheck %s --check-prefix=SIZE
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2,dp=2" 2>&1 | FileCheck %s --check-prefix=TWICE
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=mb=2" 2>&1 | FileCheck %s --check-prefix=MB
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="recipes=dp" 2>&1 | FileCheck %s --check-prefix=MESH
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=ATTENTION
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero1" 2>&1 | FileCheck %s --check-prefix=UPDATE
+
+// PARTS: error: dimension 0 of parameter "up" comes in 16, which the 3 positions of axis "tp" do not divide: use 2, 4, 8 or 16
+// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 3 positions of axis "dp" do not divide: use 2 or 4
+// AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
+// NAME: error: there is no recipe 'zero4'; there are dp, megatron, megatron-sp, ulysses, zero1, zero2, zero3
+// SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size
+// TWICE: error: the mesh names axis "dp" twice
+// MB: error: "mb" is the axis of micro-batches: name another
+// MESH: error: a recipe needs a mesh
+// ATTENTION: error: ulysses: no input runs along the sequence of an attention
+// UPDATE: error: zero1: no entry updates parameters
+
+//--- mlp.mlir
+func.func @loss(
+    %up: tensor<16x8xf32> {graph.name = "up", graph.role = "parameter"},
+    %down: tensor<8x16xf32> {graph.name = "down", graph.role = "parameter"},
+    %g: tensor<8xf32> {graph.name = "g", graph.role = "parameter"},
+    %x: tensor<4x6x8xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"}) -> tensor<f32> {
+  %n, %r = graph.rms_norm %x weight %g {epsilon = 1.0e-6 : f64} : (tensor<4x6x8xf32>, tensor<8xf32>) -> (tensor<4x6x8xf32>, tensor<4x6xf32>)
+  %u = graph.linear %n, %up : (tensor<4x6x8xf32>, tensor<16x8xf32>) -> tensor<4x6x16xf32>
+  %d = graph.linear %u, %down : (tensor<4x6x16xf32>, tensor<8x16xf32>) -> tensor<4x6x8xf32>
+  %y = graph.add %d, %x : (tensor<4x6x8xf32>, tensor<4x6x8xf32>) -> tensor<4x6x8xf32>
+  %loss = graph.reduce sum %y {dims = array<i64: 0, 1, 2>} : (tensor<4x6x8xf32>) -> tensor<f32>
+  return %loss : tensor<f32>
+}
