@@ -22,6 +22,11 @@ TORCH_TYPES = {
 }
 
 
+def logical_shape(facts: Mapping[str, Any]):
+    """The shape that the framework knows of a tensor that is stored factored."""
+    return facts.get("framework_shape") or facts["shape"]
+
+
 def _problem(value: Any, facts: Mapping[str, Any], *shapes) -> Exception | None:
     """Why `value` cannot be copied to the tensor that `facts` describe, if it is
     to have one of `shapes`."""
@@ -81,7 +86,7 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
         if not found and entry.role == "parameter":
             missing.append(entry.name)
         facts = tensors[entry.name]
-        shape = facts.get("framework_shape") or facts["shape"]
+        shape = logical_shape(facts)
         wrong = [(n, e) for n in found if (e := _problem(state[n], facts, shape))]
         problems += wrong
         if wrong or not found:
@@ -137,7 +142,7 @@ def choose_slots(tensors, state) -> dict[str, torch.Tensor]:
         [
             (*text([key]), error)
             for key, name in wanted.items()
-            if (error := _problem(given[key], tensors[name], tensors[name]["shape"]))
+            if (error := _problem(given[key], tensors[name], logical_shape(tensors[name])))
         ],
     )
     return {name: given[key] for key, name in wanted.items()}

@@ -64,23 +64,31 @@ TEST_F(Linear, SplitReductionIsPartial) {
   EXPECT_TRUE(partial.reductions.empty());
 }
 
-TEST_F(Linear, FirstOperandWins) {
+TEST_F(Linear, LargerOperandWins) {
   x.dims[1] = {{"dp"}};
   w.dims[1] = {{"tp"}};
   FactorAxes axes = merge();
-  EXPECT_EQ(axes[i], (AxisList{{"dp"}}));
+  EXPECT_EQ(axes[i], (AxisList{{"tp"}}));
   ASSERT_EQ(conflicts.size(), 1u);
-  EXPECT_EQ(conflicts[0], "operand 1 splits dimension 1 over {\"tp\"}, another "
-                          "operand or result over {\"dp\"}");
+  EXPECT_EQ(conflicts[0], "operand 0 splits dimension 1 over {\"dp\"}, another "
+                          "operand or result over {\"tp\"}");
 }
 
 TEST_F(Linear, AnAxisSplitsOneFactor) {
   x.dims[0] = {{"tp"}};
   w.dims[0] = {{"tp"}};
   FactorAxes axes = merge();
+  EXPECT_EQ(axes[o], (AxisList{{"tp"}}));
+  EXPECT_TRUE(axes[b].empty());
+  EXPECT_EQ(conflicts.size(), 1u);
+}
+
+TEST_F(Linear, MoreTensorsOutvoteALargerOne) {
+  x.dims[0] = y.dims[0] = {{"tp"}};
+  w.dims[0] = {{"tp"}};
+  FactorAxes axes = merge();
   EXPECT_EQ(axes[b], (AxisList{{"tp"}}));
   EXPECT_TRUE(axes[o].empty());
-  EXPECT_EQ(conflicts.size(), 1u);
 }
 
 // In the order of those who ask, not of the factors.
