@@ -74,6 +74,8 @@ struct Tensor {
       n *= d;
     return n;
   }
+
+  bool operator==(const Tensor &) const = default;
 };
 
 /// A reference to memory from a command: a buffer of the part (an index into
@@ -81,6 +83,8 @@ struct Tensor {
 struct Ref {
   int32_t buffer = -1; ///< -1: absent
   int64_t offset = 0;
+
+  bool operator==(const Ref &) const = default;
 };
 
 /// Which part of the step's time a command belongs to.
@@ -110,6 +114,8 @@ struct KernelCommand {
   std::string finish;
   int64_t finishItems = 0;
   Ref scratch;
+
+  bool operator==(const KernelCommand &) const = default;
 };
 
 /// C[b] = alpha * op(A[b]) * op(B[b]) + beta * C[b], row-major f32:
@@ -122,12 +128,16 @@ struct ContractCommand {
   int64_t lda = 0, ldb = 0, ldc = 0;
   int64_t batchStrideA = 0, batchStrideB = 0, batchStrideC = 0;
   float alpha = 1.0f, beta = 0.0f;
+
+  bool operator==(const ContractCommand &) const = default;
 };
 
 /// A 4-d strided view [batch, head, position, channel]; channel stride is 1.
 struct HeadView {
   Ref ref;
   int64_t strideBatch = 0, strideHead = 0, stridePosition = 0;
+
+  bool operator==(const HeadView &) const = default;
 };
 
 /// Scaled dot-product attention, forward or backward, blockwise over query
@@ -172,6 +182,8 @@ struct AttentionCommand {
   int64_t scratchBytesPerThread = 0;
   /// Rows of queries processed at once.
   int64_t queryBlock = 64;
+
+  bool operator==(const AttentionCommand &) const = default;
 };
 
 /// out[ids[i], :] += rows[i, :] in increasing i for each row of `out`;
@@ -183,6 +195,8 @@ struct ScatterAddCommand {
   DType idType = DType::I64;
   bool accumulate = false, hasSkip = false;
   int64_t skipIndex = 0;
+
+  bool operator==(const ScatterAddCommand &) const = default;
 };
 
 /// Strided copy, up to 8 dimensions; strides in elements, 0 reads a value
@@ -191,6 +205,8 @@ struct CopyCommand {
   Ref src, dst;
   int64_t elementBytes = 4;
   std::vector<int64_t> sizes, srcStrides, dstStrides;
+
+  bool operator==(const CopyCommand &) const = default;
 };
 
 /// Fills `bytes` bytes with a repeated pattern of `elementBytes` bytes.
@@ -198,6 +214,8 @@ struct FillCommand {
   Ref dst;
   int64_t bytes = 0, elementBytes = 4;
   uint64_t pattern = 0;
+
+  bool operator==(const FillCommand &) const = default;
 };
 
 /// Stops the step, before anything later runs, unless the byte at `flag` is
@@ -206,6 +224,8 @@ struct FillCommand {
 struct CheckCommand {
   Ref flag;
   std::string message;
+
+  bool operator==(const CheckCommand &) const = default;
 };
 
 enum class CommandKind : uint8_t {
@@ -233,6 +253,8 @@ struct Command {
   CopyCommand copy;
   FillCommand fill;
   CheckCommand check;
+
+  bool operator==(const Command &) const = default;
 };
 
 /// One buffer of a part: its size and what it holds, for the report.
@@ -240,12 +262,16 @@ struct Buffer {
   int64_t bytes = 0;
   /// "parameter", "gradient", "state", "activation", "saved", "scratch", ...
   std::string kind;
+
+  bool operator==(const Buffer &) const = default;
 };
 
 struct Part {
   std::string name;
   std::vector<Buffer> buffers;
   std::vector<Command> commands;
+
+  bool operator==(const Part &) const = default;
 };
 
 struct Action {
@@ -253,6 +279,8 @@ struct Action {
   int32_t microBatch = 0;
   /// Arena byte offset of each buffer of the part.
   std::vector<int64_t> offsets;
+
+  bool operator==(const Action &) const = default;
 };
 
 /// An entry: "train", "evaluate", "logits".
@@ -260,6 +288,8 @@ struct Entry {
   std::vector<Action> actions;
   /// Indices into Program::tensors.
   std::vector<int32_t> inputs, scalars, outputs;
+
+  bool operator==(const Entry &) const = default;
 };
 
 /// Bytes that are in the arena before anything runs, and stay as they are.
@@ -267,6 +297,8 @@ struct Constant {
   int64_t offset = 0;
   /// The content, two hexadecimal digits for each byte.
   std::string hex;
+
+  bool operator==(const Constant &) const = default;
 };
 
 struct Program {
