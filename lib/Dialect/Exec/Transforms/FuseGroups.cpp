@@ -215,8 +215,7 @@ bool Grouping::bringTogether(unsigned first, unsigned last) {
   }
   if (needed.empty())
     return true;
-  llvm::sort(needed,
-             [&](unsigned g, unsigned h) { return rank[g] < rank[h]; });
+  llvm::sort(needed, [&](unsigned g, unsigned h) { return rank[g] < rank[h]; });
   unsigned begin = rank[first], end = rank[needed.back()];
   SmallVector<unsigned> window(needed);
   for (unsigned r = begin; r <= end; ++r)

@@ -60,9 +60,10 @@ public:
       }
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
-      auto next = llvm::upper_bound(
-          placed, at,
-          [](int64_t at, const Placed &other) { return at < other.bottom; });
+      auto next =
+          llvm::upper_bound(placed, at, [](int64_t at, const Placed &other) {
+            return at < other.bottom;
+          });
       placed.insert(next, {at, at + bytes, interval.begin, interval.end});
     }
     return peak;
