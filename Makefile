@@ -18,7 +18,7 @@ help:
 	@echo "make demo       trains GPT-2 (124M) for 20 steps, beside PyTorch"
 	@echo "make test       the tests: lit, unit and Python"
 	@echo "make test-all   the same, with the long proofs in full"
-	@echo "make bench      step time and memory beside PyTorch's"
+	@echo "make bench      step time and memory beside PyTorch's; compile time"
 	@echo "make docs       the generated reference pages"
 	@echo "make format     clang-format over the sources"
 
@@ -40,6 +40,7 @@ test-all: build
 
 bench: build
 	$(VENV) benchmarks/run.py --build $(BUILD)
+	$(VENV) benchmarks/compile_time.py --build $(BUILD)
 
 demo: build
 	$(VENV) examples/demo.py --build $(BUILD)

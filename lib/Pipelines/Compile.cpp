@@ -67,14 +67,43 @@ static void explainSaving(StringRef name, const llvm::json::Object &entry,
     StringRef line = group.getString("name").value_or("");
     decisions.push_back(llvm::formatv(
         "{0}: computes again in backward: {1} {2}{3}, {4} not saved", name,
-        group.getInteger("ops").value_or(0),
-        group.getString("op").value_or(""),
+        group.getInteger("ops").value_or(0), group.getString("op").value_or(""),
         line.empty() ? std::string() : (" at " + line).str(),
         mebibytes(group.getInteger("bytes").value_or(0))));
   }
   decisions.push_back(llvm::formatv(
       "{0}: recomputation saves {1} less for each micro-batch", name,
       mebibytes(entry.getInteger("unsaved_bytes").value_or(0))));
+}
+
+/// What a device sends in one run of an entry, by place.
+static void explainCommunication(StringRef name,
+                                 const llvm::json::Object &entry,
+                                 llvm::json::Array &decisions) {
+  auto mebibytes = [](const llvm::json::Object &sent) {
+    return llvm::formatv("{0:F2} MiB",
+                         sent.getNumber("bytes").value_or(0) / (1 << 20))
+        .str();
+  };
+  auto text = [](const llvm::json::Object &object, StringRef key) {
+    return object.getString(key).value_or("").str();
+  };
+  int64_t count = entry.getInteger("count").value_or(0);
+  if (count == 0)
+    return;
+  decisions.push_back(
+      llvm::formatv("{0}: each device sends {1} in {2} collectives", name,
+                    mebibytes(entry), count));
+  for (const llvm::json::Value &value : *entry.getArray("collectives")) {
+    const llvm::json::Object &place = *value.getAsObject();
+    std::string line = text(place, "line"), cause = text(place, "cause");
+    decisions.push_back(llvm::formatv(
+        "{0}: {1} {2} over {3}, {4}{5}{6}", name,
+        place.getInteger("count").value_or(0), text(place, "kind"),
+        text(place, "axes"), mebibytes(place),
+        line.empty() ? std::string() : " at " + line,
+        cause.empty() ? std::string() : ", since " + cause));
+  }
 }
 
 /// Facts for people: bytes by kind, what is live at the peak, decisions.
@@ -96,15 +125,20 @@ static llvm::json::Object report(ModuleOp module,
         memory[(StringRef(name) + " peak").str()] = *peak;
       explainSaving(StringRef(name), *entry, decisions);
     }
-  decisions.push_back(llvm::formatv("micro-batches: {0}",
-                                    options.phases.microBatches));
+  decisions.push_back(
+      llvm::formatv("micro-batches: {0}", options.phases.microBatches));
+  llvm::json::Value communication = communicationReport(module);
+  for (const auto &[name, entry] : *communication.getAsObject())
+    explainCommunication(StringRef(name), *entry.getAsObject(), decisions);
   return llvm::json::Object{{"memory", std::move(memory)},
+                            {"communication", std::move(communication)},
+                            {"placement", placementReport(module)},
                             {"plan", std::move(plan)},
                             {"decisions", std::move(decisions)}};
 }
 
-FailureOr<CompiledProgram>
-cleave::generateCode(ModuleOp module, const CompileOptions &options) {
+FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
+                                                const CompileOptions &options) {
   auto target = targetOf(module, options);
   if (failed(target))
     return failure();
@@ -120,8 +154,7 @@ cleave::generateCode(ModuleOp module, const CompileOptions &options) {
                          report(module, options)};
 }
 
-FailureOr<std::string> cleave::printKernels(ModuleOp module,
-                                            KernelText text,
+FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,
                                             const CompileOptions &options) {
   if (text == KernelText::Cuda)
     return printCuda(module);

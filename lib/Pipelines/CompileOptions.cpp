@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Pipelines/Compile.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -81,7 +81,8 @@ LogicalResult cleave::annotateParameters(
     const std::map<std::string, ParameterOptions> &parameters) {
   llvm::DenseSet<StringRef> seen;
   Builder builder(module.getContext());
-  for (auto function : module.getOps<func::FuncOp>())
+  for (auto function : module.getOps<func::FuncOp>()) {
+    graph::EntryAttributes attributes(function);
     for (unsigned i = 0; i < function.getNumArguments(); ++i) {
       auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
       if (!name)
@@ -91,12 +92,14 @@ LogicalResult cleave::annotateParameters(
         continue;
       seen.insert(name.getValue());
       if (it->second.weightDecay)
-        function.setArgAttr(i, graph::kWeightDecayAttr,
-                            builder.getF64FloatAttr(*it->second.weightDecay));
+        attributes.setArg(i, graph::kWeightDecayAttr,
+                          builder.getF64FloatAttr(*it->second.weightDecay));
       if (it->second.lrScale)
-        function.setArgAttr(i, graph::kLrScaleAttr,
-                            builder.getF64FloatAttr(*it->second.lrScale));
+        attributes.setArg(i, graph::kLrScaleAttr,
+                          builder.getF64FloatAttr(*it->second.lrScale));
     }
+    attributes.write();
+  }
   for (const auto &[name, settings] : parameters)
     if (!seen.contains(StringRef(name)))
       return emitError(module.getLoc())

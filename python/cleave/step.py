@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
+import os
 import time
 from typing import Any, Callable, Mapping
 
 import torch
 
+from . import visualize
 from .state import TORCH_TYPES, choose_slots, choose_tensors, read_counts
 
 log = logging.getLogger("cleave")
@@ -417,6 +420,27 @@ class Step:
     def explain(self) -> str:
         """What was decided and why, one line each."""
         return "\n".join(self.report()["decisions"])
+
+    def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
+        """A picture of which rank holds which part of a tensor.
+
+        Args:
+            name: of a parameter, state or input, as `state_dict` names it.
+            svg: also draws it into this file.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+        placement = self.report()["placement"]
+        tensors = placement.get("tensors", {})
+        if name not in tensors:
+            close = difflib.get_close_matches(name, tensors, n=3)
+            hint = f"; did you mean {', '.join(close)}?" if close else ""
+            raise KeyError(f"the step has no tensor '{name}'{hint}")
+        if svg is not None:
+            with open(svg, "w") as file:
+                file.write(visualize.draw(name, tensors[name], placement["mesh"]))
+        return visualize.describe(name, tensors[name], placement["mesh"])
 
     def communication(self) -> list[dict]:
         """What one rank sent in the last step, by kind and axes: `kind`, `axes`,

@@ -50,6 +50,8 @@ struct MeshAxis {
   /// Its positions run one after the other on the same device: they are
   /// micro-batches.
   bool sequential = false;
+
+  bool operator==(const MeshAxis &) const = default;
 };
 
 /// A digit of a coordinate on an axis: that of size `size` behind more
@@ -98,6 +100,8 @@ struct Tensor {
       n *= d;
     return n;
   }
+
+  bool operator==(const Tensor &) const = default;
 };
 
 /// A reference to memory from a command: a buffer of the part (an index into
@@ -105,6 +109,8 @@ struct Tensor {
 struct Ref {
   int32_t buffer = -1; ///< -1: absent
   int64_t offset = 0;
+
+  bool operator==(const Ref &) const = default;
 };
 
 /// Which part of the step's time a command belongs to.
@@ -134,6 +140,8 @@ struct KernelCommand {
   std::string finish;
   int64_t finishItems = 0;
   Ref scratch;
+
+  bool operator==(const KernelCommand &) const = default;
 };
 
 /// C[b] = alpha * op(A[b]) * op(B[b]) + beta * C[b], row-major f32:
@@ -146,12 +154,16 @@ struct ContractCommand {
   int64_t lda = 0, ldb = 0, ldc = 0;
   int64_t batchStrideA = 0, batchStrideB = 0, batchStrideC = 0;
   float alpha = 1.0f, beta = 0.0f;
+
+  bool operator==(const ContractCommand &) const = default;
 };
 
 /// A 4-d strided view [batch, head, position, channel]; channel stride is 1.
 struct HeadView {
   Ref ref;
   int64_t strideBatch = 0, strideHead = 0, stridePosition = 0;
+
+  bool operator==(const HeadView &) const = default;
 };
 
 /// Scaled dot-product attention, forward or backward, blockwise over query
@@ -196,6 +208,8 @@ struct AttentionCommand {
   int64_t scratchBytesPerThread = 0;
   /// Rows of queries processed at once.
   int64_t queryBlock = 64;
+
+  bool operator==(const AttentionCommand &) const = default;
 };
 
 /// out[ids[i], :] += rows[i, :] in increasing i for each row of `out`;
@@ -207,6 +221,8 @@ struct ScatterAddCommand {
   DType idType = DType::I64;
   bool accumulate = false, hasSkip = false;
   int64_t skipIndex = 0;
+
+  bool operator==(const ScatterAddCommand &) const = default;
 };
 
 /// Strided copy, up to 8 dimensions; strides in elements, 0 reads a value
@@ -215,6 +231,8 @@ struct CopyCommand {
   Ref src, dst;
   int64_t elementBytes = 4;
   std::vector<int64_t> sizes, srcStrides, dstStrides;
+
+  bool operator==(const CopyCommand &) const = default;
 };
 
 /// Fills `bytes` bytes with a repeated pattern of `elementBytes` bytes.
@@ -222,6 +240,8 @@ struct FillCommand {
   Ref dst;
   int64_t bytes = 0, elementBytes = 4;
   uint64_t pattern = 0;
+
+  bool operator==(const FillCommand &) const = default;
 };
 
 /// Stops the step, before anything later runs, unless the byte at `flag` is
@@ -230,6 +250,8 @@ struct FillCommand {
 struct CheckCommand {
   Ref flag;
   std::string message;
+
+  bool operator==(const CheckCommand &) const = default;
 };
 
 /// What a collective exchanges; Communicator.h says what each does.
@@ -266,11 +288,15 @@ struct CollectiveCommand {
   int32_t root = 0;
   /// Pairs it with the wait that ends it, later in the same part.
   int32_t token = 0;
+
+  bool operator==(const CollectiveCommand &) const = default;
 };
 
 /// Ends the exchange of that token: only then may its memory be used.
 struct WaitCommand {
   int32_t token = 0;
+
+  bool operator==(const WaitCommand &) const = default;
 };
 
 enum class CommandKind : uint8_t {
@@ -302,6 +328,8 @@ struct Command {
   CheckCommand check;
   CollectiveCommand collective;
   WaitCommand wait;
+
+  bool operator==(const Command &) const = default;
 };
 
 /// One buffer of a part: its size and what it holds, for the report.
@@ -309,12 +337,16 @@ struct Buffer {
   int64_t bytes = 0;
   /// "parameter", "gradient", "state", "activation", "saved", "scratch", ...
   std::string kind;
+
+  bool operator==(const Buffer &) const = default;
 };
 
 struct Part {
   std::string name;
   std::vector<Buffer> buffers;
   std::vector<Command> commands;
+
+  bool operator==(const Part &) const = default;
 };
 
 struct Action {
@@ -322,6 +354,8 @@ struct Action {
   int32_t microBatch = 0;
   /// Arena byte offset of each buffer of the part.
   std::vector<int64_t> offsets;
+
+  bool operator==(const Action &) const = default;
 };
 
 /// An entry: "train", "evaluate", "logits".
@@ -329,6 +363,8 @@ struct Entry {
   std::vector<Action> actions;
   /// Indices into Program::tensors.
   std::vector<int32_t> inputs, scalars, outputs;
+
+  bool operator==(const Entry &) const = default;
 };
 
 /// Bytes that are in the arena before anything runs, and stay as they are.
@@ -336,6 +372,8 @@ struct Constant {
   int64_t offset = 0;
   /// The content, two hexadecimal digits for each byte.
   std::string hex;
+
+  bool operator==(const Constant &) const = default;
 };
 
 /// A number that depends on the device: `base` plus, for each term, `factor`
@@ -343,10 +381,14 @@ struct Constant {
 struct DeviceTerm {
   std::vector<Digit> digits;
   int64_t factor = 0;
+
+  bool operator==(const DeviceTerm &) const = default;
 };
 struct DeviceValue {
   int64_t base = 0;
   std::vector<DeviceTerm> terms;
+
+  bool operator==(const DeviceValue &) const = default;
 };
 
 /// 64-bit integers that are in the arena before anything runs, and stay as
@@ -354,6 +396,8 @@ struct DeviceValue {
 struct DeviceConstant {
   int64_t offset = 0;
   std::vector<DeviceValue> values;
+
+  bool operator==(const DeviceConstant &) const = default;
 };
 
 struct Program {

@@ -28,6 +28,24 @@ llvm::FailureOr<runtime::Program> translateToProgram(mlir::ModuleOp module);
 /// ```
 llvm::json::Value memoryReport(mlir::ModuleOp module);
 
+/// What each device sends in one run of an entry, in ring terms, after
+/// `--exec-plan-memory`, for `--report`:
+/// ```
+/// {"train": {"count": n, "elements": x, "bytes": x,
+///   "collectives": [{"kind": "all_reduce", "axes": "\"tp\"", "line": "model.py:7",
+///     "cause": "...", "count": n, "elements": x, "bytes": x}, ...],
+///   "totals": [{"kind", "axes", "count", "elements", "bytes"}, ...]}}
+/// ```
+llvm::json::Value communicationReport(mlir::ModuleOp module);
+
+/// How tensors of the entries lie on the mesh, for `--report`:
+/// ```
+/// {"mesh": [{"axis": "tp", "size": 2}, ...],
+///  "tensors": {"w": {"shape": [8, 4], "element_bits": 32,
+///    "dims": [[{"axis": "tp", "pre": 1, "size": 2}], []]}}}
+/// ```
+llvm::json::Value placementReport(mlir::ModuleOp module);
+
 } // namespace cleave
 
 #endif // CLEAVE_TARGET_PROGRAMTABLE_H

@@ -143,12 +143,15 @@ template <typename T> struct FieldWriter {
   const T defaults{};
 
   template <typename M> void operator()(llvm::StringLiteral name, M T::*field) {
-    json::Value value = ToValue::get(object.*field);
     // Enumerators without a default are always written.
-    if constexpr (!std::is_enum_v<M>)
-      if (value == ToValue::get(defaults.*field) && name != "version")
+    if constexpr (std::is_array_v<M>) {
+      if (llvm::equal(object.*field, defaults.*field))
         return;
-    result[name] = std::move(value);
+    } else if constexpr (!std::is_enum_v<M>) {
+      if (object.*field == defaults.*field && name != "version")
+        return;
+    }
+    result[name] = ToValue::get(object.*field);
   }
 };
 

@@ -21,6 +21,16 @@ static RankedTensorType tensorType(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
 
+CommandTable::CommandTable(func::FuncOp part, int64_t threads)
+    : part(part), threads(threads) {
+  for (auto [i, value] :
+       llvm::enumerate(part.front().getTerminator()->getOperands()))
+    if (Operation *op = value.getDefiningOp();
+        op && part.getResultAttrOfType<IntegerAttr>(i, kAliasAttr) &&
+        part.getResultAttr(i, kUpdateAttr))
+      updates.insert(op);
+}
+
 //===----------------------------------------------------------------------===//
 // Memory
 //===----------------------------------------------------------------------===//
@@ -53,18 +63,6 @@ Ref CommandTable::scratchOf(Operation *op) {
   return ref;
 }
 
-/// True when `op` writes onto an argument of the entry itself.
-bool CommandTable::updatesParameters(Operation *op) {
-  for (auto [i, value] :
-       llvm::enumerate(part.front().getTerminator()->getOperands())) {
-    auto alias = part.getResultAttrOfType<IntegerAttr>(i, kAliasAttr);
-    if (alias && value.getDefiningOp() == op &&
-        part.getResultAttr(i, kUpdateAttr))
-      return true;
-  }
-  return false;
-}
-
 //===----------------------------------------------------------------------===//
 // Commands
 //===----------------------------------------------------------------------===//
@@ -76,7 +74,7 @@ LogicalResult CommandTable::convert(LaunchOp op, Command &command) {
     return op.emitOpError("'") << op.getKernel() << "' is not a kernel";
   command.kind = CommandKind::Kernel;
   command.timeClass =
-      updatesParameters(op) ? TimeClass::Optimizer : TimeClass::RowWise;
+      updates.contains(op) ? TimeClass::Optimizer : TimeClass::RowWise;
   runtime::KernelCommand &k = command.kernel;
   k.symbol = kernel.getFunctionName();
   for (Value value : op.getOperands())

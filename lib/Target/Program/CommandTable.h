@@ -24,8 +24,7 @@ llvm::FailureOr<runtime::DType> dtypeOf(mlir::Location loc, mlir::Type type);
 /// Translates the commands of one part.
 class CommandTable {
 public:
-  CommandTable(mlir::func::FuncOp part, int64_t threads)
-      : part(part), threads(threads) {}
+  CommandTable(mlir::func::FuncOp part, int64_t threads);
 
   llvm::LogicalResult translate(std::vector<runtime::Command> &commands);
 
@@ -35,7 +34,6 @@ private:
   runtime::HeadView headView(mlir::Value value);
   void broadcastView(mlir::Value value, runtime::Ref &ref,
                      int64_t (&strides)[4]);
-  bool updatesParameters(mlir::Operation *op);
 
   llvm::LogicalResult convert(exec::LaunchOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::ContractOp op, runtime::Command &command);
@@ -54,6 +52,8 @@ private:
   int64_t threads;
   /// Numbers the collectives of the part.
   int32_t tokens = 0;
+  /// Commands that write onto an argument of the entry itself.
+  llvm::SmallPtrSet<mlir::Operation *, 32> updates;
 };
 
 } // namespace cleave

@@ -108,6 +108,26 @@ func.func @apart(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>) -> tensor<8x8xf32> {
 
 // -----
 
+// What stands between two ops runs before both when it needs neither; then it
+// does not keep them apart, and what comes after both still does.
+
+// CHECK-LABEL: func.func @between
+// CHECK: graph.contract
+// CHECK: exec.launch @neg_add(
+// CHECK: graph.contract
+// CHECK: exec.launch @add(
+// CHECK-NOT: exec.launch
+func.func @between(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = graph.neg %x : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %1 = graph.contract "ab,bc->ac" %x, %w : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %2 = graph.add %0, %1 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %3 = graph.contract "ab,bc->ac" %2, %w : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %4 = graph.add %3, %0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %4 : tensor<8x8xf32>
+}
+
+// -----
+
 // Row values join the kernel of the rows, through a reshape.
 
 // CHECK-LABEL: func.func @decomposed

@@ -10,6 +10,9 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=ATTENTION
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero1" 2>&1 | FileCheck %s --check-prefix=UPDATE
 
+// RUN: cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=x=2" 2>&1 | FileCheck %s --check-prefix=IDLE
+
+// IDLE: warning: axis "x" splits nothing: its 2 positions all do the same; name a recipe that is bound to it
 // PARTS: error: dimension 0 of parameter "up" comes in 16, which the 3 positions of axis "tp" do not divide: use 2, 4, 8 or 16
 // SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 3 positions of axis "dp" do not divide: use 2 or 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"

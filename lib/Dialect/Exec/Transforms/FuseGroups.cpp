@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kMaxArguments = 32;
 /// Sharing the read of a tensor smaller than this is not worth a merge.
 constexpr int64_t kMinShared = 512;
+/// The place of no group.
+constexpr unsigned kNone = ~0u;
 
 int64_t elementsOf(Value v) {
   return cast<RankedTensorType>(v.getType()).getNumElements();
@@ -41,7 +43,7 @@ private:
   std::optional<KernelSpace> fit(ArrayRef<unsigned> members,
                                  const KernelSpace &a, const KernelSpace &b) const;
   bool isValid(ArrayRef<unsigned> members, const KernelSpace &space) const;
-  bool reaches(unsigned from, unsigned to) const { return before[to][from]; }
+  bool bringTogether(unsigned first, unsigned last);
   SmallVector<FusionGroup> inOrder() const;
 
   ArrayRef<FusionNode> nodes;
@@ -50,8 +52,12 @@ private:
   SmallVector<unsigned> groupOf;
   /// Nodes whose results each node needs.
   SmallVector<SmallVector<unsigned>> needs;
-  /// The groups that must run before each group.
-  SmallVector<BitVector> before;
+  /// The groups in an order in which they can run, with kNone where one has
+  /// gone into another, and the place of each in it.
+  SmallVector<unsigned> order, rank;
+  /// The search that last saw each group.
+  SmallVector<unsigned> seenBy;
+  unsigned searches = 0;
   DenseMap<Value, unsigned> producer;
   /// Nodes that read each tensor, in order.
   DenseMap<Value, SmallVector<unsigned>> readers;
@@ -107,13 +113,10 @@ void Grouping::buildEdges() {
   for (unsigned i = 0; i < nodes.size(); ++i) {
     groups.push_back({{i}, nodes[i].fusable, nodes[i].space});
     groupOf.push_back(i);
-    BitVector all(nodes.size());
-    for (unsigned need : needs[i]) {
-      all |= before[need];
-      all.set(need);
-    }
-    before.push_back(std::move(all));
+    order.push_back(i);
+    rank.push_back(i);
   }
+  seenBy.assign(nodes.size(), 0);
 }
 
 /// Every value that passes between members without memory must be read as it
@@ -191,37 +194,58 @@ std::optional<KernelSpace> Grouping::fit(ArrayRef<unsigned> members,
   return std::nullopt;
 }
 
+/// Moves what `last` needs before `first`; false when some of it needs `first`,
+/// so that the two merged would depend on themselves.
+bool Grouping::bringTogether(unsigned first, unsigned last) {
+  SmallVector<unsigned> needed, open{last};
+  seenBy[last] = ++searches;
+  while (!open.empty()) {
+    unsigned group = open.pop_back_val();
+    for (unsigned m : groups[group].nodes)
+      for (unsigned need : needs[m]) {
+        unsigned g = groupOf[need];
+        if (g == first && group != last)
+          return false;
+        if (rank[g] <= rank[first] || seenBy[g] == searches)
+          continue;
+        seenBy[g] = searches;
+        needed.push_back(g);
+        open.push_back(g);
+      }
+  }
+  if (needed.empty())
+    return true;
+  llvm::sort(needed, [&](unsigned g, unsigned h) { return rank[g] < rank[h]; });
+  unsigned begin = rank[first], end = rank[needed.back()];
+  SmallVector<unsigned> window(needed);
+  for (unsigned r = begin; r <= end; ++r)
+    if (order[r] != kNone && seenBy[order[r]] != searches)
+      window.push_back(order[r]);
+  window.resize(end - begin + 1, kNone);
+  for (auto [i, g] : llvm::enumerate(window)) {
+    order[begin + i] = g;
+    if (g != kNone)
+      rank[g] = begin + i;
+  }
+  return true;
+}
+
 bool Grouping::tryMerge(unsigned a, unsigned b) {
   if (a == b || !groups[a].fusable || !groups[b].fusable)
     return false;
-  // A path through a third group would make the merged one depend on itself.
-  for (auto [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-    if (!reaches(from, to))
-      continue;
-    for (unsigned m : groups[to].nodes)
-      for (unsigned need : needs[m]) {
-        unsigned g = groupOf[need];
-        if (g != from && g != to && reaches(from, g))
-          return false;
-      }
-  }
   SmallVector<unsigned> members(groups[a].nodes);
   members.append(groups[b].nodes);
   llvm::sort(members);
   auto space = fit(members, groups[a].space, groups[b].space);
   if (!space)
     return false;
+  unsigned first = rank[a] < rank[b] ? a : b, last = first == a ? b : a;
+  if (!bringTogether(first, last))
+    return false;
 
-  // What came after either comes after both.
-  before[a] |= before[b];
-  before[a].reset(a);
-  before[a].reset(b);
-  for (unsigned g = 0; g < groups.size(); ++g)
-    if (g != a && (before[g][a] || before[g][b])) {
-      before[g] |= before[a];
-      before[g].set(a);
-      before[g].reset(b);
-    }
+  order[rank[last]] = kNone;
+  rank[a] = rank[first];
+  order[rank[a]] = a;
   for (unsigned m : groups[b].nodes)
     groupOf[m] = a;
   groups[a].nodes = std::move(members);

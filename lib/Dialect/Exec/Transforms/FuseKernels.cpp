@@ -245,6 +245,40 @@ static std::string nameOf(ArrayRef<FusionNode> nodes, const FusionGroup &group) 
   return name;
 }
 
+/// All that a kernel is but its locations, as bytes that only an equal one of
+/// the same context has. Much less work than its text.
+static std::string contentOf(KernelOp kernel) {
+  std::string content;
+  auto addNumber = [&](uint64_t number) {
+    content.append(reinterpret_cast<const char *>(&number), sizeof(number));
+  };
+  auto add = [&](const void *unique) {
+    addNumber(reinterpret_cast<uintptr_t>(unique));
+  };
+  DenseMap<Value, uint64_t> numbers;
+  auto define = [&](ValueRange values) {
+    addNumber(values.size());
+    for (Value value : values) {
+      numbers.try_emplace(value, numbers.size());
+      add(value.getType().getAsOpaquePointer());
+    }
+  };
+  kernel->walk<WalkOrder::PreOrder>([&](Operation *op) {
+    add(op->getName().getAsOpaquePointer());
+    add(op->getAttrDictionary().getAsOpaquePointer());
+    addNumber(op->getNumOperands());
+    for (Value operand : op->getOperands())
+      addNumber(numbers.lookup(operand));
+    define(op->getResults());
+    for (Region &region : op->getRegions())
+      for (Block &block : region) {
+        define(block.getArguments());
+        addNumber(block.getOperations().size());
+      }
+  });
+  return content;
+}
+
 LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
                                         const FusionGroup &group,
                                         OpBuilder &builder,
@@ -310,10 +344,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
   auto pairs = inplacePairs(kernel);
 
   // Equal kernels are compiled once.
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  kernel->print(os, OpPrintingFlags().useLocalScope().printGenericOpForm());
-  auto [it, isNew] = known.try_emplace(text, kernel);
+  auto [it, isNew] = known.try_emplace(contentOf(kernel), kernel);
   if (isNew) {
     kernel->setLoc(loc);
     kernel.setSymName(nameOf(nodes, group));

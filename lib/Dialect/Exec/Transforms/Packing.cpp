@@ -42,52 +42,42 @@ namespace {
 /// Packs the same intervals in different orders.
 class Packer {
 public:
-  explicit Packer(ArrayRef<Interval> intervals) : intervals(intervals) {
-    neighbours.resize(intervals.size());
-    std::vector<unsigned> order(intervals.size()), active;
-    for (unsigned i = 0; i < order.size(); ++i)
-      order[i] = i;
-    llvm::sort(order, [&](unsigned a, unsigned b) {
-      return std::pair(intervals[a].begin, a) < std::pair(intervals[b].begin, b);
-    });
-    for (unsigned i : order) {
-      llvm::erase_if(active, [&](unsigned j) {
-        return intervals[j].end < intervals[i].begin;
-      });
-      for (unsigned j : active) {
-        neighbours[i].push_back(j);
-        neighbours[j].push_back(i);
-      }
-      active.push_back(i);
-    }
-  }
+  explicit Packer(ArrayRef<Interval> intervals) : intervals(intervals) {}
 
   /// Each interval in turn at the lowest place that is free.
   int64_t place(ArrayRef<unsigned> order, std::vector<int64_t> &offsets) {
     offsets.assign(intervals.size(), -1);
+    placed.clear();
     int64_t peak = 0;
-    std::vector<std::pair<int64_t, int64_t>> taken;
     for (unsigned i : order) {
-      taken.clear();
-      for (unsigned j : neighbours[i])
-        if (offsets[j] >= 0)
-          taken.push_back({offsets[j], offsets[j] + rounded(intervals[j])});
-      llvm::sort(taken);
-      int64_t at = 0, bytes = rounded(intervals[i]);
-      for (auto [begin, end] : taken) {
-        if (begin >= at + bytes)
+      const Interval &interval = intervals[i];
+      int64_t at = 0, bytes = rounded(interval);
+      for (const Placed &other : placed) {
+        if (other.bottom >= at + bytes)
           break;
-        at = std::max(at, end);
+        if (other.begin <= interval.end && interval.begin <= other.end)
+          at = std::max(at, other.top);
       }
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
+      auto next =
+          llvm::upper_bound(placed, at, [](int64_t at, const Placed &other) {
+            return at < other.bottom;
+          });
+      placed.insert(next, {at, at + bytes, interval.begin, interval.end});
     }
     return peak;
   }
 
 private:
+  /// Where something lies, and when.
+  struct Placed {
+    int64_t bottom, top, begin, end;
+  };
+
   ArrayRef<Interval> intervals;
-  std::vector<std::vector<unsigned>> neighbours;
+  /// What has a place so far, from the bottom up.
+  std::vector<Placed> placed;
 };
 
 } // namespace
@@ -129,6 +119,9 @@ Packing cleave::exec::pack(ArrayRef<Interval> intervals) {
       return std::pair(key(intervals[a]), a) < std::pair(key(intervals[b]), b);
     });
     attempt(order);
+    // No packing is smaller.
+    if (best.peak == best.lowerBound)
+      return best;
   }
   // What ended at the top goes first in the next round.
   int rounds = intervals.size() < 20000 ? 40 : 4;

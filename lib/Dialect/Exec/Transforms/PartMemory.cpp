@@ -82,16 +82,17 @@ static BlockArgument sharedArgument(Value value) {
   }
 }
 
-/// True when `from` is, or depends on, one of `targets`.
-static bool dependsOn(Operation *from, const SmallPtrSetImpl<Operation *> &targets,
+/// True when `from` is, or depends on, `target`.
+static bool dependsOn(Operation *from, Operation *target,
                       SmallPtrSetImpl<Operation *> &seen) {
-  if (targets.contains(from))
+  if (from == target)
     return true;
-  if (!seen.insert(from).second)
+  // What stands before the target needs nothing of it.
+  if (from->isBeforeInBlock(target) || !seen.insert(from).second)
     return false;
   return llvm::any_of(from->getOperands(), [&](Value operand) {
     Operation *def = operand.getDefiningOp();
-    return def && dependsOn(def, targets, seen);
+    return def && dependsOn(def, target, seen);
   });
 }
 
@@ -104,7 +105,6 @@ static bool canTake(Value value, BlockArgument argument) {
   if (!writer || writer.getType() != argument.getType())
     return false;
   Operation *op = writer.getOwner();
-  SmallPtrSet<Operation *, 1> writers{op};
   for (Operation *reader : readersOf(argument)) {
     if (reader == op) {
       // It reads what it overwrites: each element in its own place.
@@ -124,7 +124,7 @@ static bool canTake(Value value, BlockArgument argument) {
     }
     SmallPtrSet<Operation *, 32> seen;
     if (reader->hasTrait<OpTrait::IsTerminator>() ||
-        dependsOn(reader, writers, seen))
+        dependsOn(reader, op, seen))
       return false;
   }
   return true;
@@ -159,7 +159,6 @@ static void separate(func::FuncOp part, Operation *op, unsigned index,
     if (Value target = targets.lookup(argument.getArgNumber()))
       copy |= !becomes(op, index, target);
   }
-  SmallPtrSet<Operation *, 1> self{op};
   for (Operation *reader : readersOf(root)) {
     if (copy)
       break;
@@ -172,7 +171,7 @@ static void separate(func::FuncOp part, Operation *op, unsigned index,
     }
     SmallPtrSet<Operation *, 32> seen;
     copy |= reader->hasTrait<OpTrait::IsTerminator>() ||
-            dependsOn(reader, self, seen);
+            dependsOn(reader, op, seen);
     // Of two that overwrite it, one must let go.
     for (OpResult result : reader->getResults())
       if (std::optional<unsigned> shared =

@@ -117,7 +117,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     return llvm::all_of(value.getUsers(), [&](Operation *user) {
       return user == run ||
              (isa<RunOp>(user) && user->isBeforeInBlock(run));
-    }) && llvm::count(run.getInputs(), value) == 1;
+    }) && llvm::count(value.getUsers(), run) == 1;
   }
 
   void writeParts() {

@@ -102,13 +102,25 @@ LogicalResult ProgramMemory::analyse() {
   // An argument's memory that a part overwrites must reach it only once.
   for (RunOp run : runs) {
     auto part = parts.functions.lookup(run.getCallee());
+    // The first operand in each memory, and the second if there is one.
+    struct Operands {
+      unsigned first;
+      std::optional<unsigned> second;
+    };
+    DenseMap<unsigned, Operands> operands;
+    for (auto [i, value] : llvm::enumerate(run.getInputs()))
+      if (auto [it, fresh] =
+              operands.try_emplace(leader(value), Operands{unsigned(i), {}});
+          !fresh && !it->second.second)
+        it->second.second = i;
     for (auto [i, value] : llvm::enumerate(run.getInputs())) {
       if (!part.getArgAttr(i, kDiesAttr))
         continue;
-      for (auto [j, other] : llvm::enumerate(run.getInputs()))
-        if (i != j && leader(value) == leader(other))
-          return run.emitOpError("operand ")
-                 << i << " is overwritten, but is operand " << j << " too";
+      const Operands &same = operands.find(leader(value))->second;
+      if (same.second)
+        return run.emitOpError("operand ")
+               << i << " is overwritten, but is operand "
+               << (i == same.first ? *same.second : same.first) << " too";
       bool read = llvm::any_of(value.getUsers(), [&](Operation *user) {
         return user != run && (user->getBlock() != run->getBlock() ||
                                run->isBeforeInBlock(user));

@@ -250,6 +250,13 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
             argument.getArgNumber(), graph::kNameAttr))
       arguments[name] = argument;
   llvm::StringMap<unsigned> updated;
+  /// The memory that results of a part take.
+  struct Link {
+    unsigned result, position;
+  };
+  llvm::MapVector<func::FuncOp, SmallVector<Link>> links;
+  /// Where an action first reads each of its inputs.
+  DenseMap<RunOp, DenseMap<Value, unsigned>> positions;
   Operation *terminator = body.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     auto name =
@@ -274,11 +281,14 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
              << "': it is not the whole result of one action";
     unsigned index = cast<OpResult>(value).getResultNumber();
     auto part = symbols.lookup<func::FuncOp>(run.getCallee());
-    unsigned position = 0;
-    while (position < run.getInputs().size() &&
-           run.getInputs()[position] != argument)
-      ++position;
-    if (position == run.getInputs().size()) {
+    auto [known, fresh] = positions.try_emplace(run);
+    if (fresh)
+      for (auto [position, input] : llvm::enumerate(run.getInputs()))
+        known->second.try_emplace(input, position);
+    auto [at, unread] =
+        known->second.try_emplace(argument, run.getInputs().size());
+    unsigned position = at->second;
+    if (unread) {
       // The part does not read it: it is told where to write.
       if (llvm::count_if(body.getOps<RunOp>(), [&](RunOp other) {
             return other.getCallee() == run.getCallee();
@@ -292,9 +302,17 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
         return failure();
       run.getInputsMutable().append(argument);
     }
-    part.setArgAttr(position, kDiesAttr, builder.getUnitAttr());
-    part.setResultAttr(index, kAliasAttr, builder.getI64IntegerAttr(position));
-    part.setResultAttr(index, kUpdateAttr, builder.getUnitAttr());
+    links[part].push_back({index, position});
+  }
+  for (const auto &[part, ofPart] : links) {
+    graph::EntryAttributes attributes(part);
+    for (auto [result, position] : ofPart) {
+      attributes.setArg(position, kDiesAttr, builder.getUnitAttr());
+      attributes.setResult(result, kAliasAttr,
+                           builder.getI64IntegerAttr(position));
+      attributes.setResult(result, kUpdateAttr, builder.getUnitAttr());
+    }
+    attributes.write();
   }
   return success();
 }

@@ -219,11 +219,14 @@ private:
         ProgramOp::create(builder, entry.getLoc(), name,
                           builder.getFunctionType(argumentTypes, resultTypes),
                           flow.microBatches());
+    SmallVector<DictionaryAttr> attributes;
     for (unsigned i = 0; i < entry.getNumArguments(); ++i)
-      program.setArgAttrs(i, flow.entryAttributes(entry.getArgAttrDict(i)));
+      attributes.push_back(flow.entryAttributes(entry.getArgAttrDict(i)));
+    program.setAllArgAttrs(attributes);
+    attributes.clear();
     for (unsigned i = 0; i < entry.getNumResults(); ++i)
-      program.setResultAttrs(i,
-                             flow.entryAttributes(entry.getResultAttrDict(i)));
+      attributes.push_back(flow.entryAttributes(entry.getResultAttrDict(i)));
+    program.setAllResultAttrs(attributes);
 
     OpBuilder inside = OpBuilder::atBlockEnd(&program.getBody().front());
     for (PartId id :

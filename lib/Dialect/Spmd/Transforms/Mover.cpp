@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Mover.h"
+#include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Remarks.h"
 
@@ -84,7 +85,7 @@ Value Mover::step(Value value, const Move &move, bool here,
                      from.global);
   define(result, move.sharding, from.global, from.era);
   values[result].origin = value;
-  remark(result, from.sharding, cause);
+  explain(result, from.sharding, cause);
   return result;
 }
 
@@ -101,11 +102,16 @@ Value Mover::barrier(Value value, unsigned era, Location loc) {
   return result;
 }
 
-void Mover::remark(Value moved, const Sharding &from, const MoveCause &cause) {
+/// The movement's cause goes into its location, and all of it into a remark.
+void Mover::explain(Value moved, const Sharding &from, const MoveCause &cause) {
   Operation *op = moved.getDefiningOp();
   auto communication = dyn_cast<CommunicationOpInterface>(op);
   if (!communication)
     return;
+  std::string annotation;
+  if (cause.annotation)
+    annotation = cause.annotation(communication.getCommunicationAxes());
+  op->setLoc(withCause(op->getLoc(), annotation));
   auto function = op->getParentOfType<func::FuncOp>();
   auto remark =
       remark::passed(op->getLoc(), remark::RemarkOpts::name("Movement")
@@ -123,5 +129,6 @@ void Mover::remark(Value moved, const Sharding &from, const MoveCause &cause) {
                 llvm::formatv("{0}", communication.getBytesSent(mesh)).str())
          << remark::metric("From", from.str())
          << remark::metric("To", shardingOf(moved).str())
-         << remark::metric("Cause", cause.what);
+         << remark::metric("Cause", cause.what)
+         << remark::metric("Annotation", annotation);
 }

@@ -18,6 +18,8 @@ struct MoveCause {
   mlir::Operation *op;
   /// `operand 1 of 'graph.linear'`
   std::string what;
+  /// Which annotation is behind a movement along some axes.
+  llvm::function_ref<std::string(llvm::ArrayRef<AxisRef>)> annotation = {};
 };
 
 /// The local values of one function, and the movements between them.
@@ -62,7 +64,7 @@ private:
                    const MoveCause &cause);
   mlir::Value barrier(mlir::Value value, unsigned era, mlir::Location loc);
   double elements(const Known &known);
-  void remark(mlir::Value moved, const Sharding &from, const MoveCause &cause);
+  void explain(mlir::Value moved, const Sharding &from, const MoveCause &cause);
 
   mlir::OpBuilder &builder;
   mlir::FlatSymbolRefAttr meshName;

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Blame.h"
 #include "Eras.h"
 #include "Mover.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
@@ -37,7 +38,8 @@ public:
   Partitioner(func::FuncOp function, MeshOp meshOp)
       : function(function), meshName(FlatSymbolRefAttr::get(meshOp)),
         mesh(meshOp.getMesh()), builder(function.getContext()),
-        mover(builder, meshName, mesh), eras(function.getBody().front()) {}
+        mover(builder, meshName, mesh), blame(function, mesh),
+        eras(function.getBody().front()) {}
 
   LogicalResult run() {
     if (failed(startFunction()))
@@ -76,6 +78,7 @@ private:
   Mesh mesh;
   OpBuilder builder;
   Mover mover;
+  Blame blame;
   /// Of the global ops.
   Eras eras;
   /// Global values to local ones, of the sharding that they have in
@@ -186,8 +189,14 @@ LogicalResult Partitioner::finishFunction() {
   Operation *terminator = function.getBody().front().getTerminator();
   SmallVector<Value> values;
   for (auto [i, operand] : llvm::enumerate(terminator->getOperands())) {
-    MoveCause cause{terminator, "result " + std::to_string(i) + " of '" +
-                                    function.getSymName().str() + "'"};
+    Operation *producer = operand.getDefiningOp();
+    auto blamed = [&](ArrayRef<AxisRef> axes) {
+      return blame.find(producer ? producer : terminator, axes);
+    };
+    MoveCause cause{terminator,
+                    "result " + std::to_string(i) + " of '" +
+                        function.getSymName().str() + "'",
+                    blamed};
     std::string error;
     Value value = mover.move(local(operand), resultShardings[i],
                              eras.of(operand), cause, error);
@@ -268,12 +277,15 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (isa<graph::SeedOp>(op))
     mover.beginEra((*built)->getResult(0));
 
+  auto blamed = [&](ArrayRef<AxisRef> axes) { return blame.find(op, axes); };
   // The results, as they are declared.
   for (auto [i, result] : llvm::enumerate(op->getResults())) {
     Value value =
         *built ? Value((*built)->getResult(i)) : local(op->getOperand(0));
-    MoveCause cause{op, "result " + std::to_string(i) + " of '" +
-                            op->getName().getStringRef().str() + "'"};
+    MoveCause cause{op,
+                    "result " + std::to_string(i) + " of '" +
+                        op->getName().getStringRef().str() + "'",
+                    blamed};
     std::string error;
     value = mover.move(value, sharding(result), era, cause, error);
     if (!value) {
@@ -295,6 +307,7 @@ FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
   if (isa<ConstrainOp>(op))
     return nullptr;
   unsigned era = eras.of(op);
+  auto blamed = [&](ArrayRef<AxisRef> axes) { return blame.find(op, axes); };
   SmallVector<Value> locals;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     if (llvm::is_contained(plan.rule.unread, i)) {
@@ -312,8 +325,10 @@ FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
         reduced.push_back(reduction.partial.axis);
     if (auto rest = withoutPartial(mesh, wanted.partial, reduced))
       wanted.partial = std::move(*rest);
-    MoveCause cause{op, "operand " + std::to_string(i) + " of '" +
-                            op->getName().getStringRef().str() + "'"};
+    MoveCause cause{op,
+                    "operand " + std::to_string(i) + " of '" +
+                        op->getName().getStringRef().str() + "'",
+                    blamed};
     if (!plan.conflict.empty())
       cause.what += ": " + plan.conflict;
     std::string error;

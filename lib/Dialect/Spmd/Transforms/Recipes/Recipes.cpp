@@ -176,6 +176,13 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
         return failure();
     }
     norms.finish(annotator);
+    for (const MeshAxis &axis : known.axes)
+      if (axis.size > 1 && llvm::none_of(*calls, [&](const RecipeCall &call) {
+            return call.axes.front() == axis.name;
+          }))
+        getOperation().emitWarning("axis \"")
+            << axis.name << "\" splits nothing: its " << axis.size
+            << " positions all do the same; name a recipe that is bound to it";
     return success();
   }
 

@@ -1,0 +1,82 @@
+"""How the time and memory of `cleave-compile` grow with the number of layers.
+
+Models of one shape (GPT-2's) are compiled in turn, from text to an artifact, in
+each of several rounds. The medians and the ratios to the smallest model are
+printed as a JSON line for each number of layers.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FLAGS = ["--optimizer", "adamw", "--weight-decay", "0.1", "--no-decay", "ndim<2"]
+FLAGS += ["--clip", "1.0"]
+
+
+def trace(family, layers, folder):
+    """Writes a model of `layers` layers; returns its file and the seconds."""
+    model = folder / f"{family}-{layers}.mlir"
+    start = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "cleave.models", family]
+        + ["--layers", str(layers), "-o", str(model)],
+        check=True,
+        env=dict(os.environ, PYTHONPATH=str(ROOT / "python")),
+        stdout=subprocess.DEVNULL,
+    )
+    return model, time.perf_counter() - start
+
+
+def compile_once(compiler, model):
+    """Compiles; returns seconds of the clock and of the processor, and MiB."""
+    start = time.perf_counter()
+    process = subprocess.Popen([compiler, model, *FLAGS, "-o", model.with_suffix(".so")])
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"error: cleave-compile failed on {model}")
+    return wall, usage.ru_utime, usage.ru_maxrss / 1024
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--family", default="gpt", help="default: %(default)s")
+    parser.add_argument("--layers", type=int, nargs="+", default=[12, 48, 96])
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    compiler = options.build.resolve() / "bin" / "cleave-compile"
+    folder = ROOT / "out" / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    layers = sorted(set(options.layers))
+    models = {n: trace(options.family, n, folder) for n in layers}
+    runs = {n: [] for n in layers}
+    for _ in range(options.rounds):
+        for n in layers:
+            runs[n].append(compile_once(compiler, models[n][0]))
+    first = None
+    for n in layers:
+        wall, user, rss = (statistics.median(column) for column in zip(*runs[n]))
+        first = first or (wall, user)
+        summary = {
+            "case": f"compile {options.family}",
+            "layers": n,
+            "trace_s": round(models[n][1], 1),
+            "wall_s": round(wall, 3),
+            "user_s": round(user, 3),
+            "vm_hwm_mib": round(rss),
+            "wall_ratio": round(wall / first[0], 2),
+            "user_ratio": round(user / first[1], 2),
+        }
+        print(json.dumps(summary), flush=True)
+
+
+if __name__ == "__main__":
+    main()

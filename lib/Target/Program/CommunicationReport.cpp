@@ -1,0 +1,117 @@
+//===- CommunicationReport.cpp - What devices send, and why ---------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Spmd/IR/Cause.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Target/ProgramTable.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <map>
+#include <numeric>
+#include <tuple>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+namespace json = llvm::json;
+
+/// The elements that one device sends, in ring terms; `block` is what one
+/// member gives to another, or all of what is reduced everywhere.
+static double elementsSent(CollectiveOp op) {
+  double members = op.getMembers();
+  double block = 1;
+  for (int64_t size : op.getBlock())
+    block *= size;
+  switch (op.getKind()) {
+  case CollectiveKind::AllReduce:
+    return 2 * (members - 1) / members * block;
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
+    return (members - 1) * block;
+  case CollectiveKind::Permute:
+    return block;
+  }
+  return 0;
+}
+
+static std::string axesOf(CollectiveOp op) {
+  std::string text;
+  for (const spmd::AxisRef &axis : cast<spmd::AxesAttr>(op.getAxes()).getAxes())
+    text += (text.empty() ? "" : ", ") + axis.str();
+  return text;
+}
+
+namespace {
+struct Sent {
+  int64_t count = 0;
+  double elements = 0, bytes = 0;
+
+  void add(double each, double size) {
+    ++count;
+    elements += each;
+    bytes += each * size;
+  }
+  json::Object describe() const {
+    return {{"count", count}, {"elements", elements}, {"bytes", bytes}};
+  }
+};
+} // namespace
+
+static json::Object describe(ProgramOp program) {
+  // By kind, axes, line and cause.
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, Sent>
+      places;
+  std::map<std::pair<std::string, std::string>, Sent> totals;
+  Sent all;
+  for (auto run : program.getBody().getOps<RunOp>()) {
+    auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+        run, run.getCalleeAttr());
+    if (!part || part.isExternal())
+      continue;
+    for (auto op : part.front().getOps<CollectiveOp>()) {
+      double elements = elementsSent(op);
+      double size =
+          op.getInput().getType().getElementType().getIntOrFloatBitWidth() /
+          8.0;
+      std::string kind = stringifyCollectiveKind(op.getKind()).str();
+      std::string axes = axesOf(op);
+      places[{kind, axes, sourceLine(op.getLoc()),
+              spmd::causeOf(op.getLoc()).str()}]
+          .add(elements, size);
+      totals[{kind, axes}].add(elements, size);
+      all.add(elements, size);
+    }
+  }
+  json::Array collectives, sums;
+  for (auto &[key, sent] : places) {
+    json::Object entry = sent.describe();
+    entry["kind"] = std::get<0>(key);
+    entry["axes"] = std::get<1>(key);
+    entry["line"] = std::get<2>(key);
+    entry["cause"] = std::get<3>(key);
+    collectives.push_back(std::move(entry));
+  }
+  for (auto &[key, sent] : totals) {
+    json::Object entry = sent.describe();
+    entry["kind"] = key.first;
+    entry["axes"] = key.second;
+    sums.push_back(std::move(entry));
+  }
+  json::Object result = all.describe();
+  result["collectives"] = std::move(collectives);
+  result["totals"] = std::move(sums);
+  return result;
+}
+
+json::Value cleave::communicationReport(ModuleOp module) {
+  json::Object entries;
+  for (auto program : module.getOps<ProgramOp>())
+    entries[program.getName()] = describe(program);
+  return entries;
+}

@@ -1,0 +1,143 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Pictures of who holds which part of a tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import itertools
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a tensor and the ranks that hold it."""
+
+    #: Of each dimension, from and to.
+    ranges: tuple[tuple[int, int], ...]
+    ranks: tuple[int, ...]
+
+
+def parts(shape, dims, mesh) -> list[Part]:
+    """The parts of a tensor.
+
+    Args:
+        shape: of the whole tensor.
+        dims: for each dimension the axes that split it, major to minor, each a
+            dict of `axis`, `pre` (the parts of its more significant digits) and
+            `size`.
+        mesh: the axes, major to minor, each a dict of `axis` and `size`.
+
+    Returns:
+        The parts in the order of their places; every rank holds one.
+    """
+    names = [axis["axis"] for axis in mesh]
+    sizes = [axis["size"] for axis in mesh]
+    holders: dict[tuple, list[int]] = {}
+    for rank, position in enumerate(itertools.product(*map(range, sizes))):
+        coordinates = dict(zip(names, position))
+        extents = dict(zip(names, sizes))
+        ranges = []
+        for size, axes in zip(shape, dims):
+            index, count = 0, 1
+            for axis in axes:
+                minor = extents[axis["axis"]] // (axis["pre"] * axis["size"])
+                digit = coordinates[axis["axis"]] // minor % axis["size"]
+                index = index * axis["size"] + digit
+                count *= axis["size"]
+            ranges.append((size * index // count, size * (index + 1) // count))
+        holders.setdefault(tuple(ranges), []).append(rank)
+    return [Part(ranges, tuple(ranks)) for ranges, ranks in sorted(holders.items())]
+
+
+def _ranks(ranks) -> str:
+    """`0-3, 6`."""
+    runs = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+
+
+def _grid(found):
+    """The parts as rows and columns: by their first dimension, and the rest."""
+    rows = sorted({part.ranges[:1] for part in found})
+    columns = sorted({part.ranges[1:] for part in found})
+    cells = {(part.ranges[:1], part.ranges[1:]): part.ranks for part in found}
+    return rows, columns, cells
+
+
+def _label(ranges) -> str:
+    return " x ".join(f"{a}:{b}" for a, b in ranges)
+
+
+def describe(name, tensor, mesh) -> str:
+    """A picture in text: a cell for each part, with the ranks that hold it."""
+    shape = tensor["shape"]
+    found = parts(shape, tensor["dims"], mesh)
+    held = math.prod(b - a for a, b in found[0].ranges) * tensor["element_bits"] / 8
+    whole = math.prod(shape) * tensor["element_bits"] / 8
+    devices = ", ".join(f"{axis['axis']}={axis['size']}" for axis in mesh)
+    lines = [f"{name} {shape} on {devices or 'one device'}"]
+    if "framework_shape" in tensor:
+        lines.append(f"  in the model {tensor['framework_shape']}")
+    for i, axes in enumerate(tensor["dims"]):
+        if axes:
+            over = " and ".join(f"\"{axis['axis']}\"" for axis in axes)
+            count = math.prod(axis["size"] for axis in axes)
+            lines.append(f"  dimension {i} in {count} parts over {over}")
+    rows, columns, cells = _grid(found)
+    table = [["", *map(_label, columns)]]
+    for row in rows:
+        table.append([_label(row), *(_ranks(cells.get((row, c), ())) for c in columns)])
+    widths = [max(map(len, column)) for column in zip(*table)]
+    rule = "  +" + "+".join("-" * (width + 2) for width in widths) + "+"
+    lines.append(rule)
+    for row in table:
+        cells_text = " | ".join(text.ljust(width) for text, width in zip(row, widths))
+        lines += [f"  | {cells_text} |", rule]
+    lines.append(f"  each rank holds {_bytes(held)} of {_bytes(whole)}")
+    return "\n".join(lines)
+
+
+def draw(name, tensor, mesh) -> str:
+    """The same picture as SVG."""
+    found = parts(tensor["shape"], tensor["dims"], mesh)
+    rows, columns, cells = _grid(found)
+    wide, high, left, top = 120, 44, 110, 56
+    width, height = left + wide * len(columns) + 10, top + high * len(rows) + 10
+    groups = sorted({part.ranks for part in found})
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<text x="10" y="20" font-size="14">{html.escape(name)} '
+        f'{html.escape(str(tensor["shape"]))}</text>',
+    ]
+    for i, column in enumerate(columns):
+        out.append(f'<text x="{left + wide * i + 6}" y="{top - 8}">{_label(column)}</text>')
+    for j, row in enumerate(rows):
+        y = top + high * j
+        out.append(f'<text x="10" y="{y + high / 2 + 4}">{_label(row)}</text>')
+        for i, column in enumerate(columns):
+            ranks = cells.get((row, column), ())
+            hue = 360 * groups.index(ranks) // len(groups) if ranks in groups else 0
+            out.append(
+                f'<rect x="{left + wide * i}" y="{y}" width="{wide - 4}" '
+                f'height="{high - 4}" fill="hsl({hue},60%,85%)" stroke="#555"/>'
+            )
+            out.append(
+                f'<text x="{left + wide * i + 6}" y="{y + high / 2 + 4}">'
+                f"{_ranks(ranks)}</text>"
+            )
+    out.append("</svg>")
+    return "\n".join(out)
