@@ -142,7 +142,11 @@ def choose_slots(tensors, state) -> dict[str, torch.Tensor]:
         [
             (*text([key]), error)
             for key, name in wanted.items()
-            if (error := _problem(given[key], tensors[name], logical_shape(tensors[name])))
+            if (
+                error := _problem(
+                    given[key], tensors[name], logical_shape(tensors[name])
+                )
+            )
         ],
     )
     return {name: given[key] for key, name in wanted.items()}

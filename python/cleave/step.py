@@ -12,7 +12,13 @@ from typing import Any, Callable, Mapping
 import torch
 
 from . import visualize
-from .state import TORCH_TYPES, choose_slots, choose_tensors, read_counts
+from .state import (
+    TORCH_TYPES,
+    choose_slots,
+    choose_tensors,
+    logical_shape,
+    read_counts,
+)
 
 log = logging.getLogger("cleave")
 
@@ -186,8 +192,7 @@ class Step:
     def _framework_view(self, name):
         """A copy of a parameter or buffer, in the framework's shape."""
         facts = self._live.tensors[name]
-        shape = facts.get("framework_shape") or facts["shape"]
-        return self._live.tensor(name).reshape(shape)
+        return self._live.tensor(name).reshape(logical_shape(facts))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers under the names, shapes and order of the
@@ -229,9 +234,8 @@ class Step:
         slots: dict[str, dict[str, torch.Tensor]] = {}
         for name, facts in self._live.tensors.items():
             if facts["role"] == "state":
-                slots.setdefault(facts["of"], {})[facts["slot"]] = self._live.tensor(
-                    name
-                )
+                value = self._live.tensor(name).reshape(logical_shape(facts))
+                slots.setdefault(facts["of"], {})[facts["slot"]] = value
         return {
             "step": self._done,
             "seed": self._seed,

@@ -58,7 +58,8 @@ struct Sent {
     bytes += each * size;
   }
   json::Object describe() const {
-    return {{"count", count}, {"elements", elements}, {"bytes", bytes}};
+    return json::Object{
+        {"count", count}, {"elements", elements}, {"bytes", bytes}};
   }
 };
 } // namespace
