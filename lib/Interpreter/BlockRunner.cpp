@@ -111,6 +111,8 @@ static LogicalResult runOp(Operation &op, Frame &frame,
         return op.emitOpError("reference semantics gave ")
                << tensor.type() << " for result " << i << " of type "
                << value.getType();
+      if (context.disturbance)
+        context.disturbance(&op, tensor);
       settle(tensor, context.precision);
       tensors.push_back(std::make_shared<RefTensor>(std::move(tensor)));
     }

@@ -213,6 +213,7 @@ FailureOr<ReferenceResult> Interpreter::run(StringRef entry,
   ReferenceContext context;
   context.precision = precision;
   context.observer = observer;
+  context.disturbance = disturbance;
   FailureOr<std::vector<TensorRef>> outputs;
   spmd::MeshOp meshOp = spmd::findMesh(module);
   spmd::Mesh mesh;

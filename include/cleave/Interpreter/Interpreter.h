@@ -54,10 +54,18 @@ public:
   /// Has `observer` called after each op on each rank.
   void observe(ReferenceObserver callback) { observer = std::move(callback); }
 
+  /// Has `callback` change results of ops before they are rounded: by what
+  /// another order of operations could have given, for example (Monte Carlo
+  /// arithmetic; Parker, UCLA CSD-970002, 1997).
+  void disturb(ReferenceDisturbance callback) {
+    disturbance = std::move(callback);
+  }
+
 private:
   mlir::ModuleOp module;
   Precision precision;
   ReferenceObserver observer;
+  ReferenceDisturbance disturbance;
 };
 
 } // namespace cleave

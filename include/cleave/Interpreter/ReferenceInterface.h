@@ -52,6 +52,10 @@ struct PublishedValue {
 using ReferenceObserver = std::function<void(
     mlir::Operation *, const RefArgs &, llvm::ArrayRef<const RefTensor *>)>;
 
+/// Changes a result of an op before others see it.
+using ReferenceDisturbance =
+    std::function<void(mlir::Operation *, RefTensor &)>;
+
 /// What an op may know of where it runs, and what it may report.
 struct ReferenceContext {
   Precision precision = Precision::Exact;
@@ -60,6 +64,8 @@ struct ReferenceContext {
   std::map<std::string, PublishedValue> published;
   /// Called after each op on each rank, where set.
   ReferenceObserver observer;
+  /// Called on each result of each op, where set, before it is rounded.
+  ReferenceDisturbance disturbance;
 
   void publish(mlir::Operation *op, llvm::StringRef name,
                const RefTensor &value) {
