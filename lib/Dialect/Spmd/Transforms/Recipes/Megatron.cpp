@@ -64,12 +64,32 @@ static bool isLookedUp(const DimensionClass &known) {
          known.consumers.empty();
 }
 
+/// Whether an op of any entry needs what `known` has of arguments whole.
+static bool isWholeSomewhere(Annotator &annotator,
+                             const DimensionClass &known) {
+  for (auto [argument, dim] : known.arguments) {
+    auto own = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+    StringRef name =
+        graph::getArgString(own, argument.getArgNumber(), graph::kNameAttr);
+    for (func::FuncOp function : annotator.entries())
+      for (BlockArgument other : function.getArguments())
+        if (other == argument ||
+            (!name.empty() &&
+             name == graph::getArgString(function, other.getArgNumber(),
+                                         graph::kNameAttr)))
+          if (annotator.classesOf(function).of(other, dim).wholeIn)
+            return true;
+  }
+  return false;
+}
+
 /// Splits `known` unless something in it is split already. Where the parts do
 /// not fit it stays whole: a model works without it.
 static void splitIfFits(Annotator &annotator, const DimensionClass &known,
                         StringRef axis) {
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
-  if (llvm::any_of(known.arguments, [&](const auto &entry) {
+  if (isWholeSomewhere(annotator, known) ||
+      llvm::any_of(known.arguments, [&](const auto &entry) {
         return annotator.isSplit(entry.first, axis);
       }))
     return;
