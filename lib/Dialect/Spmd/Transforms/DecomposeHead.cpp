@@ -185,24 +185,26 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
   };
 
   // The maximum only keeps exponentials finite: the loss does not depend on it.
+  auto exponential = [&](Value shift) -> Value {
+    return graph::ExpOp::create(builder, loc,
+                                f.sub(logits, f.reshape(shift, column)));
+  };
   Value largest = reduce(graph::ReductionKind::max, logits);
   Value wanted = reduce(graph::ReductionKind::sum, weigh(logits));
-  Value exponentials = graph::ExpOp::create(
-      builder, loc, f.sub(logits, f.reshape(largest, column)));
-  Value sum = reduce(graph::ReductionKind::sum, exponentials);
+  Value sum = reduce(graph::ReductionKind::sum, exponential(largest));
+  Value lse =
+      f.add(largest, graph::LogOp::create(builder, loc, sum).getOutput());
   Value counted =
       f.compare(graph::Predicate::ne, targets,
                 f.scalar(targets, static_cast<int64_t>(op.getIgnoreIndex())));
-  Value lse =
-      f.add(largest, graph::LogOp::create(builder, loc, sum).getOutput());
   ChunkResults results;
   results.loss = f.select(counted, f.sub(lse, wanted), zero);
   if (!gradient)
     return results;
 
-  Value scale = f.select(counted, gradient, zero);
-  Value slope = f.sub(f.mul(exponentials, f.reshape(f.div(scale, sum), column)),
-                      weigh(f.reshape(scale, column)));
+  // Probabilities are computed from the logits again, whose place they take.
+  Value scale = f.reshape(f.select(counted, gradient, zero), column);
+  Value slope = f.sub(f.mul(exponential(lse), scale), weigh(scale));
   std::string letters;
   for (int64_t i = 0; i < last; ++i)
     letters += static_cast<char>('a' + i);

@@ -27,13 +27,13 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
     // becomes
     %x1 = spmd.barrier %x after %g
     %l = graph.linear %x1, %w
-    %m = graph.reduce max %l
-    %e = graph.exp (%l - %m)
-    %s = graph.reduce sum %e
     %h = graph.one_hot %t1
+    %m = graph.reduce max %l
     %p = graph.reduce sum (graph.select %h, %l, 0)
-    %rows = %m + log %s - %p
-    %dl = %e * (%g / %s) - (graph.select %h, %g, 0)
+    %s = graph.reduce sum (graph.exp (%l - %m))
+    %lse = %m + log %s
+    %rows = %lse - %p
+    %dl = %g * graph.exp (%l - %lse) - (graph.select %h, %g, 0)
     %dx = graph.contract "abv,vh->abh" %dl, %w
     %dw = graph.contract "abv,abh->vh" %dl, %x1
     ```
