@@ -133,3 +133,32 @@ def test_what_is_sent_is_told():
     # 2 (N - 1) / N elements of each gradient, and a few numbers beside them.
     assert 0.9 * elements <= total <= 1.1 * elements
     assert all(c["bytes"] >= 4 * c["elements"] > 0 for c in sent)
+
+
+@pytest.mark.parametrize("mesh, plan", [
+    ({"dp": 2}, "zero3"),
+    ({"tp": 2}, "megatron"),
+    ({"tp": 2}, "megatron-sp"),
+    ({"cp": 2}, "ulysses"),
+    ({"dp": 2, "tp": 2}, ["megatron-sp", "zero1"]),
+])
+def test_recipes_train_as_one(mesh, plan):
+    """And refuse what one device refuses: the range of ids and labels is known
+    behind every movement."""
+    case = family("llama")
+    one = cleave_run(case, STEPS, optimizer())
+    many = cleave_run(case, STEPS, optimizer(), mesh=mesh, plan=plan)
+    np.testing.assert_allclose(many.losses, one.losses, rtol=2e-5)
+    whole = float(torch.stack([g.norm() for g in one.gradients.values()]).norm())
+    for name, gradient in one.gradients.items():
+        error = float((many.gradients[name] - gradient).norm())
+        assert error <= 2e-5 * float(gradient.norm()) + 1e-6 * whole, name
+    step = compile_case(case, optimizer(), mesh=mesh, plan=plan)
+    ids, labels = case.batches[0]
+    for bad in (100000, -5):
+        wrong_ids, wrong_labels = ids.clone(), labels.clone()
+        wrong_ids[1, 2] = wrong_labels[1, 2] = bad
+        with pytest.raises(cleave.StepError, match="input_ids"):
+            step(wrong_ids, labels)
+        with pytest.raises(cleave.StepError, match="labels"):
+            step(ids, wrong_labels)

@@ -233,14 +233,18 @@ int main(int argc, char **argv) {
     option->removeArgument();
   Flags flags;
   cl::HideUnrelatedOptions({&general, &training, &target});
+  // A question, which needs no model.
+  for (int i = 1; i < argc; ++i)
+    if (StringRef(argv[i]).ltrim('-') == "recipe=help" ||
+        (StringRef(argv[i]).ltrim('-') == "recipe" && i + 1 < argc &&
+         StringRef(argv[i + 1]) == "help"))
+      return listRecipes();
   if (!cl::ParseCommandLineOptions(
           argc, argv,
           "Cleave: compiles a model into a training step for this machine\n\n"
           "  cleave-compile gpt2.mlir --clip 1.0 -o gpt2.so\n",
           &llvm::errs()))
     return 2;
-  if (flags.recipe == "help")
-    return listRecipes();
   if (std::string mistake = checkOptimizer(flags); !mistake.empty())
     return usage(mistake);
   if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
@@ -286,12 +290,13 @@ int main(int argc, char **argv) {
   sources.AddNewSourceBuffer(std::move(buffer), SMLoc());
   // Messages name the place; whole functions as notes would bury it.
   context.printOpOnDiagnostic(false);
-  context.getDiagEngine().registerHandler([&](Diagnostic &diagnostic) {
+  SourceMgrDiagnosticHandler diagnostics(sources, &context);
+  OneErrorPerPlace onlyFirst(&context);
+  // The handler that came last is asked first.
+  ScopedDiagnosticHandler remarks(&context, [&](Diagnostic &diagnostic) {
     return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark &&
                    !flags.remarks);
   });
-  SourceMgrDiagnosticHandler diagnostics(sources, &context);
-  OneErrorPerPlace onlyFirst(&context);
   OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
   if (!module)
     return 1;

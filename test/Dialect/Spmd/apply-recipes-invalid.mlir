@@ -10,6 +10,8 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=ATTENTION
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero1" 2>&1 | FileCheck %s --check-prefix=UPDATE
 
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=2 recipes=megatron,megatron-sp" 2>&1 | FileCheck %s --check-prefix=BOTH
+// BOTH: error: recipes 'megatron' and 'megatron-sp' both split the same things over axis "tp": name one of them
 // RUN: cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=x=2" 2>&1 | FileCheck %s --check-prefix=IDLE
 
 // IDLE: warning: axis "x" splits nothing: its 2 positions all do the same; name a recipe that is bound to it

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Exec/IR/ExecInterfaces.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -17,12 +18,14 @@ static int64_t sizeOf(Value value, int64_t dim) {
   return cast<RankedTensorType>(value.getType()).getDimSize(dim);
 }
 
+/// What is gathered from a tensor of indices, as a shard of it is, are indices
+/// too.
 static IndexUse indexUse(graph::GatherOp op, Value operand) {
   if (operand == op.getIndices())
     return {static_cast<int64_t>(op.getGlobalSize().value_or(
                 sizeOf(op.getInput(), op.getDim()))),
             std::nullopt, false};
-  return {};
+  return {0, std::nullopt, true};
 }
 
 static IndexUse indexUse(graph::ScatterAddOp op, Value operand) {
@@ -69,6 +72,16 @@ static IndexUse indexUse(graph::HeadLossOp op, Value operand) {
 /// The border is a value of its own, chosen by whoever wrote the program.
 static IndexUse indexUse(graph::PadOp, Value) { return {0, std::nullopt, true}; }
 
+/// What moves between devices, or is cut on one, stays the same indices.
+static IndexUse moved() { return {0, std::nullopt, true}; }
+static IndexUse indexUse(spmd::SliceOp, Value) { return moved(); }
+static IndexUse indexUse(spmd::AllGatherOp, Value) { return moved(); }
+static IndexUse indexUse(spmd::AllToAllOp, Value) { return moved(); }
+static IndexUse indexUse(spmd::PermuteOp, Value) { return moved(); }
+static IndexUse indexUse(spmd::BarrierOp op, Value operand) {
+  return {0, std::nullopt, operand == op.getInput()};
+}
+
 namespace {
 
 template <typename OpTy>
@@ -89,5 +102,9 @@ void cleave::exec::registerGraphIndexModels(DialectRegistry &registry) {
     attach<graph::GatherOp, graph::ScatterAddOp, graph::OneHotOp,
            graph::CrossEntropyOp, graph::CrossEntropyGradOp, graph::HeadLossOp,
            graph::PadOp>(context);
+  });
+  registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
+    attach<spmd::SliceOp, spmd::AllGatherOp, spmd::AllToAllOp, spmd::PermuteOp,
+           spmd::BarrierOp>(context);
   });
 }

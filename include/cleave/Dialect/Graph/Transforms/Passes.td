@@ -154,13 +154,13 @@ def ChunkLoss : Pass<"graph-chunk-loss", "::mlir::ModuleOp"> {
     `max-chunk-bytes` and which are `max-chunk-rows` at most; all rows where they fit
     `max-chunk-bytes` as a whole. A chunk of c rows does 6c operations for each element
     of the weight, and reads the weight twice and its gradient once, and writes that
-    once: 6c/16 operations per byte in f32. 384 rows (144 operations per byte) are far
+    once: 6c/16 operations per byte in f32. 512 rows (192 operations per byte) are far
     above what memory asks for; more rows would hold memory and save little time.
   }];
   let options = [
     Option<"maxChunkBytes", "max-chunk-bytes", "int64_t", "104857600",
            "The bytes that the logits of one chunk may take">,
-    Option<"maxChunkRows", "max-chunk-rows", "int64_t", "384",
+    Option<"maxChunkRows", "max-chunk-rows", "int64_t", "512",
            "The rows of a chunk where the logits are cut at all">,
   ];
 }

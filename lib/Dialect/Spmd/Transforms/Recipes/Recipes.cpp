@@ -142,6 +142,12 @@ cleave::spmd::parseRecipes(StringRef text) {
     if (call.axes.size() != 1 || !isIdentifier(call.axes.front()))
       return makeError("recipe '{0}' is bound to one axis: {0}({1})", call.name,
                        recipe->info.axis);
+    for (const RecipeCall &other : calls)
+      if (findRecipe(other.name)->rank == recipe->rank &&
+          other.axes == call.axes)
+        return makeError("recipes '{0}' and '{1}' both split the same things "
+                         "over axis \"{2}\": name one of them",
+                         other.name, call.name, call.axes.front());
     calls.push_back(std::move(call));
   }
   return calls;
