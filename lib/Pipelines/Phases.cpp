@@ -93,6 +93,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   spmd::PlaceOptions place;
   place.microBatches = options.microBatches;
   passes.addPass(spmd::createPlace(place));
+  passes.addPass(spmd::createPad());
   passes.addPass(spmd::createPropagate());
 }
 

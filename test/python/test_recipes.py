@@ -43,21 +43,37 @@ CASES = [
     ("dp=2,tp=2,fsdp=2", "megatron-sp,dp(fsdp),zero3(fsdp),zero1"),
 ]
 
+#: What does not divide: a mesh, recipes, samples, places, micro-batches.
+UNEVEN = [
+    ("dp=4", "", 6, 8, 1),
+    ("dp=3", "zero1", 6, 8, 1),
+    ("dp=3", "zero2", 8, 8, 1),
+    ("dp=3", "zero3", 8, 8, 1),
+    ("dp=5", "zero3", 8, 8, 1),
+    ("cp=2", "ulysses", 4, 7, 1),
+    ("dp=2,cp=2", "ulysses,zero1(cp)", 5, 7, 1),
+    ("tp=2", "megatron-sp", 4, 7, 1),
+    ("dp=3,tp=2", "megatron-sp,zero3", 5, 9, 1),
+    ("dp=2,tp=2", "megatron,zero2", 3, 8, 1),
+    ("dp=2", "zero1", 7, 8, 2),
+    ("dp=2,cp=2", "ulysses", 7, 7, 2),
+]
+
 
 @functools.cache
-def traced_model(name):
+def traced_model(name, batch, length):
     model, config, settings, _ = FAMILIES[name]
     import torch
 
     torch.manual_seed(0)
     module = build(model, config, **{**settings, **MODELS[name]}).train().double()
-    ids = torch.randint(3, 96, (BATCH, LENGTH))
+    ids = torch.randint(3, 96, (batch, length))
     return trace(module, (ids, ids)).mlir
 
 
-def emit(folder, name, phase, *flags):
-    path = folder / f"{name}.mlir"
-    path.write_text(traced_model(name))
+def emit(folder, name, sizes, phase, *flags):
+    path = folder / f"{name}-{sizes}.mlir"
+    path.write_text(traced_model(name, *sizes))
     return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
 
 
@@ -98,8 +114,8 @@ def random_inputs(step):
 
 
 @functools.cache
-def whole_run(name, optimizer, folder):
-    step = emit(folder, name, "step", *OPTIMIZERS[optimizer])
+def whole_run(name, sizes, optimizer, folder):
+    step = emit(folder, name, sizes, "step", *OPTIMIZERS[optimizer])
     inputs = random_inputs(step)
     return inputs, *interpret(step, inputs, entry="train")
 
@@ -114,10 +130,11 @@ def agree(found, expected):
         assert error <= 1e-10 * scale, (name, error, scale)
 
 
-def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches):
+def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
+          sizes=(BATCH, LENGTH)):
     folder = tmp_path_factory.getbasetemp()
-    inputs, results, gradients = whole_run(name, optimizer, folder)
-    local = emit(folder, name, "local", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
+    inputs, results, gradients = whole_run(name, sizes, optimizer, folder)
+    local = emit(folder, name, sizes, "local", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
                  f"--recipe={recipes}", f"--micro-batches={micro_batches}")
     own_results, own_gradients = interpret(local, inputs, entry="train")
     agree(own_results, results)
@@ -132,3 +149,14 @@ def test_recipes_equal_one_device(tmp_path_factory, mesh, recipes):
     for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
         optimizer = ["adamw", "sgd"][(index + offset) % 2]
         check(tmp_path_factory, name, mesh, recipes, optimizer, 1 + (index + offset) % 2)
+
+
+@pytest.mark.parametrize("mesh, recipes, batch, length, micro_batches", UNEVEN)
+def test_uneven_sizes_equal_one_device(tmp_path_factory, mesh, recipes, batch, length, micro_batches):
+    index = UNEVEN.index((mesh, recipes, batch, length, micro_batches))
+    names = list(MODELS)
+    for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
+        optimizer = ["adamw", "sgd"][(index + offset) % 2]
+        local = check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
+                      (batch, length))
+        assert "graph.valid_shape" in local

@@ -21,8 +21,12 @@ def optimizer():
 
 
 def check_devices(case, devices, **settings):
+    return check_mesh(case, {"dp": devices}, [], **settings)
+
+
+def check_mesh(case, mesh, plan, **settings):
     one = cleave_run(case, STEPS, optimizer(), **settings)
-    many = cleave_run(case, STEPS, optimizer(), mesh={"dp": devices}, **settings)
+    many = cleave_run(case, STEPS, optimizer(), mesh=mesh, plan=plan, **settings)
     np.testing.assert_allclose(many.losses, one.losses, rtol=2e-5)
     np.testing.assert_allclose(many.norms, one.norms, rtol=2e-4)
     whole = float(torch.stack([g.norm() for g in one.gradients.values()]).norm())
@@ -95,3 +99,55 @@ def test_what_is_sent_is_told():
     # 2 (N - 1) / N elements of each gradient, and a few numbers beside them.
     assert 0.9 * elements <= total <= 1.1 * elements
     assert all(c["bytes"] >= 4 * c["elements"] > 0 for c in sent)
+
+
+#: What does not divide: a model, its samples and places, a mesh, a plan,
+#: micro-batches.
+UNEVEN = [
+    ("gpt2", 6, 8, {"dp": 4}, [], 1),
+    ("gpt2", 7, 8, {"dp": 2}, [], 2),
+    ("gpt2", 4, 8, {"dp": 3}, ["zero1"], 1),
+    ("qwen2", 6, 8, {"dp": 3}, ["zero2"], 1),
+    ("gpt2", 6, 8, {"dp": 3}, ["zero3"], 1),
+    ("llama", 5, 8, {"dp": 3}, ["zero3"], 1),
+    ("llama", 4, 7, {"cp": 2}, ["ulysses"], 1),
+    ("gpt2", 4, 7, {"tp": 2}, ["megatron-sp"], 1),
+]
+
+
+@pytest.mark.parametrize("name, batch, length, mesh, plan, parts", UNEVEN)
+def test_uneven_sizes_train_as_one(name, batch, length, mesh, plan, parts):
+    """Padded samples, places and parts of parameters count for nothing: neither
+    in losses nor in norms."""
+    check_mesh(family(name, batch=batch, length=length), mesh, plan, micro_batches=parts)
+
+
+def test_padding_stays_inside():
+    """State has the framework's shapes, and moves between meshes whose parts are
+    padded each in its own way."""
+    case = family("gpt2", batch=6)
+    one = compile_case(case, optimizer())
+    three = compile_case(case, optimizer(), mesh={"dp": 3}, plan=["zero3"])
+    five = compile_case(case, optimizer(), mesh={"dp": 5}, plan=["zero1"])
+    shapes = {name: tensor.shape for name, tensor in one.state_dict().items()}
+    for old, new in ((one, three), (three, five), (five, one)):
+        for batch in case.batches[:2]:
+            old(*batch)
+        new.load_state_dict(old.state_dict())
+        new.load_training_state(old.training_state())
+        assert {n: t.shape for n, t in new.state_dict().items()} == shapes
+        for name, weight in old.state_dict().items():
+            assert torch.equal(new.state_dict()[name], weight), name
+        for name, state in old.training_state()["optimizer"].items():
+            for slot, tensor in state.items():
+                found = new.training_state()["optimizer"][name][slot]
+                assert torch.equal(torch.as_tensor(found), torch.as_tensor(tensor)), (name, slot)
+    straight = compile_case(case, optimizer())
+    for batch in case.batches[:2] * 3:
+        straight(*batch)
+    found = weights(one)
+    for name, weight in weights(straight).items():
+        assert float((weight - found[name]).norm()) <= 1e-4 * float(weight.norm()), name
+    # A third of the elements, and what padding adds.
+    whole, part = one.memory()["parameter"], three.memory()["parameter"]
+    assert whole / 3 < part < whole / 3 * 1.1

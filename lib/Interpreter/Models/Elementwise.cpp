@@ -307,9 +307,9 @@ static LogicalResult evaluateDropout(DropoutOp op, const RefArgs &args,
   // This tensor is a slice of the global one, which begins at `origin`.
   SmallVector<int64_t, 4> global = input.strides();
   int64_t first = 0;
+  if (auto shape = op.getGlobalShape())
+    global = RefTensor(*shape, rng.element).strides();
   if (Value origin = op.getOrigin()) {
-    RefTensor whole(*op.getGlobalShape(), rng.element);
-    global = whole.strides();
     for (auto [offset, stride] : llvm::zip_equal(args[origin].ints, global))
       first += offset * stride;
   }

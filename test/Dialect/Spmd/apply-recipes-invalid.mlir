@@ -1,6 +1,6 @@
 // RUN: split-file %s %t
-// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=3 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=PARTS
-// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=3" 2>&1 | FileCheck %s --check-prefix=SAMPLES
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=32 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=PARTS
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=5" 2>&1 | FileCheck %s --check-prefix=SAMPLES
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=AXIS
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero4" 2>&1 | FileCheck %s --check-prefix=NAME
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=0" 2>&1 | FileCheck %s --check-prefix=SIZE
@@ -10,8 +10,8 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=ATTENTION
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero1" 2>&1 | FileCheck %s --check-prefix=UPDATE
 
-// PARTS: error: dimension 0 of parameter "up" comes in 16, which the 3 positions of axis "tp" do not divide: use 2, 4, 8 or 16
-// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 3 positions of axis "dp" do not divide: use 2 or 4
+// PARTS: error: dimension 0 of parameter "up" comes in 16, which the 32 positions of axis "tp" do not divide: use 2, 4, 8 or 16
+// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 5 positions of axis "dp" do not divide: use 2 or 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
 // NAME: error: there is no recipe 'zero4'; there are dp, megatron, megatron-sp, ulysses, zero1, zero2, zero3
 // SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size

@@ -56,6 +56,12 @@ static IndexUse indexUse(graph::HeadLossOp op, Value operand) {
 /// The border is a value of its own, chosen by whoever wrote the program.
 static IndexUse indexUse(graph::PadOp, Value) { return {0, std::nullopt, true}; }
 
+/// Nor is what stands in the place of padding given by anybody.
+static IndexUse indexUse(graph::SelectOp op, Value operand) {
+  bool passes = op->hasAttr(graph::kPaddingAttr) && operand == op.getOnTrue();
+  return {0, std::nullopt, passes};
+}
+
 namespace {
 
 template <typename OpTy>
@@ -74,6 +80,7 @@ template <typename... OpTys> void attach(MLIRContext *context) {
 void cleave::exec::registerGraphIndexModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, graph::GraphDialect *) {
     attach<graph::GatherOp, graph::ScatterAddOp, graph::CrossEntropyOp,
-           graph::CrossEntropyGradOp, graph::HeadLossOp, graph::PadOp>(context);
+           graph::CrossEntropyGradOp, graph::HeadLossOp, graph::PadOp,
+           graph::SelectOp>(context);
   });
 }

@@ -116,10 +116,11 @@ LogicalResult DropoutOp::verify() {
   if (getRng().getType().getShape()[0] != 2)
     return emitOpError("rng must hold two values, seed and step");
   int64_t rank = cast<RankedTensorType>(getInput().getType()).getRank();
-  if (static_cast<bool>(getOrigin()) != getGlobalShape().has_value())
-    return emitOpError("origin and global_shape go together");
-  if (getOrigin() && (getOrigin().getType().getShape()[0] != rank ||
-                      static_cast<int64_t>(getGlobalShape()->size()) != rank))
+  if (getOrigin() && !getGlobalShape())
+    return emitOpError("origin needs a global_shape");
+  if ((getOrigin() && getOrigin().getType().getShape()[0] != rank) ||
+      (getGlobalShape() &&
+       static_cast<int64_t>(getGlobalShape()->size()) != rank))
     return emitOpError("origin and global_shape need one value per dimension");
   return success();
 }

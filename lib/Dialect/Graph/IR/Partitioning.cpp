@@ -43,18 +43,30 @@ Operation *SliceOp::buildLocal(OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
+/// What is not split is told from what is by its size: that of the whole, which
+/// may be smaller than a padded one.
+static bool hidesSplit(RankedTensorType type, RankedTensorType local,
+                       ArrayRef<int64_t> global) {
+  return llvm::any_of(llvm::seq<int64_t>(0, type.getRank()), [&](int64_t dim) {
+    return type.getDimSize(dim) != local.getDimSize(dim) &&
+           local.getDimSize(dim) == global[dim];
+  });
+}
+
 Operation *DropoutOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                  TypeRange resultTypes,
                                  ShardOffset shardOffset) {
   auto type = cast<RankedTensorType>(getInput().getType());
   Value origin = shardOffset(type, getShardingRule().operands[0]);
-  if (origin && getOrigin())
-    return nullptr; // A shard of a shard.
+  auto local = cast<RankedTensorType>(resultTypes.front());
+  ArrayRef<int64_t> global = getGlobalShape().value_or(type.getShape());
+  if (origin && (getOrigin() || hidesSplit(type, local, global)))
+    return nullptr;
   auto clone = cloneWith(*this, builder, operands, resultTypes);
-  if (origin) {
+  if (origin)
     clone.getOriginMutable().assign(origin);
-    clone.setGlobalShape(type.getShape());
-  }
+  if (local != type)
+    clone.setGlobalShape(global);
   return clone;
 }
 
@@ -83,10 +95,11 @@ buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
       return nullptr; // A shard of a shard.
   }
   auto clone = cloneWith(op, builder, operands, resultTypes);
-  if (origin) {
+  if (origin)
     clone.getOriginMutable().assign(origin);
-    clone.setGlobalShape(shape);
-  }
+  if (origin || (!op.getDropout().isZero() &&
+                 TypeRange(operands) != TypeRange(op->getOperandTypes())))
+    clone.setGlobalShape(op.getGlobalShape().value_or(shape));
   return clone;
 }
 

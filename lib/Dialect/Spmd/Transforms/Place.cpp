@@ -69,7 +69,7 @@ private:
     return dim.getInt();
   }
 
-  /// The samples of argument `index` that each device has.
+  /// The samples of argument `index` that each device has, with padding.
   int64_t samplesOf(func::FuncOp function, unsigned index, int64_t dim) {
     int64_t size = cast<RankedTensorType>(function.getArgumentTypes()[index])
                        .getDimSize(dim);
@@ -77,7 +77,8 @@ private:
     MeshOp mesh = findMesh(getOperation());
     if (!given || !mesh)
       return size;
-    return size / mesh.getMesh().size(given.getSharding().dims[dim]);
+    return llvm::divideCeil(size,
+                            mesh.getMesh().size(given.getSharding().dims[dim]));
   }
 
   /// Every batch must divide into micro-batches.

@@ -204,7 +204,8 @@ def Graph_DropoutOp : Graph_InferredOp<"dropout", [
     same in every layout and when recomputed; the op is its own gradient.
 
     `origin`, when present, is the index in the global tensor of shape
-    `global_shape` of this tensor's first element.
+    `global_shape` of this tensor's first element. A tensor that is padded lies
+    at the origin of the one without padding.
   }];
   let arguments = (ins Graph_FloatTensor:$input,
                        TensorRankOf<[I64], [1]>:$rng,

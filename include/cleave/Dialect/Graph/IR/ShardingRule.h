@@ -65,6 +65,9 @@ struct ShardingRule {
   llvm::SmallVector<unsigned, 1> unread;
   /// Where operands and results disagree, results win: they are annotated.
   bool resultsFirst = false;
+  /// Where all operands that run along a factor are zero, so are the results,
+  /// though the op may be linear in none.
+  bool keepsZero = false;
 
   /// Adds a factor and returns its index.
   int64_t addFactor(int64_t size, FactorKind kind = FactorKind::Parallel,

@@ -157,7 +157,9 @@ ShardingRule GatherOp::getShardingRule() {
   FactorMapping input = builder.factors(shapeOf(getInput()));
   // Any element of the dimension may be asked for.
   input[dim] = builder.wholeFactor(shapeOf(getInput())[dim]);
-  FactorMapping indices = builder.factors(shapeOf(getIndices()));
+  // An index out of range is an error, wherever it stands.
+  FactorMapping indices = builder.factors(
+      shapeOf(getIndices()), FactorKind::Parallel, PaddingNeed::Zero);
   builder.operand(0) = input;
   builder.operand(1) = indices;
   FactorMapping &output = builder.result(0);

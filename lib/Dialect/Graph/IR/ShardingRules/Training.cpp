@@ -19,8 +19,11 @@ ShardingRule SeedOp::getShardingRule() {
 
 /// Results and `operands` have one shape, all of whose dimensions may be split;
 /// other operands are scalars.
-static ShardingRule update(Operation *op, ArrayRef<unsigned> operands) {
+static ShardingRule update(Operation *op, ArrayRef<unsigned> operands,
+                           bool keepsZero = true) {
   RuleBuilder builder(op);
+  if (keepsZero)
+    builder.keepsZero();
   FactorMapping mapping = builder.factors(shapeOf(op->getOperand(0)));
   for (unsigned index : operands)
     builder.operand(index) = mapping;
@@ -48,7 +51,9 @@ ShardingRule GlobalNormOp::getShardingRule() {
 }
 
 ShardingRule AdamWOp::getShardingRule() {
-  return update(getOperation(), {0, 1, 2, 3});
+  // Without epsilon, a mean of zero is divided by zero.
+  return update(getOperation(), {0, 1, 2, 3},
+                /*keepsZero=*/!getEpsilon().isZero());
 }
 
 ShardingRule SgdOp::getShardingRule() {

@@ -35,6 +35,13 @@ static LogicalResult checkParts(func::FuncOp function,
                                 int64_t parts) {
   if (known.divisor % parts == 0)
     return success();
+  // Features are padded later; heads, and what comes in groups, are not.
+  if (!known.attended && known.divisor >= parts &&
+      llvm::all_of(known.arguments, [&](const auto &entry) {
+        auto type = cast<RankedTensorType>(entry.first.getType());
+        return type.getDimSize(entry.second) == known.divisor;
+      }))
+    return success();
   auto [argument, dim] = known.arguments.front();
   InFlightDiagnostic error = emitError(argument.getLoc());
   error << "dimension " << dim << " of parameter \""
@@ -94,7 +101,7 @@ static std::optional<unsigned> sequenceDim(Annotator &annotator,
   for (int64_t dim = 0; dim < type.getRank(); ++dim) {
     const DimensionClass &known = classes.of(value, dim);
     if (!known.samples && known.producers.empty() && known.consumers.empty() &&
-        type.getDimSize(dim) > 1 && type.getDimSize(dim) % parts == 0)
+        type.getDimSize(dim) >= parts)
       return dim;
   }
   return std::nullopt;
@@ -122,7 +129,7 @@ LogicalResult cleave::spmd::applyMegatronSequence(Annotator &annotator,
         if (!dim) {
           consumer->emitRemark("stays whole along axis \"")
               << axis << "\": no dimension of " << value.getType()
-              << " holds a sequence that " << parts << " positions divide";
+              << " holds a sequence of at least " << parts << " places";
           continue;
         }
         Sharding sharding = Sharding::replicated(

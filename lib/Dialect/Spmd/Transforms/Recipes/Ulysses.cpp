@@ -84,7 +84,8 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
         if (const DimensionClass &known = classes.of(argument, dim);
             !known.samples &&
             sequences.contains(classes.number(argument, dim))) {
-          if (type.getDimSize(dim) % parts != 0)
+          // What does not divide is padded later.
+          if (type.getDimSize(dim) < parts)
             return function.emitOpError("dimension ")
                    << dim << " of argument " << argument.getArgNumber()
                    << " has " << type.getDimSize(dim) << " places, which the "
