@@ -69,3 +69,19 @@ func.func @through(%a: tensor<4xf32>) -> tensor<2x2xf32> {
   %0 = graph.reshape %a : (tensor<4xf32>) -> tensor<2x2xf32>
   return %0 : tensor<2x2xf32>
 }
+
+// -----
+
+// Who invokes a part has room for what it declares: the beginning of something
+// larger is copied, though it looks the same.
+// CHECK-LABEL: func.func @beginning
+func.func @beginning(%x: tensor<33xf32>) -> tensor<32xf32> {
+  // CHECK: %[[N:.*]] = graph.neg
+  // CHECK: %[[V:.*]] = exec.view %[[N]] : tensor<33xf32> -> tensor<32xf32>
+  // CHECK: %[[C:.*]] = exec.copy %[[V]] : tensor<32xf32> -> tensor<32xf32>
+  // CHECK: return %[[C]]
+  %0 = graph.neg %x : (tensor<33xf32>) -> tensor<33xf32>
+  %1 = graph.slice %0 {offsets = array<i64: 0>, sizes = array<i64: 32>, strides = array<i64: 1>}
+      : (tensor<33xf32>) -> tensor<32xf32>
+  return %1 : tensor<32xf32>
+}

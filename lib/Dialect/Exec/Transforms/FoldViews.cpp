@@ -64,7 +64,8 @@ struct FoldViews : exec::impl::FoldViewsBase<FoldViews> {
   }
 
   /// A part gives values of the declared layout in memory of their own: neither
-  /// an argument's nor that of another result.
+  /// an argument's nor that of another result, nor the beginning of something
+  /// larger, for which whoever invokes the part has no room.
   void materialiseResults() {
     Operation *terminator = getOperation().front().getTerminator();
     OpBuilder builder(terminator);
@@ -74,7 +75,9 @@ struct FoldViews : exec::impl::FoldViewsBase<FoldViews> {
       bool own = !isa<BlockArgument>(root) && roots.insert(root).second;
       Type declared =
           getOperation().getResultTypes()[operand.getOperandNumber()];
-      if (!own || value.getType() != declared)
+      bool fits = extentBytes(tensorType(root)) ==
+                  extentBytes(cast<RankedTensorType>(declared));
+      if (!own || !fits || value.getType() != declared)
         operand.set(CopyOp::create(builder, terminator->getLoc(), declared,
                                    value, Value()));
     }
