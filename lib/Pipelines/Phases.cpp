@@ -84,6 +84,13 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   if (!options.mesh.empty() || !options.recipes.empty()) {
     // Where a product is summed over devices, its bias is added once.
     passes.addPass(graph::createSeparateBias());
+    // A head is one op where its classes are whole.
+    spmd::DecomposeHeadOptions head;
+    head.mesh = options.mesh;
+    head.recipes = options.recipes;
+    head.microBatches = options.microBatches;
+    head.maxChunkBytes = options.maxLogitsBytes;
+    passes.addPass(spmd::createDecomposeHead(head));
     spmd::ApplyRecipesOptions recipes;
     recipes.mesh = options.mesh;
     recipes.recipes = options.recipes;

@@ -94,8 +94,9 @@ Item Generator::startItem() {
     isDerivative = false;
     padding = builder.getI64IntegerAttr(rng.integer(0, classes - 1));
   }
-  return {GatherOp::create(builder, loc, table, ids,
-                           builder.getI64IntegerAttr(0), padding),
+  return {GatherOp::create(builder, loc, table, ids, /*origin=*/Value(),
+                           builder.getI64IntegerAttr(0), padding,
+                           IntegerAttr()),
           0};
 }
 

@@ -397,8 +397,9 @@ void Generator::addGather() {
       RankedTensorType::get({int64_t(indices.size())}, builder.getI64Type());
   Value index = ConstantOp::create(
       builder, loc, DenseElementsAttr::get(type, ArrayRef(indices)));
-  keep(GatherOp::create(builder, loc, item.value, index,
-                        builder.getI64IntegerAttr(dim), IntegerAttr()),
+  keep(GatherOp::create(builder, loc, item.value, index, /*origin=*/Value(),
+                        builder.getI64IntegerAttr(dim), IntegerAttr(),
+                        IntegerAttr()),
        item.batchDim);
 }
 

@@ -153,8 +153,12 @@ private:
     Operation *copy = builder.clone(*op);
     copy->setOperands(block->getArguments());
     SmallVector<Value> values(copy->getResults());
-    // Without operands the results say how they are split.
-    if (operands.empty())
+    // What no operand has, the results say how it is split.
+    if (llvm::none_of(rule.operands, [&](const FactorMapping &mapping) {
+          return llvm::any_of(mapping, [&](ArrayRef<int64_t> dim) {
+            return llvm::is_contained(dim, factor);
+          });
+        }))
       for (auto [i, value] : llvm::enumerate(values))
         value = spmd::ConstrainOp::create(
             builder, loc, value.getType(), value,

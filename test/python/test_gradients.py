@@ -331,24 +331,42 @@ def concat(d):
     d.observe(d.op("concat", parts, lambda *t: torch.cat(t, dim), {"dim": dim}))
 
 
+def part(d, size):
+    """Where `size` elements lie in a global dimension: begin, its size, operand."""
+    if not (d.shards and d.flag()):
+        return 0, size, None
+    begin = d.integer(0, 4)
+    return begin, begin + size + d.integer(0, 4), d.input(torch.tensor([begin]))
+
+
+def size_of(whole, origin):
+    return None if origin is None else whole
+
+
 @case("gather")
 def gather(d):
     shape = d.shape(1, 3)
     dim = d.integer(0, len(shape) - 1)
-    index = d.input(d.integers(d.shape(0, 3), 0, shape[dim] - 1))
+    begin, whole, origin = part(d, shape[dim])
+    index = d.input(d.integers(d.shape(0, 3), 0, whole - 1))
     # The value of a padding row is read, but it receives no gradient.
-    padding = d.integer(0, shape[dim] - 1) if d.flag() else None
+    padding = d.integer(0, whole - 1) if d.flag() else None
 
-    def compute(t, i):
+    def compute(t, i, _):
+        # What is not here is 0.
+        low, high = (t.new_zeros(shape[:dim] + [n] + shape[dim + 1 :])
+                     for n in (begin, whole - begin - shape[dim]))
+        t = torch.cat([low, t, high], dim)
         if padding is not None:
-            live = torch.arange(shape[dim]) != padding
+            live = torch.arange(whole) != padding
             live = live.view([-1] + [1] * (len(shape) - dim - 1))
             t = torch.where(live, t, t.detach())
         flat = torch.index_select(t, dim, i.reshape(-1))
         return flat.reshape(shape[:dim] + list(i.shape) + shape[dim + 1 :])
 
     x = d.param(shape)
-    d.observe(d.op("gather", [x, index], compute, {"dim": dim, "padding_index": padding}))
+    d.observe(d.op("gather", [x, index, origin], compute,
+                   {"dim": dim, "padding_index": padding, "global_size": size_of(whole, origin)}))
 
 
 @case("scatter_add")
@@ -356,19 +374,44 @@ def scatter_add(d):
     before, after = d.shape(0, 2, 3), d.shape(0, 2, 3)
     places = d.shape(0, 2)
     size = d.integer(1, 5)
-    padding = d.integer(0, size - 1) if d.flag() else None
-    index = d.input(d.integers(places, 0, size - 1))
+    begin, whole, origin = part(d, size)
+    padding = d.integer(0, whole - 1) if d.flag() else None
+    index = d.input(d.integers(places, 0, whole - 1))
     x = d.param(before + places + after)
     dim = len(before)
 
-    def compute(t, i):
+    def compute(t, i, _):
         flat, rows = i.reshape(-1), t.reshape(before + [-1] + after)
         if padding is not None:
             live = (flat != padding).double().view([-1] + [1] * len(after))
             rows = rows * live
-        return torch.zeros(before + [size] + after, dtype=torch.float64).index_add(dim, flat, rows)
+        sums = torch.zeros(before + [whole] + after, dtype=torch.float64).index_add(dim, flat, rows)
+        return sums.narrow(dim, begin, size)
 
-    d.observe(d.op("scatter_add", [x, index], compute, {"dim": dim, "size": size, "padding_index": padding}))
+    d.observe(d.op("scatter_add", [x, index, origin], compute,
+                   {"dim": dim, "size": size, "padding_index": padding,
+                    "global_size": size_of(whole, origin)}))
+
+
+@case("one_hot")
+def one_hot(d):
+    size = d.integer(1, 5)
+    begin, whole, origin = part(d, size)
+    ignored = d.choice([None, -100, 0])
+    indices = d.integers(d.shape(0, 3), 0, whole - 1)
+    if ignored is not None and indices.dim():
+        indices[..., 0] = ignored
+    index = d.input(indices)
+
+    def compute(i, _):
+        hit = i[..., None] == torch.arange(begin, begin + size)
+        return hit if ignored is None else hit & (i[..., None] != ignored)
+
+    hit = d.op("one_hot", [index, origin], compute,
+               {"size": size, "ignore_index": ignored, "global_size": size_of(whole, origin)})
+    x = d.param([size])
+    zero = d.constant(torch.zeros(size, dtype=torch.float64))
+    d.observe(hit, d.op("select", [hit, x, zero], torch.where))
 
 
 def window(d):

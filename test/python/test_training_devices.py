@@ -20,9 +20,11 @@ def optimizer():
     return cleave.AdamW(lr=1e-3, weight_decay=0.1, max_grad_norm=1.0)
 
 
-def check_devices(case, devices, **settings):
+def check_devices(case, devices, plan=None, **settings):
+    """`devices`: their number, or a mesh."""
+    mesh = devices if isinstance(devices, dict) else {"dp": devices}
     one = cleave_run(case, STEPS, optimizer(), **settings)
-    many = cleave_run(case, STEPS, optimizer(), mesh={"dp": devices}, **settings)
+    many = cleave_run(case, STEPS, optimizer(), mesh=mesh, plan=plan, **settings)
     np.testing.assert_allclose(many.losses, one.losses, rtol=2e-5)
     np.testing.assert_allclose(many.norms, one.norms, rtol=2e-4)
     whole = float(torch.stack([g.norm() for g in one.gradients.values()]).norm())
@@ -40,6 +42,42 @@ def test_devices_train_as_one(name, devices):
 
 def test_micro_batches_of_each_device():
     check_devices(family("gpt2", batch=8), 2, micro_batches=2)
+
+
+@pytest.mark.parametrize("name, mesh, plan", [
+    ("gpt2", {"tp": 2}, "megatron"),
+    ("gpt2", {"tp": 4}, "megatron-sp"),
+    ("llama", {"dp": 2, "tp": 2}, ["megatron-sp", "zero1"]),
+    ("llama", {"tp": 2}, "megatron"),
+    ("bert", {"tp": 2}, "megatron-sp"),
+    ("bert", {"tp": 2, "dp": 2}, ["megatron", "zero3"]),
+])
+def test_vocabulary_in_parts(name, mesh, plan):
+    """With two micro-batches, and logits in several chunks of rows."""
+    check_devices(family(name, batch=8), mesh, plan, micro_batches=2, max_logits_bytes=1 << 10)
+
+
+def test_labels_are_checked_against_the_whole_vocabulary():
+    case = family("gpt2", batch=4)
+    step = compile_case(case, optimizer(), mesh={"tp": 2}, plan="megatron")
+    ids, labels = case.batches[0]
+    labels = labels.clone()
+    labels[1, 2] = 95
+    step(ids, labels)
+    labels[1, 2] = 96
+    with pytest.raises(cleave.StepError, match="token id 96 .* 96 rows"):
+        step(ids, labels)
+
+
+def test_vocabulary_sends_three_numbers_of_a_row():
+    """Four sums of b s h in a layer, two for the table's rows and the head's input,
+    and three of b s for the loss."""
+    case = family("gpt2", batch=4)
+    step = compile_case(case, cleave.AdamW(lr=1e-3), mesh={"tp": 2}, plan="megatron")
+    step(*case.batches[0])
+    b, s, h, layers = 4, 8, 32, 2
+    total = sum(c["elements"] for c in step.communication())
+    assert total == 2 * (2 - 1) / 2 * ((4 * layers + 2) * b * s * h + 3 * b * s)
 
 
 def test_dropout_does_not_depend_on_the_mesh():

@@ -329,10 +329,36 @@ struct GatherModel : KernelLoweringInterface::ExternalModel<GatherModel, GatherO
     }
     Value id = k.read(op.getIndices(), Access::get(ids, shape, idDims));
     id = k.cast(id, k.getBuilder().getI64Type());
+    Value where;
+    if (op.getOrigin()) {
+      using P = arith::CmpIPredicate;
+      id = k.sub(id, k.readScalar(op.getOrigin(), {0}));
+      where = both(k, compare(k, P::sge, id, 0),
+                   compare(k, P::slt, id, type.getDimSize(dim)));
+    }
     int64_t step = exec::getLayout(type).strides[dim];
     k.define(op.getOutput(),
              k.readIndexed(op.getInput(), Access::get(type, shape, dataDims), id,
-                           step));
+                           step, where));
+    return success();
+  }
+};
+
+struct OneHotModel : FlatModel<OneHotModel, OneHotOp> {
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<OneHotOp>(operation);
+    auto ids = typeOf(op.getIndices());
+    auto shape = typeOf(op.getOutput()).getShape();
+    auto dims = llvm::to_vector(llvm::seq<int64_t>(0, ids.getRank()));
+    dims.push_back(-1);
+    Value id = k.read(op.getIndices(), Access::get(ids, shape, dims));
+    id = k.cast(id, k.getBuilder().getI64Type());
+    if (op.getOrigin())
+      id = k.sub(id, k.readScalar(op.getOrigin(), {0}));
+    k.define(op.getOutput(),
+             arith::CmpIOp::create(k.getBuilder(), k.getLoc(),
+                                   arith::CmpIPredicate::eq, id,
+                                   k.index(shape, ids.getRank())));
     return success();
   }
 };
@@ -474,6 +500,7 @@ void cleave::attachShapeKernels(MLIRContext *context) {
   PadOp::attachInterface<PadModel>(*context);
   ConcatOp::attachInterface<ConcatModel>(*context);
   GatherOp::attachInterface<GatherModel>(*context);
+  OneHotOp::attachInterface<OneHotModel>(*context);
   PatchesOp::attachInterface<PatchesModel>(*context);
   PatchesGradOp::attachInterface<PatchesGradModel>(*context);
   RopeOp::attachInterface<RopeModel>(*context);

@@ -30,21 +30,47 @@ static LogicalResult checkIndices(Operation *op, const RefTensor &indices,
   return success();
 }
 
+/// The elements from `begin` on, `size` of them, of a global dimension of
+/// `bound` elements.
+namespace {
+struct Place {
+  int64_t begin = 0, size, bound;
+
+  bool holds(int64_t index) const {
+    return index >= begin && index < begin + size;
+  }
+};
+} // namespace
+
+template <typename Op>
+static Place placeOf(Op op, const RefArgs &args, int64_t size) {
+  Place place{0, size, static_cast<int64_t>(op.getGlobalSize().value_or(size))};
+  if (Value origin = op.getOrigin())
+    place.begin = args[origin].ints[0];
+  return place;
+}
+
 static LogicalResult evaluateGather(GatherOp op, const RefArgs &args,
                                     Results results, ReferenceContext &) {
   const RefTensor &input = args[0], &indices = args[1];
   ArrayRef<int64_t> shape = input.shape;
   int64_t dim = op.getDim();
-  if (failed(checkIndices(op, indices, shape[dim])))
+  Place place = placeOf(op, args, shape[dim]);
+  if (failed(checkIndices(op, indices, place.bound)))
     return failure();
   int64_t before = product(shape.take_front(dim));
   int64_t after = product(shape.drop_front(dim + 1));
   int64_t to = 0;
   for (int64_t p = 0; p < before; ++p)
-    for (int64_t index : indices.ints)
+    for (int64_t index : indices.ints) {
+      if (!place.holds(index)) {
+        to += after; // Zeros.
+        continue;
+      }
       for (int64_t s = 0; s < after; ++s)
-        results[0].copyElement(to++, input,
-                               (p * shape[dim] + index) * after + s);
+        results[0].copyElement(
+            to++, input, (p * shape[dim] + index - place.begin) * after + s);
+    }
   return success();
 }
 
@@ -57,7 +83,8 @@ static LogicalResult evaluateScatterAdd(ScatterAddOp op, const RefArgs &args,
   std::optional<int64_t> padding;
   if (op.getPaddingIndex())
     padding = static_cast<int64_t>(*op.getPaddingIndex());
-  if (failed(checkIndices(op, indices, size, padding)))
+  Place place = placeOf(op, args, size);
+  if (failed(checkIndices(op, indices, place.bound, padding)))
     return failure();
   ArrayRef<int64_t> shape = output.shape;
   int64_t before = product(shape.take_front(dim));
@@ -66,17 +93,34 @@ static LogicalResult evaluateScatterAdd(ScatterAddOp op, const RefArgs &args,
   int64_t from = 0;
   for (int64_t p = 0; p < before; ++p)
     for (int64_t index : indices.ints) {
-      if (padding == index) {
+      if (padding == index || !place.holds(index)) {
         from += after;
         continue;
       }
       for (int64_t s = 0; s < after; ++s) {
-        double &sum = output.floats[(p * size + index) * after + s];
+        double &sum =
+            output.floats[(p * size + index - place.begin) * after + s];
         sum += updates.floats[from++];
         if (inF32)
           sum = static_cast<float>(sum);
       }
     }
+  return success();
+}
+
+static LogicalResult evaluateOneHot(OneHotOp op, const RefArgs &args,
+                                    Results results, ReferenceContext &) {
+  const RefTensor &indices = args[op.getIndices()];
+  int64_t size = op.getSize();
+  Place place = placeOf(op, args, size);
+  std::optional<int64_t> ignored;
+  if (op.getIgnoreIndex())
+    ignored = static_cast<int64_t>(*op.getIgnoreIndex());
+  if (failed(checkIndices(op, indices, place.bound, ignored)))
+    return failure();
+  for (auto [i, index] : llvm::enumerate(indices.ints))
+    if (ignored != index && place.holds(index))
+      results[0].ints[i * size + index - place.begin] = 1;
   return success();
 }
 
@@ -128,6 +172,7 @@ static LogicalResult evaluatePatchesGrad(PatchesGradOp op, const RefArgs &args,
 void cleave::attachGatherModels(MLIRContext *c) {
   ReferenceModel<GatherOp, evaluateGather>::attach(c);
   ReferenceModel<ScatterAddOp, evaluateScatterAdd>::attach(c);
+  ReferenceModel<OneHotOp, evaluateOneHot>::attach(c);
   ReferenceModel<PatchesOp, evaluatePatches>::attach(c);
   ReferenceModel<PatchesGradOp, evaluatePatchesGrad>::attach(c);
 }

@@ -113,6 +113,15 @@ func.func @scatter(%u: tensor<2x3x5x4xf32>, %i: tensor<3x5xi64>) -> tensor<2x9x4
   return %0 : tensor<2x9x4xf32>
 }
 
+// On a shard as well.
+
+// CHECK-LABEL: func.func @scatter_shard(
+// CHECK: graph.scatter_add %{{.*}}, %{{.*}} origin %{{.*}} {dim = 0 : i64, global_size = 18 : i64, size = 9 : i64}
+func.func @scatter_shard(%u: tensor<2x3x4xf32>, %i: tensor<3xi64>, %o: tensor<1xi64>) -> tensor<2x9x4xf32> {
+  %0 = graph.scatter_add %u, %i origin %o {dim = 1 : i64, size = 9 : i64, global_size = 18 : i64} : (tensor<2x3x4xf32>, tensor<3xi64>, tensor<1xi64>) -> tensor<2x9x4xf32>
+  return %0 : tensor<2x9x4xf32>
+}
+
 // CHECK-LABEL: func.func @seed(
 // CHECK-SAME: %{{[a-z0-9]+}}: tensor<f32>, %[[SCALE:[a-z0-9]+]]: tensor<f32>
 // CHECK-NEXT: %[[ONE:.*]] = graph.constant dense<1.000000e+00> : tensor<f32>

@@ -120,3 +120,19 @@ func.func @head(%x: tensor<32x8xf32>, %w: tensor<50x8xf32>, %t: tensor<32xi64>, 
       -> (tensor<32xf32>, tensor<32x8xf32>, tensor<50x8xf32>)
   return %l, %dx, %dw : tensor<32xf32>, tensor<32x8xf32>, tensor<50x8xf32>
 }
+
+// -----
+
+// On a shard, indices are counted from its origin; what it does not hold, and
+// the padding index, lie outside of it.
+
+// CHECK-LABEL: func.func @scatter_shard(
+// CHECK: %[[O:.*]] = graph.reshape %{{.*}} : (tensor<1xi64>) -> tensor<i64>
+// CHECK: %[[L:.*]] = graph.sub %{{.*}}, %[[O]]
+// CHECK: %[[P:.*]] = graph.compare eq
+// CHECK: %[[I:.*]] = graph.select %[[P]], %{{.*}}, %[[L]]
+// CHECK: exec.scatter_add %{{.*}}, %[[I]] : (tensor<6x4xf32>, tensor<6xi64>) -> tensor<8x4xf32>
+func.func @scatter_shard(%u: tensor<6x4xf32>, %i: tensor<6xi64>, %o: tensor<1xi64>) -> tensor<8x4xf32> {
+  %0 = graph.scatter_add %u, %i origin %o {dim = 0 : i64, size = 8 : i64, padding_index = 1 : i64, global_size = 24 : i64} : (tensor<6x4xf32>, tensor<6xi64>, tensor<1xi64>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}

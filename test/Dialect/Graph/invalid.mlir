@@ -43,6 +43,39 @@ func.func @dropout(%a: tensor<4xf32>, %rng: tensor<2xi64>) -> tensor<4xf32> {
 
 // -----
 
+func.func @gather_place(%w: tensor<4x8xf32>, %i: tensor<3xi64>, %o: tensor<1xi64>) -> tensor<3x8xf32> {
+  // expected-error@+1 {{origin and global_size go together}}
+  %0 = graph.gather %w, %i origin %o {dim = 0 : i64} : (tensor<4x8xf32>, tensor<3xi64>, tensor<1xi64>) -> tensor<3x8xf32>
+  return %0 : tensor<3x8xf32>
+}
+
+// -----
+
+func.func @gather_origin(%w: tensor<4x8xf32>, %i: tensor<3xi64>, %o: tensor<2xi64>) -> tensor<3x8xf32> {
+  // expected-error@+1 {{origin must hold one value}}
+  %0 = graph.gather %w, %i origin %o {dim = 0 : i64, global_size = 8 : i64} : (tensor<4x8xf32>, tensor<3xi64>, tensor<2xi64>) -> tensor<3x8xf32>
+  return %0 : tensor<3x8xf32>
+}
+
+// -----
+
+func.func @scatter_place(%u: tensor<3x8xf32>, %i: tensor<3xi64>, %o: tensor<1xi64>) -> tensor<4x8xf32> {
+  // expected-error@+1 {{global_size is 3, less than the 4 elements that are here}}
+  %0 = graph.scatter_add %u, %i origin %o {dim = 0 : i64, size = 4 : i64, global_size = 3 : i64} : (tensor<3x8xf32>, tensor<3xi64>, tensor<1xi64>) -> tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @one_hot_size(%i: tensor<3xi64>) -> tensor<3x4xi1> {
+  // expected-error@+2 {{size must not be negative}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.one_hot %i {size = -1 : i64} : (tensor<3xi64>) -> tensor<3x4xi1>
+  return %0 : tensor<3x4xi1>
+}
+
+// -----
+
 func.func @iota() -> tensor<4xi64> {
   // expected-error@+1 {{dim 1 is not a dimension of 'tensor<4xi64>'}}
   %0 = graph.iota {dim = 1 : i64} : tensor<4xi64>

@@ -26,7 +26,7 @@ func.func @elementwise(%x: tensor<4x8xf32>, %b: tensor<8xf32>, %rng: tensor<2xi6
 }
 
 // CHECK-LABEL: func @shape
-func.func @shape(%x: tensor<4x8xf32>, %ids: tensor<3x5xi64>) -> tensor<4xf32> {
+func.func @shape(%x: tensor<4x8xf32>, %ids: tensor<3x5xi64>, %o: tensor<1xi64>) -> tensor<4xf32> {
   // CHECK: graph.reshape
   %0 = graph.reshape %x : (tensor<4x8xf32>) -> tensor<2x2x8xf32>
   // CHECK: graph.transpose %{{.*}} {permutation = array<i64: 2, 0, 1>}
@@ -41,6 +41,14 @@ func.func @shape(%x: tensor<4x8xf32>, %ids: tensor<3x5xi64>) -> tensor<4xf32> {
   %5 = graph.gather %x, %ids {dim = 0 : i64, padding_index = 0 : i64} : (tensor<4x8xf32>, tensor<3x5xi64>) -> tensor<3x5x8xf32>
   // CHECK: graph.scatter_add
   %6 = graph.scatter_add %5, %ids {dim = 0 : i64, size = 4 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>) -> tensor<4x8xf32>
+  // CHECK: graph.gather %{{.*}}, %{{.*}} origin %{{.*}} {dim = 0 : i64, global_size = 12 : i64} : (tensor<4x8xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x8xf32>
+  %g = graph.gather %x, %ids origin %o {dim = 0 : i64, global_size = 12 : i64} : (tensor<4x8xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x8xf32>
+  // CHECK: graph.scatter_add %{{.*}}, %{{.*}} origin %{{.*}} {dim = 0 : i64, global_size = 12 : i64, size = 4 : i64}
+  %s = graph.scatter_add %g, %ids origin %o {dim = 0 : i64, size = 4 : i64, global_size = 12 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<4x8xf32>
+  // CHECK: graph.one_hot %{{.*}} {ignore_index = -100 : i64, size = 9 : i64} : (tensor<3x5xi64>) -> tensor<3x5x9xi1>
+  %h = graph.one_hot %ids {size = 9 : i64, ignore_index = -100 : i64} : (tensor<3x5xi64>) -> tensor<3x5x9xi1>
+  // CHECK: graph.one_hot %{{.*}} origin %{{.*}} {global_size = 9 : i64, size = 3 : i64} : (tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x3xi1>
+  %hs = graph.one_hot %ids origin %o {size = 3 : i64, global_size = 9 : i64} : (tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x3xi1>
   // CHECK: graph.reduce max
   %7 = graph.reduce max %6 {dims = array<i64: 1>} : (tensor<4x8xf32>) -> tensor<4xf32>
   return %7 : tensor<4xf32>

@@ -155,3 +155,29 @@ func.func @columns_then_rows(
   %2 = graph.linear %1, %down : (tensor<6x12xf32>, tensor<8x12xf32>) -> tensor<6x8xf32>
   return %2 : tensor<6x8xf32>
 }
+
+// -----
+
+spmd.mesh @mesh <["tp" = 4]>
+
+// What indices name may be split: a shard gives zeros for what it does not hold,
+// and takes what goes to it. One sum makes the rows whole.
+// CHECK-LABEL: func.func @indexed(
+// CHECK-SAME: %[[W:[a-z0-9]+]]: tensor<2x6xf32>
+func.func @indexed(
+    %w: tensor<8x6xf32> {graph.name = "w", spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>},
+    %i: tensor<3x5xi64>) -> (tensor<3x5x8xi1>, tensor<8x6xf32> {graph.updates = "w"}) {
+  // CHECK: %[[O:.*]] = spmd.shard_offset <@mesh, [{"tp"}]> of tensor<8xi64>
+  // CHECK: %[[G:.*]] = graph.gather %[[W]], %[[I:.*]] origin %[[O]] {dim = 0 : i64, global_size = 8 : i64, {{.*}}partial = {"tp"}{{.*}}} : (tensor<2x6xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x6xf32>
+  // CHECK: %[[S:.*]] = spmd.all_reduce sum %[[G]] over @mesh {"tp"}
+  %0 = graph.gather %w, %i {dim = 0 : i64} : (tensor<8x6xf32>, tensor<3x5xi64>) -> tensor<3x5x6xf32>
+  %1 = graph.exp %0 : (tensor<3x5x6xf32>) -> tensor<3x5x6xf32>
+  // CHECK-NOT: all_reduce
+  // CHECK: graph.scatter_add %{{.*}}, %[[I]] origin %{{.*}} {dim = 0 : i64, global_size = 8 : i64, padding_index = 1 : i64, size = 2 : i64, {{.*}}} : (tensor<3x5x6xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<2x6xf32>
+  %2 = graph.scatter_add %1, %i {dim = 0 : i64, size = 8 : i64, padding_index = 1 : i64} : (tensor<3x5x6xf32>, tensor<3x5xi64>) -> tensor<8x6xf32>
+  // CHECK: graph.one_hot %[[I]] origin %{{.*}} {global_size = 8 : i64, size = 2 : i64, {{.*}}} : (tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x2xi1>
+  %3 = graph.one_hot %i {size = 8 : i64} : (tensor<3x5xi64>) -> tensor<3x5x8xi1>
+  %4 = spmd.constrain %3 to <@mesh, [{}, {}, {"tp"}]> : tensor<3x5x8xi1>
+  %5 = graph.sub %w, %2 : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+  return %4, %5 : tensor<3x5x8xi1>, tensor<8x6xf32>
+}

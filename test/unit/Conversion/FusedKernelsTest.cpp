@@ -289,6 +289,22 @@ TEST_F(Fusion, Movement) {
   }
 }
 
+/// On a shard that begins at the row that %o says; indices name rows of the whole.
+TEST_F(Fusion, Indexed) {
+  for (const char *columns : {"1", "6", "100"}) {
+    std::string w = std::string("tensor<4x") + columns + "xf32>", y = std::string("tensor<3x2x") + columns + "xf32>";
+    check(func("%w: " + w + ", %i: tensor<3x2xi64>, %o: tensor<1xi64>", y,
+               "%0 = graph.gather %w, %i origin %o {dim = 0 : i64, global_size = 1000 : i64} : (" + w +
+                   ", tensor<3x2xi64>, tensor<1xi64>) -> " + y + "\nreturn %0 : " + y + "\n"), 8);
+  }
+  for (const char *place : {"", " origin %o"})
+    check(func("%i: tensor<3x2xi64>, %o: tensor<1xi64>", "tensor<3x2x70xi1>",
+               std::string("%0 = graph.one_hot %i") + place + " {size = 70 : i64" +
+                   (*place ? ", global_size = 1000 : i64" : "") + "} : (tensor<3x2xi64>" +
+                   (*place ? ", tensor<1xi64>" : "") +
+                   ") -> tensor<3x2x70xi1>\nreturn %0 : tensor<3x2x70xi1>\n"), 8);
+}
+
 TEST_F(Fusion, Rope) {
   for (const char *attributes : {"", "{interleaved}", "{adjoint}", "{interleaved, adjoint}"})
     for (const char *c : {"7x32", "2x1x7x32"})

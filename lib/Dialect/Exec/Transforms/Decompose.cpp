@@ -212,9 +212,9 @@ struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
     Value moved = graph::TransposeOp::create(rewriter, op.getLoc(),
                                              op.getUpdates(), there);
     Value sums = graph::ScatterAddOp::create(
-        rewriter, op.getLoc(), moved, op.getIndices(),
+        rewriter, op.getLoc(), moved, op.getIndices(), op.getOrigin(),
         rewriter.getI64IntegerAttr(0), op.getSizeAttr(),
-        op.getPaddingIndexAttr());
+        op.getPaddingIndexAttr(), op.getGlobalSizeAttr());
     rewriter.replaceOpWithNewOp<graph::TransposeOp>(op, sums, back);
     return success();
   }

@@ -22,14 +22,27 @@ static int64_t sizeOf(Value value, int64_t dim) {
 /// too.
 static IndexUse indexUse(graph::GatherOp op, Value operand) {
   if (operand == op.getIndices())
-    return {sizeOf(op.getInput(), op.getDim()), std::nullopt, false};
+    return {static_cast<int64_t>(op.getGlobalSize().value_or(
+                sizeOf(op.getInput(), op.getDim()))),
+            std::nullopt, false};
   return {0, std::nullopt, true};
 }
 
 static IndexUse indexUse(graph::ScatterAddOp op, Value operand) {
   if (operand == op.getIndices())
-    return {static_cast<int64_t>(op.getSize()), std::nullopt, false};
+    return {static_cast<int64_t>(op.getGlobalSize().value_or(op.getSize())),
+            std::nullopt, false};
   return {};
+}
+
+static IndexUse indexUse(graph::OneHotOp op, Value operand) {
+  if (operand != op.getIndices())
+    return {};
+  std::optional<int64_t> ignored;
+  if (op.getIgnoreIndex())
+    ignored = static_cast<int64_t>(*op.getIgnoreIndex());
+  return {static_cast<int64_t>(op.getGlobalSize().value_or(op.getSize())),
+          ignored, false};
 }
 
 /// Targets name columns of the logits.
@@ -86,8 +99,9 @@ template <typename... OpTys> void attach(MLIRContext *context) {
 
 void cleave::exec::registerGraphIndexModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, graph::GraphDialect *) {
-    attach<graph::GatherOp, graph::ScatterAddOp, graph::CrossEntropyOp,
-           graph::CrossEntropyGradOp, graph::HeadLossOp, graph::PadOp>(context);
+    attach<graph::GatherOp, graph::ScatterAddOp, graph::OneHotOp,
+           graph::CrossEntropyOp, graph::CrossEntropyGradOp, graph::HeadLossOp,
+           graph::PadOp>(context);
   });
   registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
     attach<spmd::SliceOp, spmd::AllGatherOp, spmd::AllToAllOp, spmd::PermuteOp,

@@ -7,6 +7,7 @@
 
 #include "SelectKernels.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -275,16 +276,37 @@ struct SelectScatterAdd : OpRewritePattern<graph::ScatterAddOp> {
     int64_t count = tensorType(op.getIndices()).getNumElements();
     int64_t rows = type.getDimSize(0);
     int64_t columns = rows == 0 ? 0 : type.getNumElements() / rows;
-    Value ids = denseOf(rewriter, loc,
-                        reshapeOf(rewriter, loc, op.getIndices(), {count}));
+    IntegerAttr skip = op.getPaddingIndexAttr();
+    Value ids = denseOf(
+        rewriter, loc,
+        reshapeOf(rewriter, loc, localIndices(op, rewriter, skip), {count}));
     Value updates = denseOf(
         rewriter, loc, reshapeOf(rewriter, loc, op.getUpdates(), {count, columns}));
     Value sums = ScatterAddOp::create(
         rewriter, loc,
         RankedTensorType::get({rows, columns}, type.getElementType()), updates,
-        ids, Value(), op.getPaddingIndexAttr());
+        ids, Value(), skip);
     rewriter.replaceOp(op, reshapeOf(rewriter, loc, sums, type.getShape()));
     return success();
+  }
+
+  /// The rows of this shard that the indices of `op` name, outside of it where
+  /// they name none. Clears `skip` where they say that, too.
+  static Value localIndices(graph::ScatterAddOp op, PatternRewriter &rewriter,
+                            IntegerAttr &skip) {
+    if (!op.getOrigin())
+      return op.getIndices();
+    graph::Formula f{rewriter, op.getLoc()};
+    Type wide = rewriter.getI64Type();
+    Value indices = f.cast(op.getIndices(), wide);
+    Value origin = f.reshape(op.getOrigin(), {});
+    Value local = f.sub(indices, origin);
+    if (skip)
+      local = f.select(f.compare(graph::Predicate::eq, indices,
+                                 f.scalar(indices, skip.getInt())),
+                       f.scalar(indices, -1), local);
+    skip = {};
+    return local;
   }
 };
 

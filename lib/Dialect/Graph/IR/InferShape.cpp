@@ -216,6 +216,42 @@ LogicalResult ScatterAddOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
+LogicalResult OneHotOp::inferReturnTypes(MLIRContext *context,
+                                         std::optional<Location> loc,
+                                         Adaptor adaptor,
+                                         SmallVectorImpl<Type> &results) {
+  int64_t size = adaptor.getSize();
+  if (size < 0)
+    return emitOptionalError(loc, "size must not be negative");
+  SmallVector<int64_t> shape(tensorType(adaptor.getIndices()).getShape());
+  shape.push_back(size);
+  results.push_back(RankedTensorType::get(shape, IntegerType::get(context, 1)));
+  return success();
+}
+
+/// `origin` and `global_size` of a shard of `size` elements.
+template <typename Op> static LogicalResult verifyPlace(Op op, int64_t size) {
+  if (static_cast<bool>(op.getOrigin()) != op.getGlobalSize().has_value())
+    return op.emitOpError("origin and global_size go together");
+  if (!op.getOrigin())
+    return success();
+  if (op.getOrigin().getType().getDimSize(0) != 1)
+    return op.emitOpError("origin must hold one value");
+  if (static_cast<int64_t>(*op.getGlobalSize()) < size)
+    return op.emitOpError("global_size is ")
+           << *op.getGlobalSize() << ", less than the " << size
+           << " elements that are here";
+  return success();
+}
+
+LogicalResult GatherOp::verify() {
+  return verifyPlace(*this, getInput().getType().getDimSize(getDim()));
+}
+
+LogicalResult ScatterAddOp::verify() { return verifyPlace(*this, getSize()); }
+
+LogicalResult OneHotOp::verify() { return verifyPlace(*this, getSize()); }
+
 /// Number of window positions along one image dimension, or -1.
 static int64_t windowCount(int64_t size, int64_t kernel, int64_t stride,
                            int64_t padding, int64_t dilation) {

@@ -43,6 +43,54 @@ Operation *SliceOp::buildLocal(OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
+/// The dimension that indices name, of `size` elements along `factors`, may be
+/// split; null for a shard of a shard.
+template <typename Op>
+static Op buildLocalIndexed(Op op, OpBuilder &builder, ValueRange operands,
+                            TypeRange resultTypes, ShardOffset shardOffset,
+                            int64_t size, ArrayRef<int64_t> factors) {
+  Value origin = shardOffset(RankedTensorType::get(size, builder.getI64Type()),
+                             {SmallVector<int64_t, 2>(factors)});
+  if (origin && op.getOrigin())
+    return nullptr;
+  auto clone = cloneWith(op, builder, operands, resultTypes);
+  if (origin) {
+    clone.getOriginMutable().assign(origin);
+    clone.setGlobalSize(size);
+  }
+  return clone;
+}
+
+Operation *GatherOp::buildLocal(OpBuilder &builder, ValueRange operands,
+                                TypeRange resultTypes,
+                                ShardOffset shardOffset) {
+  return buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
+                           getInput().getType().getDimSize(getDim()),
+                           getShardingRule().operands[0][getDim()]);
+}
+
+Operation *ScatterAddOp::buildLocal(OpBuilder &builder, ValueRange operands,
+                                    TypeRange resultTypes,
+                                    ShardOffset shardOffset) {
+  auto clone =
+      buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
+                        getSize(), getShardingRule().results[0][getDim()]);
+  if (clone)
+    clone.setSize(clone.getType().getDimSize(getDim()));
+  return clone;
+}
+
+Operation *OneHotOp::buildLocal(OpBuilder &builder, ValueRange operands,
+                                TypeRange resultTypes,
+                                ShardOffset shardOffset) {
+  auto clone =
+      buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
+                        getSize(), getShardingRule().results[0].back());
+  if (clone)
+    clone.setSize(clone.getType().getShape().back());
+  return clone;
+}
+
 Operation *DropoutOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                  TypeRange resultTypes,
                                  ShardOffset shardOffset) {

@@ -33,7 +33,9 @@ Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp)
       count *= axis.size;
   for (auto [i, op] : llvm::enumerate(body)) {
     positions[&op] = i;
-    if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op))
+    // What a barrier waits for says to which part it belongs.
+    if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op);
+        ruled && !isa<spmd::BarrierOp>(op))
       if (auto list = ruled.getShardingRule().unread; !list.empty())
         unread[&op] = list;
   }

@@ -369,8 +369,10 @@ private:
       Value index = graph::IotaOp::create(builder, loc, indexType,
                                           /*dim=*/0, /*start=*/0);
       index = graph::AddOp::create(builder, loc, index, first);
-      value = graph::GatherOp::create(builder, loc, value, index, dim,
-                                      /*padding_index=*/nullptr);
+      value = graph::GatherOp::create(
+          builder, loc, value, index, /*origin=*/Value(),
+          builder.getI64IntegerAttr(dim), /*padding_index=*/nullptr,
+          /*global_size=*/nullptr);
     }
     return value;
   }

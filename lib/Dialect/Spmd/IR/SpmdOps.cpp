@@ -220,6 +220,30 @@ graph::OpCost BarrierOp::getCost() {
   return cost;
 }
 
+/// Each dimension along a factor of its own.
+static graph::FactorMapping factorsOf(graph::ShardingRule &rule,
+                                      RankedTensorType type) {
+  graph::FactorMapping mapping;
+  for (int64_t size : type.getShape()) {
+    auto &factors = mapping.emplace_back();
+    if (size != 1)
+      factors.push_back(rule.addFactor(size));
+  }
+  return mapping;
+}
+
+graph::ShardingRule BarrierOp::getShardingRule() {
+  graph::ShardingRule rule;
+  auto type = cast<RankedTensorType>(getInput().getType());
+  graph::FactorMapping mapping = factorsOf(rule, type);
+  int64_t rank = cast<RankedTensorType>(getAfter().getType()).getRank();
+  rule.operands = {mapping, graph::FactorMapping(rank)};
+  rule.results = {mapping};
+  rule.linear = {{0}};
+  rule.unread = {1};
+  return rule;
+}
+
 LogicalResult ConstrainOp::verifySymbolUses(SymbolTableCollection &) {
   if (!getSharding().getPartial().empty())
     return emitOpError("cannot ask for a partial result");
@@ -229,12 +253,7 @@ LogicalResult ConstrainOp::verifySymbolUses(SymbolTableCollection &) {
 
 graph::ShardingRule ConstrainOp::getShardingRule() {
   graph::ShardingRule rule;
-  graph::FactorMapping mapping;
-  for (int64_t size : getType().getShape()) {
-    auto &factors = mapping.emplace_back();
-    if (size != 1)
-      factors.push_back(rule.addFactor(size));
-  }
+  graph::FactorMapping mapping = factorsOf(rule, getType());
   rule.operands = {mapping};
   rule.results = {mapping};
   if (!getReduced())

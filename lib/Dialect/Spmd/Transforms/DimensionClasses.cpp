@@ -112,6 +112,23 @@ void DimensionClasses::describe() {
   }
 }
 
+bool DimensionClasses::dependsOnInput(Value value) const {
+  SmallVector<Value> work{value};
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value next = work.pop_back_val();
+    if (!seen.insert(next).second)
+      continue;
+    if (auto argument = dyn_cast<BlockArgument>(next)) {
+      if (graph::hasRole(function, argument.getArgNumber(), "input"))
+        return true;
+      continue;
+    }
+    llvm::append_range(work, next.getDefiningOp()->getOperands());
+  }
+  return false;
+}
+
 void DimensionClasses::addRoles(Operation *op) {
   auto costed = dyn_cast<graph::CostOpInterface>(op);
   if (!costed)
@@ -128,14 +145,26 @@ void DimensionClasses::addRoles(Operation *op) {
     });
     if (work == graph::WorkClass::Attention)
       known.attended |= kept;
-    if (work != graph::WorkClass::Contraction)
+    bool product = work == graph::WorkClass::Contraction;
+    bool lookup = work == graph::WorkClass::Gather && !kept;
+    if (!product && !lookup) {
+      known.reduced |= factor.kind == graph::FactorKind::Reduction && !kept;
       continue;
+    }
     for (auto [n, operand] : llvm::enumerate(op->getOperands())) {
       BlockArgument argument = viewedArgument(operand);
       if (!argument ||
           !graph::hasRole(function, argument.getArgNumber(), "parameter") ||
           !runsAlong(rule, rule.operands[n], i))
         continue;
+      if (lookup) {
+        // Places that no input names are those of a sequence, say.
+        if (llvm::any_of(op->getOperands(), [&](Value other) {
+              return other != operand && dependsOnInput(other);
+            }))
+          known.lookups.push_back(op);
+        continue;
+      }
       auto &role = kept ? known.producers : known.consumers;
       // A bias runs along what its product makes: once is enough.
       if (!llvm::is_contained(role, op))

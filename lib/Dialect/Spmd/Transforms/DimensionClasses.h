@@ -33,6 +33,11 @@ struct DimensionClass {
   /// Contractions of the forward pass that make it from a parameter, and those
   /// that sum over it with a parameter.
   llvm::SmallVector<mlir::Operation *, 2> producers, consumers;
+  /// Ops of the forward pass that look up places of it in a parameter by values
+  /// of an input.
+  llvm::SmallVector<mlir::Operation *, 1> lookups;
+  /// The forward pass combines all of it, other than in a product.
+  bool reduced = false;
   /// Parallel in attention of the forward pass.
   bool attended = false;
 };
@@ -57,6 +62,7 @@ private:
   void joinOps();
   void describe();
   void addRoles(mlir::Operation *op);
+  bool dependsOnInput(mlir::Value value) const;
 
   mlir::func::FuncOp function;
   /// The first node of each value and of each op's factors.

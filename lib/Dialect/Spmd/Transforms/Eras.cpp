@@ -7,6 +7,7 @@
 
 #include "Eras.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -17,7 +18,9 @@ Eras::Eras(Block &body) {
   for (Operation &op : body) {
     unsigned era = isa<graph::SeedOp>(op) ? ++seeds : 0;
     llvm::SmallVector<unsigned, 1> unread;
-    if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op))
+    // A barrier reads nothing of what it waits for, and yet is behind it.
+    auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op);
+    if (ruled && !isa<BarrierOp>(op))
       unread = ruled.getShardingRule().unread;
     for (auto [i, operand] : llvm::enumerate(op.getOperands()))
       if (!llvm::is_contained(unread, i))

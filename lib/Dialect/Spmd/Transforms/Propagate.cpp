@@ -38,11 +38,10 @@ public:
     spread();
     addConstraints();
     spread();
-    Eras eras(body());
-    for (Operation &op : body().without_terminator()) {
-      setPartial(&op, merge(&op, [](const std::string &) {}));
-      reduceForAll(&op, eras);
-    }
+    reduceSums();
+    // What would have been a sum may be split after all.
+    spread();
+    reduceSums();
     for (Operation &op : body().without_terminator())
       finish(&op);
     writeResults();
@@ -219,6 +218,21 @@ private:
     for (auto [result, partial] : llvm::zip(op->getResults(), plan.results)) {
       Sharding &sharding = shardings.find(result)->second;
       sharding.partial = staysPartial(mesh, sharding, partial);
+      auto known = reduced.find(result);
+      if (known == reduced.end())
+        continue;
+      llvm::erase_if(sharding.partial, [&](const PartialAxis &entry) {
+        return mesh.overlap(entry.axis, known->second);
+      });
+    }
+  }
+
+  /// Says of each sum where it is reduced.
+  void reduceSums() {
+    Eras eras(body());
+    for (Operation &op : body().without_terminator()) {
+      setPartial(&op, merge(&op, [](const std::string &) {}));
+      reduceForAll(&op, eras);
     }
   }
 
@@ -233,7 +247,7 @@ private:
                    mesh.size(partial.axis) > 1;
           }))
         continue;
-      llvm::erase_if(sharding.partial, [&](const PartialAxis &partial) {
+      auto isReducedHere = [&](const PartialAxis &partial) {
         if (mesh.isSequential(partial.axis))
           return false;
         int64_t readers = 0, elements = 0;
@@ -250,12 +264,20 @@ private:
         }
         int64_t own = elementsOf(result);
         return own < elements || (readers > 1 && own == elements);
-      });
+      };
+      PartialList kept;
+      for (const PartialAxis &partial : sharding.partial)
+        if (isReducedHere(partial))
+          reduced[result].push_back(partial.axis);
+        else
+          kept.push_back(partial);
+      sharding.partial = std::move(kept);
     }
   }
 
   /// The elements that the reader at `use` makes partial on `axis` of a
-  /// summand; 0 where it wants the sum. Nothing where it is split by `axis`.
+  /// summand, or those of the summand where it only joins several; 0 where it
+  /// wants the sum. Nothing where it is split by `axis`.
   std::optional<int64_t> partialElements(OpOperand &use, const AxisRef &axis) {
     Operation *reader = use.getOwner();
     auto rule = rules.find(reader);
@@ -272,12 +294,20 @@ private:
       if (reduction.operand == use.getOperandNumber() &&
           mesh.overlap(axis, reduction.partial.axis))
         return 0;
-    int64_t elements = 0;
+    auto isPartial = [&](ArrayRef<PartialAxis> partial) {
+      return llvm::any_of(partial, [&](const PartialAxis &entry) {
+        return mesh.overlap(axis, entry.axis);
+      });
+    };
+    int64_t elements = 0, summands = 0;
     for (auto [result, partial] : llvm::zip(reader->getResults(), plan.results))
-      if (llvm::any_of(partial, [&](const PartialAxis &entry) {
-            return mesh.overlap(axis, entry.axis);
-          }))
+      if (isPartial(partial))
         elements += elementsOf(result);
+    for (Value operand : reader->getOperands())
+      if (isPartial(shardings.find(operand)->second.partial))
+        summands += elementsOf(operand);
+    if (elements <= summands)
+      elements = std::min(elements, elementsOf(use.get()));
     return elements ? std::optional(elements) : std::nullopt;
   }
 
@@ -348,6 +378,8 @@ private:
   Mesh mesh;
   llvm::DenseMap<Operation *, graph::ShardingRule> rules;
   llvm::DenseMap<Value, Sharding> shardings;
+  /// The axes over which a value is reduced where it is made.
+  llvm::DenseMap<Value, AxisList> reduced;
 };
 
 struct PropagatePass : spmd::impl::PropagateBase<PropagatePass> {

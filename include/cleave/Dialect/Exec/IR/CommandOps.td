@@ -203,7 +203,7 @@ def Exec_ScatterAddOp : Exec_Command<"scatter_add", [Pure],
   let description = [{
     `output[ids[i], :] += rows[i, :]` in increasing `i`, starting from zero, or
     from `accumulate`, whose memory the result then takes. Rows whose id is
-    `skip` are ignored.
+    `skip`, or outside of the output, are ignored.
   }];
   let arguments = (ins AnyRankedTensor:$rows, AnyRankedTensor:$ids,
                        Optional<AnyRankedTensor>:$accumulator,

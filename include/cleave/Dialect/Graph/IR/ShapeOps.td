@@ -119,36 +119,75 @@ def Graph_ConcatOp : Graph_InferredOp<"concat"> {
   let hasCanonicalizer = 1;
 }
 
-def Graph_GatherOp : Graph_InferredOp<"gather"> {
+def Graph_GatherOp : Graph_InferredOp<"gather", [
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
   let summary = "Slices along one dimension chosen by index";
   let description = [{
     `output[p, i..., s] = input[p, indices[i...], s]` where `p` are the
     dimensions before `dim` and `s` those after it. An embedding is a gather
     along dimension 0 of its weight. Rows equal to `padding_index` receive no
     gradient. An index out of range is an error.
+
+    `origin`, when present, is the index in the global dimension of
+    `global_size` elements of the first that `input` holds. Indices are those of
+    the global dimension; what the input does not hold is 0, so that the results
+    of all shards add up to the whole.
   }];
   let arguments = (ins Graph_Tensor:$input, Graph_IntTensor:$indices,
-                       I64Attr:$dim, OptionalAttr<I64Attr>:$padding_index);
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       I64Attr:$dim, OptionalAttr<I64Attr>:$padding_index,
+                       OptionalAttr<I64Attr>:$global_size);
   let results = (outs Graph_Tensor:$output);
   let assemblyFormat = [{
-    $input `,` $indices attr-dict `:` functional-type(operands, results)
+    $input `,` $indices (`origin` $origin^)? attr-dict `:`
+    functional-type(operands, results)
   }];
+  let hasVerifier = 1;
 }
 
-def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add"> {
+def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add", [
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
   let summary = "Adjoint of gather: sums slices into the place of their index";
   let description = [{
     `output[p, j, s]` is the sum, in increasing order of `i`, of
     `updates[p, i..., s]` over all `i` with `indices[i...] == j`; dimension
-    `dim` of the output has `size` elements.
+    `dim` of the output has `size` elements. With `origin` these are `size` of
+    the `global_size` elements of the global dimension, from `origin` on; what
+    goes elsewhere is dropped.
   }];
   let arguments = (ins Graph_FloatTensor:$updates, Graph_IntTensor:$indices,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
                        I64Attr:$dim, I64Attr:$size,
-                       OptionalAttr<I64Attr>:$padding_index);
+                       OptionalAttr<I64Attr>:$padding_index,
+                       OptionalAttr<I64Attr>:$global_size);
   let results = (outs Graph_FloatTensor:$output);
   let assemblyFormat = [{
-    $updates `,` $indices attr-dict `:` functional-type(operands, results)
+    $updates `,` $indices (`origin` $origin^)? attr-dict `:`
+    functional-type(operands, results)
   }];
+  let hasVerifier = 1;
+}
+
+def Graph_OneHotOp : Graph_InferredOp<"one_hot", [
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Where each index is, along a new last dimension";
+  let description = [{
+    `output[i..., j]` says whether `indices[i...] == j`, for `size` values of j;
+    with `origin`, `size` of the `global_size` values, from `origin` on. An index
+    out of range is an error, but for `ignore_index`, which is nowhere.
+    ```mlir
+    %h = graph.one_hot %t {size = 50 : i64, ignore_index = -100 : i64} : (tensor<8xi64>) -> tensor<8x50xi1>
+    ```
+  }];
+  let arguments = (ins Graph_IntTensor:$indices,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       I64Attr:$size, OptionalAttr<I64Attr>:$ignore_index,
+                       OptionalAttr<I64Attr>:$global_size);
+  let results = (outs Graph_BoolTensor:$output);
+  let assemblyFormat = [{
+    $indices (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
 }
 
 def Graph_PatchesOp : Graph_InferredOp<"patches"> {

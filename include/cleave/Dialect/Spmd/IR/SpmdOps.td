@@ -183,6 +183,7 @@ def Spmd_SliceOp : Spmd_Op<"slice", [
 
 def Spmd_BarrierOp : Spmd_Op<"barrier", [
     Pure, AllTypesMatch<["input", "output"]>,
+    DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
     DeclareOpInterfaceMethods<Graph_CostOpInterface>]> {
   let summary = "A value that is not there before another one";
   let description = [{

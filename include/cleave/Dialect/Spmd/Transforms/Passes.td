@@ -10,6 +10,49 @@
 
 include "mlir/Pass/PassBase.td"
 
+def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
+  let summary = "Opens a head and its loss where a recipe will split its classes";
+  let description = [{
+    A `graph.head_loss` becomes ops whose classes can be split: a maximum, a sum
+    of exponentials and the target's logit of each row are then reduced, and no
+    logits are moved. Rows are cut along the sequence into chunks, so that the
+    samples stay split, and one chunk's logits, as a device has them, keep to the
+    limits of `--graph-chunk-loss`. Gradients of the weight are added in the order
+    of the chunks.
+
+    Needs `mesh` and `recipes` as `--spmd-apply-recipes` does, before that runs.
+    Classes that the devices do not divide stay whole.
+    ```mlir
+    %rows, %dx, %dw = graph.head_loss %x, %w targets %t gradient %g ...
+    // becomes
+    %x1 = spmd.barrier %x after %g
+    %l = graph.linear %x1, %w
+    %h = graph.one_hot %t1
+    %m = graph.reduce max %l
+    %p = graph.reduce sum (graph.select %h, %l, 0)
+    %s = graph.reduce sum (graph.exp (%l - %m))
+    %lse = %m + log %s
+    %rows = %lse - %p
+    %dl = %g * graph.exp (%l - %lse) - (graph.select %h, %g, 0)
+    %dx = graph.contract "abv,vh->abh" %dl, %w
+    %dw = graph.contract "abv,abh->vh" %dl, %x1
+    ```
+  }];
+  let options = [
+    Option<"mesh", "mesh", "std::string", "",
+           "The axes of the mesh and their sizes: dp=2,tp=4">,
+    Option<"recipes", "recipes", "std::string", "",
+           "What will be done with them: megatron-sp,zero1">,
+    Option<"microBatches", "micro-batches", "int64_t", "1",
+           "Number of micro-batches of a step">,
+    Option<"maxChunkBytes", "max-chunk-bytes", "int64_t", "104857600",
+           "The bytes that the logits of one chunk may take on a device">,
+    Option<"maxChunkRows", "max-chunk-rows", "int64_t", "384",
+           "The rows of a chunk where the logits are cut at all">,
+  ];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
 def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
   let summary = "Creates the mesh and annotates arguments as recipes say";
   let description = [{

@@ -38,11 +38,18 @@ struct RecipeCall {
 /// there is.
 llvm::Expected<std::vector<RecipeCall>> parseRecipes(llvm::StringRef text);
 
+/// What a recipe splits while it is computed with; `Resting`: nothing.
+enum class RecipeSplit : uint8_t { Samples, Features, Sequence, Resting };
+
 /// What a table of recipes says of one.
 struct RecipeInfo {
   llvm::StringRef name, axis, summary;
+  RecipeSplit split;
 };
 llvm::ArrayRef<RecipeInfo> recipeTable();
+
+/// What a recipe that `parseRecipes` knows splits.
+RecipeSplit splitBy(const RecipeCall &call);
 
 } // namespace cleave::spmd
 

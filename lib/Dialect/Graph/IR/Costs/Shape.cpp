@@ -58,3 +58,8 @@ OpCost ScatterAddOp::getCost() {
   return streamingCost(getOperation(), WorkClass::Gather,
                        elementsOf(getUpdates()), {{1}, {}});
 }
+
+OpCost OneHotOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::ElementWise,
+                       elementsOf(getOutput()));
+}

@@ -25,6 +25,7 @@ CLEAVE_ZERO_GRADIENT(NotOp)
 CLEAVE_ZERO_GRADIENT(AndOp)
 CLEAVE_ZERO_GRADIENT(OrOp)
 CLEAVE_ZERO_GRADIENT(CompareOp)
+CLEAVE_ZERO_GRADIENT(OneHotOp)
 CLEAVE_NO_GRADIENT(GeluGradOp)
 
 //===----------------------------------------------------------------------===//

@@ -109,9 +109,10 @@ CLEAVE_GRADIENTS(ConcatOp) {
 CLEAVE_GRADIENTS(GatherOp) {
   if (resultGradients[0] && needed[0])
     operandGradients[0] = ScatterAddOp::create(
-        builder, getLoc(), resultGradients[0], getIndices(), getDimAttr(),
+        builder, getLoc(), resultGradients[0], getIndices(), getOrigin(),
+        getDimAttr(),
         builder.getI64IntegerAttr(getInput().getType().getDimSize(getDim())),
-        getPaddingIndexAttr());
+        getPaddingIndexAttr(), getGlobalSizeAttr());
   return success();
 }
 
@@ -120,8 +121,9 @@ CLEAVE_GRADIENTS(ScatterAddOp) {
   if (!g || !needed[0])
     return success();
   Formula f{builder, getLoc()};
-  Value rows = GatherOp::create(builder, getLoc(), g, getIndices(),
-                                getDimAttr(), /*padding_index=*/IntegerAttr());
+  Value rows = GatherOp::create(
+      builder, getLoc(), g, getIndices(), getOrigin(), getDimAttr(),
+      /*padding_index=*/IntegerAttr(), getGlobalSizeAttr());
   if (std::optional<int64_t> padding = getPaddingIndex()) {
     // Updates at the padding index were dropped.
     Value dropped = f.compare(Predicate::eq, getIndices(),

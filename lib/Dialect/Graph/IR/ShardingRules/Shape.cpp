@@ -155,8 +155,12 @@ ShardingRule GatherOp::getShardingRule() {
   RuleBuilder builder(getOperation());
   size_t dim = getDim(), rank = shapeOf(getIndices()).size();
   FactorMapping input = builder.factors(shapeOf(getInput()));
-  // Any element of the dimension may be asked for.
-  input[dim] = builder.wholeFactor(shapeOf(getInput())[dim]);
+  // Any element of the dimension may be asked for: a shard gives 0 for those
+  // that it does not hold. There is no sum of truth values.
+  int64_t size = shapeOf(getInput())[dim];
+  input[dim] = getInput().getType().getElementType().isInteger(1)
+                   ? builder.wholeFactor(size)
+                   : builder.factor(size, FactorKind::Reduction);
   FactorMapping indices = builder.factors(shapeOf(getIndices()));
   builder.operand(0) = input;
   builder.operand(1) = indices;
@@ -181,8 +185,17 @@ ShardingRule ScatterAddOp::getShardingRule() {
     else
       builder.result(0)[i < dim ? i : i - rank + 1] = factor;
   }
-  builder.result(0)[dim] = builder.wholeFactor(shapeOf(getOutput())[dim]);
+  // A shard takes what goes to it.
+  builder.result(0)[dim] = builder.factor(shapeOf(getOutput())[dim]);
   builder.linear({0});
+  return builder.take();
+}
+
+ShardingRule OneHotOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  builder.operand(0) = builder.factors(shapeOf(getIndices()));
+  builder.result(0) = builder.operand(0);
+  builder.result(0).push_back(builder.factor(getSize()));
   return builder.take();
 }
 

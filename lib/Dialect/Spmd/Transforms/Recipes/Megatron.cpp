@@ -11,6 +11,10 @@
 /// the two nothing moves. Those are the heads of an attention and the inner
 /// features of an MLP, found by how the ops are connected.
 ///
+/// The vocabulary is split as well: what a product with a weight makes and the
+/// loss reduces, and what an input looks up. Of each row's logits three numbers
+/// are summed up; of a looked-up row, one device has all.
+///
 /// Korthikanti et al. (arXiv 2205.05198), section 4.2: between such pairs
 /// values are split along the sequence, over the same axis.
 ///
@@ -48,6 +52,75 @@ static LogicalResult checkParts(func::FuncOp function,
   return error;
 }
 
+/// Whether `known` is made by a product, and only reduced: the classes of a
+/// loss.
+static bool isReducedOnly(const DimensionClass &known) {
+  return !known.wholeIn && !known.samples && known.reduced &&
+         !known.producers.empty() && known.consumers.empty();
+}
+
+static bool isLookedUp(const DimensionClass &known) {
+  return !known.wholeIn && !known.samples && !known.lookups.empty() &&
+         known.consumers.empty();
+}
+
+/// Whether an op of any entry needs what `known` has of arguments whole.
+static bool isWholeSomewhere(Annotator &annotator,
+                             const DimensionClass &known) {
+  for (auto [argument, dim] : known.arguments) {
+    auto own = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+    StringRef name =
+        graph::getArgString(own, argument.getArgNumber(), graph::kNameAttr);
+    for (func::FuncOp function : annotator.entries())
+      for (BlockArgument other : function.getArguments())
+        if (other == argument ||
+            (!name.empty() &&
+             name == graph::getArgString(function, other.getArgNumber(),
+                                         graph::kNameAttr)))
+          if (annotator.classesOf(function).of(other, dim).wholeIn)
+            return true;
+  }
+  return false;
+}
+
+/// Splits `known` unless something in it is split already. Where the parts do
+/// not fit it stays whole: a model works without it.
+static void splitIfFits(Annotator &annotator, const DimensionClass &known,
+                        StringRef axis) {
+  int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  if (isWholeSomewhere(annotator, known) ||
+      llvm::any_of(known.arguments, [&](const auto &entry) {
+        return annotator.isSplit(entry.first, axis);
+      }))
+    return;
+  if (known.divisor % parts != 0) {
+    auto [argument, dim] = known.arguments.front();
+    mlir::emitRemark(argument.getLoc())
+        << "dimension " << dim << " stays whole: the " << parts
+        << " positions of axis \"" << axis << "\" do not divide its "
+        << known.divisor << " places";
+    return;
+  }
+  for (auto [argument, dim] : known.arguments)
+    annotator.split(argument, dim, axis);
+}
+
+/// Splits the vocabulary: the classes of losses, in whichever entry they belong
+/// to forward, and the largest of the tables that inputs look up.
+static void splitVocabulary(Annotator &annotator, StringRef axis) {
+  for (func::FuncOp function : annotator.entries()) {
+    ArrayRef<DimensionClass> classes = annotator.classesOf(function).all();
+    int64_t largest = 0;
+    for (const DimensionClass &known : classes)
+      if (isLookedUp(known))
+        largest = std::max(largest, known.divisor);
+    for (const DimensionClass &known : classes)
+      if (isReducedOnly(known) ||
+          (isLookedUp(known) && known.divisor == largest))
+        splitIfFits(annotator, known, axis);
+  }
+}
+
 LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
                                           StringRef axis) {
   if (annotator.entries().empty())
@@ -82,6 +155,7 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
                "has no two products with weights between which "
                "features could be split over axis \"")
            << axis << "\"";
+  splitVocabulary(annotator, axis);
   return success();
 }
 

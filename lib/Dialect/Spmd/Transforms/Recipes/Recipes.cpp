@@ -29,17 +29,31 @@ struct Recipe {
 } // namespace
 
 static const Recipe recipes[] = {
-    {{"dp", "dp", "the samples (implied by an axis \"dp\")"}, applyData, 2},
-    {{"megatron", "tp", "heads and inner features of MLPs"}, applyMegatron, 0},
-    {{"megatron-sp", "tp", "megatron, and the sequence between"},
+    {{"dp", "dp", "the samples (implied by an axis \"dp\")",
+      RecipeSplit::Samples},
+     applyData,
+     2},
+    {{"megatron", "tp", "heads, inner features of MLPs and the vocabulary",
+      RecipeSplit::Features},
+     applyMegatron,
+     0},
+    {{"megatron-sp", "tp", "megatron, and the sequence between",
+      RecipeSplit::Features},
      applyMegatronSequence,
      0},
-    {{"ulysses", "cp", "the sequence, and the heads inside of attention"},
+    {{"ulysses", "cp", "the sequence, and the heads inside of attention",
+      RecipeSplit::Sequence},
      applyUlysses,
      1},
-    {{"zero1", "dp", "the optimizer's state"}, applyZero1, 3},
-    {{"zero2", "dp", "zero1, and gradients"}, applyZero2, 3},
-    {{"zero3", "dp", "zero2, and parameters"}, applyZero3, 3},
+    {{"zero1", "dp", "the optimizer's state", RecipeSplit::Resting},
+     applyZero1,
+     3},
+    {{"zero2", "dp", "zero1, and gradients", RecipeSplit::Resting},
+     applyZero2,
+     3},
+    {{"zero3", "dp", "zero2, and parameters", RecipeSplit::Resting},
+     applyZero3,
+     3},
 };
 
 ArrayRef<RecipeInfo> cleave::spmd::recipeTable() {
@@ -56,6 +70,11 @@ static const Recipe *findRecipe(StringRef name) {
   const Recipe *found = llvm::find_if(
       recipes, [&](const Recipe &recipe) { return recipe.info.name == name; });
   return found == std::end(recipes) ? nullptr : found;
+}
+
+RecipeSplit cleave::spmd::splitBy(const RecipeCall &call) {
+  const Recipe *recipe = findRecipe(call.name);
+  return recipe ? recipe->info.split : RecipeSplit::Resting;
 }
 
 template <typename... Args>

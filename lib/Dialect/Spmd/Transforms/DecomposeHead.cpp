@@ -1,0 +1,333 @@
+//===- DecomposeHead.cpp - A head whose classes can be split --------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), section 3: a device that
+/// has some of the classes gives a maximum, a sum of exponentials and the
+/// target's logit of each row; nothing else of the logits leaves it.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "llvm/Support/MathExtras.h"
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_DECOMPOSEHEAD
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+using graph::Formula;
+using graph::tensorTypeOf;
+
+namespace {
+/// Into how many parts recipes will split what a head has.
+struct HeadParts {
+  int64_t samples = 1, sequence = 1, classes = 1;
+};
+
+/// What a chunk of rows gives.
+struct ChunkResults {
+  Value loss, input, weight, bias;
+};
+
+class Head {
+public:
+  Head(graph::HeadLossOp op, const HeadParts &parts, int64_t maxBytes,
+       int64_t maxRows)
+      : op(op), parts(parts), maxBytes(maxBytes), maxRows(maxRows), builder(op),
+        f{builder, op.getLoc()} {}
+
+  void rewrite();
+
+private:
+  void findRows();
+  int64_t chunkSize();
+  Value inShape(Value value, ArrayRef<int64_t> shape);
+  Value behindSeed(Value value);
+  Value cut(Value value, int64_t begin, int64_t size);
+  Value join(ArrayRef<Value> chunks);
+  ChunkResults chunk(Value x, Value targets, Value gradient);
+  void replace(Value old, Value by);
+
+  graph::HeadLossOp op;
+  HeadParts parts;
+  int64_t maxBytes, maxRows;
+  OpBuilder builder;
+  Formula f;
+  /// The input with its rows as they were made, `[b, s, h]`: samples are the
+  /// first dimension, and chunks are cut along the last of the rows'.
+  Value input;
+  SmallVector<int64_t> rows;
+};
+} // namespace
+
+/// What `value` is a reshape of that keeps the last dimension.
+static Value skipRowReshapes(Value value) {
+  while (auto reshape = value.getDefiningOp<graph::ReshapeOp>()) {
+    if (tensorTypeOf(reshape.getInput()).getRank() < 2 ||
+        tensorTypeOf(reshape.getInput()).getShape().back() !=
+            tensorTypeOf(value).getShape().back())
+      break;
+    value = reshape.getInput();
+  }
+  return value;
+}
+
+/// `value` in another shape, made of what it was first: a dimension that is
+/// split there is not joined with others in between.
+Value Head::inShape(Value value, ArrayRef<int64_t> shape) {
+  while (auto reshape = value.getDefiningOp<graph::ReshapeOp>())
+    value = reshape.getInput();
+  return f.reshape(value, shape);
+}
+
+/// Along the dimension that is cut, parts of the sequence, or of samples that
+/// are one dimension with it, are the major digits: a dimension of their own.
+void Head::findRows() {
+  input = skipRowReshapes(op.getInput());
+  rows.assign(tensorTypeOf(input).getShape().begin(),
+              tensorTypeOf(input).getShape().end() - 1);
+  int64_t major =
+      rows.size() > 1 ? parts.sequence : parts.samples * parts.sequence;
+  if (major > 1 && rows.back() % major == 0) {
+    rows.back() /= major;
+    rows.insert(rows.end() - 1, major);
+  }
+  SmallVector<int64_t> shape(rows);
+  shape.push_back(tensorTypeOf(input).getShape().back());
+  input = f.reshape(input, shape);
+}
+
+/// How much of the last dimension of the rows a chunk takes.
+int64_t Head::chunkSize() {
+  int64_t classes = op.getWeight().getType().getDimSize(0) / parts.classes;
+  int64_t width = op.getInput().getType().getElementTypeBitWidth() / 8;
+  int64_t most = std::max<int64_t>(maxBytes / (classes * width), 1);
+  int64_t count = op.getTargets().getType().getNumElements();
+  count = llvm::divideCeil(count, parts.samples * parts.sequence);
+  if (count <= most)
+    return rows.back();
+  most = std::min(most, maxRows);
+  // The rows that a device has at each place of the last dimension.
+  int64_t each = std::max<int64_t>(count / rows.back(), 1);
+  int64_t fits = std::max<int64_t>(most / each, 1);
+  int64_t chunks = llvm::divideCeil(rows.back(), fits);
+  return llvm::divideCeil(rows.back(), chunks);
+}
+
+/// What is made of the result belongs to backward, as the head does: nothing of
+/// it is kept from forward.
+Value Head::behindSeed(Value value) {
+  if (!op.getGradient())
+    return value;
+  return BarrierOp::create(builder, op.getLoc(), value.getType(), value,
+                           op.getGradient());
+}
+
+Value Head::cut(Value value, int64_t begin, int64_t size) {
+  SmallVector<int64_t> sizes(tensorTypeOf(value).getShape());
+  size_t dim = rows.size() - 1;
+  if (sizes[dim] == size)
+    return value;
+  SmallVector<int64_t> offsets(sizes.size(), 0), strides(sizes.size(), 1);
+  offsets[dim] = begin;
+  sizes[dim] = size;
+  return graph::SliceOp::create(builder, op.getLoc(), value, offsets, sizes,
+                                strides);
+}
+
+Value Head::join(ArrayRef<Value> chunks) {
+  if (chunks.size() == 1)
+    return chunks.front();
+  return graph::ConcatOp::create(builder, op.getLoc(), chunks,
+                                 static_cast<int64_t>(rows.size()) - 1);
+}
+
+ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
+  Location loc = op.getLoc();
+  int64_t classes = op.getWeight().getType().getDimSize(0);
+  int64_t last = rows.size();
+  double smoothing = op.getLabelSmoothing().convertToDouble();
+  ArrayRef<int64_t> shape = tensorTypeOf(targets).getShape();
+  SmallVector<int64_t> column(shape);
+  column.push_back(1);
+  auto reduce = [&](graph::ReductionKind kind, Value value) -> Value {
+    return graph::ReduceOp::create(builder, loc, kind, value, ArrayRef(last));
+  };
+
+  Value logits =
+      graph::LinearOp::create(builder, loc, x, op.getWeight(), Value());
+  if (op.getBias())
+    logits = f.add(logits, op.getBias());
+  Value here = graph::OneHotOp::create(
+      builder, loc, targets, /*origin=*/Value(),
+      builder.getI64IntegerAttr(classes), op.getIgnoreIndexAttr(),
+      /*global_size=*/IntegerAttr());
+  Value zero = f.scalar(logits, 0.0);
+  // What the target's distribution weighs `value` with.
+  auto weigh = [&](Value value) {
+    if (smoothing == 0.0)
+      return f.select(here, value, zero);
+    double rest = smoothing / classes;
+    Value weights = f.select(here, f.scalar(logits, 1.0 - smoothing + rest),
+                             f.scalar(logits, rest));
+    return f.mul(weights, value);
+  };
+
+  // The maximum only keeps exponentials finite: the loss does not depend on it.
+  auto exponential = [&](Value shift) -> Value {
+    return graph::ExpOp::create(builder, loc,
+                                f.sub(logits, f.reshape(shift, column)));
+  };
+  Value largest = reduce(graph::ReductionKind::max, logits);
+  Value wanted = reduce(graph::ReductionKind::sum, weigh(logits));
+  Value sum = reduce(graph::ReductionKind::sum, exponential(largest));
+  Value lse =
+      f.add(largest, graph::LogOp::create(builder, loc, sum).getOutput());
+  Value counted =
+      f.compare(graph::Predicate::ne, targets,
+                f.scalar(targets, static_cast<int64_t>(op.getIgnoreIndex())));
+  ChunkResults results;
+  results.loss = f.select(counted, f.sub(lse, wanted), zero);
+  if (!gradient)
+    return results;
+
+  // Probabilities are computed from the logits again, whose place they take.
+  Value scale = f.reshape(f.select(counted, gradient, zero), column);
+  Value slope = f.sub(f.mul(exponential(lse), scale), weigh(scale));
+  std::string letters;
+  for (int64_t i = 0; i < last; ++i)
+    letters += static_cast<char>('a' + i);
+  results.input =
+      f.contract(letters + "v,vh->" + letters + "h", slope, op.getWeight());
+  results.weight = f.contract(letters + "v," + letters + "h->vh", slope, x);
+  if (op.getBias())
+    results.bias = f.sum(slope, llvm::to_vector(llvm::seq<int64_t>(0, last)));
+  return results;
+}
+
+/// Readers that only bring the rows back into the shape of `by` need not.
+void Head::replace(Value old, Value by) {
+  Value reshaped;
+  for (OpOperand &use : llvm::make_early_inc_range(old.getUses())) {
+    Operation *user = use.getOwner();
+    if (isa<graph::ReshapeOp>(user) &&
+        user->getResult(0).getType() == by.getType()) {
+      user->getResult(0).replaceAllUsesWith(by);
+      user->erase();
+      continue;
+    }
+    if (!reshaped)
+      reshaped = f.reshape(by, tensorTypeOf(old).getShape());
+    use.set(reshaped);
+  }
+}
+
+void Head::rewrite() {
+  ArrayRef<int64_t> whole =
+      tensorTypeOf(skipRowReshapes(op.getInput())).getShape();
+  findRows();
+  Value x = behindSeed(input);
+  Value targets = behindSeed(inShape(op.getTargets(), rows));
+  Value gradient = op.getGradient() ? inShape(op.getGradient(), rows) : Value();
+  int64_t size = chunkSize();
+  SmallVector<Value> losses, inputs;
+  Value weight, bias;
+  for (int64_t begin = 0; begin < rows.back(); begin += size) {
+    int64_t count = std::min(size, rows.back() - begin);
+    ChunkResults results =
+        chunk(cut(x, begin, count), cut(targets, begin, count),
+              gradient ? cut(gradient, begin, count) : Value());
+    losses.push_back(results.loss);
+    if (!gradient)
+      continue;
+    inputs.push_back(results.input);
+    weight = weight ? f.add(weight, results.weight) : results.weight;
+    if (results.bias)
+      bias = bias ? f.add(bias, results.bias) : results.bias;
+  }
+  replace(op.getLoss(), join(losses));
+  if (gradient) {
+    replace(op->getResult(1), f.reshape(join(inputs), whole));
+    replace(op->getResult(2), weight);
+    if (bias)
+      replace(op->getResult(3), bias);
+  }
+  SmallVector<Value> read(op->getOperands());
+  op.erase();
+  // Reshapes that brought the rows together.
+  for (Value value : read)
+    while (auto reshape = value.getDefiningOp<graph::ReshapeOp>()) {
+      if (!reshape->use_empty())
+        break;
+      value = reshape.getInput();
+      reshape.erase();
+    }
+}
+
+namespace {
+struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
+  using DecomposeHeadBase::DecomposeHeadBase;
+
+  /// Nothing where the options make no mesh: what applies the recipes says so.
+  std::optional<HeadParts> findParts() {
+    auto axes = parseMesh(mesh);
+    auto calls = parseRecipes(recipes);
+    if (!axes || !calls) {
+      llvm::consumeError(axes ? llvm::Error::success() : axes.takeError());
+      llvm::consumeError(calls ? llvm::Error::success() : calls.takeError());
+      return std::nullopt;
+    }
+    if (MeshOp op = findMesh(getOperation()))
+      *axes = std::vector<MeshAxis>(op.getMesh().axes.begin(),
+                                    op.getMesh().axes.end());
+    HeadParts parts;
+    parts.samples = std::max<int64_t>(microBatches, 1);
+    for (const MeshAxis &axis : *axes) {
+      RecipeSplit what =
+          axis.name == "dp" ? RecipeSplit::Samples : RecipeSplit::Resting;
+      for (const RecipeCall &call : *calls)
+        if (call.axes.front() == axis.name &&
+            splitBy(call) != RecipeSplit::Resting)
+          what = splitBy(call);
+      if (what == RecipeSplit::Samples)
+        parts.samples *= axis.size;
+      else if (what == RecipeSplit::Sequence)
+        parts.sequence *= axis.size;
+      else if (what == RecipeSplit::Features && parts.classes == 1)
+        parts.classes = axis.size;
+    }
+    return parts;
+  }
+
+  void runOnOperation() override {
+    if (maxChunkBytes <= 0 || maxChunkRows <= 0) {
+      getOperation().emitError(
+          "max-chunk-bytes and max-chunk-rows must be positive");
+      return signalPassFailure();
+    }
+    std::optional<HeadParts> parts = findParts();
+    if (!parts || parts->classes == 1)
+      return;
+    SmallVector<graph::HeadLossOp> heads;
+    getOperation().walk([&](graph::HeadLossOp op) {
+      if (op.getWeight().getType().getDimSize(0) % parts->classes == 0 &&
+          isa<BlockArgument>(op.getWeight()) &&
+          op.getTargets().getType().getNumElements() > 0)
+        heads.push_back(op);
+    });
+    for (graph::HeadLossOp op : heads)
+      Head(op, *parts, maxChunkBytes, maxChunkRows).rewrite();
+  }
+};
+} // namespace
