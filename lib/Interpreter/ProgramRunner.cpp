@@ -72,7 +72,8 @@ FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
     tensors.push_back(part.get());
   if (producer.isAccumulated(result)) {
     auto sum = std::make_shared<RefTensor>(
-        combineParts(tensors, spmd::ReductionKind::sum, context.precision));
+        combineParts(tensors, spmd::ReductionKind::sum, context.precision,
+                     program.getTreeSums()));
     settle(*sum, context.precision);
     return TensorRef(sum);
   }

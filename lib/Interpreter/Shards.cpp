@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Shards.h"
+#include "cleave/Support/TreeOrder.h"
 #include <cmath>
 
 using namespace mlir;
@@ -51,28 +52,46 @@ bool cleave::sameElements(const RefTensor &a, const RefTensor &b) {
   return true;
 }
 
-RefTensor cleave::combineParts(ArrayRef<const RefTensor *> parts,
-                               spmd::ReductionKind kind, Precision precision) {
-  RefTensor result = *parts.front();
-  bool inF32 = accumulatesInF32(result.element, precision);
-  for (const RefTensor *part : parts.drop_front()) {
-    for (auto [sum, x] : llvm::zip_equal(result.floats, part->floats)) {
-      if (kind == spmd::ReductionKind::sum)
-        sum = inF32 ? static_cast<float>(sum + x) : sum + x;
-      else if (!std::isnan(sum))
-        sum = std::isnan(x)                      ? x
-              : kind == spmd::ReductionKind::max ? std::max(sum, x)
-                                                 : std::min(sum, x);
-    }
-    for (auto [sum, x] : llvm::zip_equal(result.ints, part->ints)) {
-      if (kind == spmd::ReductionKind::sum)
-        sum = int64_t(uint64_t(sum) + uint64_t(x));
-      else
-        sum = kind == spmd::ReductionKind::max ? std::max(sum, x)
+/// Combines `from` into `into`.
+static void combine(RefTensor &into, const RefTensor &from,
+                    spmd::ReductionKind kind, bool inF32) {
+  for (auto [sum, x] : llvm::zip_equal(into.floats, from.floats)) {
+    if (kind == spmd::ReductionKind::sum)
+      sum = inF32 ? static_cast<float>(sum + x) : sum + x;
+    else if (!std::isnan(sum))
+      sum = std::isnan(x)                      ? x
+            : kind == spmd::ReductionKind::max ? std::max(sum, x)
                                                : std::min(sum, x);
-    }
   }
-  return result;
+  for (auto [sum, x] : llvm::zip_equal(into.ints, from.ints)) {
+    if (kind == spmd::ReductionKind::sum)
+      sum = int64_t(uint64_t(sum) + uint64_t(x));
+    else
+      sum = kind == spmd::ReductionKind::max ? std::max(sum, x)
+                                             : std::min(sum, x);
+  }
+}
+
+RefTensor cleave::combineParts(ArrayRef<const RefTensor *> parts,
+                               spmd::ReductionKind kind, Precision precision,
+                               bool inTree) {
+  bool inF32 = accumulatesInF32(parts.front()->element, precision);
+  // Sums of 1, 2, 4, ... parts: two of one size become one of the next.
+  SmallVector<RefTensor, 1> sums;
+  auto merge = [&] {
+    RefTensor last = sums.pop_back_val();
+    combine(sums.back(), last, kind, inF32);
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    sums.push_back(*parts[inTree ? treeOrder(i, parts.size()) : i]);
+    for (size_t count = i + 1; inTree && count % 2 == 0; count /= 2)
+      merge();
+    if (!inTree && i > 0)
+      merge();
+  }
+  while (sums.size() > 1)
+    merge();
+  return std::move(sums.front());
 }
 
 SmallVector<int64_t, 4> cleave::shardOffsets(const spmd::Mesh &mesh,

@@ -24,9 +24,11 @@ void pasteSlice(RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
 /// True when both hold the same elements, bit by bit; NaN equals NaN.
 bool sameElements(const RefTensor &a, const RefTensor &b);
 
-/// The sum (max, min) of `parts`, one after the other.
+/// The sum (max, min) of `parts`: in a binary tree (TreeOrder.h), as
+/// devices sum, or one after the other.
 RefTensor combineParts(llvm::ArrayRef<const RefTensor *> parts,
-                       spmd::ReductionKind kind, Precision precision);
+                       spmd::ReductionKind kind, Precision precision,
+                       bool inTree = true);
 
 /// Where the shard of position `rank` begins in a tensor of `shape`.
 llvm::SmallVector<int64_t, 4> shardOffsets(const spmd::Mesh &mesh,

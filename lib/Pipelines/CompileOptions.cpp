@@ -24,8 +24,7 @@ static bool fromJSON(const Value &value, ParameterOptions &out, Path path) {
 
 /// Reads the optimizer's settings; `kind` is "adamw" or "sgd".
 static bool readOptimizer(const llvm::json::Value &value,
-                          graph::OptimizerOptions &out,
-                          llvm::json::Path path) {
+                          graph::OptimizerOptions &out, llvm::json::Path path) {
   llvm::json::ObjectMapper map(value, path);
   std::string kind = "adamw";
   if (!map || !map.mapOptional("kind", kind) ||
@@ -56,16 +55,16 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   llvm::json::Path::Root root("options");
   llvm::json::Path path(root);
   llvm::json::ObjectMapper map(*value, path);
-  bool read = map &&
-              map.mapOptional("micro_batches", options.phases.microBatches) &&
-              map.mapOptional("mesh", options.phases.mesh) &&
-              map.mapOptional("recipes", options.phases.recipes) &&
-              map.mapOptional("threads", options.phases.threads) &&
-              map.mapOptional("max_logits_bytes",
-                              options.phases.maxLogitsBytes) &&
-              map.mapOptional("cpu", options.cpu) &&
-              map.mapOptional("vector_bits", options.vectorBits) &&
-              map.mapOptional("parameters", options.parameters);
+  bool read =
+      map && map.mapOptional("micro_batches", options.phases.microBatches) &&
+      map.mapOptional("grains", options.phases.grains) &&
+      map.mapOptional("mesh", options.phases.mesh) &&
+      map.mapOptional("recipes", options.phases.recipes) &&
+      map.mapOptional("threads", options.phases.threads) &&
+      map.mapOptional("max_logits_bytes", options.phases.maxLogitsBytes) &&
+      map.mapOptional("cpu", options.cpu) &&
+      map.mapOptional("vector_bits", options.vectorBits) &&
+      map.mapOptional("parameters", options.parameters);
   if (read)
     if (const llvm::json::Value *optimizer =
             value->getAsObject()->get("optimizer"))
@@ -102,8 +101,7 @@ LogicalResult cleave::annotateParameters(
   }
   for (const auto &[name, settings] : parameters)
     if (!seen.contains(StringRef(name)))
-      return emitError(module.getLoc())
-             << "options name the parameter '" << name
-             << "', which no entry has";
+      return emitError(module.getLoc()) << "options name the parameter '"
+                                        << name << "', which no entry has";
   return success();
 }

@@ -17,9 +17,8 @@
 using namespace mlir;
 using namespace cleave;
 
-static constexpr StringLiteral phaseNames[] = {"model",     "step",
-                                               "placed",    "local",
-                                               "scheduled", "executable"};
+static constexpr StringLiteral phaseNames[] = {
+    "model", "step", "placed", "local", "scheduled", "executable"};
 
 StringRef cleave::phaseName(Phase phase) {
   return phaseNames[static_cast<size_t>(phase)];
@@ -89,6 +88,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     head.mesh = options.mesh;
     head.recipes = options.recipes;
     head.microBatches = options.microBatches;
+    head.grains = options.grains;
     head.maxChunkBytes = options.maxLogitsBytes;
     passes.addPass(spmd::createDecomposeHead(head));
     spmd::ApplyRecipesOptions recipes;
@@ -99,6 +99,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   // After recipes: what a device has of the samples is cut into micro-batches.
   spmd::PlaceOptions place;
   place.microBatches = options.microBatches;
+  place.grains = options.grains;
   passes.addPass(spmd::createPlace(place));
   passes.addPass(spmd::createPropagate());
 }
@@ -111,8 +112,10 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &) {
 }
 
 /// Parts, and the order of their actions.
-static void addScheduled(OpPassManager &passes, const PhaseOptions &) {
-  passes.addPass(pipe::createSplitStages());
+static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
+  pipe::SplitStagesOptions split;
+  split.treeSums = options.grains > 0;
+  passes.addPass(pipe::createSplitStages(split));
   // What backward recomputes is chosen among what the parts exchange.
   passes.addPass(pipe::createRecompute());
   passes.addPass(pipe::createFillSchedule());

@@ -18,6 +18,7 @@ _LAZY = {
     "StepError": "step",
     "Evaluation": "step",
     "Loss": "step",
+    "P": "plan",
     "AdamW": "optim",
     "SGD": "optim",
     "Schedule": "optim",

@@ -11,6 +11,7 @@ from typing import Mapping, Sequence
 import torch
 
 from . import optim
+from .plan import P, entries
 from .state import whole
 from .step import Step, log
 
@@ -27,7 +28,8 @@ def compile(
     threads: int | None = None,
     max_logits_bytes: int = 100 << 20,
     mesh: Mapping[str, int] | None = None,
-    plan: str | Sequence[str] | None = None,
+    deterministic: int | None = None,
+    plan: str | Mapping[str, P] | Sequence[str | Mapping[str, P]] | None = None,
 ) -> Step:
     """Compiles a training step of `model`.
 
@@ -52,9 +54,18 @@ def compile(
         mesh: the devices as named axes, major to minor, with their sizes:
             `{"dp": 2, "tp": 4}`; one device when None. They are ranks that are
             threads of this process.
+        deterministic: grains, a power of 2, that the batch is computed in, each
+            alike on every mesh and by one thread, and summed up in one tree
+            over all of them: losses and weights have the same bits for every
+            number of devices "dp" that divides it. In the place of
+            `micro_batches` and `threads`.
         plan: what is split over them: a recipe or several, such as
             `["megatron-sp", "zero1"]`, each bound to its own axis or to
-            another, `"zero3(fsdp)"`. An axis "dp" splits the samples.
+            another, `"zero3(fsdp)"`. An axis "dp" splits the samples. A dict
+            places parameters and inputs by patterns of their names,
+            `{"layers.*.q_proj.weight": cleave.P("tp", None)}`, alone or in the
+            list beside recipes; "hf" stands for the model's own `tp_plan` on
+            the axis "tp", as far as it fits.
 
     Returns:
         The `Step`.
@@ -82,14 +93,25 @@ def compile(
             f"optimizer is a {kind.__module__}.{kind.__qualname__}; the update is "
             "compiled, so it must be a cleave.AdamW(...) or a cleave.SGD(...)"
         )
+    given_threads = threads is not None
     if threads is None:
         threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)
     threads = _whole("threads", threads, 1, _cleave.MAX_THREADS)
     micro_batches = _whole("micro_batches", micro_batches, 1)
     max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
     seed = _whole("seed", seed, -(2**63))
+    if deterministic is not None:
+        deterministic = _whole("deterministic", deterministic, 1)
+        if deterministic & (deterministic - 1):
+            raise ValueError(f"deterministic is {deterministic}; it must be a power of 2")
+        if micro_batches != 1 or given_threads:
+            raise ValueError(
+                "deterministic says how the batch is cut and that one thread computes "
+                "it: leave out micro_batches and threads"
+            )
+        threads = 1
     axes = _axes(mesh)
-    recipes = _recipes(plan)
+    recipes = entries(plan, model)
     examples, arrange = _flatten(example_inputs)
 
     def build(inputs):
@@ -110,6 +132,7 @@ def compile(
             )
         options = {
             "micro_batches": parts,
+            "grains": deterministic or 0,
             "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),
             "recipes": ",".join(recipes),
             "threads": threads,
@@ -133,16 +156,6 @@ def _axes(mesh) -> dict[str, int]:
         str(axis): _whole(f'the size of axis "{axis}"', size, 1)
         for axis, size in mesh.items()
     }
-
-
-def _recipes(plan) -> list[str]:
-    if plan is None:
-        return []
-    if isinstance(plan, str):
-        return [plan]
-    if not isinstance(plan, Sequence) or not all(isinstance(p, str) for p in plan):
-        raise TypeError(f"plan is {plan!r}, not a recipe's name or a list of such")
-    return list(plan)
 
 
 def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:

@@ -72,10 +72,10 @@ OPTIMIZERS = {
 TYPES = {"f64": np.float64, "f32": np.float32, "i64": np.int64}
 
 
-def random_inputs(step):
+def random_inputs(step, seed=7):
     """Values for every argument of @train, drawn by what it is."""
     header = re.search(r"func\.func @train\((.*?)\n", step).group(1)
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     values = {}
     for shape, dtype, attributes in re.findall(
             r"%arg\d+: tensor<((?:\d+x)*)(\w+)> \{(.*?)\}(?=, %arg|\) ->)", header):

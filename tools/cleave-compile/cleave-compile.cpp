@@ -17,6 +17,7 @@
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/MathExtras.h"
 #include "llvm/Support/SourceMgr.h"
 #include <cmath>
 #include <limits>
@@ -79,6 +80,12 @@ struct Flags {
       "micro-batches", cl::init(1), cl::cat(training),
       cl::desc("Equal parts in which the batch is computed, one "
                "after another")};
+  cl::opt<int64_t> deterministic{
+      "deterministic", cl::init(0), cl::cat(training), cl::value_desc("grains"),
+      cl::desc("Compute the batch in so many equal grains, each by one thread, "
+               "and sum them up in one tree: losses and weights then have the "
+               "same bits for every \"dp\" that divides the grains, a power of "
+               "2")};
   cl::opt<std::string> mesh{
       "mesh", cl::cat(training), cl::value_desc("axes"),
       cl::desc("The devices as named axes, major to minor: dp=2,tp=4")};
@@ -133,10 +140,10 @@ static std::string checkMesh(const Flags &flags) {
   auto axes = spmd::parseMesh(flags.mesh);
   if (!axes)
     return "--mesh: " + llvm::toString(axes.takeError());
-  auto calls = spmd::parseRecipes(flags.recipe);
-  if (!calls)
-    return "--recipe: " + llvm::toString(calls.takeError());
-  for (const spmd::RecipeCall &call : *calls)
+  auto plan = spmd::parsePlan(flags.recipe);
+  if (!plan)
+    return "--recipe: " + llvm::toString(plan.takeError());
+  for (const spmd::RecipeCall &call : plan->recipes)
     if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
           return axis.name == call.axes.front();
         }))
@@ -210,14 +217,16 @@ static CompileOptions collectOptions(const Flags &flags) {
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.microBatches = flags.microBatches;
+  options.phases.grains = flags.deterministic;
   options.phases.mesh = flags.mesh;
   options.phases.recipes = flags.recipe;
   // More than any machine has is as good as no limit.
   options.phases.maxLogitsBytes =
       std::min<int64_t>(flags.maxLogitsMib, int64_t(1) << 40) << 20;
   options.phases.threads =
-      flags.threads ? flags.threads
-                    : std::max(1u, std::thread::hardware_concurrency());
+      flags.deterministic ? 1
+      : flags.threads     ? flags.threads
+                          : std::max(1u, std::thread::hardware_concurrency());
   options.cpu = flags.cpu;
   options.vectorBits = flags.vectorBits;
   return options;
@@ -252,6 +261,13 @@ int main(int argc, char **argv) {
                  "positive");
   if (std::string mistake = checkMesh(flags); !mistake.empty())
     return usage(mistake);
+  if (flags.deterministic < 0 ||
+      (flags.deterministic && !llvm::isPowerOf2_64(flags.deterministic)))
+    return usage("--deterministic is a power of 2");
+  if (flags.deterministic && (flags.microBatches.getNumOccurrences() ||
+                              flags.threads.getNumOccurrences()))
+    return usage("--deterministic says how the batch is cut and that one "
+                 "thread computes it: leave out --micro-batches and --threads");
   if (flags.threads > runtime::Program::kMaxThreads)
     return usage("--threads is at most " +
                  llvm::Twine(runtime::Program::kMaxThreads));

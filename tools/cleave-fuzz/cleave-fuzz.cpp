@@ -8,6 +8,7 @@
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Testing/CheckReshard.h"
+#include "cleave/Testing/Faults.h"
 #include "cleave/Testing/Native.h"
 #include "cleave/Testing/Phases.h"
 #include "cleave/Testing/ShardingRules.h"
@@ -48,8 +49,10 @@ static cl::opt<std::string> rulesOf(
              "a module, and print what was tested as JSON"),
     cl::cat(category));
 static cl::opt<std::string> inputsFile("inputs", cl::value_desc("file"),
-                                       cl::desc("With --rules or "
-                                                "--native-of: its inputs"),
+                                       cl::desc("With --rules, --native-of "
+                                                "or --faults-of: its inputs; "
+                                                "of the last, several files "
+                                                "with commas between"),
                                        cl::cat(category));
 static cl::opt<bool> randomRules("random-rules",
                                  cl::desc("Test the sharding rules of the ops "
@@ -77,6 +80,13 @@ static cl::opt<bool>
     reshards("reshards",
              cl::desc("Move tensors between random shardings of random meshes, "
                       "on the interpreter's ranks"),
+             cl::cat(category));
+static cl::opt<std::string>
+    faultsOf("faults-of", cl::value_desc("module"),
+             cl::desc("Make movements of the entry `train` of a module of the "
+                      "local phase wrong, --count times, and print as JSON how "
+                      "many the verifier rejects and how many give other "
+                      "results"),
              cl::cat(category));
 static cl::opt<bool> verbose("verbose", cl::desc("Print a line per model"),
                              cl::cat(category));
@@ -281,6 +291,87 @@ static int checkReshards(const DialectRegistry &registry) {
 }
 
 //===----------------------------------------------------------------------===//
+// Faults
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// What became of the faults of one class.
+struct FaultTally {
+  int64_t drawn = 0, equivalent = 0, rejected = 0, unequal = 0;
+};
+} // namespace
+
+/// Draws faults of a partitioned program; ends with 1 where one is found
+/// neither by the verifier nor by its results.
+static int runFaults(MLIRContext &context) {
+  OwningOpRef<ModuleOp> module =
+      parseSourceFile<ModuleOp>(StringRef(faultsOf), &context);
+  if (!module)
+    return 1;
+  std::vector<NamedTensors> inputs;
+  std::vector<ReferenceResult> expected;
+  for (StringRef file : llvm::split(StringRef(inputsFile), ',')) {
+    std::string error;
+    auto tensors = readTensorFile(file, &context, error);
+    if (!tensors) {
+      llvm::errs() << "error: " << error << "\n";
+      return 1;
+    }
+    auto result = Interpreter(*module, Precision::Exact).run("train", *tensors);
+    if (failed(result))
+      return 1;
+    inputs.push_back(std::move(*tensors));
+    expected.push_back(std::move(*result));
+  }
+  unsigned movements = countMovements(*module, "train");
+  if (movements == 0) {
+    llvm::errs() << "error: '" << faultsOf << "' has no movements in @train\n";
+    return 1;
+  }
+  FaultTally tallies[kFaultClasses];
+  int64_t missed = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Random random(firstSeed + i);
+    auto fault = static_cast<FaultClass>(random.integer(0, kFaultClasses - 1));
+    unsigned index = random.integer(0, movements - 1);
+    std::string what;
+    OwningOpRef<ModuleOp> faulty =
+        injectFault(*module, "train", index, fault, random, what);
+    if (!faulty)
+      continue;
+    FaultTally &tally = tallies[static_cast<unsigned>(fault)];
+    ++tally.drawn;
+    FaultVerdict verdict =
+        judgeFault(*faulty, "train", inputs, expected, tolerance);
+    tally.equivalent += verdict.equivalent;
+    tally.rejected += !verdict.equivalent && verdict.rejected;
+    tally.unequal += !verdict.equivalent && verdict.unequal;
+    bool isMissed = !verdict.equivalent && !verdict.unequal;
+    missed += isMissed;
+    if (verbose || isMissed)
+      llvm::errs() << faultName(fault) << ": " << what << ": "
+                   << (verdict.equivalent ? "equivalent"
+                       : verdict.rejected ? "rejected"
+                                          : "accepted")
+                   << (verdict.unequal ? ", other results\n"
+                                       : ", the same results\n");
+  }
+  llvm::json::Object classes;
+  for (unsigned i = 0; i < kFaultClasses; ++i)
+    classes[faultName(static_cast<FaultClass>(i))] =
+        llvm::json::Object{{"drawn", tallies[i].drawn},
+                           {"equivalent", tallies[i].equivalent},
+                           {"rejected", tallies[i].rejected},
+                           {"unequal", tallies[i].unequal}};
+  llvm::outs() << llvm::formatv("{0:2}", llvm::json::Value(llvm::json::Object{
+                                             {"movements", movements},
+                                             {"missed", missed},
+                                             {"classes", std::move(classes)}}))
+               << "\n";
+  return missed ? 1 : 0;
+}
+
+//===----------------------------------------------------------------------===//
 // Native code
 //===----------------------------------------------------------------------===//
 
@@ -407,6 +498,8 @@ int main(int argc, char **argv) {
     return checkRulesOfModels(context);
   if (reshards)
     return checkReshards(registry);
+  if (!faultsOf.empty())
+    return runFaults(context);
   Tally tally;
   for (int64_t i = 0; i < count;) {
     // A context keeps all constants it has seen: a new one now and then.

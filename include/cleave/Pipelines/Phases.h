@@ -44,6 +44,10 @@ struct PhaseOptions {
   graph::OptimizerOptions optimizer;
   /// Equal parts that the batch is computed in, one after another.
   int64_t microBatches = 1;
+  /// Where positive: the grains of the whole batch, in the place of
+  /// `microBatches`. Each is computed alike on every mesh and summed up in one
+  /// binary tree over all of them, so that results have the same bits.
+  int64_t grains = 0;
   /// The devices as named axes, `dp=2,tp=4`; one device where empty.
   std::string mesh;
   /// What is split over them, `megatron-sp,zero1`.

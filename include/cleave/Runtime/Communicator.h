@@ -49,10 +49,10 @@ enum {
 };
 
 /**
- * How blocks combine, always in increasing order of the member, each result
- * rounded to the element type. A maximum or minimum with a NaN is NaN. Sums
- * are for f64, f32, i64 and i32 (wrapping); maxima and minima also for i8 and
- * i1.
+ * How blocks combine: in a binary tree over the members (Support/TreeOrder.h),
+ * each result rounded to the element type. A maximum or minimum with a NaN is
+ * NaN. Sums are for f64, f32, i64 and i32 (wrapping); maxima and minima also
+ * for i8 and i1.
  */
 enum { CLEAVE_SUM, CLEAVE_MAX, CLEAVE_MIN };
 
@@ -103,8 +103,8 @@ struct cleave_collective {
 struct cleave_team {
   void *context;
   int32_t threads;
-  void (*run)(void *context, void (*body)(void *data, int32_t thread,
-                                          int32_t count),
+  void (*run)(void *context,
+              void (*body)(void *data, int32_t thread, int32_t count),
               void *data);
 };
 

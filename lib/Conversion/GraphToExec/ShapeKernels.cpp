@@ -19,9 +19,12 @@ RankedTensorType typeOf(Value v) { return cast<RankedTensorType>(v.getType()); }
 
 Reduction reductionOf(ReductionKind kind) {
   switch (kind) {
-  case ReductionKind::sum: return Reduction::Sum;
-  case ReductionKind::max: return Reduction::Max;
-  case ReductionKind::min: return Reduction::Min;
+  case ReductionKind::sum:
+    return Reduction::Sum;
+  case ReductionKind::max:
+    return Reduction::Max;
+  case ReductionKind::min:
+    return Reduction::Min;
   }
   llvm_unreachable("covered switch");
 }
@@ -45,7 +48,8 @@ struct FlatModel : KernelLoweringInterface::ExternalModel<Derived, OpTy> {
 // Reductions
 //===----------------------------------------------------------------------===//
 
-struct ReduceModel : KernelLoweringInterface::ExternalModel<ReduceModel, ReduceOp> {
+struct ReduceModel
+    : KernelLoweringInterface::ExternalModel<ReduceModel, ReduceOp> {
   enum class Form { None, All, Rows, Columns, FewRows };
 
   /// Unit dimensions are neutral: which of the others are reduced?
@@ -71,10 +75,14 @@ struct ReduceModel : KernelLoweringInterface::ExternalModel<ReduceModel, ReduceO
     int64_t n = numElements(op.getInput()), m = numElements(op.getOutput());
     switch (formOf(op)) {
     case Form::None:
-    case Form::All: return KernelSpace::flat(n);
-    case Form::Rows: return KernelSpace::fixed(m, n / m);
-    case Form::Columns: return KernelSpace::fixed(n / m, m);
-    case Form::FewRows: return KernelSpace::flat(m);
+    case Form::All:
+      return KernelSpace::flat(n);
+    case Form::Rows:
+      return KernelSpace::fixed(m, n / m);
+    case Form::Columns:
+      return KernelSpace::fixed(n / m, m);
+    case Form::FewRows:
+      return KernelSpace::flat(m);
     }
     llvm_unreachable("covered switch");
   }
@@ -109,7 +117,8 @@ struct ReduceModel : KernelLoweringInterface::ExternalModel<ReduceModel, ReduceO
             begin[d] = rest % type.getDimSize(d);
             rest /= type.getDimSize(d);
           }
-        Value x = k.read(op.getInput(), Access::get(type, sizes, dims, {}, begin));
+        Value x =
+            k.read(op.getInput(), Access::get(type, sizes, dims, {}, begin));
         if (!sum)
           sum = x;
         else if (kind == Reduction::Sum)
@@ -142,7 +151,8 @@ struct ReduceModel : KernelLoweringInterface::ExternalModel<ReduceModel, ReduceO
 };
 
 struct CumulativeSumModel
-    : KernelLoweringInterface::ExternalModel<CumulativeSumModel, CumulativeSumOp> {
+    : KernelLoweringInterface::ExternalModel<CumulativeSumModel,
+                                             CumulativeSumOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
     auto op = cast<CumulativeSumOp>(operation);
     int64_t cols = typeOf(op.getInput()).getDimSize(op.getDim());
@@ -163,7 +173,8 @@ struct CumulativeSumModel
     if ((int64_t)op.getDim() == type.getRank() - 1)
       k.define(op.getOutput(), y);
     else
-      k.defineAt(op.getOutput(), y, Access::get(typeOf(op.getOutput()), sizes, dims));
+      k.defineAt(op.getOutput(), y,
+                 Access::get(typeOf(op.getOutput()), sizes, dims));
     return success();
   }
 };
@@ -182,7 +193,8 @@ struct ReshapeModel : FlatModel<ReshapeModel, ReshapeOp> {
 struct BroadcastModel : FlatModel<BroadcastModel, BroadcastOp> {
   LogicalResult emitKernel(Operation *op, KernelBuilder &k) const {
     k.define(op->getResult(0),
-             k.readBroadcast(op->getOperand(0), typeOf(op->getResult(0)).getShape()));
+             k.readBroadcast(op->getOperand(0),
+                             typeOf(op->getResult(0)).getShape()));
     return success();
   }
 };
@@ -190,11 +202,11 @@ struct BroadcastModel : FlatModel<BroadcastModel, BroadcastOp> {
 struct TransposeModel : FlatModel<TransposeModel, TransposeOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<TransposeOp>(operation);
-    k.define(op.getOutput(),
-             k.read(op.getInput(),
-                    Access::get(typeOf(op.getInput()),
-                                typeOf(op.getOutput()).getShape(),
-                                op.getPermutation())));
+    k.define(
+        op.getOutput(),
+        k.read(op.getInput(), Access::get(typeOf(op.getInput()),
+                                          typeOf(op.getOutput()).getShape(),
+                                          op.getPermutation())));
     return success();
   }
 };
@@ -205,9 +217,10 @@ struct SliceModel : FlatModel<SliceModel, SliceOp> {
     auto type = typeOf(op.getInput());
     k.define(op.getOutput(),
              k.read(op.getInput(),
-                    Access::get(type, typeOf(op.getOutput()).getShape(),
-                                llvm::to_vector(llvm::seq<int64_t>(0, type.getRank())),
-                                op.getStrides(), op.getOffsets())));
+                    Access::get(
+                        type, typeOf(op.getOutput()).getShape(),
+                        llvm::to_vector(llvm::seq<int64_t>(0, type.getRank())),
+                        op.getStrides(), op.getOffsets())));
     return success();
   }
 };
@@ -248,7 +261,8 @@ struct PadModel : FlatModel<PadModel, PadOp> {
       Value at = k.sub(k.index(shape, d), i64Constant(k, low));
       where = both(k, where, compare(k, P::sge, at, 0));
       if (spread != 1) {
-        Value rest = arith::RemSIOp::create(b, k.getLoc(), at, i64Constant(k, spread));
+        Value rest =
+            arith::RemSIOp::create(b, k.getLoc(), at, i64Constant(k, spread));
         where = both(k, where, compare(k, P::eq, rest, 0));
         at = k.div(at, i64Constant(k, spread));
       }
@@ -269,7 +283,8 @@ struct PadModel : FlatModel<PadModel, PadOp> {
 };
 
 /// One copy into its part of the result for each operand.
-struct ConcatModel : KernelDecompositionInterface::ExternalModel<ConcatModel, ConcatOp> {
+struct ConcatModel
+    : KernelDecompositionInterface::ExternalModel<ConcatModel, ConcatOp> {
   SmallVector<Value> decompose(Operation *operation, OpBuilder &b) const {
     auto op = cast<ConcatOp>(operation);
     int64_t dim = op.getDim(), position = 0;
@@ -285,15 +300,16 @@ struct ConcatModel : KernelDecompositionInterface::ExternalModel<ConcatModel, Co
           interior(type.getRank(), 0);
       low[dim] = position;
       high[dim] = outType.getDimSize(dim) - position - type.getDimSize(dim);
-      Value padded = PadOp::create(b, op.getLoc(), outType, input,
-                                   b.getF64FloatAttr(0), b.getDenseI64ArrayAttr(low),
-                                   b.getDenseI64ArrayAttr(high),
-                                   b.getDenseI64ArrayAttr(interior));
+      Value padded = PadOp::create(
+          b, op.getLoc(), outType, input, b.getF64FloatAttr(0),
+          b.getDenseI64ArrayAttr(low), b.getDenseI64ArrayAttr(high),
+          b.getDenseI64ArrayAttr(interior));
       if (result) {
         auto limit = DenseElementsAttr::get(
             RankedTensorType::get({}, b.getI64Type()), (int64_t)position);
         Value bound = ConstantOp::create(b, op.getLoc(), limit);
-        Value here = CompareOp::create(b, op.getLoc(), Predicate::ge, index, bound);
+        Value here =
+            CompareOp::create(b, op.getLoc(), Predicate::ge, index, bound);
         result = SelectOp::create(b, op.getLoc(), here, padded, result);
       } else {
         result = padded;
@@ -304,13 +320,15 @@ struct ConcatModel : KernelDecompositionInterface::ExternalModel<ConcatModel, Co
   }
 };
 
-struct GatherModel : KernelLoweringInterface::ExternalModel<GatherModel, GatherOp> {
+struct GatherModel
+    : KernelLoweringInterface::ExternalModel<GatherModel, GatherOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
     auto op = cast<GatherOp>(operation);
     auto type = typeOf(op.getInput());
     int64_t n = numElements(op.getOutput());
     int64_t slice = product(type.getShape().drop_front(op.getDim() + 1));
-    return slice == 1 ? KernelSpace::flat(n) : KernelSpace::fixed(n / slice, slice);
+    return slice == 1 ? KernelSpace::flat(n)
+                      : KernelSpace::fixed(n / slice, slice);
   }
 
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
@@ -338,8 +356,8 @@ struct GatherModel : KernelLoweringInterface::ExternalModel<GatherModel, GatherO
     }
     int64_t step = exec::getLayout(type).strides[dim];
     k.define(op.getOutput(),
-             k.readIndexed(op.getInput(), Access::get(type, shape, dataDims), id,
-                           step, where));
+             k.readIndexed(op.getInput(), Access::get(type, shape, dataDims),
+                           id, step, where));
     return success();
   }
 };
@@ -353,12 +371,15 @@ struct OneHotModel : FlatModel<OneHotModel, OneHotOp> {
     dims.push_back(-1);
     Value id = k.read(op.getIndices(), Access::get(ids, shape, dims));
     id = k.cast(id, k.getBuilder().getI64Type());
+    Value named;
+    if (auto ignored = op.getIgnoreIndex())
+      named = compare(k, arith::CmpIPredicate::ne, id, *ignored);
     if (op.getOrigin())
       id = k.sub(id, k.readScalar(op.getOrigin(), {0}));
-    k.define(op.getOutput(),
-             arith::CmpIOp::create(k.getBuilder(), k.getLoc(),
-                                   arith::CmpIPredicate::eq, id,
-                                   k.index(shape, ids.getRank())));
+    Value hit = arith::CmpIOp::create(k.getBuilder(), k.getLoc(),
+                                      arith::CmpIPredicate::eq, id,
+                                      k.index(shape, ids.getRank()));
+    k.define(op.getOutput(), named ? both(k, named, hit) : hit);
     return success();
   }
 };
@@ -378,7 +399,7 @@ struct PatchesModel : FlatModel<PatchesModel, PatchesOp> {
     Access access = Access::get(type, shape, {0, -1, -1, 1, -1, -1});
     Value where;
     for (int64_t i = 0; i < 2; ++i) {
-      int64_t stride = op.getStride()[i] , dilation = op.getDilation()[i];
+      int64_t stride = op.getStride()[i], dilation = op.getDilation()[i];
       access.memory[1 + i] = stride * strides[2 + i];
       access.memory[4 + i] = dilation * strides[2 + i];
       access.logical[1 + i] = access.logical[4 + i] = 1; // never in order
@@ -402,7 +423,8 @@ struct PatchesGradModel
     : KernelLoweringInterface::ExternalModel<PatchesGradModel, PatchesGradOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
     auto op = cast<PatchesGradOp>(operation);
-    return KernelSpace::fixed(numElements(op.getOutput()), product(op.getKernel()));
+    return KernelSpace::fixed(numElements(op.getOutput()),
+                              product(op.getKernel()));
   }
 
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
@@ -421,10 +443,13 @@ struct PatchesGradModel
     Value where;
     for (int64_t i = 0; i < 2; ++i) {
       int64_t stride = op.getStride()[i];
-      Value at = k.add(k.index(loops, 2 + i), i64Constant(k, op.getPadding()[i]));
-      at = k.sub(at, k.mul(k.index(loops, 4 + i), i64Constant(k, op.getDilation()[i])));
+      Value at =
+          k.add(k.index(loops, 2 + i), i64Constant(k, op.getPadding()[i]));
+      at = k.sub(at, k.mul(k.index(loops, 4 + i),
+                           i64Constant(k, op.getDilation()[i])));
       where = both(k, where, compare(k, P::sge, at, 0));
-      Value rest = arith::RemSIOp::create(b, k.getLoc(), at, i64Constant(k, stride));
+      Value rest =
+          arith::RemSIOp::create(b, k.getLoc(), at, i64Constant(k, stride));
       where = both(k, where, compare(k, P::eq, rest, 0));
       at = k.div(at, i64Constant(k, stride));
       where = both(k, where, compare(k, P::slt, at, type.getDimSize(1 + i)));
@@ -462,14 +487,17 @@ struct RopeModel : KernelLoweringInterface::ExternalModel<RopeModel, RopeOp> {
       SmallVector<int64_t> dims, begin(t.getRank(), 0);
       for (int64_t i = 0; i < rank; ++i) {
         int64_t d = i - (rank - t.getRank());
-        dims.push_back(d < 0 || (t.getDimSize(d) == 1 && type.getDimSize(i) != 1) ? -1 : d);
+        dims.push_back(
+            d < 0 || (t.getDimSize(d) == 1 && type.getDimSize(i) != 1) ? -1
+                                                                       : d);
       }
       if (t.getRank() && dims.back() >= 0)
         begin.back() = which * (op.getInterleaved() ? 1 : half);
       return Access::get(t, loops, dims, steps, begin);
     };
     auto readBoth = [&](Value tensor) {
-      return std::pair(k.read(tensor, place(tensor, 0)), k.read(tensor, place(tensor, 1)));
+      return std::pair(k.read(tensor, place(tensor, 0)),
+                       k.read(tensor, place(tensor, 1)));
     };
     auto [x1, x2] = readBoth(op.getInput());
     auto [c1, c2] = readBoth(op.getCos());

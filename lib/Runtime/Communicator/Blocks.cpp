@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Blocks.h"
+#include "cleave/Support/TreeOrder.h"
 
 #include <cstring>
 #include <type_traits>
@@ -188,6 +189,9 @@ struct Min {
 /// Elements that are combined at once; they stay in the first cache.
 constexpr int64_t chunk = 1024;
 
+/// Members are 32-bit numbers.
+constexpr int kTreeLevels = 33;
+
 /// From here on a result is larger than the caches that a core has to itself:
 /// it is written past them.
 constexpr int64_t streamBytes = int64_t(4) << 20;
@@ -217,33 +221,42 @@ static void reduceTyped(const Block &block, const void *const *srcs,
                         int readers, void *const *dsts, int writers,
                         int64_t begin, int64_t end, bool stream) {
   int64_t from = block.src[block.dims - 1], to = block.dst[block.dims - 1];
-  alignas(64) T sums[chunk];
-  auto source = [&](int k) { return static_cast<const T *>(srcs[k]); };
+  // Sums of 2, 4, 8, ... members: two of one size become one of the next.
+  alignas(64) T levels[kTreeLevels][chunk];
+  T *sums = levels[0];
+  auto source = [&](int k) {
+    return static_cast<const T *>(srcs[cleave::treeOrder(k, readers)]);
+  };
   forEachRun(block, begin, end, [&](int64_t s, int64_t d, int64_t length) {
     for (int64_t at = 0; at < length; at += chunk) {
       int64_t count = std::min(chunk, length - at);
       int64_t first = s + at * from, target = d + at * to;
-      if (from == 1) {
-        const T *a = source(0) + first;
-        if (readers == 1) {
-          std::memcpy(sums, a, static_cast<size_t>(count) * sizeof(T));
-        } else {
-          const T *b = source(1) + first;
-          for (int64_t i = 0; i < count; ++i)
-            sums[i] = Op::combine(a[i], b[i]);
-        }
-        for (int k = 2; k < readers; ++k) {
-          const T *c = source(k) + first;
-          for (int64_t i = 0; i < count; ++i)
-            sums[i] = Op::combine(sums[i], c[i]);
-        }
-      } else {
+      auto merge = [&](int level) {
         for (int64_t i = 0; i < count; ++i)
-          sums[i] = source(0)[first + i * from];
-        for (int k = 1; k < readers; ++k)
+          levels[level][i] =
+              Op::combine(levels[level][i], levels[level + 1][i]);
+      };
+      int depth = 0;
+      for (int k = 0; k < readers; k += 2) {
+        T *own = levels[depth++];
+        const T *a = source(k) + first;
+        if (k + 1 < readers) {
+          const T *b = source(k + 1) + first;
+          if (from == 1)
+            for (int64_t i = 0; i < count; ++i)
+              own[i] = Op::combine(a[i], b[i]);
+          else
+            for (int64_t i = 0; i < count; ++i)
+              own[i] = Op::combine(a[i * from], b[i * from]);
+        } else {
           for (int64_t i = 0; i < count; ++i)
-            sums[i] = Op::combine(sums[i], source(k)[first + i * from]);
+            own[i] = a[i * from];
+        }
+        for (int pairs = k / 2 + 1; pairs % 2 == 0; pairs /= 2)
+          merge(--depth - 1);
       }
+      while (depth > 1)
+        merge(--depth - 1);
       for (int k = 0; k < writers; ++k) {
         T *out = static_cast<T *>(dsts[k]) + target;
         if (to == 1)

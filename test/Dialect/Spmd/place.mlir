@@ -1,4 +1,9 @@
 // RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file | FileCheck %s
+// RUN: cleave-opt %s --spmd-place=grains=4 --split-input-file | FileCheck %s --check-prefix=GRAINS
+
+// Devices that split samples share the grains.
+// GRAINS: spmd.mesh @mesh <["mb" = 4]>
+// GRAINS: spmd.mesh @devices <["mb" = 2, "dp" = 2]>
 
 // CHECK: spmd.mesh @mesh <["mb" = 4]> sequential ["mb"]
 // CHECK: func.func @f(

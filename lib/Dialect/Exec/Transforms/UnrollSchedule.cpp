@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "IndexBounds.h"
-#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Exec/Transforms/Memory.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 
@@ -37,7 +37,9 @@ namespace {
 
 /// A part, in the forms that its actions need.
 struct PartForms {
-  func::FuncOp first, next;
+  func::FuncOp first;
+  /// Those that add onto so many sums there are, one after another.
+  SmallVector<func::FuncOp> next;
   /// Results that accumulate, in the order of the further arguments of `next`.
   SmallVector<unsigned> sums;
   /// Operands beyond those of the invocation: the values, by micro-batch.
@@ -57,7 +59,7 @@ public:
 private:
   LogicalResult prepare(pipe::InvokeOp invoke);
   LogicalResult giveConstants(func::FuncOp part, PartForms &forms);
-  void makeNext(pipe::InvokeOp invoke, PartForms &forms);
+  func::FuncOp makeNext(PartForms &forms, unsigned sums);
   LogicalResult linkUpdates(ProgramOp program);
   void runAction(pipe::InvokeOp invoke, int64_t microBatch);
   Value valueOf(Value value, int64_t dim, int64_t microBatch);
@@ -70,6 +72,10 @@ private:
   DenseMap<Operation *, PartForms> parts;
   /// What each value of the source is: one value, or one for each micro-batch.
   DenseMap<Value, SmallVector<Value>> values;
+  /// Of parts whose results accumulate: how often each has run, and the sums
+  /// there are, each of one result for each of `PartForms::sums`.
+  DenseMap<Operation *, int64_t> done;
+  DenseMap<Operation *, SmallVector<SmallVector<Value>>> open;
   DenseMap<Attribute, Value> constants;
 };
 
@@ -105,7 +111,9 @@ LogicalResult Unroller::prepare(pipe::InvokeOp invoke) {
   part.setFunctionType(FunctionType::get(part.getContext(),
                                          part.front().getArgumentTypes(),
                                          terminator->getOperandTypes()));
-  makeNext(invoke, forms);
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i)
+    if (invoke.isAccumulated(i))
+      forms.sums.push_back(i);
   return success();
 }
 
@@ -150,42 +158,48 @@ LogicalResult Unroller::giveConstants(func::FuncOp part, PartForms &forms) {
   return success();
 }
 
-/// The form for all micro-batches but the first: it adds onto what there is.
-void Unroller::makeNext(pipe::InvokeOp invoke, PartForms &forms) {
-  for (unsigned i = 0; i < invoke.getNumResults(); ++i)
-    if (invoke.isAccumulated(i))
-      forms.sums.push_back(i);
-  if (count == 1 || forms.sums.empty() || invoke.getOnce()) {
-    forms.next = forms.first;
-    return;
-  }
-  forms.next = forms.first.clone();
-  forms.next.setName((forms.first.getName() + ".next").str());
-  symbols.insert(forms.next);
-  Operation *terminator = forms.next.front().getTerminator();
+/// The form that adds what it makes onto `sums` sums, the last one first, which
+/// then are one.
+func::FuncOp Unroller::makeNext(PartForms &forms, unsigned sums) {
+  forms.next.resize(std::max<size_t>(forms.next.size(), sums + 1));
+  func::FuncOp &next = forms.next[sums];
+  if (next)
+    return next;
+  next = forms.first.clone();
+  next.setName((forms.first.getName() + ".next" +
+                (sums > 1 ? std::to_string(sums) : std::string()))
+                   .str());
+  symbols.insert(next);
+  Operation *terminator = next.front().getTerminator();
   OpBuilder inside(terminator);
-  unsigned before = forms.next.getNumArguments();
-  for (unsigned i : forms.sums) {
-    Value value = terminator->getOperand(i);
-    BlockArgument sum =
-        forms.next.front().addArgument(value.getType(), value.getLoc());
-    terminator->setOperand(
-        i, graph::AddOp::create(inside, value.getLoc(), sum, value));
-  }
-  forms.next.setFunctionType(FunctionType::get(
-      forms.next.getContext(), forms.next.front().getArgumentTypes(),
-      terminator->getOperandTypes()));
+  unsigned before = next.getNumArguments();
+  for (unsigned i : forms.sums)
+    for (unsigned k = 0; k < sums; ++k) {
+      Value value = terminator->getOperand(i);
+      BlockArgument sum =
+          next.front().addArgument(value.getType(), value.getLoc());
+      terminator->setOperand(
+          i, graph::AddOp::create(inside, value.getLoc(), sum, value));
+    }
+  next.setFunctionType(FunctionType::get(next.getContext(),
+                                         next.front().getArgumentTypes(),
+                                         terminator->getOperandTypes()));
   SmallVector<DictionaryAttr> attrs;
-  forms.next.getAllArgAttrs(attrs);
-  attrs.resize(forms.next.getNumArguments(),
+  next.getAllArgAttrs(attrs);
+  attrs.resize(next.getNumArguments(),
                DictionaryAttr::get(builder.getContext()));
-  forms.next.setAllArgAttrs(attrs);
-  graph::EntryAttributes attributes(forms.next);
+  next.setAllArgAttrs(attrs);
+  graph::EntryAttributes attributes(next);
   for (auto [k, i] : llvm::enumerate(forms.sums)) {
-    attributes.setArg(before + k, kDiesAttr, builder.getUnitAttr());
-    attributes.setResult(i, kAliasAttr, builder.getI64IntegerAttr(before + k));
+    for (unsigned j = 0; j < sums; ++j)
+      attributes.setArg(before + k * sums + j, kDiesAttr,
+                        builder.getUnitAttr());
+    // Of the oldest sum.
+    attributes.setResult(
+        i, kAliasAttr, builder.getI64IntegerAttr(before + k * sums + sums - 1));
   }
   attributes.write();
+  return next;
 }
 
 Value Unroller::constantOf(Attribute value, Type type, Location loc) {
@@ -206,25 +220,38 @@ Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
 
 void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
   PartForms &forms = parts[invoke];
-  bool again = !forms.sums.empty() && !values[invoke.getResult(forms.sums[0])].empty();
-  func::FuncOp part = again ? forms.next : forms.first;
+  // How many of the sums there are what is made now completes.
+  SmallVector<SmallVector<Value>> &sums = open[invoke];
+  unsigned merged = 0;
+  if (!forms.sums.empty() && !invoke.getOnce()) {
+    int64_t runs = ++done[invoke];
+    if (!source.getTreeSums())
+      merged = sums.size();
+    else if (runs == count)
+      merged = sums.size();
+    else // Sums are of powers of 2, the larger ones older.
+      merged = llvm::countr_zero(static_cast<uint64_t>(runs));
+  }
+  func::FuncOp part = merged ? makeNext(forms, merged) : forms.first;
   SmallVector<Value> operands;
-  for (auto [value, dim] : llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
+  for (auto [value, dim] :
+       llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
     operands.push_back(valueOf(value, dim, microBatch));
   for (auto [attrs, type] :
        llvm::zip_equal(forms.constants, forms.constantTypes))
     operands.push_back(constantOf(attrs[microBatch], type, invoke.getLoc()));
-  if (again)
-    for (unsigned i : forms.sums)
-      operands.push_back(values[invoke.getResult(i)].front());
+  for (size_t k = 0; k < forms.sums.size() && merged; ++k)
+    for (unsigned j = 0; j < merged; ++j)
+      operands.push_back(sums[sums.size() - 1 - j][k]);
   SmallVector<Type> types(part.getResultTypes());
   for (unsigned i = 0; i < invoke.getNumResults(); ++i)
     if (std::optional<int64_t> dim = invoke.getConcatDim(i))
-      types[i] = sliceAt(tensorType(invoke.getResult(i)), *dim, microBatch, count);
-  auto run = RunOp::create(
-      builder, invoke.getLoc(), types,
-      FlatSymbolRefAttr::get(part.getSymNameAttr()), operands,
-      builder.getI64IntegerAttr(microBatch), DenseI64ArrayAttr());
+      types[i] =
+          sliceAt(tensorType(invoke.getResult(i)), *dim, microBatch, count);
+  auto run =
+      RunOp::create(builder, invoke.getLoc(), types,
+                    FlatSymbolRefAttr::get(part.getSymNameAttr()), operands,
+                    builder.getI64IntegerAttr(microBatch), DenseI64ArrayAttr());
   for (auto [i, result] : llvm::enumerate(run.getResults())) {
     SmallVector<Value> &known = values[invoke.getResult(i)];
     if (invoke.isSaved(i) || invoke.getConcatDim(i)) {
@@ -233,12 +260,17 @@ void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
     } else if (invoke.isAccumulated(i) || known.empty()) {
       known.assign(1, result);
     }
-    if (invoke.getConcatDim(i) && llvm::all_of(known, [](Value v) { return bool(v); }) &&
+    if (invoke.getConcatDim(i) &&
+        llvm::all_of(known, [](Value v) { return bool(v); }) &&
         known.size() > 1)
       known.assign(1, JoinOp::create(builder, invoke.getLoc(),
                                      tensorType(invoke.getResult(i)),
                                      SmallVector<Value>(known)));
   }
+  sums.truncate(sums.size() - merged);
+  SmallVector<Value> &made = sums.emplace_back();
+  for (unsigned i : forms.sums)
+    made.push_back(run.getResult(i));
 }
 
 /// A result with `graph.updates` is the memory of the argument of that name.
@@ -259,8 +291,7 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
   DenseMap<RunOp, DenseMap<Value, unsigned>> positions;
   Operation *terminator = body.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-    auto name =
-        program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    auto name = program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
     if (!name)
       continue;
     BlockArgument argument = arguments.lookup(name);
@@ -321,7 +352,8 @@ LogicalResult Unroller::run() {
   llvm::StringMap<pipe::InvokeOp> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     if (!invokes.try_emplace(invoke.getPart(), invoke).second)
-      return invoke.emitOpError("is a second part \"") << invoke.getPart() << "\"";
+      return invoke.emitOpError("is a second part \"")
+             << invoke.getPart() << "\"";
   FailureOr<pipe::Schedule> schedule = pipe::readSchedule(source);
   if (failed(schedule))
     return failure();
@@ -398,8 +430,8 @@ struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
     if (failed(verifyElements(getOperation())))
       return signalPassFailure();
     SymbolTable symbols(getOperation());
-    for (auto program : llvm::make_early_inc_range(
-             getOperation().getOps<pipe::ProgramOp>()))
+    for (auto program :
+         llvm::make_early_inc_range(getOperation().getOps<pipe::ProgramOp>()))
       if (failed(Unroller(program, symbols).run()))
         return signalPassFailure();
   }

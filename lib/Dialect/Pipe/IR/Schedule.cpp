@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "cleave/Support/TreeOrder.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -121,7 +122,10 @@ std::optional<std::string> Schedule::verify(llvm::ArrayRef<PartInfo> parts,
 }
 
 Schedule Schedule::singleStage(llvm::ArrayRef<PartInfo> parts,
-                               int64_t microBatches) {
+                               int64_t microBatches, bool inTree) {
+  auto batch = [&](int64_t place) {
+    return inTree ? treeOrder(place, microBatches) : place;
+  };
   // A part that another per-micro-batch part needs whole is a prologue: it
   // runs for all micro-batches first.
   std::vector<bool> prologue(parts.size(), false);
@@ -144,12 +148,12 @@ Schedule Schedule::singleStage(llvm::ArrayRef<PartInfo> parts,
       schedule.actions.push_back({part.name, -1, part.stage});
     else
       for (int64_t i = 0; i < microBatches; ++i)
-        schedule.actions.push_back({part.name, i, part.stage});
+        schedule.actions.push_back({part.name, batch(i), part.stage});
   }
   for (int64_t i = 0; i < microBatches; ++i)
     for (auto [p, part] : llvm::enumerate(parts))
       if (!prologue[p] && !part.once)
-        schedule.actions.push_back({part.name, i, part.stage});
+        schedule.actions.push_back({part.name, batch(i), part.stage});
   for (auto [p, part] : llvm::enumerate(parts))
     if (!prologue[p] && part.once)
       schedule.actions.push_back({part.name, -1, part.stage});

@@ -25,7 +25,8 @@ struct FillSchedulePass
       std::string text = schedule;
       if (text.empty())
         text = Schedule::singleStage(describeParts(program),
-                                     program.getMicroBatches())
+                                     program.getMicroBatches(),
+                                     program.getTreeSums())
                    .str();
       std::string error;
       std::optional<Schedule> parsed = Schedule::parse(text, error);

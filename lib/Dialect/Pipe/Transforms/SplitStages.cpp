@@ -57,8 +57,9 @@ struct Part {
 /// Cuts one entry.
 class Splitter {
 public:
-  Splitter(func::FuncOp entry, spmd::MeshOp mesh)
-      : entry(entry), body(entry.getBody().front()), flow(entry, mesh) {}
+  Splitter(func::FuncOp entry, spmd::MeshOp mesh, bool treeSums)
+      : entry(entry), body(entry.getBody().front()), flow(entry, mesh),
+        treeSums(treeSums) {}
 
   LogicalResult run() {
     if (failed(flow.analyze()) || failed(findResults()))
@@ -219,6 +220,7 @@ private:
         ProgramOp::create(builder, entry.getLoc(), name,
                           builder.getFunctionType(argumentTypes, resultTypes),
                           flow.microBatches());
+    program.setTreeSums(treeSums);
     SmallVector<DictionaryAttr> attributes;
     for (unsigned i = 0; i < entry.getNumArguments(); ++i)
       attributes.push_back(flow.entryAttributes(entry.getArgAttrDict(i)));
@@ -380,6 +382,7 @@ private:
   func::FuncOp entry;
   Block &body;
   Flow flow;
+  bool treeSums;
   Part parts[4];
   /// Where each result of the entry comes from (unset for an argument).
   SmallVector<std::pair<PartId, Export>> results;
@@ -406,6 +409,8 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
 }
 
 struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
+  using SplitStagesBase::SplitStagesBase;
+
   void runOnOperation() override {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
     if (!mesh) {
@@ -421,7 +426,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         return signalPassFailure();
       }
       separateReductions(function, mesh.getMesh());
-      if (failed(Splitter(function, mesh).run()))
+      if (failed(Splitter(function, mesh, treeSums).run()))
         return signalPassFailure();
     }
   }

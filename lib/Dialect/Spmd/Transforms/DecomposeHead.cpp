@@ -12,6 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -33,6 +34,8 @@ namespace {
 /// Into how many parts recipes will split what a head has.
 struct HeadParts {
   int64_t samples = 1, sequence = 1, classes = 1;
+  std::vector<MeshAxis> axes;
+  std::vector<Placement> placements;
 };
 
 /// What a chunk of rows gives.
@@ -282,10 +285,10 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
   /// Nothing where the options make no mesh: what applies the recipes says so.
   std::optional<HeadParts> findParts() {
     auto axes = parseMesh(mesh);
-    auto calls = parseRecipes(recipes);
-    if (!axes || !calls) {
+    auto plan = parsePlan(recipes);
+    if (!axes || !plan) {
       llvm::consumeError(axes ? llvm::Error::success() : axes.takeError());
-      llvm::consumeError(calls ? llvm::Error::success() : calls.takeError());
+      llvm::consumeError(plan ? llvm::Error::success() : plan.takeError());
       return std::nullopt;
     }
     if (MeshOp op = findMesh(getOperation()))
@@ -296,7 +299,7 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
     for (const MeshAxis &axis : *axes) {
       RecipeSplit what =
           axis.name == "dp" ? RecipeSplit::Samples : RecipeSplit::Resting;
-      for (const RecipeCall &call : *calls)
+      for (const RecipeCall &call : plan->recipes)
         if (call.axes.front() == axis.name &&
             splitBy(call) != RecipeSplit::Resting)
           what = splitBy(call);
@@ -307,7 +310,33 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
       else if (what == RecipeSplit::Features && parts.classes == 1)
         parts.classes = axis.size;
     }
+    // Chunks are then alike on every mesh.
+    if (grains > 0)
+      parts.samples = grains;
+    parts.axes = std::move(*axes);
+    parts.placements = std::move(plan->placements);
     return parts;
+  }
+
+  /// The parts that the classes of `op` lie in: what a person says of its
+  /// weight goes before recipes. Nothing where the weight is no argument.
+  std::optional<int64_t> classParts(graph::HeadLossOp op,
+                                    const HeadParts &parts) {
+    auto weight = dyn_cast<BlockArgument>(op.getWeight());
+    if (!weight)
+      return std::nullopt;
+    StringRef name = graph::getArgString(
+        cast<func::FuncOp>(weight.getOwner()->getParentOp()),
+        weight.getArgNumber(), graph::kNameAttr);
+    for (const Placement &placement : parts.placements)
+      if (placement.fits(name) && !placement.dims.empty()) {
+        int64_t count = 1;
+        for (const MeshAxis &axis : parts.axes)
+          if (llvm::is_contained(placement.dims.front(), axis.name))
+            count *= axis.size;
+        return count;
+      }
+    return parts.classes;
   }
 
   void runOnOperation() override {
@@ -317,17 +346,20 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
       return signalPassFailure();
     }
     std::optional<HeadParts> parts = findParts();
-    if (!parts || parts->classes == 1)
+    if (!parts)
       return;
     SmallVector<graph::HeadLossOp> heads;
-    getOperation().walk([&](graph::HeadLossOp op) {
-      if (op.getWeight().getType().getDimSize(0) % parts->classes == 0 &&
-          isa<BlockArgument>(op.getWeight()) &&
-          op.getTargets().getType().getNumElements() > 0)
-        heads.push_back(op);
-    });
-    for (graph::HeadLossOp op : heads)
-      Head(op, *parts, maxChunkBytes, maxChunkRows).rewrite();
+    getOperation().walk([&](graph::HeadLossOp op) { heads.push_back(op); });
+    for (graph::HeadLossOp op : heads) {
+      std::optional<int64_t> count = classParts(op, *parts);
+      if (!count || *count == 1 ||
+          op.getWeight().getType().getDimSize(0) % *count != 0 ||
+          op.getTargets().getType().getNumElements() == 0)
+        continue;
+      HeadParts own = *parts;
+      own.classes = *count;
+      Head(op, own, maxChunkBytes, maxChunkRows).rewrite();
+    }
   }
 };
 } // namespace

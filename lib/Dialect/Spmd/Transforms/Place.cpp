@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "llvm/Support/MathExtras.h"
 
 namespace cleave::spmd {
 #define GEN_PASS_DEF_PLACE
@@ -43,7 +44,8 @@ struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
           << microBatches.getValue();
       return signalPassFailure();
     }
-    if (failed(checkSizes()) || failed(splitSamples("mb", microBatches)))
+    if (failed(countGrains()) || failed(checkSizes()) ||
+        failed(splitSamples("mb", microBatches)))
       return signalPassFailure();
   }
 
@@ -78,6 +80,31 @@ private:
     if (!given || !mesh)
       return size;
     return size / mesh.getMesh().size(given.getSharding().dims[dim]);
+  }
+
+  /// The devices that split the samples share the grains out.
+  LogicalResult countGrains() {
+    if (grains == 0)
+      return success();
+    if (!llvm::isPowerOf2_64(grains))
+      return getOperation().emitError("grains are summed up in pairs: their "
+                                      "number is a power of 2, not ")
+             << grains.getValue();
+    int64_t parts = 0;
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      for (unsigned i = 0; i < function.getNumArguments(); ++i)
+        if (std::optional<int64_t> dim = batchDim(function, i))
+          if (int64_t own = samplesOf(function, i, *dim))
+            parts = cast<RankedTensorType>(function.getArgumentTypes()[i])
+                        .getDimSize(*dim) /
+                    own;
+    parts = std::max<int64_t>(parts, 1);
+    if (grains % parts != 0)
+      return getOperation().emitError("the samples are split over ")
+             << parts << " devices, which do not divide the "
+             << grains.getValue() << " grains";
+    microBatches = grains / parts;
+    return success();
   }
 
   /// Every batch must divide into micro-batches.

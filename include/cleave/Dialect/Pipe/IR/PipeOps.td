@@ -48,7 +48,9 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
   let summary = "An entry as parts and their schedule";
   let description = [{
     Arguments and results are whole tensors, with the attributes of the entry.
-    Without `schedule`, no order has been chosen yet.
+    Without `schedule`, no order has been chosen yet. With `tree_sums`, sums over
+    micro-batches are made in a binary tree: as they come in the schedule, neighbours
+    first, then neighbouring pairs, and so on.
     ```mlir
     pipe.program @train(%w: tensor<4xf32> {graph.name = "w"}, %x: tensor<8x4xf32>)
         -> (tensor<f32>, tensor<4xf32>)
@@ -71,7 +73,8 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
                        OptionalAttr<DictArrayAttr>:$arg_attrs,
                        OptionalAttr<DictArrayAttr>:$res_attrs,
                        I64Attr:$micro_batches,
-                       OptionalAttr<StrAttr>:$schedule);
+                       OptionalAttr<StrAttr>:$schedule,
+                       UnitAttr:$tree_sums);
   let regions = (region SizedRegion<1>:$body);
   let skipDefaultBuilders = 1;
   let builders = [OpBuilder<(ins "::llvm::StringRef":$name,
@@ -104,7 +107,7 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     | kind | the program's value |
     |---|---|
     | `saved` | one value for each micro-batch; read by parts of the same one |
-    | `accumulate` | the sum over micro-batches, in increasing order |
+    | `accumulate` | the sum over micro-batches, in increasing order or, with `tree_sums`, in pairs |
     | `concat:<dim>` | the micro-batches' values side by side along `dim` |
     | `value` | the value: of a `once` part, or the same for each micro-batch |
   }];

@@ -77,9 +77,10 @@ struct Schedule {
   //===--- Generators, one function for each schedule ---------------------===//
 
   /// One device: prologues for all micro-batches, then the other parts in
-  /// order, micro-batch by micro-batch, then what runs once.
+  /// order, micro-batch by micro-batch, then what runs once. With `inTree`,
+  /// micro-batches come in the order in which a tree sums them up.
   static Schedule singleStage(llvm::ArrayRef<PartInfo> parts,
-                              int64_t microBatches);
+                              int64_t microBatches, bool inTree = false);
 };
 
 } // namespace cleave::pipe

@@ -36,6 +36,8 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     func.func private @train.F(...) ...
     ```
   }];
+  let options = [Option<"treeSums", "tree-sums", "bool", "false",
+                        "Sum over micro-batches in a binary tree">];
   let dependentDialects = ["::cleave::pipe::PipeDialect",
                            "::cleave::graph::GraphDialect"];
 }

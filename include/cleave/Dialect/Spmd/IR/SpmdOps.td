@@ -58,7 +58,7 @@ def Spmd_AllReduceOp
   let summary = "Combines the values of all positions along axes";
   let description = [{
     Every position along `axes` receives the sum (max, min) of the values of
-    all of them, taken in increasing order of position. Along a sequential axis
+    all of them, taken in a binary tree over positions. Along a sequential axis
     this is accumulation.
     ```mlir
     %g = spmd.all_reduce sum %p over @mesh {"mb"} : tensor<8x8xf32>

@@ -45,6 +45,8 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
            "What will be done with them: megatron-sp,zero1">,
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "Number of micro-batches of a step">,
+    Option<"grains", "grains", "int64_t", "0",
+           "Where positive: parts of the whole batch, in their place">,
     Option<"maxChunkBytes", "max-chunk-bytes", "int64_t", "104857600",
            "The bytes that the logits of one chunk may take on a device">,
     Option<"maxChunkRows", "max-chunk-rows", "int64_t", "384",
@@ -88,7 +90,10 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
-                        "Number of micro-batches of a step">];
+                        "Number of micro-batches of a step">,
+                 Option<"grains", "grains", "int64_t", "0",
+                        "Where positive: as many micro-batches as give each "
+                        "device its share of so many parts of the batch">];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 

@@ -38,6 +38,35 @@ struct RecipeCall {
 /// there is.
 llvm::Expected<std::vector<RecipeCall>> parseRecipes(llvm::StringRef text);
 
+/// Where a person places arguments: `layers.*.q_proj.weight=[tp,-]`.
+struct Placement {
+  /// A glob (`*`, `?`, `[a-z]`) that fits a whole name, or its end after a dot.
+  std::string pattern;
+  /// For each dimension of the shape that the framework knows, the axes that
+  /// split it, major to minor.
+  std::vector<std::vector<std::string>> dims;
+  /// Left out with a warning where it does not fit, instead of refused. Written
+  /// with `?=`.
+  bool hint = false;
+
+  bool fits(llvm::StringRef name) const;
+  /// As it is written.
+  std::string str() const;
+};
+
+/// What a person asks for: recipes, and placements beside them.
+struct Plan {
+  std::vector<RecipeCall> recipes;
+  std::vector<Placement> placements;
+
+  /// Whether anything is bound to `axis`.
+  bool uses(llvm::StringRef axis) const;
+};
+
+/// `megatron-sp,*.bias=[-],wte.weight=[dp+tp,-]`: recipes and placements in any
+/// order. In a placement `-` keeps a dimension whole, `+` joins axes.
+llvm::Expected<Plan> parsePlan(llvm::StringRef text);
+
 /// What a recipe splits while it is computed with; `Resting`: nothing.
 enum class RecipeSplit : uint8_t { Samples, Features, Sequence, Resting };
 

@@ -46,26 +46,52 @@ Sharding Annotator::given(BlockArgument argument) const {
       cast<RankedTensorType>(argument.getType()).getRank());
 }
 
+static StringRef nameOf(BlockArgument argument) {
+  return graph::getArgString(
+      cast<func::FuncOp>(argument.getOwner()->getParentOp()),
+      argument.getArgNumber(), graph::kNameAttr);
+}
+
+/// Whether `other` lies as `argument` does: the same one of another entry, or
+/// state of it.
+static bool follows(BlockArgument other, BlockArgument argument) {
+  StringRef name = nameOf(argument);
+  if (other == argument || name.empty())
+    return other == argument;
+  auto function = cast<func::FuncOp>(other.getOwner()->getParentOp());
+  return nameOf(other) == name ||
+         (graph::getArgString(function, other.getArgNumber(), graph::kOfAttr) ==
+              name &&
+          other.getType() == argument.getType());
+}
+
 void Annotator::split(BlockArgument argument, unsigned dim, StringRef axis) {
-  auto own = cast<func::FuncOp>(argument.getOwner()->getParentOp());
-  StringRef name =
-      graph::getArgString(own, argument.getArgNumber(), graph::kNameAttr);
   // The name must outlive this call: that of the mesh does.
   AxisRef added{mesh.find(axis)->name};
   for (func::FuncOp function : functions)
     for (BlockArgument other : function.getArguments()) {
-      unsigned index = other.getArgNumber();
-      if (other != argument &&
-          (name.empty() ||
-           graph::getArgString(function, index, graph::kNameAttr) != name))
+      if (!follows(other, argument))
         continue;
       Sharding sharding = given(other);
       if (sharding.splits(mesh, added))
         continue;
       sharding.dims[dim].push_back(added);
-      function.setArgAttr(index, kShardingAttr,
+      function.setArgAttr(other.getArgNumber(), kShardingAttr,
                           ShardingAttr::get(meshName, sharding));
     }
+}
+
+void Annotator::place(BlockArgument argument, const Sharding &sharding) {
+  placed.insert(nameOf(argument));
+  for (func::FuncOp function : functions)
+    for (BlockArgument other : function.getArguments())
+      if (follows(other, argument))
+        function.setArgAttr(other.getArgNumber(), kShardingAttr,
+                            ShardingAttr::get(meshName, sharding));
+}
+
+bool Annotator::isPlaced(BlockArgument argument) const {
+  return placed.contains(nameOf(argument));
 }
 
 std::optional<unsigned> Annotator::bestDim(RankedTensorType type,

@@ -12,6 +12,7 @@
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringSet.h"
 #include <map>
 
 namespace cleave::spmd {
@@ -30,9 +31,13 @@ public:
 
   /// What is given for an argument so far.
   Sharding given(mlir::BlockArgument argument) const;
-  /// Splits dimension `dim` of `argument` over `axis` too, behind what splits
-  /// it already, in every entry.
+  /// Splits dimension `dim` of `argument`, and of its state, over `axis` too,
+  /// behind what splits it already, in every entry.
   void split(mlir::BlockArgument argument, unsigned dim, llvm::StringRef axis);
+  /// Gives `argument` and the state that belongs to it what a person asked for,
+  /// in every entry; features and samples are then not split by recipes.
+  void place(mlir::BlockArgument argument, const Sharding &sharding);
+  bool isPlaced(mlir::BlockArgument argument) const;
   /// Whether `axis` splits `argument` already.
   bool isSplit(mlir::BlockArgument argument, llvm::StringRef axis) const {
     return given(argument).splits(mesh, {axis});
@@ -56,10 +61,16 @@ private:
   llvm::SmallVector<mlir::func::FuncOp, 3> functions;
   mlir::func::FuncOp train;
   std::map<mlir::Operation *, std::unique_ptr<DimensionClasses>> classes;
+  /// By name: what `place` was called for.
+  llvm::StringSet<> placed;
 };
 
 /// The parts that `divisor` can be cut into, as a sentence's end: `2, 3 or 6`.
 std::string partsThatFit(int64_t divisor);
+
+/// Gives arguments what `placements` say, before any recipe speaks.
+llvm::LogicalResult applyPlacements(Annotator &annotator,
+                                    llvm::ArrayRef<Placement> placements);
 
 // The recipes, one for each file. `axes` are names of axes of the mesh.
 llvm::LogicalResult applyData(Annotator &annotator, llvm::StringRef axis);

@@ -24,7 +24,8 @@ LogicalResult cleave::spmd::applyData(Annotator &annotator, StringRef axis) {
       unsigned index = argument.getArgNumber();
       auto dim =
           function.getArgAttrOfType<IntegerAttr>(index, graph::kBatchDimAttr);
-      if (!dim || annotator.isSplit(argument, axis))
+      if (!dim || annotator.isSplit(argument, axis) ||
+          annotator.isPlaced(argument))
         continue;
       int64_t size =
           cast<RankedTensorType>(argument.getType()).getDimSize(dim.getInt()) /

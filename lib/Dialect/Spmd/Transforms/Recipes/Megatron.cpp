@@ -83,15 +83,22 @@ static bool isWholeSomewhere(Annotator &annotator,
   return false;
 }
 
+/// Whether something in `known` is split by `axis` already, or a person said
+/// where it lies: the rest follows from that.
+static bool isDecided(Annotator &annotator, const DimensionClass &known,
+                      StringRef axis) {
+  return llvm::any_of(known.arguments, [&](const auto &entry) {
+    return annotator.isSplit(entry.first, axis) ||
+           annotator.isPlaced(entry.first);
+  });
+}
+
 /// Splits `known` unless something in it is split already. Where the parts do
 /// not fit it stays whole: a model works without it.
 static void splitIfFits(Annotator &annotator, const DimensionClass &known,
                         StringRef axis) {
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
-  if (isWholeSomewhere(annotator, known) ||
-      llvm::any_of(known.arguments, [&](const auto &entry) {
-        return annotator.isSplit(entry.first, axis);
-      }))
+  if (isWholeSomewhere(annotator, known) || isDecided(annotator, known, axis))
     return;
   if (known.divisor % parts != 0) {
     auto [argument, dim] = known.arguments.front();
@@ -140,10 +147,10 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
   for (const DimensionClass *known : inner) {
     // One axis splits a weight once: of two classes that meet in a weight, the
     // first is split.
-    if (llvm::any_of(known->arguments, [&](const auto &entry) {
-          return annotator.isSplit(entry.first, axis);
-        }))
+    if (isDecided(annotator, *known, axis)) {
+      found = true;
       continue;
+    }
     if (failed(checkParts(function, *known, axis, parts)))
       return failure();
     for (auto [argument, dim] : known->arguments)

@@ -159,13 +159,14 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
 
   LogicalResult apply() {
     auto axes = parseMesh(mesh);
-    auto calls = parseRecipes(recipes);
-    if (!axes || !calls) {
+    auto plan = parsePlan(recipes);
+    if (!axes || !plan) {
       llvm::Error error =
           llvm::joinErrors(axes ? llvm::Error::success() : axes.takeError(),
-                           calls ? llvm::Error::success() : calls.takeError());
+                           plan ? llvm::Error::success() : plan.takeError());
       return getOperation().emitError(llvm::toString(std::move(error)));
     }
+    std::vector<RecipeCall> &calls = plan->recipes;
     MeshOp meshOp = findMesh(getOperation());
     if (!axes->empty()) {
       if (meshOp)
@@ -173,22 +174,24 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
       meshOp = createMesh(*axes);
     }
     if (!meshOp) {
-      if (calls->empty())
+      if (calls.empty() && plan->placements.empty())
         return success();
       return getOperation().emitError("a recipe needs a mesh");
     }
     Mesh known = meshOp.getMesh();
-    bool data = llvm::any_of(*calls, [](const RecipeCall &call) {
+    bool data = llvm::any_of(calls, [](const RecipeCall &call) {
       return call.name == "dp" && call.axes.front() == "dp";
     });
     if (!data && known.find("dp"))
-      calls->push_back({"dp", {"dp"}});
-    llvm::stable_sort(*calls, [](const RecipeCall &a, const RecipeCall &b) {
+      calls.push_back({"dp", {"dp"}});
+    llvm::stable_sort(calls, [](const RecipeCall &a, const RecipeCall &b) {
       return findRecipe(a.name)->rank < findRecipe(b.name)->rank;
     });
     Norms norms(getOperation());
     Annotator annotator(getOperation(), meshOp);
-    for (const RecipeCall &call : *calls) {
+    if (failed(applyPlacements(annotator, plan->placements)))
+      return failure();
+    for (const RecipeCall &call : calls) {
       if (!known.find(call.axes.front())) {
         std::string names;
         for (const MeshAxis &axis : known.axes)
@@ -202,9 +205,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     }
     norms.finish(annotator);
     for (const MeshAxis &axis : known.axes)
-      if (axis.size > 1 && llvm::none_of(*calls, [&](const RecipeCall &call) {
-            return call.axes.front() == axis.name;
-          }))
+      if (axis.size > 1 && !plan->uses(axis.name))
         getOperation().emitWarning("axis \"")
             << axis.name << "\" splits nothing: its " << axis.size
             << " positions all do the same; name a recipe that is bound to it";

@@ -1,0 +1,81 @@
+"""The time and memory of splitting GPT 175B over devices, to the `local` phase.
+
+The model is written once, without weights. Each plan is compiled from its text in
+several rounds, plans interleaved; then the first plan is compiled for few ranks
+and for many. Prints a JSON line for each, with the processor's time.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHAPE = ["--hidden", "12288", "--heads", "96", "--seq", "2048", "--vocab", "51200"]
+FLAGS = ["--optimizer", "adamw", "--clip", "1.0", "--emit=local", "-o", os.devnull]
+PLANS = [
+    ("dp=128,tp=8", "megatron-sp,zero1"),
+    ("dp=128,tp=8", "megatron,zero3"),
+    ("dp=128,cp=8", "ulysses,zero3"),
+]
+
+
+def partition(compiler, model, mesh, plan):
+    """Compiles; returns seconds of the clock and of the processor, and MiB."""
+    start = time.perf_counter()
+    command = [compiler, model, "--mesh", mesh, "--recipe", plan, *FLAGS]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status):
+        raise SystemExit(f"error: {' '.join(map(str, command))} failed")
+    cpu = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - start, cpu, usage.ru_maxrss / 1024
+
+
+def medians(rows):
+    wall, cpu, rss = (statistics.median(column) for column in zip(*rows))
+    return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "vm_hwm_mib": round(rss)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--layers", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3, help="of each plan")
+    parser.add_argument("--pairs", type=int, default=9, help="of few and many ranks")
+    options = parser.parse_args()
+    compiler = options.build.resolve() / "bin" / "cleave-compile"
+    folder = ROOT / "out" / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / f"gpt-175b-{options.layers}.mlir"
+    subprocess.run(
+        [sys.executable, "-m", "cleave.models", "gpt", *SHAPE, "--batch", "512"]
+        + ["--layers", str(options.layers), "-o", str(model)],
+        check=True,
+        env=dict(os.environ, PYTHONPATH=str(ROOT / "python")),
+        stdout=subprocess.DEVNULL,
+    )
+
+    rows = {plan: [] for plan in PLANS}
+    for _ in range(options.rounds):
+        for mesh, plan in PLANS:
+            rows[mesh, plan].append(partition(compiler, model, mesh, plan))
+    for mesh, plan in PLANS:
+        print(json.dumps({"mesh": mesh, "plan": plan, **medians(rows[mesh, plan])}), flush=True)
+
+    sizes = {64: "dp=8,tp=8", 4096: "dp=512,tp=8"}
+    ranks = {n: [] for n in sizes}
+    for _ in range(options.pairs):
+        for n, mesh in sizes.items():
+            ranks[n].append(partition(compiler, model, mesh, PLANS[0][1]))
+    few, many = (medians(ranks[n]) for n in sizes)
+    print(json.dumps({"ranks": list(sizes), "cpu_s": [few["cpu_s"], many["cpu_s"]],
+                      "cpu_ratio": round(many["cpu_s"] / few["cpu_s"], 3)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""What a person asks to be split over the devices, as the compiler reads it."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, Sequence
+
+_AXIS = re.compile(r"[A-Za-z_]\w*")
+
+
+class P:
+    """How a tensor's dimensions lie on a mesh, in the framework's own shape.
+
+    Each dimension is an axis ("tp"), several axes major to minor (("dp", "tp")),
+    or None where it stays whole: `P("tp", None)` splits the rows of a matrix.
+    Dimensions that are not mentioned at the end are an error, as in
+    `P("tp")` for a matrix.
+
+    Raises:
+        TypeError: a dimension is something else.
+        ValueError: a name is not an identifier, or an axis is named twice.
+    """
+
+    def __init__(self, *dims):
+        self.dims = tuple(_dim(dim) for dim in dims)
+        axes = [axis for dim in self.dims for axis in dim]
+        for axis in axes:
+            if axes.count(axis) > 1:
+                raise ValueError(f'{self!r} names axis "{axis}" twice')
+
+    def __eq__(self, other):
+        return isinstance(other, P) and self.dims == other.dims
+
+    def __hash__(self):
+        return hash(self.dims)
+
+    def __repr__(self):
+        def show(dim):
+            if len(dim) > 1:
+                return repr(dim)
+            return repr(dim[0]) if dim else "None"
+
+        return f"P({', '.join(map(show, self.dims))})"
+
+    def __str__(self):
+        """As `cleave-compile --recipe` takes it: `[tp,-]`."""
+        return "[" + ",".join("+".join(dim) or "-" for dim in self.dims) + "]"
+
+
+def _dim(dim) -> tuple[str, ...]:
+    if dim is None:
+        return ()
+    axes = (dim,) if isinstance(dim, str) else dim
+    if not isinstance(axes, (tuple, list)) or not all(
+        isinstance(axis, str) for axis in axes
+    ):
+        raise TypeError(f"{dim!r} is not an axis's name, a tuple of such, or None")
+    for axis in axes:
+        if not _AXIS.fullmatch(axis):
+            raise ValueError(f"{axis!r} is not the name of an axis")
+    return tuple(axes)
+
+
+def entries(plan, model) -> list[str]:
+    """`plan` as a list of recipes and placements in the compiler's words.
+
+    `model` is asked for its `tp_plan` where the plan says "hf".
+
+    Raises:
+        TypeError: the plan is of another kind.
+        ValueError: "hf", and the model has no plan.
+    """
+    if plan is None:
+        return []
+    if isinstance(plan, (str, Mapping)):
+        plan = [plan]
+    if not isinstance(plan, Sequence):
+        raise TypeError(_wrong(plan))
+    result = []
+    for part in plan:
+        if isinstance(part, Mapping):
+            result += _placements(part)
+        elif part == "hf":
+            result += _hints(model)
+        elif isinstance(part, str):
+            result.append(part)
+        else:
+            raise TypeError(_wrong(part))
+    return result
+
+
+def _wrong(plan) -> str:
+    return (
+        f"plan is {plan!r}, not a recipe's name, a dict of names and cleave.P(...), "
+        "or a list of such"
+    )
+
+
+def _placements(places: Mapping) -> list[str]:
+    result = []
+    for pattern, place in places.items():
+        if not isinstance(pattern, str) or not isinstance(place, P):
+            raise TypeError(
+                f"plan places {pattern!r} as {place!r}; write "
+                f'{{"layers.*.weight": cleave.P("tp", None)}}'
+            )
+        result.append(f"{pattern}={place}")
+    return result
+
+
+#: What the words of a model's `tp_plan` say of a module's weight and bias, as
+#: (out features, in features) or (entries, features). Words that are not here
+#: speak of activations, which follow.
+_WORDS = {
+    "colwise": ("[tp,-]", "[tp]"),
+    "colwise_rep": ("[tp,-]", "[tp]"),
+    "colwise_gather_output": ("[tp,-]", "[tp]"),
+    "packed_colwise": ("[tp,-]", "[tp]"),
+    "local_colwise": ("[tp,-]", "[tp]"),
+    "rowwise": ("[-,tp]", "[-]"),
+    "rowwise_rep": ("[-,tp]", "[-]"),
+    "rowwise_split_input": ("[-,tp]", "[-]"),
+    "local_rowwise": ("[-,tp]", "[-]"),
+    "embedding_rowwise": ("[tp,-]", None),
+    "embedding_colwise": ("[-,tp]", None),
+}
+
+
+def _hints(model) -> list[str]:
+    plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
+    if not isinstance(plan, Mapping) or not plan:
+        raise ValueError(
+            f'plan="hf": {type(model).__name__} has no tp_plan; '
+            'plan="megatron" splits the same over "tp" without one'
+        )
+    result = []
+    for module, word in plan.items():
+        weight, bias = _WORDS.get(word, (None, None))
+        if weight:
+            result.append(f"{module}.weight?={weight}")
+        if bias:
+            result.append(f"{module}.bias?={bias}")
+    return result

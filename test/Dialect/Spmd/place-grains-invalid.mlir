@@ -1,0 +1,16 @@
+// RUN: cleave-opt %s --spmd-place=grains=4 --split-input-file --verify-diagnostics
+
+// expected-error @+1 {{the samples are split over 8 devices, which do not divide the 4 grains}}
+module {
+  spmd.mesh @mesh <["dp" = 8]>
+  func.func @f(%x: tensor<8xf32> {graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) {
+    return
+  }
+}
+
+// -----
+
+// expected-error @+1 {{argument 0 has 6 samples, which 4 micro-batches do not divide: use 1, 2, 3 or 6}}
+func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}) {
+  return
+}

@@ -1,0 +1,75 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Mutation testing of what guards a partitioned program.
+
+Every movement of every recipe is made wrong in every way: left out, over another
+axis or group, with another reduction, summed twice, scaled, with its parts in
+another order. What follows from the mistake is derived again, so that it alone is
+wrong. `--spmd-verify` rejects at least 95 % of each class (what only changes
+numbers, a scale or an order, is left to equality), and equality finds all. What
+has the same bits on three inputs is no fault; at most 10 % are such.
+"""
+
+import collections
+import json
+import subprocess
+
+import pytest
+
+from cleave.testing.tools import save_tensors, tool
+from test_recipes import CASES, MODELS, OPTIMIZERS, emit, random_inputs
+from training_support import ALL
+
+#: Meshes with an axis to take for another, and one with digits.
+PROGRAMS = [("dp=2,tp=2", "megatron,zero1"), ("dp=2,tp=2", "megatron-sp,zero2"),
+            ("tp=2,dp=2", "megatron-sp,zero3"), ("dp=2,cp=2", "ulysses,zero3"),
+            ("dp=4", "zero1"), ("tp=4", "megatron-sp")]
+NUMBERS = {"scale", "shard order"}
+
+
+def draw(folder, name, mesh, recipes, count, seed):
+    """Runs `count` faults of one program; the tool's tallies."""
+    flags = [f"--mesh={mesh}", f"--recipe={recipes}", *OPTIMIZERS["sgd"]]
+    program = folder / f"{name}-{mesh}-{recipes}.mlir"
+    program.write_text(emit(folder, name, "local", *flags))
+    step = emit(folder, name, "step", *OPTIMIZERS["sgd"])
+    files = []
+    for i in range(3):
+        files.append(folder / f"{name}-{i}.safetensors")
+        save_tensors(files[-1], random_inputs(step, seed=i))
+    run = subprocess.run(
+        [tool("cleave-fuzz"), f"--faults-of={program}", f"--count={count}",
+         f"--seed={seed}", f"--inputs={','.join(map(str, files))}", "--tolerance=1e-10"],
+        capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.fixture(scope="module")
+def tallies(tmp_path_factory):
+    """The sum over all programs, by class."""
+    folder = tmp_path_factory.mktemp("faults")
+    total = collections.defaultdict(collections.Counter)
+    names = list(MODELS)
+    for index, (mesh, recipes) in enumerate(PROGRAMS + (CASES if ALL else [])):
+        found = draw(folder, names[index % len(names)], mesh, recipes,
+                     200 if ALL else 12, 1000 * index)
+        assert found["movements"] > 0
+        for fault, tally in found["classes"].items():
+            total[fault].update(tally)
+    return total
+
+
+CLASSES = ["drop", "wrong axis", "wrong group", "wrong reduction", "duplicated sum",
+           "scale", "shard order"]
+
+
+@pytest.mark.parametrize("fault", CLASSES)
+def test_faults_are_found(tallies, fault):
+    tally = tallies[fault]
+    wrong = tally["drawn"] - tally["equivalent"]
+    assert tally["drawn"] >= (40 if ALL else 2), tally
+    assert tally["equivalent"] <= 0.1 * tally["drawn"] + (0 if ALL else 1), tally
+    assert tally["unequal"] == wrong, tally
+    if fault not in NUMBERS:
+        assert tally["rejected"] >= 0.95 * wrong, tally
