@@ -505,11 +505,14 @@ def attention_case(
     if p:
         seed = (d.integer(0, 2**62), d.integer(1, 1000))
         rng, id = d.input(torch.tensor(seed)), d.integer(0, 99)
-    place, origin = {}, None
+    place, origin, shift = {}, None, keys - queries
     if p and d.flag() and d.shards:
-        start = [d.integer(0, 9) for _ in shape[:3]] + [d.integer(0, 100)]
-        place = {"origin": start, "global_shape": [a + b + d.integer(0, 9) for a, b in zip(start, shape)]}
+        start = [d.integer(0, 9) for _ in shape[:3]] + [d.integer(0, 9)]
+        whole = [a + b + d.integer(0, 9) for a, b in zip(start, shape)]
+        place = {"origin": start, "global_shape": whole}
         origin = d.input(torch.tensor(start))
+        # Causality and windows go by the places in the whole.
+        shift = start[2] + whole[3] - whole[2] - start[3]
     kept = torch.tensor(attention_dropout_mask(shape, p, seed=seed[0], step=seed[1], id=id, **place))
 
     def compute(q, k, v, added, allowed, documents, _rng, _origin):
@@ -517,7 +520,7 @@ def attention_case(
         scores = scale * q @ k.transpose(-1, -2)
         if added is not None:
             scores = scores + added
-        i = torch.arange(queries).view(-1, 1) + keys - queries
+        i = torch.arange(queries).view(-1, 1) + shift
         j = torch.arange(keys)
         visible = torch.ones(shape, dtype=torch.bool)
         if causal:

@@ -41,6 +41,14 @@ CASES = [
     ("dp=2,cp=2", "ulysses,zero1(cp)"),
     ("dp=2,fsdp=2", "dp(fsdp),zero3(fsdp)"),
     ("dp=2,tp=2,fsdp=2", "megatron-sp,dp(fsdp),zero3(fsdp),zero1"),
+    ("cp=2", "context"),
+    ("cp=4", "context"),
+    ("cp=8", "context"),
+    ("dp=2,cp=2", "context,zero1"),
+    ("dp=2,cp=2", "context,zero3,zero1(cp)"),
+    ("cp=2,tp=2", "context,megatron"),
+    ("tp=2,cp=2", "context,megatron-sp"),
+    ("cp=2,up=2", "context,ulysses(up)"),
 ]
 
 

@@ -135,11 +135,26 @@ def test_what_is_sent_is_told():
     assert all(c["bytes"] >= 4 * c["elements"] > 0 for c in sent)
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_context_sends_keys_and_values(parts):
+    """Gathered forward and again in backward, their gradients reduced into parts."""
+    case = family("llama", batch=4)
+    step = compile_case(case, cleave.AdamW(lr=1e-3), mesh={"cp": parts}, plan="context")
+    step(*case.batches[0])
+    batch, length, heads, size, layers = 4, 8, 2, 8, 2
+    sent = {c["kind"]: c["elements"] for c in step.communication()}
+    keys = batch * heads * length * size
+    assert sent["all-gather"] == 4 * (parts - 1) / parts * keys * layers
+    assert sent["reduce-scatter"] == 2 * (parts - 1) / parts * keys * layers
+
+
 @pytest.mark.parametrize("mesh, plan", [
     ({"dp": 2}, "zero3"),
     ({"tp": 2}, "megatron"),
     ({"tp": 2}, "megatron-sp"),
     ({"cp": 2}, "ulysses"),
+    ({"cp": 4}, "context"),
+    ({"cp": 2, "tp": 2}, ["context", "megatron-sp"]),
     ({"dp": 2, "tp": 2}, ["megatron-sp", "zero1"]),
 ])
 def test_recipes_train_as_one(mesh, plan):

@@ -175,7 +175,7 @@ struct AttentionCommand {
   int64_t batch = 0, heads = 0, kvHeads = 0, queries = 0, keys = 0,
           headSize = 0, valueSize = 0;
   float scale = 1.0f;
-  /// Query i sees keys j <= i + keys - queries.
+  /// Query i sees keys j <= i + keys - queries, in places of the global scores.
   bool causal = false;
   /// Query i sees keys j > i + keys - queries - window (0: no window).
   int64_t window = 0;

@@ -42,7 +42,7 @@ public:
       biasStrides = broadcastStrides(*bias, shape);
     if (mask)
       maskStrides = broadcastStrides(*mask, shape);
-    // Random numbers are those of the global scores, whose rows are padded.
+    // Positions and random numbers are those of the global scores.
     globalShape = shape;
     if (auto global = op.getGlobalShape())
       globalShape = SmallVector<int64_t, 4>(*global);
@@ -69,7 +69,9 @@ public:
   }
 
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    int64_t diagonal = i + keys - queries;
+    // In places of the global scores, as seen from here.
+    int64_t diagonal =
+        origin[2] + i + globalShape[3] - globalShape[2] - origin[3];
     if (causal && j > diagonal)
       return false;
     if (window && j <= diagonal - *window)

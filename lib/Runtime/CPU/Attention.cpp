@@ -64,13 +64,14 @@ struct KeyRange {
 class Pass {
 public:
   Pass(const AttentionCommand &c, const AttentionPointers &p)
-      : c(c), p(p), rows(*getAttentionRows()), shift(c.keys - c.queries) {
+      : c(c), p(p), rows(*getAttentionRows()) {
     if (c.dropout > 0.0f)
       stream = {static_cast<uint64_t>(p.rng[0]),
                 static_cast<uint32_t>(c.dropoutId),
                 static_cast<uint32_t>(p.rng[1])};
     if (p.origin)
       std::copy_n(p.origin, 4, origin);
+    shift = c.globalKeys - c.globalQueries + origin[2] - origin[3];
   }
 
   int64_t queryBlocks() const {
@@ -170,9 +171,10 @@ private:
   const AttentionCommand &c;
   const AttentionPointers &p;
   const AttentionRowFunctions &rows;
-  int64_t shift;
   philox::Stream stream;
   int64_t origin[4] = {0, 0, 0, 0};
+  /// Query i and key i + shift have the same place.
+  int64_t shift;
 };
 
 } // namespace

@@ -8,6 +8,8 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=mb=2" 2>&1 | FileCheck %s --check-prefix=MB
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="recipes=dp" 2>&1 | FileCheck %s --check-prefix=MESH
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=ATTENTION
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=context" 2>&1 | FileCheck %s --check-prefix=CONTEXT
+// RUN: not cleave-opt %t/attention.mlir --spmd-apply-recipes="mesh=cp=3 recipes=context" 2>&1 | FileCheck %s --check-prefix=SEQUENCE
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero1" 2>&1 | FileCheck %s --check-prefix=UPDATE
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=2 recipes=megatron,megatron-sp" 2>&1 | FileCheck %s --check-prefix=BOTH
@@ -18,12 +20,14 @@
 // PARTS: error: dimension 0 of parameter "up" comes in 16, which the 3 positions of axis "tp" do not divide: use 2, 4, 8 or 16
 // SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 3 positions of axis "dp" do not divide: use 2 or 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
-// NAME: error: there is no recipe 'zero4'; there are dp, megatron, megatron-sp, ulysses, zero1, zero2, zero3
+// NAME: error: there is no recipe 'zero4'; there are context, dp, megatron, megatron-sp, ulysses, zero1, zero2, zero3
 // SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size
 // TWICE: error: the mesh names axis "dp" twice
 // MB: error: "mb" is the axis of micro-batches: name another
 // MESH: error: a recipe needs a mesh
 // ATTENTION: error: ulysses: no input runs along the sequence of an attention
+// CONTEXT: error: context: no input runs along the sequence of an attention
+// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, which the 3 positions of axis "cp" do not divide: use 2, 4 or 8
 // UPDATE: error: zero1: no entry updates parameters
 
 //--- mlp.mlir
@@ -37,5 +41,15 @@ func.func @loss(
   %d = graph.linear %u, %down : (tensor<4x6x16xf32>, tensor<8x16xf32>) -> tensor<4x6x8xf32>
   %y = graph.add %d, %x : (tensor<4x6x8xf32>, tensor<4x6x8xf32>) -> tensor<4x6x8xf32>
   %loss = graph.reduce sum %y {dims = array<i64: 0, 1, 2>} : (tensor<4x6x8xf32>) -> tensor<f32>
+  return %loss : tensor<f32>
+}
+
+//--- attention.mlir
+func.func @loss(
+    %x: tensor<4x8x2x4xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"}) -> tensor<f32> {
+  %q = graph.transpose %x {permutation = array<i64: 0, 2, 1, 3>} : (tensor<4x8x2x4xf32>) -> tensor<4x2x8x4xf32>
+  %o, %lse = graph.attention %q, %q, %q {scale = 1.0 : f64, causal}
+      : (tensor<4x2x8x4xf32>, tensor<4x2x8x4xf32>, tensor<4x2x8x4xf32>) -> (tensor<4x2x8x4xf32>, tensor<4x2x8xf32>)
+  %loss = graph.reduce sum %o {dims = array<i64: 0, 1, 2, 3>} : (tensor<4x2x8x4xf32>) -> tensor<f32>
   return %loss : tensor<f32>
 }

@@ -66,6 +66,24 @@ func.func @attention_dropout(
   return %o : tensor<8x2x3x4xf32>
 }
 
+// Queries are split where keys are whole; what is hidden goes by their places.
+// CHECK-LABEL: func.func @attention_causal(
+func.func @attention_causal(
+    %q: tensor<2x2x8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {"mb"}, {}]>},
+    %k: tensor<2x2x8x4xf32>) -> (tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>) {
+  // CHECK: %[[O:.*]] = spmd.shard_offset <@mesh, [{}, {}, {"mb"}, {}]> of tensor<2x2x8x8xf32>
+  // CHECK: graph.attention {{.*}} origin %[[O]] {causal, global_shape = array<i64: 2, 2, 8, 8>
+  // CHECK-SAME: (tensor<2x2x2x4xf32>, tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>, tensor<4xi64>)
+  %o, %lse = graph.attention %q, %k, %k {scale = 1.0 : f64, causal}
+      : (tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>) -> (tensor<2x2x8x4xf32>, tensor<2x2x8xf32>)
+  // Each shard of the queries gives a summand of the gradients of all keys.
+  // CHECK: graph.attention_grad {{.*}} origin {{.*}}#spmd.sharding<@mesh, [{}, {}, {"mb"}, {}]>, #spmd.sharding<@mesh, [{}, {}, {}, {}], partial = {"mb"}>
+  %dq, %dk, %dv = graph.attention_grad %q, %q, %k, %k, %o, %lse {scale = 1.0 : f64, causal}
+      : (tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>, tensor<2x2x8xf32>)
+      -> (tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>)
+  return %dq, %dk : tensor<2x2x8x4xf32>, tensor<2x2x8x4xf32>
+}
+
 // A gradient is finished: the sum over micro-batches comes before it. A seed
 // reads only the type of the loss: no sum comes before that.
 // CHECK-LABEL: func.func @gradient(

@@ -311,3 +311,18 @@ func.func @f(
       : (tensor<2x4xf32>, tensor<2xi64>, tensor<2xi64>) -> tensor<2x4xf32>
   return
 }
+
+// -----
+
+// Every shard would hide as if its queries were the first.
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(
+    %q: tensor<1x1x2x4xf32> {spmd.global_type = tensor<1x1x4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>},
+    %k: tensor<1x1x4x4xf32> {spmd.global_type = tensor<1x1x4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {}, {}]>}) {
+  // expected-error @+1 {{does not read the place of its shard}}
+  %o, %lse = graph.attention %q, %k, %k {scale = 1.0 : f64, causal,
+      spmd.global_types = [tensor<1x1x4x4xf32>, tensor<1x1x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>, #spmd.sharding<@mesh, [{}, {}, {"x"}]>]}
+      : (tensor<1x1x2x4xf32>, tensor<1x1x4x4xf32>, tensor<1x1x4x4xf32>) -> (tensor<1x1x2x4xf32>, tensor<1x1x2xf32>)
+  return
+}

@@ -191,13 +191,19 @@ LogicalResult ContractOp::verify() {
 /// Rows of queries that the attention commands process at once.
 static constexpr int64_t kQueryBlock = 64;
 
-/// Multiply-adds of one pass over the visible scores, times two.
+/// Multiply-adds of one pass over the visible scores, times two; of a slice its
+/// share of those of the whole.
 template <typename OpTy> static int64_t scoreFlops(OpTy op, int64_t channels) {
   RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey());
   int64_t queries = q.getDimSize(2), keys = k.getDimSize(2);
   int64_t scores = q.getDimSize(0) * q.getDimSize(1) * queries * keys;
-  if (op.getCausal() && queries == keys)
-    scores = scores / 2 + q.getDimSize(0) * q.getDimSize(1) * queries / 2;
+  int64_t all = queries, seen = keys;
+  if (auto global = op.getGlobalShape()) {
+    all = (*global)[2];
+    seen = (*global)[3];
+  }
+  if (op.getCausal() && all == seen)
+    scores = scores / 2 + scores / (2 * seen);
   return 2 * scores * channels;
 }
 

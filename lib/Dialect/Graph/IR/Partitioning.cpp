@@ -106,8 +106,8 @@ Operation *DropoutOp::buildLocal(OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
-/// Attention and its gradients draw by the place of a score in the global
-/// [batch, heads, queries, keys].
+/// Attention and its gradients draw, and hide, by the place of a score in the
+/// global [batch, heads, queries, keys].
 template <typename Op>
 static Operation *
 buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
@@ -117,7 +117,8 @@ buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
   SmallVector<int64_t> shape{query.getDimSize(0), query.getDimSize(1),
                              query.getDimSize(2), key.getDimSize(2)};
   Value origin;
-  if (!op.getDropout().isZero()) {
+  bool hides = op.getCausal() || op.getWindow();
+  if (hides || !op.getDropout().isZero()) {
     ShardingRule rule = op.getShardingRule();
     // The query is the first operand of the op that has its dimensions.
     FactorMapping mapping =
@@ -125,6 +126,9 @@ buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
                             std::is_same_v<Op, AttentionOp> ? 0 : 1)
                           .first];
     mapping[3] = {};
+    // What only hides is the same in all batches and heads.
+    if (op.getDropout().isZero())
+      mapping[0] = mapping[1] = {};
     origin = shardOffset(RankedTensorType::get(shape, query.getElementType()),
                          mapping);
     if (origin && op.getOrigin())

@@ -17,8 +17,10 @@ void DropoutOp::removeRandomness(RewriterBase &rewriter) {
 void AttentionOp::removeRandomness(RewriterBase &rewriter) {
   rewriter.modifyOpInPlace(*this, [&] {
     getRngMutable().clear();
-    getOriginMutable().clear();
     setDropout(APFloat(0.0));
+    if (getCausal() || getWindow())
+      return; // What is hidden goes by places too.
+    getOriginMutable().clear();
     removeGlobalShapeAttr();
   });
 }

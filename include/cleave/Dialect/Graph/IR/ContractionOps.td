@@ -68,8 +68,9 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
     log-sum-exp of -inf. `bias` is broadcastable to `[b, a, q, k]`.
 
     Dropout of the probabilities follows `graph.dropout`, its index being that
-    of `[b, a, q, k']` with `k'` = k rounded up to a multiple of 64; `origin`
-    and `global_shape` place this slice in the global `[b, a, q, k]`.
+    of `[b, a, q, k']` with `k'` = k rounded up to a multiple of 64. `origin`
+    and `global_shape` place this slice in the global `[b, a, q, k]`: dropout,
+    `causal` and `window` go by the places in it.
   }];
   let arguments = (ins Graph_FloatTensor:$query, Graph_FloatTensor:$key,
                        Graph_FloatTensor:$value,

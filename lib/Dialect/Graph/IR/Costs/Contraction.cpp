@@ -7,6 +7,7 @@
 
 #include "CostBuilder.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace cleave::graph;
@@ -38,11 +39,18 @@ OpCost LinearOp::getCost() {
 }
 
 /// Scores of an attention that are computed: a causal one skips those above
-/// the diagonal, a window those outside it.
+/// the diagonal, a window those outside it. A slice has its share of those of
+/// the whole.
 template <typename Op> static int64_t visibleScores(Op op) {
   auto q = cast<RankedTensorType>(op.getQuery().getType()).getShape();
   int64_t queries = q[2];
   int64_t keys = cast<RankedTensorType>(op.getKey().getType()).getDimSize(2);
+  std::optional<double> share;
+  if (auto global = op.getGlobalShape()) {
+    share = double(queries) * keys / (double((*global)[2]) * (*global)[3]);
+    queries = (*global)[2];
+    keys = (*global)[3];
+  }
   int64_t window = op.getWindow() ? static_cast<int64_t>(*op.getWindow()) : 0;
   int64_t visible = 0;
   for (int64_t i = 0; i < queries; ++i) {
@@ -54,6 +62,8 @@ template <typename Op> static int64_t visibleScores(Op op) {
                : 0;
     visible += end - begin;
   }
+  if (share)
+    visible = std::llround(*share * visible);
   return q[0] * q[1] * visible;
 }
 

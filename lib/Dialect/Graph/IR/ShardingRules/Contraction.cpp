@@ -83,9 +83,8 @@ public:
     // Query head i reads key-value head i / (a / g): groups are major.
     heads = groups;
     llvm::append_range(heads, split(q[1] / k[1]));
-    // A mask made of positions needs to know where the rows begin.
-    bool positions = op.getCausal() || op.getWindow() || op.getSegments();
-    queries = positions ? builder.wholeFactor(q[2]) : split(q[2]);
+    // The documents of queries are those of keys, which are whole.
+    queries = op.getSegments() ? builder.wholeFactor(q[2]) : split(q[2]);
     keys = builder.wholeFactor(k[2]);
     size = builder.wholeFactor(q[3]);
     valueSize = builder.wholeFactor(shapeOf(op.getValue())[3]);

@@ -77,6 +77,7 @@ llvm::LogicalResult applyData(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);
+llvm::LogicalResult applyContext(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyUlysses(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero1(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero2(Annotator &annotator, llvm::StringRef axis);

@@ -29,6 +29,10 @@ struct Recipe {
 } // namespace
 
 static const Recipe recipes[] = {
+    {{"context", "cp", "the sequence; keys and values are gathered",
+      RecipeSplit::Sequence},
+     applyContext,
+     1},
     {{"dp", "dp", "the samples (implied by an axis \"dp\")",
       RecipeSplit::Samples},
      applyData,

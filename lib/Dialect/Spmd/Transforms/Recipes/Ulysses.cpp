@@ -12,18 +12,11 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "Annotator.h"
-#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "Sequence.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-
-/// Attention, forward and backward, by the work that it is.
-static bool isAttention(Operation *op) {
-  auto costed = dyn_cast<graph::CostOpInterface>(op);
-  return costed && costed.getCost().work == graph::WorkClass::Attention;
-}
 
 /// The dimension of `value` that products with weights make and attention does
 /// side by side: its heads.
@@ -46,7 +39,7 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     const DimensionClasses &classes = annotator.classesOf(function);
     // Where the classes stand, before annotations come between.
     SmallVector<std::pair<OpOperand *, unsigned>> heads;
-    llvm::SmallDenseSet<unsigned> sequences;
+    SequenceClasses sequences;
     for (Operation &op : function.getBody().front().without_terminator()) {
       if (!isAttention(&op))
         continue;
@@ -75,26 +68,11 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
       OpBuilder builder(operand->getOwner());
       operand->set(annotator.constrain(builder, operand->get(), sharding));
     }
-    // Inputs that run along the sequence of an attention.
-    for (BlockArgument argument : function.getArguments()) {
-      auto type = cast<RankedTensorType>(argument.getType());
-      if (!graph::hasRole(function, argument.getArgNumber(), "input"))
-        continue;
-      for (int64_t dim = 0; dim < type.getRank(); ++dim)
-        if (const DimensionClass &known = classes.of(argument, dim);
-            !known.samples &&
-            sequences.contains(classes.number(argument, dim))) {
-          if (type.getDimSize(dim) % parts != 0)
-            return function.emitOpError("dimension ")
-                   << dim << " of argument " << argument.getArgNumber()
-                   << " has " << type.getDimSize(dim) << " places, which the "
-                   << parts << " positions of axis \"" << axis
-                   << "\" do not divide: use "
-                   << partsThatFit(type.getDimSize(dim));
-          annotator.split(argument, dim, axis);
-          found = true;
-        }
-    }
+    FailureOr<bool> split =
+        splitInputs(annotator, function, sequences, axis);
+    if (failed(split))
+      return failure();
+    found |= *split;
   }
   if (!found)
     return annotator.getModule().emitError()

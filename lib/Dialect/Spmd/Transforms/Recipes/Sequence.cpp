@@ -1,0 +1,88 @@
+//===- Sequence.cpp - Splitting along the sequence ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Context parallelism: inputs, and so all values between, are split along the
+/// sequence. Attention splits its queries, and gathers keys and values.
+///
+//===----------------------------------------------------------------------===//
+
+#include "Sequence.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+bool cleave::spmd::isAttention(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  return costed && costed.getCost().work == graph::WorkClass::Attention;
+}
+
+SequenceClasses
+cleave::spmd::sequenceClasses(const DimensionClasses &classes,
+                              func::FuncOp function) {
+  SequenceClasses sequences;
+  for (Operation &op : function.getBody().front().without_terminator())
+    if (isAttention(&op))
+      for (Value operand : op.getOperands()) {
+        auto type = cast<RankedTensorType>(operand.getType());
+        for (int64_t dim = 0; dim < type.getRank(); ++dim)
+          sequences.insert(classes.number(operand, dim));
+      }
+  return sequences;
+}
+
+FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
+                                          func::FuncOp function,
+                                          const SequenceClasses &sequences,
+                                          StringRef axis) {
+  const DimensionClasses &classes = annotator.classesOf(function);
+  int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  bool found = false;
+  for (BlockArgument argument : function.getArguments()) {
+    auto type = cast<RankedTensorType>(argument.getType());
+    if (!graph::hasRole(function, argument.getArgNumber(), "input"))
+      continue;
+    for (int64_t dim = 0; dim < type.getRank(); ++dim) {
+      if (classes.of(argument, dim).samples ||
+          !sequences.contains(classes.number(argument, dim)))
+        continue;
+      found = true;
+      // In another entry.
+      if (annotator.isSplit(argument, axis))
+        continue;
+      Sharding given = annotator.given(argument);
+      int64_t size =
+          type.getDimSize(dim) / annotator.getMesh().size(given.dims[dim]);
+      if (size % parts != 0)
+        return function.emitOpError("dimension ")
+               << dim << " of argument " << argument.getArgNumber() << " has "
+               << size << " places, which the " << parts
+               << " positions of axis \"" << axis << "\" do not divide: use "
+               << partsThatFit(size);
+      annotator.split(argument, dim, axis);
+    }
+  }
+  return found;
+}
+
+LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
+  bool found = false;
+  for (func::FuncOp function : annotator.entries()) {
+    FailureOr<bool> split = splitInputs(
+        annotator, function,
+        sequenceClasses(annotator.classesOf(function), function), axis);
+    if (failed(split))
+      return failure();
+    found |= *split;
+  }
+  if (!found)
+    return annotator.getModule().emitError()
+           << "context: no input runs along the sequence of an attention";
+  return success();
+}
