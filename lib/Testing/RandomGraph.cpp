@@ -96,7 +96,7 @@ Item Generator::startItem() {
   }
   return {GatherOp::create(builder, loc, table, ids, /*origin=*/Value(),
                            builder.getI64IntegerAttr(0), padding,
-                           IntegerAttr()),
+                           IntegerAttr(), builder.getI64IntegerAttr(0)),
           0};
 }
 

@@ -399,7 +399,7 @@ void Generator::addGather() {
       builder, loc, DenseElementsAttr::get(type, ArrayRef(indices)));
   keep(GatherOp::create(builder, loc, item.value, index, /*origin=*/Value(),
                         builder.getI64IntegerAttr(dim), IntegerAttr(),
-                        IntegerAttr()),
+                        IntegerAttr(), builder.getI64IntegerAttr(0)),
        item.batchDim);
 }
 

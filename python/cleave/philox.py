@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The counter-based generator of Cleave's dropout, in NumPy.
+"""The counter-based generator of Cleave's random numbers, in NumPy.
 
 Element ``i`` (row-major, in the global tensor) of the random op ``id`` at
 ``step`` takes one 32-bit word of Philox4x32-10 (Salmon, Moraes, Dror, Shaw:
@@ -68,11 +68,8 @@ def random_draws(indices, *, seed, step, id):
     return np.choose((i // sixteen % np.uint64(4)).astype(np.int64), words)
 
 
-def dropout_mask(shape, probability, *, seed, step, id, origin=None, global_shape=None):
-    """Which elements of a tensor dropout keeps, as booleans.
-
-    ``origin`` and ``global_shape`` place the tensor as a slice of a larger one.
-    """
+def _global_index(shape, origin, global_shape):
+    """The number of each element in the global tensor that it is a slice of."""
     global_shape = tuple(shape if global_shape is None else global_shape)
     origin = (0,) * len(shape) if origin is None else origin
     index = np.zeros(shape, dtype=np.uint64)
@@ -81,8 +78,27 @@ def dropout_mask(shape, probability, *, seed, step, id, origin=None, global_shap
         along = (np.arange(shape[dim]) + origin[dim]) * stride
         index += along.astype(np.uint64).reshape((-1,) + (1,) * (len(shape) - 1 - dim))
         stride *= global_shape[dim]
+    return index
+
+
+def dropout_mask(shape, probability, *, seed, step, id, origin=None, global_shape=None):
+    """Which elements of a tensor dropout keeps, as booleans.
+
+    ``origin`` and ``global_shape`` place the tensor as a slice of a larger one.
+    """
+    index = _global_index(shape, origin, global_shape)
     threshold = np.uint64(math.floor(probability * 2.0**32))
     return random_draws(index, seed=seed, step=step, id=id) >= threshold
+
+
+def uniform(shape, *, seed, step, id, origin=None, global_shape=None):
+    """Random numbers in [0, 1), f64: the upper 24 bits of each draw.
+
+    ``origin`` and ``global_shape`` place the tensor as a slice of a larger one.
+    """
+    index = _global_index(shape, origin, global_shape)
+    draws = random_draws(index, seed=seed, step=step, id=id)
+    return (draws >> np.uint64(8)).astype(np.float64) / 2**24
 
 
 def attention_dropout_mask(

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cleave.philox import attention_dropout_mask, dropout_mask
+from cleave.philox import attention_dropout_mask, dropout_mask, uniform
 from cleave.testing.dual import Draw, Model, relative_error
 from cleave.testing.tools import interpret, list_ops, optimize
 
@@ -216,6 +216,24 @@ def dropout(d):
     d.observe(d.op("dropout", [x, rng, origin], lambda x, *_: x * kept / (1 - p), attributes))
 
 
+@case("uniform")
+def uniform_numbers(d):
+    shape = d.shape(1, 4, 7)
+    id = d.integer(0, 2**31 - 1)
+    rng = d.input(torch.tensor([d.integer(0, 2**62), d.integer(1, 2**32)]))
+    place, origin = {}, None
+    if d.shards and d.flag():
+        start = [d.integer(0, 9) for _ in shape]
+        whole = [a + b + d.integer(0, 9) for a, b in zip(start, shape)]
+        origin = d.input(torch.tensor(start))
+        place = {"origin": start, "global_shape": whole}
+    seed, step = rng.tensor.tolist()
+    drawn = torch.tensor(uniform(shape, seed=seed, step=step, id=id, **place))
+    numbers = d.op("uniform", [rng, origin], lambda *_: drawn,
+                   {"id": id, "global_shape": place.get("global_shape")})
+    d.observe(d.op("mul", [d.param(shape), numbers], torch.mul))
+
+
 # ---------------------------------------------------------------------------
 # Reductions and movements
 # ---------------------------------------------------------------------------
@@ -236,6 +254,20 @@ def reduce(d):
         x = d.param(data)
         over = lambda t: compute(t, dims) if dims else t * 1.0
         d.observe(d.op("reduce", [x], over, {"kind": f"!{kind} : i32", "dims": dims}))
+
+
+@case("top_k")
+def top_k(d):
+    shape = d.shape(1)
+    k = d.integer(1, shape[-1])
+    # Of few values many are equal.
+    x = d.param(d.normal(shape) if d.flag() else d.integers(shape, -1, 1).double())
+
+    def compute(t):
+        values, indices = torch.sort(t, dim=-1, descending=True, stable=True)
+        return values[..., :k], indices[..., :k]
+
+    d.observe(*d.op("top_k", [x], compute, {"k": k}))
 
 
 @case("cumulative_sum")
@@ -391,6 +423,58 @@ def scatter_add(d):
     d.observe(d.op("scatter_add", [x, index, origin], compute,
                    {"dim": dim, "size": size, "padding_index": padding,
                     "global_size": size_of(whole, origin)}))
+
+
+def batched(function, batch, arguments):
+    """`function` of each slice of the arguments along their first `batch` dims."""
+    if batch == 0:
+        return function(*arguments)
+    return torch.stack([batched(function, batch - 1, row) for row in zip(*arguments)])
+
+
+@case("gather")
+def gather_in_batches(d):
+    batch = d.shape(1, 2, 3)
+    before, after, own = d.shape(0, 1, 3), d.shape(0, 2, 3), d.shape(0, 2, 3)
+    size, dim = d.integer(1, 5), len(before)
+    begin, whole, origin = part(d, size)
+    index = d.input(d.integers(batch + own, 0, whole - 1))
+
+    def compute(t, i, _):
+        def one(t, i):
+            held = F.pad(t.movedim(dim, -1), (begin, whole - begin - size)).movedim(-1, dim)
+            return held.index_select(dim, i.reshape(-1)).reshape(before + own + after)
+        return batched(one, len(batch), (t, i))
+
+    x = d.param(batch + before + [size] + after)
+    d.observe(d.op("gather", [x, index, origin], compute,
+                   {"dim": len(batch) + dim, "batch": len(batch),
+                    "global_size": size_of(whole, origin)}))
+
+
+@case("scatter_add")
+def scatter_add_in_batches(d):
+    batch = d.shape(1, 2, 3)
+    before, after, own = d.shape(0, 1, 3), d.shape(0, 2, 3), d.shape(0, 2, 3)
+    size, dim = d.integer(1, 5), len(before)
+    begin, whole, origin = part(d, size)
+    padding = d.integer(0, whole - 1) if d.flag() else None
+    index = d.input(d.integers(batch + own, 0, whole - 1))
+
+    def compute(t, i, _):
+        def one(t, i):
+            flat = i.reshape(-1)
+            rows = t.reshape(before + [-1] + after)
+            if padding is not None:
+                rows = rows * (flat != padding).double().view([-1] + [1] * len(after))
+            sums = torch.zeros(before + [whole] + after, dtype=torch.float64)
+            return sums.index_add(dim, flat, rows).narrow(dim, begin, size)
+        return batched(one, len(batch), (t, i))
+
+    x = d.param(batch + before + own + after)
+    d.observe(d.op("scatter_add", [x, index, origin], compute,
+                   {"dim": len(batch) + dim, "size": size, "batch": len(batch),
+                    "padding_index": padding, "global_size": size_of(whole, origin)}))
 
 
 @case("one_hot")

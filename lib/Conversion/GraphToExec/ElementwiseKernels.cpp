@@ -201,6 +201,33 @@ struct Pointwise
 // Random and generated elements
 //===----------------------------------------------------------------------===//
 
+/// The 32 random bits of the current element of a tensor of `shape`.
+template <typename OpTy>
+Value draw(OpTy op, ArrayRef<int64_t> shape, KernelBuilder &k) {
+  // Strides of the global tensor number the elements.
+  ArrayRef<int64_t> global = shape;
+  if (auto whole = op.getGlobalShape())
+    global = *whole;
+  SmallVector<int64_t> steps(global.size(), 1);
+  for (int64_t d = (int64_t)global.size() - 2; d >= 0; --d)
+    steps[d] = steps[d + 1] * global[d + 1];
+  Value base;
+  int64_t multiple = 0;
+  if (op.getOrigin())
+    for (size_t d = 0; d < global.size(); ++d) {
+      if (global[d] == shape[d])
+        continue;
+      Value part = k.mul(k.readScalar(op.getOrigin(), {(int64_t)d}),
+                         k.constant(k.getBuilder().getI64Type(), steps[d]));
+      base = base ? k.add(base, part) : part;
+      multiple = std::gcd(multiple, steps[d]);
+    }
+  Value seed = k.readScalar(op.getRng(), {0});
+  Value step = k.readScalar(op.getRng(), {1});
+  return k.philox(seed, step, base, std::max<int64_t>(1, multiple), shape,
+                  steps, op.getId());
+}
+
 struct Dropout : KernelLoweringInterface::ExternalModel<Dropout, DropoutOp> {
   KernelSpace getKernelSpace(Operation *op) const {
     return KernelSpace::flat(numElements(op->getResult(0)));
@@ -216,28 +243,7 @@ struct Dropout : KernelLoweringInterface::ExternalModel<Dropout, DropoutOp> {
       k.define(op.getOutput(), zero);
       return success();
     }
-    // Strides of the global tensor number the elements.
-    ArrayRef<int64_t> global = type.getShape();
-    if (auto shape = op.getGlobalShape())
-      global = *shape;
-    SmallVector<int64_t> steps(global.size(), 1);
-    for (int64_t d = (int64_t)global.size() - 2; d >= 0; --d)
-      steps[d] = steps[d + 1] * global[d + 1];
-    Value base;
-    int64_t multiple = 0;
-    if (op.getOrigin())
-      for (size_t d = 0; d < global.size(); ++d) {
-        if (global[d] == type.getDimSize(d))
-          continue;
-        Value part = k.mul(k.readScalar(op.getOrigin(), {(int64_t)d}),
-                           k.constant(k.getBuilder().getI64Type(), steps[d]));
-        base = base ? k.add(base, part) : part;
-        multiple = std::gcd(multiple, steps[d]);
-      }
-    Value seed = k.readScalar(op.getRng(), {0});
-    Value step = k.readScalar(op.getRng(), {1});
-    Value bits = k.philox(seed, step, base, std::max<int64_t>(1, multiple),
-                          type.getShape(), steps, op.getId());
+    Value bits = draw(op, type.getShape(), k);
     OpBuilder &b = k.getBuilder();
     Value threshold = arith::ConstantOp::create(
         b, k.getLoc(),
@@ -246,6 +252,25 @@ struct Dropout : KernelLoweringInterface::ExternalModel<Dropout, DropoutOp> {
                                        bits, threshold);
     Value scaled = k.mul(x, k.constant(x.getType(), 1 / (1 - p)));
     k.define(op.getOutput(), k.select(keep, scaled, zero));
+    return success();
+  }
+};
+
+struct Uniform : KernelLoweringInterface::ExternalModel<Uniform, UniformOp> {
+  KernelSpace getKernelSpace(Operation *op) const {
+    return KernelSpace::flat(numElements(op->getResult(0)));
+  }
+
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<UniformOp>(operation);
+    OpBuilder &b = k.getBuilder();
+    Value bits = draw(op, op.getType().getShape(), k);
+    Value eight = arith::ConstantOp::create(b, k.getLoc(), b.getI32IntegerAttr(8));
+    Value upper = arith::ShRUIOp::create(b, k.getLoc(), bits, eight);
+    // Below 2^24: exact in f32, and not negative.
+    Value value = k.cast(upper, b.getF32Type());
+    value = k.mul(value, k.constant(value.getType(), 0x1p-24));
+    k.define(op.getOutput(), value);
     return success();
   }
 };
@@ -280,5 +305,6 @@ void cleave::attachElementwiseKernels(MLIRContext *context) {
                   MaximumOp, MinimumOp, PowOp, AndOp, OrOp, CompareOp,
                   SelectOp>(context);
   DropoutOp::attachInterface<Dropout>(*context);
+  UniformOp::attachInterface<Uniform>(*context);
   IotaOp::attachInterface<Iota>(*context);
 }

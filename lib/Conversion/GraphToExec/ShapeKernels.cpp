@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelModels.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 
 using namespace mlir;
@@ -320,8 +321,56 @@ struct ConcatModel
   }
 };
 
-struct GatherModel
-    : KernelLoweringInterface::ExternalModel<GatherModel, GatherOp> {
+/// One element of each row at a time: the largest of those that are left.
+struct TopKModel : KernelDecompositionInterface::ExternalModel<TopKModel, TopKOp> {
+  SmallVector<Value> decompose(Operation *operation, OpBuilder &b) const {
+    auto op = cast<TopKOp>(operation);
+    Formula f{b, op.getLoc()};
+    RankedTensorType type = typeOf(op.getInput());
+    int64_t last = type.getRank() - 1, size = type.getShape().back();
+    SmallVector<int64_t> indexShape(type.getRank(), 1), column(type.getShape());
+    indexShape.back() = size;
+    column.back() = 1;
+    Value index = IotaOp::create(
+        b, op.getLoc(), RankedTensorType::get(indexShape, b.getI64Type()), last, 0);
+    auto infinity = [&](bool negative) {
+      return f.splat(RankedTensorType::get({}, type.getElementType()),
+                     negative ? -INFINITY : INFINITY);
+    };
+    auto reduce = [&](ReductionKind kind, Value x) {
+      Value y = ReduceOp::create(b, op.getLoc(), kind, x, b.getDenseI64ArrayAttr({last}));
+      return f.reshape(y, column);
+    };
+    Value x = op.getInput();
+    // NaN counts as infinity.
+    Value keys = f.select(f.compare(Predicate::ne, x, x), infinity(false), x);
+    Value left; // Where no element was chosen yet.
+    SmallVector<Value> values, indices;
+    for (int64_t i = 0; i < static_cast<int64_t>(op.getK()); ++i) {
+      Value open = left ? f.select(left, keys, infinity(true)) : keys;
+      Value top = reduce(ReductionKind::max, open);
+      Value here = f.compare(Predicate::eq, open, top);
+      if (left)
+        here = AndOp::create(b, op.getLoc(), here, left);
+      Value at = f.select(here, index, f.scalar(index, size));
+      Value chosen = reduce(ReductionKind::min, f.broadcast(at, type.getShape()));
+      Value is = f.compare(Predicate::eq, index, chosen);
+      values.push_back(reduce(ReductionKind::sum, f.select(is, x, f.scalar(x, 0.0))));
+      indices.push_back(chosen);
+      Value rest = NotOp::create(b, op.getLoc(), is);
+      left = left ? AndOp::create(b, op.getLoc(), left, rest).getResult() : rest;
+    }
+    auto join = [&](ArrayRef<Value> parts) -> Value {
+      if (parts.size() == 1)
+        return parts.front();
+      Value joined = ConcatOp::create(b, op.getLoc(), parts, last);
+      return ConcatModel().decompose(joined.getDefiningOp(), b).front();
+    };
+    return {join(values), join(indices)};
+  }
+};
+
+struct GatherModel : KernelLoweringInterface::ExternalModel<GatherModel, GatherOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
     auto op = cast<GatherOp>(operation);
     auto type = typeOf(op.getInput());
@@ -334,16 +383,19 @@ struct GatherModel
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<GatherOp>(operation);
     auto type = typeOf(op.getInput()), ids = typeOf(op.getIndices());
-    int64_t dim = op.getDim(), rank = ids.getRank();
+    int64_t dim = op.getDim(), batch = op.getBatch();
+    int64_t rank = ids.getRank() - batch;
     ArrayRef<int64_t> shape = typeOf(op.getOutput()).getShape();
     SmallVector<int64_t> idDims(shape.size(), -1), dataDims(shape.size(), -1);
     for (int64_t i = 0; i < (int64_t)shape.size(); ++i) {
       if (i < dim)
         dataDims[i] = i;
       else if (i < dim + rank)
-        idDims[i] = i - dim;
+        idDims[i] = batch + i - dim;
       else
         dataDims[i] = i - rank + 1;
+      if (i < batch)
+        idDims[i] = i;
     }
     Value id = k.read(op.getIndices(), Access::get(ids, shape, idDims));
     id = k.cast(id, k.getBuilder().getI64Type());
@@ -521,6 +573,7 @@ struct RopeModel : KernelLoweringInterface::ExternalModel<RopeModel, RopeOp> {
 void cleave::attachShapeKernels(MLIRContext *context) {
   ReduceOp::attachInterface<ReduceModel>(*context);
   CumulativeSumOp::attachInterface<CumulativeSumModel>(*context);
+  TopKOp::attachInterface<TopKModel>(*context);
   ReshapeOp::attachInterface<ReshapeModel>(*context);
   BroadcastOp::attachInterface<BroadcastModel>(*context);
   TransposeOp::attachInterface<TransposeModel>(*context);

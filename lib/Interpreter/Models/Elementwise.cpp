@@ -300,25 +300,43 @@ double cleave::dropoutFactor(const RefTensor &rng, int64_t id,
   return kept ? 1.0 / (1.0 - probability) : 0.0;
 }
 
-static LogicalResult evaluateDropout(DropoutOp op, const RefArgs &args,
-                                     Results results, ReferenceContext &) {
-  const RefTensor &input = args[op.getInput()], &rng = args[op.getRng()];
-  double probability = op.getProbability().convertToDouble();
-  // This tensor is a slice of the global one, which begins at `origin`.
-  SmallVector<int64_t, 4> global = input.strides();
+/// Calls `fn` with the number of each element of the result, and that in the
+/// global tensor, of which the result is a slice that begins at `origin`.
+template <typename Op, typename Fn>
+static void forEachDraw(Op op, const RefArgs &args, const RefTensor &result,
+                        Fn fn) {
+  SmallVector<int64_t, 4> global = result.strides();
   int64_t first = 0;
   if (Value origin = op.getOrigin()) {
-    RefTensor whole(*op.getGlobalShape(), rng.element);
+    RefTensor whole(*op.getGlobalShape(), args[op.getRng()].element);
     global = whole.strides();
     for (auto [offset, stride] : llvm::zip_equal(args[origin].ints, global))
       first += offset * stride;
   }
-  forEachIndex<1>(
-      input.shape, {global}, [&](int64_t i, const std::array<int64_t, 1> &at) {
-        results[0].floats[i] =
-            input.floats[i] *
-            dropoutFactor(rng, op.getId(), probability, first + at[0]);
-      });
+  forEachIndex<1>(result.shape, {global},
+                  [&](int64_t i, const std::array<int64_t, 1> &at) {
+                    fn(i, first + at[0]);
+                  });
+}
+
+static LogicalResult evaluateDropout(DropoutOp op, const RefArgs &args,
+                                     Results results, ReferenceContext &) {
+  const RefTensor &input = args[op.getInput()], &rng = args[op.getRng()];
+  double probability = op.getProbability().convertToDouble();
+  forEachDraw(op, args, results[0], [&](int64_t i, int64_t global) {
+    results[0].floats[i] =
+        input.floats[i] * dropoutFactor(rng, op.getId(), probability, global);
+  });
+  return success();
+}
+
+static LogicalResult evaluateUniform(UniformOp op, const RefArgs &args,
+                                     Results results, ReferenceContext &) {
+  const RefTensor &rng = args[op.getRng()];
+  forEachDraw(op, args, results[0], [&](int64_t i, int64_t global) {
+    uint32_t draw = randomDraw(rng.ints[0], rng.ints[1], op.getId(), global);
+    results[0].floats[i] = std::ldexp(double(draw >> 8), -24);
+  });
   return success();
 }
 
@@ -358,5 +376,6 @@ void cleave::attachElementwiseModels(MLIRContext *c) {
   ReferenceModel<CompareOp, evaluateCompare>::attach(c);
   ReferenceModel<SelectOp, evaluateSelect>::attach(c);
   ReferenceModel<DropoutOp, evaluateDropout>::attach(c);
+  ReferenceModel<UniformOp, evaluateUniform>::attach(c);
   ReferenceModel<NotOp, evaluateNot>::attach(c);
 }

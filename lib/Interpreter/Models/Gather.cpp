@@ -50,6 +50,17 @@ static Place placeOf(Op op, const RefArgs &args, int64_t size) {
   return place;
 }
 
+/// The indices that serve slice `p` of the `slices` before the dimension.
+template <typename Op>
+static ArrayRef<int64_t> indicesAt(Op op, const RefTensor &indices, int64_t p,
+                                   int64_t slices) {
+  int64_t groups = product(ArrayRef(indices.shape).take_front(op.getBatch()));
+  if (groups == 0)
+    return {};
+  int64_t count = indices.ints.size() / groups;
+  return ArrayRef(indices.ints).slice(p / (slices / groups) * count, count);
+}
+
 static LogicalResult evaluateGather(GatherOp op, const RefArgs &args,
                                     Results results, ReferenceContext &) {
   const RefTensor &input = args[0], &indices = args[1];
@@ -62,7 +73,7 @@ static LogicalResult evaluateGather(GatherOp op, const RefArgs &args,
   int64_t after = product(shape.drop_front(dim + 1));
   int64_t to = 0;
   for (int64_t p = 0; p < before; ++p)
-    for (int64_t index : indices.ints) {
+    for (int64_t index : indicesAt(op, indices, p, before)) {
       if (!place.holds(index)) {
         to += after; // Zeros.
         continue;
@@ -92,7 +103,7 @@ static LogicalResult evaluateScatterAdd(ScatterAddOp op, const RefArgs &args,
   bool inF32 = accumulatesInF32(output.element, context.precision);
   int64_t from = 0;
   for (int64_t p = 0; p < before; ++p)
-    for (int64_t index : indices.ints) {
+    for (int64_t index : indicesAt(op, indices, p, before)) {
       if (padding == index || !place.holds(index)) {
         from += after;
         continue;

@@ -7,6 +7,9 @@
 
 #include "Models.h"
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <cmath>
 
 using namespace mlir;
 using namespace cleave;
@@ -85,6 +88,27 @@ static LogicalResult evaluateCumulativeSum(CumulativeSumOp op,
         intSum += uint64_t(input.ints[at]);
         output.ints[at] = int64_t(intSum);
       }
+    }
+  }
+  return success();
+}
+
+static LogicalResult evaluateTopK(TopKOp op, const RefArgs &args,
+                                  Results results, ReferenceContext &) {
+  const RefTensor &input = args[0];
+  int64_t size = input.shape.back(), k = op.getK();
+  std::vector<int64_t> order(size);
+  for (int64_t row = 0; row < input.size() / size; ++row) {
+    const double *x = input.floats.data() + row * size;
+    auto key = [&](int64_t i) {
+      return std::isnan(x[i]) ? std::numeric_limits<double>::infinity() : x[i];
+    };
+    std::iota(order.begin(), order.end(), 0);
+    llvm::stable_sort(order,
+                      [&](int64_t a, int64_t b) { return key(a) > key(b); });
+    for (int64_t i = 0; i < k; ++i) {
+      results[0].floats[row * k + i] = x[order[i]];
+      results[1].ints[row * k + i] = order[i];
     }
   }
   return success();
@@ -181,6 +205,7 @@ static LogicalResult evaluateConcat(ConcatOp op, const RefArgs &args,
 void cleave::attachShapeModels(MLIRContext *c) {
   ReferenceModel<ReduceOp, evaluateReduce>::attach(c);
   ReferenceModel<CumulativeSumOp, evaluateCumulativeSum>::attach(c);
+  ReferenceModel<TopKOp, evaluateTopK>::attach(c);
   ReferenceModel<ReshapeOp, evaluateReshape>::attach(c);
   ReferenceModel<TransposeOp, evaluateTranspose>::attach(c);
   ReferenceModel<BroadcastOp, evaluateBroadcast>::attach(c);

@@ -122,6 +122,28 @@ func.func @scatter_shard(%u: tensor<2x3x4xf32>, %i: tensor<3xi64>, %o: tensor<1x
   return %0 : tensor<2x9x4xf32>
 }
 
+// In batches: what a batch adds goes to the places of that batch, and what has
+// no place in it goes nowhere.
+
+// CHECK-LABEL: func.func @scatter_batches(
+// CHECK-SAME: %[[U:.*]]: tensor<2x3x5x4xf32>, %[[I:.*]]: tensor<2x5xi64>
+// CHECK-DAG: %[[SIZE:.*]] = graph.constant dense<9> : tensor<i64>
+// CHECK-DAG: %[[NONE:.*]] = graph.constant dense<-1> : tensor<i64>
+// CHECK-DAG: %[[SKIP:.*]] = graph.constant dense<7> : tensor<i64>
+// CHECK-DAG: %[[B:.*]] = graph.iota {dim = 0 : i64} : tensor<2x1xi64>
+// CHECK: %[[F:.*]] = graph.mul %[[B]], %[[SIZE]]
+// CHECK: %[[P:.*]] = graph.add %[[I]], %[[F]]
+// CHECK: graph.compare lt %[[I]]
+// CHECK: graph.compare ge %[[I]], %[[SIZE]]
+// CHECK: graph.compare eq %[[I]], %[[SKIP]]
+// CHECK: %[[M:.*]] = graph.transpose %[[U]] {permutation = array<i64: 0, 2, 1, 3>}
+// CHECK: graph.scatter_add %{{.*}}, %{{.*}} {dim = 0 : i64, size = 18 : i64} : (tensor<10x3x4xf32>, tensor<10xi64>) -> tensor<18x3x4xf32>
+// CHECK: graph.transpose %{{.*}} {permutation = array<i64: 0, 2, 1, 3>} : (tensor<2x9x3x4xf32>) -> tensor<2x3x9x4xf32>
+func.func @scatter_batches(%u: tensor<2x3x5x4xf32>, %i: tensor<2x5xi64>) -> tensor<2x3x9x4xf32> {
+  %0 = graph.scatter_add %u, %i {dim = 2 : i64, size = 9 : i64, padding_index = 7 : i64, batch = 1 : i64} : (tensor<2x3x5x4xf32>, tensor<2x5xi64>) -> tensor<2x3x9x4xf32>
+  return %0 : tensor<2x3x9x4xf32>
+}
+
 // CHECK-LABEL: func.func @seed(
 // CHECK-SAME: %{{[a-z0-9]+}}: tensor<f32>, %[[SCALE:[a-z0-9]+]]: tensor<f32>
 // CHECK-NEXT: %[[ONE:.*]] = graph.constant dense<1.000000e+00> : tensor<f32>

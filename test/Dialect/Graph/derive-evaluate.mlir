@@ -89,3 +89,19 @@ func.func @draws(%rng: tensor<2xi64> {graph.name = "rng", graph.role = "rng"}) -
   %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<2xf32>) -> tensor<f32>
   return %1 : tensor<f32>
 }
+
+// Random numbers are their mean.
+
+// RUN: cleave-opt %s --graph-derive-evaluate="entry=noise target=of_noise" | FileCheck %s --check-prefix=NOISE
+// NOISE-LABEL: func.func @of_noise(
+// NOISE-SAME: %[[X:[a-z0-9]+]]: tensor<4xf32> {graph.name = "x", graph.role = "input"})
+// NOISE-NEXT: %[[U:.*]] = graph.constant dense<5.000000e-01> : tensor<4xf32>
+// NOISE-NEXT: graph.mul %[[X]], %[[U]]
+func.func @noise(%x: tensor<4xf32> {graph.name = "x", graph.role = "input"},
+                 %rng: tensor<2xi64> {graph.name = "rng", graph.role = "rng"})
+    -> (tensor<f32> {graph.name = "loss"}) {
+  %0 = graph.uniform %rng {id = 1 : i64} : (tensor<2xi64>) -> tensor<4xf32>
+  %1 = graph.mul %x, %0 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %2 = graph.reduce sum %1 {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}

@@ -67,6 +67,76 @@ func.func @scatter_place(%u: tensor<3x8xf32>, %i: tensor<3xi64>, %o: tensor<1xi6
 
 // -----
 
+func.func @gather_batch(%w: tensor<4x8xf32>, %i: tensor<4x3xi64>) -> tensor<4x3xf32> {
+  // expected-error@+2 {{batch is 2; it must not exceed dim (1) nor the rank of the indices (2)}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.gather %w, %i {dim = 1 : i64, batch = 2 : i64} : (tensor<4x8xf32>, tensor<4x3xi64>) -> tensor<4x3xf32>
+  return %0 : tensor<4x3xf32>
+}
+
+// -----
+
+func.func @gather_batches(%w: tensor<4x8xf32>, %i: tensor<5x3xi64>) -> tensor<4x3xf32> {
+  // expected-error@+2 {{the first 1 dimensions of 'tensor<5x3xi64>' must be those of 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.gather %w, %i {dim = 1 : i64, batch = 1 : i64} : (tensor<4x8xf32>, tensor<5x3xi64>) -> tensor<4x3xf32>
+  return %0 : tensor<4x3xf32>
+}
+
+// -----
+
+func.func @scatter_batch(%u: tensor<4x3x8xf32>, %i: tensor<4x3xi64>) -> tensor<4x9x8xf32> {
+  // expected-error@+2 {{batch is 1; it must not exceed dim (0) nor the rank of the indices (2)}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.scatter_add %u, %i {dim = 0 : i64, size = 9 : i64, batch = 1 : i64} : (tensor<4x3x8xf32>, tensor<4x3xi64>) -> tensor<4x9x8xf32>
+  return %0 : tensor<4x9x8xf32>
+}
+
+// -----
+
+func.func @scatter_indices(%u: tensor<4x3x8xf32>, %i: tensor<4x5xi64>) -> tensor<4x9x8xf32> {
+  // expected-error@+2 {{indices 'tensor<4x5xi64>' do not match dimensions from 1 on of 'tensor<4x3x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.scatter_add %u, %i {dim = 1 : i64, size = 9 : i64, batch = 1 : i64} : (tensor<4x3x8xf32>, tensor<4x5xi64>) -> tensor<4x9x8xf32>
+  return %0 : tensor<4x9x8xf32>
+}
+
+// -----
+
+func.func @top_k_of_fewer(%x: tensor<4x8xf32>) -> tensor<4x9xf32> {
+  // expected-error@+2 {{k is 9; the last dimension of 'tensor<4x8xf32>' allows 1 to 8}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0, %1 = graph.top_k %x {k = 9 : i64} : (tensor<4x8xf32>) -> (tensor<4x9xf32>, tensor<4x9xi64>)
+  return %0 : tensor<4x9xf32>
+}
+
+// -----
+
+func.func @top_k_scalar(%x: tensor<f32>) -> tensor<f32> {
+  // expected-error@+2 {{the input is a scalar; it must have a dimension to choose from}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0, %1 = graph.top_k %x {k = 1 : i64} : (tensor<f32>) -> (tensor<f32>, tensor<i64>)
+  return %0 : tensor<f32>
+}
+
+// -----
+
+func.func @uniform_narrow(%r: tensor<2xi64>) -> tensor<4xbf16> {
+  // expected-error@+1 {{result must be f32 or f64: a narrower type rounds to 1}}
+  %0 = graph.uniform %r {id = 0 : i64} : (tensor<2xi64>) -> tensor<4xbf16>
+  return %0 : tensor<4xbf16>
+}
+
+// -----
+
+func.func @uniform_rng(%r: tensor<3xi64>) -> tensor<4xf32> {
+  // expected-error@+1 {{rng must hold two values, seed and step}}
+  %0 = graph.uniform %r {id = 0 : i64} : (tensor<3xi64>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
 func.func @one_hot_size(%i: tensor<3xi64>) -> tensor<3x4xi1> {
   // expected-error@+2 {{size must not be negative}}
   // expected-error@+1 {{failed to infer returned types}}

@@ -19,6 +19,8 @@ func.func @elementwise(%x: tensor<4x8xf32>, %b: tensor<8xf32>, %rng: tensor<2xi6
   %4 = graph.select %3, %2, %one : (tensor<4x8xi1>, tensor<4x8xf32>, tensor<f32>) -> tensor<4x8xf32>
   // CHECK: graph.dropout %{{.*}}, %{{.*}} {id = 3 : i64, probability = 1.000000e-01 : f64}
   %5 = graph.dropout %4, %rng {id = 3 : i64, probability = 0.1 : f64} : (tensor<4x8xf32>, tensor<2xi64>) -> tensor<4x8xf32>
+  // CHECK: graph.uniform %{{.*}} {id = 4 : i64} : (tensor<2xi64>) -> tensor<4x8xf32>
+  %u = graph.uniform %rng {id = 4 : i64} : (tensor<2xi64>) -> tensor<4x8xf32>
   // CHECK: graph.cast
   %6 = graph.cast %i : (tensor<4x8xi64>) -> tensor<4x8xf32>
   %7 = graph.add %5, %6 : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -45,6 +47,12 @@ func.func @shape(%x: tensor<4x8xf32>, %ids: tensor<3x5xi64>, %o: tensor<1xi64>) 
   %g = graph.gather %x, %ids origin %o {dim = 0 : i64, global_size = 12 : i64} : (tensor<4x8xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x8xf32>
   // CHECK: graph.scatter_add %{{.*}}, %{{.*}} origin %{{.*}} {dim = 0 : i64, global_size = 12 : i64, size = 4 : i64}
   %s = graph.scatter_add %g, %ids origin %o {dim = 0 : i64, size = 4 : i64, global_size = 12 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<4x8xf32>
+  // CHECK: %[[G:.*]] = graph.gather %{{.*}}, %{{.*}} {batch = 1 : i64, dim = 1 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>) -> tensor<3x5x8xf32>
+  %gb = graph.gather %g, %ids {dim = 1 : i64, batch = 1 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>) -> tensor<3x5x8xf32>
+  // CHECK: graph.scatter_add %[[G]], %{{.*}} {batch = 1 : i64, dim = 1 : i64, size = 4 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>) -> tensor<3x4x8xf32>
+  %sb = graph.scatter_add %gb, %ids {dim = 1 : i64, size = 4 : i64, batch = 1 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>) -> tensor<3x4x8xf32>
+  // CHECK: graph.top_k %{{.*}} {k = 2 : i64} : (tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
+  %v, %i = graph.top_k %x {k = 2 : i64} : (tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
   // CHECK: graph.one_hot %{{.*}} {ignore_index = -100 : i64, size = 9 : i64} : (tensor<3x5xi64>) -> tensor<3x5x9xi1>
   %h = graph.one_hot %ids {size = 9 : i64, ignore_index = -100 : i64} : (tensor<3x5xi64>) -> tensor<3x5x9xi1>
   // CHECK: graph.one_hot %{{.*}} origin %{{.*}} {global_size = 9 : i64, size = 3 : i64} : (tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x3xi1>

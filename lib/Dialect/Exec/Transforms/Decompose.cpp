@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
@@ -197,7 +198,7 @@ struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
   LogicalResult matchAndRewrite(graph::ScatterAddOp op,
                                 PatternRewriter &rewriter) const override {
     int64_t dim = op.getDim();
-    if (dim == 0)
+    if (dim == 0 || op.getBatch() != 0)
       return failure();
     int64_t rank = tensorType(op.getUpdates()).getRank();
     int64_t indices = tensorType(op.getIndices()).getRank();
@@ -214,8 +215,75 @@ struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
     Value sums = graph::ScatterAddOp::create(
         rewriter, op.getLoc(), moved, op.getIndices(), op.getOrigin(),
         rewriter.getI64IntegerAttr(0), op.getSizeAttr(),
-        op.getPaddingIndexAttr(), op.getGlobalSizeAttr());
+        op.getPaddingIndexAttr(), op.getGlobalSizeAttr(),
+        rewriter.getI64IntegerAttr(0));
     rewriter.replaceOpWithNewOp<graph::TransposeOp>(op, sums, back);
+    return success();
+  }
+};
+
+/// In batches: to the place in one dimension that holds those of all batches.
+struct ScatterInBatches : OpRewritePattern<graph::ScatterAddOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::ScatterAddOp op,
+                                PatternRewriter &rewriter) const override {
+    int64_t batch = op.getBatch(), dim = op.getDim(), size = op.getSize();
+    if (batch == 0)
+      return failure();
+    graph::Formula f{rewriter, op.getLoc()};
+    ArrayRef<int64_t> shape = tensorType(op.getIndices()).getShape();
+    int64_t batches = ShapedType::getNumElements(shape.take_front(batch));
+    int64_t count = ShapedType::getNumElements(shape.drop_front(batch));
+    Value indices = f.reshape(f.cast(op.getIndices(), rewriter.getI64Type()),
+                              {batches, count});
+    Value local = indices;
+    if (op.getOrigin())
+      local = f.sub(local, f.reshape(op.getOrigin(), {}));
+    Value first = graph::IotaOp::create(
+        rewriter, op.getLoc(),
+        RankedTensorType::get({batches, 1}, rewriter.getI64Type()), 0, 0);
+    Value places = f.add(local, f.mul(first, f.scalar(local, size)));
+    // What has no place in its batch must have none in another one.
+    auto outside = [&](graph::Predicate predicate, Value a, double b) {
+      places = f.select(f.compare(predicate, a, f.scalar(a, b)),
+                        f.scalar(places, -1), places);
+    };
+    outside(graph::Predicate::lt, local, 0);
+    outside(graph::Predicate::ge, local, size);
+    if (std::optional<int64_t> padding = op.getPaddingIndex())
+      outside(graph::Predicate::eq, indices, *padding);
+
+    // Dimensions between batches and indices go behind them.
+    int64_t own = shape.size() - batch, rank = tensorType(op.getUpdates()).getRank();
+    SmallVector<int64_t> there, back;
+    llvm::append_range(there, llvm::seq<int64_t>(0, batch));
+    llvm::append_range(there, llvm::seq<int64_t>(dim, dim + own));
+    llvm::append_range(there, llvm::seq<int64_t>(batch, dim));
+    llvm::append_range(there, llvm::seq<int64_t>(dim + own, rank));
+    Value moved = op.getUpdates();
+    if (!llvm::is_sorted(there))
+      moved = graph::TransposeOp::create(rewriter, op.getLoc(), moved, there);
+    ArrayRef<int64_t> slice =
+        tensorType(moved).getShape().drop_front(batch + own);
+    SmallVector<int64_t> rows{batches * count}, result(shape.take_front(batch));
+    llvm::append_range(rows, slice);
+    result.push_back(size);
+    llvm::append_range(result, slice);
+    Value sums = graph::ScatterAddOp::create(
+        rewriter, op.getLoc(), f.reshape(moved, rows),
+        f.reshape(places, {batches * count}), /*origin=*/Value(),
+        rewriter.getI64IntegerAttr(0),
+        rewriter.getI64IntegerAttr(batches * size),
+        /*padding_index=*/IntegerAttr(), /*global_size=*/IntegerAttr(),
+        rewriter.getI64IntegerAttr(0));
+    sums = f.reshape(sums, result);
+    llvm::append_range(back, llvm::seq<int64_t>(0, batch));
+    llvm::append_range(back, llvm::seq<int64_t>(batch + 1, dim + 1));
+    back.push_back(batch);
+    llvm::append_range(back, llvm::seq<int64_t>(dim + 1, result.size()));
+    if (!llvm::is_sorted(back))
+      sums = graph::TransposeOp::create(rewriter, op.getLoc(), sums, back);
+    rewriter.replaceOp(op, sums);
     return success();
   }
 };
@@ -240,7 +308,7 @@ struct Decompose : exec::impl::DecomposeBase<Decompose> {
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
     patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
-                 ScatterAlongFirst, SeedToValue>(&getContext());
+                 ScatterAlongFirst, ScatterInBatches, SeedToValue>(&getContext());
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
       signalPassFailure();
   }

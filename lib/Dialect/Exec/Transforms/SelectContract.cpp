@@ -270,7 +270,7 @@ struct SelectScatterAdd : OpRewritePattern<graph::ScatterAddOp> {
   LogicalResult matchAndRewrite(graph::ScatterAddOp op,
                                 PatternRewriter &rewriter) const override {
     RankedTensorType type = tensorType(op.getOutput());
-    if (op.getDim() != 0 || !type.getElementType().isF32())
+    if (op.getDim() != 0 || op.getBatch() != 0 || !type.getElementType().isF32())
       return failure();
     Location loc = op.getLoc();
     int64_t count = tensorType(op.getIndices()).getNumElements();

@@ -109,19 +109,33 @@ LogicalResult DropoutOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
+/// Who draws, and for which place in the global tensor.
+template <typename Op> static LogicalResult verifyDraws(Op op) {
+  if (op.getRng().getType().getShape()[0] != 2)
+    return op.emitOpError("rng must hold two values, seed and step");
+  int64_t rank = cast<RankedTensorType>(op.getType()).getRank();
+  if (static_cast<bool>(op.getOrigin()) != op.getGlobalShape().has_value())
+    return op.emitOpError("origin and global_shape go together");
+  if (op.getOrigin() &&
+      (op.getOrigin().getType().getShape()[0] != rank ||
+       static_cast<int64_t>(op.getGlobalShape()->size()) != rank))
+    return op.emitOpError(
+        "origin and global_shape need one value per dimension");
+  return success();
+}
+
 LogicalResult DropoutOp::verify() {
   double p = getProbability().convertToDouble();
   if (!(p >= 0.0 && p < 1.0))
     return emitOpError("probability must be at least 0 and below 1");
-  if (getRng().getType().getShape()[0] != 2)
-    return emitOpError("rng must hold two values, seed and step");
-  int64_t rank = cast<RankedTensorType>(getInput().getType()).getRank();
-  if (static_cast<bool>(getOrigin()) != getGlobalShape().has_value())
-    return emitOpError("origin and global_shape go together");
-  if (getOrigin() && (getOrigin().getType().getShape()[0] != rank ||
-                      static_cast<int64_t>(getGlobalShape()->size()) != rank))
-    return emitOpError("origin and global_shape need one value per dimension");
-  return success();
+  return verifyDraws(*this);
+}
+
+LogicalResult UniformOp::verify() {
+  unsigned width = getType().getElementType().getIntOrFloatBitWidth();
+  if (width < 32)
+    return emitOpError("result must be f32 or f64: a narrower type rounds to 1");
+  return verifyDraws(*this);
 }
 
 LogicalResult IotaOp::verify() {

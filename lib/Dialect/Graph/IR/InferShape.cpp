@@ -180,6 +180,22 @@ LogicalResult ConcatOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
+/// Checks that the first `batch` dimensions of `indices` are those of `other`,
+/// and come before `dim`.
+static LogicalResult checkBatch(std::optional<Location> loc, int64_t batch,
+                                int64_t dim, RankedTensorType other,
+                                RankedTensorType indices) {
+  if (batch < 0 || batch > dim || batch > indices.getRank())
+    return emitOptionalError(loc, "batch is ", batch,
+                             "; it must not exceed dim (", dim,
+                             ") nor the rank of the indices (",
+                             indices.getRank(), ")");
+  if (indices.getShape().take_front(batch) != other.getShape().take_front(batch))
+    return emitOptionalError(loc, "the first ", batch, " dimensions of ",
+                             indices, " must be those of ", other);
+  return success();
+}
+
 LogicalResult GatherOp::inferReturnTypes(MLIRContext *,
                                          std::optional<Location> loc,
                                          Adaptor adaptor,
@@ -187,10 +203,12 @@ LogicalResult GatherOp::inferReturnTypes(MLIRContext *,
   RankedTensorType input = tensorType(adaptor.getInput());
   RankedTensorType indices = tensorType(adaptor.getIndices());
   int64_t dim = adaptor.getDim();
-  if (failed(checkDim(loc, dim, input)))
+  int64_t batch = adaptor.getBatch();
+  if (failed(checkDim(loc, dim, input)) ||
+      failed(checkBatch(loc, batch, dim, input, indices)))
     return failure();
   SmallVector<int64_t> shape(input.getShape().take_front(dim));
-  llvm::append_range(shape, indices.getShape());
+  llvm::append_range(shape, indices.getShape().drop_front(batch));
   llvm::append_range(shape, input.getShape().drop_front(dim + 1));
   results.push_back(RankedTensorType::get(shape, input.getElementType()));
   return success();
@@ -203,16 +221,43 @@ LogicalResult ScatterAddOp::inferReturnTypes(MLIRContext *,
   RankedTensorType updates = tensorType(adaptor.getUpdates());
   RankedTensorType indices = tensorType(adaptor.getIndices());
   int64_t dim = adaptor.getDim(), size = adaptor.getSize();
-  if (size < 0 || dim < 0 || dim + indices.getRank() > updates.getRank() ||
-      updates.getShape().slice(dim, indices.getRank()) != indices.getShape())
+  int64_t batch = adaptor.getBatch();
+  if (size < 0 || dim < 0 || dim > updates.getRank())
+    return emitOptionalError(loc, "dim ", dim, " and size ", size,
+                             " do not fit updates ", updates);
+  if (failed(checkBatch(loc, batch, dim, updates, indices)))
+    return failure();
+  ArrayRef<int64_t> own = indices.getShape().drop_front(batch);
+  if (dim + static_cast<int64_t>(own.size()) > updates.getRank() ||
+      updates.getShape().slice(dim, own.size()) != own)
     return emitOptionalError(loc, "indices ", indices,
                              " do not match dimensions from ", dim, " on of ",
                              updates);
   SmallVector<int64_t> shape(updates.getShape().take_front(dim));
   shape.push_back(size);
-  llvm::append_range(shape,
-                     updates.getShape().drop_front(dim + indices.getRank()));
+  llvm::append_range(shape, updates.getShape().drop_front(dim + own.size()));
   results.push_back(RankedTensorType::get(shape, updates.getElementType()));
+  return success();
+}
+
+LogicalResult TopKOp::inferReturnTypes(MLIRContext *context,
+                                       std::optional<Location> loc,
+                                       Adaptor adaptor,
+                                       SmallVectorImpl<Type> &results) {
+  RankedTensorType input = tensorType(adaptor.getInput());
+  int64_t k = adaptor.getK();
+  if (input.getRank() == 0)
+    return emitOptionalError(loc, "the input is a scalar; it must have a "
+                                  "dimension to choose from");
+  int64_t size = input.getShape().back();
+  if (k < 1 || k > size)
+    return emitOptionalError(loc, "k is ", k, "; the last dimension of ", input,
+                             " allows 1 to ", size);
+  SmallVector<int64_t> shape(input.getShape());
+  shape.back() = k;
+  results.push_back(input.clone(shape));
+  results.push_back(
+      RankedTensorType::get(shape, IntegerType::get(context, 64)));
   return success();
 }
 

@@ -106,6 +106,20 @@ Operation *DropoutOp::buildLocal(OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
+Operation *UniformOp::buildLocal(OpBuilder &builder, ValueRange operands,
+                                 TypeRange resultTypes,
+                                 ShardOffset shardOffset) {
+  Value origin = shardOffset(getType(), getShardingRule().results[0]);
+  if (origin && getOrigin())
+    return nullptr; // A shard of a shard.
+  auto clone = cloneWith(*this, builder, operands, resultTypes);
+  if (origin) {
+    clone.getOriginMutable().assign(origin);
+    clone.setGlobalShape(getType().getShape());
+  }
+  return clone;
+}
+
 /// Attention and its gradients draw, and hide, by the place of a score in the
 /// global [batch, heads, queries, keys].
 template <typename Op>

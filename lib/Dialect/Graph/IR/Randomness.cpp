@@ -14,6 +14,13 @@ void DropoutOp::removeRandomness(RewriterBase &rewriter) {
   rewriter.replaceOp(*this, getInput());
 }
 
+void UniformOp::removeRandomness(RewriterBase &rewriter) {
+  RankedTensorType type = getType();
+  auto mean = rewriter.getFloatAttr(type.getElementType(), 0.5);
+  rewriter.replaceOpWithNewOp<ConstantOp>(*this,
+                                          DenseElementsAttr::get(type, mean));
+}
+
 void AttentionOp::removeRandomness(RewriterBase &rewriter) {
   rewriter.modifyOpInPlace(*this, [&] {
     getRngMutable().clear();

@@ -374,7 +374,7 @@ private:
       value = graph::GatherOp::create(
           builder, loc, value, index, /*origin=*/Value(),
           builder.getI64IntegerAttr(dim), /*padding_index=*/nullptr,
-          /*global_size=*/nullptr);
+          /*global_size=*/nullptr, builder.getI64IntegerAttr(0));
     }
     return value;
   }

@@ -220,4 +220,28 @@ def Graph_DropoutOp : Graph_InferredOp<"dropout", [
   let hasCanonicalizer = 1;
 }
 
+def Graph_UniformOp : Graph_PureOp<"uniform", [
+    Graph_Pointwise,
+    DeclareOpInterfaceMethods<Graph_RandomOpInterface>,
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Random numbers, uniform in [0, 1)";
+  let description = [{
+    Element `i` is the upper 24 bits of its draw, as those of `graph.dropout`
+    (which says what `rng`, `id`, `origin` and `global_shape` are), divided by
+    2^24. In evaluation every element is the mean, 0.5.
+    ```mlir
+    %u = graph.uniform %rng {id = 3 : i64} : (tensor<2xi64>) -> tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins TensorRankOf<[I64], [1]>:$rng,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       I64Attr:$id,
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $rng (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
 #endif // CLEAVE_DIALECT_GRAPH_IR_ELEMENTWISEOPS_TD

@@ -45,6 +45,22 @@ def Graph_CumulativeSumOp : Graph_InferredOp<"cumulative_sum"> {
       "$input attr-dict `:` functional-type(operands, results)";
 }
 
+def Graph_TopKOp : Graph_InferredOp<"top_k"> {
+  let summary = "The largest elements of the last dimension, and their indices";
+  let description = [{
+    Input `[..., n]`; results `[..., k]`: values in decreasing order, and where
+    they are. Of equal elements the one of lower index comes first. NaN counts
+    as infinity. The gradient flows to the chosen elements.
+    ```mlir
+    %v, %i = graph.top_k %x {k = 2 : i64} : (tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
+    ```
+  }];
+  let arguments = (ins Graph_FloatTensor:$input, I64Attr:$k);
+  let results = (outs Graph_FloatTensor:$values, Graph_IntTensor:$indices);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+}
+
 //===----------------------------------------------------------------------===//
 // Movement
 //===----------------------------------------------------------------------===//
@@ -123,10 +139,10 @@ def Graph_GatherOp : Graph_InferredOp<"gather", [
     DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
   let summary = "Slices along one dimension chosen by index";
   let description = [{
-    `output[p, i..., s] = input[p, indices[i...], s]` where `p` are the
-    dimensions before `dim` and `s` those after it. An embedding is a gather
-    along dimension 0 of its weight. Rows equal to `padding_index` receive no
-    gradient. An index out of range is an error.
+    `output[b, p, i..., s] = input[b, p, indices[b, i...], s]` where `b` are the
+    first `batch` dimensions, `p` the others before `dim` and `s` those after
+    it. An embedding is a gather along dimension 0 of its weight. Rows equal to
+    `padding_index` receive no gradient. An index out of range is an error.
 
     `origin`, when present, is the index in the global dimension of
     `global_size` elements of the first that `input` holds. Indices are those of
@@ -136,7 +152,8 @@ def Graph_GatherOp : Graph_InferredOp<"gather", [
   let arguments = (ins Graph_Tensor:$input, Graph_IntTensor:$indices,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
                        I64Attr:$dim, OptionalAttr<I64Attr>:$padding_index,
-                       OptionalAttr<I64Attr>:$global_size);
+                       OptionalAttr<I64Attr>:$global_size,
+                       DefaultValuedAttr<I64Attr, "0">:$batch);
   let results = (outs Graph_Tensor:$output);
   let assemblyFormat = [{
     $input `,` $indices (`origin` $origin^)? attr-dict `:`
@@ -149,8 +166,8 @@ def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add", [
     DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
   let summary = "Adjoint of gather: sums slices into the place of their index";
   let description = [{
-    `output[p, j, s]` is the sum, in increasing order of `i`, of
-    `updates[p, i..., s]` over all `i` with `indices[i...] == j`; dimension
+    `output[b, p, j, s]` is the sum, in increasing order of `i`, of
+    `updates[b, p, i..., s]` over all `i` with `indices[b, i...] == j`; dimension
     `dim` of the output has `size` elements. With `origin` these are `size` of
     the `global_size` elements of the global dimension, from `origin` on; what
     goes elsewhere is dropped.
@@ -159,7 +176,8 @@ def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add", [
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
                        I64Attr:$dim, I64Attr:$size,
                        OptionalAttr<I64Attr>:$padding_index,
-                       OptionalAttr<I64Attr>:$global_size);
+                       OptionalAttr<I64Attr>:$global_size,
+                       DefaultValuedAttr<I64Attr, "0">:$batch);
   let results = (outs Graph_FloatTensor:$output);
   let assemblyFormat = [{
     $updates `,` $indices (`origin` $origin^)? attr-dict `:`

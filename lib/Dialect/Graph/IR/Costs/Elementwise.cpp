@@ -60,6 +60,8 @@ OpCost ConstantOp::getCost() {
 
 OpCost IotaOp::getCost() { return elementwise(getOperation(), 1); }
 
+OpCost UniformOp::getCost() { return elementwise(getOperation(), 20); }
+
 OpCost DropoutOp::getCost() {
   // Ten rounds for four draws; the gradient draws again.
   return elementwise(getOperation(), 20, Saved{{1}, {}});

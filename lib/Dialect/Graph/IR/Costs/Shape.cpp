@@ -23,6 +23,11 @@ OpCost CumulativeSumOp::getCost() {
                        elementsOf(getInput()));
 }
 
+OpCost TopKOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::RowWise,
+                       elementsOf(getInput()) * getK(), {{}, {1}});
+}
+
 #define VIEW(OP)                                                               \
   OpCost OP::getCost() {                                                       \
     return streamingCost(getOperation(), WorkClass::View, 0);                  \

@@ -37,6 +37,24 @@ CLEAVE_GRADIENTS(CumulativeSumOp) {
   return success();
 }
 
+CLEAVE_GRADIENTS(TopKOp) {
+  Value g = resultGradients[0];
+  if (!g || !needed[0])
+    return success();
+  // To each element what flows to the place that it was chosen for.
+  Formula f{builder, getLoc()};
+  SmallVector<int64_t> shape(tensorTypeOf(g).getShape());
+  int64_t place = shape.size() - 1;
+  shape.push_back(1);
+  Value chosen = OneHotOp::create(
+      builder, getLoc(), getIndices(), /*origin=*/Value(),
+      builder.getI64IntegerAttr(getInput().getType().getShape().back()),
+      /*ignore_index=*/IntegerAttr(), /*global_size=*/IntegerAttr());
+  operandGradients[0] =
+      f.sum(f.select(chosen, f.reshape(g, shape), f.scalar(g, 0.0)), {place});
+  return success();
+}
+
 CLEAVE_GRADIENTS(ReshapeOp) {
   if (resultGradients[0] && needed[0])
     operandGradients[0] = Formula{builder, getLoc()}.reshape(
@@ -112,7 +130,7 @@ CLEAVE_GRADIENTS(GatherOp) {
         builder, getLoc(), resultGradients[0], getIndices(), getOrigin(),
         getDimAttr(),
         builder.getI64IntegerAttr(getInput().getType().getDimSize(getDim())),
-        getPaddingIndexAttr(), getGlobalSizeAttr());
+        getPaddingIndexAttr(), getGlobalSizeAttr(), getBatchAttr());
   return success();
 }
 
@@ -123,13 +141,16 @@ CLEAVE_GRADIENTS(ScatterAddOp) {
   Formula f{builder, getLoc()};
   Value rows = GatherOp::create(
       builder, getLoc(), g, getIndices(), getOrigin(), getDimAttr(),
-      /*padding_index=*/IntegerAttr(), getGlobalSizeAttr());
+      /*padding_index=*/IntegerAttr(), getGlobalSizeAttr(), getBatchAttr());
   if (std::optional<int64_t> padding = getPaddingIndex()) {
     // Updates at the padding index were dropped.
     Value dropped = f.compare(Predicate::eq, getIndices(),
                               f.scalar(getIndices(), *padding));
-    SmallVector<int64_t> shape(getIndices().getType().getShape());
-    shape.append(tensorTypeOf(rows).getRank() - getDim() - shape.size(), 1);
+    ArrayRef<int64_t> indices = getIndices().getType().getShape();
+    SmallVector<int64_t> shape(indices.take_front(getBatch()));
+    shape.append(getDim() - getBatch(), 1);
+    llvm::append_range(shape, indices.drop_front(getBatch()));
+    shape.append(tensorTypeOf(rows).getRank() - shape.size(), 1);
     rows = f.select(f.reshape(dropped, shape), f.scalar(g, 0.0), rows);
   }
   operandGradients[0] = rows;

@@ -107,6 +107,15 @@ ShardingRule IotaOp::getShardingRule() {
   return builder.take();
 }
 
+ShardingRule UniformOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  builder.result(0) = builder.factors(shapeOf(getOutput()));
+  for (unsigned i = 0; i < getNumOperands(); ++i)
+    builder.operand(i) =
+        builder.factors(shapeOf(getOperand(i)), FactorKind::Replicated);
+  return builder.take();
+}
+
 ShardingRule DropoutOp::getShardingRule() {
   // The mask depends on the place in the global tensor alone.
   RuleBuilder builder(getOperation());

@@ -59,6 +59,19 @@ ShardingRule CumulativeSumOp::getShardingRule() {
   });
 }
 
+ShardingRule TopKOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  ArrayRef<int64_t> in = shapeOf(getInput());
+  FactorMapping rows = builder.factors(in.drop_back());
+  for (FactorMapping *mapping :
+       {&builder.operand(0), &builder.result(0), &builder.result(1)})
+    llvm::copy(rows, mapping->begin());
+  builder.operand(0).back() = builder.wholeFactor(in.back());
+  builder.result(0).back() = builder.result(1).back() =
+      builder.wholeFactor(getK());
+  return builder.take();
+}
+
 ShardingRule SliceOp::getShardingRule() {
   ArrayRef<int64_t> in = shapeOf(getInput());
   return dimensionwise(getOperation(), /*linear=*/true,
@@ -153,7 +166,7 @@ ShardingRule ConcatOp::getShardingRule() {
 
 ShardingRule GatherOp::getShardingRule() {
   RuleBuilder builder(getOperation());
-  size_t dim = getDim(), rank = shapeOf(getIndices()).size();
+  size_t dim = getDim(), batch = getBatch();
   FactorMapping input = builder.factors(shapeOf(getInput()));
   // Any element of the dimension may be asked for: a shard gives 0 for those
   // that it does not hold. There is no sum of truth values.
@@ -161,29 +174,36 @@ ShardingRule GatherOp::getShardingRule() {
   input[dim] = getInput().getType().getElementType().isInteger(1)
                    ? builder.wholeFactor(size)
                    : builder.factor(size, FactorKind::Reduction);
-  FactorMapping indices = builder.factors(shapeOf(getIndices()));
+  FactorMapping own =
+      builder.factors(shapeOf(getIndices()).drop_front(batch));
+  FactorMapping indices(input.begin(), input.begin() + batch);
+  llvm::append_range(indices, own);
   builder.operand(0) = input;
   builder.operand(1) = indices;
   FactorMapping &output = builder.result(0);
   llvm::copy(ArrayRef(input).take_front(dim), output.begin());
-  llvm::copy(indices, output.begin() + dim);
-  llvm::copy(ArrayRef(input).drop_front(dim + 1), output.begin() + dim + rank);
+  llvm::copy(own, output.begin() + dim);
+  llvm::copy(ArrayRef(input).drop_front(dim + 1),
+             output.begin() + dim + own.size());
   builder.linear({0});
   return builder.take();
 }
 
 ShardingRule ScatterAddOp::getShardingRule() {
   RuleBuilder builder(getOperation());
-  size_t dim = getDim(), rank = shapeOf(getIndices()).size();
+  size_t dim = getDim(), batch = getBatch();
+  size_t rank = shapeOf(getIndices()).size() - batch;
   for (auto [i, size] : llvm::enumerate(shapeOf(getUpdates()))) {
     // Each index adds to its slice: slices of indices give summands.
     bool index = i >= dim && i < dim + rank;
     DimFactors factor = index ? builder.sumFactor(size) : builder.factor(size);
     builder.operand(0)[i] = factor;
     if (index)
-      builder.operand(1)[i - dim] = factor;
+      builder.operand(1)[batch + i - dim] = factor;
     else
       builder.result(0)[i < dim ? i : i - rank + 1] = factor;
+    if (i < batch)
+      builder.operand(1)[i] = factor;
   }
   // A shard takes what goes to it.
   builder.result(0)[dim] = builder.factor(shapeOf(getOutput())[dim]);
