@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Transformers of any size, as plain PyTorch modules.
 
-`gpt`, `llama`, `bert` and `vit` return a module whose forward takes inputs and
+`gpt`, `llama`, `switch`, `bert` and `vit` return a module whose forward takes inputs and
 labels and returns (loss, logits); labels of -100 are ignored. The command
 `python -m cleave.models` traces one without allocating its weights.
 """
@@ -10,7 +10,6 @@ labels and returns (loss, logits); labels of -100 are ignored. The command
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import sys
@@ -19,47 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-@dataclasses.dataclass
-class Size:
-    """The shape of a transformer."""
-
-    #: Width of the residual stream, in elements.
-    hidden: int = 768
-    #: Query heads; each has hidden / heads channels.
-    heads: int = 12
-    #: Blocks.
-    layers: int = 12
-    #: Positions of a sequence.
-    seq: int = 1024
-    #: Tokens known, or classes of images.
-    vocab: int = 50257
-    #: Key-value heads, a divisor of heads; None: as many as query heads.
-    kv_heads: int | None = None
-    #: Width between the two layers of a feed-forward part; None: the family's own.
-    ffn: int | None = None
-    #: Probability of dropping an element, 0 <= p < 1.
-    dropout: float = 0.0
-    #: Whether the head's weight is the token embedding; None: the family's own.
-    tied: bool | None = None
-    #: Side of an image and of a patch, in pixels.
-    image: int = 224
-    patch: int = 16
-
-    def __post_init__(self) -> None:
-        for name in ("hidden", "heads", "layers", "seq", "vocab", "image", "patch", "kv_heads",
-                     "ffn"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
-        self.kv_heads = self.kv_heads or self.heads
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads "
-                             f"({self.kv_heads})")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+from .model_size import Size
+from .moe import Experts
 
 
 class Attention(nn.Module):
@@ -142,12 +102,18 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(size.dropout)
         self.post = post
 
-    def forward(self, x, table=None, mask=None):
+    def forward(self, x, table=None, mask=None, losses=None):
+        """With `losses`, a list, the feed-forward part has a loss of its own, which
+        is appended."""
         if self.post:
             x = self.norm1(x + self.dropout(self.attention(x, table, mask)))
             return self.norm2(x + self.dropout(self.feed_forward(x)))
         x = x + self.dropout(self.attention(self.norm1(x), table, mask))
-        return x + self.dropout(self.feed_forward(self.norm2(x)))
+        y = self.feed_forward(self.norm2(x))
+        if losses is not None:
+            y, loss = y
+            losses.append(loss)
+        return x + self.dropout(y)
 
 
 def next_token_loss(logits, labels):
@@ -159,8 +125,9 @@ def next_token_loss(logits, labels):
 class CausalModel(nn.Module):
     """A decoder: tokens to logits of the next token."""
 
-    def __init__(self, size: Size, *, rotary: bool):
+    def __init__(self, size: Size, *, rotary: bool, sparse: bool = False):
         super().__init__()
+        self.balance = size.balance if sparse else None
         self.width = size.hidden // size.heads
         if rotary and self.width % 2:
             raise ValueError(f"hidden / heads is {self.width}; rotary positions turn pairs of "
@@ -171,7 +138,9 @@ class CausalModel(nn.Module):
         self.dropout = nn.Dropout(size.dropout)
         self.blocks = nn.ModuleList(
             Block(size, Attention(size, True, not rotary, rotary),
-                  FeedForward(size, rotary, not rotary, tanh=True), norm)
+                  Experts(size.hidden, size.ffn or 4 * size.hidden, size.experts,
+                          choices=size.choices, capacity=size.capacity or None) if sparse
+                  else FeedForward(size, rotary, not rotary, tanh=True), norm)
             for _ in range(size.layers))
         self.norm = norm(size.hidden)
         self.head = nn.Linear(size.hidden, size.vocab, bias=False)
@@ -189,10 +158,14 @@ class CausalModel(nn.Module):
         else:
             table = rotary_table(length, self.width, input_ids.device)
         x = self.dropout(x)
+        losses = None if self.balance is None else []
         for block in self.blocks:
-            x = block(x, table)
+            x = block(x, table, losses=losses)
         logits = self.head(self.norm(x))
-        return next_token_loss(logits, labels), logits
+        loss = next_token_loss(logits, labels)
+        if losses:
+            loss = loss + self.balance * sum(losses)
+        return loss, logits
 
 
 class MaskedModel(nn.Module):
@@ -287,7 +260,12 @@ def vit(**size) -> nn.Module:
     return ImageModel(Size(**size))
 
 
-FAMILIES = {"gpt": gpt, "llama": llama, "bert": bert, "vit": vit}
+def switch(**size) -> nn.Module:
+    """A `gpt` whose feed-forward parts are experts; arguments of `Size`."""
+    return CausalModel(Size(**size), rotary=False, sparse=True)
+
+
+FAMILIES = {"gpt": gpt, "llama": llama, "bert": bert, "vit": vit, "switch": switch}
 
 
 def example_inputs(family: str, batch: int, size: Size, device: str = "cpu"):
@@ -332,6 +310,10 @@ def main(arguments: list[str] | None = None) -> int:
     add("--seq", type=int, default=1024, help="positions (default: %(default)s)")
     add("--vocab", type=int, help="tokens, or classes of vit (default: 50257; vit: 1000)")
     add("--dropout", type=float, default=0.0, help="probability (default: %(default)s)")
+    add("--experts", type=int, default=8, help="switch: experts (default: %(default)s)")
+    add("--choices", type=int, default=1, help="switch: of a token (default: %(default)s)")
+    add("--capacity", type=float, default=1.25, help="switch: places of an expert, in units of "
+        "its equal share; 0: enough for all (default: %(default)s)")
     add("--image", type=int, default=224, help="vit: side of an image (default: %(default)s)")
     add("--patch", type=int, default=16, help="vit: side of a patch (default: %(default)s)")
     add("--weights", metavar="FILE.safetensors", help="write initial weights too")
@@ -342,7 +324,8 @@ def main(arguments: list[str] | None = None) -> int:
         vocab = 1000 if options.family == "vit" else 50257
     settings = dict(hidden=options.hidden, heads=options.heads, layers=options.layers,
                     seq=options.seq, vocab=vocab, kv_heads=options.kv_heads, ffn=options.ffn,
-                    dropout=options.dropout, image=options.image, patch=options.patch)
+                    dropout=options.dropout, experts=options.experts, choices=options.choices,
+                    capacity=options.capacity, image=options.image, patch=options.patch)
     try:
         size = Size(**settings)
     except ValueError as error:

@@ -452,6 +452,18 @@ class Operators(nn.Module):
         total = total + torch.tensor([1.0, 2.0]).sum() + torch.einsum("ij,kj,k->i", p, p, x).sum()
         total = total + F.group_norm(p.view(1, 4, 6), 2).square().mean() + F.glu(p).sum()
         total = total + F.huber_loss(p, p * 2)
+        largest, where = p.topk(3)
+        smallest, first = p.topk(2, dim=0, largest=False)
+        total = total + (largest * (where + 1)).sum() + (smallest * (first + 1)).sum()
+        total = total + p.argmax() * p.min(1)[0].sum() + (p.max(1)[1] + p.argmin(1)).sum()
+        total = total + torch.min(p, p.mean()).sum() + (p.histc(5, -1, 1) * p[0, :5]).sum()
+        # Each row in an order of its own, and all rows in one order.
+        own, shared = where, n[:3] % 4
+        total = total + (p.gather(1, own) * p[:, :3]).sum()
+        total = total + (p.gather(0, shared[:, None].expand(3, 6)) * p[:3]).sum()
+        total = total + (p.scatter_add(1, own, largest) * p).sum()
+        zeros = torch.zeros(5, 6)
+        total = total + (zeros.scatter_add(0, shared[:, None].expand(3, 6), p[:3])[:4] * p).sum()
         return total
 
 
@@ -495,6 +507,8 @@ def test_models_of_the_package(family):
     size = dict(hidden=H, heads=A, layers=2, seq=S, vocab=V, image=8, patch=4)
     if family == "llama":
         size["kv_heads"] = 2
+    if family == "switch":
+        size.update(experts=4, choices=2, capacity=1.0)
     module = scaled(cleave.models.FAMILIES[family](**size))
     inputs = cleave.models.example_inputs(family, B, cleave.models.Size(**size))
     generator = torch.Generator().manual_seed(3)
@@ -508,4 +522,5 @@ def test_models_of_the_package(family):
     traced = check(module, inputs, call=lambda m, **values: m(**values))
     assert count(traced.mlir, "attention") == 2
     assert count(traced.mlir, "rope") == (4 if family == "llama" else 0)
-    assert (" causal" in traced.mlir) == (family in ("gpt", "llama"))
+    assert (" causal" in traced.mlir) == (family in ("gpt", "llama", "switch"))
+    assert count(traced.mlir, "top_k") == (2 if family == "switch" else 0)

@@ -44,12 +44,14 @@ class Conversion:
         self._dropouts = 0
         self._values: dict[torch.fx.Node, Any] = {}
         self._failures: dict[tuple[str, str, str], int] = {}
+        #: The type of the operator's result, and the operator itself.
         self.type: TensorType | None = None
+        self.target: Any = None
 
     # What converters use ------------------------------------------------------
 
     def dropout_site(self) -> tuple[Value, int]:
-        """The generator's argument, and a number of its own for a dropout."""
+        """The generator's argument, and a number of its own for what draws."""
         self._dropouts += 1
         return self._rng, self._dropouts - 1
 
@@ -101,6 +103,7 @@ class Conversion:
         if convert is None:
             raise Unsupported("no conversion")
         example = node.meta.get("val")
+        self.target = node.target
         self.type = type_of(example) if isinstance(example, torch.Tensor) else None
         args = [self._argument(a) for a in node.args]
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}

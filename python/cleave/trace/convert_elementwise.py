@@ -247,12 +247,12 @@ def pow_tensor(c, x, exponent):
     return _arithmetic(c, "pow", x, exponent)
 
 
-@converts(aten.maximum.default)
+@converts(aten.maximum.default, aten.max.other)
 def maximum(c, a, b):
     return _arithmetic(c, "maximum", a, b)
 
 
-@converts(aten.minimum.default)
+@converts(aten.minimum.default, aten.min.other)
 def minimum(c, a, b):
     return _arithmetic(c, "minimum", a, b)
 

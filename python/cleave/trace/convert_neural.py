@@ -103,6 +103,38 @@ def feature_dropout(c, x, p, train):
     return c.b.binary("mul", x, dropped(c, ones, p))
 
 
+def _uniform(c):
+    """Random numbers of the operator's type, uniform in [0, 1)."""
+    rng, site = c.dropout_site()
+    wide = c.type.dtype if c.type.dtype in ("f32", "f64") else "f32"
+    return c.b.uniform(TensorType(c.type.shape, wide), rng, site)
+
+
+@converts(aten.rand.default, aten.rand_like.default)
+def rand(c, *_, **__):
+    return c.b.cast(_uniform(c), c.type.dtype)
+
+
+@converts(aten.uniform.default)
+def uniform(c, x, low=0.0, high=1.0, generator=None):
+    drawn = _uniform(c)
+    scaled = c.b.binary("mul", drawn, c.b.scalar(high - low, drawn.dtype))
+    return c.b.cast(c.b.binary("add", scaled, c.b.scalar(low, drawn.dtype)), c.type.dtype)
+
+
+@converts(aten.randn.default, aten.randn_like.default)
+def randn(c, *_, **__):
+    """By Box and Muller. In evaluation, where both draws are 0.5, it is 0."""
+    b = c.b
+    radius, angle = _uniform(c), _uniform(c)
+    dtype = radius.dtype
+    # 1 - u is never 0.
+    left = b.binary("sub", b.scalar(1, dtype), radius)
+    length = b.unary("sqrt", b.binary("mul", b.unary("log", left), b.scalar(-2, dtype)))
+    turned = b.unary("sin", b.binary("mul", angle, b.scalar(2 * math.pi, dtype)))
+    return b.cast(b.binary("mul", length, turned), c.type.dtype)
+
+
 @converts(aten.scaled_dot_product_attention.default)
 def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p=0.0,
                                  is_causal=False, *, scale=None, enable_gqa=False):

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from .ir import TensorType, broadcast_shapes
+from .ir import TensorType, broadcast_shapes, scalar_of
 from .registry import Unsupported, aten, converts
 
 # Views ----------------------------------------------------------------------------
@@ -286,23 +286,35 @@ def _identity(c, x, position, first, last):
     return c.b.reshape(x, x.shape[:first] + position.shape + x.shape[last + 1:])
 
 
+def _split_dims(indices, other, dim):
+    """Dimensions of `indices` along which they choose for each slice, and those
+    along which all slices make the same choice, as an op `other` may be used."""
+    shared = indices
+    while shared.is_op("broadcast") and shared.op.operands[0].type.rank == indices.type.rank:
+        shared = shared.op.operands[0]
+    rank = indices.type.rank
+    slices = [d for d in range(rank) if d != dim and shared.shape[d] == 1
+              and indices.shape[d] == other.shape[d]]
+    batch = [d for d in range(rank) if d != dim and d not in slices]
+    return shared, batch, slices
+
+
 def take_along(c, x, dim, indices):
     """Elements of `x` at `indices` along `dim`, the other indices being equal."""
-    b, rank = c.b, x.type.rank
-    dim %= rank
-    position = None
-    for d in range(rank):
-        if d == dim:
-            i = b.cast(indices, "i64")
-        else:
-            shape = [1] * rank
-            shape[d] = indices.shape[d]
-            i = b.iota(TensorType(tuple(shape), "i64"), d)
-        if position is not None:
-            i = b.binary("add", b.binary("mul", position, b.scalar(x.shape[d], "i64")), i)
-        position = i
-    position = b.broadcast(position, indices.shape)
-    return b.gather(b.reshape(x, [x.type.elements]), position, 0)
+    b = c.b
+    dim %= x.type.rank
+    indices, batch, slices = _split_dims(indices, x, dim)
+    order = batch + [dim] + slices
+    lengths = [indices.shape[d] for d in batch]
+    x = b.slice(x, [0] * x.type.rank,
+                [indices.shape[d] if d in batch else s for d, s in enumerate(x.shape)])
+    chosen = b.reshape(b.transpose(indices, order), lengths + [indices.shape[dim]])
+    taken = b.gather(b.transpose(x, order), b.cast(chosen, "i64"), len(batch), batch=len(batch))
+    return b.transpose(taken, _inverse(order))
+
+
+def _inverse(order):
+    return [order.index(d) for d in range(len(order))]
 
 
 @converts(aten.gather.default, aten.take_along_dim.default)
@@ -312,6 +324,25 @@ def gather(c, x, *rest, **_):
     else:
         indices, dim = rest[:2]
     return take_along(c, x, dim, indices)
+
+
+@converts(aten.scatter_add.default)
+def scatter_add(c, x, dim, indices, source):
+    b = c.b
+    if not x.type.is_float:
+        raise Unsupported("scatter_add of integers")
+    dim %= x.type.rank
+    source = b.slice(source, [0] * x.type.rank, indices.shape)
+    indices, batch, slices = _split_dims(indices, x, dim)
+    if any(indices.shape[d] != x.shape[d] for d in batch):
+        raise Unsupported("scatter_add into a part of a dimension")
+    order = batch + [dim] + slices
+    chosen = b.reshape(b.transpose(indices, order),
+                       [indices.shape[d] for d in batch + [dim]])
+    added = b.scatter_add(b.transpose(source, order), b.cast(chosen, "i64"), len(batch),
+                          x.shape[dim], batch=len(batch))
+    added = b.transpose(added, _inverse(order))
+    return added if scalar_of(x) == 0 else b.binary("add", x, added)
 
 
 @converts(aten.embedding.default)
@@ -364,14 +395,67 @@ def amin(c, x, dim=None, keepdim=False):
     return reduced(c, "min", x, dim, keepdim)
 
 
+def _largest(c, x, k, dim):
+    """Values and indices of the k largest elements along `dim`."""
+    if not x.type.is_float:
+        raise Unsupported("the largest of integers")
+    values, indices = c.b.top_k(c.b.swap(x, dim, -1), k)
+    return c.b.swap(values, dim, -1), c.b.swap(indices, dim, -1)
+
+
+@converts(aten.topk.default)
+def topk(c, x, k, dim=-1, largest=True, sorted=True):
+    if largest:
+        return _largest(c, x, k, dim)
+    values, indices = _largest(c, c.b.unary("neg", x), k, dim)
+    return c.b.unary("neg", values), indices
+
+
+def _extreme(c, x, dim, keepdim, negated=False):
+    """The largest element along `dim`, or with `negated` the smallest, and where
+    it is; a gradient goes there alone."""
+    values, indices = topk(c, x, 1, dim, not negated)
+    if keepdim:
+        return values, indices
+    shape = [s for d, s in enumerate(x.shape) if d != dim % x.type.rank]
+    return c.b.reshape(values, shape), c.b.reshape(indices, shape)
+
+
 @converts(aten.max.dim)
 def max_dim(c, x, dim, keepdim=False):
-    return (reduced(c, "max", x, dim, keepdim), None)
+    if not x.type.is_float:
+        return (reduced(c, "max", x, dim, keepdim), None)
+    return _extreme(c, x, dim, keepdim)
 
 
 @converts(aten.min.dim)
 def min_dim(c, x, dim, keepdim=False):
-    return (reduced(c, "min", x, dim, keepdim), None)
+    if not x.type.is_float:
+        return (reduced(c, "min", x, dim, keepdim), None)
+    return _extreme(c, x, dim, keepdim, negated=True)
+
+
+@converts(aten.argmax.default, aten.argmin.default)
+def arg_extreme(c, x, dim=None, keepdim=False):
+    negated = c.target is aten.argmin.default
+    if dim is None:
+        x, dim = c.b.reshape(x, [x.type.elements]), 0
+    return c.b.reshape(_extreme(c, x, dim, True, negated)[1], c.type.shape)
+
+
+@converts(aten.histc.default)
+def histc(c, x, bins=100, min=0, max=0):
+    b = c.b
+    if min >= max:
+        raise Unsupported("a histogram between the extremes of its elements; give min and max")
+    x = b.reshape(x, [x.type.elements, 1])
+    # The last bin holds its upper end as well.
+    scaled = b.binary("mul", b.binary("sub", x, b.scalar(min, x.dtype)),
+                      b.scalar(bins / (max - min), x.dtype))
+    number = b.select(b.compare("eq", x, b.scalar(max, x.dtype)),
+                      b.scalar(bins - 1, x.dtype), b.unary("floor", scaled))
+    inside = b.compare("eq", number, b.iota(TensorType((1, bins), x.dtype), 1))
+    return b.reduce("sum", b.cast(inside, x.dtype), [0])
 
 
 @converts(aten.any.default, aten.any.dim, aten.any.dims)

@@ -181,5 +181,12 @@ def _cumulative_sum(op, inputs):
 @_semantics("gather")
 def _gather(op, inputs):
     x, indices = inputs
-    dim = op.attrs["dim"]
-    return x.index_select(dim, indices.reshape(-1)).reshape(op.results[0].shape)
+    dim, batch = op.attrs["dim"], op.attrs.get("batch", 0)
+    shape = list(op.results[0].shape)
+    if batch == 0:
+        return x.index_select(dim, indices.reshape(-1)).reshape(shape)
+    own = indices.dim() - batch
+    flat = indices.reshape(*indices.shape[:batch], *[1] * (dim - batch), -1,
+                           *[1] * (x.dim() - dim - 1))
+    full = shape[:dim] + [flat.shape[dim]] + shape[dim + own:]
+    return torch.gather(x, dim, flat.expand(full)).reshape(shape)

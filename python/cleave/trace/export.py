@@ -18,6 +18,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
+from .experts import static_experts
 from .locations import describe
 from .registry import converter_for
 
@@ -319,7 +320,9 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     # Clones, since torch.export takes a tensor that is given twice for one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
-    with _settings(module, training), _all_frames(), warnings.catch_warnings():
+    groups = next((x.shape[0] for x in values if x.dim()), 1)
+    with (_settings(module, training), static_experts(module, groups), _all_frames(),
+          warnings.catch_warnings()):
         warnings.simplefilter("ignore")
         step.training = training
         try:

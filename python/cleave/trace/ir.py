@@ -296,6 +296,9 @@ class Builder:
         return self.create("dropout", [x, rng], [x.type],
                            attrs={"probability": float(probability), "id": id})[0]
 
+    def uniform(self, type: TensorType, rng: Value, id: int) -> Value:
+        return self.create("uniform", [rng], [type], attrs={"id": id})[0]
+
     # Shapes -----------------------------------------------------------------
 
     def reduce(self, kind: str, x: Value, dims: Sequence[int]) -> Value:
@@ -308,6 +311,12 @@ class Builder:
 
     def cumulative_sum(self, x: Value, dim: int) -> Value:
         return self.create("cumulative_sum", [x], [x.type], attrs={"dim": dim % x.type.rank})[0]
+
+    def top_k(self, x: Value, k: int) -> tuple[Value, Value]:
+        """Values and indices of the k largest elements of the last dimension."""
+        shape = x.shape[:-1] + (k,)
+        types = [x.type.with_shape(shape), TensorType(shape, "i64")]
+        return tuple(self.create("top_k", [x], types, attrs={"k": k}))
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         shape = tuple(shape)
@@ -384,13 +393,25 @@ class Builder:
                            attrs={"dim": dim})[0]
 
     def gather(self, x: Value, indices: Value, dim: int,
-               padding_index: int | None = None) -> Value:
+               padding_index: int | None = None, batch: int = 0) -> Value:
         dim %= x.type.rank
-        shape = x.shape[:dim] + indices.shape + x.shape[dim + 1:]
+        shape = x.shape[:dim] + indices.shape[batch:] + x.shape[dim + 1:]
         attrs = {"dim": dim}
+        if batch:
+            attrs["batch"] = batch
         if padding_index is not None:
             attrs["padding_index"] = padding_index
         return self.create("gather", [x, indices], [x.type.with_shape(shape)], attrs=attrs)[0]
+
+    def scatter_add(self, updates: Value, indices: Value, dim: int, size: int,
+                    batch: int = 0) -> Value:
+        dim %= updates.type.rank
+        shape = updates.shape[:dim] + (size,) + updates.shape[dim + indices.type.rank - batch:]
+        attrs = {"dim": dim, "size": size}
+        if batch:
+            attrs["batch"] = batch
+        return self.create("scatter_add", [updates, indices], [updates.type.with_shape(shape)],
+                           attrs=attrs)[0]
 
     def patches(self, x: Value, kernel, stride, padding, dilation) -> Value:
         sizes = [(x.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1)

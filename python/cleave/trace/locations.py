@@ -16,6 +16,7 @@ import torch
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ')
 _LIBRARY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_EXPERTS = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "moe.py")
 _IMPORTS = os.path.dirname(importlib.__file__) + os.sep
 
 
@@ -30,7 +31,7 @@ def _innermost(trace: str) -> tuple[str, int, int] | None:
     found = None
     for line in trace.splitlines():
         match = _FRAME.match(line)
-        if match and not match[1].startswith((_LIBRARY, _HERE)):
+        if match and not match[1].startswith((_LIBRARY, _HERE, _EXPERTS)):
             found = (match[1], int(match[2]))
     if found is None:
         return None

@@ -27,6 +27,10 @@ def gather_of_known(b, evaluator, op):
     dim = op.attrs["dim"]
     if "padding_index" in op.attrs and bool((known == op.attrs["padding_index"]).any()):
         return None
+    for _ in range(op.attrs.get("batch", 0)):
+        if not bool((known == known[:1]).all()):
+            return None
+        known = known[0]
     line, lead = known, 0
     while line.dim() > 1 and bool((line == line[:1]).all()):
         line, lead = line[0], lead + 1

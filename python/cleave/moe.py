@@ -1,0 +1,129 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Mixtures of experts in plain PyTorch, with shapes known beforehand.
+
+Tokens are routed in *groups*: a capacity is one of each expert for the tokens of
+one group, and no token of another group takes a place of it. So what a model
+computes depends on its groups, and never on how many devices or micro-batches
+compute it. A group is a sequence, unless a model says otherwise.
+
+Letters of shapes: g groups, t tokens of a group, h features, k choices of a
+token, e experts, c places of an expert for a group.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def capacity_of(tokens: int, experts: int, choices: int = 1, factor: float = 1.0) -> int:
+    """Places that each expert has for a group of `tokens` tokens: its equal
+    share of the tokens times `factor`, rounded up, for each choice; never more
+    than `tokens`, since a token chooses an expert once."""
+    return min(choices * math.ceil(tokens / experts * factor), tokens)
+
+
+def places(index: torch.Tensor, experts: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The place of each choice among all places of a group, and whether it has one.
+
+    `index` [g, t, k] names the chosen experts, the first choice first. Experts
+    take first choices before second ones, and those in the order of the tokens.
+    Returns places [g, t, k], numbered expert by expert, and flags [g, t, k]:
+    false where the expert was full; the place is then that of another token.
+    """
+    groups, tokens, choices = index.shape
+    order = index.transpose(1, 2).reshape(groups, choices * tokens)
+    chosen = F.one_hot(order, experts)
+    position = (chosen.cumsum(1) * chosen).sum(-1) - 1
+    position = position.view(groups, choices, tokens).transpose(1, 2)
+    return index * capacity + position.clamp(max=capacity - 1), position < capacity
+
+
+def dispatch(x: torch.Tensor, place: torch.Tensor, kept: torch.Tensor | None, experts: int,
+             capacity: int) -> torch.Tensor:
+    """Tokens [g, t, h] in the experts' places, [g, e, c, h]; empty places are 0.
+
+    `place` and `kept` are those of `places`; without `kept` all have one."""
+    groups, tokens, choices = place.shape
+    width = x.shape[-1]
+    rows = x[:, :, None].expand(groups, tokens, choices, width)
+    if kept is not None:
+        rows = rows * kept[..., None].to(x.dtype)
+    flat = place.reshape(groups, -1, 1).expand(-1, -1, width)
+    result = x.new_zeros(groups, experts * capacity, width)
+    result = result.scatter_add(1, flat, rows.reshape(groups, -1, width))
+    return result.view(groups, experts, capacity, width)
+
+
+def combine(y: torch.Tensor, place: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """For each token the sum of what the experts made of it, [g, t, h], times
+    `weight` [g, t, k], which is 0 where a choice has no place. `y`: [g, e, c, h]."""
+    groups, tokens, choices = place.shape
+    width = y.shape[-1]
+    flat = place.reshape(groups, -1, 1).expand(-1, -1, width)
+    rows = y.reshape(groups, -1, width).gather(1, flat)
+    return (rows.view(groups, tokens, choices, width) * weight[..., None]).sum(2)
+
+
+def balance_loss(probabilities: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`e * sum(f * p)`, 1 when experts are used alike: f is the part of a group's
+    tokens whose first choice an expert is, before any is dropped, and is not
+    differentiated; p its mean probability. The mean over groups, a scalar.
+
+    `probabilities`: [g, t, e]; `index`: [g, t, k]."""
+    experts = probabilities.shape[-1]
+    used = F.one_hot(index[..., 0], experts).to(probabilities.dtype).mean(1)
+    return experts * (used * probabilities.mean(1)).sum(-1).mean()
+
+
+class Experts(nn.Module):
+    """A feed-forward part whose tokens choose among experts, each two layers with
+    gelu between them. A group is a sequence.
+
+    With one choice (Switch, arXiv 2101.03961) the expert's output is weighted
+    with its probability; with two (GShard, arXiv 2006.16668) or more the weights
+    of those that have a place sum to 1. `capacity` is the factor of
+    `capacity_of`; None gives every choice a place. With `noisy` (Shazeer et al.,
+    arXiv 1701.06538) logits have normal noise in training, as large as a second
+    product says. The router computes in f32.
+    """
+
+    def __init__(self, hidden: int, inner: int, experts: int, *, choices: int = 1,
+                 capacity: float | None = 1.25, noisy: bool = False):
+        super().__init__()
+        if not 1 <= choices <= experts:
+            raise ValueError(f"choices is {choices}; {experts} experts allow 1 to {experts}")
+        if capacity is not None and not capacity > 0:
+            raise ValueError(f"capacity is {capacity}; it must be positive, or None")
+        self.choices, self.capacity = choices, capacity
+        self.router = nn.Linear(hidden, experts, bias=False)
+        self.noise = nn.Linear(hidden, experts, bias=False) if noisy else None
+        self.up = nn.Parameter(torch.randn(experts, inner, hidden) * 0.02)
+        self.down = nn.Parameter(torch.randn(experts, hidden, inner) * 0.02)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of tokens [g, t, h]: what their experts make of them, [g, t, h], 0 where
+        no expert had a place; and `balance_loss`."""
+        experts, tokens = len(self.up), x.shape[1]
+        wide = x.float()
+        logits = F.linear(wide, self.router.weight.float())
+        if self.noise is not None and self.training:
+            deviation = F.softplus(F.linear(wide, self.noise.weight.float()))
+            logits = logits + torch.randn_like(logits) * deviation
+        probabilities = logits.softmax(-1)
+        weight, index = probabilities.topk(self.choices, dim=-1)
+        capacity = tokens if self.capacity is None else \
+            capacity_of(tokens, experts, self.choices, self.capacity)
+        place, kept = places(index, experts, capacity)
+        weight = weight * kept.to(weight.dtype)
+        if self.choices > 1:
+            # Of a token that no expert has a place for, nothing is left to share.
+            weight = weight / weight.sum(-1, keepdim=True).clamp(min=1e-9)
+        y = dispatch(x, place, None if capacity == tokens else kept, experts, capacity)
+        y = F.gelu(torch.einsum("gech,eih->geci", y, self.up))
+        y = torch.einsum("geci,ehi->gech", y, self.down)
+        return combine(y, place, weight.to(y.dtype)), balance_loss(probabilities, index)
