@@ -10,8 +10,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/ProgramIO.h"
-#include "ProgramFields.h"
 #include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/ProgramFields.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/JSON.h"
@@ -37,9 +37,8 @@ static constexpr llvm::StringLiteral roleNames[] = {
 static constexpr llvm::StringLiteral timeClassNames[] = {
     "contraction", "attention", "row-wise", "optimizer", "communication"};
 static constexpr llvm::StringLiteral kindNames[] = {
-    "kernel",      "contract", "attention", "attention-backward",
-    "scatter-add", "copy",     "fill",      "check",
-    "collective",  "wait"};
+    "kernel", "contract", "attention", "attention-backward", "scatter-add",
+    "copy",   "fill",     "check",     "collective",         "wait"};
 static constexpr llvm::StringLiteral collectiveNames[] = {
     "all-reduce", "all-gather", "reduce-scatter",
     "all-to-all", "permute",    "broadcast"};

@@ -345,7 +345,7 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
     if (std::string line = sourceLine(op.getLoc()); !line.empty())
       command.label += " " + line;
     commands.push_back(std::move(command));
-    // Nothing runs meanwhile yet.
+    // What may run meanwhile is known when all buffers have places.
     if (commands.back().kind == CommandKind::Collective) {
       Command wait;
       wait.kind = CommandKind::Wait;

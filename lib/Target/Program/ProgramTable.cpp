@@ -9,6 +9,7 @@
 #include "CommandTable.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Target/DelayWaits.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -110,8 +111,8 @@ FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
   if (tensor.upperBound > 0 &&
       (old.upperBound == 0 || tensor.upperBound < old.upperBound))
     old.upperBound = tensor.upperBound;
-  if (tensor.upperBound > 0 && (!tensor.hasIgnoreIndex ||
-                                tensor.ignoreIndex != old.ignoreIndex))
+  if (tensor.upperBound > 0 &&
+      (!tensor.hasIgnoreIndex || tensor.ignoreIndex != old.ignoreIndex))
     old.hasIgnoreIndex = false;
   return it->second;
 }
@@ -125,7 +126,8 @@ void Translator::place(runtime::Tensor &tensor, RankedTensorType local,
   auto sharding = attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr);
   if (!global || !sharding)
     return;
-  ArrayRef<int64_t> shape = cast<RankedTensorType>(global.getValue()).getShape();
+  ArrayRef<int64_t> shape =
+      cast<RankedTensorType>(global.getValue()).getShape();
   tensor.shape.assign(shape.begin(), shape.end());
   for (const spmd::DimSharding &dim : sharding.getDims())
     tensor.sharding.push_back(digitsOf(mesh, dim.axes));
@@ -163,8 +165,8 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
     tensor.hasIgnoreIndex = true;
     tensor.ignoreIndex = *ignored;
   }
-  if (auto shape = dyn_cast_or_null<DenseI64ArrayAttr>(
-          attr(graph::kFrameworkShapeAttr)))
+  if (auto shape =
+          dyn_cast_or_null<DenseI64ArrayAttr>(attr(graph::kFrameworkShapeAttr)))
     tensor.frameworkShape.assign(shape.asArrayRef().begin(),
                                  shape.asArrayRef().end());
   return addTensor(argument.getLoc(), std::move(tensor));
@@ -174,11 +176,13 @@ FailureOr<int32_t> Translator::addOutput(ProgramOp entry, unsigned index) {
   auto type = cast<RankedTensorType>(entry.getResultTypes()[index]);
   FailureOr<runtime::DType> dtype =
       dtypeOf(entry.getLoc(), type.getElementType());
-  std::optional<int64_t> offset = integer(entry.getResultAttr(index, kOffsetAttr));
+  std::optional<int64_t> offset =
+      integer(entry.getResultAttr(index, kOffsetAttr));
   if (failed(dtype))
     return failure();
   if (!offset)
-    return entry.emitOpError("result ") << index << " has no place in the arena";
+    return entry.emitOpError("result ")
+           << index << " has no place in the arena";
   runtime::Tensor tensor;
   tensor.name = text(entry.getResultAttr(index, graph::kNameAttr));
   tensor.role = Role::Output;
@@ -198,7 +202,8 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
   auto memory = function->getAttrOfType<ArrayAttr>(kMemoryAttr);
   if (!memory)
     return run.emitOpError("'")
-           << run.getCallee() << "' has no planned memory; run --exec-plan-memory";
+           << run.getCallee()
+           << "' has no planned memory; run --exec-plan-memory";
   runtime::Part part;
   part.name = function.getName().str();
   for (Attribute attr : memory) {
@@ -285,6 +290,7 @@ FailureOr<Program> Translator::run() {
       return failure();
   if (failed(addConstants()))
     return failure();
+  delayWaits(program);
   return std::move(program);
 }
 

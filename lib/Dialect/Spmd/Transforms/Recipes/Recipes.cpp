@@ -81,6 +81,25 @@ RecipeSplit cleave::spmd::splitBy(const RecipeCall &call) {
   return recipe ? recipe->info.split : RecipeSplit::Resting;
 }
 
+/// What is computed with lies in parts of one kind along an axis.
+static bool contradict(RecipeSplit a, RecipeSplit b) {
+  return a != b && a != RecipeSplit::Resting && b != RecipeSplit::Resting;
+}
+
+static StringRef describe(RecipeSplit split) {
+  switch (split) {
+  case RecipeSplit::Samples:
+    return "samples";
+  case RecipeSplit::Features:
+    return "features";
+  case RecipeSplit::Sequence:
+    return "the sequence";
+  case RecipeSplit::Resting:
+    return "nothing";
+  }
+  return "";
+}
+
 template <typename... Args>
 static llvm::Error makeError(const char *format, Args &&...args) {
   return llvm::createStringError(
@@ -146,12 +165,26 @@ cleave::spmd::parseRecipes(StringRef text) {
     if (call.axes.size() != 1 || !isIdentifier(call.axes.front()))
       return makeError("recipe '{0}' is bound to one axis: {0}({1})", call.name,
                        recipe->info.axis);
+    // Samples are split over this axis, asked for or not.
+    if (call.axes.front() == "dp" &&
+        contradict(RecipeSplit::Samples, splitBy(call)))
+      return makeError("recipe '{0}' splits {1} over axis \"dp\", which splits "
+                       "the samples: an axis has one of them; bind the recipe "
+                       "to another axis",
+                       call.name, describe(splitBy(call)));
     for (const RecipeCall &other : calls)
       if (findRecipe(other.name)->rank == recipe->rank &&
           other.axes == call.axes)
         return makeError("recipes '{0}' and '{1}' both split the same things "
                          "over axis \"{2}\": name one of them",
                          other.name, call.name, call.axes.front());
+      else if (other.axes == call.axes &&
+               contradict(splitBy(other), splitBy(call)))
+        return makeError("recipes '{0}' and '{1}' split {3} and {4} over axis "
+                         "\"{2}\": an axis has one of them; bind one recipe to "
+                         "another axis",
+                         other.name, call.name, call.axes.front(),
+                         describe(splitBy(other)), describe(splitBy(call)));
     calls.push_back(std::move(call));
   }
   return calls;

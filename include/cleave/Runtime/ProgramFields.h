@@ -11,8 +11,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_CORE_PROGRAMFIELDS_H
-#define CLEAVE_LIB_RUNTIME_CORE_PROGRAMFIELDS_H
+#ifndef CLEAVE_RUNTIME_PROGRAMFIELDS_H
+#define CLEAVE_RUNTIME_PROGRAMFIELDS_H
 
 #include "cleave/Runtime/Program.h"
 
@@ -261,4 +261,4 @@ template <typename F> void fields(F &f, const Program *) {
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_CORE_PROGRAMFIELDS_H
+#endif // CLEAVE_RUNTIME_PROGRAMFIELDS_H

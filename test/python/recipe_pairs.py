@@ -1,0 +1,88 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""The table of recipes and of their pairs: on which mesh, or why not.
+
+Two recipes that split the same things over the same axis contradict each other;
+on an axis of its own each is legal beside every other. docs/Parallelism.md has
+the table in prose, and `test_recipe_pairs.py` runs it.
+"""
+
+import dataclasses
+import itertools
+
+#: Recipe: its own axis, and what it splits while computing ("" where it only
+#: rests).
+RECIPES = {
+    "dp": ("dp", "samples"),
+    "zero1": ("dp", ""),
+    "zero2": ("dp", ""),
+    "zero3": ("dp", ""),
+    "megatron": ("tp", "features"),
+    "megatron-sp": ("tp", "features"),
+    "ulysses": ("cp", "sequence"),
+    "context": ("cp", "sequence"),
+}
+
+#: A second axis for a recipe whose own is taken.
+SECOND = {"dp": "fsdp", "tp": "tq", "cp": "cq"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two recipes (or one, twice named) on a small mesh and a larger one."""
+
+    names: tuple[str, str]
+    plan: str
+    small: str
+    large: str
+
+
+def plan_of(name, axis):
+    """`name` on `axis`; what rests over an axis has samples split over it, too,
+    unless it is one that is split anyway."""
+    own, splits = RECIPES[name]
+    call = name if axis == own else f"{name}({axis})"
+    if not splits and axis != "dp":
+        return f"dp({axis}),{call}"
+    return call
+
+
+def legal_pairs():
+    """Every unordered pair of recipes, each on an axis of its own where they
+    would split the same over one."""
+    for first, second in itertools.combinations(RECIPES, 2):
+        axes = [RECIPES[first][0], RECIPES[second][0]]
+        if contradiction(first, second):
+            axes[1] = SECOND[axes[1]]
+        plan = ",".join(plan_of(n, a) for n, a in zip((first, second), axes))
+        used = list(dict.fromkeys(axes))
+        # Four heads: what splits them takes two positions each.
+        sizes = [4 if a in ("dp", "fsdp") and (len(used) == 1 or a == "dp") else 2 for a in used]
+        if used == ["tp"] or used == ["cp"]:
+            sizes = [4]
+        yield Pair((first, second), plan, ",".join(f"{a}=2" for a in used),
+                   ",".join(f"{a}={s}" for a, s in zip(used, sizes)))
+
+
+def contradiction(first, second):
+    """Why two recipes cannot have one axis; "" where they can, or do not ask
+    for one."""
+    if RECIPES[first][0] != RECIPES[second][0]:
+        return ""
+    what = RECIPES[first][1], RECIPES[second][1]
+    if what == ("", ""):
+        return "both split the same things"
+    if all(what):
+        return "both split the same things" if what[0] == what[1] else "an axis has one of them"
+    return ""
+
+
+def refused_pairs():
+    """Pairs on one axis, with what is said of them: the recipes' own axis, or
+    that of the first."""
+    for first, second in itertools.combinations(RECIPES, 2):
+        a, b = RECIPES[first], RECIPES[second]
+        if a[0] == b[0] and contradiction(first, second):
+            yield first, second, a[0], contradiction(first, second)
+        elif a[1] and b[1] and a[1] != b[1]:
+            yield first, second, a[0], "an axis has one of them"

@@ -1,0 +1,35 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Every pair of recipes, against one device; and the pairs that are refused.
+
+In f64 by the interpreter, to 1e-10, dropout on. Each pair once, models and
+optimizers in turn; with ``CLEAVE_TEST_ALL=1`` every model, and larger meshes.
+"""
+
+import pytest
+
+from cleave.testing.tools import ToolError
+from recipe_pairs import legal_pairs, refused_pairs
+from test_recipes import MODELS, check, emit
+from training_support import ALL
+
+PAIRS = list(legal_pairs())
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "+".join(pair.names))
+def test_pairs_equal_one_device(tmp_path_factory, pair):
+    index, names = PAIRS.index(pair), list(MODELS)
+    for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
+        turn = index + offset
+        for mesh in [pair.small, pair.large] if ALL else [pair.small]:
+            check(tmp_path_factory, name, mesh, pair.plan, ["adamw", "sgd"][turn % 2],
+                  1 + turn // 2 % 2)
+
+
+@pytest.mark.parametrize("first, second, axis, reason", list(refused_pairs()),
+                         ids=lambda value: None if " " in value else value)
+def test_contradictions_are_refused(tmp_path_factory, first, second, axis, reason):
+    folder = tmp_path_factory.getbasetemp()
+    with pytest.raises(ToolError, match=reason):
+        emit(folder, "gpt2", "placed", f"--mesh={axis}=2",
+             f"--recipe={first}({axis}),{second}({axis})")

@@ -1,0 +1,100 @@
+//===- DelayWaitsTest.cpp -------------------------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Target/DelayWaits.h"
+#include "gtest/gtest.h"
+
+using namespace cleave;
+using namespace cleave::runtime;
+
+namespace {
+
+Command exchange(int32_t token, int32_t src, int32_t dst) {
+  Command command;
+  command.kind = CommandKind::Collective;
+  command.label = "exchange" + std::to_string(token);
+  command.collective.token = token;
+  command.collective.src.buffer = src;
+  command.collective.dst.buffer = dst;
+  return command;
+}
+
+Command waitFor(int32_t token) {
+  Command command;
+  command.kind = CommandKind::Wait;
+  command.label = "wait" + std::to_string(token);
+  command.wait.token = token;
+  return command;
+}
+
+Command fill(int32_t buffer) {
+  Command command;
+  command.kind = CommandKind::Fill;
+  command.label = "fill" + std::to_string(buffer);
+  command.fill.dst.buffer = buffer;
+  return command;
+}
+
+/// The labels of the commands of a part of six buffers of 64 bytes, after waits
+/// were delayed; `actions` are rows of offsets.
+std::vector<std::string> labels(std::vector<Command> commands,
+                                std::vector<std::vector<int64_t>> actions) {
+  Program program;
+  Part &part = program.parts.emplace_back();
+  part.buffers.resize(6);
+  for (Buffer &buffer : part.buffers)
+    buffer.bytes = 64;
+  part.commands = std::move(commands);
+  for (std::vector<int64_t> &offsets : actions)
+    program.entries["train"].actions.push_back({0, 0, std::move(offsets)});
+  delayWaits(program);
+  std::vector<std::string> result;
+  for (const Command &command : program.parts.front().commands)
+    result.push_back(command.label);
+  return result;
+}
+
+const std::vector<int64_t> kApart = {0, 64, 128, 192, 256, 320};
+
+using Labels = std::vector<std::string>;
+
+TEST(DelayWaits, RunsWhatTouchesOtherMemory) {
+  EXPECT_EQ(labels({exchange(0, 0, 1), waitFor(0), fill(2), fill(1), fill(3)},
+                   {kApart}),
+            (Labels{"exchange0", "fill2", "wait0", "fill1", "fill3"}));
+}
+
+TEST(DelayWaits, WhatIsSentMustStay) {
+  EXPECT_EQ(labels({exchange(0, 0, 1), waitFor(0), fill(2), fill(0)}, {kApart}),
+            (Labels{"exchange0", "fill2", "wait0", "fill0"}));
+}
+
+TEST(DelayWaits, NothingNeedsIt) {
+  EXPECT_EQ(labels({exchange(0, 0, 1), waitFor(0), fill(2)}, {kApart}),
+            (Labels{"exchange0", "fill2", "wait0"}));
+}
+
+/// In one action only, buffer 2 begins in the last byte of buffer 0.
+TEST(DelayWaits, PlacesOfEveryActionCount) {
+  EXPECT_EQ(labels({exchange(0, 0, 1), waitFor(0), fill(3), fill(2)},
+                   {kApart, {1000, 64, 1063, 192, 256, 320}}),
+            (Labels{"exchange0", "fill3", "wait0", "fill2"}));
+}
+
+TEST(DelayWaits, SeveralAreEndedInOrder) {
+  EXPECT_EQ(labels({exchange(0, 0, 1), waitFor(0), exchange(1, 2, 3),
+                    waitFor(1), fill(4), fill(3), fill(1)},
+                   {kApart}),
+            (Labels{"exchange0", "exchange1", "fill4", "wait1", "fill3",
+                    "wait0", "fill1"}));
+  EXPECT_EQ(labels({exchange(0, 0, 1), waitFor(0), exchange(1, 1, 2),
+                    waitFor(1), fill(4)},
+                   {kApart}),
+            (Labels{"exchange0", "wait0", "exchange1", "fill4", "wait1"}));
+}
+
+} // namespace
