@@ -63,8 +63,8 @@ class Own(torch.nn.Module):
         return types.SimpleNamespace(loss=loss, logits=logits)
 
 
-def own(**settings):
-    return Case(lambda: Own(**settings).train(), token_batches())
+def own(batch=4, **settings):
+    return Case(lambda: Own(**settings).train(), token_batches(batch=batch))
 
 
 # Routing ----------------------------------------------------------------------------

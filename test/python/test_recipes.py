@@ -52,13 +52,22 @@ CASES = [
 ]
 
 
+def family(name, **changes):
+    """Makes a model of test_trace_families."""
+    model, config, settings, _ = FAMILIES[name]
+    return lambda: build(model, config, **{**settings, **changes})
+
+
+#: How to make each model.
+MAKERS = {name: family(name, **changes) for name, changes in MODELS.items()}
+
+
 @functools.cache
 def traced_model(name):
-    model, config, settings, _ = FAMILIES[name]
     import torch
 
     torch.manual_seed(0)
-    module = build(model, config, **{**settings, **MODELS[name]}).train().double()
+    module = MAKERS[name]().train().double()
     ids = torch.randint(3, 96, (BATCH, LENGTH))
     # What a model asks to be computed in f32, such as its loss, is in f64 too.
     return trace(module, (ids, ids)).mlir.replace("f32", "f64")

@@ -20,7 +20,7 @@
 // PARTS: error: dimension 0 of parameter "up" comes in 16, which the 3 positions of axis "tp" do not divide: use 2, 4, 8 or 16
 // SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 3 positions of axis "dp" do not divide: use 2 or 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
-// NAME: error: there is no recipe 'zero4'; there are context, dp, megatron, megatron-sp, ulysses, zero1, zero2, zero3
+// NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ulysses, zero1, zero2, zero3
 // SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size
 // TWICE: error: the mesh names axis "dp" twice
 // MB: error: "mb" is the axis of micro-batches: name another
@@ -29,6 +29,22 @@
 // CONTEXT: error: context: no input runs along the sequence of an attention
 // SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, which the 3 positions of axis "cp" do not divide: use 2, 4 or 8
 // UPDATE: error: zero1: no entry updates parameters
+
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=ep=2 recipes=expert" 2>&1 | FileCheck %s --check-prefix=NONE
+// RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=3 recipes=expert" 2>&1 | FileCheck %s --check-prefix=EXPERTS
+// RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=4 recipes=expert" 2>&1 | FileCheck %s --check-prefix=TOKENS
+// NONE: error: expert: no products with weights go side by side, each with weights of its own, as those of experts do
+// EXPERTS: error: 'graph.contract' op has 4 experts, which the 3 positions of axis "ep" do not divide: use 2 or 4
+// TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, which the 4 positions of axis "ep" do not divide: use 2, 3 or 6
+
+//--- experts.mlir
+func.func @loss(
+    %up: tensor<4x5x8xf32> {graph.name = "up", graph.role = "parameter"},
+    %x: tensor<6x4x7x8xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"}) -> tensor<f32> {
+  %y = graph.contract "gech,efh->gecf" %x, %up : (tensor<6x4x7x8xf32>, tensor<4x5x8xf32>) -> tensor<6x4x7x5xf32>
+  %loss = graph.reduce sum %y {dims = array<i64: 0, 1, 2, 3>} : (tensor<6x4x7x5xf32>) -> tensor<f32>
+  return %loss : tensor<f32>
+}
 
 //--- mlp.mlir
 func.func @loss(

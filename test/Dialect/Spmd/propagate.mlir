@@ -117,6 +117,24 @@ func.func @annotated(
   return %1, %3 : tensor<8x8xf32>, tensor<8x8xf32>
 }
 
+// An axis that an annotation names splits what it says, and not the open
+// dimension that arguments would split by it; axes before it stay there.
+// CHECK-LABEL: func.func @crossing(
+func.func @crossing(
+    %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp", "tp"}, {}]>},
+    %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>}) -> tensor<8x8xf32> {
+  // CHECK: graph.exp {{.*}}[#spmd.sharding<@mesh, [{"dp", "tp"}, {}]>]
+  %0 = graph.exp %x : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  // CHECK: spmd.constrain {{.*}}[#spmd.sharding<@mesh, [{"dp"}, {"tp"}]>]
+  %1 = spmd.constrain %0 to <@mesh, [{?}, {"tp"}]> : tensor<8x8xf32>
+  // CHECK: graph.add {{.*}}[#spmd.sharding<@mesh, [{"dp"}, {"tp"}]>]
+  %2 = graph.add %1, %w : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  // CHECK: spmd.constrain {{.*}}[#spmd.sharding<@mesh, [{"dp", "tp"}, {}]>]
+  %3 = spmd.constrain %2 to <@mesh, [{?}, {}]> : tensor<8x8xf32>
+  %4 = graph.add %3, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %4 : tensor<8x8xf32>
+}
+
 // An open dimension of an argument takes what its uses say; a closed one not.
 // CHECK-LABEL: func.func @open(
 // CHECK-SAME: %{{.*}}: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>}

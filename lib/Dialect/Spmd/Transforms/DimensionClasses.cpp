@@ -167,8 +167,13 @@ void DimensionClasses::addRoles(Operation *op) {
       }
       auto &role = kept ? known.producers : known.consumers;
       // A bias runs along what its product makes: once is enough.
-      if (!llvm::is_contained(role, op))
-        role.push_back(op);
+      if (llvm::is_contained(role, op))
+        continue;
+      role.push_back(op);
+      if (kept && llvm::all_of(rule.operands, [&](const auto &mapping) {
+            return runsAlong(rule, mapping, i);
+          }))
+        known.stacked.push_back(op);
     }
   }
 }

@@ -33,6 +33,8 @@ struct DimensionClass {
   /// Contractions of the forward pass that make it from a parameter, and those
   /// that sum over it with a parameter.
   llvm::SmallVector<mlir::Operation *, 2> producers, consumers;
+  /// Those that go side by side along it, each with a part of a parameter.
+  llvm::SmallVector<mlir::Operation *, 2> stacked;
   /// Ops of the forward pass that look up places of it in a parameter by values
   /// of an input.
   llvm::SmallVector<mlir::Operation *, 1> lookups;

@@ -124,20 +124,25 @@ private:
     }
     // How an argument is read is said with how it lies.
     for (auto op : body().getOps<ConstrainOp>())
-      if (isa<BlockArgument>(op.getInput()))
+      if (isa<BlockArgument>(op.getInput())) {
         addConstraint(op);
-      else
-        shardings.find(op.getOutput())->second.open =
-            op.getSharding().getSharding().open;
+      } else {
+        Sharding given = op.getSharding().getSharding();
+        shardings.find(op.getOutput())->second.open = given.open;
+        for (const AxisList &axes : given.dims)
+          llvm::append_range(reserved[op.getOutput()], axes);
+      }
   }
 
   /// Annotations of values between come after arguments have had their say:
   /// where weights lie decides more than where what passes them does. Until
-  /// then, what they speak of is closed.
+  /// then, what they speak of is closed, and the axes that they name split
+  /// nothing else of the value.
   void addConstraints() {
     for (auto op : body().getOps<ConstrainOp>())
       if (!isa<BlockArgument>(op.getInput()))
         addConstraint(op);
+    reserved.clear();
   }
 
   void addConstraint(ConstrainOp op) {
@@ -168,14 +173,15 @@ private:
   /// Extends the open dimensions of `value` by what `axes` says.
   bool extend(Value value, ArrayRef<AxisList> dims) {
     Sharding &sharding = shardings.find(value)->second;
+    auto held = reserved.find(value);
     bool changed = false;
     for (auto [i, axes] : llvm::enumerate(dims)) {
       AxisList &known = sharding.dims[i];
       if (!sharding.open[i] || known == axes || !mesh.isPrefix(known, axes))
         continue;
-      // An axis that splits another dimension already cannot split this one;
-      // and what is a sum over an axis stays that as long as it can: several
-      // such are added before one of them is reduced.
+      // An axis that splits another dimension already cannot split this one,
+      // nor what is minor to it; and what is a sum over an axis stays that as
+      // long as it can: several such are added before one of them is reduced.
       auto used = [&](const AxisRef &axis) {
         return llvm::any_of(sharding.partial,
                             [&](const PartialAxis &partial) {
@@ -183,11 +189,13 @@ private:
                             }) ||
                llvm::any_of(llvm::enumerate(sharding.dims), [&](auto other) {
                  return other.index() != i && mesh.overlap(axis, other.value());
-               });
+               }) ||
+               (held != reserved.end() && mesh.overlap(axis, held->second));
       };
-      if (llvm::any_of(axes, used))
+      auto end = std::find_if(axes.begin() + known.size(), axes.end(), used);
+      if (end == axes.begin() + known.size())
         continue;
-      known = axes;
+      known.assign(axes.begin(), end);
       changed = true;
     }
     return changed;
@@ -378,6 +386,8 @@ private:
   Mesh mesh;
   llvm::DenseMap<Operation *, graph::ShardingRule> rules;
   llvm::DenseMap<Value, Sharding> shardings;
+  /// The axes that annotations yet to come name.
+  llvm::DenseMap<Value, AxisList> reserved;
   /// The axes over which a value is reduced where it is made.
   llvm::DenseMap<Value, AxisList> reduced;
 };

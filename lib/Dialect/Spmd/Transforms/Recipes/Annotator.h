@@ -74,6 +74,7 @@ llvm::LogicalResult applyPlacements(Annotator &annotator,
 
 // The recipes, one for each file. `axes` are names of axes of the mesh.
 llvm::LogicalResult applyData(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyExpert(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);

@@ -37,6 +37,10 @@ static const Recipe recipes[] = {
       RecipeSplit::Samples},
      applyData,
      2},
+    {{"expert", "ep", "the samples, and the experts of mixtures of experts",
+      RecipeSplit::Samples},
+     applyExpert,
+     3},
     {{"megatron", "tp", "heads, inner features of MLPs and the vocabulary",
       RecipeSplit::Features},
      applyMegatron,
@@ -51,13 +55,13 @@ static const Recipe recipes[] = {
      1},
     {{"zero1", "dp", "the optimizer's state", RecipeSplit::Resting},
      applyZero1,
-     3},
+     4},
     {{"zero2", "dp", "zero1, and gradients", RecipeSplit::Resting},
      applyZero2,
-     3},
+     4},
     {{"zero3", "dp", "zero2, and parameters", RecipeSplit::Resting},
      applyZero3,
-     3},
+     4},
 };
 
 ArrayRef<RecipeInfo> cleave::spmd::recipeTable() {
