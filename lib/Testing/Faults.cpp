@@ -192,7 +192,12 @@ private:
     return apply(sum, value);
   }
 
+  /// A mean that is taken twice, or not at all: of a sum, or of what lies in
+  /// parts. A maximum is no mean; where rows are shifted by it, any number
+  /// does.
   Value scale() {
+    if (reduces() && move.reduction != PartialKind::Sum)
+      return {};
     Value value = apply(move, operand);
     if (!value)
       return {};

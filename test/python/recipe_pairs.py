@@ -23,6 +23,9 @@ RECIPES = {
     "context": ("cp", "sequence"),
 }
 
+#: Recipes that split heads.
+HEADS = ("megatron", "megatron-sp", "ulysses")
+
 #: A second axis for a recipe whose own is taken.
 SECOND = {"dp": "fsdp", "tp": "tq", "cp": "cq"}
 
@@ -35,6 +38,13 @@ class Pair:
     plan: str
     small: str
     large: str
+
+    def heads(self, mesh):
+        """Into how many parts heads are split."""
+        if sum(name in HEADS for name in self.names) == 2:
+            return 4
+        sizes = dict(entry.split("=") for entry in mesh.split(","))
+        return max([int(sizes[RECIPES[n][0]]) for n in self.names if n in HEADS], default=1)
 
 
 def plan_of(name, axis):
@@ -62,6 +72,15 @@ def legal_pairs():
             sizes = [4]
         yield Pair((first, second), plan, ",".join(f"{a}=2" for a in used),
                    ",".join(f"{a}={s}" for a, s in zip(used, sizes)))
+
+
+def shared_pairs():
+    """What rests over the axis that another recipe computes with: what that
+    leaves whole rests in parts."""
+    for name, (_, splits) in RECIPES.items():
+        for other, (axis, what) in RECIPES.items():
+            if not splits and what and axis != "dp":
+                yield Pair((name, other), f"{other},{name}({axis})", f"{axis}=2", f"{axis}=4")
 
 
 def contradiction(first, second):

@@ -9,19 +9,21 @@ optimizers in turn; with ``CLEAVE_TEST_ALL=1`` every model, and larger meshes.
 import pytest
 
 from cleave.testing.tools import ToolError
-from recipe_pairs import legal_pairs, refused_pairs
+from recipe_pairs import legal_pairs, refused_pairs, shared_pairs
 from test_recipes import MODELS, check, emit
 from training_support import ALL
 
-PAIRS = list(legal_pairs())
+PAIRS = [*legal_pairs(), *shared_pairs()]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "+".join(pair.names))
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.plan}@{pair.small}")
 def test_pairs_equal_one_device(tmp_path_factory, pair):
-    index, names = PAIRS.index(pair), list(MODELS)
-    for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
-        turn = index + offset
-        for mesh in [pair.small, pair.large] if ALL else [pair.small]:
+    index = PAIRS.index(pair)
+    for mesh in [pair.small, pair.large] if ALL else [pair.small]:
+        # This LLaMA has two heads of keys and values.
+        names = [name for name in MODELS if name != "llama" or pair.heads(mesh) <= 2]
+        for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
+            turn = index + offset
             check(tmp_path_factory, name, mesh, pair.plan, ["adamw", "sgd"][turn % 2],
                   1 + turn // 2 % 2)
 

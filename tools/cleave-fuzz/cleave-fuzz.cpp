@@ -346,7 +346,8 @@ static int runFaults(MLIRContext &context) {
     tally.equivalent += verdict.equivalent;
     tally.rejected += !verdict.equivalent && verdict.rejected;
     tally.unequal += !verdict.equivalent && verdict.unequal;
-    bool isMissed = !verdict.equivalent && !verdict.unequal;
+    bool isMissed =
+        !verdict.equivalent && !verdict.unequal && !verdict.rejected;
     missed += isMissed;
     if (verbose || isMissed)
       llvm::errs() << faultName(fault) << ": " << what << ": "

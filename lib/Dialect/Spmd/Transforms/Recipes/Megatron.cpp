@@ -34,19 +34,23 @@ static bool isInner(const DimensionClass &known) {
          !known.consumers.empty();
 }
 
-static LogicalResult checkParts(func::FuncOp function,
+static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
                                 const DimensionClass &known, StringRef axis,
                                 int64_t parts) {
-  if (known.divisor % parts == 0)
-    return success();
+  // What another axis splits already comes in fewer places.
   auto [argument, dim] = known.arguments.front();
+  int64_t places =
+      known.divisor /
+      annotator.getMesh().size(annotator.given(argument).dims[dim]);
+  if (places > 0 && places % parts == 0)
+    return success();
   InFlightDiagnostic error = emitError(argument.getLoc());
   error << "dimension " << dim << " of parameter \""
         << graph::getArgString(function, argument.getArgNumber(),
                                graph::kNameAttr)
-        << "\" comes in " << known.divisor << ", which the " << parts
+        << "\" comes in " << places << ", which the " << parts
         << " positions of axis \"" << axis << "\" do not divide";
-  std::string fits = partsThatFit(known.divisor);
+  std::string fits = partsThatFit(places);
   if (!fits.empty())
     error << ": use " << fits;
   return error;
@@ -151,7 +155,7 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
       found = true;
       continue;
     }
-    if (failed(checkParts(function, *known, axis, parts)))
+    if (failed(checkParts(annotator, function, *known, axis, parts)))
       return failure();
     for (auto [argument, dim] : known->arguments)
       annotator.split(argument, dim, axis);

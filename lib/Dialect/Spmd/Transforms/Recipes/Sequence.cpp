@@ -30,6 +30,9 @@ cleave::spmd::sequenceClasses(const DimensionClasses &classes,
   for (Operation &op : function.getBody().front().without_terminator())
     if (isAttention(&op))
       for (Value operand : op.getOperands()) {
+        // Annotations came after the classes.
+        while (auto constrain = operand.getDefiningOp<ConstrainOp>())
+          operand = constrain.getInput();
         auto type = cast<RankedTensorType>(operand.getType());
         for (int64_t dim = 0; dim < type.getRank(); ++dim)
           sequences.insert(classes.number(operand, dim));
