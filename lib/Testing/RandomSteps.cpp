@@ -155,9 +155,10 @@ void Generator::addDropout() {
     return;
   Item item = pick();
   keep(DropoutOp::create(builder, loc, item.value, rngArgument(), Value(),
+                         Value(),
                          builder.getF64FloatAttr(rng.uniform(0.05, 0.6)),
                          builder.getI64IntegerAttr(dropouts++),
-                         DenseI64ArrayAttr()),
+                         DenseI64ArrayAttr(), IntegerAttr()),
        item.batchDim);
 }
 
@@ -468,10 +469,12 @@ void Generator::addAttention() {
   Value output =
       AttentionOp::create(
           builder, loc, q, k, v, bias, mask, segments, state, Value(),
+          Value(), Value(), Value(), Value(), Value(),
           builder.getF64FloatAttr(1.0 / std::sqrt(double(channels))),
           rng.chance(0.5) ? builder.getUnitAttr() : UnitAttr(), window,
           builder.getF64FloatAttr(dropout),
-          builder.getI64IntegerAttr(dropouts++), DenseI64ArrayAttr())
+          builder.getI64IntegerAttr(dropouts++), DenseI64ArrayAttr(),
+          builder.getI64IntegerAttr(1))
           .getOutput();
   Value merged = TransposeOp::create(builder, loc, output, Shape{0, 2, 1, 3});
   keep(reshape(merged, {options.batch, queries, count * outer}), 0);

@@ -49,6 +49,17 @@ CASES = [
     ("cp=2,tp=2", "context,megatron"),
     ("tp=2,cp=2", "context,megatron-sp"),
     ("cp=2,up=2", "context,ulysses(up)"),
+    ("cp=2", "ring"),
+    ("cp=4", "ring"),
+    ("cp=8", "ring"),
+    ("dp=2,cp=2", "ring,zero1"),
+    ("cp=2,dp=2", "ring,zero2"),
+    ("dp=2,cp=4", "ring,zero3,zero1(cp)"),
+    ("cp=2,tp=2", "ring,megatron"),
+    ("tp=2,cp=4", "ring,megatron-sp"),
+    ("dp=2,cp=2,tp=2", "ring,megatron-sp,zero3"),
+    ("cp=2,up=2", "ring,ulysses(up)"),
+    ("up=2,cp=4", "ulysses(up),ring"),
 ]
 
 

@@ -26,6 +26,7 @@ struct AttentionPointers {
   const uint8_t *mask = nullptr;
   const int64_t *querySegments = nullptr, *keySegments = nullptr;
   const int64_t *rng = nullptr, *origin = nullptr;
+  const int64_t *queryStarts = nullptr, *keyStarts = nullptr;
   const float *dO = nullptr;
   float *dQ = nullptr, *dK = nullptr, *dV = nullptr, *dBias = nullptr;
   char *scratch = nullptr;

@@ -199,6 +199,17 @@ struct AttentionCommand {
   /// query and key. Absent: at the start.
   Ref origin;
   int64_t globalHeads = 0, globalQueries = 0, globalKeys = 0;
+  /// Queries, keys in as many equal pieces, each of which begins at that place
+  /// of the global scores, behind the origin, i64[pieces]; places ascend.
+  /// Absent: 0 pieces.
+  Ref queryStarts, keyStarts;
+  int64_t queryPieces = 0, keyPieces = 0;
+  /// Queries and keys in as many equal blocks: a block of queries sees the
+  /// block of keys beside it alone.
+  int64_t blocks = 1;
+  /// Forward only: `o` and `lse` hold the results on other keys; the softmax
+  /// goes over all.
+  bool onto = false;
   /// Backward only: inputs do, outputs dq, dk, dv, all strided; `dbias` is
   /// dense with the bias's own broadcast shape, accumulated in index order.
   HeadView dO, dQ, dK, dV;
@@ -401,7 +412,7 @@ struct DeviceConstant {
 };
 
 struct Program {
-  static constexpr int kVersion = 3;
+  static constexpr int kVersion = 4;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

@@ -116,6 +116,12 @@ template <typename F> void fields(F &f, const AttentionCommand *) {
   f("globalHeads", &A::globalHeads);
   f("globalQueries", &A::globalQueries);
   f("globalKeys", &A::globalKeys);
+  f("queryStarts", &A::queryStarts);
+  f("keyStarts", &A::keyStarts);
+  f("queryPieces", &A::queryPieces);
+  f("keyPieces", &A::keyPieces);
+  f("blocks", &A::blocks);
+  f("onto", &A::onto);
   f("dO", &A::dO);
   f("dQ", &A::dQ);
   f("dK", &A::dK);

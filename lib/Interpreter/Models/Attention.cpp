@@ -23,7 +23,12 @@ public:
       : query(args[op.getQuery()]), key(args[op.getKey()]),
         value(args[op.getValue()]), bias(args.lookup(op.getBias())),
         mask(args.lookup(op.getMask())),
-        segments(args.lookup(op.getSegments())), rng(args.lookup(op.getRng())) {
+        segments(args.lookup(op.getSegments())), keySegments(segments),
+        rng(args.lookup(op.getRng())),
+        queryStarts(args.lookup(op.getQueryStarts())),
+        keyStarts(args.lookup(op.getKeyStarts())) {
+    if (op.getKeySegments())
+      keySegments = args.lookup(op.getKeySegments());
     batches = query.shape[0];
     heads = query.shape[1];
     queries = query.shape[2];
@@ -48,6 +53,21 @@ public:
       globalShape = SmallVector<int64_t, 4>(*global);
     if (Value value = op.getOrigin())
       llvm::copy(args[value].ints, origin.begin());
+    int64_t blocks = op.getBlocks();
+    blockQueries = std::max<int64_t>(queries / blocks, 1);
+    blockKeys = keys / blocks;
+  }
+
+  /// The keys beside query `i`.
+  int64_t firstKey(int64_t i) const { return i / blockQueries * blockKeys; }
+  int64_t endKey(int64_t i) const { return firstKey(i) + blockKeys; }
+
+  /// The places of query `i` and of key `j` in the global scores.
+  int64_t queryPlace(int64_t i) const {
+    return place(queryStarts, queries, origin[2], i);
+  }
+  int64_t keyPlace(int64_t j) const {
+    return place(keyStarts, keys, origin[3], j);
   }
 
   /// Where the rows of the tensors begin.
@@ -69,15 +89,14 @@ public:
   }
 
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    // In places of the global scores, as seen from here.
-    int64_t diagonal =
-        origin[2] + i + globalShape[3] - globalShape[2] - origin[3];
-    if (causal && j > diagonal)
+    int64_t key = keyPlace(j);
+    int64_t diagonal = queryPlace(i) + globalShape[3] - globalShape[2];
+    if (causal && key > diagonal)
       return false;
-    if (window && j <= diagonal - *window)
+    if (window && key <= diagonal - *window)
       return false;
     if (segments &&
-        segments->ints[b * queries + i] != segments->ints[b * queries + j])
+        segments->ints[b * queries + i] != keySegments->ints[b * keys + j])
       return false;
     return !mask || mask->ints[b * maskStrides[0] + h * maskStrides[1] +
                                i * maskStrides[2] + j * maskStrides[3]];
@@ -98,18 +117,27 @@ public:
       return 1.0;
     int64_t row =
         ((origin[0] + b) * globalShape[1] + origin[1] + h) * globalShape[2] +
-        origin[2] + i;
+        queryPlace(i);
     int64_t padded = (globalShape[3] + 63) / 64 * 64;
-    return dropoutFactor(*rng, dropoutId, dropout,
-                         row * padded + origin[3] + j);
+    return dropoutFactor(*rng, dropoutId, dropout, row * padded + keyPlace(j));
   }
 
   const RefTensor &query, &key, &value;
-  const RefTensor *bias, *mask, *segments, *rng;
+  const RefTensor *bias, *mask, *segments, *keySegments, *rng, *queryStarts,
+      *keyStarts;
   int64_t batches, heads, queries, keys, channels, valueChannels, keyHeads;
   double scale, dropout;
 
 private:
+  static int64_t place(const RefTensor *starts, int64_t size, int64_t first,
+                       int64_t i) {
+    if (!starts)
+      return first + i;
+    int64_t piece = size / starts->shape[0];
+    return starts->ints[i / piece] + first + i % piece;
+  }
+
+  int64_t blockQueries, blockKeys;
   bool causal;
   std::optional<int64_t> window;
   int64_t dropoutId;
@@ -123,34 +151,50 @@ static LogicalResult evaluateAttention(AttentionOp op, const RefArgs &args,
                                        Results results, ReferenceContext &) {
   Scores<AttentionOp> scores(op, args);
   RefTensor &output = results[0], &lse = results[1];
+  const double infinity = std::numeric_limits<double>::infinity();
+  const RefTensor *onto = args.lookup(op.getOnto());
+  const RefTensor *ontoLse = args.lookup(op.getOntoLse());
   std::vector<double> row(scores.keys);
   for (int64_t b = 0; b < scores.batches; ++b)
     for (int64_t h = 0; h < scores.heads; ++h)
       for (int64_t i = 0; i < scores.queries; ++i) {
-        double largest = -std::numeric_limits<double>::infinity();
-        for (int64_t j = 0; j < scores.keys; ++j)
+        int64_t first = scores.firstKey(i), end = scores.endKey(i);
+        double largest = -infinity;
+        for (int64_t j = first; j < end; ++j)
           if (scores.visible(b, h, i, j)) {
             row[j] = scores.score(b, h, i, j);
             largest = std::isnan(row[j]) ? row[j] : std::max(largest, row[j]);
           }
         double sum = 0;
-        for (int64_t j = 0; j < scores.keys; ++j) {
+        for (int64_t j = first; j < end; ++j) {
           bool visible = scores.visible(b, h, i, j);
           row[j] = visible ? std::exp(row[j] - largest) : 0.0;
           sum += row[j];
         }
         int64_t at = (b * scores.heads + h) * scores.queries + i;
-        lse.floats[at] = largest + std::log(sum);
-        if (sum == 0) {
-          // No key is visible: the output stays 0.
-          lse.floats[at] = -std::numeric_limits<double>::infinity();
-          continue;
+        int64_t outputAt = scores.outputRow(b, h, i);
+        double *out = output.floats.data() + outputAt;
+        // Where no key is visible the output is 0, or what was there.
+        double own = sum == 0 ? -infinity : largest + std::log(sum), share = 1;
+        lse.floats[at] = own;
+        if (onto) {
+          double before = ontoLse->floats[at];
+          double top = std::max(before, own), kept = 1;
+          if (top != -infinity) {
+            lse.floats[at] =
+                top + std::log(std::exp(before - top) + std::exp(own - top));
+            kept = std::exp(before - lse.floats[at]);
+            share = std::exp(own - lse.floats[at]);
+          }
+          for (int64_t c = 0; c < scores.valueChannels; ++c)
+            out[c] = kept * onto->floats[outputAt + c];
         }
-        double *out = output.floats.data() + scores.outputRow(b, h, i);
-        for (int64_t j = 0; j < scores.keys; ++j) {
+        if (sum == 0)
+          continue;
+        for (int64_t j = first; j < end; ++j) {
           if (row[j] == 0)
             continue;
-          double p = row[j] / sum * scores.keep(b, h, i, j);
+          double p = share * row[j] / sum * scores.keep(b, h, i, j);
           const double *v =
               scores.value.floats.data() + scores.valueRow(b, h, j);
           for (int64_t c = 0; c < scores.valueChannels; ++c)
@@ -178,7 +222,7 @@ static void forEachScoreGradient(const Scores<OpTy> &scores, OpTy op,
         for (int64_t c = 0; c < scores.valueChannels; ++c)
           mean += g[c] * o[c];
         double logSum = lse.floats[(b * scores.heads + h) * scores.queries + i];
-        for (int64_t j = 0; j < scores.keys; ++j) {
+        for (int64_t j = scores.firstKey(i); j < scores.endKey(i); ++j) {
           if (!scores.visible(b, h, i, j))
             continue;
           double p = std::exp(scores.score(b, h, i, j) - logSum);

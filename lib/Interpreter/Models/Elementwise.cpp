@@ -302,20 +302,31 @@ double cleave::dropoutFactor(const RefTensor &rng, int64_t id,
 
 /// Calls `fn` with the number of each element of the result, and that in the
 /// global tensor, of which the result is a slice that begins at `origin`.
+/// Along `dim`, each piece begins at a place of its own where `starts` says so.
 template <typename Op, typename Fn>
 static void forEachDraw(Op op, const RefArgs &args, const RefTensor &result,
-                        Fn fn) {
+                        const RefTensor *starts, int64_t dim, Fn fn) {
   SmallVector<int64_t, 4> global = result.strides();
-  int64_t first = 0;
-  if (Value origin = op.getOrigin()) {
-    RefTensor whole(*op.getGlobalShape(), args[op.getRng()].element);
-    global = whole.strides();
+  if (op.getGlobalShape())
+    global =
+        RefTensor(*op.getGlobalShape(), args[op.getRng()].element).strides();
+  int64_t first = 0, piece = 1;
+  if (Value origin = op.getOrigin())
     for (auto [offset, stride] : llvm::zip_equal(args[origin].ints, global))
       first += offset * stride;
+  SmallVector<int64_t, 4> along(result.shape.size(), 0), own = global;
+  if (starts) {
+    piece = result.shape[dim] / starts->shape[0];
+    along[dim] = 1;
+    own[dim] = 0;
   }
-  forEachIndex<1>(result.shape, {global},
-                  [&](int64_t i, const std::array<int64_t, 1> &at) {
-                    fn(i, first + at[0]);
+  forEachIndex<2>(result.shape, {own, along},
+                  [&](int64_t i, const std::array<int64_t, 2> &at) {
+                    int64_t index = first + at[0];
+                    if (starts)
+                      index += (starts->ints[at[1] / piece] + at[1] % piece) *
+                               global[dim];
+                    fn(i, index);
                   });
 }
 
@@ -323,17 +334,19 @@ static LogicalResult evaluateDropout(DropoutOp op, const RefArgs &args,
                                      Results results, ReferenceContext &) {
   const RefTensor &input = args[op.getInput()], &rng = args[op.getRng()];
   double probability = op.getProbability().convertToDouble();
-  forEachDraw(op, args, results[0], [&](int64_t i, int64_t global) {
-    results[0].floats[i] =
-        input.floats[i] * dropoutFactor(rng, op.getId(), probability, global);
-  });
+  forEachDraw(op, args, results[0], args.lookup(op.getStarts()),
+              op.getStartsDim().value_or(0), [&](int64_t i, int64_t global) {
+                results[0].floats[i] =
+                    input.floats[i] *
+                    dropoutFactor(rng, op.getId(), probability, global);
+              });
   return success();
 }
 
 static LogicalResult evaluateUniform(UniformOp op, const RefArgs &args,
                                      Results results, ReferenceContext &) {
   const RefTensor &rng = args[op.getRng()];
-  forEachDraw(op, args, results[0], [&](int64_t i, int64_t global) {
+  forEachDraw(op, args, results[0], nullptr, 0, [&](int64_t i, int64_t global) {
     uint32_t draw = randomDraw(rng.ints[0], rng.ints[1], op.getId(), global);
     results[0].floats[i] = std::ldexp(double(draw >> 8), -24);
   });

@@ -65,6 +65,11 @@ public:
     if (!move || !meshOp)
       return op->emitOpError("has no mesh");
     mesh = meshOp.getMesh();
+    // The same op on whole tensors.
+    if (move->kind == MoveKind::Rotate && args.size() == 1) {
+      rotateWhole(move->from, mesh.size(move->axes));
+      return success();
+    }
     if (mesh.size() != static_cast<int64_t>(args.size()))
       return op->emitOpError("runs on ")
              << args.size() << " ranks, but its mesh has " << mesh.size()
@@ -91,6 +96,12 @@ public:
     case MoveKind::Permute:
       permute({move->dims, move->newDims});
       break;
+    case MoveKind::Rotate:
+      forEachGroup(move->axes, [&](ArrayRef<int64_t> members) {
+        for (size_t i = 0, n = members.size(); i < n; ++i)
+          results[members[i]][0] = args[members[(i + n - 1) % n]][0u];
+      });
+      break;
     case MoveKind::Slice:
       break;
     }
@@ -98,6 +109,18 @@ public:
   }
 
 private:
+  void rotateWhole(unsigned dim, int64_t parts) {
+    const RefTensor &tensor = args[0][0u];
+    SmallVector<int64_t, 4> shape(tensor.shape), from(shape.size(), 0), to;
+    shape[dim] /= parts;
+    to = from;
+    for (int64_t i = 0; i < parts; ++i) {
+      from[dim] = i * shape[dim];
+      to[dim] = (i + 1) % parts * shape[dim];
+      pasteSlice(results[0][0], to, cutSlice(tensor, from, shape));
+    }
+  }
+
   /// Calls `fn` with the ranks of each group, in the order of their parts of
   /// `axes`.
   void forEachGroup(ArrayRef<AxisRef> axes,
@@ -194,5 +217,5 @@ void cleave::attachSpmdModels(MLIRContext *c) {
   ReferenceModel<BarrierOp, evaluateBarrier>::attach(c);
   ReferenceModel<ConstrainOp, evaluateConstrain>::attach(c);
   attachMovements<AllReduceOp, ReduceScatterOp, AllGatherOp, AllToAllOp,
-                  PermuteOp>(c);
+                  PermuteOp, RotateOp>(c);
 }

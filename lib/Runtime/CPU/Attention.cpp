@@ -19,6 +19,7 @@
 #include "cleave/Runtime/Contraction.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 using namespace cleave::runtime;
@@ -39,7 +40,9 @@ static int64_t scoreStride(int64_t keys) {
 /// The longest range of keys that one block of queries sees.
 static int64_t longestRange(const AttentionCommand &c) {
   int64_t keys = roundUp(c.keys, 64);
-  if (c.window > 0)
+  // A window alone hides no later key; and queries that are computed together
+  // may lie far from each other.
+  if (c.window > 0 && c.causal && c.queryPieces == 0 && c.blocks == 1)
     keys = std::min(keys, roundUp(c.window + c.queryBlock, 64) + 64);
   return keys;
 }
@@ -71,7 +74,7 @@ public:
                 static_cast<uint32_t>(p.rng[1])};
     if (p.origin)
       std::copy_n(p.origin, 4, origin);
-    shift = c.globalKeys - c.globalQueries + origin[2] - origin[3];
+    shift = c.globalKeys - c.globalQueries;
   }
 
   int64_t queryBlocks() const {
@@ -83,14 +86,39 @@ public:
   void backwardHead(int64_t b, int64_t kvHead, char *scratch) const;
 
 private:
-  /// First and one past the last key that position lets query `i` see.
+  /// The place of query `i` in the global scores.
+  int64_t queryPlace(int64_t i) const {
+    if (!p.queryStarts)
+      return origin[2] + i;
+    int64_t piece = c.queries / c.queryPieces;
+    return p.queryStarts[i / piece] + origin[2] + i % piece;
+  }
+
+  /// How many keys of `block` have a place before `place`: the first ones,
+  /// since places ascend.
+  int64_t keysBefore(int64_t block, int64_t place) const {
+    int64_t keys = c.keys / c.blocks;
+    place -= origin[3];
+    if (!p.keyStarts)
+      return std::clamp<int64_t>(place - block * keys, 0, keys);
+    int64_t pieces = c.keyPieces / c.blocks, count = 0;
+    for (int64_t i = block * pieces; i < (block + 1) * pieces; ++i)
+      count += std::clamp<int64_t>(place - p.keyStarts[i], 0, keys / pieces);
+    return count;
+  }
+
+  /// First and one past the last key that position lets query `i` see. Both
+  /// grow with the query.
   KeyRange visible(int64_t i) const {
-    int64_t end =
-        c.causal ? std::clamp<int64_t>(i + shift + 1, 0, c.keys) : c.keys;
-    int64_t begin = c.window > 0
-                        ? std::clamp<int64_t>(i + shift - c.window + 1, 0, end)
-                        : 0;
-    return {begin, end};
+    int64_t diagonal = queryPlace(i) + shift;
+    int64_t block = c.blocks == 1 ? 0 : i / (c.queries / c.blocks);
+    int64_t keys = c.keys / c.blocks, first = block * keys;
+    int64_t end = c.causal ? keysBefore(block, diagonal + 1) : keys;
+    int64_t begin =
+        c.window > 0
+            ? std::min(keysBefore(block, diagonal - c.window + 1), end)
+            : 0;
+    return {first + begin, first + end};
   }
 
   /// The keys that a block of queries sees; both bounds grow with the query.
@@ -159,9 +187,17 @@ private:
       index = index * static_cast<uint64_t>(c.globalHeads) +
               static_cast<uint64_t>(origin[1] + h);
       index = index * static_cast<uint64_t>(c.globalQueries) +
-              static_cast<uint64_t>(origin[2] + i);
+              static_cast<uint64_t>(queryPlace(i));
       row.element = index * static_cast<uint64_t>(roundUp(c.globalKeys, 64)) +
-                    static_cast<uint64_t>(origin[3] + key0);
+                    static_cast<uint64_t>(origin[3]);
+      if (p.keyStarts) {
+        row.keyStarts = p.keyStarts;
+        row.pieces = c.keyPieces;
+        row.pieceKeys = c.keys / c.keyPieces;
+        row.firstKey = key0;
+      } else {
+        row.element += static_cast<uint64_t>(key0);
+      }
     }
     return row;
   }
@@ -173,11 +209,23 @@ private:
   const AttentionRowFunctions &rows;
   philox::Stream stream;
   int64_t origin[4] = {0, 0, 0, 0};
-  /// Query i and key i + shift have the same place.
+  /// A query sees, causally, the keys up to its place and this.
   int64_t shift;
 };
 
 } // namespace
+
+/// Makes `lse` that of both; `share` is that of `own`, the rest is returned.
+/// Where neither sees a key nothing changes.
+static float join(float &lse, float own, float &share) {
+  float before = lse;
+  float top = before > own ? before : own;
+  if (top == -infinity)
+    return 1.0f;
+  lse = top + std::log(std::exp(before - top) + std::exp(own - top));
+  share = std::exp(own - lse);
+  return std::exp(before - lse);
+}
 
 void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
                         char *scratch) const {
@@ -190,7 +238,7 @@ void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
   auto [key0, key1] = range(b, first, first + count - 1);
   int64_t keys = key1 - key0;
   if (keys <= 0) {
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count && !c.onto; ++i) {
       std::fill_n(o + i * c.o.stridePosition, c.valueSize, 0.0f);
       lse[i] = -infinity;
     }
@@ -204,12 +252,25 @@ void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
         head(p.q, c.q, b, h) + first * c.q.stridePosition, c.q.stridePosition,
         head(p.k, c.k, b, kvHead) + key0 * c.k.stridePosition,
         c.k.stridePosition, 0.0f, scores, stride);
-  for (int64_t i = 0; i < count; ++i)
+  for (int64_t i = 0; i < count; ++i) {
+    float own = lse[i];
     factors[i] = rows.forward(
-        makeRow(b, h, first + i, key0, keys, scores + i * stride), lse[i]);
+        makeRow(b, h, first + i, key0, keys, scores + i * stride), own);
+    if (c.onto) {
+      // What is there keeps its share, and these probabilities get theirs.
+      float share = 1.0f;
+      rows.scale(o + i * c.o.stridePosition, join(lse[i], own, share),
+                 c.valueSize);
+      rows.scale(scores + i * stride, factors[i] * share, keys);
+    } else {
+      lse[i] = own;
+    }
+  }
   sgemm(false, false, count, c.valueSize, keys, 1.0f, scores, stride,
         head(p.v, c.v, b, kvHead) + key0 * c.v.stridePosition,
-        c.v.stridePosition, 0.0f, o, c.o.stridePosition);
+        c.v.stridePosition, c.onto ? 1.0f : 0.0f, o, c.o.stridePosition);
+  if (c.onto)
+    return;
   for (int64_t i = 0; i < count; ++i)
     rows.scale(o + i * c.o.stridePosition, factors[i], c.valueSize);
 }

@@ -39,6 +39,28 @@ struct AttentionRow {
   uint32_t threshold = 0;
   float keepScale = 1.0f;
   uint64_t element = 0;
+  /// With keys in `pieces` of `pieceKeys`: where each begins behind `element`;
+  /// the row's first score is that of `firstKey`.
+  const int64_t *keyStarts = nullptr;
+  int64_t pieces = 0, pieceKeys = 1, firstKey = 0;
+
+  /// The piece of score `j`; the padding of the row lies behind the last one.
+  int64_t pieceOf(int64_t j) const {
+    int64_t piece = (firstKey + j) / pieceKeys;
+    return piece < pieces ? piece : pieces - 1;
+  }
+  /// The global index of score `j`.
+  uint64_t elementOf(int64_t j) const {
+    if (!keyStarts)
+      return element + static_cast<uint64_t>(j);
+    int64_t piece = pieceOf(j);
+    return element + static_cast<uint64_t>(keyStarts[piece] + firstKey + j -
+                                           piece * pieceKeys);
+  }
+  /// Whether the indices of the 64 scores from `j` on follow each other.
+  bool isStraight(int64_t j) const {
+    return !keyStarts || pieceOf(j) == pieceOf(j + 63);
+  }
 };
 
 struct AttentionRowFunctions {

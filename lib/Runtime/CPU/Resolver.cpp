@@ -232,6 +232,8 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     p.mask = reinterpret_cast<const uint8_t *>(at(c.mask));
     p.querySegments = reinterpret_cast<const int64_t *>(at(c.querySegments));
     p.keySegments = reinterpret_cast<const int64_t *>(at(c.keySegments));
+    p.queryStarts = reinterpret_cast<const int64_t *>(at(c.queryStarts));
+    p.keyStarts = reinterpret_cast<const int64_t *>(at(c.keyStarts));
     p.rng = reinterpret_cast<const int64_t *>(at(c.rng));
     p.origin = reinterpret_cast<const int64_t *>(at(c.origin));
     p.scratch = at(c.scratch);

@@ -219,13 +219,29 @@ private:
                 Extent(8).dim(a.batch, a.queries).dim(a.queries, 1).bytes());
     optionalRef("keySegments", a.keySegments,
                 Extent(8).dim(a.batch, a.keys).dim(a.keys, 1).bytes());
-    if (a.dropout > 0.0f) {
+    if (a.dropout > 0.0f)
       ref("rng", a.rng, 16);
+    if (a.dropout > 0.0f || a.causal || a.window > 0) {
       optionalRef("origin", a.origin, 32);
       require(a.globalHeads >= a.heads && a.globalQueries >= a.queries &&
                   a.globalKeys >= a.keys,
               "the global shape is smaller than the local one");
     }
+    auto starts = [&](const char *name, const Ref &values, int64_t pieces,
+                      int64_t places) {
+      require((values.buffer < 0) == (pieces == 0) && pieces >= 0,
+              Twine("'") + name + "' must be there for pieces alone");
+      require(pieces <= 0 || places % pieces == 0,
+              Twine("'") + name + "' does not divide the places");
+      if (pieces > 0)
+        optionalRef(name, values, Extent(8).dim(pieces, 1).bytes());
+    };
+    starts("queryStarts", a.queryStarts, a.queryPieces, a.queries);
+    starts("keyStarts", a.keyStarts, a.keyPieces, a.keys);
+    require(a.blocks >= 1 && a.queries % std::max<int64_t>(a.blocks, 1) == 0 &&
+                a.keys % std::max<int64_t>(a.blocks, 1) == 0,
+            "queries and keys do not come in blocks");
+    require(!a.onto || !backward, "backward adds onto nothing");
     int64_t threadBytes;
     if (__builtin_mul_overflow(a.scratchBytesPerThread,
                                static_cast<int64_t>(program.threads),

@@ -155,6 +155,7 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   a.scale = op.getScale().convertToDouble();
   a.causal = op.getCausal();
   a.window = op.getWindow().value_or(0);
+  a.blocks = op.getBlocks();
   a.q = headView(op.getQuery());
   a.k = headView(op.getKey());
   a.v = headView(op.getValue());
@@ -166,7 +167,15 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
     if (!tensorType(segments).getElementType().isInteger(64))
       return op.emitOpError("needs segments of i64, not ") << segments.getType();
     a.querySegments = a.keySegments = refOf(segments);
+    if (op.getKeySegments())
+      a.keySegments = refOf(op.getKeySegments());
   }
+  auto starts = [&](Value value, runtime::Ref &ref, int64_t &pieces) {
+    ref = refOf(value);
+    pieces = value ? tensorType(value).getDimSize(0) : 0;
+  };
+  starts(op.getQueryStarts(), a.queryStarts, a.queryPieces);
+  starts(op.getKeyStarts(), a.keyStarts, a.keyPieces);
   a.dropout = op.getDropout().convertToDouble();
   a.dropoutId = op.getDropoutId();
   a.rng = refOf(op.getRng());
@@ -185,6 +194,7 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
 LogicalResult CommandTable::convert(AttentionOp op, Command &command) {
   command.kind = CommandKind::AttentionForward;
   command.timeClass = TimeClass::Attention;
+  command.attention.onto = op.getOnto() != nullptr;
   return attention(op, command.attention);
 }
 

@@ -20,12 +20,14 @@
 // PARTS: error: dimension 0 of parameter "up" comes in 16, which the 3 positions of axis "tp" do not divide: use 2, 4, 8 or 16
 // SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 3 positions of axis "dp" do not divide: use 2 or 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
-// NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ulysses, zero1, zero2, zero3
+// NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ring, ulysses, zero1, zero2, zero3
 // SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size
 // TWICE: error: the mesh names axis "dp" twice
 // MB: error: "mb" is the axis of micro-batches: name another
 // MESH: error: a recipe needs a mesh
 // ATTENTION: error: ulysses: no input runs along the sequence of an attention
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
+// RING: error: ring: there is no attention whose keys could travel one
 // CONTEXT: error: context: no input runs along the sequence of an attention
 // SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, which the 3 positions of axis "cp" do not divide: use 2, 4 or 8
 // UPDATE: error: zero1: no entry updates parameters

@@ -33,7 +33,44 @@ struct Problem {
   std::vector<double> refO, refLse, refDQ, refDK, refDV, refDBias;
   /// Largest sum of magnitudes behind an element of `refDBias`.
   double dBiasMass = 0;
-  std::vector<int64_t> origin;
+  std::vector<int64_t> origin, queryStarts, keyStarts;
+
+  /// The place of position `i` of `size` in the global scores, of which those
+  /// of dimension `dim` begin at the origin.
+  int64_t place(const std::vector<int64_t> &starts, int dim, int64_t size,
+                int64_t i) const {
+    int64_t first = origin.empty() ? 0 : origin[dim];
+    if (starts.empty())
+      return first + i;
+    int64_t piece = size / int64_t(starts.size());
+    return starts[i / piece] + first + i % piece;
+  }
+  int64_t queryPlace(int64_t i) const {
+    return place(queryStarts, 2, c.queries, i);
+  }
+  int64_t keyPlace(int64_t j) const { return place(keyStarts, 3, c.keys, j); }
+
+  /// Pieces of `size` positions that begin anywhere behind each other within a
+  /// block; blocks come in any order.
+  static std::vector<int64_t> pieces(std::mt19937 &gen, int64_t size,
+                                     int64_t blocks) {
+    int64_t own = 1 + int64_t(gen() % 4), count = blocks * own;
+    std::vector<int64_t> starts, order;
+    if (size % count != 0)
+      return starts;
+    for (int64_t block = 0; block < blocks; ++block)
+      order.push_back(block);
+    std::shuffle(order.begin(), order.end(), gen);
+    starts.resize(count);
+    int64_t next = 0;
+    for (int64_t block : order)
+      for (int64_t i = 0; i < own; ++i) {
+        int64_t &start = starts[block * own + i];
+        start = next + int64_t(gen() % 3 ? 0 : gen() % 100);
+        next = start + size / count;
+      }
+    return starts;
+  }
 
   /// Positions are outermost in some views, heads in others.
   static void view(HeadView &view, std::mt19937 &gen, int64_t heads,
@@ -80,8 +117,12 @@ struct Problem {
     rng = {int64_t(gen()) << 20 | int64_t(gen()), 17};
     std::vector<int64_t> start = origin.empty() ? std::vector<int64_t>(4) : origin;
     c.globalHeads = c.heads + start[1];
-    c.globalQueries = c.queries + start[2];
-    c.globalKeys = c.keys + start[3];
+    for (int64_t i = 0; i < c.queries; ++i)
+      c.globalQueries = std::max(c.globalQueries, queryPlace(i) + 1);
+    for (int64_t j = 0; j < c.keys; ++j)
+      c.globalKeys = std::max(c.globalKeys, keyPlace(j) + 1);
+    c.queryPieces = int64_t(queryStarts.size());
+    c.keyPieces = int64_t(keyStarts.size());
     c.scratchBytesPerThread = std::max(attentionScratchBytes(c, false),
                                        attentionScratchBytes(c, true));
     scratch.assign(c.scratchBytesPerThread * threads, char(0xff));
@@ -97,6 +138,10 @@ struct Problem {
     p.rng = rng.data();
     if (!origin.empty())
       p.origin = origin.data();
+    if (!queryStarts.empty())
+      p.queryStarts = queryStarts.data();
+    if (!keyStarts.empty())
+      p.keyStarts = keyStarts.data();
     p.dO = dO.data();
     p.dQ = dQ.data();
     p.dK = dK.data();
@@ -139,9 +184,11 @@ struct Problem {
             x *= c.scale;
             if (p.bias)
               x += bias[biasAt(j)];
+            int64_t diagonal = queryPlace(i) + c.globalKeys - c.globalQueries;
             bool hidden =
-                (c.causal && j > i + c.keys - c.queries) ||
-                (c.window > 0 && j <= i + c.keys - c.queries - c.window);
+                i / (c.queries / c.blocks) != j / (c.keys / c.blocks) ||
+                (c.causal && keyPlace(j) > diagonal) ||
+                (c.window > 0 && keyPlace(j) <= diagonal - c.window);
             if (p.mask)
               hidden |= !mask[b * c.maskStrides[0] + h * c.maskStrides[1] +
                               i * c.maskStrides[2] + j * c.maskStrides[3]];
@@ -154,8 +201,9 @@ struct Problem {
               std::vector<int64_t> at =
                   origin.empty() ? std::vector<int64_t>(4) : origin;
               uint64_t e = at[0] + b;
-              e = (e * c.globalHeads + at[1] + h) * c.globalQueries + at[2] + i;
-              e = e * paddedKeys + at[3] + j;
+              e = (e * c.globalHeads + at[1] + h) * c.globalQueries +
+                  queryPlace(i);
+              e = e * paddedKeys + keyPlace(j);
               keep[j] = philox::draw(stream, e) >= philox::threshold(c.dropout)
                             ? philox::keepScale(c.dropout)
                             : 0.0f;
@@ -247,6 +295,15 @@ TEST(Attention, RandomAgainstDefinition) {
     if (pick(0, 1))
       t.origin = {pick(0, 5), pick(0, 3), pick(0, 20),
                   pick(0, 1) ? 64 * pick(0, 2) : pick(0, 100)};
+    if (int64_t blocks = pick(2, 5); pick(0, 2) == 0) {
+      c.queries = blocks * (1 + c.queries / blocks);
+      c.keys = blocks * (1 + c.keys / blocks);
+      c.blocks = blocks;
+    }
+    if (pick(0, 2) == 0)
+      t.queryStarts = Problem::pieces(gen, c.queries, c.blocks);
+    if (pick(0, 2) == 0)
+      t.keyStarts = Problem::pieces(gen, c.keys, c.blocks);
     auto broadcast = [&](int64_t (&strides)[4]) {
       int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, step = 1;
       for (int d = 3; d >= 0; --d) {
@@ -302,6 +359,48 @@ TEST(Attention, RandomAgainstDefinition) {
   }
 }
 
+/// Half of the keys after the other, in either order: as all at once. Some
+/// queries see no key of one half, and the first ones of a window none at all.
+TEST(Attention, OntoOtherKeys) {
+  ThreadTeam team(2);
+  for (unsigned seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 gen(seed);
+    Problem t;
+    AttentionCommand &c = t.c;
+    c.batch = 2;
+    c.heads = 4;
+    c.kvHeads = 2;
+    c.queries = c.keys = 2 * (30 + int64_t(gen() % 60));
+    c.headSize = c.valueSize = 16;
+    c.scale = 0.25f;
+    c.causal = seed % 2;
+    c.window = seed % 3 == 0 ? 20 : 0;
+    c.dropout = seed % 4 < 2 ? 0.0f : 0.3f;
+    c.queryBlock = 32;
+    t.prepare(gen, team.size());
+    attentionForward(c, t.p, team);
+    Floats o = t.o, lse = t.lse;
+
+    AttentionCommand half = c;
+    half.keys /= 2;
+    half.keyPieces = 1;
+    std::fill(t.o.begin(), t.o.end(), NAN);
+    std::fill(t.lse.begin(), t.lse.end(), NAN);
+    for (int step = 0; step < 2; ++step) {
+      int64_t part = seed % 5 < 2 ? step : 1 - step, start = part * half.keys;
+      AttentionPointers p = t.p;
+      p.k += start * c.k.stridePosition;
+      p.v += start * c.v.stridePosition;
+      p.keyStarts = &start;
+      half.onto = step == 1;
+      attentionForward(half, p, team);
+    }
+    compare(t.o, std::vector<double>(o.begin(), o.end()), "o");
+    compare(t.lse, std::vector<double>(lse.begin(), lse.end()), "lse");
+  }
+}
+
 TEST(Attention, ScratchIsLinearInTheSequence) {
   AttentionCommand c;
   c.queryBlock = 64;
@@ -312,6 +411,7 @@ TEST(Attention, ScratchIsLinearInTheSequence) {
   EXPECT_LE(large, 8 * small);
   c.keys = 1 << 20;
   c.window = 256;
+  c.causal = true;
   EXPECT_LE(attentionScratchBytes(c, false), 64 * 450 * 4);
 }
 

@@ -209,6 +209,7 @@ double elementsSent(const Mesh &mesh, const Move &move, double before,
   case MoveKind::AllGather:
     return share * after;
   case MoveKind::Permute:
+  case MoveKind::Rotate:
     return before;
   }
   return 0;

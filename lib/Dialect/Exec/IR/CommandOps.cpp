@@ -204,6 +204,7 @@ template <typename OpTy> static int64_t scoreFlops(OpTy op, int64_t channels) {
   }
   if (op.getCausal() && all == seen)
     scores = scores / 2 + scores / (2 * seen);
+  scores /= static_cast<int64_t>(op.getBlocks());
   return 2 * scores * channels;
 }
 
@@ -247,14 +248,37 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
              << " must be " << wanted << ", not " << value.getType();
     return success();
   };
+  int64_t blocks = op.getBlocks();
+  if (blocks < 1 || q.getDimSize(2) % blocks != 0 ||
+      k.getDimSize(2) % blocks != 0)
+    return op.emitOpError("queries and keys do not come in ")
+           << blocks << " blocks";
   if (failed(verifyNumbers(op.getRng(), "rng", 2)) ||
       failed(verifyNumbers(op.getOrigin(), "origin", 4)))
     return failure();
+  for (auto [starts, places] :
+       {std::pair<Value, int64_t>(op.getQueryStarts(), q.getDimSize(2)),
+        {op.getKeyStarts(), k.getDimSize(2)}})
+    if (starts && (tensorType(starts).getRank() != 1 ||
+                   !tensorType(starts).getElementType().isInteger(64) ||
+                   tensorType(starts).getDimSize(0) == 0 ||
+                   places % tensorType(starts).getDimSize(0) != 0))
+      return op.emitOpError("starts ")
+             << starts.getType() << " do not divide " << places << " places";
   return verifyLayouts(cast<CommandOpInterface>(op.getOperation()));
+}
+
+SmallVector<Share> AttentionOp::getShares() {
+  if (!getOnto())
+    return {};
+  unsigned last = getNumOperands() - 1;
+  return {{0, last - 1, /*must=*/true}, {1, last, /*must=*/true}};
 }
 
 bool AttentionOp::canReadOperand(unsigned index, RankedTensorType type) {
   Value operand = getOperand(index);
+  if (getOnto() && index == getNumOperands() - 2)
+    return type == getOutput().getType();
   if (operand == getBias() || operand == getMask())
     return type.getRank() <= 4;
   return index < 3 ? isHeadView(type) : isDense(type);
@@ -282,6 +306,11 @@ LogicalResult AttentionOp::verify() {
   if (tensorType(getOutput()).getShape() != ArrayRef(shape) ||
       tensorType(getLse()).getShape() != q.getShape().drop_back())
     return emitOpError("results do not have the shapes of query and value");
+  if (static_cast<bool>(getOnto()) != static_cast<bool>(getOntoLse()))
+    return emitOpError("onto needs both results");
+  if (failed(verifyInPlace(*this, getOnto(), getOutput())) ||
+      failed(verifyInPlace(*this, getOntoLse(), getLse())))
+    return failure();
   return success();
 }
 

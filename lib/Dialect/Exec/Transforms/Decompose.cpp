@@ -162,6 +162,61 @@ struct PatchesGrad : OpRewritePattern<graph::PatchesGradOp> {
 };
 
 //===----------------------------------------------------------------------===//
+// Dropout in another order
+//===----------------------------------------------------------------------===//
+
+/// Each piece draws by where it begins.
+struct DropoutOfPieces : OpRewritePattern<graph::DropoutOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::DropoutOp op,
+                                PatternRewriter &rewriter) const override {
+    if (!op.getStarts())
+      return failure();
+    Location loc = op.getLoc();
+    RankedTensorType type = tensorType(op.getInput());
+    int64_t rank = type.getRank(), dim = *op.getStartsDim();
+    int64_t pieces = tensorType(op.getStarts()).getDimSize(0);
+    auto part = [&](Value value, int64_t begin, int64_t size) -> Value {
+      return graph::SliceOp::create(rewriter, loc, value,
+                                    ArrayRef<int64_t>{begin},
+                                    ArrayRef<int64_t>{size}, constants(1, 1));
+    };
+    Value origin = op.getOrigin();
+    if (!origin)
+      origin = graph::ConstantOp::create(
+          rewriter, loc,
+          DenseElementsAttr::get(
+              RankedTensorType::get(rank, rewriter.getI64Type()), int64_t(0)));
+    SmallVector<int64_t> sizes(type.getShape()), offsets = constants(rank, 0);
+    sizes[dim] /= pieces;
+    SmallVector<Value> results;
+    for (int64_t i = 0; i < pieces; ++i) {
+      SmallVector<Value> place;
+      if (dim > 0)
+        place.push_back(part(origin, 0, dim));
+      Value start = part(op.getStarts(), i, 1);
+      if (op.getOrigin())
+        start = graph::AddOp::create(rewriter, loc, start, part(origin, dim, 1));
+      place.push_back(start);
+      if (dim + 1 < rank)
+        place.push_back(part(origin, dim + 1, rank - dim - 1));
+      offsets[dim] = i * sizes[dim];
+      Value piece = graph::SliceOp::create(rewriter, loc, op.getInput(),
+                                           offsets, sizes, constants(rank, 1));
+      results.push_back(graph::DropoutOp::create(
+          rewriter, loc, piece, op.getRng(),
+          graph::ConcatOp::create(rewriter, loc, place, 0), Value(),
+          op.getProbabilityAttr(), op.getIdAttr(),
+          rewriter.getDenseI64ArrayAttr(
+              op.getGlobalShape().value_or(type.getShape())),
+          IntegerAttr()));
+    }
+    rewriter.replaceOpWithNewOp<graph::ConcatOp>(op, results, dim);
+    return success();
+  }
+};
+
+//===----------------------------------------------------------------------===//
 // Sums along a dimension
 //===----------------------------------------------------------------------===//
 
@@ -308,7 +363,8 @@ struct Decompose : exec::impl::DecomposeBase<Decompose> {
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
     patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
-                 ScatterAlongFirst, ScatterInBatches, SeedToValue>(&getContext());
+                 ScatterAlongFirst, ScatterInBatches, SeedToValue,
+                 DropoutOfPieces>(&getContext());
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
       signalPassFailure();
   }

@@ -78,6 +78,7 @@ static IndexUse indexUse(spmd::SliceOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::AllGatherOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::AllToAllOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::PermuteOp, Value) { return moved(); }
+static IndexUse indexUse(spmd::RotateOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::BarrierOp op, Value operand) {
   return {0, std::nullopt, operand == op.getInput()};
 }
@@ -105,6 +106,6 @@ void cleave::exec::registerGraphIndexModels(DialectRegistry &registry) {
   });
   registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
     attach<spmd::SliceOp, spmd::AllGatherOp, spmd::AllToAllOp, spmd::PermuteOp,
-           spmd::BarrierOp>(context);
+           spmd::RotateOp, spmd::BarrierOp>(context);
   });
 }

@@ -42,9 +42,12 @@ struct SelectAttention : OpRewritePattern<graph::AttentionOp> {
         rewriter, op.getLoc(), op.getResultTypes()[0], op.getResultTypes()[1],
         as.heads(op.getQuery()), as.heads(op.getKey()), as.heads(op.getValue()),
         op.getBias(), op.getMask(), as.dense(op.getSegments()),
-        as.dense(op.getRng()), as.dense(op.getOrigin()), op.getScaleAttr(),
-        op.getCausalAttr(), op.getWindowAttr(), op.getDropoutAttr(),
-        op.getDropoutIdAttr(), op.getGlobalShapeAttr());
+        as.dense(op.getRng()), as.dense(op.getOrigin()),
+        as.dense(op.getKeySegments()), as.dense(op.getQueryStarts()),
+        as.dense(op.getKeyStarts()), op.getOnto(), op.getOntoLse(),
+        op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
+        op.getDropoutAttr(), op.getDropoutIdAttr(), op.getGlobalShapeAttr(),
+        op.getBlocksAttr());
     rewriter.replaceOp(op, command.getResults());
     return success();
   }
@@ -83,9 +86,11 @@ struct SelectAttentionGrad : OpRewritePattern<graph::AttentionGradOp> {
         as.heads(op.getKey()), as.heads(op.getValue()),
         as.heads(op.getOutput()), as.dense(op.getLse()), op.getBias(),
         op.getMask(), as.dense(op.getSegments()), as.dense(op.getRng()),
-        as.dense(op.getOrigin()), op.getScaleAttr(), op.getCausalAttr(),
-        op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
-        op.getGlobalShapeAttr());
+        as.dense(op.getOrigin()), as.dense(op.getKeySegments()),
+        as.dense(op.getQueryStarts()), as.dense(op.getKeyStarts()),
+        op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
+        op.getDropoutAttr(), op.getDropoutIdAttr(), op.getGlobalShapeAttr(),
+        op.getBlocksAttr());
     if (bias)
       rewriter.replaceOp(bias, command.getBiasGradient());
     rewriter.replaceOp(op, {command.getQueryGradient(), command.getKeyGradient(),
@@ -113,9 +118,11 @@ struct CompleteBiasGrad : OpRewritePattern<graph::AttentionBiasGradOp> {
         as.heads(op.getQuery()), as.heads(op.getKey()), as.heads(op.getValue()),
         as.heads(op.getOutput()), as.dense(op.getLse()), op.getBias(),
         op.getMask(), as.dense(op.getSegments()), as.dense(op.getRng()),
-        as.dense(op.getOrigin()), op.getScaleAttr(), op.getCausalAttr(),
-        op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
-        op.getGlobalShapeAttr());
+        as.dense(op.getOrigin()), as.dense(op.getKeySegments()),
+        as.dense(op.getQueryStarts()), as.dense(op.getKeyStarts()),
+        op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
+        op.getDropoutAttr(), op.getDropoutIdAttr(), op.getGlobalShapeAttr(),
+        op.getBlocksAttr());
     rewriter.replaceOp(op, command.getBiasGradient());
     return success();
   }

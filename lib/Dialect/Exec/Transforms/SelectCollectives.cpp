@@ -52,7 +52,7 @@ public:
     std::optional<Exchange> exchange =
         llvm::TypeSwitch<Operation *, std::optional<Exchange>>(op)
             .Case<spmd::AllReduceOp, spmd::AllGatherOp, spmd::ReduceScatterOp,
-                  spmd::AllToAllOp, spmd::PermuteOp>(
+                  spmd::AllToAllOp, spmd::PermuteOp, spmd::RotateOp>(
                 [&](auto typed) { return describe(typed); })
             .Default([](Operation *) { return std::nullopt; });
     if (!exchange)
@@ -154,6 +154,15 @@ private:
     for (int64_t i = 0, n = mesh.size(axes); i < n; ++i)
       e.sources.push_back(
           mesh.partIndex(axes, permutation.source(mesh, member(axes, i))));
+    return e;
+  }
+
+  std::optional<Exchange> describe(spmd::RotateOp op) const {
+    Exchange e;
+    e.kind = CollectiveKind::Permute;
+    e.block = shapeOf(op.getInput());
+    for (int64_t i = 0, n = mesh.size(op.getCommunicationAxes()); i < n; ++i)
+      e.sources.push_back((i + n - 1) % n);
     return e;
   }
 

@@ -124,6 +124,54 @@ static Type statisticsType(Type element) {
   return element.isF64() ? element : Float32Type::get(element.getContext());
 }
 
+template <typename Adaptor>
+static LogicalResult checkSegments(std::optional<Location> loc,
+                                   Adaptor adaptor) {
+  ArrayRef<int64_t> q = tensorType(adaptor.getQuery()).getShape();
+  ArrayRef<int64_t> k = tensorType(adaptor.getKey()).getShape();
+  Value segments = adaptor.getSegments(), keys = adaptor.getKeySegments();
+  if (!segments)
+    return keys ? emitOptionalError(loc, "key_segments need segments")
+                : success();
+  if ((!keys && q[2] != k[2]) ||
+      tensorType(segments).getShape() != ArrayRef({q[0], q[2]}))
+    return emitOptionalError(loc, "segments ", segments.getType(),
+                             " must be [batch, positions], with as many "
+                             "queries as keys");
+  if (keys && (tensorType(keys).getShape() != ArrayRef({k[0], k[2]}) ||
+               tensorType(keys).getElementType() !=
+                   tensorType(segments).getElementType()))
+    return emitOptionalError(loc, "key_segments ", keys.getType(),
+                             " must be [batch, keys] of the type of segments");
+  return success();
+}
+
+/// Blocks, and the pieces whose places are given.
+template <typename Adaptor>
+static LogicalResult checkBlocks(std::optional<Location> loc, Adaptor adaptor) {
+  int64_t queries = tensorType(adaptor.getQuery()).getDimSize(2);
+  int64_t keys = tensorType(adaptor.getKey()).getDimSize(2);
+  int64_t blocks = adaptor.getBlocks();
+  if (blocks < 1 || queries % blocks != 0 || keys % blocks != 0)
+    return emitOptionalError(loc, queries, " queries and ", keys,
+                             " keys do not come in ", blocks, " blocks");
+  if (blocks > 1 && (adaptor.getBias() || adaptor.getMask() ||
+                     (adaptor.getSegments() && !adaptor.getKeySegments())))
+    return emitOptionalError(loc, "blocks take no bias and no mask, and "
+                                  "segments with key_segments alone");
+  for (auto [starts, size] :
+       {std::pair<Value, int64_t>(adaptor.getQueryStarts(), queries),
+        {adaptor.getKeyStarts(), keys}}) {
+    if (!starts)
+      continue;
+    int64_t pieces = tensorType(starts).getDimSize(0);
+    if (pieces == 0 || size % pieces != 0 || pieces % blocks != 0)
+      return emitOptionalError(loc, pieces, " starts do not divide ", size,
+                               " places in ", blocks, " blocks");
+  }
+  return success();
+}
+
 /// Checks the operands that attention and its gradients share.
 template <typename Adaptor>
 static LogicalResult checkAttention(std::optional<Location> loc,
@@ -151,13 +199,8 @@ static LogicalResult checkAttention(std::optional<Location> loc,
       return emitOptionalError(loc, "bias or mask ", extra.getType(),
                                " does not broadcast to the scores");
   }
-  if (Value segments = adaptor.getSegments())
-    if (q.getDimSize(2) != k.getDimSize(2) ||
-        tensorType(segments).getShape() !=
-            ArrayRef({q.getDimSize(0), q.getDimSize(2)}))
-      return emitOptionalError(loc, "segments ", segments.getType(),
-                               " must be [batch, positions], with as many "
-                               "queries as keys");
+  if (failed(checkSegments(loc, adaptor)) || failed(checkBlocks(loc, adaptor)))
+    return failure();
   double p = adaptor.getDropout().convertToDouble();
   if (!(p >= 0.0 && p < 1.0))
     return emitOptionalError(loc, "dropout must be at least 0 and below 1");
@@ -190,6 +233,10 @@ LogicalResult AttentionOp::inferReturnTypes(MLIRContext *,
 }
 
 LogicalResult AttentionOp::verify() {
+  if (static_cast<bool>(getOnto()) != static_cast<bool>(getOntoLse()) ||
+      (getOnto() && (getOnto().getType() != getOutput().getType() ||
+                     getOntoLse().getType() != getLse().getType())))
+    return emitOpError("onto must have the types of the results");
   if (getWindow() && static_cast<int64_t>(*getWindow()) < 1)
     return emitOpError("window must be positive");
   return success();

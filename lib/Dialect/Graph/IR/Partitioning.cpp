@@ -91,18 +91,39 @@ Operation *OneHotOp::buildLocal(OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
+/// Where pieces have starts, only places within a piece are counted: takes from
+/// the factors of a dimension those of pieces, and from `size` their number.
+static void withinPieces(Value starts, const ShardingRule &rule,
+                         SmallVectorImpl<int64_t> &factors, int64_t &size) {
+  if (!starts)
+    return;
+  int64_t pieces = cast<RankedTensorType>(starts.getType()).getDimSize(0);
+  size /= pieces;
+  int64_t *first = factors.begin();
+  for (int64_t left = pieces; left > 1 && first != factors.end(); ++first)
+    left /= rule.factors[*first].size;
+  factors.erase(factors.begin(), first);
+}
+
 Operation *DropoutOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                  TypeRange resultTypes,
                                  ShardOffset shardOffset) {
   auto type = cast<RankedTensorType>(getInput().getType());
-  Value origin = shardOffset(type, getShardingRule().operands[0]);
+  ShardingRule rule = getShardingRule();
+  FactorMapping mapping = rule.operands[0];
+  SmallVector<int64_t> places(type.getShape());
+  if (getStarts())
+    withinPieces(getStarts(), rule, mapping[*getStartsDim()],
+                 places[*getStartsDim()]);
+  Value origin = shardOffset(
+      RankedTensorType::get(places, type.getElementType()), mapping);
   if (origin && getOrigin())
     return nullptr; // A shard of a shard.
   auto clone = cloneWith(*this, builder, operands, resultTypes);
-  if (origin) {
+  if (origin)
     clone.getOriginMutable().assign(origin);
+  if ((origin || getStarts()) && !getGlobalShape())
     clone.setGlobalShape(type.getShape());
-  }
   return clone;
 }
 
@@ -130,29 +151,37 @@ buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
   auto key = cast<RankedTensorType>(op.getKey().getType());
   SmallVector<int64_t> shape{query.getDimSize(0), query.getDimSize(1),
                              query.getDimSize(2), key.getDimSize(2)};
+  SmallVector<int64_t> places(shape);
   Value origin;
-  bool hides = op.getCausal() || op.getWindow();
-  if (hides || !op.getDropout().isZero()) {
+  bool draws = !op.getDropout().isZero();
+  bool placed = draws || op.getCausal() || op.getWindow();
+  if (placed) {
     ShardingRule rule = op.getShardingRule();
-    // The query is the first operand of the op that has its dimensions.
-    FactorMapping mapping =
-        rule.operands[op.getODSOperandIndexAndLength(
-                            std::is_same_v<Op, AttentionOp> ? 0 : 1)
-                          .first];
-    mapping[3] = {};
+    // The query is the first operand of the op that has its dimensions; the
+    // key follows it.
+    unsigned first = std::is_same_v<Op, AttentionOp> ? 0 : 1;
+    FactorMapping mapping = rule.operands[first];
+    mapping[3] = rule.operands[first + 1][2];
+    withinPieces(op.getQueryStarts(), rule, mapping[2], places[2]);
+    withinPieces(op.getKeyStarts(), rule, mapping[3], places[3]);
     // What only hides is the same in all batches and heads.
-    if (op.getDropout().isZero())
+    if (!draws)
       mapping[0] = mapping[1] = {};
-    origin = shardOffset(RankedTensorType::get(shape, query.getElementType()),
+    origin = shardOffset(RankedTensorType::get(places, query.getElementType()),
                          mapping);
     if (origin && op.getOrigin())
       return nullptr; // A shard of a shard.
   }
   auto clone = cloneWith(op, builder, operands, resultTypes);
-  if (origin) {
+  // Keys are split by blocks alone.
+  int64_t keys = cast<RankedTensorType>(clone.getKey().getType()).getDimSize(2);
+  if (shape[3] > 0)
+    clone.setBlocks(op.getBlocks() * keys / shape[3]);
+  if (origin)
     clone.getOriginMutable().assign(origin);
+  bool starts = op.getQueryStarts() || op.getKeyStarts();
+  if (placed && (origin || starts) && !op.getGlobalShape())
     clone.setGlobalShape(shape);
-  }
   return clone;
 }
 
@@ -176,4 +205,69 @@ Operation *AttentionBiasGradOp::buildLocal(OpBuilder &builder,
                                            ShardOffset shardOffset) {
   return buildLocalAttention(*this, builder, operands, resultTypes,
                              shardOffset);
+}
+
+//===----------------------------------------------------------------------===//
+// Another order
+//===----------------------------------------------------------------------===//
+
+using Starts = function_ref<Value(Value, unsigned)>;
+
+bool DropoutOp::setStarts(Starts starts) {
+  Value table;
+  int64_t ordered = 0;
+  for (int64_t dim = 0, rank = getInput().getType().getRank(); dim < rank;
+       ++dim)
+    if (Value given = starts(getInput(), dim)) {
+      if (table || getStarts() || getOrigin())
+        return false;
+      table = given;
+      ordered = dim;
+    }
+  if (!table)
+    return true;
+  getStartsMutable().assign(table);
+  setStartsDim(ordered);
+  return true;
+}
+
+/// Bias, mask and documents come in the order of queries and keys.
+template <typename Op> static bool setAttentionStarts(Op op, Starts starts) {
+  Value queries = starts(op.getQuery(), 2), keys = starts(op.getKey(), 2);
+  if (op.getOrigin() || op.getQueryStarts() || op.getKeyStarts())
+    return !queries && !keys;
+  auto follows = [&](Value value, unsigned dim, Value other) {
+    return starts(value, dim) == other;
+  };
+  // A document of one order cannot be that of the other too.
+  if (op.getSegments() && (!follows(op.getSegments(), 1, queries) ||
+                           !(op.getKeySegments()
+                                 ? follows(op.getKeySegments(), 1, keys)
+                                 : queries == keys)))
+    return false;
+  for (Value extra : {Value(op.getBias()), Value(op.getMask())}) {
+    if (!extra)
+      continue;
+    auto shape = cast<RankedTensorType>(extra.getType()).getShape();
+    int64_t rank = shape.size();
+    for (int64_t dim = std::max<int64_t>(rank - 2, 0); dim < rank; ++dim)
+      if (shape[dim] != 1 &&
+          !follows(extra, dim, dim == rank - 1 ? keys : queries))
+        return false;
+  }
+  if (queries)
+    op.getQueryStartsMutable().assign(queries);
+  if (keys)
+    op.getKeyStartsMutable().assign(keys);
+  return true;
+}
+
+bool AttentionOp::setStarts(Starts starts) {
+  return setAttentionStarts(*this, starts);
+}
+bool AttentionGradOp::setStarts(Starts starts) {
+  return setAttentionStarts(*this, starts);
+}
+bool AttentionBiasGradOp::setStarts(Starts starts) {
+  return setAttentionStarts(*this, starts);
 }

@@ -270,3 +270,52 @@ double PermuteOp::getElementsSentBy(const Mesh &mesh,
                coordinates;
   return keeps ? 0 : elementsOf(getInput());
 }
+
+//===----------------------------------------------------------------------===//
+// spmd.rotate
+//===----------------------------------------------------------------------===//
+
+LogicalResult RotateOp::verifySymbolUses(SymbolTableCollection &) {
+  if (failed(verifyAxes(*this, getMeshAttr(), getAxes().getAxes())))
+    return failure();
+  Mesh mesh = lookupMesh(*this, getMeshAttr()).getMesh();
+  if (failed(verifyDevices(*this, mesh, getAxes().getAxes())))
+    return failure();
+  int64_t rank = cast<RankedTensorType>(getType()).getRank();
+  if (static_cast<int64_t>(getDim()) >= rank)
+    return emitOpError("rotates dimension ")
+           << getDim() << " of " << getType();
+  return success();
+}
+
+FlatSymbolRefAttr RotateOp::getCommunicationMesh() { return getMeshAttr(); }
+
+AxisList RotateOp::getCommunicationAxes() {
+  return AxisList(getAxes().getAxes());
+}
+
+double RotateOp::getElementsSent(const Mesh &mesh) {
+  return mesh.size(getAxes().getAxes()) > 1 ? elementsOf(getInput()) : 0;
+}
+
+/// Each dimension along a factor of its own; the parts of the one that rotates
+/// along the major one of two.
+cleave::graph::ShardingRule RotateOp::getShardingRule() {
+  graph::ShardingRule rule;
+  graph::FactorMapping mapping;
+  auto type = cast<RankedTensorType>(getType());
+  MeshOp mesh = lookupMesh(*this, getMeshAttr());
+  int64_t parts = mesh ? mesh.getMesh().size(getAxes().getAxes()) : 1;
+  for (auto [dim, size] : llvm::enumerate(type.getShape())) {
+    auto &factors = mapping.emplace_back();
+    bool cut = dim == getDim() && parts > 1 && size % parts == 0;
+    if (cut)
+      factors.push_back(rule.addFactor(parts));
+    if (int64_t rest = cut ? size / parts : size; rest != 1)
+      factors.push_back(rule.addFactor(rest));
+  }
+  rule.operands = {mapping};
+  rule.results = {mapping};
+  rule.linear = {{0}};
+  return rule;
+}

@@ -95,14 +95,25 @@ std::optional<std::string> cleave::spmd::applyMove(const Mesh &mesh,
                                                    const Move &move,
                                                    Sharding &sharding) {
   unsigned rank = sharding.dims.size();
-  bool byDims =
-      move.kind != MoveKind::AllReduce && move.kind != MoveKind::AllToAll;
+  bool byDims = move.kind != MoveKind::AllReduce &&
+                move.kind != MoveKind::AllToAll &&
+                move.kind != MoveKind::Rotate;
   if ((byDims && move.dims.size() != rank) ||
       (move.kind == MoveKind::Permute && move.newDims.size() != rank) ||
+      (move.kind == MoveKind::Rotate && move.from >= rank) ||
       (move.kind == MoveKind::AllToAll && std::max(move.from, move.to) >= rank))
     return "moves axes of dimensions that sharding " + sharding.str() +
            " does not have";
   switch (move.kind) {
+  case MoveKind::Rotate: {
+    // Minor axes would make the parts of each major one rotate by themselves.
+    auto cut = mesh.split(sharding.dims[move.from], mesh.size(move.axes));
+    if (cut && mesh.significant(cut->first) == mesh.significant(move.axes))
+      return std::nullopt;
+    return "rotates over " + describe(move.axes) + " dimension " +
+           std::to_string(move.from) + " of a value of sharding " +
+           sharding.str() + ", where they are not the major axes";
+  }
   case MoveKind::AllReduce:
     return reduce(mesh, sharding, move.axes, move.reduction);
   case MoveKind::AllToAll:
@@ -180,6 +191,12 @@ std::optional<Move> cleave::spmd::readMove(Operation *op) {
             move.newDims = dimsOf(permute.getTo());
             return true;
           })
+          .Case([&](RotateOp rotate) {
+            move.kind = MoveKind::Rotate;
+            move.axes = AxisList(rotate.getAxes().getAxes());
+            move.from = rotate.getDim();
+            return true;
+          })
           .Default([](Operation *) { return false; });
   return known ? std::optional(move) : std::nullopt;
 }
@@ -220,6 +237,10 @@ Value cleave::spmd::buildMove(OpBuilder &builder, Location loc, Value value,
   case MoveKind::Permute:
     op = PermuteOp::create(builder, loc, type, value, by(move.dims),
                            by(move.newDims));
+    break;
+  case MoveKind::Rotate:
+    op = RotateOp::create(builder, loc, type, value, meshName.getValue(), axes,
+                          move.from);
     break;
   }
   annotate(op, ShardingAttr::get(meshName, move.sharding), global);

@@ -71,6 +71,11 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
     return op->emitOpError()
            << "attribute '" << attribute.getName().getValue() << "': ";
   };
+  if (attribute.getName() == kRingAttr) {
+    if (!isa<StringAttr>(attribute.getValue()))
+      return error() << "must name an axis";
+    return success();
+  }
   auto array = dyn_cast<ArrayAttr>(attribute.getValue());
   bool shardings = attribute.getName() == kShardingsAttr;
   if (!shardings && attribute.getName() != kGlobalTypesAttr)

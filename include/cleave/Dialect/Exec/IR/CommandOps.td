@@ -135,17 +135,19 @@ def Exec_ContractOp : Exec_Command<"contract", [Pure],
   let hasVerifier = 1;
 }
 
-class Exec_AttentionBase<string mnemonic>
-    : Exec_Command<mnemonic, [Pure, AttrSizedOperandSegments],
-        ["getScratchBytes", "canWriteResult", "canReadOperand", "getFlops"]> {
+class Exec_AttentionBase<string mnemonic, list<string> methods = []>
+    : Exec_Command<mnemonic, [Pure, AttrSizedOperandSegments], !listconcat(
+        ["getScratchBytes", "canWriteResult", "canReadOperand", "getFlops"],
+        methods)> {
   let hasVerifier = 1;
 }
 
-def Exec_AttentionOp : Exec_AttentionBase<"attention"> {
+def Exec_AttentionOp : Exec_AttentionBase<"attention", ["getShares"]> {
   let summary = "Scaled dot-product attention, blockwise over queries";
   let description = [{
     As `graph.attention` defines it. The last stride of query, key, value and
-    output is 1; the log-sum-exp is dense.
+    output is 1; the log-sum-exp is dense. The results take the memory of `onto`
+    and `onto_lse`.
   }];
   let arguments = (ins AnyRankedTensor:$query, AnyRankedTensor:$key,
                        AnyRankedTensor:$value,
@@ -154,15 +156,23 @@ def Exec_AttentionOp : Exec_AttentionBase<"attention"> {
                        Optional<AnyRankedTensor>:$segments,
                        Optional<AnyRankedTensor>:$rng,
                        Optional<AnyRankedTensor>:$origin,
+                       Optional<AnyRankedTensor>:$key_segments,
+                       Optional<AnyRankedTensor>:$query_starts,
+                       Optional<AnyRankedTensor>:$key_starts,
+                       Optional<AnyRankedTensor>:$onto,
+                       Optional<AnyRankedTensor>:$onto_lse,
                        F64Attr:$scale, UnitAttr:$causal,
                        OptionalAttr<I64Attr>:$window,
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
-                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape,
+                       DefaultValuedAttr<I64Attr, "1">:$blocks);
   let results = (outs AnyRankedTensor:$output, AnyRankedTensor:$lse);
   let assemblyFormat = [{
     $query `,` $key `,` $value (`bias` $bias^)? (`mask` $mask^)?
-    (`segments` $segments^)? (`rng` $rng^)? (`origin` $origin^)? attr-dict
+    (`segments` $segments^)? (`rng` $rng^)? (`origin` $origin^)?
+    (`key_segments` $key_segments^)? (`query_starts` $query_starts^)?
+    (`key_starts` $key_starts^)? (`onto` $onto^ `,` $onto_lse)? attr-dict
     `:` functional-type(operands, results)
   }];
 }
@@ -181,11 +191,15 @@ def Exec_AttentionGradOp : Exec_AttentionBase<"attention_grad"> {
                        Optional<AnyRankedTensor>:$segments,
                        Optional<AnyRankedTensor>:$rng,
                        Optional<AnyRankedTensor>:$origin,
+                       Optional<AnyRankedTensor>:$key_segments,
+                       Optional<AnyRankedTensor>:$query_starts,
+                       Optional<AnyRankedTensor>:$key_starts,
                        F64Attr:$scale, UnitAttr:$causal,
                        OptionalAttr<I64Attr>:$window,
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
-                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape,
+                       DefaultValuedAttr<I64Attr, "1">:$blocks);
   let results = (outs AnyRankedTensor:$queryGradient,
                       AnyRankedTensor:$keyGradient,
                       AnyRankedTensor:$valueGradient,
@@ -193,7 +207,9 @@ def Exec_AttentionGradOp : Exec_AttentionBase<"attention_grad"> {
   let assemblyFormat = [{
     $gradient `,` $query `,` $key `,` $value `,` $output `,` $lse
     (`bias` $bias^)? (`mask` $mask^)? (`segments` $segments^)? (`rng` $rng^)?
-    (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+    (`origin` $origin^)? (`key_segments` $key_segments^)?
+    (`query_starts` $query_starts^)? (`key_starts` $key_starts^)? attr-dict `:`
+    functional-type(operands, results)
   }];
 }
 

@@ -52,7 +52,8 @@ def Graph_LinearOp : Graph_InferredOp<"linear"> {
 def Graph_AttentionOp : Graph_InferredOp<"attention", [
     AttrSizedOperandSegments,
     DeclareOpInterfaceMethods<Graph_RandomOpInterface>,
-    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>,
+    DeclareOpInterfaceMethods<Graph_PlacedOpInterface>]> {
   let summary = "Scaled dot-product attention";
   let description = [{
     Query `[b, a, q, d]`, key `[b, g, k, d]`, value `[b, g, k, e]`, where `g`
@@ -63,14 +64,23 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
 
     A key is visible unless excluded: by `causal`, `j > i + k - q`; by
     `window`, `j <= i + k - q - window`; by `mask` (broadcastable to
-    `[b, a, q, k]`), where it is false; by `segments` (`[b, q]`, with q = k),
-    where the documents differ. A row that sees no key gives 0, and a
+    `[b, a, q, k]`), where it is false; by `segments` (`[b, q]`) and
+    `key_segments` (`[b, k]`; the same as `segments` where it is absent and
+    q = k), where the documents differ. A row that sees no key gives 0, and a
     log-sum-exp of -inf. `bias` is broadcastable to `[b, a, q, k]`.
 
     Dropout of the probabilities follows `graph.dropout`, its index being that
     of `[b, a, q, k']` with `k'` = k rounded up to a multiple of 64. `origin`
     and `global_shape` place this slice in the global `[b, a, q, k]`: dropout,
-    `causal` and `window` go by the places in it.
+    `causal` and `window` go by the places in it. Queries (keys) in another
+    order have `query_starts` (`key_starts`): they come in as many equal pieces
+    as it has values, each of which begins at that place, behind the origin.
+    Places within a block ascend.
+
+    With `blocks` = n, queries and keys come in n equal blocks, and each block
+    of queries sees only the block of keys beside it; bias and mask must be
+    absent. `onto` and `onto_lse` are the results of the same queries on other
+    keys: the softmax then goes over these keys and those.
   }];
   let arguments = (ins Graph_FloatTensor:$query, Graph_FloatTensor:$key,
                        Graph_FloatTensor:$value,
@@ -79,15 +89,23 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
                        Optional<Graph_IntTensor>:$segments,
                        Optional<TensorRankOf<[I64], [1]>>:$rng,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       Optional<Graph_IntTensor>:$key_segments,
+                       Optional<TensorRankOf<[I64], [1]>>:$query_starts,
+                       Optional<TensorRankOf<[I64], [1]>>:$key_starts,
+                       Optional<Graph_FloatTensor>:$onto,
+                       Optional<Graph_FloatTensor>:$onto_lse,
                        F64Attr:$scale, UnitAttr:$causal,
                        OptionalAttr<I64Attr>:$window,
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
-                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape,
+                       DefaultValuedAttr<I64Attr, "1">:$blocks);
   let results = (outs Graph_FloatTensor:$output, Graph_FloatTensor:$lse);
   let assemblyFormat = [{
     $query `,` $key `,` $value (`bias` $bias^)? (`mask` $mask^)?
-    (`segments` $segments^)? (`rng` $rng^)? (`origin` $origin^)? attr-dict
+    (`segments` $segments^)? (`rng` $rng^)? (`origin` $origin^)?
+    (`key_segments` $key_segments^)? (`query_starts` $query_starts^)?
+    (`key_starts` $key_starts^)? (`onto` $onto^ `,` $onto_lse)? attr-dict
     `:` functional-type(operands, results)
   }];
   let hasVerifier = 1;
@@ -95,7 +113,9 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
 }
 
 def Graph_AttentionGradOp : Graph_InferredOp<"attention_grad", [
-    AttrSizedOperandSegments, Graph_BackwardOnly, DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+    AttrSizedOperandSegments, Graph_BackwardOnly,
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>,
+    DeclareOpInterfaceMethods<Graph_PlacedOpInterface>]> {
   let summary = "Gradients of attention for query, key and value";
   let description = [{
     Probabilities are recomputed from the scores and `lse`; `output` and
@@ -109,23 +129,31 @@ def Graph_AttentionGradOp : Graph_InferredOp<"attention_grad", [
                        Optional<Graph_IntTensor>:$segments,
                        Optional<TensorRankOf<[I64], [1]>>:$rng,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       Optional<Graph_IntTensor>:$key_segments,
+                       Optional<TensorRankOf<[I64], [1]>>:$query_starts,
+                       Optional<TensorRankOf<[I64], [1]>>:$key_starts,
                        F64Attr:$scale, UnitAttr:$causal,
                        OptionalAttr<I64Attr>:$window,
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
-                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape,
+                       DefaultValuedAttr<I64Attr, "1">:$blocks);
   let results = (outs Graph_FloatTensor:$queryGradient,
                       Graph_FloatTensor:$keyGradient,
                       Graph_FloatTensor:$valueGradient);
   let assemblyFormat = [{
     $gradient `,` $query `,` $key `,` $value `,` $output `,` $lse
     (`bias` $bias^)? (`mask` $mask^)? (`segments` $segments^)? (`rng` $rng^)?
-    (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+    (`origin` $origin^)? (`key_segments` $key_segments^)?
+    (`query_starts` $query_starts^)? (`key_starts` $key_starts^)? attr-dict `:`
+    functional-type(operands, results)
   }];
 }
 
 def Graph_AttentionBiasGradOp : Graph_InferredOp<"attention_bias_grad", [
-    AttrSizedOperandSegments, Graph_BackwardOnly, DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+    AttrSizedOperandSegments, Graph_BackwardOnly,
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>,
+    DeclareOpInterfaceMethods<Graph_PlacedOpInterface>]> {
   let summary = "Gradient of attention for its additive bias";
   let description = [{
     Of the bias's own shape: summed over the dimensions it is broadcast along.
@@ -138,16 +166,22 @@ def Graph_AttentionBiasGradOp : Graph_InferredOp<"attention_bias_grad", [
                        Optional<Graph_IntTensor>:$segments,
                        Optional<TensorRankOf<[I64], [1]>>:$rng,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       Optional<Graph_IntTensor>:$key_segments,
+                       Optional<TensorRankOf<[I64], [1]>>:$query_starts,
+                       Optional<TensorRankOf<[I64], [1]>>:$key_starts,
                        F64Attr:$scale, UnitAttr:$causal,
                        OptionalAttr<I64Attr>:$window,
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
-                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape,
+                       DefaultValuedAttr<I64Attr, "1">:$blocks);
   let results = (outs Graph_FloatTensor:$biasGradient);
   let assemblyFormat = [{
     $gradient `,` $query `,` $key `,` $value `,` $output `,` $lse
     `bias` $bias (`mask` $mask^)? (`segments` $segments^)? (`rng` $rng^)?
-    (`origin` $origin^)? attr-dict `:` functional-type(operands, results)
+    (`origin` $origin^)? (`key_segments` $key_segments^)?
+    (`query_starts` $query_starts^)? (`key_starts` $key_starts^)? attr-dict `:`
+    functional-type(operands, results)
   }];
 }
 

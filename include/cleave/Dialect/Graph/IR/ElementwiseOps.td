@@ -191,9 +191,10 @@ def Graph_SelectOp : Graph_InferredOp<"select", [Graph_Pointwise]> {
 }
 
 def Graph_DropoutOp : Graph_InferredOp<"dropout", [
-    Graph_Pointwise,
+    Graph_Pointwise, AttrSizedOperandSegments,
     DeclareOpInterfaceMethods<Graph_RandomOpInterface>,
-    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>,
+    DeclareOpInterfaceMethods<Graph_PlacedOpInterface>]> {
   let summary = "Inverted dropout by a counter-based generator";
   let description = [{
     Element `i` (row-major, in the *global* tensor) is kept iff its 32-bit
@@ -204,16 +205,20 @@ def Graph_DropoutOp : Graph_InferredOp<"dropout", [
     same in every layout and when recomputed; the op is its own gradient.
 
     `origin`, when present, is the index in the global tensor of shape
-    `global_shape` of this tensor's first element.
+    `global_shape` of this tensor's first element. With `starts`, dimension
+    `starts_dim` comes in as many equal pieces as it has values, each of which
+    begins at that place of the global dimension, behind the origin.
   }];
   let arguments = (ins Graph_FloatTensor:$input,
                        TensorRankOf<[I64], [1]>:$rng,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       Optional<TensorRankOf<[I64], [1]>>:$starts,
                        F64Attr:$probability, I64Attr:$id,
-                       OptionalAttr<DenseI64ArrayAttr>:$global_shape);
+                       OptionalAttr<DenseI64ArrayAttr>:$global_shape,
+                       OptionalAttr<I64Attr>:$starts_dim);
   let results = (outs Graph_FloatTensor:$output);
   let assemblyFormat = [{
-    $input `,` $rng (`origin` $origin^)? attr-dict `:`
+    $input `,` $rng (`origin` $origin^)? (`starts` $starts^)? attr-dict `:`
     functional-type(operands, results)
   }];
   let hasVerifier = 1;

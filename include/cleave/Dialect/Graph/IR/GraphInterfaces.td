@@ -94,4 +94,25 @@ def Graph_PartitionableOpInterface : OpInterface<"PartitionableOpInterface"> {
   ];
 }
 
+def Graph_PlacedOpInterface : OpInterface<"PlacedOpInterface"> {
+  let cppNamespace = "::cleave::graph";
+  let description = [{
+    An op whose result depends on the places of elements in the whole tensor,
+    which it can be told where they come in another order.
+  }];
+  let methods = [
+    InterfaceMethod<[{
+        Tells the op the order of its operands. `starts(value, dim)` is null
+        where dimension `dim` of the operand `value` comes in order; else the
+        dimension comes in as many equal pieces as the tensor that it gives has
+        values, which are the places where they begin. Results come in the order
+        of the operands. Changes nothing and returns false where the op cannot
+        have that.
+      }],
+      "bool", "setStarts",
+      (ins "::llvm::function_ref<::mlir::Value(::mlir::Value, unsigned)>"
+           :$starts)>,
+  ];
+}
+
 #endif // CLEAVE_DIALECT_GRAPH_IR_GRAPHINTERFACES_TD

@@ -34,7 +34,8 @@ enum class MoveKind : uint8_t {
   ReduceScatter,
   AllGather,
   AllToAll,
-  Permute
+  Permute,
+  Rotate
 };
 
 /// One movement, in the terms of the op of the same name.
@@ -45,9 +46,9 @@ struct Move {
   llvm::SmallVector<AxisList, 4> dims;
   /// Permute: what replaces them.
   llvm::SmallVector<AxisList, 4> newDims;
-  /// All_reduce, all_to_all: the axes.
+  /// All_reduce, all_to_all, rotate: the axes.
   AxisList axes;
-  /// All_to_all: the dimensions.
+  /// All_to_all: the dimensions; rotate: `from` is the one that rotates.
   unsigned from = 0, to = 0;
   /// All_reduce, reduce_scatter.
   PartialKind reduction = PartialKind::Sum;

@@ -23,6 +23,7 @@ def Spmd_CommunicationOpInterface : OpInterface<"CommunicationOpInterface"> {
     | all_reduce | 2(N-1)/N n |
     | all_gather, reduce_scatter, all_to_all | (N-1)/N n |
     | permute | n; 0 where a position keeps its own shard |
+    | rotate | n |
 
     Along a sequential axis nothing is sent.
   }];

@@ -25,6 +25,8 @@ namespace cleave::spmd {
 
 /// The names of the attributes of this dialect on functions and other ops.
 inline constexpr llvm::StringLiteral kShardingAttr = "spmd.sharding";
+/// On an attention: the axis around which its keys travel.
+inline constexpr llvm::StringLiteral kRingAttr = "spmd.ring";
 inline constexpr llvm::StringLiteral kShardingsAttr = "spmd.shardings";
 inline constexpr llvm::StringLiteral kGlobalTypeAttr = "spmd.global_type";
 inline constexpr llvm::StringLiteral kGlobalTypesAttr = "spmd.global_types";

@@ -145,6 +145,28 @@ def Spmd_PermuteOp
   }];
 }
 
+def Spmd_RotateOp
+    : Spmd_MovementOp<"rotate", [
+        SameOperandsAndResultType,
+        DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>]> {
+  let summary = "Passes parts on around a ring";
+  let description = [{
+    Dimension `dim` comes in as many parts as `axes` have positions; part `i` of
+    the result is part `i - 1` of the operand, and part 0 the last one. `axes`
+    are the major ones of those that split the dimension: each position
+    receives what the one before it holds. On a whole tensor it is the same.
+    ```mlir
+    %y = spmd.rotate %x over @mesh {"cp"} dim 0 : tensor<8x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, FlatSymbolRefAttr:$mesh,
+                       Spmd_AxesAttr:$axes, I64Attr:$dim);
+  let assemblyFormat = [{
+    $input `over` $mesh custom<AxisList>($axes) `dim` $dim attr-dict `:`
+    type($output)
+  }];
+}
+
 def Spmd_ShardOffsetOp : Spmd_Op<"shard_offset", [
     Pure, DeclareOpInterfaceMethods<Graph_CostOpInterface>,
     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

@@ -10,6 +10,31 @@
 
 include "mlir/Pass/PassBase.td"
 
+def DecomposeAttention : Pass<"spmd-decompose-attention", "::mlir::ModuleOp"> {
+  let summary = "Makes attention whose keys travel a ring into its steps";
+  let description = [{
+    An attention that is marked with `spmd.ring` sees, step by step, the keys of
+    one position after the other; output and log-sum-exp are those of all keys
+    so far. Backward is a second ring, behind a barrier, in which the gradients
+    of keys and values travel with them, one step behind, and arrive where
+    they belong. Nothing is gathered. What comes out is still a program of
+    whole tensors: a step on blocks of queries beside blocks of keys.
+    ```mlir
+    %o, %lse = graph.attention %q, %k, %v {causal, spmd.ring = "cp"}
+    // becomes, for two positions
+    %k1 = spmd.rotate %k over @mesh {"cp"} dim 2
+    %v1 = spmd.rotate %v over @mesh {"cp"} dim 2
+    %o0, %lse0 = graph.attention %q, %k, %v query_starts [0, s] key_starts [0, s] {blocks = 2}
+    %o, %lse = graph.attention %q, %k1, %v1 query_starts [0, s] key_starts [s, 0]
+        onto %o0, %lse0 {blocks = 2}
+    ```
+    Steps are unrolled: there are as many as positions, each is one command, and
+    no later phase needs to know of loops.
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect"];
+}
+
 def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
   let summary = "Opens a head and its loss where a recipe will split its classes";
   let description = [{

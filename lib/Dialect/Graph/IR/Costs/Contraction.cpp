@@ -64,7 +64,7 @@ template <typename Op> static int64_t visibleScores(Op op) {
   }
   if (share)
     visible = std::llround(*share * visible);
-  return q[0] * q[1] * visible;
+  return q[0] * q[1] * visible / static_cast<int64_t>(op.getBlocks());
 }
 
 /// `products` contractions over the head size for each visible score, and

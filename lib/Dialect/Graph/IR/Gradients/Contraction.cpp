@@ -77,13 +77,16 @@ CLEAVE_GRADIENTS(AttentionOp) {
   Value g = resultGradients[0];
   if (!g)
     return success();
+  if (getOnto())
+    return emitOpError("has no gradient through what it adds onto");
   // Query, key and value come first; the optional bias follows them.
   if (needed[0] || needed[1] || needed[2]) {
     auto gradient = AttentionGradOp::create(
         builder, getLoc(), g, getQuery(), getKey(), getValue(), getOutput(),
         getLse(), getBias(), getMask(), getSegments(), getRng(), getOrigin(),
-        getScaleAttr(), getCausalAttr(), getWindowAttr(), getDropoutAttr(),
-        getDropoutIdAttr(), getGlobalShapeAttr());
+        getKeySegments(), getQueryStarts(), getKeyStarts(), getScaleAttr(),
+        getCausalAttr(), getWindowAttr(), getDropoutAttr(), getDropoutIdAttr(),
+        getGlobalShapeAttr(), getBlocksAttr());
     for (unsigned i = 0; i < 3; ++i)
       if (needed[i])
         operandGradients[i] = gradient.getResult(i);
@@ -92,8 +95,9 @@ CLEAVE_GRADIENTS(AttentionOp) {
     operandGradients[3] = AttentionBiasGradOp::create(
         builder, getLoc(), g, getQuery(), getKey(), getValue(), getOutput(),
         getLse(), getBias(), getMask(), getSegments(), getRng(), getOrigin(),
-        getScaleAttr(), getCausalAttr(), getWindowAttr(), getDropoutAttr(),
-        getDropoutIdAttr(), getGlobalShapeAttr());
+        getKeySegments(), getQueryStarts(), getKeyStarts(), getScaleAttr(),
+        getCausalAttr(), getWindowAttr(), getDropoutAttr(), getDropoutIdAttr(),
+        getGlobalShapeAttr(), getBlocksAttr());
   return success();
 }
 

@@ -69,9 +69,10 @@ namespace {
 /// Fills the mappings of the operands that attention and its gradients share.
 template <typename Op> class AttentionRule {
 public:
-  /// `first` is the ODS index of the query; bias, mask, segments, rng and
-  /// origin have the ODS indices from `extras` on. With `summed`, results may
-  /// lack the factors of batch, heads and queries: they are sums over them.
+  /// `first` is the ODS index of the query; bias, mask, segments, rng, origin,
+  /// key_segments, query_starts and key_starts have the ODS indices from
+  /// `extras` on. With `summed`, results may lack the factors of batch, heads
+  /// and queries: they are sums over them.
   AttentionRule(Op op, unsigned first, unsigned extras, bool summed)
       : builder(op), op(op) {
     ArrayRef<int64_t> q = shapeOf(op.getQuery()), k = shapeOf(op.getKey());
@@ -83,9 +84,23 @@ public:
     // Query head i reads key-value head i / (a / g): groups are major.
     heads = groups;
     llvm::append_range(heads, split(q[1] / k[1]));
-    // The documents of queries are those of keys, which are whole.
-    queries = op.getSegments() ? builder.wholeFactor(q[2]) : split(q[2]);
-    keys = builder.wholeFactor(k[2]);
+    // The documents of queries may be those of keys, which are whole.
+    bool whole = op.getSegments() && !op.getKeySegments();
+    auto splitQueries = [&](int64_t size) {
+      return whole ? builder.wholeFactor(size) : split(size);
+    };
+    // From major to minor: blocks, pieces, places.
+    int64_t blocks = op.getBlocks();
+    DimFactors block = split(blocks);
+    queryPieces = keyPieces = queries = keys = block;
+    int64_t queryCount = piecesOf(op.getQueryStarts(), blocks);
+    int64_t keyCount = piecesOf(op.getKeyStarts(), blocks);
+    llvm::append_range(queryPieces, splitQueries(queryCount / blocks));
+    llvm::append_range(keyPieces, builder.wholeFactor(keyCount / blocks));
+    queries = queryPieces;
+    keys = keyPieces;
+    llvm::append_range(queries, splitQueries(q[2] / queryCount));
+    llvm::append_range(keys, builder.wholeFactor(k[2] / keyCount));
     size = builder.wholeFactor(q[3]);
     valueSize = builder.wholeFactor(shapeOf(op.getValue())[3]);
 
@@ -102,6 +117,12 @@ public:
       if (auto index = operandIndex(op, n))
         builder.operand(*index) = builder.factors(
             shapeOf(op->getOperand(*index)), FactorKind::Replicated);
+    if (auto index = operandIndex(op, extras + 5)) // key_segments
+      builder.operand(*index) = {batch, keys};
+    if (auto index = operandIndex(op, extras + 6)) // query_starts
+      builder.operand(*index) = {queryPieces};
+    if (auto index = operandIndex(op, extras + 7)) // key_starts
+      builder.operand(*index) = {keyPieces};
   }
 
   FactorMapping queryMapping() { return {batch, heads, queries, size}; }
@@ -114,8 +135,13 @@ public:
   RuleBuilder builder;
 
 private:
+  static int64_t piecesOf(Value starts, int64_t blocks) {
+    return starts ? shapeOf(starts)[0] : blocks;
+  }
+
   Op op;
   DimFactors batch, groups, heads, queries, keys, size, valueSize;
+  DimFactors queryPieces, keyPieces;
 };
 } // namespace
 
@@ -123,6 +149,10 @@ ShardingRule AttentionOp::getShardingRule() {
   AttentionRule<AttentionOp> rule(*this, 0, 3, /*summed=*/false);
   rule.builder.result(0) = rule.outputMapping();
   rule.builder.result(1) = rule.lseMapping();
+  if (auto index = operandIndex(*this, 11)) // onto
+    rule.builder.operand(*index) = rule.outputMapping();
+  if (auto index = operandIndex(*this, 12)) // onto_lse
+    rule.builder.operand(*index) = rule.lseMapping();
   return rule.builder.take();
 }
 

@@ -119,11 +119,20 @@ ShardingRule UniformOp::getShardingRule() {
 ShardingRule DropoutOp::getShardingRule() {
   // The mask depends on the place in the global tensor alone.
   RuleBuilder builder(getOperation());
-  builder.operand(0) = builder.result(0) =
-      builder.factors(shapeOf(getOutput()));
+  FactorMapping mapping = builder.factors(shapeOf(getOutput()));
   for (unsigned i = 1; i < getNumOperands(); ++i)
     builder.operand(i) =
         builder.factors(shapeOf(getOperand(i)), FactorKind::Replicated);
+  if (getStarts()) {
+    // The pieces, and the places within one.
+    int64_t pieces = shapeOf(getStarts())[0];
+    DimFactors &dim = mapping[*getStartsDim()];
+    int64_t size = shapeOf(getOutput())[*getStartsDim()];
+    dim = builder.factor(pieces);
+    builder.operand(getNumOperands() - 1) = {dim};
+    llvm::append_range(dim, builder.factor(size / pieces));
+  }
+  builder.operand(0) = builder.result(0) = mapping;
   builder.linear({0});
   return builder.take();
 }

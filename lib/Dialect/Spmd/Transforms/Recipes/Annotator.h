@@ -27,7 +27,10 @@ public:
   llvm::ArrayRef<mlir::func::FuncOp> entries() const { return functions; }
   /// The entry that trains; null where there is none.
   mlir::func::FuncOp training() const { return train; }
+  /// The classes as they were when first asked for in this recipe.
   const DimensionClasses &classesOf(mlir::func::FuncOp function);
+  /// What a recipe has inserted is known to the next one.
+  void beginRecipe() { classes.clear(); }
 
   /// What is given for an argument so far.
   Sharding given(mlir::BlockArgument argument) const;
@@ -79,6 +82,7 @@ llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);
 llvm::LogicalResult applyContext(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyRing(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyUlysses(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero1(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero2(Annotator &annotator, llvm::StringRef axis);

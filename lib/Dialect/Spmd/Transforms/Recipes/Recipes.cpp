@@ -23,7 +23,9 @@ struct Recipe {
   RecipeInfo info;
   LogicalResult (*apply)(Annotator &, StringRef);
   /// Recipes are applied in this order, however they are asked for: what splits
-  /// parameters for good comes before what lets the rest lie in parts.
+  /// parameters for good comes before what lets the rest lie in parts, and an
+  /// axis that splits the sequence inside of attention before one that does
+  /// outside alone.
   int rank;
 };
 } // namespace
@@ -36,11 +38,11 @@ static const Recipe recipes[] = {
     {{"dp", "dp", "the samples (implied by an axis \"dp\")",
       RecipeSplit::Samples},
      applyData,
-     2},
+     3},
     {{"expert", "ep", "the samples, and the experts of mixtures of experts",
       RecipeSplit::Samples},
      applyExpert,
-     3},
+     4},
     {{"megatron", "tp", "heads, inner features of MLPs and the vocabulary",
       RecipeSplit::Features},
      applyMegatron,
@@ -49,19 +51,23 @@ static const Recipe recipes[] = {
       RecipeSplit::Features},
      applyMegatronSequence,
      0},
+    {{"ring", "cp", "the sequence; keys and values travel around a ring",
+      RecipeSplit::Sequence},
+     applyRing,
+     1},
     {{"ulysses", "cp", "the sequence, and the heads inside of attention",
       RecipeSplit::Sequence},
      applyUlysses,
-     1},
+     2},
     {{"zero1", "dp", "the optimizer's state", RecipeSplit::Resting},
      applyZero1,
-     4},
+     5},
     {{"zero2", "dp", "zero1, and gradients", RecipeSplit::Resting},
      applyZero2,
-     4},
+     5},
     {{"zero3", "dp", "zero2, and parameters", RecipeSplit::Resting},
      applyZero3,
-     4},
+     5},
 };
 
 ArrayRef<RecipeInfo> cleave::spmd::recipeTable() {
@@ -177,8 +183,7 @@ cleave::spmd::parseRecipes(StringRef text) {
                        "to another axis",
                        call.name, describe(splitBy(call)));
     for (const RecipeCall &other : calls)
-      if (findRecipe(other.name)->rank == recipe->rank &&
-          other.axes == call.axes)
+      if (splitBy(other) == recipe->info.split && other.axes == call.axes)
         return makeError("recipes '{0}' and '{1}' both split the same things "
                          "over axis \"{2}\": name one of them",
                          other.name, call.name, call.axes.front());
@@ -241,6 +246,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
                << call.name << "' is bound to axis \"" << call.axes.front()
                << "\", which the mesh does not have: it has " << names;
       }
+      annotator.beginRecipe();
       if (failed(findRecipe(call.name)->apply(annotator, call.axes.front())))
         return failure();
     }

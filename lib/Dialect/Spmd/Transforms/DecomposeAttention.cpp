@@ -1,0 +1,229 @@
+//===- DecomposeAttention.cpp - The steps of a ring -----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Liu et al., "Ring Attention" (arXiv 2310.01889). In step `t` a block of
+/// queries sees the block of keys `t` positions before its own. Each step of a
+/// ring sends what the next one computes with before it computes itself.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/Cause.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_DECOMPOSEATTENTION
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+namespace {
+
+/// What travels: keys, values and their documents, by as many positions as
+/// `step` says.
+struct Travelling {
+  Value key, value, segments;
+  int64_t step = 0;
+};
+
+/// The ring of one attention op, forward or backward.
+template <typename Op> class Ring {
+public:
+  Ring(Op op, MeshOp mesh, StringRef axis)
+      : op(op), builder(op), mesh(mesh), axis(axis),
+        parts(mesh.getMesh().size(AxisRef{axis})) {}
+
+  LogicalResult run() {
+    if (failed(readStarts()))
+      return failure();
+    replace();
+    return success();
+  }
+
+private:
+  void replace();
+
+  Value rotate(Value value, int64_t dim) {
+    if (!value)
+      return value;
+    auto axes = AxesAttr::get(builder.getContext(), {AxisRef{axis}});
+    return RotateOp::create(builder,
+                            withCause(op.getLoc(), ("the ring of keys over \"" +
+                                                    axis + "\"")
+                                                       .str()),
+                            value.getType(), value, mesh.getSymName(), axes,
+                            dim);
+  }
+  Travelling rotate(const Travelling &from) {
+    return {rotate(from.key, 2), rotate(from.value, 2),
+            rotate(from.segments, 1), from.step + 1};
+  }
+  Travelling own() {
+    Value segments = op.getKeySegments();
+    return {op.getKey(), op.getValue(), segments ? segments : op.getSegments()};
+  }
+
+  //===--- Places ---------------------------------------------------------===//
+
+  /// Places are needed by what hides or draws by them.
+  LogicalResult readStarts() {
+    if (!op.getCausal() && !op.getWindow() && op.getDropout().isZero())
+      return success();
+    return success(succeeded(readStarts(op.getQueryStarts(), op.getQuery(),
+                                        queryStarts)) &&
+                   succeeded(readStarts(op.getKeyStarts(), op.getKey(),
+                                        keyStarts)));
+  }
+
+  /// Where pieces are given they are constants; else each block is one.
+  LogicalResult readStarts(Value given, Value places,
+                           SmallVectorImpl<int64_t> &starts) {
+    int64_t size = cast<RankedTensorType>(places.getType()).getDimSize(2);
+    if (!given) {
+      for (int64_t i = 0; i < parts; ++i)
+        starts.push_back(i * (size / parts));
+      return success();
+    }
+    auto constant = given.getDefiningOp<graph::ConstantOp>();
+    auto values = constant ? dyn_cast<DenseElementsAttr>(constant.getValue())
+                           : DenseElementsAttr();
+    if (!values || values.getNumElements() % parts != 0)
+      return op.emitOpError("needs constant starts in ")
+             << parts << " blocks to travel a ring";
+    llvm::append_range(starts, values.getValues<int64_t>());
+    return success();
+  }
+
+  /// The table of places, as it lies after `step` steps.
+  Value table(ArrayRef<int64_t> starts, int64_t step) {
+    if (starts.empty())
+      return {};
+    SmallVector<int64_t> turned(starts);
+    std::rotate(turned.begin(),
+                turned.end() - step * (turned.size() / parts), turned.end());
+    auto type = RankedTensorType::get(turned.size(), builder.getI64Type());
+    return graph::ConstantOp::create(
+        builder, op.getLoc(), DenseElementsAttr::get(type, ArrayRef(turned)));
+  }
+
+  Op op;
+  OpBuilder builder;
+  MeshOp mesh;
+  StringRef axis;
+  int64_t parts;
+  SmallVector<int64_t> queryStarts, keyStarts;
+};
+
+/// One step after the other onto the results so far.
+template <> void Ring<graph::AttentionOp>::replace() {
+  Value onto, ontoLse, queries = table(queryStarts, 0);
+  Travelling here = own(), next;
+  for (int64_t step = 0; step < parts; ++step, here = next) {
+    if (step + 1 < parts)
+      next = rotate(here);
+    auto made = graph::AttentionOp::create(
+        builder, op.getLoc(), op.getQuery(), here.key, here.value, Value(),
+        Value(), op.getSegments(), op.getRng(), Value(), here.segments, queries,
+        table(keyStarts, step), onto, ontoLse, op.getScaleAttr(),
+        op.getCausalAttr(), op.getWindowAttr(), op.getDropoutAttr(),
+        op.getDropoutIdAttr(), DenseI64ArrayAttr(),
+        builder.getI64IntegerAttr(parts));
+    onto = made.getOutput();
+    ontoLse = made.getLse();
+  }
+  op->replaceAllUsesWith(ValueRange{onto, ontoLse});
+  op.erase();
+}
+
+/// The own keys come last: what other positions made of them arrives then.
+template <> void Ring<graph::AttentionGradOp>::replace() {
+  // Sent again: what forward received is not kept.
+  auto again = [&](Value value) -> Value {
+    if (!value)
+      return value;
+    return BarrierOp::create(builder, op.getLoc(), value.getType(), value,
+                             op.getGradient());
+  };
+  Travelling home = own();
+  home = {again(home.key), again(home.value), again(home.segments)};
+  Value queries = table(queryStarts, 0), dQuery, dKey, dValue;
+  auto plus = [&](Value sum, Value more) -> Value {
+    return sum ? graph::AddOp::create(builder, op.getLoc(), sum, more)
+               : more;
+  };
+  Travelling here = rotate(home), next = home;
+  for (int64_t step = 1; step <= parts; ++step, here = next) {
+    next = step + 1 < parts ? rotate(here) : home;
+    dKey = rotate(dKey, 2);
+    dValue = rotate(dValue, 2);
+    auto made = graph::AttentionGradOp::create(
+        builder, op.getLoc(), op.getGradient(), op.getQuery(), here.key,
+        here.value, op.getOutput(), op.getLse(), Value(), Value(),
+        op.getSegments(), op.getRng(), Value(), here.segments, queries,
+        table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
+        op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
+        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts));
+    dQuery = plus(dQuery, made.getQueryGradient());
+    dKey = plus(dKey, made.getKeyGradient());
+    dValue = plus(dValue, made.getValueGradient());
+  }
+  op->replaceAllUsesWith(ValueRange{dQuery, dKey, dValue});
+  op.erase();
+}
+
+struct DecomposeAttentionPass
+    : spmd::impl::DecomposeAttentionBase<DecomposeAttentionPass> {
+  template <typename Op>
+  static LogicalResult decompose(Op op, StringRef axis) {
+    op->removeAttr(kRingAttr);
+    MeshOp mesh = findMesh(op->template getParentOfType<ModuleOp>());
+    if (!mesh || !mesh.getMesh().find(axis))
+      return op.emitOpError("travels a ring over axis \"")
+             << axis << "\", which no mesh has";
+    int64_t parts = mesh.getMesh().size(AxisRef{axis});
+    if (parts == 1)
+      return success();
+    if (op.getBias() || op.getMask() || op.getOrigin() || op.getBlocks() != 1)
+      return op.emitOpError("has a bias, a mask, an origin or blocks: its keys "
+                            "cannot travel a ring");
+    for (Value value : {op.getQuery(), op.getKey()})
+      if (int64_t places = cast<RankedTensorType>(value.getType()).getDimSize(2);
+          places % parts != 0)
+        return op.emitOpError("has ")
+               << places << " places, which the " << parts
+               << " positions of axis \"" << axis << "\" do not divide";
+    return Ring<Op>(op, mesh, axis).run();
+  }
+
+  void runOnOperation() override {
+    SmallVector<Operation *> ops;
+    getOperation().walk([&](Operation *op) {
+      if (op->hasAttr(kRingAttr))
+        ops.push_back(op);
+    });
+    for (Operation *op : ops) {
+      // Attributes outlive their ops.
+      StringRef axis = cast<StringAttr>(op->getAttr(kRingAttr)).getValue();
+      LogicalResult done =
+          llvm::TypeSwitch<Operation *, LogicalResult>(op)
+              .Case<graph::AttentionOp, graph::AttentionGradOp>(
+                  [&](auto typed) { return decompose(typed, axis); })
+              .Default([](Operation *other) {
+                return other->emitOpError("has no steps of a ring");
+              });
+      if (failed(done))
+        return signalPassFailure();
+    }
+  }
+};
+} // namespace

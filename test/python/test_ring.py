@@ -1,0 +1,101 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Attention whose keys travel a ring: what is sent, drawn, hidden and computed.
+
+That training is the same is tested in test_recipes.py and test_training_devices.py.
+"""
+
+import numpy as np
+import pytest
+
+import cleave
+from cleave.testing.tools import interpret, optimize
+from training_support import cleave_run, compile_case, family
+
+BATCH, HEADS, GROUPS, SIZE = 2, 4, 2, 8
+
+LOCAL = ["--spmd-decompose-attention", "--spmd-place", "--spmd-propagate", "--spmd-partition",
+         "--spmd-optimize-collectives", "--spmd-verify"]
+
+
+def model(length, attributes=("causal",), dropout=True):
+    """Dropout of a row of ones, and attention that gives the probabilities: its
+    values are the unit matrix, and its queries 0."""
+    x = f"tensor<{BATCH}x{length}x{GROUPS}x{SIZE}xf64>"
+    heads = f"tensor<{BATCH}x{HEADS}x{length}x{SIZE}xf64>"
+    keys = f"tensor<{BATCH}x{GROUPS}x{length}x{SIZE}xf64>"
+    values = f"tensor<{BATCH}x{GROUPS}x{length}x{length}xf64>"
+    output = f"tensor<{BATCH}x{HEADS}x{length}x{length}xf64>"
+    lse = f"tensor<{BATCH}x{HEADS}x{length}xf64>"
+    rate = ("dropout = 0.25 : f64", "dropout_id = 3 : i64") if dropout else ()
+    hidden = ", ".join(("scale = 1.0 : f64", *rate, *attributes))
+    argument = "graph.batch_dim = 0 : i64, graph.role = \"input\", graph.name"
+    return f"""
+func.func @logits(
+    %x: {x} {{{argument} = "x"}},
+    %q: tensor<{BATCH}x{length}x{HEADS}x{SIZE}xf64> {{{argument} = "q"}},
+    %v: tensor<{BATCH}x{length}x{GROUPS}x{length}xf64> {{{argument} = "v"}},
+    %rng: tensor<2xi64> {{graph.role = "rng", graph.name = "rng"}})
+    -> ({x} {{graph.name = "dropped"}}, {output} {{graph.name = "probabilities"}}) {{
+  %d = graph.dropout %x, %rng {{probability = 0.25 : f64, id = 2 : i64}} : ({x}, tensor<2xi64>) -> {x}
+  %h = graph.transpose %q {{permutation = array<i64: 0, 2, 1, 3>}} : (tensor<{BATCH}x{length}x{HEADS}x{SIZE}xf64>) -> {heads}
+  %k = graph.transpose %d {{permutation = array<i64: 0, 2, 1, 3>}} : ({x}) -> {keys}
+  %w = graph.transpose %v {{permutation = array<i64: 0, 2, 1, 3>}} : (tensor<{BATCH}x{length}x{GROUPS}x{length}xf64>) -> {values}
+  %o, %lse = graph.attention %h, %k, %w rng %rng {{{hidden}}}
+      : ({heads}, {keys}, {values}, tensor<2xi64>) -> ({output}, {lse})
+  return %d, %o : {x}, {output}
+}}
+"""
+
+
+def inputs(length):
+    return {
+        "x": np.ones((BATCH, length, GROUPS, SIZE)),
+        "q": np.zeros((BATCH, length, HEADS, SIZE)),
+        "v": np.broadcast_to(np.eye(length)[None, :, None], (BATCH, length, GROUPS, length)).copy(),
+        "rng": np.array([11, 4]),
+    }
+
+
+def split(text, parts, recipe="ring", *passes):
+    options = f"mesh=cp={parts} recipes={recipe}"
+    return optimize(text, f"--spmd-apply-recipes={options}", *passes)
+
+
+@pytest.mark.parametrize("recipe", ["context", "ring"])
+@pytest.mark.parametrize("parts, length", [(2, 8), (4, 16), (4, 72), (4, 12)])
+@pytest.mark.parametrize("attributes", [("causal",), ("causal", "window = 5 : i64"), ()])
+def test_masks_are_those_of_one_device(recipe, parts, length, attributes):
+    """Each element is dropped or kept, and each key seen or hidden, as on one
+    device; chunks of 9 places share groups of 64 draws."""
+    text = model(length, attributes)
+    whole, _ = interpret(text, inputs(length), entry="logits")
+    own, _ = interpret(split(text, parts, recipe, *LOCAL), inputs(length), entry="logits")
+    assert (whole["dropped"] == own["dropped"]).all()
+    assert 0.1 < (own["dropped"] == 0).mean() < 0.4
+    assert ((whole["probabilities"] == 0) == (own["probabilities"] == 0)).all()
+    assert np.abs(whole["probabilities"] - own["probabilities"]).max() < 1e-14
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_ring_sends_its_formula(parts):
+    """Keys and values go around once forward and once backward, their gradients
+    once: 6 (N - 1) chunks of a layer, and nothing of them is gathered."""
+    length, batch, heads, size, layers = 8, 4, 2, 8, 2
+    step = compile_case(family("llama", batch=batch, length=length), cleave.AdamW(lr=1e-3),
+                        mesh={"cp": parts}, plan="ring")
+    step(*family("llama", batch=batch, length=length).batches[0])
+    sent = {c["kind"]: c for c in step.communication()}
+    chunk = batch * heads * (length // parts) * size
+    assert sent["permute"]["elements"] == 6 * (parts - 1) * chunk * layers
+    assert sent["permute"]["count"] == 6 * (parts - 1) * layers
+    assert set(sent) == {"permute", "all-reduce"}
+
+
+def test_hidden_blocks_are_no_numbers_of_their_own():
+    """The first device sees nothing of what three others have."""
+    case = family("gpt2", batch=4, length=12)
+    one = cleave_run(case, 3, cleave.AdamW(lr=1e-3))
+    ring = cleave_run(case, 3, cleave.AdamW(lr=1e-3), mesh={"cp": 4}, plan="ring")
+    assert np.isfinite(ring.losses).all()
+    np.testing.assert_allclose(ring.losses, one.losses, rtol=2e-5)
