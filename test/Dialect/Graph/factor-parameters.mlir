@@ -33,6 +33,35 @@ func.func @norm(%w: tensor<24x8xf32> {graph.name = "w", graph.role = "parameter"
 
 // -----
 
+// The two halves of gated experts: a factor of their own. One half alone (v) is a
+// part of what may be read elsewhere.
+
+// CHECK-LABEL: func.func @loss(
+// CHECK-SAME: tensor<4x2x5x8xf32> {graph.framework_shape = array<i64: 4, 10, 8>, graph.name = "w"
+// CHECK-SAME: tensor<10x8xf32> {graph.name = "v"
+// CHECK-NEXT: %[[Y:.*]] = graph.contract "gech,eabh->gecab" %{{.*}}, %{{.*}} : (tensor<3x4x6x8xf32>, tensor<4x2x5x8xf32>) -> tensor<3x4x6x2x5xf32>
+// CHECK-NEXT: %[[G:.*]] = graph.slice %[[Y]] {offsets = array<i64: 0, 0, 0, 0, 0>, sizes = array<i64: 3, 4, 6, 1, 5>
+// CHECK-NEXT: %[[GATE:.*]] = graph.reshape %[[G]] : (tensor<3x4x6x1x5xf32>) -> tensor<3x4x6x5xf32>
+// CHECK-NEXT: %[[U:.*]] = graph.slice %[[Y]] {offsets = array<i64: 0, 0, 0, 1, 0>
+// CHECK-NEXT: %[[UP:.*]] = graph.reshape %[[U]]
+// CHECK-NEXT: %[[S:.*]] = graph.silu %[[GATE]]
+// CHECK-NEXT: graph.mul %[[S]], %[[UP]]
+func.func @loss(
+    %x: tensor<3x4x6x8xf32> {graph.name = "x", graph.role = "input"},
+    %w: tensor<4x10x8xf32> {graph.name = "w", graph.role = "parameter"},
+    %v: tensor<10x8xf32> {graph.name = "v", graph.role = "parameter"}) -> (tensor<3x4x6x5xf32>, tensor<3x4x6x5xf32>) {
+  %0 = graph.contract "gech,eoh->geco" %x, %w : (tensor<3x4x6x8xf32>, tensor<4x10x8xf32>) -> tensor<3x4x6x10xf32>
+  %1 = graph.slice %0 {offsets = array<i64: 0, 0, 0, 0>, sizes = array<i64: 3, 4, 6, 5>, strides = array<i64: 1, 1, 1, 1>} : (tensor<3x4x6x10xf32>) -> tensor<3x4x6x5xf32>
+  %2 = graph.slice %0 {offsets = array<i64: 0, 0, 0, 5>, sizes = array<i64: 3, 4, 6, 5>, strides = array<i64: 1, 1, 1, 1>} : (tensor<3x4x6x10xf32>) -> tensor<3x4x6x5xf32>
+  %3 = graph.silu %1 : (tensor<3x4x6x5xf32>) -> tensor<3x4x6x5xf32>
+  %4 = graph.mul %3, %2 : (tensor<3x4x6x5xf32>, tensor<3x4x6x5xf32>) -> tensor<3x4x6x5xf32>
+  %5 = graph.linear %x, %v : (tensor<3x4x6x8xf32>, tensor<10x8xf32>) -> tensor<3x4x6x10xf32>
+  %6 = graph.slice %5 {offsets = array<i64: 0, 0, 0, 5>, sizes = array<i64: 3, 4, 6, 5>, strides = array<i64: 1, 1, 1, 1>} : (tensor<3x4x6x10xf32>) -> tensor<3x4x6x5xf32>
+  return %4, %6 : tensor<3x4x6x5xf32>, tensor<3x4x6x5xf32>
+}
+
+// -----
+
 // Grouped heads: slices of four, two and two heads share one factor. The weight
 // stands as [i, o], and its bias is added behind.
 

@@ -95,8 +95,9 @@ bool isFeatureSlice(SliceOp slice) {
 }
 
 /// The factoring that slices of `features` and their reshapes imply: equal
-/// slices give a factor of their own, [k, heads, size]; slices of different
-/// numbers of heads count them together, [heads, size].
+/// slices give a factor of their own, [k, heads, size], or [k, size] where they
+/// are read as they are; slices of different numbers of heads count them
+/// together, [heads, size].
 std::optional<Shape> factorsOfSlices(Value features) {
   int64_t size = tensorTypeOf(features).getShape().back();
   std::optional<Shape> first;
@@ -108,7 +109,7 @@ std::optional<Shape> factorsOfSlices(Value features) {
       return std::nullopt;
     std::optional<Shape> factors = factorsOfReaders(slice.getOutput());
     if (!factors || factors->size() < 2)
-      return std::nullopt;
+      factors = Shape{slice.getSizes().back()};
     if (!first)
       first = factors;
     equal &= *factors == *first;
@@ -116,7 +117,7 @@ std::optional<Shape> factorsOfSlices(Value features) {
         ArrayRef(*factors).drop_front() == ArrayRef(*first).drop_front();
     ranges.push_back({slice.getOffsets().back(), slice.getSizes().back()});
   }
-  if (!first || !sameTail)
+  if (!first || !sameTail || (!equal && first->size() < 2))
     return std::nullopt;
   Shape factors(*first);
   if (!equal)
@@ -126,6 +127,9 @@ std::optional<Shape> factorsOfSlices(Value features) {
     if (offset % unit != 0 || length % unit != 0)
       return std::nullopt;
   if (size % unit != 0)
+    return std::nullopt;
+  // Slices that are read as they are must be all there is, each once.
+  if (first->size() == 1 && static_cast<int64_t>(ranges.size()) * unit != size)
     return std::nullopt;
   factors.insert(factors.begin(), size / unit);
   return factors;
@@ -320,11 +324,15 @@ void Factoring::rewriteProjection(const Projection &projection) {
     sizes[rows] = slice.getSizes().back() / unit;
     Value part = SliceOp::create(builder, user->getLoc(), value, offsets, sizes,
                                  strides);
-    for (Operation *reshape : llvm::make_early_inc_range(user->getUsers())) {
-      reshape->getResult(0).replaceAllUsesWith(
-          at.reshape(part, tensorTypeOf(reshape->getResult(0)).getShape()));
-      reshape->erase();
-    }
+    for (Operation *reader : llvm::make_early_inc_range(user->getUsers()))
+      if (auto reshape = dyn_cast<ReshapeOp>(reader)) {
+        reshape.getOutput().replaceAllUsesWith(
+            at.reshape(part, reshape.getType().getShape()));
+        reshape->erase();
+      }
+    if (!user->use_empty())
+      slice.getOutput().replaceAllUsesWith(
+          at.reshape(part, slice.getType().getShape()));
     user->erase();
   }
   if (projection.addition)

@@ -170,7 +170,8 @@ def FactorParameters : Pass<"graph-factor-parameters", "::mlir::ModuleOp"> {
   let description = [{
     Where all that is read of a projection's features is a reshape into factors,
     such as heads and their size, or equal slices that are then so reshaped (the
-    query, key and value of one fused projection), the weight and the bias are
+    query, key and value of one fused projection) or are all there is (the two
+    halves of a gated layer), the weight and the bias are
     stored with the feature dimension factored, and the projection becomes a
     contraction over the factored dimensions. Heads can then be placed on devices
     without a stride. The elements and their order stay; `graph.framework_shape`
