@@ -138,9 +138,7 @@ def compile(
             "threads": threads,
             "max_logits_bytes": max_logits_bytes,
             "optimizer": optimizer.options(),
-            "parameters": optimizer.parameter_options(
-                {p.name: p.tensor for p in traced.parameters if not p.frozen}
-            ),
+            "parameters": _parameter_options(optimizer, traced.parameters),
         }
         return traced, _cleave.compile(traced.mlir, json.dumps(options))
 
@@ -158,9 +156,31 @@ def _axes(mesh) -> dict[str, int]:
     }
 
 
+def _parameter_options(optimizer, parameters) -> dict[str, dict]:
+    """Settings of single parameters by the program's names; a stack has those
+    that all its parts have."""
+    own = {}
+    for entry in parameters:
+        if not entry.frozen:
+            own.update(zip(entry.parts, entry.tensor) if entry.parts
+                       else [(entry.name, entry.tensor)])
+    options = optimizer.parameter_options(own)
+    for entry in parameters:
+        found = [options.pop(part, {}) for part in entry.parts]
+        if any(other != found[0] for other in found):
+            raise ValueError(f"{entry.parts[0]} and others of {entry.name} are trained as one "
+                             "and need one weight decay and learning rate")
+        if found and found[0]:
+            options[entry.name] = found[0]
+    return options
+
+
 def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
     """The parts into which devices split a batch."""
-    bound = {"dp", *re.findall(r"\bdp\((\w+)\)", ",".join(recipes))}
+    text = ",".join(recipes)
+    bound = {"dp", *re.findall(r"\b(?:dp|expert)\((\w+)\)", text)}
+    if re.search(r"\bexpert\b(?!\()", text):
+        bound.add("ep")
     return math.prod(size for axis, size in axes.items() if axis in bound)
 
 

@@ -35,6 +35,8 @@ class Size:
     #: Places of an expert, in units of its equal share of the tokens; 0: enough
     #: for all tokens.
     capacity: float = 1.25
+    #: Whether routing is noisy in training.
+    noisy: bool = False
     #: Weight of the loss that balances the experts' use.
     balance: float = 0.01
     #: Side of an image and of a patch, in pixels.

@@ -139,7 +139,8 @@ class CausalModel(nn.Module):
         self.blocks = nn.ModuleList(
             Block(size, Attention(size, True, not rotary, rotary),
                   Experts(size.hidden, size.ffn or 4 * size.hidden, size.experts,
-                          choices=size.choices, capacity=size.capacity or None) if sparse
+                          choices=size.choices, capacity=size.capacity or None,
+                          noisy=size.noisy) if sparse
                   else FeedForward(size, rotary, not rotary, tanh=True), norm)
             for _ in range(size.layers))
         self.norm = norm(size.hidden)
@@ -314,6 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--choices", type=int, default=1, help="switch: of a token (default: %(default)s)")
     add("--capacity", type=float, default=1.25, help="switch: places of an expert, in units of "
         "its equal share; 0: enough for all (default: %(default)s)")
+    add("--noisy", action="store_true", help="switch: route with noise in training")
     add("--image", type=int, default=224, help="vit: side of an image (default: %(default)s)")
     add("--patch", type=int, default=16, help="vit: side of a patch (default: %(default)s)")
     add("--weights", metavar="FILE.safetensors", help="write initial weights too")
@@ -325,7 +327,8 @@ def main(arguments: list[str] | None = None) -> int:
     settings = dict(hidden=options.hidden, heads=options.heads, layers=options.layers,
                     seq=options.seq, vocab=vocab, kv_heads=options.kv_heads, ffn=options.ffn,
                     dropout=options.dropout, experts=options.experts, choices=options.choices,
-                    capacity=options.capacity, image=options.image, patch=options.patch)
+                    capacity=options.capacity, noisy=options.noisy, image=options.image,
+                    patch=options.patch)
     try:
         size = Size(**settings)
     except ValueError as error:

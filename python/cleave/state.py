@@ -78,6 +78,19 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     known = set(own)
     missing, problems, chosen = [], [], {}
     for entry in entries:
+        if entry.parts:
+            known.update(entry.parts)
+            if entry.name not in tensors:
+                continue
+            missing += [name for name in entry.parts if name not in state]
+            facts = tensors[entry.name]
+            shape = logical_shape(facts)[1:]
+            found = [(n, state[n]) for n in entry.parts if n in state]
+            wrong = [(n, e) for n, v in found if (e := _problem(v, facts, shape))]
+            problems += wrong
+            if len(found) == len(entry.parts) and not wrong:
+                chosen[entry.name] = torch.stack([value for _, value in found])
+            continue
         names = (entry.name, *entry.aliases)
         known.update(names)
         if entry.name not in tensors:
@@ -104,7 +117,34 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     return chosen
 
 
-def choose_slots(tensors, state) -> dict[str, torch.Tensor]:
+def split_slots(entries, slots: Mapping[str, dict]) -> dict[str, dict[str, torch.Tensor]]:
+    """Optimizer state by the framework's names: that of a stack is one of each part."""
+    result = dict(slots)
+    for entry in entries:
+        if entry.parts and entry.name in result:
+            own = result.pop(entry.name)
+            for i, part in enumerate(entry.parts):
+                result[part] = {slot: value[i] for slot, value in own.items()}
+    return result
+
+
+def _joined_slots(entries, slots: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `split_slots`, as far as `slots` allows."""
+    result = dict(slots)
+    for entry in entries:
+        own = [result.get(part) for part in entry.parts]
+        if not own or not all(isinstance(x, Mapping) for x in own):
+            continue
+        shared = [s for s in own[0] if all(
+            isinstance(x.get(s), torch.Tensor) and x[s].shape == own[0][s].shape for x in own)]
+        if all(len(x) == len(shared) for x in own):
+            for part in entry.parts:
+                del result[part]
+            result[entry.name] = {s: torch.stack([x[s] for x in own]) for s in shared}
+    return result
+
+
+def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
     """The optimizer state of `state` by the name of the program's tensor.
 
     Raises KeyError, TypeError and ValueError as `Step.load_training_state`
@@ -122,6 +162,7 @@ def choose_slots(tensors, state) -> dict[str, torch.Tensor]:
         isinstance(own, Mapping) for own in slots.values()
     ):
         raise TypeError("'optimizer' must hold a dict of tensors for each parameter")
+    slots = _joined_slots(entries, slots)
     wanted = {
         (facts["of"], facts["slot"]): name
         for name, facts in tensors.items()

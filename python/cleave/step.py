@@ -18,6 +18,7 @@ from .state import (
     choose_tensors,
     logical_shape,
     read_counts,
+    split_slots,
 )
 
 log = logging.getLogger("cleave")
@@ -201,6 +202,7 @@ class Step:
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.name in self._live.tensors:
                 value = self._framework_view(entry.name)
+                known.update(zip(entry.parts, value))
                 for name in (entry.name, *entry.aliases):
                     known[name] = value
         return {
@@ -240,7 +242,7 @@ class Step:
             "step": self._done,
             "seed": self._seed,
             "data_position": self.data_position,
-            "optimizer": slots,
+            "optimizer": split_slots(self._live.traced.parameters, slots),
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -253,7 +255,7 @@ class Step:
             TypeError: an entry is of another type.
             ValueError: shapes differ, or a count is negative; all listed.
         """
-        chosen = choose_slots(self._live.tensors, state)
+        chosen = choose_slots(self._live.traced.parameters, self._live.tensors, state)
         counts = read_counts(state)
         for name, value in chosen.items():
             self._live.set(name, value)

@@ -21,6 +21,7 @@ RECIPES = {
     "megatron-sp": ("tp", "features"),
     "ulysses": ("cp", "sequence"),
     "context": ("cp", "sequence"),
+    "expert": ("ep", "samples"),
 }
 
 #: Recipes that split heads.

@@ -3,7 +3,7 @@
 """Experts over an axis: the split program against the whole one, in f64.
 
 Each model routes in another way: Mixtral drops nothing, `top1` and `top2` drop
-what finds its expert full.
+what finds its expert full, and `noisy` draws.
 """
 
 import json
@@ -14,7 +14,7 @@ import pytest
 
 import cleave
 from cleave.testing.tools import ToolError, run_tool, tool
-from test_experts import Own, own
+from test_experts import Own, Switch, own, switch
 from test_recipes import BATCH, LENGTH, MAKERS, check, emit, family, traced_model
 from test_training_devices import check_devices
 from training_support import ALL, compile_case
@@ -23,8 +23,13 @@ from training_support import family as family_case
 MAKERS["mixtral"] = family("mixtral", attention_dropout=0.1)
 MAKERS["mixtral-balanced"] = family("mixtral", output_router_logits=True,
                                     router_aux_loss_coef=0.5)
+MAKERS["switch"] = lambda: Switch(dropout_rate=0.1, router_jitter_noise=0.1)
 MAKERS["top1"] = lambda: Own(capacity=0.75, dropout=0.1)
+MAKERS["noisy"] = lambda: Own(choices=2, capacity=0, noisy=True)
 MAKERS["top2"] = lambda: Own(choices=2, capacity=0.75, dropout=0.1)
+
+#: Models of this file that the tests of pairs of recipes take in turn.
+MODELS = ["mixtral", "switch", "top1", "top2", "noisy"]
 
 CASES = [
     ("ep=2", "expert"),
@@ -51,8 +56,7 @@ def devices_of(mesh):
 @pytest.mark.parametrize("mesh, recipes", CASES)
 def test_experts_equal_one_device(tmp_path_factory, mesh, recipes):
     index = CASES.index((mesh, recipes))
-    names = ["mixtral", "top1", "top2"]
-    for offset, name in enumerate(names if ALL else [names[index % 3]]):
+    for offset, name in enumerate(MODELS if ALL else [MODELS[index % len(MODELS)]]):
         optimizer = ["adamw", "sgd"][(index + offset) % 2]
         parts = 1 + (index + offset) % 2 if devices_of(mesh) < BATCH else 1
         check(tmp_path_factory, name, mesh, recipes, optimizer, parts)
@@ -94,6 +98,7 @@ NATIVE = {
     "mixtral": lambda: family_case("mixtral", batch=8),
     "mixtral-balanced": lambda: family_case("mixtral", batch=8, output_router_logits=True,
                                             router_aux_loss_coef=0.5),
+    "switch": lambda: switch(batch=8),
     "top1": lambda: own(batch=8, capacity=0.75),
     "top2": lambda: own(batch=8, choices=2, capacity=0.75),
 }
@@ -103,6 +108,7 @@ NATIVE = {
     ("mixtral", {"ep": 2}, "expert"),
     ("mixtral-balanced", {"dp": 2, "ep": 2}, "expert"),
     ("mixtral", {"ep": 2, "tp": 2}, ["expert", "megatron-sp"]),
+    ("switch", {"ep": 2}, ["expert", "zero1(ep)"]),
     ("top1", {"ep": 4}, "expert"),
     ("top2", {"dp": 2, "ep": 2}, ["expert", "zero3"]),
 ])

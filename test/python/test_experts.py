@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 from test_trace_families import build  # noqa: E402
 from test_training_equality import check_equality  # noqa: E402
 from trace_support import check, count  # noqa: E402
-from training_support import Case, family, token_batches  # noqa: E402
+from training_support import Case, compile_case, family, token_batches  # noqa: E402
 
 SWITCH = dict(vocab_size=96, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=2,
               num_heads=4, num_experts=4, expert_capacity=3, num_sparse_encoder_layers=1,
@@ -41,8 +41,8 @@ class Switch(torch.nn.Module):
                           labels=labels, use_cache=use_cache)
 
 
-def switch(**settings):
-    return Case(lambda: Switch(**settings).train(), token_batches())
+def switch(batch=4, **settings):
+    return Case(lambda: Switch(**settings).train(), token_batches(batch=batch))
 
 
 class Own(torch.nn.Module):
@@ -173,6 +173,36 @@ def test_noise_of_the_router_is_drawn_in_training_alone():
     noisy, plain = step(0.5), step(0.0)
     assert float(noisy.evaluate(*batch)) == float(plain.evaluate(*batch))
     assert float(noisy(*batch)) != float(plain(*batch))
+
+
+def test_experts_are_trained_as_one_and_keep_their_names():
+    """Weights and optimizer state of each expert, there and back."""
+    case = switch()
+    one, two = (compile_case(case, cleave.AdamW(lr=1e-3)) for _ in range(2))
+    one(*case.batches[0])
+    state, training = one.state_dict(), one.training_state()
+    assert list(state) == list(case.build().state_dict())
+    trained = {n for n, _ in case.build().named_parameters()}
+    assert set(training["optimizer"]) == trained
+    with pytest.raises(KeyError, match=r"missing .*expert_1\.wi\.weight"):
+        two.load_state_dict({n: t for n, t in state.items() if "expert_1.wi" not in n})
+    two.load_state_dict(state)
+    two.load_training_state(training)
+    assert float(one(*case.batches[1])) == float(two(*case.batches[1]))
+    for name, value in one.state_dict().items():
+        assert torch.equal(two.state_dict()[name], value), name
+    missing = {n: s for n, s in training["optimizer"].items() if "expert_1.wo" not in n}
+    with pytest.raises(KeyError, match="'exp_avg' of .*wo.weight"):
+        two.load_training_state({**training, "optimizer": missing})
+
+
+def test_experts_need_one_setting():
+    case = switch()
+    with pytest.raises(ValueError, match="need one weight decay"):
+        compile_case(case, cleave.AdamW(lr=1e-3, weight_decay=0.1,
+                                        no_decay=lambda name, _: "expert_1" in name))
+    compile_case(case, cleave.AdamW(lr=1e-3, weight_decay=0.1,
+                                    no_decay=lambda name, p: p.dim() == 2))
 
 
 def test_the_models_own_forward_is_back_after_tracing():

@@ -10,7 +10,9 @@ import pytest
 
 from cleave.testing.tools import ToolError
 from recipe_pairs import legal_pairs, refused_pairs, shared_pairs
-from test_recipes import MODELS, check, emit
+from test_expert_recipes import MODELS as EXPERT_MODELS
+from test_expert_recipes import devices_of
+from test_recipes import BATCH, MODELS, check, emit
 from training_support import ALL
 
 PAIRS = [*legal_pairs(), *shared_pairs()]
@@ -19,13 +21,14 @@ PAIRS = [*legal_pairs(), *shared_pairs()]
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.plan}@{pair.small}")
 def test_pairs_equal_one_device(tmp_path_factory, pair):
     index = PAIRS.index(pair)
+    models = EXPERT_MODELS if "expert" in pair.names else list(MODELS)
     for mesh in [pair.small, pair.large] if ALL else [pair.small]:
-        # This LLaMA has two heads of keys and values.
-        names = [name for name in MODELS if name != "llama" or pair.heads(mesh) <= 2]
+        # LLaMA and Mixtral have two heads of keys and values here.
+        names = [n for n in models if n not in ("llama", "mixtral") or pair.heads(mesh) <= 2]
         for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
             turn = index + offset
-            check(tmp_path_factory, name, mesh, pair.plan, ["adamw", "sgd"][turn % 2],
-                  1 + turn // 2 % 2)
+            parts = 1 + turn // 2 % 2 if devices_of(mesh) < BATCH else 1
+            check(tmp_path_factory, name, mesh, pair.plan, ["adamw", "sgd"][turn % 2], parts)
 
 
 @pytest.mark.parametrize("first, second, axis, reason", list(refused_pairs()),

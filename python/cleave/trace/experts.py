@@ -47,6 +47,19 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
             del owner.__dict__[name]
 
 
+def stacks(module: torch.nn.Module) -> dict[str, list[str]]:
+    """Parameters in `module` that experts have one of each, which are computed
+    with as one: their names in order, by a name of the whole."""
+    found = {}
+    for name, part in module.named_modules():
+        if isinstance(part, _classes("SwitchTransformersExperts")):
+            lead = f"{name}.expert_" if name else "expert_"
+            for weight in ("wi.weight", "wo.weight"):
+                found[f"{lead}*.{weight}"] = [f"{lead}{i}.{weight}"
+                                              for i in range(part.num_experts)]
+    return found
+
+
 def _classes(name: str) -> tuple[type, ...]:
     """The library's class of this name, where it is loaded."""
     modules = "transformers.models.switch_transformers.modeling_switch_transformers"

@@ -387,6 +387,9 @@ class Builder:
         if len(values) == 1:
             return values[0]
         dim %= values[0].type.rank
+        whole = _sliced_in_order(values, dim)
+        if whole is not None:
+            return whole
         shape = list(values[0].shape)
         shape[dim] = sum(v.shape[dim] for v in values)
         return self.create("concat", values, [values[0].type.with_shape(shape)],
@@ -506,6 +509,22 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return (type(value).__name__, value)
+
+
+def _sliced_in_order(values: Sequence[Value], dim: int) -> Value | None:
+    """The tensor of which `values` are all slices along `dim`, in order."""
+    if not all(v.is_op("slice") for v in values):
+        return None
+    whole, begin = values[0].op.operands[0], 0
+    for value in values:
+        attrs = value.op.attrs
+        offsets = [begin if d == dim else 0 for d in range(value.type.rank)]
+        sizes = [value.shape[dim] if d == dim else s for d, s in enumerate(whole.shape)]
+        if value.op.operands[0] is not whole or attrs["offsets"] != offsets \
+                or attrs["sizes"] != sizes or any(s != 1 for s in attrs["strides"]):
+            return None
+        begin += value.shape[dim]
+    return whole if begin == whole.shape[dim] else None
 
 
 def scalar_of(value: Value) -> float | int | bool | None:

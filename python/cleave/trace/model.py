@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind
 from . import ir
 from .convert import Conversion
 from .evaluate import Evaluator
+from .experts import stacks
 from .export import Call, Exported, TraceError, export, plan_call
 from .matching import apply_patterns
 from .patterns import PATTERNS
@@ -39,6 +40,9 @@ class Tensor:
     #: The framework's own tensor (perhaps on the meta device): shape in
     #: elements, dtype and values.
     tensor: torch.Tensor
+    #: Names of the framework's tensors that this one is a stack of, along
+    #: dimension 0; `name` is then no name of the framework.
+    parts: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,6 +135,8 @@ class _Tensors:
 
     def __init__(self, module: torch.nn.Module):
         self.by_name: dict[str, Tensor] = {}
+        #: The stack that a parameter is a part of, and its place there.
+        self.part_of: dict[str, tuple[Tensor, int]] = {}
         self._order: list[Tensor] = []
         self._constants = 0
         by_identity: dict[int, Tensor] = {}
@@ -148,6 +154,25 @@ class _Tensors:
                 else:
                     entry.aliases += (name,)
                 self.by_name[name] = entry
+
+        self._stack(stacks(module))
+
+    def _stack(self, groups: dict[str, list[str]]) -> None:
+        """Makes one of parameters that experts have one of each, where nothing
+        but the expert tells them apart."""
+        for name, parts in groups.items():
+            entries = [self.by_name[p] for p in parts]
+            first = entries[0]
+            if len({id(e) for e in entries}) < len(entries) or any(
+                    e.aliases or (e.shape, e.dtype, e.frozen)
+                    != (first.shape, first.dtype, first.frozen) for e in entries):
+                continue
+            whole = dataclasses.replace(first, name=name, parts=tuple(parts),
+                                        tensor=torch.stack([e.tensor for e in entries]))
+            self._order[self._order.index(first)] = whole
+            self._order = [e for e in self._order if all(e is not other for other in entries)]
+            for i, part in enumerate(parts):
+                self.part_of[part] = (whole, i)
 
     def all(self) -> list[Tensor]:
         return self._order
@@ -189,6 +214,11 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call) -> ir.F
             sample = 0 if example.dim() and example.shape[0] == batch else None
             argument = ir.Argument(value, input_name, "input", batch_dim=sample)
             arguments[f"input:{input_name}"] = argument
+        elif spec.kind is InputKind.PARAMETER and _plain(spec.target) in tensors.part_of:
+            whole, i = tensors.part_of[_plain(spec.target)]
+            part = builder.narrow(arguments[whole.name].value, 0, i, 1)
+            conversion.bind(node, builder.reshape(part, whole.shape[1:]))
+            continue
         elif spec.kind is InputKind.PARAMETER:
             argument = arguments[tensors.by_name[_plain(spec.target)].name]
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):

@@ -69,13 +69,14 @@ def save_module(traced: TracedModel, path: str) -> None:
 def save_weights(traced: TracedModel, path: str,
                  values: Mapping[str, torch.Tensor] | None = None) -> None:
     """Writes parameters and buffers to a safetensors file by `graph.name`, tied
-    ones once; metadata "aliases" holds their further names as JSON. `values`
+    ones once; metadata "aliases" holds their further names as JSON, and "stacks"
+    the names of the model's tensors that make one here, in order. `values`
     replaces tensors of the trace. Raises ValueError where a tensor lies on the
     meta device, OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save, save_file
 
-    tensors, aliases = {}, {}
+    tensors, aliases, stacks = {}, {}, {}
     for entry in traced.tensors:
         tensor = (values or {}).get(entry.name, entry.tensor).detach()
         if tensor.is_meta:
@@ -83,7 +84,11 @@ def save_weights(traced: TracedModel, path: str,
         tensors[entry.name] = tensor.cpu().contiguous().clone()
         for alias in entry.aliases:
             aliases[alias] = entry.name
+        if entry.parts:
+            stacks[entry.name] = entry.parts
     metadata = {"format": "pt", "aliases": json.dumps(aliases)}
+    if stacks:
+        metadata["stacks"] = json.dumps(stacks)
 
     def write(scratch: str) -> None:
         try:
