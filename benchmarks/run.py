@@ -8,14 +8,11 @@ library offers. Results are printed as JSON lines.
 
 import argparse
 import json
-import os
-import pathlib
-import statistics
 import subprocess
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
+import contest
+from contest import Contestant
 
 CASES = [
     ("gpt2-124m", 0.0),
@@ -24,79 +21,13 @@ CASES = [
 ]
 
 
-class Contestant:
-    """One process that runs steps when told to."""
-
-    def __init__(self, name, command, threads):
-        env = dict(os.environ, OMP_NUM_THREADS=str(threads))
-        env["PYTHONPATH"] = f"{ROOT / 'python'}:{env.get('PYTHONPATH', '')}"
-        self.name = name
-        self.process = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=env,
-        )
-        self.times, self.losses = [], []
-        self.facts = self.read()
-
-    def read(self):
-        """The next JSON line that it says."""
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise SystemExit(
-            f"error: contestant '{self.name}' ended with status "
-            f"{self.process.wait()}"
-        )
-
-    def ask(self, command):
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self.read()
-
-    def quit(self):
-        """Ends it; returns its peak memory in MiB, if it says."""
-        self.process.stdin.write("quit\n")
-        self.process.stdin.flush()
-        answer = {}
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                answer = json.loads(line)
-        self.process.wait()
-        return answer.get("vm_hwm_mib")
-
-
-def prepare(model, dropout, options, folder):
-    """Traces and compiles one case in a process that then ends."""
-    base = folder / f"{model}-{dropout}"
-    subprocess.run(
-        [sys.executable, HERE / "contestants" / "prepare.py", "--model", model]
-        + ["--dropout", str(dropout), "--out", str(base)],
-        check=True,
-        env=dict(os.environ, PYTHONPATH=str(ROOT / "python")),
-        stderr=subprocess.DEVNULL,
-    )
-    subprocess.run(
-        [options.build / "bin" / "cleave-compile", f"{base}.mlir"]
-        + ["--weight-decay", "0.1", "--threads", str(options.threads)]
-        + ["-o", f"{base}.so"],
-        check=True,
-    )
-    return base
-
-
 def run_case(model, dropout, options, folder):
-    base = prepare(model, dropout, options, folder)
     threads = options.threads
-    scripts = HERE / "contestants"
-    torch_step = [sys.executable, scripts / "torch_step.py", "--model", model]
+    base = contest.trace_case(model, dropout, folder)
+    contest.compile_case(base, options.build, threads, f"{base}.so")
+    torch_step = [sys.executable, contest.SCRIPTS / "torch_step.py", "--model", model]
     torch_step += ["--dropout", dropout, "--threads", threads]
-    cleave_step = [sys.executable, scripts / "cleave_step.py", f"{base}.so"]
-    cleave_step += ["--weights", f"{base}.safetensors", "--ids", f"{base}.npy"]
-    cleave_step += ["--threads", threads]
+    cleave_step = contest.cleave_command(base, f"{base}.so", threads)
     contestants = [
         Contestant("cleave", cleave_step, threads),
         Contestant("torch eager", torch_step, threads),
@@ -107,10 +38,7 @@ def run_case(model, dropout, options, folder):
     ]
     for round_ in range(options.warmup + options.steps):
         for contestant in contestants[:3]:
-            answer = contestant.ask("step")
-            if round_ >= options.warmup:
-                contestant.times.append(answer["ms"])
-                contestant.losses.append(answer["loss"])
+            contestant.step(measured=round_ >= options.warmup)
         # One measurement of the floor tries every way of every shape: it takes
         # as long as many steps, and three of them give a median.
         if (round_ - options.warmup) % max(1, options.steps // 3) == 0:
@@ -119,11 +47,11 @@ def run_case(model, dropout, options, folder):
     for contestant in contestants[:3]:
         breakdown = contestant.ask("profile")
         results[contestant.name] = {
-            "median_ms": statistics.median(contestant.times),
+            "median_ms": contestant.median(),
             "min_ms": min(contestant.times),
             "breakdown_ms": breakdown,
             "last_loss": contestant.losses[-1],
-            "vm_hwm_mib": contestant.quit(),
+            **contestant.quit(),
         }
     contestants[3].quit()
     ours = results["cleave"]
@@ -159,7 +87,7 @@ def show(summary):
     say = lambda text: print(text, file=sys.stderr, flush=True)
     say(f"{summary['case']}, dropout {summary['dropout']}:")
     for name, r in summary["results"].items():
-        parts = ", ".join(f"{k} {v:.0f}" for k, v in r["breakdown_ms"].items())
+        parts = contest.describe(r["breakdown_ms"])
         say(
             f"  {name:14} {r['median_ms']:7.0f} ms   {r['vm_hwm_mib']:6.0f} MiB"
             f"   ({parts})"
@@ -175,18 +103,16 @@ def show(summary):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    contest.add_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--warmup", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--case", action="append", help="run this model only")
     options = parser.parse_args()
     options.build = options.build.resolve()
     subprocess.run(["ninja", "-C", options.build, "cleave-floor"], check=True,
                    stdout=subprocess.DEVNULL)
-    folder = ROOT / "out" / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    for model, dropout in CASES:
+    folder = contest.make_folder()
+    named = {model for model, _ in CASES}
+    others = [(model, 0.0) for model in options.case or [] if model not in named]
+    for model, dropout in CASES + others:
         if not options.case or model in options.case:
             show(run_case(model, dropout, options, folder))
 

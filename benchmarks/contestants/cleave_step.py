@@ -48,11 +48,18 @@ def main():
             "attention": times["attention"],
             "row_wise": times["row-wise"],
             "optimizer": times["optimizer"],
+            "communication": times["communication"],
         }
         kinds["idle"] = times["total"] - sum(kinds.values())
         return kinds
 
-    protocol.serve(step, profile, session.memory())
+    def memory():
+        # Ranks are threads of this process.
+        own = protocol.own_memory()
+        ranks = session.ranks()
+        return {**own, "vm_hwm_mib_per_rank": own["vm_hwm_mib"] / ranks}
+
+    protocol.serve(step, profile, session.memory(), memory)
 
 
 if __name__ == "__main__":

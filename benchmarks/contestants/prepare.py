@@ -1,6 +1,8 @@
-"""Writes one case for Cleave: the traced model, its weights and a batch."""
+"""Writes one case for contestants without PyTorch: the traced model, its weights,
+a batch and what else they must know."""
 
 import argparse
+import json
 import os
 import sys
 
@@ -23,6 +25,8 @@ def main():
     traced = trace(model, (ids, ids))
     with open(options.out + ".mlir", "w") as file:
         file.write(traced.mlir)
+    with open(options.out + ".json", "w") as file:
+        json.dump({"heads": model.config.num_attention_heads}, file)
     np.save(options.out + ".npy", ids.numpy())
     save_file(
         {

@@ -18,8 +18,17 @@ def peak_mib():
     raise RuntimeError("no VmHWM in /proc/self/status")
 
 
-def serve(step, profile, facts):
-    """Answers commands until `quit`; `step()` returns the loss."""
+def own_memory():
+    """What `quit` answers where the contestant is one process."""
+    return {"vm_hwm_mib": peak_mib()}
+
+
+def serve(step, profile, facts, memory=own_memory):
+    """Answers commands until `quit`.
+
+    `step()` returns the loss, `profile()` milliseconds by kind of work, and
+    `memory()` what `quit` answers, with "vm_hwm_mib" among it.
+    """
 
     def answer(value):
         sys.stdout.write(json.dumps(value) + "\n")
@@ -35,7 +44,7 @@ def serve(step, profile, facts):
         elif command == "profile":
             answer(profile())
         elif command == "quit":
-            answer({"vm_hwm_mib": peak_mib()})
+            answer(memory())
             return
         else:
             answer({"error": f"unknown command '{command}'"})

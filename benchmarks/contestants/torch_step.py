@@ -10,20 +10,7 @@ import torch
 
 import models
 import protocol
-
-CONTRACTIONS = ("mm", "addmm", "bmm", "baddbmm", "linear", "mkl", "gemm")
-
-
-def classify(name):
-    """The kind of work a profiler event of this name is."""
-    plain = name.split("::")[-1]
-    if "scaled_dot_product" in plain or "flash_attention" in plain:
-        return "attention"
-    if "adam" in plain:
-        return "optimizer"
-    if plain.lstrip("_") in CONTRACTIONS or "mkl_linear" in plain:
-        return "contractions"
-    return "row_wise"
+import torch_profile
 
 
 def main():
@@ -51,19 +38,11 @@ def main():
         optimizer.step()
         return float(loss.detach())
 
-    def profile():
-        with torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU]
-        ) as recorded:
-            step()
-        kinds = dict.fromkeys(
-            ("contractions", "attention", "row_wise", "optimizer"), 0.0
-        )
-        for event in recorded.key_averages():
-            kinds[classify(event.key)] += event.self_cpu_time_total / 1e3
-        return kinds
-
-    protocol.serve(step, profile, {"torch": torch.__version__})
+    protocol.serve(
+        step,
+        lambda: torch_profile.breakdown(step),
+        {"torch": torch.__version__},
+    )
 
 
 if __name__ == "__main__":
