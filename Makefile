@@ -18,7 +18,8 @@ help:
 	@echo "make demo       trains GPT-2 (124M) for 20 steps, beside PyTorch"
 	@echo "make test       the tests: lit, unit and Python"
 	@echo "make test-all   the same, with the long proofs in full"
-	@echo "make bench      step time and memory beside PyTorch's; compile time"
+	@echo "make bench      step time and memory beside PyTorch's, of two devices"
+	@echo "                also beside JAX's; compile time"
 	@echo "make docs       the generated reference pages"
 	@echo "make format     clang-format over the sources"
 
@@ -38,8 +39,13 @@ test: build
 test-all: build
 	CLEAVE_TEST_ALL=1 $(VENV) test/run.py --build $(BUILD)
 
+# Without JAX, its contestants are left out.
 bench: build
+	-$(VENV) -m pip install --quiet --disable-pip-version-check \
+	  -r benchmarks/requirements.txt
+	ninja -C $(BUILD) cleave-communicator-bench
 	$(VENV) benchmarks/run.py --build $(BUILD)
+	$(VENV) benchmarks/devices.py --build $(BUILD)
 	$(VENV) benchmarks/compile_time.py --build $(BUILD)
 
 demo: build

@@ -1,0 +1,80 @@
+"""Where a compiled step of JAX spends its time, by its profiler."""
+
+import pathlib
+import re
+import tempfile
+import time
+
+import jax
+
+# Scopes of the model: what is computed in them counts as such.
+ATTENTION, OPTIMIZER = "attention_products", "adamw_update"
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+COLLECTIVES += ("collective-permute",)
+
+
+def instructions(text):
+    """The kind of work of each instruction of an HLO module, by its name."""
+    # 1. Which computations multiply.
+    computation, products, found = "", set(), []
+    for line in text.splitlines():
+        if header := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):
+            computation = header[1]
+        elif part := re.match(r"\s+(?:ROOT )?%?([\w.-]+) = .*?\s([\w-]+)\(", line):
+            found.append((part[1], part[2], line))
+            if part[2] == "dot":
+                products.add(computation)
+    # 2. What each instruction is.
+    kinds = {}
+    for name, operation, line in found:
+        called = re.search(r"calls=%?([\w.-]+)", line)
+        if operation.startswith(COLLECTIVES):
+            kinds[name] = "communication"
+        elif OPTIMIZER in line:
+            kinds[name] = "optimizer"
+        elif ATTENTION in line:
+            kinds[name] = "attention"
+        elif operation == "dot" or (called and called[1] in products):
+            kinds[name] = "contractions"
+        else:
+            kinds[name] = "row_wise"
+    return kinds
+
+
+def add_times(events, kinds, times):
+    """Adds the milliseconds of one thread's events without those inside them."""
+    around = []
+    for event in sorted(events, key=lambda e: (e.start_ns, -e.duration_ns)):
+        while around and around[-1][0] <= event.start_ns:
+            around.pop()
+        outer = around[-1][1] if around else None
+        kind = kinds.get(event.name, outer)
+        for what, sign in ((kind, 1), (outer, -1)):
+            if what:
+                times[what] += sign * event.duration_ns / 1e6
+        around.append((event.start_ns + event.duration_ns, kind))
+
+
+def breakdown(step, text, devices):
+    """Milliseconds by kind of work of one `step()`, the mean of the devices.
+
+    `text` is the HLO of what it runs. The time of a collective contains that of
+    waiting for the other devices; what no thread does is idle.
+    """
+    kinds = instructions(text)
+    times = dict.fromkeys(
+        ("contractions", "attention", "row_wise", "optimizer", "communication"), 0.0
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            start = time.perf_counter()
+            step()
+            total = (time.perf_counter() - start) * 1e3
+        for path in pathlib.Path(folder).rglob("*.xplane.pb"):
+            data = jax.profiler.ProfileData.from_file(str(path))
+            for plane in data.planes:
+                for line in plane.lines:
+                    add_times(line.events, kinds, times)
+    times = {kind: value / devices for kind, value in times.items()}
+    times["idle"] = total - sum(times.values())
+    return times

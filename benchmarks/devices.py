@@ -1,0 +1,265 @@
+"""Step time of GPT-2 on two devices, beside PyTorch's and JAX's, on two cores.
+
+A device is a rank of one thread: a thread of Cleave, a process of PyTorch, a virtual
+device of JAX. What is compared with each other is measured as in run.py: each
+contestant is a process of its own, steps are interleaved, and medians are reported.
+A peer is tried with each of its settings first, and the fastest takes part. All
+start from the same weights, and must compute the same losses. Results are printed
+as JSON lines.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import contest
+from contest import Contestant
+
+CORES = 2
+ALONE = "cleave, one rank"
+RECIPES = {
+    ALONE: [],
+    "cleave tp=2": ["--mesh", "tp=2", "--recipe", "megatron"],
+    "cleave tp=2, sp": ["--mesh", "tp=2", "--recipe", "megatron-sp"],
+    "cleave dp=2": ["--mesh", "dp=2"],
+    "cleave dp=2, zero1": ["--mesh", "dp=2", "--recipe", "zero1"],
+}
+
+# The settings of the peers: which of them is faster differs between machines.
+PEERS = {
+    "DDP": {
+        "eager": ["torch", "--kind", "ddp"],
+        "compiled": ["torch", "--kind", "ddp", "--compile"],
+    },
+    "DTensor tp=2": {
+        "eager": ["torch", "--kind", "tp"],
+        "compiled": ["torch", "--kind", "tp", "--compile"],
+        "sequence in parts, compiled": ["torch", "--kind", "tp-sp", "--compile"],
+    },
+}
+for kind in ("dp", "tp"):
+    PEERS[f"JAX {kind}=2"] = {
+        "threads shared": ["jax", "--kind", kind],
+        "one thread each": ["jax", "--kind", kind, "--products", "one-thread"],
+        "Eigen's products": ["jax", "--kind", kind, "--products", "eigen"],
+    }
+
+# Who is measured together (not all at once: memory), and the ratios of medians.
+GROUPS = {
+    "tp": (
+        [ALONE, "cleave tp=2", "cleave tp=2, sp", "DTensor tp=2", "JAX tp=2"],
+        [
+            ("cleave tp=2", ALONE),
+            ("cleave tp=2, sp", ALONE),
+            ("cleave tp=2", "DTensor tp=2"),
+            ("cleave tp=2", "JAX tp=2"),
+        ],
+    ),
+    "dp": (
+        [ALONE, "cleave dp=2", "DDP", "JAX dp=2"],
+        [
+            ("cleave dp=2", ALONE),
+            ("cleave dp=2", "DDP"),
+            ("cleave dp=2", "JAX dp=2"),
+        ],
+    ),
+    "zero1": (
+        [ALONE, "cleave dp=2", "cleave dp=2, zero1"],
+        [("cleave dp=2, zero1", ALONE), ("cleave dp=2, zero1", "cleave dp=2")],
+    ),
+}
+
+# Relative, between contestants that round differently.
+LOSS_TOLERANCE = 1e-3
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def keep_cores():
+    """Runs this process and its children on two cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < CORES:
+        raise SystemExit(f"error: this needs {CORES} cores; there is {len(cores)}")
+    os.sched_setaffinity(0, cores[:CORES])
+
+
+def has_jax():
+    """Whether JAX is there; says what to install otherwise."""
+    if importlib.util.find_spec("jax"):
+        return True
+    say(
+        f"JAX is left out; to include it: {sys.executable} -m pip install "
+        f"-r {contest.HERE / 'requirements.txt'}"
+    )
+    return False
+
+
+def start_cleave(name, base, options):
+    """Compiles the case for the devices of `name`, and opens it."""
+    flags = RECIPES[name]
+    artifact = f"{base}-{re.sub('[^a-z0-9]+', '-', name)}.so"
+    contest.compile_case(
+        base, options.build, 1 if flags else CORES, artifact, flags
+    )
+    command = contest.cleave_command(base, artifact, CORES)
+    return Contestant(name, command, CORES)
+
+
+def peer_command(model, base, script, *flags):
+    command = [sys.executable, contest.SCRIPTS / f"{script}_devices.py", *flags]
+    if script == "torch":
+        return command + ["--model", model]
+    heads = json.loads(base.with_name(base.name + ".json").read_text())["heads"]
+    command += ["--weights", f"{base}.safetensors", "--ids", f"{base}.npy"]
+    return command + ["--heads", heads]
+
+
+def start_peer(name, model, base):
+    """The peer in the fastest of its settings, or None where none works."""
+    tried = {}
+    for setting, (script, *flags) in PEERS[name].items():
+        try:
+            peer = Contestant(name, peer_command(model, base, script, *flags), 1)
+            peer.step(measured=False)
+            tried[setting] = peer
+        except SystemExit as error:
+            say(f"{name}, {setting}, is left out: {error}")
+    if not tried:
+        return None
+    # The first step compiled; of the others the fastest counts.
+    rounds = [
+        {setting: peer.step(measured=False) for setting, peer in tried.items()}
+        for _ in range(3)
+    ]
+    best_ms = {setting: min(r[setting] for r in rounds) for setting in tried}
+    chosen = min(best_ms, key=best_ms.get)
+    for setting, peer in tried.items():
+        if setting != chosen:
+            peer.quit()
+    tried[chosen].facts.update(setting=chosen, tried_ms=best_ms)
+    return tried[chosen]
+
+
+def loss_spread(contestants):
+    """The largest relative difference of losses of one step."""
+    steps = zip(*(c.losses for c in contestants))
+    return max((max(losses) - min(losses)) / max(losses) for losses in steps)
+
+
+def result_of(contestant):
+    """Ends the contestant; what it measured."""
+    facts = contestant.facts
+    result = {
+        "median_ms": contestant.median(),
+        "min_ms": min(contestant.times),
+        "breakdown_ms": contestant.ask("profile"),
+        "losses": [contestant.losses[0], contestant.losses[-1]],
+        **{key: facts[key] for key in ("setting", "tried_ms") if key in facts},
+        **contestant.quit(),
+    }
+    if "arena" in facts:
+        result["arena_mib_per_rank"] = facts["arena"] / 2**20
+        result["library_mib"] = facts["library_workspace"] / 2**20
+    return result
+
+
+def run_group(group, model, base, options, jax):
+    names, pairs = GROUPS[group]
+    contestants = [
+        start_peer(name, model, base)
+        for name in names
+        if name in PEERS and (jax or not name.startswith("JAX"))
+    ]
+    contestants = [start_cleave(n, base, options) for n in names if n in RECIPES] + [
+        peer for peer in contestants if peer
+    ]
+    for round_ in range(options.warmup + options.steps):
+        for contestant in contestants:
+            contestant.step(measured=round_ >= options.warmup)
+    spread = loss_spread(contestants)
+    results = {c.name: result_of(c) for c in contestants}
+    summary = {
+        "case": model,
+        "group": group,
+        "cores": CORES,
+        "ratios": {
+            f"{a} / {b}": results[a]["median_ms"] / results[b]["median_ms"]
+            for a, b in pairs
+            if a in results and b in results
+        },
+        "loss_spread": spread,
+        "results": results,
+    }
+    print(json.dumps(summary), flush=True)
+    return summary
+
+
+def show(summary):
+    """A few lines for people, on standard error."""
+    say(f"{summary['case']}, {summary['group']}:")
+    for name, r in summary["results"].items():
+        setting = f"; {r['setting']}" if "setting" in r else ""
+        arena = r.get("arena_mib_per_rank")
+        arena = f", arena {arena:.0f}" if arena else ""
+        say(
+            f"  {name:19} {r['median_ms']:7.0f} ms   {r['vm_hwm_mib']:6.0f} MiB, "
+            f"a rank {r['vm_hwm_mib_per_rank']:.0f}{arena}"
+            f"   ({contest.describe(r['breakdown_ms'])}{setting})"
+        )
+    for name, ratio in summary["ratios"].items():
+        say(f"  {name}: {ratio:.2f}")
+
+
+def measure_communicator(build):
+    """All-reduces between threads over copies of as many bytes."""
+    program = build / "bin" / "cleave-communicator-bench"
+    if not program.exists():
+        say(
+            "The communicator is left out; to include it: "
+            f"ninja -C {build} {program.name}"
+        )
+        return
+    said = subprocess.run(
+        [program, str(CORES), "64"], check=True, capture_output=True, text=True
+    ).stdout
+    rows = re.findall(r"^(\S.*?) +([\d.]+) ms +([\d.]+) x copy$", said, re.M)
+    ratios = {name: float(ratio) for name, _, ratio in rows if name != "copy"}
+    print(json.dumps({"communicator_mib": 64, "over_copy": ratios}), flush=True)
+    parts = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    say(f"collectives of 64 MiB / copy: {parts}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    contest.add_options(parser)
+    parser.add_argument(
+        "--group", action="append", choices=GROUPS, help="measure these only"
+    )
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    keep_cores()
+    folder = contest.make_folder()
+    jax = has_jax()
+    wrong = []
+    for model in options.case or ["gpt2-124m"]:
+        if not model.startswith("gpt2-"):
+            raise SystemExit(f"error: '{model}' is no GPT-2, as the peers' models are")
+        base = contest.trace_case(model, 0.0, folder)
+        for group in options.group or GROUPS:
+            summary = run_group(group, model, base, options, jax)
+            show(summary)
+            if not summary["loss_spread"] < LOSS_TOLERANCE:
+                wrong.append(f"{model}, {group}: {summary['loss_spread']:.1e}")
+    measure_communicator(options.build)
+    if wrong:
+        raise SystemExit(f"error: losses differ between contestants: {wrong}")
+
+
+if __name__ == "__main__":
+    main()
