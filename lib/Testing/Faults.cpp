@@ -57,7 +57,7 @@ public:
     switch (fault) {
     case FaultClass::Drop:
       what = "left out";
-      return keepsSharding() ? Value() : operand;
+      return operand;
     case FaultClass::WrongAxis:
       return wrongAxis();
     case FaultClass::WrongGroup:
@@ -78,12 +78,6 @@ private:
   bool reduces() const {
     return move.kind == MoveKind::AllReduce ||
            move.kind == MoveKind::ReduceScatter;
-  }
-
-  /// A turn of a ring: which shard is where is all that it says.
-  bool keepsSharding() const {
-    return sameDims(mesh, given.sharding.dims, expected.sharding.dims) &&
-           samePartial(mesh, given.sharding.partial, expected.sharding.partial);
   }
 
   /// Every list of axes that the movement names.
@@ -234,10 +228,6 @@ private:
   /// Along the dimension that is joined or cut, the parts of two positions
   /// change places with their neighbours.
   Value shardOrder() {
-    if (keepsSharding()) {
-      what = "left out";
-      return operand;
-    }
     std::optional<unsigned> dim;
     if (move.kind == MoveKind::AllToAll)
       dim = move.from;

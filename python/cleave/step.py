@@ -202,8 +202,7 @@ class Step:
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.name in self._live.tensors:
                 value = self._framework_view(entry.name)
-                if entry.parts:
-                    known.update(zip(entry.parts, value))
+                known.update(zip(entry.parts, value))
                 for name in (entry.name, *entry.aliases):
                     known[name] = value
         return {

@@ -21,15 +21,11 @@ RECIPES = {
     "megatron-sp": ("tp", "features"),
     "ulysses": ("cp", "sequence"),
     "context": ("cp", "sequence"),
-    "ring": ("cp", "sequence"),
     "expert": ("ep", "samples"),
 }
 
 #: Recipes that split heads.
 HEADS = ("megatron", "megatron-sp", "ulysses")
-
-#: Pairs that contradict each other on any axes, and why.
-NEVER = {("context", "ring"): "never gathers them"}
 
 #: A second axis for a recipe whose own is taken.
 SECOND = {"dp": "fsdp", "tp": "tq", "cp": "cq"}
@@ -66,8 +62,6 @@ def legal_pairs():
     """Every unordered pair of recipes, each on an axis of its own where they
     would split the same over one."""
     for first, second in itertools.combinations(RECIPES, 2):
-        if (first, second) in NEVER:
-            continue
         axes = [RECIPES[first][0], RECIPES[second][0]]
         if contradiction(first, second):
             axes[1] = SECOND[axes[1]]
@@ -106,9 +100,6 @@ def contradiction(first, second):
 def refused_pairs():
     """Pairs on one axis, with what is said of them: the recipes' own axis, or
     that of the first."""
-    for (first, second), reason in NEVER.items():
-        axis = RECIPES[second][0]
-        yield first, f"{second}({SECOND[axis]})", axis, reason
     for first, second in itertools.combinations(RECIPES, 2):
         a, b = RECIPES[first], RECIPES[second]
         if a[0] == b[0] and contradiction(first, second):

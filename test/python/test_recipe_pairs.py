@@ -36,5 +36,5 @@ def test_pairs_equal_one_device(tmp_path_factory, pair):
 def test_contradictions_are_refused(tmp_path_factory, first, second, axis, reason):
     folder = tmp_path_factory.getbasetemp()
     with pytest.raises(ToolError, match=reason):
-        emit(folder, "gpt2", "placed", f"--mesh={axis}=2,{axis[0]}q=2",
-             f"--recipe={first}({axis}),{second if '(' in second else f'{second}({axis})'}")
+        emit(folder, "gpt2", "placed", f"--mesh={axis}=2",
+             f"--recipe={first}({axis}),{second}({axis})")

@@ -27,8 +27,6 @@ struct Recipe {
   /// axis that splits the sequence inside of attention before one that does
   /// outside alone.
   int rank;
-  /// What becomes of keys and values in an attention, where it says so.
-  StringRef keys = "";
 };
 } // namespace
 
@@ -36,8 +34,7 @@ static const Recipe recipes[] = {
     {{"context", "cp", "the sequence; keys and values are gathered",
       RecipeSplit::Sequence},
      applyContext,
-     1,
-     "gathers keys and values"},
+     1},
     {{"dp", "dp", "the samples (implied by an axis \"dp\")",
       RecipeSplit::Samples},
      applyData,
@@ -57,8 +54,7 @@ static const Recipe recipes[] = {
     {{"ring", "cp", "the sequence; keys and values travel around a ring",
       RecipeSplit::Sequence},
      applyRing,
-     1,
-     "lets keys and values travel and never gathers them"},
+     1},
     {{"ulysses", "cp", "the sequence, and the heads inside of attention",
       RecipeSplit::Sequence},
      applyUlysses,
@@ -198,11 +194,6 @@ cleave::spmd::parseRecipes(StringRef text) {
                          "another axis",
                          other.name, call.name, call.axes.front(),
                          describe(splitBy(other)), describe(splitBy(call)));
-    for (const RecipeCall &other : calls)
-      if (StringRef keys = findRecipe(other.name)->keys;
-          !keys.empty() && !recipe->keys.empty() && keys != recipe->keys)
-        return makeError("recipe '{0}' {1}, and '{2}' {3}: name one of them",
-                         other.name, keys, call.name, recipe->keys);
     calls.push_back(std::move(call));
   }
   return calls;
