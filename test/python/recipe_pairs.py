@@ -21,6 +21,7 @@ RECIPES = {
     "megatron-sp": ("tp", "features"),
     "ulysses": ("cp", "sequence"),
     "context": ("cp", "sequence"),
+    "ring": ("cp", "sequence"),
     "expert": ("ep", "samples"),
 }
 

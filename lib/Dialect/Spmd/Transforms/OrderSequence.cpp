@@ -239,13 +239,13 @@ struct OrderSequencePass
   /// with the options is said by what applies the recipes.
   int64_t findParts() {
     auto axes = parseMesh(mesh);
-    auto calls = parseRecipes(recipes);
-    if (!axes || !calls) {
+    auto plan = parsePlan(recipes);
+    if (!axes || !plan) {
       llvm::consumeError(axes ? llvm::Error::success() : axes.takeError());
-      llvm::consumeError(calls ? llvm::Error::success() : calls.takeError());
+      llvm::consumeError(plan ? llvm::Error::success() : plan.takeError());
       return 1;
     }
-    for (const RecipeCall &call : *calls)
+    for (const RecipeCall &call : plan->recipes)
       for (const MeshAxis &axis : *axes)
         if (call.name == "ring" && call.axes.front() == axis.name)
           return axis.size;

@@ -73,6 +73,8 @@ public:
   }
   void unread(unsigned index) { rule.unread.push_back(index); }
 
+  Turn &turn() { return rule.turn; }
+
   ShardingRule take() { return std::move(rule); }
 
 private:
