@@ -180,7 +180,13 @@ FactorAxes cleave::spmd::mergeFactors(
     AxisList &known = merged[claim.factor];
     if (known == part || mesh.isPrefix(part, known))
       continue;
+    // Axes of size 1 are nobody's quarrel.
+    AxisList split = mesh.significant(part), other = mesh.significant(known);
     if (mesh.isPrefix(known, part))
+      known = part;
+    else if (mesh.isPrefix(split, other))
+      continue;
+    else if (mesh.isPrefix(other, split))
       known = part;
     else
       conflict(claim.describe(operands, results) +
