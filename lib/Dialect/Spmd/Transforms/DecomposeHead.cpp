@@ -291,9 +291,10 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
       llvm::consumeError(plan ? llvm::Error::success() : plan.takeError());
       return std::nullopt;
     }
-    if (MeshOp op = findMesh(getOperation()))
-      *axes = std::vector<MeshAxis>(op.getMesh().axes.begin(),
-                                    op.getMesh().axes.end());
+    if (MeshOp op = findMesh(getOperation())) {
+      Mesh known = op.getMesh();
+      axes->assign(known.axes.begin(), known.axes.end());
+    }
     HeadParts parts;
     parts.samples = std::max<int64_t>(microBatches, 1);
     for (const MeshAxis &axis : *axes) {
