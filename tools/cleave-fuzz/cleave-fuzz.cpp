@@ -220,8 +220,9 @@ static int printTallies(const RuleTallies &tallies) {
   for (auto &[name, tally] : tallies) {
     ops[name] = llvm::json::Object{
         {"ops", tally.ops},           {"splits", tally.splits},
-        {"sums", tally.sums},         {"inner", tally.inner},
-        {"failures", tally.failures}, {"worst", tally.worst}};
+        {"sums", tally.sums},         {"pads", tally.pads},
+        {"inner", tally.inner},       {"failures", tally.failures},
+        {"worst", tally.worst}};
     failures += tally.failures;
   }
   llvm::outs() << llvm::formatv("{0:2}", llvm::json::Value(std::move(ops)))

@@ -83,6 +83,12 @@ static IndexUse indexUse(spmd::BarrierOp op, Value operand) {
   return {0, std::nullopt, operand == op.getInput()};
 }
 
+/// Nor is what stands in the place of padding given by anybody.
+static IndexUse indexUse(graph::SelectOp op, Value operand) {
+  bool passes = op->hasAttr(graph::kPaddingAttr) && operand == op.getOnTrue();
+  return {0, std::nullopt, passes};
+}
+
 namespace {
 
 template <typename OpTy>
@@ -102,7 +108,7 @@ void cleave::exec::registerGraphIndexModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, graph::GraphDialect *) {
     attach<graph::GatherOp, graph::ScatterAddOp, graph::OneHotOp,
            graph::CrossEntropyOp, graph::CrossEntropyGradOp, graph::HeadLossOp,
-           graph::PadOp>(context);
+           graph::PadOp, graph::SelectOp>(context);
   });
   registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
     attach<spmd::SliceOp, spmd::AllGatherOp, spmd::AllToAllOp, spmd::PermuteOp,

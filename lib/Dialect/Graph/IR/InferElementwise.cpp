@@ -114,10 +114,10 @@ template <typename Op> static LogicalResult verifyDraws(Op op) {
   if (op.getRng().getType().getShape()[0] != 2)
     return op.emitOpError("rng must hold two values, seed and step");
   int64_t rank = cast<RankedTensorType>(op.getType()).getRank();
-  if (static_cast<bool>(op.getOrigin()) != op.getGlobalShape().has_value())
-    return op.emitOpError("origin and global_shape go together");
-  if (op.getOrigin() &&
-      (op.getOrigin().getType().getShape()[0] != rank ||
+  if (op.getOrigin() && !op.getGlobalShape())
+    return op.emitOpError("origin needs a global_shape");
+  if ((op.getOrigin() && op.getOrigin().getType().getShape()[0] != rank) ||
+      (op.getGlobalShape() &&
        static_cast<int64_t>(op.getGlobalShape()->size()) != rank))
     return op.emitOpError(
         "origin and global_shape need one value per dimension");

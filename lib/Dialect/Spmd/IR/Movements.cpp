@@ -310,7 +310,9 @@ cleave::graph::ShardingRule RotateOp::getShardingRule() {
     auto &factors = mapping.emplace_back();
     bool cut = dim == getDim() && parts > 1 && size % parts == 0;
     if (cut)
-      factors.push_back(rule.addFactor(parts));
+      factors.push_back(rule.addFactor(
+          parts, graph::FactorKind::Parallel, graph::PartialKind::Sum,
+          graph::PaddingNeed::Refused));
     if (int64_t rest = cut ? size / parts : size; rest != 1)
       factors.push_back(rule.addFactor(rest));
   }

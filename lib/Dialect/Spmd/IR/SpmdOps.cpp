@@ -264,6 +264,7 @@ graph::ShardingRule ConstrainOp::getShardingRule() {
   if (!getReduced())
     rule.linear = {{0}};
   rule.resultsFirst = true;
+  rule.keepsZero = true;
   return rule;
 }
 

@@ -27,7 +27,8 @@ enum class PartialKind : uint8_t { Sum, Max, Min };
 enum class PaddingNeed : uint8_t {
   Any,     ///< padded elements never reach valid ones
   Zero,    ///< they must be zero
-  Identity ///< they must be the reduction's identity
+  Identity, ///< they must be the reduction's identity
+  Refused  ///< there can be none: the op counts in equal pieces
 };
 
 enum class FactorKind : uint8_t {
@@ -65,6 +66,9 @@ struct ShardingRule {
   llvm::SmallVector<unsigned, 1> unread;
   /// Where operands and results disagree, results win: they are annotated.
   bool resultsFirst = false;
+  /// Where all operands that run along a factor are zero, or none does, so are
+  /// the results, though the op may be linear in none.
+  bool keepsZero = false;
 
   /// Adds a factor and returns its index.
   int64_t addFactor(int64_t size, FactorKind kind = FactorKind::Parallel,
