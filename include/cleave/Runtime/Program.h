@@ -72,8 +72,11 @@ struct Tensor {
   /// Logical shape of the whole tensor (all devices, all micro-batches), in
   /// elements.
   std::vector<int64_t> shape;
-  /// The digits that split each dimension, major to minor; empty when no
-  /// dimension is split. Digits of sequential axes are all on every device.
+  /// The shape in which devices hold it, padded with zeros behind the elements
+  /// of each dimension; empty when equal to `shape`.
+  std::vector<int64_t> padded;
+  /// The digits that split each (padded) dimension, major to minor; empty when
+  /// no dimension is split. Digits of sequential axes are all on every device.
   std::vector<std::vector<Digit>> sharding;
   /// Byte offset from the start of the arena, 64-byte aligned.
   int64_t offset = 0;
@@ -99,6 +102,10 @@ struct Tensor {
     for (int64_t d : shape)
       n *= d;
     return n;
+  }
+  /// The shape that is split.
+  const std::vector<int64_t> &heldShape() const {
+    return padded.empty() ? shape : padded;
   }
 
   bool operator==(const Tensor &) const = default;

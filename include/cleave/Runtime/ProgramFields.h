@@ -35,6 +35,7 @@ template <typename F> void fields(F &f, const Tensor *) {
   f("role", &Tensor::role);
   f("dtype", &Tensor::dtype);
   f("shape", &Tensor::shape);
+  f("padded", &Tensor::padded);
   f("sharding", &Tensor::sharding);
   f("offset", &Tensor::offset);
   f("aliases", &Tensor::aliases);

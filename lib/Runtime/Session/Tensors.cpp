@@ -98,7 +98,7 @@ void Session::write(const Tensor &tensor, const void *whole) {
 
 Error Session::read(const Tensor &tensor, void *whole) const {
   const std::vector<MeshAxis> &mesh = getProgram().mesh;
-  bool here = world || localBytes(mesh, tensor) == bytes(tensor);
+  bool here = world || isWhole(mesh, tensor);
   std::set<int64_t> seen;
   if (here) {
     for (const std::unique_ptr<Rank> &rank : ranks)

@@ -270,6 +270,8 @@ TEST(Program, ValidationSaysWhatIsWrong) {
         p.tensors[0].frameworkShape = {24};
       },
       "a dimension of 6 has no 4 equal parts");
+  expect([](Program &p) { p.tensors[0].padded = {p.tensors[0].shape[0] - 1}; },
+         "the padded shape");
   expect([](Program &p) { p.deviceConstants[0].offset = (1 << 16) - 8; },
          "a constant of 16 bytes");
   expect(
