@@ -103,6 +103,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   place.microBatches = options.microBatches;
   place.grains = options.grains;
   passes.addPass(spmd::createPlace(place));
+  passes.addPass(spmd::createPad());
   passes.addPass(spmd::createPropagate());
 }
 

@@ -63,7 +63,8 @@ private:
     meshName = FlatSymbolRefAttr::get(op);
   }
 
-  /// A sharding that divides `shape`; dimension `batch` into micro-batches too.
+  /// A sharding that divides `shape`, or leaves a rest where that is drawn;
+  /// dimension `batch` into micro-batches too.
   Sharding draw(ArrayRef<int64_t> shape, int64_t batch, double density) {
     Sharding sharding = Sharding::replicated(shape.size());
     for (const AxisRef &digit : drawDigits(random, mesh, random.chance(0.3))) {
@@ -73,7 +74,9 @@ private:
       int64_t parts = mesh.size(sharding.dims[dim]) * mesh.size(digit);
       if (dim == batch)
         parts *= options.microBatches;
-      if (shape[dim] % parts == 0)
+      if (shape[dim] % parts == 0 ||
+          (options.uneven > 0 && random.chance(options.uneven) &&
+           shape[dim] >= parts))
         sharding.dims[dim].push_back(digit);
     }
     for (AxisList &axes : sharding.dims)

@@ -113,7 +113,8 @@ void Head::findRows() {
 
 /// How much of the last dimension of the rows a chunk takes.
 int64_t Head::chunkSize() {
-  int64_t classes = op.getWeight().getType().getDimSize(0) / parts.classes;
+  int64_t classes = llvm::divideCeil(op.getWeight().getType().getDimSize(0),
+                                     parts.classes);
   int64_t width = op.getInput().getType().getElementTypeBitWidth() / 8;
   int64_t most = std::max<int64_t>(maxBytes / (classes * width), 1);
   int64_t count = op.getTargets().getType().getNumElements();
@@ -354,7 +355,7 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
     for (graph::HeadLossOp op : heads) {
       std::optional<int64_t> count = classParts(op, *parts);
       if (!count || *count == 1 ||
-          op.getWeight().getType().getDimSize(0) % *count != 0 ||
+          op.getWeight().getType().getDimSize(0) < *count ||
           op.getTargets().getType().getNumElements() == 0)
         continue;
       HeadParts own = *parts;

@@ -122,6 +122,39 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
+def Pad : Pass<"spmd-pad", "::mlir::ModuleOp"> {
+  let summary = "Makes sizes divisible that annotations split unevenly";
+  let description = [{
+    Before propagation: where the axes that an argument's sharding or a
+    `spmd.constrain` gives to a dimension do not divide it, that dimension, and
+    all that the sharding rules join with it, are padded to a multiple of the
+    product of the axes that split any of them. Later passes see sizes that
+    divide.
+
+    The valid elements come first. Arguments and results whose dimensions are
+    padded say so in `graph.valid_shape`: who calls gives and gets that part;
+    the padding of arguments is zero, and of what replaces them. A padded
+    program is one of one device still, with the same numbers.
+
+    What the padding of other values holds does not matter, but where an op's
+    rule says so (`PaddingNeed`) and it is not known to be zero: there it is
+    masked. An op that needs a dimension whole gets the valid part of it.
+    ```mlir
+    func.func @f(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"} ]>}) -> tensor<f32> {
+      %y = graph.exp %x : (tensor<6xf32>) -> tensor<6xf32>
+      %l = graph.reduce sum %y {dims = array<i64: 0>} : (tensor<6xf32>) -> tensor<f32>
+    // becomes, with 4 positions on "dp"
+    func.func @f(%x: tensor<8xf32> {graph.valid_shape = array<i64: 6>, ...}) -> tensor<f32> {
+      %y = graph.exp %x : (tensor<8xf32>) -> tensor<8xf32>
+      %i = graph.iota {dim = 0 : i64} : tensor<8xi64>
+      %c = graph.compare lt %i, %six : ...
+      %m = graph.select %c, %y, %zero {graph.padding} : ...
+      %l = graph.reduce sum %m {dims = array<i64: 0>} : (tensor<8xf32>) -> tensor<f32>
+    ```
+  }];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
 def Propagate : Pass<"spmd-propagate", "::mlir::ModuleOp"> {
   let summary = "Gives every value a sharding, from those of the arguments";
   let description = [{

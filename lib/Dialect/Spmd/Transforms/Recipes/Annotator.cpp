@@ -98,12 +98,15 @@ std::optional<unsigned> Annotator::bestDim(RankedTensorType type,
                                            const Sharding &sharding,
                                            StringRef axis) const {
   std::optional<unsigned> best;
-  int64_t most = 0, parts = mesh.size(AxisRef{axis});
+  std::pair<bool, int64_t> most;
+  int64_t parts = mesh.size(AxisRef{axis});
   for (int64_t dim = 0; dim < type.getRank(); ++dim) {
-    int64_t size = type.getDimSize(dim) / mesh.size(sharding.dims[dim]);
-    if (size % parts == 0 && size > most) {
+    int64_t before = mesh.size(sharding.dims[dim]);
+    int64_t size = type.getDimSize(dim) / before;
+    std::pair now(type.getDimSize(dim) % (before * parts) == 0, size);
+    if (size >= parts && (!best || now > most)) {
       best = dim;
-      most = size;
+      most = now;
     }
   }
   return best;

@@ -46,7 +46,8 @@ public:
     return given(argument).splits(mesh, {axis});
   }
   /// The dimension of `type` that divides best behind `sharding` into the parts
-  /// of `axis`: the largest; nothing where none does.
+  /// of `axis`: the largest of those that divide, else the largest, which will
+  /// be padded; nothing where there would be less than one element in a part.
   std::optional<unsigned> bestDim(mlir::RankedTensorType type,
                                   const Sharding &sharding,
                                   llvm::StringRef axis) const;

@@ -34,15 +34,31 @@ static bool isInner(const DimensionClass &known) {
          !known.consumers.empty();
 }
 
+static int64_t sizeOf(std::pair<BlockArgument, unsigned> entry) {
+  return cast<RankedTensorType>(entry.first.getType()).getDimSize(entry.second);
+}
+
+/// Whether `known`, which comes in `places`, has `parts` parts: what does not
+/// divide is padded later, but for heads and for what comes in groups.
+static bool hasParts(const DimensionClass &known, int64_t places,
+                     int64_t parts) {
+  if (places > 0 && places % parts == 0)
+    return true;
+  return !known.attended && places >= parts &&
+         llvm::all_of(known.arguments, [&](const auto &entry) {
+           return sizeOf(entry) == known.divisor;
+         });
+}
+
 static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
                                 const DimensionClass &known, StringRef axis,
                                 int64_t parts) {
-  // What another axis splits already comes in fewer places.
   auto [argument, dim] = known.arguments.front();
+  // What another axis splits already comes in fewer places.
   int64_t places =
       known.divisor /
       annotator.getMesh().size(annotator.given(argument).dims[dim]);
-  if (places > 0 && places % parts == 0)
+  if (hasParts(known, places, parts))
     return success();
   InFlightDiagnostic error = emitError(argument.getLoc());
   error << "dimension " << dim << " of parameter \""
@@ -104,7 +120,7 @@ static void splitIfFits(Annotator &annotator, const DimensionClass &known,
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   if (isWholeSomewhere(annotator, known) || isDecided(annotator, known, axis))
     return;
-  if (known.divisor % parts != 0) {
+  if (!hasParts(known, known.divisor, parts)) {
     auto [argument, dim] = known.arguments.front();
     mlir::emitRemark(argument.getLoc())
         << "dimension " << dim << " stays whole: the " << parts
@@ -179,7 +195,7 @@ static std::optional<unsigned> sequenceDim(Annotator &annotator,
   for (int64_t dim = 0; dim < type.getRank(); ++dim) {
     const DimensionClass &known = classes.of(value, dim);
     if (!known.samples && known.producers.empty() && known.consumers.empty() &&
-        type.getDimSize(dim) > 1 && type.getDimSize(dim) % parts == 0)
+        type.getDimSize(dim) >= parts)
       return dim;
   }
   return std::nullopt;
@@ -207,7 +223,7 @@ LogicalResult cleave::spmd::applyMegatronSequence(Annotator &annotator,
         if (!dim) {
           consumer->emitRemark("stays whole along axis \"")
               << axis << "\": no dimension of " << value.getType()
-              << " holds a sequence that " << parts << " positions divide";
+              << " holds a sequence of at least " << parts << " places";
           continue;
         }
         Sharding sharding = Sharding::replicated(
