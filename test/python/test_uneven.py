@@ -60,9 +60,44 @@ def test_steps_equal_one_device(tmp_path_factory, case):
         assert "graph.valid_shape" in local
 
 
+#: More positions of `tp` than groups of heads: a mesh, recipes, the model, heads,
+#: groups, the size of a head's group on a device.
+SHARED = [
+    ("tp=4", "megatron", "llama", 4, 2),
+    ("tp=4", "megatron-sp", "llama", 8, 2),
+    ("dp=2,tp=4", "megatron,zero3", "llama", 4, 2),
+    ("tp=4,dp=2", "megatron-sp,zero1", "llama", 4, 2),
+    ("tp=6", "megatron", "llama", 6, 3),
+    ("tp=2", "megatron-sp", "llama", 4, 1),
+]
+
+
+@pytest.mark.parametrize("mesh, recipes, name, heads, groups", SHARED)
+def test_devices_share_keys_and_values(tmp_path_factory, mesh, recipes, name, heads, groups):
+    """Several devices hold the same keys and values; their gradients are summed
+    once, which the clipped norm would show."""
+    parts = int(re.search(r"tp=(\d+)", mesh).group(1))
+    sizes = (4, 8, ("num_attention_heads", heads), ("num_key_value_heads", groups),
+             ("hidden_size", 48), ("head_dim", 8), ("intermediate_size", 48))
+    local = check(tmp_path_factory, name, mesh, recipes, "sgd", 1, sizes)
+    held = {which: [int(n) for n in re.search(
+        rf'tensor<([\dx]+)xf64> \{{[^{{}}]*(?:\{{[^{{}}]*\}}[^{{}}]*)*'
+        rf'graph\.name = "model\.layers\.0\.self_attn\.{which}_proj\.weight"',
+        local[local.index("func.func @train"):]).group(1).split("x")] for which in "qkv"}
+    assert held["q"][0] == heads // parts
+    if groups > 1:
+        assert held["k"][0] == held["v"][0] == 1
+        # What is summed among the devices of a group alone, in each layer: two
+        # weights' gradients.
+        minor = f'"tp":({groups}){parts // groups}'
+        assert local[local.index("func.func @train"):].count(f"{{{minor}}}") >= 4
+
+
 @pytest.mark.parametrize("name, changes, parts, message", [
     ("gpt2", {"n_head": 12, "n_embd": 48}, 8,
      "comes in 12, which the 8 positions of axis \"tp\" do not divide: use 2, 3, 4, 6 or 12"),
+    ("llama", {"num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 48}, 8,
+     "comes in 4 groups of 3 heads, which the 8 positions of axis \"tp\" do not divide: use 2, 4 or 12"),
     ("gpt2", {"n_inner": 6}, 8, "do not divide"),
 ])
 def test_what_cannot_be_is_said(tmp_path_factory, name, changes, parts, message):

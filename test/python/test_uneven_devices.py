@@ -31,6 +31,9 @@ UNEVEN = [
     ("llama", {"vocab_size": 97}, 6, 8, {"dp": 3, "tp": 2}, ["megatron-sp", "zero3"], 1),
     ("bert", {"vocab_size": 98}, 4, 8, {"tp": 4}, ["megatron-sp"], 2),
     ("gpt2", {"vocab_size": 50257, "n_embd": 16}, 2, 8, {"tp": 4}, ["megatron"], 1),
+    # More positions than groups of heads.
+    ("llama", {}, 4, 8, {"tp": 4}, ["megatron"], 1),
+    ("qwen2", {}, 4, 8, {"tp": 4, "dp": 2}, ["megatron-sp", "zero1"], 1),
 ]
 
 

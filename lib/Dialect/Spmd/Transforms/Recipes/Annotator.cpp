@@ -65,9 +65,10 @@ static bool follows(BlockArgument other, BlockArgument argument) {
           other.getType() == argument.getType());
 }
 
-void Annotator::split(BlockArgument argument, unsigned dim, StringRef axis) {
+void Annotator::split(BlockArgument argument, unsigned dim,
+                      const AxisRef &axis) {
   // The name must outlive this call: that of the mesh does.
-  AxisRef added{mesh.find(axis)->name};
+  AxisRef added{mesh.find(axis.name)->name, axis.pre, axis.size};
   for (func::FuncOp function : functions)
     for (BlockArgument other : function.getArguments()) {
       if (!follows(other, argument))
@@ -118,11 +119,7 @@ ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
                              ShardingAttr::get(meshName, sharding), reduced);
 }
 
-std::string cleave::spmd::partsThatFit(int64_t divisor) {
-  SmallVector<int64_t> parts;
-  for (int64_t n = 2; n <= divisor; ++n)
-    if (divisor % n == 0)
-      parts.push_back(n);
+std::string cleave::spmd::partsThatFit(ArrayRef<int64_t> parts) {
   std::string text;
   for (auto [i, n] : llvm::enumerate(parts)) {
     if (i)
@@ -130,4 +127,12 @@ std::string cleave::spmd::partsThatFit(int64_t divisor) {
     text += std::to_string(n);
   }
   return text;
+}
+
+std::string cleave::spmd::partsThatFit(int64_t divisor) {
+  SmallVector<int64_t> parts;
+  for (int64_t n = 2; n <= divisor; ++n)
+    if (divisor % n == 0)
+      parts.push_back(n);
+  return partsThatFit(parts);
 }

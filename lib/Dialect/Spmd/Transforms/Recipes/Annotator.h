@@ -36,7 +36,10 @@ public:
   Sharding given(mlir::BlockArgument argument) const;
   /// Splits dimension `dim` of `argument`, and of its state, over `axis` too,
   /// behind what splits it already, in every entry.
-  void split(mlir::BlockArgument argument, unsigned dim, llvm::StringRef axis);
+  void split(mlir::BlockArgument argument, unsigned dim, const AxisRef &axis);
+  void split(mlir::BlockArgument argument, unsigned dim, llvm::StringRef axis) {
+    split(argument, dim, AxisRef{axis});
+  }
   /// Gives `argument` and the state that belongs to it what a person asked for,
   /// in every entry; features and samples are then not split by recipes.
   void place(mlir::BlockArgument argument, const Sharding &sharding);
@@ -71,6 +74,8 @@ private:
 
 /// The parts that `divisor` can be cut into, as a sentence's end: `2, 3 or 6`.
 std::string partsThatFit(int64_t divisor);
+/// Numbers of parts as a sentence's end.
+std::string partsThatFit(llvm::ArrayRef<int64_t> parts);
 
 /// Gives arguments what `placements` say, before any recipe speaks.
 llvm::LogicalResult applyPlacements(Annotator &annotator,

@@ -38,16 +38,40 @@ static int64_t sizeOf(std::pair<BlockArgument, unsigned> entry) {
   return cast<RankedTensorType>(entry.first.getType()).getDimSize(entry.second);
 }
 
+/// Whether `parts` devices each have some heads, and several of them the same
+/// keys and values.
+static bool sharesHeads(const DimensionClass &known, int64_t parts) {
+  return known.heads > 0 && parts > known.divisor &&
+         parts % known.divisor == 0 && known.heads % parts == 0 &&
+         llvm::all_of(known.arguments, [&](const auto &entry) {
+           return llvm::is_contained(known.shared, entry)
+                      ? sizeOf(entry) == known.divisor
+                      : sizeOf(entry) % parts == 0;
+         });
+}
+
 /// Whether `known`, which comes in `places`, has `parts` parts: what does not
 /// divide is padded later, but for heads and for what comes in groups.
 static bool hasParts(const DimensionClass &known, int64_t places,
                      int64_t parts) {
   if (places > 0 && places % parts == 0)
     return true;
+  if (places == known.divisor && sharesHeads(known, parts))
+    return true;
   return !known.attended && places >= parts &&
          llvm::all_of(known.arguments, [&](const auto &entry) {
            return sizeOf(entry) == known.divisor;
          });
+}
+
+/// The parts that `known` can have, as a sentence's end; of features, which can
+/// be padded, those that need none.
+static std::string partsThatFit(const DimensionClass &known, int64_t places) {
+  SmallVector<int64_t> parts;
+  for (int64_t n = 2; n <= std::max(places, known.heads); ++n)
+    if (places % n == 0 || (places == known.divisor && sharesHeads(known, n)))
+      parts.push_back(n);
+  return cleave::spmd::partsThatFit(parts);
 }
 
 static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
@@ -64,9 +88,12 @@ static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
   error << "dimension " << dim << " of parameter \""
         << graph::getArgString(function, argument.getArgNumber(),
                                graph::kNameAttr)
-        << "\" comes in " << places << ", which the " << parts
-        << " positions of axis \"" << axis << "\" do not divide";
-  std::string fits = partsThatFit(places);
+        << "\" comes in " << places;
+  if (known.heads > 0)
+    error << " groups of " << known.heads / known.divisor << " heads";
+  error << ", which the " << parts << " positions of axis \"" << axis
+        << "\" do not divide";
+  std::string fits = partsThatFit(known, places);
   if (!fits.empty())
     error << ": use " << fits;
   return error;
@@ -173,8 +200,15 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
     }
     if (failed(checkParts(annotator, function, *known, axis, parts)))
       return failure();
+    // The devices of a group that shares keys and values are the minor digit.
+    AxisRef major{axis, 1, known->divisor};
     for (auto [argument, dim] : known->arguments)
-      annotator.split(argument, dim, axis);
+      annotator.split(argument, dim,
+                      parts > known->divisor &&
+                              llvm::is_contained(known->shared,
+                                                 std::pair(argument, dim))
+                          ? major
+                          : AxisRef{axis});
     found = true;
   }
   if (!found)
