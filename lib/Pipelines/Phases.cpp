@@ -83,6 +83,11 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   if (!options.mesh.empty() || !options.recipes.empty()) {
     // Where a product is summed over devices, its bias is added once.
     passes.addPass(graph::createSeparateBias());
+    // Before anything is cut along the sequence.
+    spmd::OrderSequenceOptions order;
+    order.mesh = options.mesh;
+    order.recipes = options.recipes;
+    passes.addPass(spmd::createOrderSequence(order));
     // A head is one op where its classes are whole.
     spmd::DecomposeHeadOptions head;
     head.mesh = options.mesh;

@@ -58,6 +58,7 @@ FORMS = {
     # sequence, for the product behind it.
     ("cp=2", "ulysses"): Form(rows=2, more=1),
     ("cp=2", "context"): Form(rows=2),
+    ("cp=2", "ring"): Form(rows=2),
 }
 
 

@@ -80,6 +80,39 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
+def OrderSequence : Pass<"spmd-order-sequence", "::mlir::ModuleOp"> {
+  let summary = "Puts sequences of causal attention in zig-zag order for a ring";
+  let description = [{
+    Under a causal mask a device that has the last of N chunks of a sequence
+    sees N times as many keys as the first. In zig-zag order it has the chunks r
+    and 2N-1-r of 2N, and all do the same. The program stays one of whole tensors,
+    whose sequence comes in this order from where it is first split into places
+    (the rows that ids look up, targets, positions) to results, which come in
+    their own: what does not go by places does the same, what does (attention,
+    dropout) is told where each chunk begins, and before all else the order is
+    the old one.
+
+    Needs `mesh` and `recipes` as `--spmd-apply-recipes` does, before that runs
+    and before `--spmd-decompose-head`; does nothing without the recipe `ring`. A
+    sequence that does not come in 2N chunks keeps its order, with a remark.
+    ```mlir
+    %e = graph.gather %table, %ids
+    %o, %lse = graph.attention %q, %k, %v {causal}
+    // becomes, for two positions and chunks of two places
+    %places = graph.constant dense<[0, 1, 6, 7, 2, 3, 4, 5]>
+    %starts = graph.constant dense<[0, 6, 2, 4]>
+    %turned = graph.gather %ids, %places {dim = 1}
+    %e = graph.gather %table, %turned
+    %o, %lse = graph.attention %q, %k, %v query_starts %starts key_starts %starts {causal}
+    ```
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+  let options = [Option<"mesh", "mesh", "std::string", "",
+                        "The axes of the mesh and their sizes: dp=2,cp=4">,
+                 Option<"recipes", "recipes", "std::string", "",
+                        "As for --spmd-apply-recipes">];
+}
+
 def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
   let summary = "Creates the mesh and annotates arguments as recipes say";
   let description = [{
