@@ -52,7 +52,7 @@ public:
       checkSplit(factor, parts);
       if (parts != size)
         checkSplit(factor, size);
-      if (rule.factors[factor].padding != PaddingNeed::Refused)
+      if (rule.factors[factor].padding != graph::PaddingNeed::Refused)
         checkPadding(factor);
     }
     for (ArrayRef<unsigned> set : rule.linear)
