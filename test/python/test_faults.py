@@ -25,7 +25,7 @@ from training_support import ALL
 #: Meshes with an axis to take for another, and one with digits.
 PROGRAMS = [("dp=2,tp=2", "megatron,zero1"), ("dp=2,tp=2", "megatron-sp,zero2"),
             ("tp=2,dp=2", "megatron-sp,zero3"), ("dp=2,cp=2", "ulysses,zero3"),
-            ("dp=4", "zero1"), ("tp=4", "megatron-sp")]
+            ("dp=4", "zero1"), ("tp=4", "megatron-sp"), ("dp=2,cp=4", "ring")]
 NUMBERS = {"scale", "shard order"}
 
 

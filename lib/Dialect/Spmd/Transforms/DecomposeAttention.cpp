@@ -137,7 +137,7 @@ template <> void Ring<graph::AttentionOp>::replace() {
         table(keyStarts, step), onto, ontoLse, op.getScaleAttr(),
         op.getCausalAttr(), op.getWindowAttr(), op.getDropoutAttr(),
         op.getDropoutIdAttr(), DenseI64ArrayAttr(),
-        builder.getI64IntegerAttr(parts));
+        builder.getI64IntegerAttr(parts), builder.getI64IntegerAttr(step));
     onto = made.getOutput();
     ontoLse = made.getLse();
   }
@@ -172,7 +172,8 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
         op.getSegments(), op.getRng(), Value(), here.segments, queries,
         table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
         op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
-        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts));
+        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
+        builder.getI64IntegerAttr(here.step));
     dQuery = plus(dQuery, made.getQueryGradient());
     dKey = plus(dKey, made.getKeyGradient());
     dValue = plus(dValue, made.getValueGradient());

@@ -26,7 +26,7 @@ def DecomposeAttention : Pass<"spmd-decompose-attention", "::mlir::ModuleOp"> {
     %v1 = spmd.rotate %v over @mesh {"cp"} dim 2
     %o0, %lse0 = graph.attention %q, %k, %v query_starts [0, s] key_starts [0, s] {blocks = 2}
     %o, %lse = graph.attention %q, %k1, %v1 query_starts [0, s] key_starts [s, 0]
-        onto %o0, %lse0 {blocks = 2}
+        onto %o0, %lse0 {blocks = 2, step = 1}
     ```
     Steps are unrolled: there are as many as positions, each is one command, and
     no later phase needs to know of loops.

@@ -136,6 +136,13 @@ public:
             shapeOf(op->getOperand(*index)), FactorKind::Replicated);
     if (auto index = operandIndex(op, extras + 5)) // key_segments
       builder.operand(*index) = {batch, keys};
+    if (op.getStep() != 0 && !block.empty()) {
+      builder.turn().factor = block.front();
+      builder.turn().steps = op.getStep();
+      for (unsigned n : {first + 1, first + 2, extras + 5})
+        if (auto index = operandIndex(op, n))
+          builder.turn().operands.push_back(*index);
+    }
     if (auto index = operandIndex(op, extras + 6)) // query_starts
       builder.operand(*index) = {queryPieces};
     if (auto index = operandIndex(op, extras + 7)) // key_starts
@@ -188,6 +195,8 @@ ShardingRule AttentionGradOp::getShardingRule() {
   rule.builder.result(0) = rule.queryMapping();
   rule.builder.result(1) = rule.keyMapping();
   rule.builder.result(2) = rule.valueMapping();
+  if (rule.builder.turn().steps != 0)
+    rule.builder.turn().results = {1, 2};
   return rule.builder.take();
 }
 

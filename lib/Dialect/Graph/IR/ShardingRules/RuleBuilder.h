@@ -75,6 +75,8 @@ public:
   void keepsZero() { rule.keepsZero = true; }
   void unread(unsigned index) { rule.unread.push_back(index); }
 
+  Turn &turn() { return rule.turn; }
+
   ShardingRule take() { return std::move(rule); }
 
 private:
