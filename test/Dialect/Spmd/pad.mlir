@@ -120,8 +120,10 @@ func.func @rows(%w: tensor<5x3xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"
   // CHECK: %[[M:.*]] = graph.select %{{.*}}, %[[G]], %{{.*}} {graph.padding}
   // CHECK: %[[S:.*]] = graph.scatter_add %[[M]], %{{.*}} {dim = 0 : i64, global_size = 5 : i64, size = 8 : i64}
   %s = graph.scatter_add %g, %i {dim = 0 : i64, size = 5 : i64} : (tensor<6x3xf32>, tensor<6xi64>) -> tensor<5x3xf32>
-  // CHECK-NEXT: graph.reduce sum %[[S]]
-  %t = graph.reduce sum %s {dims = array<i64: 0, 1>} : (tensor<5x3xf32>) -> tensor<f32>
+  // CHECK-NEXT: %[[N:.*]] = graph.mul %[[W]], %[[S]]
+  %n = graph.mul %w, %s : (tensor<5x3xf32>, tensor<5x3xf32>) -> tensor<5x3xf32>
+  // CHECK-NEXT: graph.reduce sum %[[N]]
+  %t = graph.reduce sum %n {dims = array<i64: 0, 1>} : (tensor<5x3xf32>) -> tensor<f32>
   // CHECK-NEXT: graph.one_hot %{{.*}} {size = 5 : i64} : (tensor<8xi64>) -> tensor<8x5xi1>
   %h = graph.one_hot %i {size = 5 : i64} : (tensor<6xi64>) -> tensor<6x5xi1>
   return %g, %t, %h : tensor<6x3xf32>, tensor<f32>, tensor<6x5xi1>

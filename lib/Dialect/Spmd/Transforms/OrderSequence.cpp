@@ -198,8 +198,10 @@ Value Reorderer::turn(Value value, bool back) {
   Value result = value;
   for (int64_t dim : turningDims(value))
     result = graph::GatherOp::create(
-        builder, value.getLoc(), result, places[back], Value(),
-        builder.getI64IntegerAttr(dim), IntegerAttr(), IntegerAttr());
+        builder, value.getLoc(), result, places[back],
+        /*origin=*/Value(), builder.getI64IntegerAttr(dim),
+        /*padding_index=*/nullptr, /*global_size=*/nullptr,
+        builder.getI64IntegerAttr(0));
   return known = result;
 }
 
@@ -231,8 +233,7 @@ void Reorderer::run() {
 }
 
 namespace {
-struct OrderSequencePass
-    : spmd::impl::OrderSequenceBase<OrderSequencePass> {
+struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
   using OrderSequenceBase::OrderSequenceBase;
 
   /// The positions of the ring; 1 where no recipe asks for one. What is wrong
