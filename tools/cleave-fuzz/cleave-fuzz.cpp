@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Testing/CheckReshard.h"
@@ -445,6 +446,11 @@ static int runNativeOfFile(MLIRContext &context) {
     NativeOptions options = NativeOptions::draw(firstSeed + i);
     if (oneMicroBatch)
       options.microBatches = 1;
+    // A module that says where it runs is not split again.
+    if (!module->getOps<spmd::MeshOp>().empty()) {
+      options.devices = 1;
+      options.zero = 0;
+    }
     runNative(*module, *inputs, options, nativeOf, tally);
   }
   llvm::json::Object ops;

@@ -260,11 +260,14 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
     auto add = [&](auto op) {
       if (!op.getCausal() || op.getQueryStarts() || op.getKeyStarts())
         return;
-      unsigned number = classes.number(op.getQuery(), 2);
-      int64_t size =
-          cast<RankedTensorType>(op.getQuery().getType()).getDimSize(2);
-      if (number == classes.number(op.getKey(), 2))
-        found[size].insert(number);
+      auto places = [](Value value) {
+        return cast<RankedTensorType>(value.getType()).getDimSize(2);
+      };
+      if (places(op.getQuery()) != places(op.getKey()))
+        return;
+      llvm::SmallDenseSet<unsigned> &sequences = found[places(op.getQuery())];
+      sequences.insert(classes.number(op.getQuery(), 2));
+      sequences.insert(classes.number(op.getKey(), 2));
     };
     for (Operation &op : function.getBody().front()) {
       if (auto attention = dyn_cast<graph::AttentionOp>(op))

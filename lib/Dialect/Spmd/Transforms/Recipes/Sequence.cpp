@@ -23,20 +23,32 @@ bool cleave::spmd::isAttention(Operation *op) {
   return costed && costed.getCost().work == graph::WorkClass::Attention;
 }
 
-SequenceClasses
-cleave::spmd::sequenceClasses(const DimensionClasses &classes,
-                              func::FuncOp function) {
+SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
+                                              func::FuncOp function) {
   SequenceClasses sequences;
-  for (Operation &op : function.getBody().front().without_terminator())
-    if (isAttention(&op))
-      for (Value operand : op.getOperands()) {
-        // Annotations came after the classes.
-        while (auto constrain = operand.getDefiningOp<ConstrainOp>())
-          operand = constrain.getInput();
-        auto type = cast<RankedTensorType>(operand.getType());
-        for (int64_t dim = 0; dim < type.getRank(); ++dim)
-          sequences.insert(classes.number(operand, dim));
-      }
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+    if (!ruled || !isAttention(&op))
+      continue;
+    graph::ShardingRule rule = ruled.getShardingRule();
+    auto has = [&](unsigned operand, int64_t factor) {
+      return llvm::any_of(rule.operands[operand], [&](const auto &factors) {
+        return llvm::is_contained(factors, factor);
+      });
+    };
+    for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
+      Value value = operand;
+      // Annotations came after the classes.
+      while (auto constrain = value.getDefiningOp<ConstrainOp>())
+        value = constrain.getInput();
+      // What queries and keys share is no sequence: samples, heads, features.
+      for (auto [dim, factors] : llvm::enumerate(rule.operands[i]))
+        if (llvm::none_of(factors, [&](int64_t factor) {
+              return has(0, factor) && has(1, factor);
+            }))
+          sequences.insert(classes.number(value, dim));
+    }
+  }
   return sequences;
 }
 
