@@ -113,15 +113,18 @@ void Head::findRows() {
 
 /// How much of the last dimension of the rows a chunk takes.
 int64_t Head::chunkSize() {
-  int64_t classes = llvm::divideCeil(op.getWeight().getType().getDimSize(0),
-                                     parts.classes);
+  int64_t classes =
+      llvm::divideCeil(op.getWeight().getType().getDimSize(0), parts.classes);
   int64_t width = op.getInput().getType().getElementTypeBitWidth() / 8;
   int64_t most = std::max<int64_t>(maxBytes / (classes * width), 1);
   int64_t count = op.getTargets().getType().getNumElements();
   count = llvm::divideCeil(count, parts.samples * parts.sequence);
   if (count <= most)
     return rows.back();
-  most = std::min(most, maxRows);
+  // Small chunks stay in caches; many chunks make a long program.
+  constexpr int64_t fewChunks = 16;
+  most = std::min(
+      most, std::max<int64_t>(maxRows, llvm::divideCeil(count, fewChunks)));
   // The rows that a device has at each place of the last dimension.
   int64_t each = std::max<int64_t>(count / rows.back(), 1);
   int64_t fits = std::max<int64_t>(most / each, 1);

@@ -75,7 +75,8 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
     Option<"maxChunkBytes", "max-chunk-bytes", "int64_t", "104857600",
            "The bytes that the logits of one chunk may take on a device">,
     Option<"maxChunkRows", "max-chunk-rows", "int64_t", "384",
-           "The rows of a chunk where the logits are cut at all">,
+           "The rows of a chunk where the logits are cut at all, and where that "
+           "makes 16 chunks at most">,
   ];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
