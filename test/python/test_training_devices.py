@@ -152,6 +152,31 @@ def test_what_is_sent_is_told():
     assert all(c["bytes"] >= 4 * c["elements"] > 0 for c in sent)
 
 
+@pytest.mark.parametrize("plan", [None, "zero1", "zero2"])
+def test_small_exchanges_go_together(plan):
+    """In buckets the same is sent in fewer exchanges, in the same memory, and adds
+    up to the same bits."""
+    case = family("gpt2", batch=4)
+    steps = [compile_case(case, optimizer(), mesh={"dp": 2}, plan=plan, bucket_bytes=size)
+             for size in (0, 4096, 1 << 20)]
+    losses = [[float(step(*batch)) for batch in case.batches[:2]] for step in steps]
+    assert losses[0] == losses[1] == losses[2]
+    for name, weight in weights(steps[0]).items():
+        for step in steps[1:]:
+            assert torch.equal(weight, weights(step)[name]), name
+    assert steps[0].memory() == steps[2].memory()
+
+    def total(step, what):
+        return sum(c[what] for c in step.communication())
+
+    assert len({total(step, "elements") for step in steps}) == 1
+    assert len({total(step, "count") for step in steps}) == 1
+    alone, some, most = (total(step, "exchanges") for step in steps)
+    assert alone == total(steps[0], "count")
+    # What shares memory with something else cannot wait for more.
+    assert most <= some < alone / 1.5
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_context_sends_keys_and_values(parts):
     """Gathered forward and again in backward, their gradients reduced into parts."""

@@ -97,6 +97,11 @@ struct Flags {
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};
+  cl::opt<int64_t> bucketKib{
+      "bucket-kib", cl::init(1024), cl::cat(training),
+      cl::desc(
+          "Reductions and gathers of one kind are exchanged together up to "
+          "so many KiB; 0: each alone")};
 
   cl::opt<bool> remarks{
       "remarks", cl::cat(general),
@@ -227,6 +232,8 @@ static CompileOptions collectOptions(const Flags &flags) {
       flags.deterministic ? 1
       : flags.threads     ? flags.threads
                           : std::max(1u, std::thread::hardware_concurrency());
+  options.bucketBytes = std::min<int64_t>(flags.bucketKib, int64_t(1) << 40)
+                        << 10;
   options.cpu = flags.cpu;
   options.vectorBits = flags.vectorBits;
   return options;
@@ -256,6 +263,8 @@ int main(int argc, char **argv) {
     return 2;
   if (std::string mistake = checkOptimizer(flags); !mistake.empty())
     return usage(mistake);
+  if (flags.bucketKib < 0)
+    return usage("--bucket-kib is not negative");
   if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
     return usage("--micro-batches, --threads and --max-logits-mib are "
                  "positive");

@@ -56,8 +56,7 @@ int64_t cleave::runtime::elementBytes(int32_t dtype) {
   return dtype >= 0 && dtype <= CLEAVE_I1 ? bytes[dtype] : 0;
 }
 
-std::string cleave::runtime::checkCollective(const cleave_collective &c,
-                                             int members) {
+static std::string checkBlock(const cleave_collective &c, int members) {
   if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_BROADCAST)
     return "unknown kind of collective";
   if (elementBytes(c.dtype) == 0)
@@ -93,6 +92,26 @@ std::string cleave::runtime::checkCollective(const cleave_collective &c,
     for (int i = 0; offsets && i < members; ++i)
       if (offsets[i] < 0)
         return "an offset is negative";
+  return "";
+}
+
+std::string cleave::runtime::checkCollective(const cleave_collective *blocks,
+                                             int count, int members) {
+  if (count < 1)
+    return "a collective needs a block";
+  const cleave_collective &first = blocks[0];
+  for (int i = 0; i < count; ++i) {
+    const cleave_collective &c = blocks[i];
+    if (std::string problem = checkBlock(c, members); !problem.empty())
+      return problem;
+    bool same = c.kind == first.kind && c.reduction == first.reduction &&
+                c.dtype == first.dtype && c.root == first.root &&
+                !c.sources == !first.sources;
+    for (int j = 0; same && c.sources && j < members; ++j)
+      same = c.sources[j] == first.sources[j];
+    if (!same)
+      return "the blocks of a collective differ in more than their places";
+  }
   return "";
 }
 

@@ -131,7 +131,7 @@ Error Session::exchange(const cleave_collective &what) const {
     if (!everyone)
       return failed();
   }
-  cleave_request *request = api.prepare(everyone, &what);
+  cleave_request *request = api.prepare(everyone, &what, 1);
   if (!request)
     return failed();
   bool ok = api.start(request) == 0 && api.wait(request) == 0;

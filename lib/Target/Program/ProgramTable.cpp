@@ -9,7 +9,6 @@
 #include "CommandTable.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Target/DelayWaits.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -130,7 +129,8 @@ void Translator::place(runtime::Tensor &tensor, RankedTensorType local,
     for (const spmd::DimSharding &dim : sharding.getDims())
       tensor.sharding.push_back(digitsOf(mesh, dim.axes));
   }
-  if (auto valid = attributes.getAs<DenseI64ArrayAttr>(graph::kValidShapeAttr)) {
+  if (auto valid =
+          attributes.getAs<DenseI64ArrayAttr>(graph::kValidShapeAttr)) {
     tensor.padded = tensor.shape;
     tensor.shape.assign(valid.asArrayRef().begin(), valid.asArrayRef().end());
   }
@@ -293,7 +293,6 @@ FailureOr<Program> Translator::run() {
       return failure();
   if (failed(addConstants()))
     return failure();
-  delayWaits(program);
   return std::move(program);
 }
 
