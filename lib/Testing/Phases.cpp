@@ -137,11 +137,17 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
 
 FailureOr<ReferenceResult> cleave::runPhase(const RandomGraph &graph,
                                             const StepForm &phase,
-                                            Precision precision) {
+                                            Precision precision,
+                                            bool *isPadded) {
   NamedTensors inputs;
   OwningOpRef<ModuleOp> module = lowerToPhase(graph, phase, inputs);
   if (!module)
     return failure();
+  auto function = module->lookupSymbol<FunctionOpInterface>(phase.entry);
+  for (unsigned i = 0, e = function ? function.getNumArguments() : 0; i < e;
+       ++i)
+    if (isPadded && function.getArgAttr(i, graph::kValidShapeAttr))
+      *isPadded = true;
   return Interpreter(*module, precision).run(phase.entry, inputs);
 }
 

@@ -66,14 +66,22 @@ static Error add(const Mesh &mesh, Sharding &sharding, unsigned dim,
 
 static Error reduce(const Mesh &mesh, Sharding &sharding,
                     ArrayRef<AxisRef> axes, PartialKind kind) {
-  AxisList known;
-  for (const PartialAxis &entry : sharding.partial)
-    if (mesh.size(entry.axis) > 1)
-      known.push_back(entry.axis);
   AxisList reduced = mesh.significant(axes);
   if (reduced.empty())
     return std::nullopt;
-  auto digits = mesh.refine(reduced, known);
+  auto refined = [&] {
+    AxisList known;
+    for (const PartialAxis &entry : sharding.partial)
+      if (mesh.size(entry.axis) > 1)
+        known.push_back(entry.axis);
+    return mesh.refine(reduced, known);
+  };
+  auto digits = refined();
+  if (!digits) {
+    // Joined, they may not cross.
+    sharding.partial = joinPartial(mesh, sharding.partial);
+    digits = refined();
+  }
   auto rest = withoutPartial(mesh, sharding.partial, reduced);
   if (!digits || !rest)
     return "has digits of one axis that cross those of sharding " +

@@ -192,10 +192,17 @@ private:
                }) ||
                (held != reserved.end() && mesh.overlap(axis, held->second));
       };
-      auto end = std::find_if(axes.begin() + known.size(), axes.end(), used);
-      if (end == axes.begin() + known.size())
+      // What is known may be the major digits of an axis.
+      AxisList list = axes;
+      if (ArrayRef(list).take_front(known.size()) != ArrayRef(known)) {
+        list = known;
+        llvm::append_range(list, mesh.split(axes, mesh.size(known))->second);
+      }
+      auto end = std::find_if(list.begin() + known.size(), list.end(), used);
+      if (end == list.begin() + known.size())
         continue;
-      known.assign(axes.begin(), end);
+      list.erase(end, list.end());
+      known = mesh.normalize(list);
       changed = true;
     }
     return changed;
