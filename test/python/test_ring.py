@@ -22,7 +22,8 @@ LOCAL = ["--spmd-decompose-attention", "--spmd-place", "--spmd-propagate", "--sp
 
 def model(length, attributes=("causal",), dropout=True):
     """Dropout of a row of ones, and attention that gives the probabilities: its
-    values are the unit matrix, and its queries 0."""
+    values are the unit matrix, and its queries 0. These and the keys have one
+    sequence, as in a model."""
     x = f"tensor<{BATCH}x{length}x{GROUPS}x{SIZE}xf64>"
     heads = f"tensor<{BATCH}x{HEADS}x{length}x{SIZE}xf64>"
     keys = f"tensor<{BATCH}x{GROUPS}x{length}x{SIZE}xf64>"
@@ -40,7 +41,12 @@ func.func @logits(
     %rng: tensor<2xi64> {{graph.role = "rng", graph.name = "rng"}})
     -> ({x} {{graph.name = "dropped"}}, {output} {{graph.name = "probabilities"}}) {{
   %d = graph.dropout %x, %rng {{probability = 0.25 : f64, id = 2 : i64}} : ({x}, tensor<2xi64>) -> {x}
-  %h = graph.transpose %q {{permutation = array<i64: 0, 2, 1, 3>}} : (tensor<{BATCH}x{length}x{HEADS}x{SIZE}xf64>) -> {heads}
+  %zero = graph.constant dense<0.0> : tensor<f64>
+  %rows = graph.reduce sum %x {{dims = array<i64: 2, 3>}} : ({x}) -> tensor<{BATCH}x{length}xf64>
+  %none = graph.mul %rows, %zero : (tensor<{BATCH}x{length}xf64>, tensor<f64>) -> tensor<{BATCH}x{length}xf64>
+  %same = graph.reshape %none : (tensor<{BATCH}x{length}xf64>) -> tensor<{BATCH}x1x{length}x1xf64>
+  %t = graph.transpose %q {{permutation = array<i64: 0, 2, 1, 3>}} : (tensor<{BATCH}x{length}x{HEADS}x{SIZE}xf64>) -> {heads}
+  %h = graph.add %t, %same : ({heads}, tensor<{BATCH}x1x{length}x1xf64>) -> {heads}
   %k = graph.transpose %d {{permutation = array<i64: 0, 2, 1, 3>}} : ({x}) -> {keys}
   %w = graph.transpose %v {{permutation = array<i64: 0, 2, 1, 3>}} : (tensor<{BATCH}x{length}x{GROUPS}x{length}xf64>) -> {values}
   %o, %lse = graph.attention %h, %k, %w rng %rng {{{hidden}}}

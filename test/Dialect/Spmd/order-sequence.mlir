@@ -55,6 +55,25 @@ func.func @running(%x: tensor<1x1x8x4xf32>) -> tensor<1x1xf32> {
 
 // -----
 
+// A gradient is published as its parameter lies; what is updated is, too.
+// CHECK-LABEL: func.func @published(
+func.func @published(%p: tensor<1x1x8x4xf32> {graph.name = "p", graph.role = "parameter"})
+    -> (tensor<1x1x8x4xf32> {graph.updates = "p"}) {
+  %o, %lse = graph.attention %p, %p, %p {scale = 1.0 : f64, causal}
+      : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>) -> (tensor<1x1x8x4xf32>, tensor<1x1x8xf32>)
+  // CHECK: %[[O:.*]], %{{.*}} = graph.attention
+  // CHECK: %[[B:.*]] = graph.gather %[[O]], %[[BACK:.*]] {dim = 2 : i64}
+  // CHECK: graph.gradient %[[B]] of "p"
+  %g = graph.gradient %o of "p" : (tensor<1x1x8x4xf32>) -> tensor<1x1x8x4xf32>
+  // CHECK: %[[N:.*]] = graph.sub
+  %n = graph.sub %p, %g : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>) -> tensor<1x1x8x4xf32>
+  // CHECK: %[[R:.*]] = graph.gather %[[N]], %[[BACK]] {dim = 2 : i64}
+  // CHECK: return %[[R]]
+  return %n : tensor<1x1x8x4xf32>
+}
+
+// -----
+
 // All do the same without causality.
 // CHECK-LABEL: func.func @everywhere(
 // CHECK-NOT: starts

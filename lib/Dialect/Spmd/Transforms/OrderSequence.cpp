@@ -148,7 +148,8 @@ bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
 /// them.
 bool Reorderer::takesOrder(Operation *op) {
   auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
-  if (!ruled)
+  // A gradient is published as its parameter lies.
+  if (!ruled || isa<graph::GradientOp>(op))
     return false;
   auto placed = dyn_cast<graph::PlacedOpInterface>(op);
   if (!isUniform(op, ruled.getShardingRule(), placed != nullptr))

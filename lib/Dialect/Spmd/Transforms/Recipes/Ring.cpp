@@ -101,8 +101,7 @@ LogicalResult cleave::spmd::applyRing(Annotator &annotator, StringRef axis) {
   bool found = false;
   RingMarker marker(annotator, axis);
   for (func::FuncOp function : annotator.entries()) {
-    // Before annotations come between. In zig-zag order no input runs along a
-    // sequence itself: what is looked up by it does.
+    // Before annotations come between.
     SequenceClasses sequences =
         sequenceClasses(annotator.classesOf(function), function);
     if (failed(splitInputs(annotator, function, sequences, axis)) ||

@@ -52,6 +52,53 @@ SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
   return sequences;
 }
 
+/// Splits dimension `dim` of `value` over `axis`, behind what an annotation for
+/// all its readers says already.
+static void splitValue(Annotator &annotator, Value value, unsigned dim,
+                       StringRef axis) {
+  AxisRef added{annotator.getMesh().find(axis)->name};
+  for (Operation *user : value.getUsers())
+    if (auto known = dyn_cast<ConstrainOp>(user)) {
+      Sharding sharding = known.getSharding().getSharding();
+      sharding.dims[dim].push_back(added);
+      known.setShardingAttr(
+          ShardingAttr::get(known.getSharding().getMesh(), sharding));
+      return;
+    }
+  Sharding sharding = Sharding::replicated(
+      cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
+  sharding.dims[dim].push_back(added);
+  sharding.open[dim] = false;
+  OpBuilder builder(value.getContext());
+  builder.setInsertionPointAfterValue(value);
+  ConstrainOp constrain = annotator.constrain(builder, value, sharding);
+  value.replaceAllUsesExcept(constrain, constrain);
+}
+
+/// The inputs of `function` in another order, and which dimension of them runs
+/// along one of `sequences`: none of the input itself does.
+static SmallVector<std::pair<Value, unsigned>>
+turnedInputs(const DimensionClasses &classes, func::FuncOp function,
+             const SequenceClasses &sequences) {
+  auto runs = [&](Value value, unsigned dim) {
+    return !classes.of(value, dim).samples &&
+           sequences.contains(classes.number(value, dim));
+  };
+  SmallVector<std::pair<Value, unsigned>> found;
+  for (BlockArgument argument : function.getArguments()) {
+    if (!graph::hasRole(function, argument.getArgNumber(), "input"))
+      continue;
+    unsigned rank = cast<RankedTensorType>(argument.getType()).getRank();
+    for (Operation *user : argument.getUsers())
+      if (!isa<ConstrainOp>(user) && user->getNumResults() == 1 &&
+          user->getResult(0).getType() == argument.getType())
+        for (unsigned dim = 0; dim < rank; ++dim)
+          if (!runs(argument, dim) && runs(user->getResult(0), dim))
+            found.push_back({user->getResult(0), dim});
+  }
+  return found;
+}
+
 FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
                                           func::FuncOp function,
                                           const SequenceClasses &sequences,
@@ -59,9 +106,14 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
   const DimensionClasses &classes = annotator.classesOf(function);
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   bool found = false;
+  auto turned = turnedInputs(classes, function, sequences);
   for (BlockArgument argument : function.getArguments()) {
     auto type = cast<RankedTensorType>(argument.getType());
-    if (!graph::hasRole(function, argument.getArgNumber(), "input"))
+    if (!graph::hasRole(function, argument.getArgNumber(), "input") ||
+        llvm::any_of(turned, [&](const auto &entry) {
+          return llvm::is_contained(entry.first.getDefiningOp()->getOperands(),
+                                    argument);
+        }))
       continue;
     for (int64_t dim = 0; dim < type.getRank(); ++dim) {
       if (classes.of(argument, dim).samples ||
@@ -83,6 +135,11 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
                << partsThatFit(size);
       annotator.split(argument, dim, axis);
     }
+  }
+  // In zig-zag order, a sequence begins behind its input.
+  for (auto [value, dim] : turned) {
+    found = true;
+    splitValue(annotator, value, dim, axis);
   }
   return found;
 }
