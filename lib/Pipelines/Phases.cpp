@@ -100,8 +100,9 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     recipes.mesh = options.mesh;
     recipes.recipes = options.recipes;
     passes.addPass(spmd::createApplyRecipes(recipes));
-    // Before anything is split: the steps of a ring are ops of whole tensors.
+    // Before anything is split: steps are ops of whole tensors.
     passes.addPass(spmd::createDecomposeAttention());
+    passes.addPass(spmd::createDecomposeContraction());
   }
   // After recipes: what a device has of the samples is cut into micro-batches.
   spmd::PlaceOptions place;

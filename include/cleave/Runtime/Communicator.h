@@ -69,7 +69,10 @@ enum {
   /** Member j receives the block of member `sources[j]`. */
   CLEAVE_PERMUTE,
   /** Every member receives the block of member `root`. */
-  CLEAVE_BROADCAST
+  CLEAVE_BROADCAST,
+  /** Member `root` receives all members' blocks, combined; nothing is written
+      to the `dst` of the others. */
+  CLEAVE_REDUCE
 };
 
 /**
@@ -95,7 +98,7 @@ struct cleave_collective {
   const int64_t *dst_offsets;
   /** Permute: one for each member. */
   const int32_t *sources;
-  /** Broadcast: a member. */
+  /** Broadcast, reduce: a member. */
   int32_t root;
 };
 

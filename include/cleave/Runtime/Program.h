@@ -281,7 +281,8 @@ enum class CollectiveKind : uint8_t {
   ReduceScatter,
   AllToAll,
   Permute,
-  Broadcast
+  Broadcast,
+  Reduce
 };
 
 enum class Reduction : uint8_t { Sum, Max, Min };
@@ -313,7 +314,8 @@ struct CollectiveCommand : ExchangeBlock {
   std::vector<ExchangeBlock> more;
   /// Permute: from which number each number receives.
   std::vector<int32_t> sources;
-  /// Broadcast: the number that gives.
+  /// Broadcast: the number that gives; reduce: the one whose `dst` becomes the
+  /// sum, which that of others does not.
   int32_t root = 0;
   /// Pairs it with the wait that ends it, later in the same part.
   int32_t token = 0;

@@ -69,7 +69,8 @@ static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
               static_cast<int>(CollectiveKind::ReduceScatter) ==
                   CLEAVE_REDUCE_SCATTER &&
               static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
-              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST);
+              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST &&
+              static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE);
 
 llvm::Expected<cleave_group *>
 Executor::Resolver::groupFor(const std::vector<int32_t> &ranks) {
@@ -155,7 +156,9 @@ size_t Executor::Resolver::count(const CollectiveCommand &c) {
     break;
   }
   case CollectiveKind::Broadcast:
-    sent = block;
+  case CollectiveKind::Reduce:
+    sent =
+        static_cast<double>(members - 1) * block / static_cast<double>(members);
     break;
   }
   std::string kind = collectiveName(c.collective).str(),

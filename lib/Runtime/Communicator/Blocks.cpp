@@ -57,7 +57,7 @@ int64_t cleave::runtime::elementBytes(int32_t dtype) {
 }
 
 static std::string checkBlock(const cleave_collective &c, int members) {
-  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_BROADCAST)
+  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_REDUCE)
     return "unknown kind of collective";
   if (elementBytes(c.dtype) == 0)
     return "unknown element type";
@@ -70,7 +70,8 @@ static std::string checkBlock(const cleave_collective &c, int members) {
       return "sizes and strides must not be negative";
   if (elements > 0 && (!c.src || !c.dst))
     return "a block has no address";
-  bool reduces = c.kind == CLEAVE_ALL_REDUCE || c.kind == CLEAVE_REDUCE_SCATTER;
+  bool reduces = c.kind == CLEAVE_ALL_REDUCE ||
+                 c.kind == CLEAVE_REDUCE_SCATTER || c.kind == CLEAVE_REDUCE;
   if (reduces) {
     bool wide = c.dtype == CLEAVE_F64 || c.dtype == CLEAVE_F32 ||
                 c.dtype == CLEAVE_I64 || c.dtype == CLEAVE_I32;
@@ -79,7 +80,8 @@ static std::string checkBlock(const cleave_collective &c, int members) {
         !(wide || (narrow && c.reduction != CLEAVE_SUM)))
       return "this reduction is not made for this element type";
   }
-  if (c.kind == CLEAVE_BROADCAST && (c.root < 0 || c.root >= members))
+  bool rooted = c.kind == CLEAVE_BROADCAST || c.kind == CLEAVE_REDUCE;
+  if (rooted && (c.root < 0 || c.root >= members))
     return "the root is no member";
   if (c.kind == CLEAVE_PERMUTE) {
     if (!c.sources)

@@ -306,6 +306,10 @@ void work(const cleave_group &group, const Block &block,
                });
     return;
   }
+  case CLEAVE_REDUCE:
+    if (me != static_cast<size_t>(what.root))
+      return;
+    [[fallthrough]];
   case CLEAVE_REDUCE_SCATTER: {
     for (size_t i = 0; i < members; ++i)
       srcs[i] = shared.srcs[i] + shared.srcOffsets[me] * bytes;

@@ -322,7 +322,8 @@ private:
               Twine("'") + name + "' has " + Twine(size) + " entries, not " +
                   Twine(wanted ? members : 0));
     };
-    bool reduces = kind == Kind::AllReduce || kind == Kind::ReduceScatter;
+    bool reduces = kind == Kind::AllReduce || kind == Kind::ReduceScatter ||
+                   kind == Kind::Reduce;
     list("sources", c.sources.size(), kind == Kind::Permute);
     for (int32_t source : c.sources)
       require(source >= 0 && static_cast<size_t>(source) < members,

@@ -105,6 +105,10 @@ Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
     outgoing.resize(one);
     incoming.resize(all);
     break;
+  case CLEAVE_REDUCE:
+    outgoing.resize(one);
+    incoming.resize(what.root == member ? all : 0);
+    break;
   default:
     outgoing.resize(one);
     incoming.resize(one);
@@ -176,6 +180,11 @@ void Transfer::start() {
     MPI_Iallgather(outgoing.data(), count, type, incoming.data(), count, type,
                    comm, &request);
     return;
+  case CLEAVE_REDUCE:
+    pack(0, outgoing.data());
+    MPI_Igather(outgoing.data(), count, type, incoming.data(), count, type,
+                what.root, comm, &request);
+    return;
   case CLEAVE_REDUCE_SCATTER:
   case CLEAVE_ALL_TO_ALL:
     for (int i = 0; i < members; ++i)
@@ -226,6 +235,10 @@ bool Transfer::finish(const Complete &complete) {
     }
     unpack(outgoing.data(), 0);
     return true;
+  case CLEAVE_REDUCE:
+    if (what.root != member)
+      return true;
+    [[fallthrough]];
   case CLEAVE_REDUCE_SCATTER:
     reducePieces(elements, outgoing.data());
     unpack(outgoing.data(), 0);

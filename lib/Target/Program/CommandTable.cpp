@@ -328,6 +328,7 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   c.srcOffsets = offsets(op.getSrcStarts(), src.strides);
   c.dstOffsets = offsets(op.getDstStarts(), dst.strides);
   c.sources.assign(op.getSources().begin(), op.getSources().end());
+  c.root = static_cast<int32_t>(op.getRoot());
   c.token = tokens++;
   return success();
 }

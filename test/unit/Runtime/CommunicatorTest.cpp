@@ -220,6 +220,8 @@ TEST(CommunicatorTest, SenselessRequestsAreRefused) {
             "rank 0: a permutation needs its sources");
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_BROADCAST, w.root = 1; }),
             "rank 0: the root is no member");
+  EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_REDUCE, w.root = 1; }),
+            "rank 0: the root is no member");
 }
 
 TEST(CommunicatorTest, BlocksOfOneCollectiveAreOfOneKind) {

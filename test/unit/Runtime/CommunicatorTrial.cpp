@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommunicatorTrial.h"
+#include "cleave/Support/TreeOrder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -195,6 +196,10 @@ static void expect(const Case &c, size_t member,
     return reduce(0);
   case CLEAVE_REDUCE_SCATTER:
     return reduce(c.srcOffsets[member]);
+  case CLEAVE_REDUCE:
+    if (member == static_cast<size_t>(c.what.root))
+      reduce(0);
+    return;
   case CLEAVE_ALL_GATHER:
     for (size_t i = 0; i < count; ++i)
       copy(i, 0, c.dstOffsets[i]);
@@ -253,9 +258,9 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   c.members = std::move(members);
   size_t count = c.members.size();
   cleave_collective &w = c.what;
-  w.kind =
-      static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE, CLEAVE_BROADCAST));
-  bool reduces = w.kind == CLEAVE_ALL_REDUCE || w.kind == CLEAVE_REDUCE_SCATTER;
+  w.kind = static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE, CLEAVE_REDUCE));
+  bool reduces = w.kind == CLEAVE_ALL_REDUCE ||
+                 w.kind == CLEAVE_REDUCE_SCATTER || w.kind == CLEAVE_REDUCE;
   constexpr int32_t reducible[] = {CLEAVE_F64, CLEAVE_F32, CLEAVE_I64,
                                    CLEAVE_I32, CLEAVE_I8,  CLEAVE_I1};
   w.dtype = reduces ? reducible[draw(random, 0, 5)]

@@ -211,6 +211,9 @@ double elementsSent(const Mesh &mesh, const Move &move, double before,
   case MoveKind::Permute:
   case MoveKind::Rotate:
     return before;
+  case MoveKind::Broadcast:
+  case MoveKind::Reduce:
+    return share * before;
   }
   return 0;
 }

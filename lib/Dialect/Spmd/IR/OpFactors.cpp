@@ -238,7 +238,8 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
                                        const ShardingRule &rule,
                                        const FactorAxes &axes,
                                        ArrayRef<const Sharding *> operands,
-                                       ArrayRef<int64_t> elements) {
+                                       ArrayRef<int64_t> elements,
+                                       ArrayRef<AxisRef> own) {
   PartialPlan plan;
   plan.results.resize(rule.results.size());
 
@@ -273,6 +274,8 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
         continue;
       }
       for (const AxisRef &digit : *refined) {
+        if (i == 0 && mesh.overlap(digit, own))
+          continue;
         digits[i].push_back({digit, partial.kind});
         if (!llvm::is_contained(seen, digits[i].back()))
           seen.push_back(digits[i].back());

@@ -76,6 +76,23 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
       return error() << "must name an axis";
     return success();
   }
+  if (attribute.getName() == kStepsAttr) {
+    auto lies = dyn_cast<ArrayAttr>(attribute.getValue());
+    if (!lies || lies.size() != 3 || op->getNumOperands() != 2 ||
+        op->getNumResults() != 1)
+      return error()
+             << "needs two operands and a result, and a sharding of each";
+    SmallVector<Value> values(op->getOperands());
+    values.push_back(op->getResult(0));
+    for (auto [entry, value] : llvm::zip_equal(lies, values)) {
+      auto sharding = dyn_cast<ShardingAttr>(entry);
+      if (!sharding)
+        return error() << "must hold #spmd.sharding attributes";
+      if (failed(verifySharding(error, op, sharding, value.getType())))
+        return failure();
+    }
+    return success();
+  }
   auto array = dyn_cast<ArrayAttr>(attribute.getValue());
   bool shardings = attribute.getName() == kShardingsAttr;
   if (!shardings && attribute.getName() != kGlobalTypesAttr)

@@ -8,6 +8,7 @@
 #include "Eras.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 
@@ -187,9 +188,11 @@ private:
                             [&](const PartialAxis &partial) {
                               return mesh.overlap(axis, partial.axis);
                             }) ||
-               llvm::any_of(llvm::enumerate(sharding.dims), [&](auto other) {
-                 return other.index() != i && mesh.overlap(axis, other.value());
-               }) ||
+               llvm::any_of(llvm::enumerate(sharding.dims),
+                            [&](auto other) {
+                              return other.index() != i &&
+                                     mesh.overlap(axis, other.value());
+                            }) ||
                (held != reserved.end() && mesh.overlap(axis, held->second));
       };
       // What is known may be the major digits of an axis.
@@ -321,7 +324,8 @@ private:
     for (Value operand : reader->getOperands())
       if (isPartial(shardings.find(operand)->second.partial))
         summands += elementsOf(operand);
-    if (elements <= summands)
+    // What is put into a part of something is all that is summed up there.
+    if (elements <= summands || !summedByItself(reader).empty())
       elements = std::min(elements, elementsOf(use.get()));
     return elements ? std::optional(elements) : std::nullopt;
   }
@@ -335,7 +339,7 @@ private:
     for (Type type : op->getOperandTypes())
       elements.push_back(cast<RankedTensorType>(type).getNumElements());
     return planPartials(mesh, rules[op], axes, shardingsOf(op->getOperands()),
-                        elements);
+                        elements, summedByItself(op));
   }
 
   /// Remarks where shardings disagree, and the attributes.

@@ -50,6 +50,9 @@ std::optional<std::string> Turns::move(Operation *op, const Move &move) {
                return mesh.size(axis) > 1 && mesh.overlap(axis, before.ring);
              })) {
     return "moves along its ring what was " + before.str();
+  } else if (move.into && !(turns.lookup(move.into) == before)) {
+    return "puts what was " + before.str() + " into what was " +
+           turns.lookup(move.into).str();
   }
   if (after.steps != 0)
     turns[op->getResult(0)] = after;

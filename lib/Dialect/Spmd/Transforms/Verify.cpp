@@ -120,7 +120,17 @@ private:
       return op->emitOpError() << *error;
     if (std::optional<std::string> error = turns.move(op, move))
       return op->emitOpError() << *error;
-    return verifyClaim(op, expected, from.global);
+    RankedTensorType global = movedType(mesh, move, from.global);
+    if (move.into) {
+      const Claim &into = claims.find(move.into)->second;
+      if (!sameDims(mesh, expected.dims, into.sharding.dims) ||
+          !samePartial(mesh, expected.partial, into.sharding.partial) ||
+          global != into.global)
+        return op->emitOpError("puts a part of ")
+               << expected.str() << " of " << global << " into one of "
+               << into.sharding.str() << " of " << into.global;
+    }
+    return verifyClaim(op, expected, global);
   }
 
   LogicalResult verifySame(BarrierOp op) {

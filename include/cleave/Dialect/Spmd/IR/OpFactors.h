@@ -49,11 +49,12 @@ struct PartialPlan {
 /// Decides, digit by digit, which partial operands an op can take as they are:
 /// the largest of the rule's linear sets that is partial as a whole, counted in
 /// `elements` of the operands; the others are reduced. Axes of size 1 need no
-/// reduction.
+/// reduction. The op itself sums up its first operand over `own`.
 PartialPlan planPartials(const Mesh &mesh, const graph::ShardingRule &rule,
                          const FactorAxes &axes,
                          llvm::ArrayRef<const Sharding *> operands,
-                         llvm::ArrayRef<int64_t> elements);
+                         llvm::ArrayRef<int64_t> elements,
+                         llvm::ArrayRef<AxisRef> own = {});
 
 /// On what a result stays partial that its op makes partial on `made`: not on
 /// axes by which `sharding` splits it.

@@ -35,6 +35,39 @@ def DecomposeAttention : Pass<"spmd-decompose-attention", "::mlir::ModuleOp"> {
                            "::cleave::spmd::SpmdDialect"];
 }
 
+def DecomposeContraction : Pass<"spmd-decompose-contraction", "::mlir::ModuleOp"> {
+  let summary = "Makes products of blocks into the steps of SUMMA";
+  let description = [{
+    A contraction that is marked with `spmd.steps` has the shardings of its two
+    operands and of its result there. Where a dimension that is summed over is
+    split over one axis in one operand and over another one in the other, each
+    step multiplies one part of both, which is sent to all who need it, and adds
+    the product to those before. Where a dimension of the result is split over
+    another axis than in the operand that has it, each step multiplies one part
+    of that operand, and the sum of what all positions make is reduced into that
+    part of the result. So no operand is gathered. A lookup in a table whose rows
+    lie in parts looks up in one part after the other, and what is added to such a
+    table is reduced into one part after the other. What comes out is still a
+    program of whole tensors.
+    ```mlir
+    %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+        #spmd.sharding<@mesh, [{"row"}, {"col"} ]>,
+        #spmd.sharding<@mesh, [{"row"}, {"col"} ]>,
+        #spmd.sharding<@mesh, [{"row"}, {"col"} ]>]}
+    // becomes, for two positions along each axis
+    %x0 = spmd.broadcast %x over @mesh {"col"} dim 1 part 0
+    %w0 = spmd.broadcast %w over @mesh {"row"} dim 0 part 0
+    %x1 = spmd.broadcast %x over @mesh {"col"} dim 1 part 1
+    %w1 = spmd.broadcast %w over @mesh {"row"} dim 0 part 1
+    %y0 = graph.contract "bi,io->bo" %x0, %w0
+    %y1 = graph.contract "bi,io->bo" %x1, %w1
+    %y = graph.add %y0, %y1
+    ```
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect"];
+}
+
 def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
   let summary = "Opens a head and its loss where a recipe will split its classes";
   let description = [{
