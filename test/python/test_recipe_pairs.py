@@ -36,5 +36,6 @@ def test_pairs_equal_one_device(tmp_path_factory, pair):
 def test_contradictions_are_refused(tmp_path_factory, first, second, axis, reason):
     folder = tmp_path_factory.getbasetemp()
     with pytest.raises(ToolError, match=reason):
-        emit(folder, "gpt2", "placed", f"--mesh={axis}=2,{axis[0]}q=2",
+        mesh = ",".join(f"{a}=2" for a in [*axis.split(","), f"{axis[0]}q"])
+        emit(folder, "gpt2", "placed", f"--mesh={mesh}",
              f"--recipe={first}({axis}),{second if '(' in second else f'{second}({axis})'}")

@@ -11,7 +11,9 @@ import re
 import numpy as np
 import pytest
 
+import cleave
 from cleave.testing.tools import ToolError, interpret, optimize
+from training_support import compile_case, family
 
 LOCAL = ["--spmd-decompose-contraction", "--spmd-place", "--spmd-propagate", "--spmd-partition",
          "--spmd-optimize-collectives", "--spmd-verify"]
@@ -125,3 +127,41 @@ def test_depth_sums_are_needed():
         optimize(broken, "--spmd-verify")
     with pytest.raises(ToolError, match="ranks disagree"):
         interpret(broken, operands(FORMS["AtB"]), entry="logits")
+
+
+def trained(name, mesh, plan, batch=8):
+    """What a device sends in a step, by kind, and the step."""
+    case = family(name, batch=batch)
+    step = compile_case(case, cleave.AdamW(lr=1e-3), mesh=mesh, plan=plan)
+    step(*case.batches[0])
+    counted = {}
+    for entry in step.communication():
+        counted[entry["kind"]] = counted.get(entry["kind"], 0) + entry["elements"]
+    return counted
+
+
+@pytest.mark.parametrize("depth, q", [(1, 2), (2, 2)])
+def test_a_step_sends_its_formula(depth, q):
+    """Every product of GPT-2, forward and backward, its table, and its logits; of
+    norms and the loss, numbers of a row. Nothing is gathered. The head's two
+    gradients read the same gradient of the logits, and one the same table as the
+    logits: these are sent once."""
+    b, s, h, layers, tokens = 8, 8, 32, 2, 96
+    mesh = {"depth": depth, "row": q, "col": q} if depth > 1 else {"row": q, "col": q}
+    counted = trained("gpt2", mesh, "summa25d" if depth > 1 else "summa2d", b)
+    x, w = 7 * b * s * h * layers / depth, 12 * h * h * layers
+    logits, table = b * s * tokens / depth, tokens * h
+    forward = x + w + table + table  # Head, and lookup.
+    backward = w + x + logits
+    assert counted["broadcast"] == (q - 1) / (q * q) * (forward + backward)
+    assert counted["reduce"] == (q - 1) / (q * q) * (x + w + logits + table + table)
+    assert set(counted) == {"broadcast", "reduce", "all-reduce"}
+    # Two numbers of a row for each norm, forward and backward, and three for the
+    # loss; gradients of vectors and positions; over depth, of all parameters.
+    rows = (4 * (2 * layers + 1) + 3) * b * s / (depth * q)
+    vectors = (layers * (6 + 3 + 4) + 2 + s) * h / q
+    devices = depth * q
+    expected = (2 * (q - 1) / q * rows + 2 * (devices - 1) / devices * vectors
+                + 2 * (depth - 1) / depth * (w + table) / (q * q))
+    # And some single numbers: losses, counts.
+    assert expected <= counted["all-reduce"] <= expected + 16

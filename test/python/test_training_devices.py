@@ -57,6 +57,17 @@ def test_vocabulary_in_parts(name, mesh, plan):
     check_devices(family(name, batch=8), mesh, plan, micro_batches=2, max_logits_bytes=1 << 10)
 
 
+@pytest.mark.parametrize("name, mesh, plan", [
+    ("gpt2", {"row": 2, "col": 2}, "summa2d"),
+    ("llama", {"depth": 2, "row": 2, "col": 2}, "summa25d"),
+    ("bert", {"dp": 2, "row": 2, "col": 2}, ["summa2d", "zero3"]),
+])
+def test_products_in_steps(name, mesh, plan):
+    micro_batches = 1 if len(mesh) > 2 else 2
+    check_devices(family(name, batch=8), mesh, plan, micro_batches=micro_batches,
+                  max_logits_bytes=1 << 10)
+
+
 def test_labels_are_checked_against_the_whole_vocabulary():
     case = family("gpt2", batch=4)
     step = compile_case(case, optimizer(), mesh={"tp": 2}, plan="megatron")

@@ -133,10 +133,14 @@ static int usage(const llvm::Twine &message) {
 }
 
 static int listRecipes() {
-  llvm::outs() << "recipe         axis  splits\n";
-  for (const spmd::RecipeInfo &info : spmd::recipeTable())
-    llvm::outs() << llvm::formatv("{0,-14} {1,-5} {2}\n", info.name, info.axis,
+  llvm::outs() << "recipe         axes           splits\n";
+  for (const spmd::RecipeInfo &info : spmd::recipeTable()) {
+    std::string axes;
+    for (const spmd::RecipeAxis &axis : info.axes)
+      axes += (axes.empty() ? "" : ",") + axis.name.str();
+    llvm::outs() << llvm::formatv("{0,-14} {1,-14} {2}\n", info.name, axes,
                                   info.summary);
+  }
   return 0;
 }
 
@@ -149,11 +153,12 @@ static std::string checkMesh(const Flags &flags) {
   if (!plan)
     return "--recipe: " + llvm::toString(plan.takeError());
   for (const spmd::RecipeCall &call : plan->recipes)
-    if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
-          return axis.name == call.axes.front();
-        }))
-      return "--recipe: '" + call.name + "' is bound to axis \"" +
-             call.axes.front() + "\", which --mesh does not have";
+    for (const std::string &bound : call.axes)
+      if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
+            return axis.name == bound;
+          }))
+        return "--recipe: '" + call.name + "' is bound to axis \"" + bound +
+               "\", which --mesh does not have";
   return {};
 }
 

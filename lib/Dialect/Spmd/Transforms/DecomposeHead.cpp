@@ -34,6 +34,8 @@ namespace {
 /// Into how many parts recipes will split what a head has.
 struct HeadParts {
   int64_t samples = 1, sequence = 1, classes = 1;
+  /// Classes that do not divide stay whole.
+  bool even = false;
   std::vector<MeshAxis> axes;
   std::vector<Placement> placements;
 };
@@ -305,9 +307,12 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
       RecipeSplit what =
           axis.name == "dp" ? RecipeSplit::Samples : RecipeSplit::Resting;
       for (const RecipeCall &call : plan->recipes)
-        if (call.axes.front() == axis.name &&
-            splitBy(call) != RecipeSplit::Resting)
-          what = splitBy(call);
+        if (RecipeSplit split = splitBy(call, axis.name);
+            split != RecipeSplit::Resting) {
+          what = split;
+          if (split == RecipeSplit::Features)
+            parts.even = splitsEvenly(call);
+        }
       if (what == RecipeSplit::Samples)
         parts.samples *= axis.size;
       else if (what == RecipeSplit::Sequence)
@@ -358,6 +363,7 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
     for (graph::HeadLossOp op : heads) {
       std::optional<int64_t> count = classParts(op, *parts);
       if (!count || *count == 1 ||
+          (parts->even && op.getWeight().getType().getDimSize(0) % *count) ||
           op.getWeight().getType().getDimSize(0) < *count ||
           op.getTargets().getType().getNumElements() == 0)
         continue;

@@ -55,6 +55,10 @@ public:
                                   const Sharding &sharding,
                                   llvm::StringRef axis) const;
 
+  /// `sharding`, as an attribute.
+  ShardingAttr attribute(const Sharding &sharding) const {
+    return ShardingAttr::get(meshName, sharding);
+  }
   /// Puts an annotation behind `value`, for all its readers or for `readers`.
   ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
                         const Sharding &sharding, bool reduced = false);
@@ -87,6 +91,9 @@ llvm::LogicalResult applyExpert(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);
+/// The last two of `axes` split weights; all but the last split samples.
+llvm::LogicalResult applySumma(Annotator &annotator,
+                               llvm::ArrayRef<std::string> axes);
 llvm::LogicalResult applyContext(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyRing(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyUlysses(Annotator &annotator, llvm::StringRef axis);
