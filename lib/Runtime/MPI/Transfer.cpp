@@ -107,7 +107,7 @@ Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
     break;
   case CLEAVE_REDUCE:
     outgoing.resize(one);
-    incoming.resize(what.root == member ? all : 0);
+    incoming.resize(root == member ? all : 0);
     break;
   default:
     outgoing.resize(one);
@@ -183,7 +183,7 @@ void Transfer::start() {
   case CLEAVE_REDUCE:
     pack(0, outgoing.data());
     MPI_Igather(outgoing.data(), count, type, incoming.data(), count, type,
-                what.root, comm, &request);
+                root, comm, &request);
     return;
   case CLEAVE_REDUCE_SCATTER:
   case CLEAVE_ALL_TO_ALL:
@@ -236,7 +236,7 @@ bool Transfer::finish(const Complete &complete) {
     unpack(outgoing.data(), 0);
     return true;
   case CLEAVE_REDUCE:
-    if (what.root != member)
+    if (root != member)
       return true;
     [[fallthrough]];
   case CLEAVE_REDUCE_SCATTER:

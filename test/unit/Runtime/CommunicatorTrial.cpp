@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommunicatorTrial.h"
-#include "cleave/Support/TreeOrder.h"
 
 #include <algorithm>
 #include <cmath>
