@@ -86,7 +86,7 @@ def traced_model(name, batch=BATCH, length=LENGTH, *changes):
     import torch
 
     torch.manual_seed(0)
-    make = family(name, **{**MODELS[name], **dict(changes)}) if changes else MAKERS[name]
+    make = family(name, **{**MODELS.get(name, {}), **dict(changes)}) if changes else MAKERS[name]
     module = make().train().double()
     ids = torch.randint(3, 96, (batch, length))
     # What a model asks to be computed in f32, such as its loss, is in f64 too.
