@@ -21,8 +21,7 @@ func.func @samples(%x: tensor<6x3xf32> {spmd.sharding = #spmd.sharding<@mesh, [{
   // CHECK: %[[MZ:.*]] = graph.select %[[IN]], %[[Z]], %{{.*}} {graph.padding}
   // CHECK: graph.reduce sum %[[MZ]]
   %l = graph.reduce sum %z {dims = array<i64: 0, 1>} : (tensor<6x5xf32>) -> tensor<f32>
-  // CHECK-NOT: graph.iota
-  // CHECK: %[[MY:.*]] = graph.select %[[IN]], %[[Y]], %{{.*}} {graph.padding}
+  // CHECK: %[[MY:.*]] = graph.select %{{.*}}, %[[Y]], %{{.*}} {graph.padding}
   // CHECK: graph.contract "bi,bo->io" %[[MY]], %[[MZ]]
   %g = graph.contract "bi,bo->io" %y, %z : (tensor<6x3xf32>, tensor<6x5xf32>) -> tensor<3x5xf32>
   return %l, %z, %g : tensor<f32>, tensor<6x5xf32>, tensor<3x5xf32>
@@ -176,4 +175,24 @@ spmd.mesh @mesh <["x" = 2]>
 func.func @even(%x: tensor<4x3xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) -> tensor<4x3xf32> {
   %y = graph.exp %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
   return %y : tensor<4x3xf32>
+}
+
+// -----
+
+// A mask of samples is cut into micro-batches: what is masked in the same shape, and
+// holds none, has a mask of its own.
+spmd.mesh @mesh <["mb" = 2, "dp" = 4]> sequential ["mb"]
+
+// CHECK-LABEL: func.func @masks(
+func.func @masks(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb", "dp"}]>},
+                 %w: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) -> (tensor<f32>, tensor<f32>) {
+  // CHECK: graph.iota {{.*}} : tensor<8xi64>
+  // CHECK: graph.select
+  // CHECK: graph.iota
+  // CHECK: graph.select
+  %a = graph.exp %x : (tensor<6xf32>) -> tensor<6xf32>
+  %s = graph.reduce sum %a {dims = array<i64: 0>} : (tensor<6xf32>) -> tensor<f32>
+  %b = graph.exp %w : (tensor<6xf32>) -> tensor<6xf32>
+  %t = graph.reduce sum %b {dims = array<i64: 0>} : (tensor<6xf32>) -> tensor<f32>
+  return %s, %t : tensor<f32>, tensor<f32>
 }

@@ -91,9 +91,6 @@ private:
   llvm::DenseMap<Value, Known> known;
   std::map<std::pair<void *, Shape>, Value> converted;
   std::map<std::tuple<void *, unsigned, const void *>, Value> masked;
-  /// Which places of a dimension are valid, by the shape, the dimension and
-  /// the valid size.
-  std::map<std::tuple<Shape, unsigned, int64_t>, Value> insides;
   SmallVector<Operation *> replaced;
 };
 } // namespace
@@ -146,14 +143,12 @@ Value Padder::mask(Value value, unsigned dim, TypedAttr fill) {
   Known from = known[value];
   Shape shape(from.valid.size(), 1);
   shape[dim] = shapeOf(value)[dim];
-  Value &inside = insides[{shape, dim, from.valid[dim]}];
-  if (!inside) {
-    Value place = graph::IotaOp::create(
-        builder, loc, RankedTensorType::get(shape, builder.getI64Type()), dim,
-        0);
-    inside = f.compare(graph::Predicate::lt, place,
-                       f.scalar(place, from.valid[dim]));
-  }
+  // One for each mask: those of samples are cut into micro-batches, and others
+  // of the same shape are not.
+  Value place = graph::IotaOp::create(
+      builder, loc, RankedTensorType::get(shape, builder.getI64Type()), dim, 0);
+  Value inside = f.compare(graph::Predicate::lt, place,
+                           f.scalar(place, from.valid[dim]));
   Value other = graph::ConstantOp::create(
       builder, loc,
       DenseElementsAttr::get(RankedTensorType::get({}, fill.getType()),
