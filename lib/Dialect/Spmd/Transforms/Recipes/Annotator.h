@@ -63,6 +63,16 @@ public:
   ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
                         const Sharding &sharding, bool reduced = false);
 
+  /// `constrain`, for a value whose dimension `dim` holds the sequence, and which
+  /// a recipe splits by features elsewhere: recipes that split the sequence
+  /// split this one too.
+  void addStream(ConstrainOp constrain, unsigned dim) {
+    streams.push_back({constrain, dim});
+  }
+  llvm::ArrayRef<std::pair<ConstrainOp, unsigned>> getStreams() const {
+    return streams;
+  }
+
   mlir::ModuleOp getModule() const { return module; }
 
 private:
@@ -72,6 +82,7 @@ private:
   llvm::SmallVector<mlir::func::FuncOp, 3> functions;
   mlir::func::FuncOp train;
   std::map<mlir::Operation *, std::unique_ptr<DimensionClasses>> classes;
+  llvm::SmallVector<std::pair<ConstrainOp, unsigned>> streams;
   /// By name: what `place` was called for.
   llvm::StringSet<> placed;
 };

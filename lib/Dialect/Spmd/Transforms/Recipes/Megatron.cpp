@@ -268,6 +268,7 @@ LogicalResult cleave::spmd::applyMegatronSequence(Annotator &annotator,
         builder.setInsertionPointAfter(consumer);
         ConstrainOp constrain = annotator.constrain(builder, value, sharding);
         value.replaceAllUsesExcept(constrain, constrain);
+        annotator.addStream(constrain, *dim);
       }
     }
   }

@@ -99,6 +99,28 @@ turnedInputs(const DimensionClasses &classes, func::FuncOp function,
   return found;
 }
 
+/// Between blocks the sequence is split by `axis`, and each part again by the
+/// axis that splits features inside of them.
+static void splitStreams(Annotator &annotator, func::FuncOp function,
+                         const SequenceClasses &sequences, StringRef axis) {
+  const DimensionClasses &classes = annotator.classesOf(function);
+  AxisRef added{annotator.getMesh().find(axis)->name};
+  for (auto [constrain, dim] : annotator.getStreams()) {
+    Value value = constrain.getInput();
+    if (constrain->getParentOp() != function ||
+        !sequences.contains(classes.number(value, dim)))
+      continue;
+    Sharding sharding = constrain.getSharding().getSharding();
+    AxisList &axes = sharding.dims[dim];
+    axes.insert(axes.end() - 1, added);
+    // What does not divide would be padded for this alone.
+    int64_t parts = annotator.getMesh().size(axes);
+    if (cast<RankedTensorType>(value.getType()).getDimSize(dim) % parts == 0)
+      constrain.setShardingAttr(
+          ShardingAttr::get(constrain.getSharding().getMesh(), sharding));
+  }
+}
+
 FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
                                           func::FuncOp function,
                                           const SequenceClasses &sequences,
@@ -107,6 +129,7 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   bool found = false;
   auto turned = turnedInputs(classes, function, sequences);
+  splitStreams(annotator, function, sequences, axis);
   for (BlockArgument argument : function.getArguments()) {
     auto type = cast<RankedTensorType>(argument.getType());
     if (!graph::hasRole(function, argument.getArgNumber(), "input") ||
