@@ -256,7 +256,7 @@ private:
 
   /// Reduces a sum where it is made when that is no more than what its readers
   /// would have to reduce of it: one of them wants it whole, or what they make
-  /// of it is larger. A sum over micro-batches waits for the last of them.
+  /// of it is larger, or as large, and another reads it reduced anyway. A sum over micro-batches waits for the last of them.
   void reduceForAll(Operation *op, const Eras &eras) {
     for (Value result : op->getResults()) {
       Sharding &sharding = shardings.find(result)->second;
@@ -269,19 +269,23 @@ private:
         if (mesh.isSequential(partial.axis))
           return false;
         int64_t readers = 0, elements = 0;
+        bool scattered = false;
         for (OpOperand &use : result.getUses()) {
           if (eras.of(use.getOwner()) != eras.of(op))
             continue;
           std::optional<int64_t> made = partialElements(use, partial.axis);
-          if (!made)
+          if (!made) {
+            scattered |= isSplitIn(use, partial.axis);
             continue;
+          }
           if (*made == 0)
             return true;
           ++readers;
           elements += *made;
         }
         int64_t own = elementsOf(result);
-        return own < elements || (readers > 1 && own == elements);
+        return own < elements ||
+               (own == elements && (readers > 1 || (readers && scattered)));
       };
       PartialList kept;
       for (const PartialAxis &partial : sharding.partial)
@@ -291,6 +295,17 @@ private:
           kept.push_back(partial);
       sharding.partial = std::move(kept);
     }
+  }
+
+  /// Whether the reader at `use` works on parts along `axis`.
+  bool isSplitIn(OpOperand &use, const AxisRef &axis) {
+    auto rule = rules.find(use.getOwner());
+    return rule != rules.end() &&
+           !llvm::is_contained(rule->second.unread, use.getOperandNumber()) &&
+           llvm::any_of(merge(use.getOwner(), [](const std::string &) {}),
+                        [&](const AxisList &list) {
+                          return mesh.overlap(axis, list);
+                        });
   }
 
   /// The elements that the reader at `use` makes partial on `axis` of a
