@@ -13,6 +13,8 @@ layer forward keeps for backward, on one device:
     experts     what they are given, E bsh; what each token got back, k bsh; how it
                 was routed, E bs. The MLP has s places for each expert then: E bsi
 
+    two rings   the probabilities in the place of their log-sums, abss
+
 and beside layers the input of the last norm. What else backward reads is computed
 again: norms, activations and sums of the residual stream. (Korthikanti et al.,
 arXiv 2205.05198, count 34 bytes of 16-bit sbh with dropout for a layer of GPT-2.)
@@ -115,10 +117,11 @@ class Form:
         """Elements that all layers keep, by `KEPT`, as one device would."""
         m, b, s = self.shape, self.b, self.s
         bsh, bsi = b * s * m.h, b * s * m.i * max(m.E, 1)
+        row = s if "two-ring" in self.plan else 1
         norms = 4 if m.family == "gpt2" else 2
         return dict(
             stream=m.L * (2 * bsh + norms * b * s) + bsh + norms // 2 * b * s,
-            attention=m.L * (2 * bsh + 2 * bsh * m.g // m.a + m.a * b * s),
+            attention=m.L * (2 * bsh + 2 * bsh * m.g // m.a + m.a * b * s * row),
             mlp=m.L * (bsi if m.family == "gpt2" else 2 * bsi),
             experts=m.L * (m.E * bsh + m.k * bsh + m.E * b * s))
 
@@ -137,6 +140,9 @@ class Form:
         bsh, bsi = self.b * self.s * m.h, self.b * self.s * m.i * max(m.E, 1)
         rows = self.kept_in["mlp"] // self.sizes.get("tp", 1)
         inner = (3 if m.family == "gpt2" else 2) * bsi / self.kept_in["mlp"]
+        if "two-ring" in self.plan:
+            # Of one attention: the gradient of probabilities and that of scores.
+            inner = max(inner, 3 * m.a * self.b * self.s * self.s / self.kept_in["attention"])
         weights = m.h * m.i * max(m.E, 1) / self.parts["experts" if m.E else "matrices"]
         return (inner + (3 + 2 * m.E) * bsh / rows
                 + weights * (3 if self.resting > 1 else 1))

@@ -22,6 +22,7 @@ RECIPES = {
     "ulysses": ("cp", "sequence"),
     "context": ("cp", "sequence"),
     "ring": ("cp", "sequence"),
+    "two-ring": ("cp", "sequence"),
     "expert": ("ep", "samples"),
     "summa2d": ("row,col", "features"),
     "summa25d": ("depth,row,col", "features"),
@@ -31,7 +32,11 @@ RECIPES = {
 HEADS = ("megatron", "megatron-sp", "ulysses", "summa2d", "summa25d")
 
 #: Pairs that contradict each other on any axes, and why.
-NEVER = {("context", "ring"): "never gathers them"}
+NEVER = {
+    ("context", "ring"): "never gathers them",
+    ("context", "two-ring"): "makes whole rows of scores",
+    ("ring", "two-ring"): "makes whole rows of scores",
+}
 NEVER |= {pair: "both split the features" for pair in
           itertools.combinations(("megatron", "megatron-sp", "summa2d", "summa25d"), 2)
           if pair != ("megatron", "megatron-sp")}

@@ -23,6 +23,7 @@ PLANS = [
     ("cp=2", "ulysses"),
     ("cp=2", "context"),
     ("cp=2", "ring"),
+    ("cp=2", "two-ring"),
     ("dp=2,tp=2", "megatron,zero2"),
     ("dp=2,tp=2", "megatron,zero3"),
     ("dp=2,tp=2", "megatron-sp,zero3"),

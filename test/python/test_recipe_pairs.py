@@ -24,7 +24,7 @@ def models_of(pair, mesh):
         # LLaMA and Mixtral have two heads of keys and values here, and Switch adds
         # a bias to its scores, which cannot travel a ring.
         if not (name in ("llama", "mixtral") and pair.heads(mesh) > 2
-                or name == "switch" and "ring" in pair.names):
+                or name == "switch" and any("ring" in n for n in pair.names)):
             yield name
 
 

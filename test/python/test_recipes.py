@@ -67,6 +67,12 @@ CASES = [
     ("depth=2,row=2,col=2", "summa25d"),
     ("depth=2,row=2,col=2", "summa25d,zero2(depth)"),
     ("row=2,col=2,cp=2", "summa2d,ring"),
+    ("cp=2", "two-ring"),
+    ("cp=4", "two-ring"),
+    ("cp=8", "two-ring"),
+    ("dp=2,cp=2", "two-ring,zero1"),
+    ("cp=2,tp=2", "two-ring,megatron-sp"),
+    ("tp=2,cp=4", "two-ring,megatron"),
 ]
 
 

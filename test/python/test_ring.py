@@ -71,7 +71,7 @@ def split(text, parts, recipe="ring", *passes):
                     *passes)
 
 
-@pytest.mark.parametrize("recipe", ["context", "ring"])
+@pytest.mark.parametrize("recipe", ["context", "ring", "two-ring"])
 @pytest.mark.parametrize("parts, length", [(2, 8), (4, 16), (4, 72), (4, 12)])
 @pytest.mark.parametrize("attributes", [("causal",), ("causal", "window = 5 : i64"), ()])
 def test_masks_are_those_of_one_device(recipe, parts, length, attributes):

@@ -92,6 +92,7 @@ def test_dropout_does_not_depend_on_the_mesh():
     ("gpt2", 24, {"cp": 4}, "ring"),
     ("llama", 256, {"cp": 2}, "ring"),
     ("bert", 24, {"cp": 4}, "ring"),
+    ("llama", 24, {"cp": 4}, "two-ring"),
     ("gpt2", 24, {"cp": 4}, "context"),
 ])
 def test_dropout_of_a_split_sequence(name, length, mesh, plan):
@@ -185,6 +186,7 @@ def test_small_exchanges_go_together(plan):
     ({"cp": 4}, "context"),
     ({"cp": 2, "tp": 2}, ["context", "megatron-sp"]),
     ({"cp": 4}, "ring"),
+    ({"cp": 4}, "two-ring"),
     ({"cp": 2, "tp": 2}, ["ring", "megatron-sp"]),
     ({"dp": 2, "cp": 2}, ["ring", "zero3"]),
     ({"dp": 2, "tp": 2}, ["megatron-sp", "zero1"]),

@@ -121,6 +121,8 @@ TABLE = [
     ("context", "cp", "grouped", context),
     ("ring", "cp", "llama", ring),
     ("ring", "cp", "grouped", ring),
+    ("two-ring", "cp", "llama", ring),
+    ("two-ring", "cp", "grouped", ring),
     ("expert", "ep", "mixtral", expert),
 ]
 

@@ -64,13 +64,40 @@ void Turns::same(Operation *op) {
     turns[op->getResult(0)] = turn;
 }
 
+/// What `op` says of itself, else what its rule says.
+static graph::Turn turnOf(Operation *op, const graph::ShardingRule &rule) {
+  auto turned = op->getAttrOfType<DictionaryAttr>(kTurnedAttr);
+  if (!turned)
+    return rule.turn;
+  auto number = [&](StringRef name) {
+    auto value = turned.getAs<IntegerAttr>(name);
+    return value ? std::optional(value.getInt()) : std::nullopt;
+  };
+  graph::Turn turn;
+  auto operand = number("operand");
+  unsigned tensor = operand ? *operand : *number("result");
+  const graph::FactorMapping &mapping =
+      operand ? rule.operands[tensor] : rule.results[tensor];
+  ArrayRef<int64_t> factors = mapping[*number("dim")];
+  if (factors.empty())
+    return turn;
+  turn.factor = factors.front();
+  turn.steps = *number("steps");
+  if (operand)
+    turn.operands.push_back(tensor);
+  else
+    turn.results.push_back(tensor);
+  return turn;
+}
+
 std::optional<std::string> Turns::op(Operation *op,
                                      const graph::ShardingRule &rule,
                                      const FactorAxes &axes) {
   Turn ahead, behind;
-  if (rule.turn.steps != 0) {
-    ahead = make(axes[rule.turn.factor], rule.turn.steps);
-    behind = make(axes[rule.turn.factor], -rule.turn.steps);
+  graph::Turn meets = turnOf(op, rule);
+  if (meets.steps != 0) {
+    ahead = make(axes[meets.factor], meets.steps);
+    behind = make(axes[meets.factor], -meets.steps);
   }
   // Behind what the rule says, all operands are the same way from home.
   std::optional<Turn> common;
@@ -79,7 +106,7 @@ std::optional<std::string> Turns::op(Operation *op,
         cast<RankedTensorType>(operand.getType()).getNumElements() == 1)
       continue;
     Turn own = turns.lookup(operand);
-    bool turned = llvm::is_contained(rule.turn.operands, i);
+    bool turned = llvm::is_contained(meets.operands, i);
     auto rest = turned ? sum(own, behind) : own;
     if (!rest || (common && !(*rest == *common))) {
       Turn wanted = common.value_or(Turn());
@@ -92,7 +119,7 @@ std::optional<std::string> Turns::op(Operation *op,
   }
   for (auto [i, result] : llvm::enumerate(op->getResults())) {
     auto own = common ? *common : Turn();
-    if (llvm::is_contained(rule.turn.results, i))
+    if (llvm::is_contained(meets.results, i))
       if (auto more = sum(own, ahead))
         own = *more;
     if (own.steps != 0)

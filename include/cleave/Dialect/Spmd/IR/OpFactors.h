@@ -19,6 +19,10 @@
 
 namespace cleave::spmd {
 
+/// On an op that means to meet parts that were passed on around a ring, and whose
+/// rule does not say so: `{operand = 1, dim = 2, steps = 1}`, or of a `result`.
+inline constexpr llvm::StringLiteral kTurnedAttr = "spmd.turned";
+
 /// What operands and results together say of each factor. Where they disagree,
 /// that wins which more of them say; then what larger ones say; then the first
 /// in order, operands before results. Results come first of all where the rule

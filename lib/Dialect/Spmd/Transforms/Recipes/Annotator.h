@@ -107,6 +107,7 @@ llvm::LogicalResult applySumma(Annotator &annotator,
                                llvm::ArrayRef<std::string> axes);
 llvm::LogicalResult applyContext(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyRing(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyTwoRings(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyUlysses(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero1(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero2(Annotator &annotator, llvm::StringRef axis);
