@@ -373,21 +373,40 @@ static std::optional<unsigned> indexedDim(Operation *op, bool &adds) {
   return std::nullopt;
 }
 
-/// Whether a dimension lies in two ways among the operands and the result.
-static bool liesInTwoWays(Operation *op, ArrayRef<Sharding> lies) {
+/// Whether a dimension lies in two ways among the operands and the result. One
+/// of the result does only where what is summed up lies in parts over its axes:
+/// over `samples`, it does in any case.
+static bool liesInTwoWays(Operation *op, ArrayRef<Sharding> lies,
+                          const AxisRef &samples) {
   graph::ShardingRule rule = ruleOf(op);
   const graph::FactorMapping *mappings[] = {
       &rule.operands[0], &rule.operands[1], &rule.results[0]};
+  // How each factor lies in those that have it.
+  std::vector<SmallVector<std::optional<AxisList>, 3>> factors;
   for (size_t factor = 0; factor < rule.factors.size(); ++factor) {
-    SmallVector<AxisList> known;
-    for (unsigned i = 0; i < 3; ++i)
-      if (auto dim = dimOf(rule, *mappings[i], factor))
-        known.push_back(lies[i].dims[*dim]);
-    if (known.size() == 2 && known[0] != known[1] && !known[0].empty() &&
-        !known[1].empty())
-      return true;
+    auto &known = factors.emplace_back();
+    for (unsigned i = 0; i < 3; ++i) {
+      auto dim = dimOf(rule, *mappings[i], factor);
+      known.push_back(dim ? std::optional(lies[i].dims[*dim]) : std::nullopt);
+    }
   }
-  return false;
+  auto isSummed = [&](const AxisList &axes) {
+    return axes == AxisList{samples} ||
+           llvm::any_of(factors, [&](const auto &known) {
+             return known[0] == axes && known[1] == axes && !known[2];
+           });
+  };
+  auto differ = [](const std::optional<AxisList> &a,
+                   const std::optional<AxisList> &b) {
+    return a && b && !a->empty() && !b->empty() && *a != *b;
+  };
+  return llvm::any_of(factors, [&](const auto &known) {
+    if (!known[2])
+      return differ(known[0], known[1]);
+    return known[0].has_value() != known[1].has_value() &&
+           differ(known[0] ? known[0] : known[1], known[2]) &&
+           isSummed(*known[2]);
+  });
 }
 
 /// Marks what goes in steps: products one of whose dimensions lies in two ways,
@@ -404,7 +423,7 @@ void Summa::mark(func::FuncOp function) {
                        layout(function, op.getResult(0))};
     if (table
             ? !llvm::is_contained(lies[adds ? 2 : 0].dims[*table], AxisRef{row})
-            : !liesInTwoWays(&op, lies))
+            : !liesInTwoWays(&op, lies, AxisRef{row}))
       continue;
     SmallVector<Attribute> attributes;
     for (const Sharding &sharding : lies)
