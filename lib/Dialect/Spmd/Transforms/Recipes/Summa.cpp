@@ -178,6 +178,9 @@ LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
     if (factor >= 0 && kept != shared)
       (kept ? made : summed).push_back(factor);
   }
+  // A head joined with its loss makes nothing that could lie in blocks.
+  if (made.empty())
+    return success();
   auto in = choose(classes, op, summed, weight, operand);
   auto out = choose(classes, op, made, weight, operand);
   // A table of classes lies as one that is looked up: its classes over the
