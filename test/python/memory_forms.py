@@ -45,8 +45,8 @@ class Shape:
         h, i, L, V = self.h, self.i, self.L, self.V
         if self.family == "gpt2":
             # Behind the sum over ranks: biases of the second matrices, and norms.
-            return dict(matrices=L * (4 * h * h + 2 * h * i + 3 * h + i), vocabulary=V * h,
-                        whole=L * (2 * h + 4 * h) + 2 * h + s * h, experts=0)
+            return dict(matrices=L * (4 * h * h + 2 * h * i), biases=L * (3 * h + i),
+                        vocabulary=V * h, whole=L * (2 * h + 4 * h) + 2 * h + s * h)
         attention = 2 * h * h + 2 * h * h * self.g // self.a
         return dict(matrices=L * (attention + (0 if self.E else 3 * h * i)),
                     experts=L * self.E * 3 * h * i, vocabulary=2 * V * h,
@@ -89,14 +89,18 @@ class Form:
         self.sizes = dict((a, int(n)) for a, n in (e.split("=") for e in mesh.split(",") if e))
         self.plan = plan.split(",") if plan else []
         dp, tp, cp, ep = (self.sizes.get(axis, 1) for axis in ("dp", "tp", "cp", "ep"))
-        rows = dp * cp * ep
+        # Values are in blocks of 1 / d q^2, weights of 1 / q^2, vectors of 1 / q.
+        d, row, q = (self.sizes.get(axis, 1) for axis in ("depth", "row", "col"))
+        self.steps = q > 1
+        rows = dp * cp * ep * d * row
         # A token is routed within its sequence: experts see whole ones, on each
         # rank of `cp`, and of `tp`, whose columns need all places of a token.
         routed = dp * ep
-        sequence = tp if "megatron-sp" in self.plan else 1
-        self.kept_in = dict(stream=rows * sequence, attention=rows * tp,
-                            mlp=(routed if shape.E else rows) * tp, experts=routed)
-        self.parts = dict(matrices=tp, vocabulary=tp, experts=tp * ep, whole=1)
+        stream = tp if "megatron-sp" in self.plan else q
+        self.kept_in = dict(stream=rows * stream, attention=rows * tp * q,
+                            mlp=(routed if shape.E else rows) * tp * q, experts=routed)
+        self.parts = dict(matrices=tp * row * q, biases=tp * q, vocabulary=tp * row * q,
+                          experts=tp * ep, whole=q)
         self.resting = dp if "zero3" in self.plan else 1
 
     def parameters(self):
@@ -135,14 +139,19 @@ class Form:
         its activation gives, its gradient and that of its input, 3 bsi (2 where they
         take the place of what was kept), and 3 bsh of the stream; of experts also
         the gradient of what they got and gave; whole weights that are gathered, and
-        a gradient of one."""
+        a gradient of one. Where products go in steps, two blocks that were received
+        of both operands, and a product; of both halves of a gated layer, which read
+        the same."""
         m = self.shape
         bsh, bsi = self.b * self.s * m.h, self.b * self.s * m.i * max(m.E, 1)
         rows = self.kept_in["mlp"] // self.sizes.get("tp", 1)
+        halves = 1 if m.family == "gpt2" else 2
+        steps = halves * (2 * bsi / self.kept_in["mlp"]
+                          + 3 * m.h * m.i / self.parts["matrices"]) if self.steps else 0
         inner = (3 if m.family == "gpt2" else 2) * bsi / self.kept_in["mlp"]
         if "two-ring" in self.plan:
             # Of one attention: the gradient of probabilities and that of scores.
             inner = max(inner, 3 * m.a * self.b * self.s * self.s / self.kept_in["attention"])
         weights = m.h * m.i * max(m.E, 1) / self.parts["experts" if m.E else "matrices"]
-        return (inner + (3 + 2 * m.E) * bsh / rows
+        return (inner + steps + (3 + 2 * m.E) * bsh / rows
                 + weights * (3 if self.resting > 1 else 1))

@@ -39,12 +39,18 @@ EXPERTS = [
     ("dp=2,ep=2", "expert,zero3"),
 ]
 
+#: Without experts.
+BLOCKS = [
+    ("row=2,col=2", "summa2d"),
+    ("depth=2,row=2,col=2", "summa25d"),
+]
+
 CASES = [(name, *plan) for name in SHAPES
-         for plan in PLANS + (EXPERTS if name == "mixtral" else [])]
+         for plan in PLANS + (EXPERTS if name == "mixtral" else BLOCKS)]
 
 #: Each plan with a model in turn, and all plans of experts.
 SAMPLE = [(list(SHAPES)[index % len(SHAPES)], *plan) for index, plan in enumerate(PLANS)] + [
-    ("mixtral", *plan) for plan in EXPERTS]
+    ("mixtral", *plan) for plan in EXPERTS] + [("gpt2", *BLOCKS[0]), ("llama", *BLOCKS[1])]
 
 
 def report(form):

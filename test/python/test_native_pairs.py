@@ -5,8 +5,9 @@
 Losses, gradients and weights of SGD are those of one device, to 1e-4 of the
 largest in their layer, dropout on. Updates of AdamW are at most twice as far from
 PyTorch's in f64 as PyTorch's in f32 or those of one device, where a rounding may
-send relu or a token the other way, are (test_training_equality.py). A drawn sample has each recipe once or more; with
-``CLEAVE_TEST_ALL=1`` every pair, with both optimizers.
+send relu or a token the other way, are (test_training_equality.py). A drawn sample
+has each recipe once or more; with ``CLEAVE_TEST_ALL=1`` every pair, with both
+optimizers.
 """
 
 import functools
@@ -108,21 +109,27 @@ def adamw():
     return cleave.AdamW(lr=LR, weight_decay=DECAY)
 
 
+def steps_of(name):
+    """Fewer where tokens are routed: once roundings have grown, one that is between
+    two experts may go to the other, and no number is near its equal any more."""
+    return ADAMW_STEPS if name in ("gpt2", "llama", "bert") else ADAMW_STEPS // 4
+
+
 @functools.cache
 def references(name, parts):
     """PyTorch in f64, and what its updates are compared with."""
-    case = CASES[name](0.0)
-    return (torch_run(case, ADAMW_STEPS, torch_adamw, double=True),
-            torch_run(case, ADAMW_STEPS, torch_adamw),
-            cleave_run(case, ADAMW_STEPS, adamw(), micro_batches=parts))
+    case, steps = CASES[name](0.0), steps_of(name)
+    return (torch_run(case, steps, torch_adamw, double=True),
+            torch_run(case, steps, torch_adamw),
+            cleave_run(case, steps, adamw(), micro_batches=parts))
 
 
 @pytest.mark.parametrize("pair", **PARAMETERS)
 def test_adamw_is_as_exact_as_one_device(pair):
     name, parts, mesh = chosen(pair)
     double, single, one = references(name, parts)
-    many = cleave_run(CASES[name](0.0), ADAMW_STEPS, adamw(), micro_batches=parts, mesh=mesh,
-                      plan=pair.plan)
+    many = cleave_run(CASES[name](0.0), steps_of(name), adamw(), micro_batches=parts,
+                      mesh=mesh, plan=pair.plan)
     np.testing.assert_allclose(many.losses, one.losses, rtol=1e-4)
     ratios = []
     for key, exact in double.updates.items():

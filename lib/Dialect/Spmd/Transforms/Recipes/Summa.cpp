@@ -75,6 +75,7 @@ private:
   LogicalResult splitWeight(func::FuncOp function, Operation *op,
                             unsigned operand);
   LogicalResult splitWeights(func::FuncOp function);
+  void remarkWhole(BlockArgument table, unsigned dim, int64_t places);
   void splitRest(func::FuncOp function);
   void mark(func::FuncOp function);
 
@@ -164,6 +165,14 @@ std::optional<int64_t> Summa::choose(const DimensionClasses &classes,
   return best;
 }
 
+/// Says of a table that its places are not split.
+void Summa::remarkWhole(BlockArgument table, unsigned dim, int64_t places) {
+  mlir::emitRemark(table.getLoc())
+      << "dimension " << dim << " stays whole: the " << parts
+      << " positions of axis \"" << row << "\" do not divide its " << places
+      << " places";
+}
+
 /// Splits the weight that is operand `operand` of the forward product `op`.
 LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
                                  unsigned operand) {
@@ -205,10 +214,7 @@ LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
     if (known.divisor % parts != 0) {
       // A model works without it.
       if (table && factor == out) {
-        mlir::emitRemark(argument.getLoc())
-            << "dimension " << place->second << " stays whole: the " << parts
-            << " positions of axis \"" << row << "\" do not divide its "
-            << known.divisor << " places";
+        remarkWhole(argument, place->second, known.divisor);
         continue;
       }
       InFlightDiagnostic error = emitError(argument.getLoc());
@@ -245,7 +251,8 @@ LogicalResult Summa::splitWeights(func::FuncOp function) {
 }
 
 /// Values have in parts what weights have. What no product reads lies as the
-/// values that it meets.
+/// values that it meets, and a table that is looked up has its places over the
+/// first axis, as that of a head has.
 void Summa::splitRest(func::FuncOp function) {
   const DimensionClasses &classes = annotator.classesOf(function);
   features.clear();
@@ -266,6 +273,14 @@ void Summa::splitRest(func::FuncOp function) {
         annotator.split(argument, dim, col);
         break;
       }
+    for (int64_t dim = 0; dim < type.getRank(); ++dim) {
+      if (classes.of(argument, dim).lookups.empty())
+        continue;
+      if (int64_t places = type.getDimSize(dim); places % parts == 0)
+        annotator.split(argument, dim, row);
+      else
+        remarkWhole(argument, dim, places);
+    }
   }
 }
 
