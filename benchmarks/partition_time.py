@@ -1,8 +1,9 @@
 """The time and memory of splitting GPT 175B over devices, to the `local` phase.
 
-The model is written once, without weights. Each plan is compiled from its text in
+The model is written without weights. Each plan is compiled from its text in
 several rounds, plans interleaved; then the first plan is compiled for few ranks
-and for many. Prints a JSON line for each, with the processor's time.
+and for many, with as many sequences for each device of the axis dp. Prints a JSON
+line for each, with the processor's time.
 """
 
 import argparse
@@ -51,15 +52,19 @@ def main():
     compiler = options.build.resolve() / "bin" / "cleave-compile"
     folder = ROOT / "out" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    model = folder / f"gpt-175b-{options.layers}.mlir"
-    subprocess.run(
-        [sys.executable, "-m", "cleave.models", "gpt", *SHAPE, "--batch", "512"]
-        + ["--layers", str(options.layers), "-o", str(model)],
-        check=True,
-        env=dict(os.environ, PYTHONPATH=str(ROOT / "python")),
-        stdout=subprocess.DEVNULL,
-    )
 
+    def write(batch):
+        model = folder / f"gpt-175b-{options.layers}-{batch}.mlir"
+        subprocess.run(
+            [sys.executable, "-m", "cleave.models", "gpt", *SHAPE, "--batch", str(batch)]
+            + ["--layers", str(options.layers), "-o", str(model)],
+            check=True,
+            env=dict(os.environ, PYTHONPATH=str(ROOT / "python")),
+            stdout=subprocess.DEVNULL,
+        )
+        return model
+
+    model = write(512)
     rows = {plan: [] for plan in PLANS}
     for _ in range(options.rounds):
         for mesh, plan in PLANS:
@@ -67,11 +72,12 @@ def main():
     for mesh, plan in PLANS:
         print(json.dumps({"mesh": mesh, "plan": plan, **medians(rows[mesh, plan])}), flush=True)
 
-    sizes = {64: "dp=8,tp=8", 4096: "dp=512,tp=8"}
+    sizes = {64: 8, 4096: 512}
+    models = {n: write(dp) for n, dp in sizes.items()}
     ranks = {n: [] for n in sizes}
     for _ in range(options.pairs):
-        for n, mesh in sizes.items():
-            ranks[n].append(partition(compiler, model, mesh, PLANS[0][1]))
+        for n, dp in sizes.items():
+            ranks[n].append(partition(compiler, models[n], f"dp={dp},tp=8", PLANS[0][1]))
     few, many = (medians(ranks[n]) for n in sizes)
     print(json.dumps({"ranks": list(sizes), "cpu_s": [few["cpu_s"], many["cpu_s"]],
                       "cpu_ratio": round(many["cpu_s"] / few["cpu_s"], 3)}), flush=True)

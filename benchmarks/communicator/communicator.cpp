@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
     what[3].src_offsets = what[4].dst_offsets = offsets.data();
     cleave_request *requests[kinds] = {};
     for (int kind = 1; kind < kinds; ++kind)
-      requests[kind] = c->api->prepare(group, &what[kind]);
+      requests[kind] = c->api->prepare(group, &what[kind], 1);
     for (int i = 0; i < repetitions; ++i)
       for (int kind = 0; kind < kinds; ++kind) {
         together.arrive_and_wait();

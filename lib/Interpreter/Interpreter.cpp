@@ -53,6 +53,15 @@ static RankedTensorType wholeType(FunctionOpInterface function, unsigned i) {
   return dyn_cast<RankedTensorType>(function.getArgumentTypes()[i]);
 }
 
+/// What a padded tensor holds that is not padding.
+static RefTensor withoutPadding(const RefTensor &tensor, Attribute valid) {
+  auto shape = dyn_cast_or_null<DenseI64ArrayAttr>(valid);
+  if (!shape)
+    return tensor;
+  SmallVector<int64_t> start(tensor.rank(), 0);
+  return cutSlice(tensor, start, shape.asArrayRef());
+}
+
 /// Brings the input for argument `i` to the argument's type.
 static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
                                       const NamedTensors &inputs,
@@ -68,6 +77,11 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
     return emitError(loc) << "no input is named '" << name
                           << "', which argument " << i << " of '"
                           << function.getName() << "' needs (" << type << ")";
+  auto valid = function.getArgAttrOfType<DenseI64ArrayAttr>(
+      i, graph::kValidShapeAttr);
+  RankedTensorType padded = type;
+  if (valid)
+    type = type.clone(valid.asArrayRef());
   RefTensor tensor(type.getShape(), type.getElementType());
   if (ArrayRef<int64_t>(input->shape) != type.getShape()) {
     // A parameter in factored shape is given in the framework's.
@@ -89,6 +103,11 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
       return emitError(loc) << "input '" << name << "' holds " << value
                             << ", which " << tensor.element << " cannot";
   settle(tensor, precision);
+  if (valid) {
+    RefTensor larger(padded.getShape(), padded.getElementType());
+    pasteSlice(larger, SmallVector<int64_t>(padded.getRank(), 0), tensor);
+    tensor = std::move(larger);
+  }
   return TensorRef(std::make_shared<RefTensor>(std::move(tensor)));
 }
 
@@ -183,7 +202,7 @@ static FailureOr<RefTensor> joinPublished(const PublishedValue &value,
   }
   if (!whole)
     return value.op->emitOpError("ranks disagree on its value: it is partial");
-  return std::move(*whole);
+  return withoutPadding(*whole, value.op->getAttr(graph::kValidShapeAttr));
 }
 
 FailureOr<ReferenceResult> Interpreter::run(StringRef entry,
@@ -231,7 +250,9 @@ FailureOr<ReferenceResult> Interpreter::run(StringRef entry,
   ReferenceResult result;
   for (auto [i, tensor] : llvm::enumerate(*outputs)) {
     std::string name = resultName(function, i);
-    if (!result.outputs.try_emplace(name, *tensor).second)
+    RefTensor output = withoutPadding(
+        *tensor, function.getResultAttr(i, graph::kValidShapeAttr));
+    if (!result.outputs.try_emplace(name, std::move(output)).second)
       return function.emitError("two results are named '") << name << "'";
   }
   for (auto &[name, value] : context.published) {

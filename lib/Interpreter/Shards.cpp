@@ -12,46 +12,6 @@
 using namespace mlir;
 using namespace cleave;
 
-/// Calls `fn(at, i)` for element `i` of a part of `shape`, at its place in a
-/// tensor like `whole`.
-template <typename Fn>
-static void forEachInSlice(const RefTensor &whole, ArrayRef<int64_t> offsets,
-                           ArrayRef<int64_t> shape, Fn fn) {
-  SmallVector<int64_t, 4> strides = whole.strides();
-  int64_t first = 0;
-  for (auto [offset, stride] : llvm::zip_equal(offsets, strides))
-    first += offset * stride;
-  forEachIndex<1>(shape, {strides},
-                  [&](int64_t i, const std::array<int64_t, 1> &at) {
-                    fn(first + at[0], i);
-                  });
-}
-
-RefTensor cleave::cutSlice(const RefTensor &whole, ArrayRef<int64_t> offsets,
-                           ArrayRef<int64_t> shape) {
-  RefTensor part(shape, whole.element);
-  forEachInSlice(whole, offsets, shape, [&](int64_t at, int64_t i) {
-    part.copyElement(i, whole, at);
-  });
-  return part;
-}
-
-void cleave::pasteSlice(RefTensor &whole, ArrayRef<int64_t> offsets,
-                        const RefTensor &part) {
-  forEachInSlice(whole, offsets, part.shape, [&](int64_t at, int64_t i) {
-    whole.copyElement(at, part, i);
-  });
-}
-
-bool cleave::sameElements(const RefTensor &a, const RefTensor &b) {
-  if (a.shape != b.shape || a.ints != b.ints)
-    return false;
-  for (auto [x, y] : llvm::zip_equal(a.floats, b.floats))
-    if (x != y && !(std::isnan(x) && std::isnan(y)))
-      return false;
-  return true;
-}
-
 /// Combines `from` into `into`.
 static void combine(RefTensor &into, const RefTensor &from,
                     spmd::ReductionKind kind, bool inF32) {

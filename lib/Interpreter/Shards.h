@@ -13,17 +13,6 @@
 
 namespace cleave {
 
-/// The part of `whole` of the given shape that begins at `offsets`.
-RefTensor cutSlice(const RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
-                   llvm::ArrayRef<int64_t> shape);
-
-/// Writes `part` into `whole`, beginning at `offsets`.
-void pasteSlice(RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
-                const RefTensor &part);
-
-/// True when both hold the same elements, bit by bit; NaN equals NaN.
-bool sameElements(const RefTensor &a, const RefTensor &b);
-
 /// The sum (max, min) of `parts`: in a binary tree (TreeOrder.h), as
 /// devices sum, or one after the other.
 RefTensor combineParts(llvm::ArrayRef<const RefTensor *> parts,

@@ -9,6 +9,8 @@
 #include "cleave/Runtime/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/EmitCuda.h"
+#include "cleave/Target/DelayWaits.h"
+#include "cleave/Target/JoinExchanges.h"
 #include "cleave/Target/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
@@ -145,6 +147,8 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
   auto program = translateToProgram(module);
   if (failed(program))
     return failure();
+  joinExchanges(*program, options.bucketBytes);
+  delayWaits(*program);
   program->cpu = target->cpu;
   program->vectorBits = target->vectorBits;
   auto object = compileKernels(module, *target);

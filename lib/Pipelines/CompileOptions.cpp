@@ -62,6 +62,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("recipes", options.phases.recipes) &&
       map.mapOptional("threads", options.phases.threads) &&
       map.mapOptional("max_logits_bytes", options.phases.maxLogitsBytes) &&
+      map.mapOptional("bucket_bytes", options.bucketBytes) &&
       map.mapOptional("cpu", options.cpu) &&
       map.mapOptional("vector_bits", options.vectorBits) &&
       map.mapOptional("parameters", options.parameters);

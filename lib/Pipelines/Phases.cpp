@@ -83,6 +83,11 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   if (!options.mesh.empty() || !options.recipes.empty()) {
     // Where a product is summed over devices, its bias is added once.
     passes.addPass(graph::createSeparateBias());
+    // Before anything is cut along the sequence.
+    spmd::OrderSequenceOptions order;
+    order.mesh = options.mesh;
+    order.recipes = options.recipes;
+    passes.addPass(spmd::createOrderSequence(order));
     // A head is one op where its classes are whole.
     spmd::DecomposeHeadOptions head;
     head.mesh = options.mesh;
@@ -95,14 +100,16 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     recipes.mesh = options.mesh;
     recipes.recipes = options.recipes;
     passes.addPass(spmd::createApplyRecipes(recipes));
-    // Before anything is split: the steps of a ring are ops of whole tensors.
+    // Before anything is split: steps are ops of whole tensors.
     passes.addPass(spmd::createDecomposeAttention());
+    passes.addPass(spmd::createDecomposeContraction());
   }
   // After recipes: what a device has of the samples is cut into micro-batches.
   spmd::PlaceOptions place;
   place.microBatches = options.microBatches;
   place.grains = options.grains;
   passes.addPass(spmd::createPlace(place));
+  passes.addPass(spmd::createPad());
   passes.addPass(spmd::createPropagate());
 }
 

@@ -35,6 +35,8 @@ public:
 
   std::string run() {
     addMesh();
+    if (reshard.isUneven())
+      return runPadded();
     // As it is planned, and the long way round.
     Sharding last = reshard.to, summed = reshard.from;
     last.partial.clear();
@@ -56,14 +58,33 @@ public:
   }
 
 private:
+  /// Only whole tensors may have sizes that do not divide: the movements follow
+  /// from annotations.
+  std::string runPadded() {
+    addWholeFunction();
+    PassManager lower(module.get()->getName());
+    lower.addPass(createPad());
+    lower.addPass(createPropagate());
+    lower.addPass(createPartition());
+    if (failed(verify(*module)) || failed(lower.run(*module)))
+      return "the annotations cannot be followed" + text();
+    if (std::string error = execute({"padded"}); !error.empty())
+      return error;
+    PassManager optimize(module.get()->getName());
+    optimize.addPass(createOptimizeCollectives());
+    if (failed(optimize.run(*module)))
+      return "the movements cannot be optimized" + text();
+    return execute({"padded"});
+  }
+
   /// Verifies and executes the functions as they are now.
-  std::string execute() {
+  std::string execute(ArrayRef<StringRef> names = {"planned", "stepwise"}) {
     PassManager manager(module.get()->getName());
     manager.addPass(createVerifyLocal());
     if (failed(verify(*module)) || failed(manager.run(*module)))
       return "the movements are not valid" + text();
     RefTensor expected = combined();
-    for (StringRef name : {"planned", "stepwise"}) {
+    for (StringRef name : names) {
       auto result =
           Interpreter(*module, Precision::Typed).run(name, {{"x", input()}});
       if (failed(result))
@@ -71,6 +92,9 @@ private:
       const RefTensor &moved = result->outputs.at("result0");
       if (moved.floats != expected.floats || moved.ints != expected.ints)
         return "elements differ in '" + name.str() + "'" + text();
+      if (auto sums = result->outputs.find("result1");
+          sums != result->outputs.end() && !isSumOf(sums->second, expected))
+        return "sums count what is padding" + text();
     }
     return "";
   }
@@ -131,7 +155,72 @@ private:
     function.setResultAttr(0, kGlobalTypeAttr, TypeAttr::get(global));
     Block *block = function.addEntryBlock();
     builder.setInsertionPointToEnd(block);
-    Value value = block->getArgument(0);
+    Value value = combine(block->getArgument(0));
+    const Sharding *from = &reshard.from;
+    for (const Sharding &to : way) {
+      ReshardPlan plan = planReshard(mesh, *from, to, reshard.shape,
+                                     global.getElementTypeBitWidth() / 8);
+      if (!plan.error.empty())
+        return "there is no plan: " + plan.error;
+      for (const Move &move : plan.moves)
+        value = buildMove(builder, loc, value, move, meshName, mesh, global);
+      from = &to;
+    }
+    func::ReturnOp::create(builder, loc, value);
+    return "";
+  }
+
+  /// The whole tensor from the one sharding to the other, and its sums along a
+  /// dimension, after its padding has become something else than zero.
+  void addWholeFunction() {
+    auto [sharding, type] = source();
+    int64_t dim = random.integer(0, global.getRank() - 1);
+    SmallVector<int64_t> shape(global.getShape());
+    shape.erase(shape.begin() + dim);
+    builder.setInsertionPointToEnd(module->getBody());
+    auto function = func::FuncOp::create(
+        builder, loc, "padded",
+        builder.getFunctionType({type}, {global, global.clone(shape)}));
+    function.setArgAttr(0, graph::kNameAttr, builder.getStringAttr("x"));
+    function.setArgAttr(0, kShardingAttr, attribute(sharding));
+    Block *block = function.addEntryBlock();
+    builder.setInsertionPointToEnd(block);
+    Sharding from = reshard.from;
+    from.partial.clear();
+    Value value = combine(block->getArgument(0));
+    for (const Sharding &next : {from, reshard.to})
+      value = ConstrainOp::create(builder, loc, value, attribute(next));
+    Value one = graph::ConstantOp::create(
+        builder, loc,
+        DenseElementsAttr::get(
+            RankedTensorType::get({}, global.getElementType()),
+            Attribute(builder.getOneAttr(global.getElementType()))));
+    Value more = graph::AddOp::create(builder, loc, value, one);
+    summed = dim;
+    func::ReturnOp::create(
+        builder, loc,
+        ValueRange{value, graph::ReduceOp::create(
+                              builder, loc, graph::ReductionKind::sum, more,
+                              ArrayRef<int64_t>(dim))});
+  }
+
+  /// Whether `sums` has one more than each element of `whole`, summed up.
+  bool isSumOf(const RefTensor &sums, const RefTensor &whole) {
+    int64_t inner = 1, size = reshard.shape[summed];
+    for (int64_t dim : ArrayRef(reshard.shape).drop_front(summed + 1))
+      inner *= dim;
+    auto test = [&](const auto &found, const auto &elements) {
+      auto expected = found;
+      llvm::fill(expected, size);
+      for (size_t i = 0; i < elements.size(); ++i)
+        expected[i / (inner * size) * inner + i % inner] += elements[i];
+      return found == expected;
+    };
+    return test(sums.floats, whole.floats) && test(sums.ints, whole.ints);
+  }
+
+  /// What the source means, as a value of the function: partial, where it is.
+  Value combine(Value value) {
     if (reshard.isPartial()) {
       auto kind = static_cast<graph::ReductionKind>(0);
       switch (reshard.from.partial.front().kind) {
@@ -147,21 +236,12 @@ private:
       }
       auto reduce = graph::ReduceOp::create(builder, loc, kind, value,
                                             ArrayRef<int64_t>(0));
-      annotate(reduce, attribute(reshard.from), global);
+      // Of whole tensors, it is found by propagation.
+      if (!reshard.isUneven())
+        annotate(reduce, attribute(reshard.from), global);
       value = reduce;
     }
-    const Sharding *from = &reshard.from;
-    for (const Sharding &to : way) {
-      ReshardPlan plan = planReshard(mesh, *from, to, reshard.shape,
-                                     global.getElementTypeBitWidth() / 8);
-      if (!plan.error.empty())
-        return "there is no plan: " + plan.error;
-      for (const Move &move : plan.moves)
-        value = buildMove(builder, loc, value, move, meshName, mesh, global);
-      from = &to;
-    }
-    func::ReturnOp::create(builder, loc, value);
-    return "";
+    return value;
   }
 
   /// Small numbers, of which sums are exact, and no two parts alike.
@@ -211,6 +291,8 @@ private:
   OwningOpRef<ModuleOp> module;
   FlatSymbolRefAttr meshName;
   RankedTensorType global;
+  /// The dimension along which a padded tensor is summed up.
+  int64_t summed = 0;
 };
 
 } // namespace

@@ -119,12 +119,16 @@ private:
     if (applyMove(mesh, own, made))
       made = expected.sharding;
     claim.sharding = made;
+    RankedTensorType global = claim.global;
+    claim.global = movedType(mesh, own, global);
     if (!rewriter.localType(claim))
       return {};
     Move built = own;
     built.sharding = made;
+    if (built.into)
+      built.into = rewriter.now(built.into);
     Value result = buildMove(rewriter.getBuilder(), op->getLoc(), value, built,
-                             rewriter.getMeshName(), mesh, claim.global);
+                             rewriter.getMeshName(), mesh, global);
     return rewriter.define(result.getDefiningOp(), claim);
   }
 
@@ -237,6 +241,12 @@ private:
     if (keepsSharding()) {
       what = "left out";
       return operand;
+    }
+    if (move.kind == MoveKind::Broadcast || move.kind == MoveKind::Reduce) {
+      Move wrong = move;
+      wrong.part = (move.part + 1) % mesh.size(move.axes);
+      what = "with another part";
+      return apply(wrong, operand);
     }
     std::optional<unsigned> dim;
     if (move.kind == MoveKind::AllToAll)

@@ -33,15 +33,22 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   options.sgd = rng.chance(0.5);
   options.momentum = rng.chance(0.7) ? 0.5 : 0;
   options.maxGradNorm = rng.chance(0.4) ? 0.1 : 0;
+  if (rng.chance(0.4)) {
+    // Samples come in fours: three devices pad them.
+    options.devices = rng.integer(2, 4);
+    options.microBatches = options.devices == 4 ? 1 : rng.integer(1, 2);
+    options.zero = static_cast<int>(rng.integer(0, 3));
+    options.threads = static_cast<int>(options.devices);
+  }
   return options;
 }
 
 std::string NativeOptions::text() const {
-  return llvm::formatv("micro_batches={0} devices={7} threads={1} "
+  return llvm::formatv("micro_batches={0} devices={7} zero={8} threads={1} "
                        "vector_bits={2} max_logits_bytes={3} {4} momentum={5} "
                        "clip={6}",
                        microBatches, threads, vectorBits, maxLogitsBytes,
-                       sgd ? "sgd" : "adamw", momentum, maxGradNorm, devices);
+                       sgd ? "sgd" : "adamw", momentum, maxGradNorm, devices, zero);
 }
 
 static CompileOptions compileOptions(const NativeOptions &options) {
@@ -49,6 +56,8 @@ static CompileOptions compileOptions(const NativeOptions &options) {
   result.phases.microBatches = options.microBatches;
   if (options.devices > 1)
     result.phases.mesh = "dp=" + std::to_string(options.devices);
+  if (options.zero > 0)
+    result.phases.recipes = "zero" + std::to_string(options.zero);
   result.phases.threads = options.threads;
   result.phases.maxLogitsBytes = options.maxLogitsBytes;
   result.phases.vectorLanes = options.vectorBits ? options.vectorBits / 32 : 16;

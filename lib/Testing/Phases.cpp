@@ -71,7 +71,7 @@ std::vector<StepForm> cleave::allPhases() {
       StepForm form{"sharded " + (name + number), pipeline, expected};
       form.shardedMicroBatches = microBatches;
       form.sharded = "spmd-place{micro-batches=" + number +
-                     "},spmd-propagate,spmd-partition,spmd-verify";
+                     "},spmd-pad,spmd-propagate,spmd-partition,spmd-verify";
       if (expected != StringRef("step"))
         form.sharded += ",spmd-optimize-collectives,spmd-verify";
       phases.push_back(form);
@@ -126,6 +126,8 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
   if (phase.shardedMicroBatches) {
     RandomShardingOptions options;
     options.microBatches = phase.shardedMicroBatches;
+    // Half of them divide.
+    options.uneven = graph.seed % 2 ? 0.5 : 0;
     drawShardings(*module, phase.entry, graph.seed, options);
     if (failed(runPipeline(*module, phase.sharded)))
       return nullptr;
@@ -135,11 +137,17 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
 
 FailureOr<ReferenceResult> cleave::runPhase(const RandomGraph &graph,
                                             const StepForm &phase,
-                                            Precision precision) {
+                                            Precision precision,
+                                            bool *isPadded) {
   NamedTensors inputs;
   OwningOpRef<ModuleOp> module = lowerToPhase(graph, phase, inputs);
   if (!module)
     return failure();
+  auto function = module->lookupSymbol<FunctionOpInterface>(phase.entry);
+  for (unsigned i = 0, e = function ? function.getNumArguments() : 0; i < e;
+       ++i)
+    if (isPadded && function.getArgAttr(i, graph::kValidShapeAttr))
+      *isPadded = true;
   return Interpreter(*module, precision).run(phase.entry, inputs);
 }
 

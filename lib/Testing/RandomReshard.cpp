@@ -34,6 +34,14 @@ bool RandomReshard::hasSeveralAxes() const {
   return any(*this, [](const AxisList &axes) { return axes.size() > 1; });
 }
 
+bool RandomReshard::isUneven() const {
+  for (const Sharding *sharding : {&from, &to})
+    for (auto [size, axes] : llvm::zip_equal(shape, sharding->dims))
+      if (size % mesh.size(axes) != 0)
+        return true;
+  return false;
+}
+
 Mesh cleave::drawMesh(Random &random, int64_t maxPositions) {
   static constexpr int64_t kSizes[] = {2, 2, 2, 2, 3, 4, 4, 4, 6, 8, 16};
   Mesh mesh;
@@ -85,7 +93,8 @@ static void place(Random &random, const Mesh &mesh,
     axes = mesh.normalize(axes);
 }
 
-static RandomReshard drawOnce(Random &random, int64_t maxPositions) {
+static RandomReshard drawOnce(Random &random, int64_t maxPositions,
+                              bool uneven) {
   RandomReshard result;
   result.mesh = drawMesh(random, maxPositions);
   const Mesh &mesh = result.mesh;
@@ -104,7 +113,7 @@ static RandomReshard drawOnce(Random &random, int64_t maxPositions) {
       continue;
     }
     result.from.partial.push_back({digit, kind});
-    if (random.chance(0.25)) {
+    if (!uneven && random.chance(0.25)) {
       result.to.partial.push_back({digit, kind});
       kept.push_back(digit);
     }
@@ -116,10 +125,13 @@ static RandomReshard drawOnce(Random &random, int64_t maxPositions) {
       others, [&](const AxisRef &digit) { return mesh.overlap(digit, kept); });
   place(random, mesh, others, result.to);
 
-  for (int64_t dim = 0; dim < rank; ++dim)
-    result.shape.push_back(std::lcm(mesh.size(result.from.dims[dim]),
-                                    mesh.size(result.to.dims[dim])) *
-                           random.integer(1, 3));
+  for (int64_t dim = 0; dim < rank; ++dim) {
+    int64_t parts = std::lcm(mesh.size(result.from.dims[dim]),
+                             mesh.size(result.to.dims[dim]));
+    // Also less elements than parts.
+    result.shape.push_back(uneven ? random.integer(2, 2 * parts + 1)
+                                  : parts * random.integer(1, 3));
+  }
   return result;
 }
 
@@ -128,8 +140,11 @@ RandomReshard cleave::drawReshard(uint64_t seed, int64_t maxPositions) {
   Random random(Random(seed).next());
   // What the seed asks for is drawn until it comes.
   int64_t wanted = random.integer(0, 5);
+  bool uneven = random.chance(0.4);
   while (true) {
-    RandomReshard result = drawOnce(random, maxPositions);
+    RandomReshard result = drawOnce(random, maxPositions, uneven);
+    if (result.isUneven() != uneven)
+      continue;
     if ((wanted == 0 || wanted == 1) && !result.hasSubAxes())
       continue;
     if ((wanted == 1 || wanted == 2) && !result.hasSeveralAxes())

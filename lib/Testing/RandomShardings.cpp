@@ -63,17 +63,20 @@ private:
     meshName = FlatSymbolRefAttr::get(op);
   }
 
-  /// A sharding that divides `shape`; dimension `batch` into micro-batches too.
+  /// A sharding that divides `shape`, or leaves a rest where that is drawn;
+  /// dimension `batch` into micro-batches too.
   Sharding draw(ArrayRef<int64_t> shape, int64_t batch, double density) {
     Sharding sharding = Sharding::replicated(shape.size());
     for (const AxisRef &digit : drawDigits(random, mesh, random.chance(0.3))) {
       if (shape.empty() || !random.chance(density))
         continue;
       int64_t dim = random.integer(0, shape.size() - 1);
-      int64_t parts = mesh.size(sharding.dims[dim]) * mesh.size(digit);
-      if (dim == batch)
-        parts *= options.microBatches;
-      if (shape[dim] % parts == 0)
+      int64_t devices = mesh.size(sharding.dims[dim]) * mesh.size(digit);
+      int64_t parts = dim == batch ? devices * options.microBatches : devices;
+      // Samples that divide are not padded for micro-batches alone.
+      if (shape[dim] % parts == 0 ||
+          (options.uneven > 0 && random.chance(options.uneven) &&
+           shape[dim] >= parts && shape[dim] % devices != 0))
         sharding.dims[dim].push_back(digit);
     }
     for (AxisList &axes : sharding.dims)

@@ -114,11 +114,15 @@ bool Rederivation::redoMove(Operation *op) {
     mapping.map(op->getResult(0), define(clone, claim));
     return true;
   }
+  RankedTensorType global = claim.global;
+  claim.global = movedType(mesh, *move, global);
   if (applyMove(mesh, *move, claim.sharding) || !localType(claim))
     return false;
   move->sharding = claim.sharding;
-  Value value = buildMove(builder, op->getLoc(), operand, *move, meshName, mesh,
-                          claim.global);
+  if (move->into)
+    move->into = mapping.lookup(move->into);
+  Value value =
+      buildMove(builder, op->getLoc(), operand, *move, meshName, mesh, global);
   set(value, claim);
   mapping.map(op->getResult(0), value);
   return true;

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Testing/ShardingRules.h"
+#include "cleave/Dialect/Graph/IR/PaddedForm.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -51,6 +52,8 @@ public:
       checkSplit(factor, parts);
       if (parts != size)
         checkSplit(factor, size);
+      if (rule.factors[factor].padding != graph::PaddingNeed::Refused)
+        checkPadding(factor);
     }
     for (ArrayRef<unsigned> set : rule.linear)
       checkLinear(set);
@@ -232,6 +235,95 @@ private:
       for (auto [x, y] : llvm::zip_equal(sum.ints, outputs[1][i].ints))
         x = wrapTo(sum.element, x + y);
       compare(*result, sum, "the sum of result " + Twine(i) + " over summands");
+    }
+  }
+
+  /// The shape of a tensor with more places along `factor`.
+  SmallVector<int64_t, 4> paddedShape(const FactorMapping &mapping,
+                                      const RefTensor &tensor, int64_t factor) {
+    SmallVector<int64_t, 4> shape(tensor.shape);
+    int64_t size = rule.factors[factor].size;
+    for (auto [dim, factors] : llvm::enumerate(mapping))
+      if (llvm::is_contained(factors, factor))
+        shape[dim] = shape[dim] / size * (size + 3);
+    return shape;
+  }
+
+  /// Executes the op on operands that are padded along `factor`, with zeros or
+  /// with what the rule asks for.
+  std::optional<std::vector<RefTensor>> runPadded(int64_t factor, bool zeros) {
+    std::vector<RefTensor> padded;
+    SmallVector<const RefTensor *, 4> pointers;
+    for (auto [i, operand] : llvm::enumerate(operands)) {
+      RefTensor &tensor = padded.emplace_back(
+          paddedShape(rule.operands[i], operand, factor), operand.element);
+      fillPadding(tensor, factor, zeros);
+      pasteSlice(tensor, SmallVector<int64_t>(tensor.rank(), 0), operand);
+    }
+    Block block;
+    for (RefTensor &tensor : padded) {
+      pointers.push_back(&tensor);
+      block.addArgument(tensor.type(), op->getLoc());
+    }
+    SmallVector<Type> types;
+    std::vector<RefTensor> outputs;
+    for (auto [i, result] : llvm::enumerate(results)) {
+      auto shape = paddedShape(rule.results[i], *result, factor);
+      types.push_back(RankedTensorType::get(shape, result->element));
+      outputs.emplace_back(shape, result->element);
+    }
+    OpBuilder builder(op->getContext());
+    builder.setInsertionPointToEnd(&block);
+    Operation *copy =
+        graph::buildPadded(op, builder, block.getArguments(), types);
+    ReferenceContext context;
+    if (!copy || failed(cast<ReferenceOpInterface>(copy).evaluate(
+                     RefArgs(copy, pointers), outputs, context)))
+      return std::nullopt;
+    return outputs;
+  }
+
+  void fillPadding(RefTensor &tensor, int64_t factor, bool zeros) {
+    TypedAttr fill =
+        graph::paddingFill(rule.factors[factor], tensor.element);
+    double real = zeros ? 0 : std::nan("");
+    int64_t integer = zeros ? 0 : wrapTo(tensor.element, 77777777);
+    if (fill && !zeros) {
+      if (auto number = dyn_cast<FloatAttr>(fill))
+        real = number.getValueAsDouble();
+      else
+        integer = wrapTo(tensor.element, cast<IntegerAttr>(fill).getInt());
+    }
+    llvm::fill(tensor.floats, real);
+    llvm::fill(tensor.ints, integer);
+  }
+
+  /// Padding that holds what the rule asks for must not reach valid elements;
+  /// zeros must give zeros where the rule says so.
+  void checkPadding(int64_t factor) {
+    ++tally.pads;
+    auto outputs = runPadded(factor, /*zeros=*/false);
+    if (!outputs)
+      return fail("factor " + Twine(factor) + " cannot be padded");
+    for (auto [i, result] : llvm::enumerate(results)) {
+      SmallVector<int64_t> start(result->rank(), 0);
+      compare(*result, cutSlice((*outputs)[i], start, result->shape),
+              "result " + Twine(i) + " of operands padded along factor " +
+                  Twine(factor));
+    }
+    if (!graph::staysZero(rule, factor, [](unsigned) { return true; }))
+      return;
+    outputs = runPadded(factor, /*zeros=*/true);
+    if (!outputs)
+      return fail("factor " + Twine(factor) + " cannot be padded with zeros");
+    for (auto [i, result] : llvm::enumerate(results)) {
+      RefTensor &found = (*outputs)[i];
+      RefTensor zero(found.shape, found.element);
+      SmallVector<int64_t> start(result->rank(), 0);
+      pasteSlice(zero, start, cutSlice(found, start, result->shape));
+      if (found.shape != result->shape && !sameElements(found, zero))
+        fail("result " + Twine(i) + " is not zero where operands are along " +
+             "factor " + Twine(factor));
     }
   }
 

@@ -67,8 +67,8 @@ public:
     const runtime::Tensor &tensor = find(name);
     size_t size = static_cast<size_t>(session->bytes(tensor));
     auto *copy = new uint8_t[size];
-    nb::capsule owner(copy,
-                      [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
+    nb::capsule owner(
+        copy, [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
     if (llvm::Error error = session->read(tensor, copy))
       raise(std::move(error));
     return Bytes(copy, {size}, owner);
@@ -82,11 +82,10 @@ public:
             bytes) {
     const runtime::Tensor &tensor = find(name);
     if (static_cast<int64_t>(bytes.size()) != session->bytes(tensor))
-      throw nb::value_error((name + ": " + std::to_string(bytes.size()) +
-                             " bytes given, " +
-                             std::to_string(session->bytes(tensor)) +
-                             " expected")
-                                .c_str());
+      throw nb::value_error(
+          (name + ": " + std::to_string(bytes.size()) + " bytes given, " +
+           std::to_string(session->bytes(tensor)) + " expected")
+              .c_str());
     if (tensor.role == runtime::Role::Input)
       if (llvm::Error error = runtime::checkTokenIds(tensor, bytes.data()))
         return llvm::toString(std::move(error));
@@ -115,6 +114,7 @@ public:
       facts["kind"] = c.kind;
       facts["axes"] = c.axes;
       facts["count"] = c.count;
+      facts["exchanges"] = c.exchanges;
       facts["elements"] = c.elements;
       facts["bytes"] = c.bytes;
       facts["ms"] = c.nanoseconds * 1e-6;

@@ -27,6 +27,7 @@ def compile(
     seed: int = 0,
     threads: int | None = None,
     max_logits_bytes: int = 100 << 20,
+    bucket_bytes: int = 1 << 20,
     mesh: Mapping[str, int] | None = None,
     deterministic: int | None = None,
     plan: str | Mapping[str, P] | Sequence[str | Mapping[str, P]] | None = None,
@@ -51,6 +52,8 @@ def compile(
         seed: of dropout.
         threads: of the step; the cores of this process when None.
         max_logits_bytes: the largest piece of the logits held at once.
+        bucket_bytes: reductions and gathers of one kind among the same devices
+            are exchanged together up to so many bytes; 0: each alone.
         mesh: the devices as named axes, major to minor, with their sizes:
             `{"dp": 2, "tp": 4}`; one device when None. They are ranks that are
             threads of this process.
@@ -99,6 +102,7 @@ def compile(
     threads = _whole("threads", threads, 1, _cleave.MAX_THREADS)
     micro_batches = _whole("micro_batches", micro_batches, 1)
     max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
+    bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
     if deterministic is not None:
         deterministic = _whole("deterministic", deterministic, 1)
@@ -137,6 +141,7 @@ def compile(
             "recipes": ",".join(recipes),
             "threads": threads,
             "max_logits_bytes": max_logits_bytes,
+            "bucket_bytes": bucket_bytes,
             "optimizer": optimizer.options(),
             "parameters": _parameter_options(optimizer, traced.parameters),
         }

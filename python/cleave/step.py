@@ -451,8 +451,9 @@ class Step:
 
     def communication(self) -> list[dict]:
         """What one rank sent in the last step, by kind and axes: `kind`, `axes`,
-        `count`, `elements`, `bytes` and `ms`. Counted as rings send it; empty on
-        one device."""
+        `count` (of tensors), `exchanges` (of which small tensors share one),
+        `elements`, `bytes` and `ms`. Counted as rings send it; empty on one
+        device."""
         return self._live.session.communication()
 
     def timings(self) -> dict[str, float]:

@@ -10,8 +10,8 @@ the table in prose, and `test_recipe_pairs.py` runs it.
 import dataclasses
 import itertools
 
-#: Recipe: its own axis, and what it splits while computing ("" where it only
-#: rests).
+#: Recipe: its own axes, and what it splits while computing ("" where it only
+#: rests): over its last axis, where it has several.
 RECIPES = {
     "dp": ("dp", "samples"),
     "zero1": ("dp", ""),
@@ -22,17 +22,28 @@ RECIPES = {
     "ulysses": ("cp", "sequence"),
     "context": ("cp", "sequence"),
     "ring": ("cp", "sequence"),
+    "two-ring": ("cp", "sequence"),
     "expert": ("ep", "samples"),
+    "summa2d": ("row,col", "features"),
+    "summa25d": ("depth,row,col", "features"),
 }
 
 #: Recipes that split heads.
-HEADS = ("megatron", "megatron-sp", "ulysses")
+HEADS = ("megatron", "megatron-sp", "ulysses", "summa2d", "summa25d")
 
 #: Pairs that contradict each other on any axes, and why.
-NEVER = {("context", "ring"): "never gathers them"}
+NEVER = {
+    ("context", "ring"): "never gathers them",
+    ("context", "two-ring"): "makes whole rows of scores",
+    ("ring", "two-ring"): "makes whole rows of scores",
+}
+NEVER |= {pair: "both split the features" for pair in
+          itertools.combinations(("megatron", "megatron-sp", "summa2d", "summa25d"), 2)
+          if pair != ("megatron", "megatron-sp")}
 
 #: A second axis for a recipe whose own is taken.
-SECOND = {"dp": "fsdp", "tp": "tq", "cp": "cq"}
+SECOND = {"dp": "fsdp", "tp": "tq", "cp": "cq", "row,col": "rows,cols",
+          "depth,row,col": "deep,rows,cols"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +60,8 @@ class Pair:
         if sum(name in HEADS for name in self.names) == 2:
             return 4
         sizes = dict(entry.split("=") for entry in mesh.split(","))
-        return max([int(sizes[RECIPES[n][0]]) for n in self.names if n in HEADS], default=1)
+        return max([int(sizes[RECIPES[n][0].split(",")[-1]]) for n in self.names if n in HEADS],
+                   default=1)
 
 
 def plan_of(name, axis):
@@ -72,7 +84,7 @@ def legal_pairs():
         if contradiction(first, second):
             axes[1] = SECOND[axes[1]]
         plan = ",".join(plan_of(n, a) for n, a in zip((first, second), axes))
-        used = list(dict.fromkeys(axes))
+        used = list(dict.fromkeys(",".join(axes).split(",")))
         # Four heads: what splits them takes two positions each.
         sizes = [4 if a in ("dp", "fsdp") and (len(used) == 1 or a == "dp") else 2 for a in used]
         if used == ["tp"] or used == ["cp"]:
@@ -87,7 +99,11 @@ def shared_pairs():
     for name, (_, splits) in RECIPES.items():
         for other, (axis, what) in RECIPES.items():
             if not splits and what and axis != "dp":
-                yield Pair((name, other), f"{other},{name}({axis})", f"{axis}=2", f"{axis}=4")
+                # What rests over one axis of several lies beside what those split.
+                small, large = (",".join(f"{a}={n}" for a in axis.split(",")) for n in (2, 4))
+                rest = axis.split(",")[0]
+                yield Pair((name, other), f"{other},{name}({rest})", small,
+                           large if rest == axis else small)
 
 
 def contradiction(first, second):
@@ -107,11 +123,11 @@ def refused_pairs():
     """Pairs on one axis, with what is said of them: the recipes' own axis, or
     that of the first."""
     for (first, second), reason in NEVER.items():
-        axis = RECIPES[second][0]
-        yield first, f"{second}({SECOND[axis]})", axis, reason
+        axis = RECIPES[first][0]
+        yield first, f"{second}({SECOND[RECIPES[second][0]]})", axis, reason
     for first, second in itertools.combinations(RECIPES, 2):
         a, b = RECIPES[first], RECIPES[second]
         if a[0] == b[0] and contradiction(first, second):
             yield first, second, a[0], contradiction(first, second)
-        elif a[1] and b[1] and a[1] != b[1]:
+        elif a[1] and b[1] and a[1] != b[1] and "," not in a[0] + b[0]:
             yield first, second, a[0], "an axis has one of them"

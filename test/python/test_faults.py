@@ -19,25 +19,30 @@ import subprocess
 import pytest
 
 from cleave.testing.tools import save_tensors, tool
-from test_recipes import CASES, MODELS, OPTIMIZERS, emit, random_inputs
+import test_expert_recipes  # noqa: F401 (its models)
+from test_recipes import BATCH, CASES, LENGTH, MODELS, OPTIMIZERS, emit, random_inputs
 from training_support import ALL
 
 #: Meshes with an axis to take for another, and one with digits.
 PROGRAMS = [("dp=2,tp=2", "megatron,zero1"), ("dp=2,tp=2", "megatron-sp,zero2"),
             ("tp=2,dp=2", "megatron-sp,zero3"), ("dp=2,cp=2", "ulysses,zero3"),
-            ("dp=4", "zero1"), ("tp=4", "megatron-sp")]
+            ("dp=4", "zero1"), ("tp=4", "megatron-sp"), ("dp=2,cp=4", "ring")]
+#: A model of experts that drop tokens, and one whose samples, places and vocabulary
+#: are padded.
+MORE = [("dp=2,ep=2", "expert,zero1", "top1", (BATCH, LENGTH)),
+        ("dp=2,tp=2", "megatron-sp,zero3", "gpt2", (7, 7, ("vocab_size", 97)))]
 NUMBERS = {"scale", "shard order"}
 
 
-def draw(folder, name, mesh, recipes, count, seed):
+def draw(folder, name, mesh, recipes, count, seed, sizes=(BATCH, LENGTH)):
     """Runs `count` faults of one program; the tool's tallies."""
     flags = [f"--mesh={mesh}", f"--recipe={recipes}", *OPTIMIZERS["sgd"]]
     program = folder / f"{name}-{mesh}-{recipes}.mlir"
-    program.write_text(emit(folder, name, "local", *flags))
-    step = emit(folder, name, "step", *OPTIMIZERS["sgd"])
+    program.write_text(emit(folder, name, "local", *flags, sizes=sizes))
+    step = emit(folder, name, "step", *OPTIMIZERS["sgd"], sizes=sizes)
     files = []
     for i in range(3):
-        files.append(folder / f"{name}-{i}.safetensors")
+        files.append(folder / f"{name}-{seed}-{i}.safetensors")
         save_tensors(files[-1], random_inputs(step, seed=i))
     run = subprocess.run(
         [tool("cleave-fuzz"), f"--faults-of={program}", f"--count={count}",
@@ -55,10 +60,13 @@ def tallies(tmp_path_factory):
     # Not BERT: the gradient of its keys' biases is 0 but for rounding, and so is
     # what a mistake in its sum changes.
     names = [name for name in MODELS if name != "bert"]
+    programs = []
     for index, (mesh, recipes) in enumerate(PROGRAMS + (CASES if ALL else [])):
         # LLaMA has two heads of keys and values here.
         name = "gpt2" if "tp=4" in mesh else names[index % len(names)]
-        found = draw(folder, name, mesh, recipes, 60 if ALL else 12, 1000 * index)
+        programs.append((mesh, recipes, name, (BATCH, LENGTH)))
+    for index, (mesh, recipes, name, sizes) in enumerate(programs + MORE):
+        found = draw(folder, name, mesh, recipes, 60 if ALL else 12, 1000 * index, sizes)
         assert found["movements"] > 0
         for fault, tally in found["classes"].items():
             total[fault].update(tally)

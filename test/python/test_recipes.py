@@ -60,6 +60,18 @@ CASES = [
     ("dp=2,cp=2,tp=2", "ring,megatron-sp,zero3"),
     ("cp=2,up=2", "ring,ulysses(up)"),
     ("up=2,cp=4", "ulysses(up),ring"),
+    ("row=2,col=2", "summa2d"),
+    ("dp=2,row=2,col=2", "summa2d,zero1"),
+    ("dp=2,row=2,col=2", "summa2d,zero3"),
+    ("depth=2,row=2,col=2", "summa25d"),
+    ("depth=2,row=2,col=2", "summa25d,zero2(depth)"),
+    ("row=2,col=2,cp=2", "summa2d,ring"),
+    ("cp=2", "two-ring"),
+    ("cp=4", "two-ring"),
+    ("cp=8", "two-ring"),
+    ("dp=2,cp=2", "two-ring,zero1"),
+    ("cp=2,tp=2", "two-ring,megatron-sp"),
+    ("tp=2,cp=4", "two-ring,megatron"),
 ]
 
 
@@ -74,19 +86,22 @@ MAKERS = {name: family(name, **changes) for name, changes in MODELS.items()}
 
 
 @functools.cache
-def traced_model(name):
+def traced_model(name, batch=BATCH, length=LENGTH, *changes):
+    """`changes`: pairs of a setting of the model and its value."""
     import torch
 
     torch.manual_seed(0)
-    module = MAKERS[name]().train().double()
-    ids = torch.randint(3, 96, (BATCH, LENGTH))
+    make = family(name, **{**MODELS.get(name, {}), **dict(changes)}) if changes else MAKERS[name]
+    module = make().train().double()
+    ids = torch.randint(3, 96, (batch, length))
     # What a model asks to be computed in f32, such as its loss, is in f64 too.
     return trace(module, (ids, ids)).mlir.replace("f32", "f64")
 
 
-def emit(folder, name, phase, *flags):
-    path = folder / f"{name}.mlir"
-    path.write_text(traced_model(name))
+def emit(folder, name, phase, *flags, sizes=(BATCH, LENGTH)):
+    """`sizes`: samples, places, and changes of the model."""
+    path = folder / f"{name}-{hash(sizes) & 0xffffffff:x}.mlir"
+    path.write_text(traced_model(name, *sizes))
     return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
 
 
@@ -127,8 +142,8 @@ def random_inputs(step, seed=7):
 
 
 @functools.cache
-def whole_run(name, optimizer, folder):
-    step = emit(folder, name, "step", *OPTIMIZERS[optimizer])
+def whole_run(name, optimizer, folder, sizes=(BATCH, LENGTH)):
+    step = emit(folder, name, "step", *OPTIMIZERS[optimizer], sizes=sizes)
     inputs = random_inputs(step)
     return inputs, *interpret(step, inputs, entry="train")
 
@@ -143,11 +158,12 @@ def agree(found, expected):
         assert error <= 1e-10 * scale, (name, error, scale)
 
 
-def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches):
+def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
+          sizes=(BATCH, LENGTH)):
     folder = tmp_path_factory.getbasetemp()
-    inputs, results, gradients = whole_run(name, optimizer, folder)
+    inputs, results, gradients = whole_run(name, optimizer, folder, sizes)
     local = emit(folder, name, "local", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
-                 f"--recipe={recipes}", f"--micro-batches={micro_batches}")
+                 f"--recipe={recipes}", f"--micro-batches={micro_batches}", sizes=sizes)
     own_results, own_gradients = interpret(local, inputs, entry="train")
     agree(own_results, results)
     agree(own_gradients, gradients)

@@ -5,7 +5,8 @@
 For each factor of a rule the op is partitioned and executed on the slices that
 the rule makes, and the recombined results are compared with those of the whole
 op; where the rule says that the op is linear in some operands, these are
-replaced by summands.
+replaced by summands. Each factor is padded, too: with what the rule asks for or,
+where it asks for nothing, with what is no number.
 """
 
 import json
@@ -19,7 +20,7 @@ from cleave.testing.tools import list_ops, optimize, run_tool, save_tensors, too
 
 DRAWS = 40 if os.environ.get("CLEAVE_TEST_ALL") else 5
 
-SPLITS, SUMS, OPS = Counter(), Counter(), Counter()
+SPLITS, SUMS, PADS, OPS = Counter(), Counter(), Counter(), Counter()
 
 # Ops of scalars, or, since a norm is no sum of norms, of whole tensors.
 NEVER_SPLIT = {"graph.seed", "graph.check", "graph.global_norm"}
@@ -34,6 +35,7 @@ def record(report):
         OPS[name] += tally["ops"]
         SPLITS[name] += tally["splits"]
         SUMS[name] += tally["sums"]
+        PADS[name] += tally["pads"]
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - SHARDS))
@@ -57,3 +59,4 @@ def test_every_rule_was_tested():
     assert [name for name, fact in facts.items() if not fact["sharding_rule"]] == []
     assert set(facts) - set(OPS) == set()
     assert {name for name in facts if not SPLITS[name]} == NEVER_SPLIT
+    assert {name for name in facts if not PADS[name]} == NEVER_SPLIT

@@ -208,7 +208,8 @@ def weights(step):
 
 
 def cleave_run(case, steps, optimizer, **settings):
-    """`steps` steps of Cleave; AdamW's first mean holds the first gradients."""
+    """`steps` steps of Cleave; AdamW's first mean holds the first gradients, as does
+    momentum (scaled, where their norm was clipped)."""
     step = compile_case(case, optimizer, **settings)
     start = weights(step)
     run = Run([], {}, {}, [])
@@ -221,6 +222,9 @@ def cleave_run(case, steps, optimizer, **settings):
             for name, slots in step.training_state()["optimizer"].items():
                 gradient = slots["exp_avg"].double() / (1 - optimizer.betas[0])
                 run.gradients[name] = gradient.reshape(start[name].shape)
+        elif number == 0 and optimizer.momentum:
+            for name, slots in step.training_state()["optimizer"].items():
+                run.gradients[name] = slots["momentum_buffer"].double().reshape(start[name].shape)
     run.updates = {n: t - start[n] for n, t in weights(step).items()}
     return run
 

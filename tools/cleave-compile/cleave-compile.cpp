@@ -97,6 +97,11 @@ struct Flags {
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};
+  cl::opt<int64_t> bucketKib{
+      "bucket-kib", cl::init(1024), cl::cat(training),
+      cl::desc(
+          "Reductions and gathers of one kind are exchanged together up to "
+          "so many KiB; 0: each alone")};
 
   cl::opt<bool> remarks{
       "remarks", cl::cat(general),
@@ -128,10 +133,14 @@ static int usage(const llvm::Twine &message) {
 }
 
 static int listRecipes() {
-  llvm::outs() << "recipe         axis  splits\n";
-  for (const spmd::RecipeInfo &info : spmd::recipeTable())
-    llvm::outs() << llvm::formatv("{0,-14} {1,-5} {2}\n", info.name, info.axis,
+  llvm::outs() << "recipe         axes           splits\n";
+  for (const spmd::RecipeInfo &info : spmd::recipeTable()) {
+    std::string axes;
+    for (const spmd::RecipeAxis &axis : info.axes)
+      axes += (axes.empty() ? "" : ",") + axis.name.str();
+    llvm::outs() << llvm::formatv("{0,-14} {1,-14} {2}\n", info.name, axes,
                                   info.summary);
+  }
   return 0;
 }
 
@@ -144,11 +153,12 @@ static std::string checkMesh(const Flags &flags) {
   if (!plan)
     return "--recipe: " + llvm::toString(plan.takeError());
   for (const spmd::RecipeCall &call : plan->recipes)
-    if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
-          return axis.name == call.axes.front();
-        }))
-      return "--recipe: '" + call.name + "' is bound to axis \"" +
-             call.axes.front() + "\", which --mesh does not have";
+    for (const std::string &bound : call.axes)
+      if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
+            return axis.name == bound;
+          }))
+        return "--recipe: '" + call.name + "' is bound to axis \"" + bound +
+               "\", which --mesh does not have";
   return {};
 }
 
@@ -227,6 +237,8 @@ static CompileOptions collectOptions(const Flags &flags) {
       flags.deterministic ? 1
       : flags.threads     ? flags.threads
                           : std::max(1u, std::thread::hardware_concurrency());
+  options.bucketBytes = std::min<int64_t>(flags.bucketKib, int64_t(1) << 40)
+                        << 10;
   options.cpu = flags.cpu;
   options.vectorBits = flags.vectorBits;
   return options;
@@ -256,6 +268,8 @@ int main(int argc, char **argv) {
     return 2;
   if (std::string mistake = checkOptimizer(flags); !mistake.empty())
     return usage(mistake);
+  if (flags.bucketKib < 0)
+    return usage("--bucket-kib is not negative");
   if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
     return usage("--micro-batches, --threads and --max-logits-mib are "
                  "positive");

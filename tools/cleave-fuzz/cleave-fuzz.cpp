@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Testing/CheckReshard.h"
@@ -39,7 +40,8 @@ static cl::opt<bool> emit("emit",
                           cl::desc("Print the first model, and run nothing"),
                           cl::cat(category));
 static cl::opt<std::string>
-    only("phase", cl::desc("Compare with this phase alone, by name"),
+    only("phase",
+         cl::desc("Compare with the phases alone whose names begin so"),
          cl::cat(category));
 static cl::opt<bool> listPhases("list-phases", cl::desc("Print the phases"),
                                 cl::cat(category));
@@ -94,7 +96,8 @@ static cl::opt<bool> verbose("verbose", cl::desc("Print a line per model"),
 namespace {
 /// What the run found.
 struct Tally {
-  int64_t models = 0, ops = 0, skipped = 0, failures = 0, checked = 0;
+  int64_t models = 0, ops = 0, skipped = 0, failures = 0, checked = 0,
+          padded = 0;
   double worst = 0, worstDifference = 0;
 };
 } // namespace
@@ -158,13 +161,14 @@ static void runModel(MLIRContext &context, uint64_t seed,
   if (failed(verify(*graph.module)))
     return report(seed, phases[0], "the model is not valid", tally);
   std::map<std::string, ReferenceResult> results, typedResults;
+  bool isPadded = false;
   for (const StepForm &phase : phases) {
     bool isReference = llvm::any_of(phases, [&](const StepForm &other) {
       return other.expected == phase.name;
     });
-    if (!only.empty() && phase.name != only && !isReference)
+    if (!StringRef(phase.name).starts_with(only) && !isReference)
       continue;
-    auto result = runPhase(graph, phase, Precision::Exact);
+    auto result = runPhase(graph, phase, Precision::Exact, &isPadded);
     if (failed(result)) {
       report(seed, phase, "fails", tally);
       if (isReference)
@@ -200,6 +204,7 @@ static void runModel(MLIRContext &context, uint64_t seed,
     }
   }
   ++tally.models;
+  tally.padded += isPadded;
   graph.module->walk([&](Operation *op) {
     tally.ops += isa_and_nonnull<func::FuncOp>(op->getParentOp());
   });
@@ -218,10 +223,11 @@ static int printTallies(const RuleTallies &tallies) {
   llvm::json::Object ops;
   int64_t failures = 0;
   for (auto &[name, tally] : tallies) {
-    ops[name] = llvm::json::Object{
-        {"ops", tally.ops},           {"splits", tally.splits},
-        {"sums", tally.sums},         {"inner", tally.inner},
-        {"failures", tally.failures}, {"worst", tally.worst}};
+    ops[name] =
+        llvm::json::Object{{"ops", tally.ops},     {"splits", tally.splits},
+                           {"sums", tally.sums},   {"pads", tally.pads},
+                           {"inner", tally.inner}, {"failures", tally.failures},
+                           {"worst", tally.worst}};
     failures += tally.failures;
   }
   llvm::outs() << llvm::formatv("{0:2}", llvm::json::Value(std::move(ops)))
@@ -265,7 +271,7 @@ static int checkRulesOfModels(MLIRContext &context) {
 
 /// Random reshards; prints how many have what.
 static int checkReshards(const DialectRegistry &registry) {
-  int64_t failures = 0, subAxes = 0, severalAxes = 0, partial = 0;
+  int64_t failures = 0, subAxes = 0, severalAxes = 0, partial = 0, uneven = 0;
   for (int64_t i = 0; i < count;) {
     MLIRContext context(registry, MLIRContext::Threading::DISABLED);
     for (int64_t last = std::min<int64_t>(count, i + 500); i < last; ++i) {
@@ -274,6 +280,7 @@ static int checkReshards(const DialectRegistry &registry) {
       subAxes += reshard.hasSubAxes();
       severalAxes += reshard.hasSeveralAxes();
       partial += reshard.isPartial();
+      uneven += reshard.isUneven();
       std::string error = checkReshard(&context, reshard, seed);
       if (error.empty())
         continue;
@@ -286,7 +293,7 @@ static int checkReshards(const DialectRegistry &registry) {
   llvm::outs() << count << " reshards, " << failures << " failures; " << subAxes
                << " with sub-axes, " << severalAxes
                << " with several axes on a dimension, " << partial
-               << " from partial values\n";
+               << " from partial values, " << uneven << " of uneven sizes\n";
   return failures || count == 0 ? 1 : 0;
 }
 
@@ -444,6 +451,11 @@ static int runNativeOfFile(MLIRContext &context) {
     NativeOptions options = NativeOptions::draw(firstSeed + i);
     if (oneMicroBatch)
       options.microBatches = 1;
+    // A module that says where it runs is not split again.
+    if (!module->getOps<spmd::MeshOp>().empty()) {
+      options.devices = 1;
+      options.zero = 0;
+    }
     runNative(*module, *inputs, options, nativeOf, tally);
   }
   llvm::json::Object ops;
@@ -483,10 +495,11 @@ int main(int argc, char **argv) {
     drawRandomGraph(&context, firstSeed, {}).module->print(llvm::outs());
     return 0;
   }
-  if (!only.empty() && llvm::none_of(phases, [](const StepForm &phase) {
-        return phase.name == only;
+  if (llvm::none_of(phases, [](const StepForm &phase) {
+        return StringRef(phase.name).starts_with(only);
       })) {
-    llvm::errs() << "no phase is named '" << only << "'; see --list-phases\n";
+    llvm::errs() << "the name of no phase begins with '" << only
+                 << "'; see --list-phases\n";
     return 2;
   }
   if (!rulesOf.empty())
@@ -511,7 +524,8 @@ int main(int argc, char **argv) {
   llvm::outs() << tally.models << " models of "
                << (tally.models ? tally.ops / tally.models : 0)
                << " ops on average, " << phases.size() << " phases, "
-               << tally.skipped << " skipped (not finite), " << tally.failures
+               << tally.padded << " padded for their devices, " << tally.skipped
+               << " skipped (not finite), " << tally.failures
                << " failures; largest difference "
                << llvm::format("%.1e", tally.worst) << "; " << tally.checked
                << " checked by finite differences, within "

@@ -89,9 +89,10 @@ void Trainer::reportCommunication() const {
   out() << "communication of a rank in a step"
         << (sums.empty() ? ": none\n" : "\n");
   for (const Communication &c : sums)
-    out() << llvm::format("%10.3f MiB  %14.1f elements  %6lld x ",
+    out() << llvm::format("%10.3f MiB  %14.1f elements  %6lld in %lld x ",
                           c.bytes / (1 << 20), c.elements,
-                          static_cast<long long>(c.count))
+                          static_cast<long long>(c.count),
+                          static_cast<long long>(c.exchanges))
           << c.kind << " over " << c.axes
           << llvm::format("  %.2f ms\n",
                           static_cast<double>(c.nanoseconds) / 1e6);

@@ -116,6 +116,17 @@ void forEachIndex(llvm::ArrayRef<int64_t> shape,
   }
 }
 
+/// The part of `whole` of the given shape that begins at `offsets`.
+RefTensor cutSlice(const RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
+                   llvm::ArrayRef<int64_t> shape);
+
+/// Writes `part` into `whole`, beginning at `offsets`.
+void pasteSlice(RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
+                const RefTensor &part);
+
+/// True when both hold the same elements, bit by bit; NaN equals NaN.
+bool sameElements(const RefTensor &a, const RefTensor &b);
+
 } // namespace cleave
 
 #endif // CLEAVE_INTERPRETER_REFTENSOR_H

@@ -39,10 +39,13 @@ struct CompileOptions {
   std::string cpu;
   /// Width of the target's vectors in bits; 0: what `cpu` has.
   int vectorBits = 0;
+  /// Up to so many bytes of reductions and gathers are exchanged together.
+  int64_t bucketBytes = int64_t(1) << 20;
 };
 
 /// Reads options from the JSON object that the Python module passes:
-/// `micro_batches`, `threads`, `max_logits_bytes`, `optimizer`, `parameters`.
+/// those of `PhaseOptions` and `CompileOptions` with underscores
+/// (`micro_batches`), `optimizer` and `parameters`.
 llvm::Expected<CompileOptions> parseCompileOptions(llvm::StringRef json);
 
 /// Writes the settings of parameters as attributes of the arguments. Reports,

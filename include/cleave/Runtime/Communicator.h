@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /** Changes with this file. */
-#define CLEAVE_COMMUNICATOR_ABI 1u
+#define CLEAVE_COMMUNICATOR_ABI 2u
 
 /** Dimensions of a block, at most. */
 #define CLEAVE_BLOCK_DIMS 8
@@ -69,15 +69,18 @@ enum {
   /** Member j receives the block of member `sources[j]`. */
   CLEAVE_PERMUTE,
   /** Every member receives the block of member `root`. */
-  CLEAVE_BROADCAST
+  CLEAVE_BROADCAST,
+  /** Member `root` receives all members' blocks, combined; nothing is written
+      to the `dst` of the others. */
+  CLEAVE_REDUCE
 };
 
 /**
- * One collective. Strides and offsets count elements and are not negative; all
- * fields but the addresses are the same at every member. `src` and `dst` are
- * apart, except that a reduction of all may have one address and the same
- * strides for both. Between `start` and the end of `wait` the memory belongs to
- * the communicator.
+ * One block of a collective. Strides and offsets count elements and are not
+ * negative; all fields but the addresses are the same at every member. `src`
+ * and `dst` are apart, except that a reduction of all may have one address and
+ * the same strides for both. Between `start` and the end of `wait` the memory
+ * belongs to the communicator.
  */
 struct cleave_collective {
   int32_t kind;
@@ -95,7 +98,7 @@ struct cleave_collective {
   const int64_t *dst_offsets;
   /** Permute: one for each member. */
   const int32_t *sources;
-  /** Broadcast: a member. */
+  /** Broadcast, reduce: a member. */
   int32_t root;
 };
 
@@ -119,8 +122,12 @@ struct cleave_communicator_api {
    */
   cleave_group *(*group)(cleave_communicator *, const int32_t *ranks,
                          int32_t count);
-  /** Makes a request, or null. */
-  cleave_request *(*prepare)(cleave_group *, const struct cleave_collective *);
+  /**
+   * Makes a request of `count` blocks that are exchanged at once, or null. All
+   * have the same kind, reduction, element type, sources and root.
+   */
+  cleave_request *(*prepare)(cleave_group *, const struct cleave_collective *,
+                             int32_t count);
   /** Gives this member's block away. Does not wait for others. */
   int (*start)(cleave_request *);
   /** Returns when this member's result is there and its block is its own. */

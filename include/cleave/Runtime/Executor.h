@@ -45,7 +45,8 @@ struct Breakdown {
 /// may be a fraction), whatever the communicator does.
 struct Communication {
   std::string kind, axes;
-  int64_t count = 0;
+  /// Of tensors, and of exchanges: small tensors share one.
+  int64_t count = 0, exchanges = 0;
   double elements = 0, bytes = 0;
   /// Of the last run, with timing.
   int64_t nanoseconds = 0;

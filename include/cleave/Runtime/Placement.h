@@ -40,18 +40,22 @@ int64_t evaluate(const std::vector<MeshAxis> &mesh, const DeviceValue &value,
 std::string axesText(const std::vector<MeshAxis> &mesh,
                      const std::vector<Digit> &digits);
 
-/// The shape of the part of `tensor` that each rank holds.
+/// The shape of the part of `tensor` that each rank holds, padding included.
 std::vector<int64_t> localShape(const std::vector<MeshAxis> &mesh,
                                 const Tensor &tensor);
 /// Its bytes; those of the whole tensor when it is not split.
 int64_t localBytes(const std::vector<MeshAxis> &mesh, const Tensor &tensor);
+
+/// Whether each rank holds just the whole tensor.
+bool isWhole(const std::vector<MeshAxis> &mesh, const Tensor &tensor);
 
 /// Which of the distinct parts of `tensor` a rank holds; ranks with the same
 /// number hold the same.
 int64_t partOf(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
                int64_t rank);
 
-/// Copies the part of a rank out of the whole tensor, or back into it.
+/// Copies the part of a rank out of the whole tensor, or back into it. Padding
+/// is in parts alone: it is zero in what is cut, and left out of what is joined.
 void cutPart(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
              int64_t rank, const void *whole, void *part);
 void joinPart(const std::vector<MeshAxis> &mesh, const Tensor &tensor,

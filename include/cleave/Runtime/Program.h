@@ -21,7 +21,9 @@
 #define CLEAVE_RUNTIME_PROGRAM_H
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -72,8 +74,11 @@ struct Tensor {
   /// Logical shape of the whole tensor (all devices, all micro-batches), in
   /// elements.
   std::vector<int64_t> shape;
-  /// The digits that split each dimension, major to minor; empty when no
-  /// dimension is split. Digits of sequential axes are all on every device.
+  /// The shape in which devices hold it, padded with zeros behind the elements
+  /// of each dimension; empty when equal to `shape`.
+  std::vector<int64_t> padded;
+  /// The digits that split each (padded) dimension, major to minor; empty when
+  /// no dimension is split. Digits of sequential axes are all on every device.
   std::vector<std::vector<Digit>> sharding;
   /// Byte offset from the start of the arena, 64-byte aligned.
   int64_t offset = 0;
@@ -99,6 +104,10 @@ struct Tensor {
     for (int64_t d : shape)
       n *= d;
     return n;
+  }
+  /// The shape that is split.
+  const std::vector<int64_t> &heldShape() const {
+    return padded.empty() ? shape : padded;
   }
 
   bool operator==(const Tensor &) const = default;
@@ -272,20 +281,15 @@ enum class CollectiveKind : uint8_t {
   ReduceScatter,
   AllToAll,
   Permute,
-  Broadcast
+  Broadcast,
+  Reduce
 };
 
 enum class Reduction : uint8_t { Sum, Max, Min };
 
-/// Begins an exchange among the devices that differ only in `axes`; the value
-/// of these digits, major to minor, is a device's number in its group. One
-/// description serves every device: offsets and sources are given for each
-/// number. Strides and offsets are in elements.
-struct CollectiveCommand {
-  CollectiveKind collective = CollectiveKind::AllReduce;
-  Reduction reduction = Reduction::Sum;
-  DType dtype = DType::F32;
-  std::vector<Digit> axes;
+/// What one device gives to another, and where it is put. Strides and offsets
+/// are in elements.
+struct ExchangeBlock {
   Ref src, dst;
   /// The block that one device gives to another (up to 8 dimensions).
   std::vector<int64_t> sizes, srcStrides, dstStrides;
@@ -293,12 +297,40 @@ struct CollectiveCommand {
   std::vector<int64_t> srcOffsets;
   /// All-gather, all-to-all: where the block of each number goes.
   std::vector<int64_t> dstOffsets;
+
+  bool operator==(const ExchangeBlock &) const = default;
+};
+
+/// Begins an exchange among the devices that differ only in `axes`; the value
+/// of these digits, major to minor, is a device's number in its group. One
+/// description serves every device: offsets and sources are given for each
+/// number.
+struct CollectiveCommand : ExchangeBlock {
+  CollectiveKind collective = CollectiveKind::AllReduce;
+  Reduction reduction = Reduction::Sum;
+  DType dtype = DType::F32;
+  std::vector<Digit> axes;
+  /// Further blocks that are exchanged at once.
+  std::vector<ExchangeBlock> more;
   /// Permute: from which number each number receives.
   std::vector<int32_t> sources;
-  /// Broadcast: the number that gives.
+  /// Broadcast: the number that gives; reduce: the one whose `dst` becomes the
+  /// sum, which that of others does not.
   int32_t root = 0;
   /// Pairs it with the wait that ends it, later in the same part.
   int32_t token = 0;
+
+  /// Of all blocks.
+  int64_t elements() const {
+    auto of = [](const ExchangeBlock &block) {
+      return std::accumulate(block.sizes.begin(), block.sizes.end(), int64_t(1),
+                             std::multiplies<>());
+    };
+    return std::accumulate(more.begin(), more.end(), of(*this),
+                           [&](int64_t sum, const ExchangeBlock &block) {
+                             return sum + of(block);
+                           });
+  }
 
   bool operator==(const CollectiveCommand &) const = default;
 };
@@ -412,7 +444,7 @@ struct DeviceConstant {
 };
 
 struct Program {
-  static constexpr int kVersion = 4;
+  static constexpr int kVersion = 5;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

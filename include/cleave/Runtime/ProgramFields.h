@@ -35,6 +35,7 @@ template <typename F> void fields(F &f, const Tensor *) {
   f("role", &Tensor::role);
   f("dtype", &Tensor::dtype);
   f("shape", &Tensor::shape);
+  f("padded", &Tensor::padded);
   f("sharding", &Tensor::sharding);
   f("offset", &Tensor::offset);
   f("aliases", &Tensor::aliases);
@@ -167,19 +168,30 @@ template <typename F> void fields(F &f, const CheckCommand *) {
   f("message", &CheckCommand::message);
 }
 
+/// Those of an exchange's block in `T`, which is one or has one as its base.
+template <typename T, typename F> void blockFields(F &f) {
+  using List = std::vector<int64_t>;
+  f("src", static_cast<Ref T::*>(&T::src));
+  f("dst", static_cast<Ref T::*>(&T::dst));
+  f("sizes", static_cast<List T::*>(&T::sizes));
+  f("srcStrides", static_cast<List T::*>(&T::srcStrides));
+  f("dstStrides", static_cast<List T::*>(&T::dstStrides));
+  f("srcOffsets", static_cast<List T::*>(&T::srcOffsets));
+  f("dstOffsets", static_cast<List T::*>(&T::dstOffsets));
+}
+
+template <typename F> void fields(F &f, const ExchangeBlock *) {
+  blockFields<ExchangeBlock>(f);
+}
+
 template <typename F> void fields(F &f, const CollectiveCommand *) {
   using C = CollectiveCommand;
+  blockFields<C>(f);
   f("collective", &C::collective);
   f("reduction", &C::reduction);
   f("dtype", &C::dtype);
   f("axes", &C::axes);
-  f("src", &C::src);
-  f("dst", &C::dst);
-  f("sizes", &C::sizes);
-  f("srcStrides", &C::srcStrides);
-  f("dstStrides", &C::dstStrides);
-  f("srcOffsets", &C::srcOffsets);
-  f("dstOffsets", &C::dstOffsets);
+  f("more", &C::more);
   f("sources", &C::sources);
   f("root", &C::root);
   f("token", &C::token);

@@ -15,13 +15,15 @@
 namespace cleave {
 
 /// The command table of a module after `--exec-plan-memory`, or a located
-/// error. The caller sets `cpu`, `vectorBits` and `metadata`.
+/// error; each exchange is waited for where it begins. The caller sets `cpu`,
+/// `vectorBits` and `metadata`.
 llvm::FailureOr<runtime::Program> translateToProgram(mlir::ModuleOp module);
 
 /// What memory planning decided, for `--report`:
 /// ```
 /// {"arena_bytes": n, "fixed_bytes": {"parameter": n, "state": n, ...},
-///  "entries": {"train": {"peak_bytes": n, "lower_bound_bytes": n, "actions": n,
+///  "entries": {"train": {"peak_bytes": n, "lower_bound_bytes": n, "actions":
+///  n,
 ///    "commands": {"contract": n, ...}, "live_at_peak": [{"bytes", "kind",
 ///    "name"}, ...], "saved": [{"bytes", "type", "name"}, ...],
 ///    "recomputed": ["...", ...]}}}
@@ -32,7 +34,8 @@ llvm::json::Value memoryReport(mlir::ModuleOp module);
 /// `--exec-plan-memory`, for `--report`:
 /// ```
 /// {"train": {"count": n, "elements": x, "bytes": x,
-///   "collectives": [{"kind": "all_reduce", "axes": "\"tp\"", "line": "model.py:7",
+///   "collectives": [{"kind": "all_reduce", "axes": "\"tp\"", "line":
+///   "model.py:7",
 ///     "cause": "...", "count": n, "elements": x, "bytes": x}, ...],
 ///   "totals": [{"kind", "axes", "count", "elements", "bytes"}, ...]}}
 /// ```

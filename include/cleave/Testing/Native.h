@@ -18,6 +18,8 @@ struct NativeOptions {
   /// Devices among which samples are split; ranks that are threads.
   /// Positions of an axis "dp".
   int64_t devices = 1;
+  /// What else those devices split: 0, or a stage of ZeRO.
+  int zero = 0;
   int threads = 1;
   /// 256, 512, or 0: what the processor has.
   int vectorBits = 0;

@@ -40,9 +40,11 @@ mlir::OwningOpRef<mlir::ModuleOp> lowerToPhase(const RandomGraph &graph,
                                                NamedTensors &inputs);
 
 /// The step that `phase` makes of the model, executed. A pass or an op that
-/// fails has reported why.
-llvm::FailureOr<ReferenceResult>
-runPhase(const RandomGraph &graph, const StepForm &phase, Precision precision);
+/// fails has reported why. `isPadded` becomes true where an argument is padded.
+llvm::FailureOr<ReferenceResult> runPhase(const RandomGraph &graph,
+                                          const StepForm &phase,
+                                          Precision precision,
+                                          bool *isPadded = nullptr);
 
 /// The largest difference of loss, gradients and updated values between two
 /// runs, relative to the norm of each (or to 1e-4 of that of all gradients),

@@ -22,12 +22,14 @@ struct RandomReshard {
   bool hasSubAxes() const;
   bool hasSeveralAxes() const;
   bool isPartial() const { return !from.partial.empty(); }
+  /// Whether the source or the target does not divide the shape.
+  bool isUneven() const;
 };
 
 /// Draws a mesh of 1 to 4 axes with at most `maxPositions` positions, two
-/// shardings of one shape, both of which divide it, and whether the source is
-/// partial; the target may stay so. Each feature is in a third of the draws or
-/// more. Names of axes live for ever.
+/// shardings of one shape, whether both divide it, and whether the source is
+/// partial; where both do, the target may stay so. Each feature is in a third
+/// of the draws or more. Names of axes live for ever.
 RandomReshard drawReshard(uint64_t seed, int64_t maxPositions = 16);
 
 /// Draws a mesh of 1 to 4 axes.

@@ -19,10 +19,12 @@ struct RandomShardingOptions {
   int64_t microBatches = 1;
   /// How likely an intermediate value is annotated.
   double constrain = 0.03;
+  /// How likely an axis may leave a rest of what it splits.
+  double uneven = 0;
 };
 
-/// Draws a mesh, gives each argument of `entry` a sharding on it that divides
-/// its shape, and annotates some intermediate values.
+/// Draws a mesh, gives each argument of `entry` a sharding on it, which divides
+/// its shape unless sizes may be uneven, and annotates some intermediate values.
 void drawShardings(mlir::ModuleOp module, llvm::StringRef entry, uint64_t seed,
                    const RandomShardingOptions &options);
 

@@ -43,6 +43,8 @@ public:
   const Claim &claimOf(mlir::Value value) const {
     return claims.find(value)->second;
   }
+  /// What stands in the copy for a value of the original.
+  mlir::Value now(mlir::Value value) const { return mapping.lookup(value); }
   /// Notes `claim` on `op`, which has one result.
   mlir::Value define(mlir::Operation *op, const Claim &claim);
   /// The type of one shard, null where it does not divide.

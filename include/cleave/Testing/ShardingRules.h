@@ -14,8 +14,9 @@ namespace cleave {
 
 /// What was checked of the rules of one kind of op.
 struct RuleTally {
-  /// Ops seen; factors split and executed; sets of jointly linear operands.
-  int64_t ops = 0, splits = 0, sums = 0;
+  /// Ops seen; factors split and executed; sets of jointly linear operands;
+  /// factors padded.
+  int64_t ops = 0, splits = 0, sums = 0, pads = 0;
   /// Factors that no sharding of the tensors can split alone: they lie behind
   /// another one in a dimension.
   int64_t inner = 0;
@@ -27,7 +28,9 @@ struct RuleTally {
 /// values it saw: the op is executed on the slices that its rule makes, factor
 /// by factor, and the recombined results compared with those of the whole op;
 /// where the rule says that it is linear in a set of operands, these are
-/// replaced by summands. Adds to `tallies`, by the op's name.
+/// replaced by summands; and the op is executed on operands that are padded
+/// factor by factor, with what the rule asks for, or, where anything will do,
+/// with what is no number. Adds to `tallies`, by the op's name.
 llvm::LogicalResult
 checkShardingRules(mlir::ModuleOp module, llvm::StringRef entry,
                    const NamedTensors &inputs,

@@ -107,16 +107,23 @@ Value cleave::throughViews(Value tensor) {
   return tensor;
 }
 
+/// The one value of all elements of `tensor`, which then has no memory; null
+/// where it is no such constant.
+Value KernelBuilder::splat(Value tensor) {
+  DenseElementsAttr elements;
+  if (!matchPattern(tensor, m_Constant(&elements)) || !elements.isSplat())
+    return {};
+  auto value = mlir::cast<TypedAttr>(elements.getSplatValue<Attribute>());
+  Value scalar = arith::ConstantOp::create(b, loc, value);
+  return cast(scalar, computeType(value.getType()));
+}
+
 Value KernelBuilder::read(Value tensor, const Access &access, Level level) {
   tensor = throughViews(tensor);
   if (placement == Level::Row)
     level = Level::Row;
-  DenseElementsAttr splat;
-  if (matchPattern(tensor, m_Constant(&splat)) && splat.isSplat()) {
-    auto value = cast<TypedAttr>(splat.getSplatValue<Attribute>());
-    Value scalar = arith::ConstantOp::create(b, loc, value);
-    return cast(scalar, computeType(value.getType()));
-  }
+  if (Value same = splat(tensor))
+    return same;
   if (Value known = values.lookup(tensor)) {
     // The fuser admits only reads in order of what the kernel defines.
     reads.push_back({tensor, access, level, /*indexed=*/false});
@@ -144,6 +151,8 @@ Value KernelBuilder::readIndexed(Value tensor, const Access &access,
   tensor = throughViews(tensor);
   if (placement == Level::Row)
     level = Level::Row;
+  if (Value same = splat(tensor))
+    return where ? select(where, same, constant(same.getType(), 0)) : same;
   reads.push_back({tensor, access, level, /*indexed=*/true});
   return load(inputFor(tensor), mapFor(access, level, steps), indices, where);
 }

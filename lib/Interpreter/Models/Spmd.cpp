@@ -66,10 +66,8 @@ public:
       return op->emitOpError("has no mesh");
     mesh = meshOp.getMesh();
     // The same op on whole tensors.
-    if (move->kind == MoveKind::Rotate && args.size() == 1) {
-      rotateWhole(move->from, mesh.size(move->axes));
+    if (args.size() == 1 && runsOnWhole(*move))
       return success();
-    }
     if (mesh.size() != static_cast<int64_t>(args.size()))
       return op->emitOpError("runs on ")
              << args.size() << " ranks, but its mesh has " << mesh.size()
@@ -102,6 +100,15 @@ public:
           results[members[i]][0] = args[members[(i + n - 1) % n]][0u];
       });
       break;
+    case MoveKind::Broadcast:
+      forEachGroup(move->axes, [&](ArrayRef<int64_t> members) {
+        for (int64_t rank : members)
+          results[rank][0] = args[members[move->part]][0u];
+      });
+      break;
+    case MoveKind::Reduce:
+      reducePart(*move);
+      break;
     case MoveKind::Slice:
       break;
     }
@@ -109,6 +116,45 @@ public:
   }
 
 private:
+  /// What also has a meaning on one device.
+  bool runsOnWhole(const Move &move) {
+    int64_t parts = mesh.size(move.axes);
+    if (move.kind == MoveKind::Rotate) {
+      rotateWhole(move.from, parts);
+      return true;
+    }
+    if (move.kind != MoveKind::Broadcast && move.kind != MoveKind::Reduce)
+      return false;
+    const RefTensor &tensor = args[0][0u];
+    RefTensor &result = results[0][0];
+    SmallVector<int64_t, 4> shape(tensor.shape), at(shape.size(), 0);
+    if (move.kind == MoveKind::Broadcast) {
+      shape[move.from] /= parts;
+      at[move.from] = move.part * shape[move.from];
+      result = cutSlice(tensor, at, shape);
+      return true;
+    }
+    if (move.into)
+      result = args[0][1u];
+    at[move.from] = move.part * shape[move.from];
+    pasteSlice(result, at, tensor);
+    return true;
+  }
+
+  /// The position of the part has the sum, the others what they had.
+  void reducePart(const Move &move) {
+    SmallVector<RefTensor> before;
+    for (auto [rank, own] : llvm::enumerate(args))
+      before.push_back(move.into ? own[1u] : results[rank][0]);
+    reduce(move.axes, move.reduction,
+           [&](const RefTensor &sum, int64_t rank) -> RefTensor {
+             SmallVector<int64_t, 4> coordinates = mesh.coordinates(rank);
+             return mesh.partIndex(move.axes, coordinates) == move.part
+                        ? sum
+                        : before[rank];
+           });
+  }
+
   void rotateWhole(unsigned dim, int64_t parts) {
     const RefTensor &tensor = args[0][0u];
     SmallVector<int64_t, 4> shape(tensor.shape), from(shape.size(), 0), to;
@@ -217,5 +263,5 @@ void cleave::attachSpmdModels(MLIRContext *c) {
   ReferenceModel<BarrierOp, evaluateBarrier>::attach(c);
   ReferenceModel<ConstrainOp, evaluateConstrain>::attach(c);
   attachMovements<AllReduceOp, ReduceScatterOp, AllGatherOp, AllToAllOp,
-                  PermuteOp, RotateOp>(c);
+                  PermuteOp, RotateOp, BroadcastOp, ReduceOp>(c);
 }

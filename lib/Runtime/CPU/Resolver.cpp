@@ -31,10 +31,12 @@ private:
   llvm::Expected<Step> resolve(const Part &part, const Action &action,
                                const Command &command);
   llvm::Expected<cleave_group *> groupFor(const std::vector<int32_t> &ranks);
-  llvm::Expected<cleave_request *> prepare(const std::vector<int32_t> &ranks,
-                                           const cleave_collective &what);
-  llvm::Expected<cleave_request *> collective(const CollectiveCommand &command,
-                                              const char *src, char *dst);
+  llvm::Expected<cleave_request *>
+  prepare(const std::vector<int32_t> &ranks,
+          llvm::ArrayRef<cleave_collective> blocks);
+  llvm::Expected<cleave_request *>
+  collective(const CollectiveCommand &command,
+             llvm::function_ref<char *(Ref)> at);
   /// Makes `agreed` the smallest of all ranks' flags.
   llvm::Expected<cleave_request *> agreement(const char *flag, char *agreed);
   /// Adds a collective to the sums of the entry; the number of its sum.
@@ -67,7 +69,8 @@ static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
               static_cast<int>(CollectiveKind::ReduceScatter) ==
                   CLEAVE_REDUCE_SCATTER &&
               static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
-              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST);
+              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST &&
+              static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE);
 
 llvm::Expected<cleave_group *>
 Executor::Resolver::groupFor(const std::vector<int32_t> &ranks) {
@@ -82,11 +85,12 @@ Executor::Resolver::groupFor(const std::vector<int32_t> &ranks) {
 
 llvm::Expected<cleave_request *>
 Executor::Resolver::prepare(const std::vector<int32_t> &ranks,
-                            const cleave_collective &what) {
+                            llvm::ArrayRef<cleave_collective> blocks) {
   llvm::Expected<cleave_group *> group = groupFor(ranks);
   if (!group)
     return group.takeError();
-  cleave_request *request = communicator->api->prepare(*group, &what);
+  cleave_request *request = communicator->api->prepare(
+      *group, blocks.data(), static_cast<int32_t>(blocks.size()));
   if (!request)
     return makeError(communicator->api->error(communicator));
   executor.requests.emplace_back(request, communicator->api->release);
@@ -94,23 +98,30 @@ Executor::Resolver::prepare(const std::vector<int32_t> &ranks,
 }
 
 llvm::Expected<cleave_request *>
-Executor::Resolver::collective(const CollectiveCommand &c, const char *src,
-                               char *dst) {
-  cleave_collective what{};
-  what.kind = static_cast<int32_t>(c.collective);
-  what.reduction = static_cast<int32_t>(c.reduction);
-  what.dtype = static_cast<int32_t>(c.dtype);
-  what.dims = static_cast<int32_t>(c.sizes.size());
-  std::copy(c.sizes.begin(), c.sizes.end(), what.sizes);
-  std::copy(c.srcStrides.begin(), c.srcStrides.end(), what.src_strides);
-  std::copy(c.dstStrides.begin(), c.dstStrides.end(), what.dst_strides);
-  what.src = src;
-  what.dst = dst;
-  what.src_offsets = c.srcOffsets.empty() ? nullptr : c.srcOffsets.data();
-  what.dst_offsets = c.dstOffsets.empty() ? nullptr : c.dstOffsets.data();
-  what.sources = c.sources.empty() ? nullptr : c.sources.data();
-  what.root = c.root;
-  return prepare(groupOf(program.mesh, c.axes, communicator->rank), what);
+Executor::Resolver::collective(const CollectiveCommand &c,
+                               llvm::function_ref<char *(Ref)> at) {
+  llvm::SmallVector<cleave_collective> blocks;
+  auto add = [&](const ExchangeBlock &block) {
+    cleave_collective &what = blocks.emplace_back();
+    what.kind = static_cast<int32_t>(c.collective);
+    what.reduction = static_cast<int32_t>(c.reduction);
+    what.dtype = static_cast<int32_t>(c.dtype);
+    what.sources = c.sources.empty() ? nullptr : c.sources.data();
+    what.root = c.root;
+    what.dims = static_cast<int32_t>(block.sizes.size());
+    llvm::copy(block.sizes, what.sizes);
+    llvm::copy(block.srcStrides, what.src_strides);
+    llvm::copy(block.dstStrides, what.dst_strides);
+    what.src = at(block.src);
+    what.dst = at(block.dst);
+    if (!block.srcOffsets.empty())
+      what.src_offsets = block.srcOffsets.data();
+    if (!block.dstOffsets.empty())
+      what.dst_offsets = block.dstOffsets.data();
+  };
+  add(c);
+  llvm::for_each(c.more, add);
+  return prepare(groupOf(program.mesh, c.axes, communicator->rank), blocks);
 }
 
 llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
@@ -128,9 +139,7 @@ llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
 
 size_t Executor::Resolver::count(const CollectiveCommand &c) {
   int64_t members = partCount(c.axes);
-  double block = 1, sent = 0;
-  for (int64_t size : c.sizes)
-    block *= static_cast<double>(size);
+  double block = static_cast<double>(c.elements()), sent = 0;
   switch (c.collective) {
   case CollectiveKind::AllReduce:
     sent = static_cast<double>(2 * (members - 1)) * block /
@@ -147,7 +156,9 @@ size_t Executor::Resolver::count(const CollectiveCommand &c) {
     break;
   }
   case CollectiveKind::Broadcast:
-    sent = block;
+  case CollectiveKind::Reduce:
+    sent =
+        static_cast<double>(members - 1) * block / static_cast<double>(members);
     break;
   }
   std::string kind = collectiveName(c.collective).str(),
@@ -158,8 +169,9 @@ size_t Executor::Resolver::count(const CollectiveCommand &c) {
          (sums[index].kind != kind || sums[index].axes != axes))
     ++index;
   if (index == sums.size())
-    sums.push_back({kind, axes, 0, 0, 0, 0});
-  ++sums[index].count;
+    sums.push_back({kind, axes});
+  sums[index].count += 1 + static_cast<int64_t>(c.more.size());
+  ++sums[index].exchanges;
   sums[index].elements += sent;
   sums[index].bytes += sent * static_cast<double>(byteSize(c.dtype));
   return index;
@@ -265,8 +277,7 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
   }
   case CommandKind::Collective: {
     const CollectiveCommand &c = command.collective;
-    llvm::Expected<cleave_request *> request =
-        collective(c, at(c.src), at(c.dst));
+    llvm::Expected<cleave_request *> request = collective(c, at);
     if (!request)
       return request.takeError();
     Exchange exchange{*request, count(c), false};

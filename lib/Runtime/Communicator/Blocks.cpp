@@ -56,9 +56,8 @@ int64_t cleave::runtime::elementBytes(int32_t dtype) {
   return dtype >= 0 && dtype <= CLEAVE_I1 ? bytes[dtype] : 0;
 }
 
-std::string cleave::runtime::checkCollective(const cleave_collective &c,
-                                             int members) {
-  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_BROADCAST)
+static std::string checkBlock(const cleave_collective &c, int members) {
+  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_REDUCE)
     return "unknown kind of collective";
   if (elementBytes(c.dtype) == 0)
     return "unknown element type";
@@ -71,7 +70,8 @@ std::string cleave::runtime::checkCollective(const cleave_collective &c,
       return "sizes and strides must not be negative";
   if (elements > 0 && (!c.src || !c.dst))
     return "a block has no address";
-  bool reduces = c.kind == CLEAVE_ALL_REDUCE || c.kind == CLEAVE_REDUCE_SCATTER;
+  bool reduces = c.kind == CLEAVE_ALL_REDUCE ||
+                 c.kind == CLEAVE_REDUCE_SCATTER || c.kind == CLEAVE_REDUCE;
   if (reduces) {
     bool wide = c.dtype == CLEAVE_F64 || c.dtype == CLEAVE_F32 ||
                 c.dtype == CLEAVE_I64 || c.dtype == CLEAVE_I32;
@@ -80,7 +80,8 @@ std::string cleave::runtime::checkCollective(const cleave_collective &c,
         !(wide || (narrow && c.reduction != CLEAVE_SUM)))
       return "this reduction is not made for this element type";
   }
-  if (c.kind == CLEAVE_BROADCAST && (c.root < 0 || c.root >= members))
+  bool rooted = c.kind == CLEAVE_BROADCAST || c.kind == CLEAVE_REDUCE;
+  if (rooted && (c.root < 0 || c.root >= members))
     return "the root is no member";
   if (c.kind == CLEAVE_PERMUTE) {
     if (!c.sources)
@@ -93,6 +94,26 @@ std::string cleave::runtime::checkCollective(const cleave_collective &c,
     for (int i = 0; offsets && i < members; ++i)
       if (offsets[i] < 0)
         return "an offset is negative";
+  return "";
+}
+
+std::string cleave::runtime::checkCollective(const cleave_collective *blocks,
+                                             int count, int members) {
+  if (count < 1)
+    return "a collective needs a block";
+  const cleave_collective &first = blocks[0];
+  for (int i = 0; i < count; ++i) {
+    const cleave_collective &c = blocks[i];
+    if (std::string problem = checkBlock(c, members); !problem.empty())
+      return problem;
+    bool same = c.kind == first.kind && c.reduction == first.reduction &&
+                c.dtype == first.dtype && c.root == first.root &&
+                !c.sources == !first.sources;
+    for (int j = 0; same && c.sources && j < members; ++j)
+      same = c.sources[j] == first.sources[j];
+    if (!same)
+      return "the blocks of a collective differ in more than their places";
+  }
   return "";
 }
 

@@ -39,8 +39,10 @@ void denseStrides(int count, const int64_t *sizes, int64_t *strides);
 /// Bytes of an element; 0 for an unknown type.
 int64_t elementBytes(int32_t dtype);
 
-/// Why `collective` makes no sense in a group of `members`, or "".
-std::string checkCollective(const cleave_collective &collective, int members);
+/// Why a collective of `count` blocks makes no sense in a group of `members`,
+/// or "".
+std::string checkCollective(const cleave_collective *blocks, int count,
+                            int members);
 
 /// Copies the elements [begin, end).
 void copyBlock(const Block &block, int64_t elementBytes, const void *src,

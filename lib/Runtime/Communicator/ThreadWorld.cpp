@@ -26,20 +26,33 @@ using namespace cleave::runtime;
 
 namespace {
 
-/// What the members of a group share about one of their requests.
-struct Request {
-  /// The request as the first member made it; the others must agree.
-  cleave_collective what{};
+/// One block, as the first member gave it; the others must agree.
+struct SharedBlock {
+  cleave_collective what;
   std::vector<int64_t> srcOffsets, dstOffsets;
-  std::vector<int32_t> sources;
-  bool known = false;
-  /// Where each member's block lies; written before that member comes.
+  /// Where each member's lies; written before that member comes.
   std::vector<const char *> srcs;
   std::vector<char *> dsts;
+
+  SharedBlock(const cleave_collective &whatIn, size_t members)
+      : what(whatIn), srcs(members), dsts(members) {
+    auto keep = [&](auto &list, const auto *given) {
+      list.assign(members, 0);
+      if (given)
+        list.assign(given, given + members);
+    };
+    keep(srcOffsets, what.src_offsets);
+    keep(dstOffsets, what.dst_offsets);
+  }
+};
+
+/// What the members of a group share about one of their requests.
+struct Request {
+  std::vector<SharedBlock> blocks;
+  std::vector<int32_t> sources;
   Meeting meeting;
 
-  explicit Request(size_t members)
-      : srcs(members), dsts(members), meeting(members) {}
+  explicit Request(size_t members) : meeting(members) {}
 };
 
 /// What the members of a group share.
@@ -83,7 +96,7 @@ struct cleave_group {
 struct cleave_request {
   cleave_group *group;
   Request *shared;
-  Block block;
+  std::vector<Block> blocks;
   uint32_t times = 0;
   bool started = false;
 };
@@ -145,8 +158,9 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   return me.groups.back().get();
 }
 
-/// True when two members made the same request.
-bool agree(const Request &known, const cleave_collective &c, size_t members) {
+/// True when two members gave the same block.
+bool agree(const SharedBlock &known, const cleave_collective &c,
+           size_t members) {
   const cleave_collective &k = known.what;
   auto equal = [&](const auto &list, const auto *given) {
     for (size_t i = 0; i < members; ++i)
@@ -162,51 +176,70 @@ bool agree(const Request &known, const cleave_collective &c, size_t members) {
         k.dst_strides[i] != c.dst_strides[i])
       return false;
   return equal(known.srcOffsets, c.src_offsets) &&
-         equal(known.dstOffsets, c.dst_offsets) &&
-         equal(known.sources, c.sources);
+         equal(known.dstOffsets, c.dst_offsets);
 }
 
-cleave_request *prepare(cleave_group *group, const cleave_collective *what) {
+/// True when a member asks for what the first one asked for.
+bool agree(const Request &known, const cleave_collective *blocks, int32_t count,
+           size_t members) {
+  if (known.blocks.size() != static_cast<size_t>(count))
+    return false;
+  for (size_t i = 0; i < known.blocks.size(); ++i)
+    if (!agree(known.blocks[i], blocks[i], members))
+      return false;
+  for (size_t i = 0; i < known.sources.size(); ++i)
+    if (known.sources[i] != blocks[0].sources[i])
+      return false;
+  return true;
+}
+
+/// Why `block` cannot be reduced in place, or "".
+std::string inPlaceProblem(const cleave_collective &block) {
+  if (block.src == block.dst && block.kind == CLEAVE_ALL_REDUCE)
+    for (int i = 0; i < block.dims; ++i)
+      if (block.src_strides[i] != block.dst_strides[i])
+        return "a reduction in place needs the same strides twice";
+  return "";
+}
+
+cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
+                        int32_t count) {
   ThreadCommunicator &me = *group->owner;
   size_t members = group->shared->ranks.size();
-  std::string problem = checkCollective(*what, group->size());
-  bool inPlace = what->src == what->dst && what->kind == CLEAVE_ALL_REDUCE;
-  for (int i = 0; problem.empty() && inPlace && i < what->dims; ++i)
-    if (what->src_strides[i] != what->dst_strides[i])
-      problem = "a reduction in place needs the same strides twice";
+  std::string problem = checkCollective(blocks, count, group->size());
+  for (int i = 0; problem.empty() && i < count; ++i)
+    problem = inPlaceProblem(blocks[i]);
   if (!problem.empty()) {
     failWith(&me, problem.c_str());
     return nullptr;
   }
   auto request = std::make_unique<cleave_request>();
   request->group = group;
-  request->block =
-      Block(what->dims, what->sizes, what->src_strides, what->dst_strides);
+  for (int i = 0; i < count; ++i)
+    request->blocks.emplace_back(blocks[i].dims, blocks[i].sizes,
+                                 blocks[i].src_strides, blocks[i].dst_strides);
   std::lock_guard<std::mutex> lock(me.world->mutex);
   auto &requests = group->shared->requests;
   size_t number = group->made++;
   if (number == requests.size())
     requests.push_back(std::make_unique<Request>(members));
   Request &shared = *requests[number];
-  if (!shared.known) {
-    shared.known = true;
-    shared.what = *what;
-    auto keep = [&](auto &list, const auto *given) {
-      list.assign(members, 0);
-      if (given)
-        list.assign(given, given + members);
-    };
-    keep(shared.srcOffsets, what->src_offsets);
-    keep(shared.dstOffsets, what->dst_offsets);
-    keep(shared.sources, what->sources);
-  } else if (!agree(shared, *what, members)) {
+  if (shared.blocks.empty()) {
+    for (int i = 0; i < count; ++i)
+      shared.blocks.emplace_back(blocks[i], members);
+    if (const int32_t *sources = blocks[0].sources)
+      shared.sources.assign(sources, sources + members);
+  } else if (!agree(shared, blocks, count, members)) {
     failWith(&me, "asks for another collective than the other ranks");
     return nullptr;
   }
-  shared.srcs[static_cast<size_t>(group->member)] =
-      static_cast<const char *>(what->src);
-  shared.dsts[static_cast<size_t>(group->member)] =
-      static_cast<char *>(what->dst);
+  for (int i = 0; i < count; ++i) {
+    SharedBlock &block = shared.blocks[static_cast<size_t>(i)];
+    block.srcs[static_cast<size_t>(group->member)] =
+        static_cast<const char *>(blocks[i].src);
+    block.dsts[static_cast<size_t>(group->member)] =
+        static_cast<char *>(blocks[i].dst);
+  }
   request->shared = &shared;
   return request.release();
 }
@@ -228,13 +261,12 @@ int start(cleave_request *request) {
   return 0;
 }
 
-/// This member's share of the work; reads and writes the others' memory.
-void work(const cleave_request &request) {
-  const Request &shared = *request.shared;
+/// This member's share of the work on a block; reads and writes the others'
+/// memory.
+void work(const cleave_group &group, const Block &block,
+          const SharedBlock &shared, const std::vector<int32_t> &sources) {
   const cleave_collective &what = shared.what;
-  const cleave_group &group = *request.group;
   const cleave_team &team = group.owner->team;
-  const Block &block = request.block;
   size_t members = shared.srcs.size();
   size_t me = static_cast<size_t>(group.member);
   int64_t bytes = elementBytes(what.dtype);
@@ -274,6 +306,10 @@ void work(const cleave_request &request) {
                });
     return;
   }
+  case CLEAVE_REDUCE:
+    if (me != static_cast<size_t>(what.root))
+      return;
+    [[fallthrough]];
   case CLEAVE_REDUCE_SCATTER: {
     for (size_t i = 0; i < members; ++i)
       srcs[i] = shared.srcs[i] + shared.srcOffsets[me] * bytes;
@@ -296,7 +332,7 @@ void work(const cleave_request &request) {
     return;
   }
   case CLEAVE_PERMUTE:
-    return take(static_cast<size_t>(shared.sources[me]), 0, 0);
+    return take(static_cast<size_t>(sources[me]), 0, 0);
   case CLEAVE_BROADCAST:
     return take(static_cast<size_t>(what.root), 0, 0);
   }
@@ -314,7 +350,9 @@ int wait(cleave_request *request) {
   size_t member = static_cast<size_t>(group.member);
   if (!meeting.allArrived(request->times, group.shared->ranks, me.world->state))
     return 1;
-  work(*request);
+  const Request &shared = *request->shared;
+  for (size_t i = 0; i < shared.blocks.size(); ++i)
+    work(group, request->blocks[i], shared.blocks[i], shared.sources);
   meeting.finish(member, request->times);
   return meeting.allFinished(request->times, group.shared->ranks,
                              me.world->state)

@@ -7,6 +7,7 @@
 
 #include "cleave/Runtime/Placement.h"
 
+#include <algorithm>
 #include <cstring>
 
 using namespace cleave::runtime;
@@ -108,7 +109,7 @@ std::string cleave::runtime::axesText(const Axes &mesh,
 
 std::vector<int64_t> cleave::runtime::localShape(const Axes &mesh,
                                                  const Tensor &tensor) {
-  std::vector<int64_t> shape = tensor.shape;
+  std::vector<int64_t> shape = tensor.heldShape();
   for (size_t d = 0; d < tensor.sharding.size(); ++d)
     for (const Digit &digit : tensor.sharding[d])
       if (!isSequential(mesh, digit))
@@ -123,6 +124,11 @@ int64_t cleave::runtime::localBytes(const Axes &mesh, const Tensor &tensor) {
   return bytes;
 }
 
+bool cleave::runtime::isWhole(const Axes &mesh, const Tensor &tensor) {
+  // A part of a padded tensor may have the shape of the whole by chance.
+  return tensor.padded.empty() && localShape(mesh, tensor) == tensor.shape;
+}
+
 int64_t cleave::runtime::partOf(const Axes &mesh, const Tensor &tensor,
                                 int64_t rank) {
   int64_t index = 0;
@@ -135,8 +141,8 @@ int64_t cleave::runtime::partOf(const Axes &mesh, const Tensor &tensor,
 
 namespace {
 
-/// A part as loops over the whole tensor, outermost first; the part itself is
-/// dense in the order of the loops.
+/// A part as loops over the whole (padded) tensor, outermost first; the part
+/// itself is dense in the order of the loops.
 struct Loops {
   struct Loop {
     int64_t size, stride;
@@ -144,13 +150,16 @@ struct Loops {
   std::vector<Loop> loops;
   /// Where the part begins in the whole tensor, in elements.
   int64_t first = 0;
+  const Tensor &tensor;
 
-  Loops(const Axes &mesh, const Tensor &tensor, int64_t rank) {
+  Loops(const Axes &mesh, const Tensor &tensor, int64_t rank)
+      : tensor(tensor) {
+    const std::vector<int64_t> &shape = tensor.heldShape();
     int64_t stride = 1;
-    for (int64_t size : tensor.shape)
+    for (int64_t size : shape)
       stride *= size;
-    for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      int64_t rest = tensor.shape[d];
+    for (size_t d = 0; d < shape.size(); ++d) {
+      int64_t rest = shape[d];
       stride = rest == 0 ? 0 : stride / rest;
       if (d < tensor.sharding.size())
         for (const Digit &digit : tensor.sharding[d]) {
@@ -161,18 +170,24 @@ struct Loops {
           else
             first += digitValue(mesh, digit, rank) * rest * stride;
         }
-      add(rest, stride);
+      // With padding, a run is one of the last dimension, even of one element.
+      if (isPadded() && d + 1 == shape.size())
+        loops.push_back({rest, stride});
+      else
+        add(rest, stride);
     }
     if (loops.empty())
       loops.push_back({1, 1});
   }
 
   void add(int64_t size, int64_t stride) {
-    if (!loops.empty() && loops.back().stride == size * stride)
+    if (!isPadded() && !loops.empty() && loops.back().stride == size * stride)
       loops.back() = {loops.back().size * size, stride};
     else if (size != 1)
       loops.push_back({size, stride});
   }
+
+  bool isPadded() const { return !tensor.padded.empty(); }
 
   /// Calls `body(whole, part, count)` for each run of elements that follow on
   /// in both.
@@ -188,8 +203,30 @@ struct Loops {
         at += rest % loops[i].size * loops[i].stride;
         rest /= loops[i].size;
       }
-      body(at, index * run, run);
+      int64_t count = isPadded() ? withoutPadding(at, run) : run;
+      if (count > 0)
+        body(at, index * run, count);
     }
+  }
+
+private:
+  /// Turns a place in the padded tensor into one in the tensor; how many of the
+  /// `run` elements from there on, in the last dimension, are in that.
+  int64_t withoutPadding(int64_t &at, int64_t run) const {
+    int64_t rest = at, stride = 1, count = run;
+    at = 0;
+    for (size_t d = tensor.shape.size(); d-- > 0;) {
+      int64_t place = rest % tensor.padded[d], size = tensor.shape[d];
+      bool last = d + 1 == tensor.shape.size();
+      if (place >= size)
+        return 0;
+      if (last)
+        count = std::min(run, size - place);
+      at += place * stride;
+      stride *= size;
+      rest /= tensor.padded[d];
+    }
+    return count;
   }
 };
 
@@ -198,6 +235,8 @@ struct Loops {
 void cleave::runtime::cutPart(const Axes &mesh, const Tensor &tensor,
                               int64_t rank, const void *whole, void *part) {
   int64_t bytes = byteSize(tensor.dtype);
+  if (!tensor.padded.empty())
+    std::memset(part, 0, static_cast<size_t>(localBytes(mesh, tensor)));
   Loops(mesh, tensor, rank)
       .forEachRun([&](int64_t from, int64_t to, int64_t count) {
         std::memcpy(static_cast<char *>(part) + to * bytes,

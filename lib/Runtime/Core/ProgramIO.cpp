@@ -40,8 +40,8 @@ static constexpr llvm::StringLiteral kindNames[] = {
     "kernel", "contract", "attention", "attention-backward", "scatter-add",
     "copy",   "fill",     "check",     "collective",         "wait"};
 static constexpr llvm::StringLiteral collectiveNames[] = {
-    "all-reduce", "all-gather", "reduce-scatter",
-    "all-to-all", "permute",    "broadcast"};
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all",
+    "permute",    "broadcast",  "reduce"};
 static constexpr llvm::StringLiteral reductionNames[] = {"sum", "max", "min"};
 
 int64_t cleave::runtime::byteSize(DType type) {

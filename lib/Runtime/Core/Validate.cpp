@@ -28,12 +28,21 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
   for (int64_t size : tensor.shape)
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
       return fail("shape " + shapeText(tensor.shape) + " has no sensible size");
+  if (!tensor.padded.empty()) {
+    bool fits = tensor.padded.size() == tensor.shape.size();
+    int64_t held = byteSize(tensor.dtype);
+    for (auto [more, size] : llvm::zip(tensor.padded, tensor.shape))
+      fits &= more >= size && !__builtin_mul_overflow(held, more, &held);
+    if (!fits)
+      return fail("the padded shape " + shapeText(tensor.padded) +
+                  " does not hold " + shapeText(tensor.shape));
+  }
   if (!tensor.sharding.empty() && tensor.sharding.size() != tensor.shape.size())
     return fail("the sharding has " + Twine(tensor.sharding.size()) +
                 " dimensions, but the shape is " + shapeText(tensor.shape));
   if (std::string why = digitsProblem(program, tensor.sharding); !why.empty())
     return fail(why);
-  for (auto [digits, size] : llvm::zip(tensor.sharding, tensor.shape))
+  for (auto [digits, size] : llvm::zip(tensor.sharding, tensor.heldShape()))
     if (size % partCount(digits) != 0)
       return fail("a dimension of " + Twine(size) + " has no " +
                   Twine(partCount(digits)) + " equal parts");

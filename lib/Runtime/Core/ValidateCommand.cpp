@@ -223,9 +223,9 @@ private:
       ref("rng", a.rng, 16);
     if (a.dropout > 0.0f || a.causal || a.window > 0) {
       optionalRef("origin", a.origin, 32);
-      require(a.globalHeads >= a.heads && a.globalQueries >= a.queries &&
-                  a.globalKeys >= a.keys,
-              "the global shape is smaller than the local one");
+      // It only numbers places: a padded shard has more than the whole.
+      require(a.globalHeads > 0 && a.globalQueries > 0 && a.globalKeys > 0,
+              "the global shape is not positive");
     }
     auto starts = [&](const char *name, const Ref &values, int64_t pieces,
                       int64_t places) {
@@ -314,12 +314,6 @@ private:
     for (const Digit &digit : c.axes)
       require(!program.mesh[static_cast<size_t>(digit.axis)].sequential,
               "a collective runs along a sequential axis");
-    require(c.sizes.size() <= 8, "more than 8 dimensions");
-    require(c.sizes.size() == c.srcStrides.size() &&
-                c.sizes.size() == c.dstStrides.size(),
-            "sizes and strides differ in length");
-    if (!problem.empty())
-      return;
     using Kind = CollectiveKind;
     Kind kind = c.collective;
     size_t members = static_cast<size_t>(partCount(c.axes));
@@ -328,11 +322,8 @@ private:
               Twine("'") + name + "' has " + Twine(size) + " entries, not " +
                   Twine(wanted ? members : 0));
     };
-    bool reduces = kind == Kind::AllReduce || kind == Kind::ReduceScatter;
-    list("srcOffsets", c.srcOffsets.size(),
-         kind == Kind::ReduceScatter || kind == Kind::AllToAll);
-    list("dstOffsets", c.dstOffsets.size(),
-         kind == Kind::AllGather || kind == Kind::AllToAll);
+    bool reduces = kind == Kind::AllReduce || kind == Kind::ReduceScatter ||
+                   kind == Kind::Reduce;
     list("sources", c.sources.size(), kind == Kind::Permute);
     for (int32_t source : c.sources)
       require(source >= 0 && static_cast<size_t>(source) < members,
@@ -344,26 +335,38 @@ private:
     bool narrow = c.dtype == DType::I8 || c.dtype == DType::I1;
     require(!reduces || wide || (narrow && c.reduction != Reduction::Sum),
             Twine("this reduction is not made for ") + dtypeName(c.dtype));
-    if (!problem.empty())
-      return;
-    auto extent = [&](const std::vector<int64_t> &strides,
-                      const std::vector<int64_t> &offsets) {
-      Extent result(byteSize(c.dtype));
-      for (size_t i = 0; i < c.sizes.size(); ++i)
-        result.dim(c.sizes[i], strides[i]);
-      for (int64_t offset : offsets)
-        if (offset < 0)
-          return std::optional<int64_t>();
-      if (!offsets.empty())
-        result.dim(2, *llvm::max_element(offsets));
-      return result.bytes();
+    auto block = [&](const ExchangeBlock &b) {
+      require(b.sizes.size() <= 8, "more than 8 dimensions");
+      require(b.sizes.size() == b.srcStrides.size() &&
+                  b.sizes.size() == b.dstStrides.size(),
+              "sizes and strides differ in length");
+      list("srcOffsets", b.srcOffsets.size(),
+           kind == Kind::ReduceScatter || kind == Kind::AllToAll);
+      list("dstOffsets", b.dstOffsets.size(),
+           kind == Kind::AllGather || kind == Kind::AllToAll);
+      if (!problem.empty())
+        return;
+      auto extent = [&](const std::vector<int64_t> &strides,
+                        const std::vector<int64_t> &offsets) {
+        Extent result(byteSize(c.dtype));
+        for (size_t i = 0; i < b.sizes.size(); ++i)
+          result.dim(b.sizes[i], strides[i]);
+        for (int64_t offset : offsets)
+          if (offset < 0)
+            return std::optional<int64_t>();
+        if (!offsets.empty())
+          result.dim(2, *llvm::max_element(offsets));
+        return result.bytes();
+      };
+      ref("src", b.src, extent(b.srcStrides, b.srcOffsets));
+      ref("dst", b.dst, extent(b.dstStrides, b.dstOffsets));
+      if (b.src.buffer == b.dst.buffer)
+        require(kind == Kind::AllReduce && b.src.offset == b.dst.offset &&
+                    b.srcStrides == b.dstStrides,
+                "only an all-reduce works in place, and on one layout");
     };
-    ref("src", c.src, extent(c.srcStrides, c.srcOffsets));
-    ref("dst", c.dst, extent(c.dstStrides, c.dstOffsets));
-    if (c.src.buffer == c.dst.buffer)
-      require(kind == Kind::AllReduce && c.src.offset == c.dst.offset &&
-                  c.srcStrides == c.dstStrides,
-              "only an all-reduce works in place, and on one layout");
+    block(c);
+    llvm::for_each(c.more, block);
   }
 
   const Program &program;

@@ -145,11 +145,12 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   return me.groups.back().get();
 }
 
-cleave_request *prepare(cleave_group *group, const cleave_collective *what) {
+cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
+                        int32_t count) {
   int members = static_cast<int>(group->ranks.size());
-  std::string problem = checkCollective(*what, members);
+  std::string problem = checkCollective(blocks, count, members);
   if (problem.empty())
-    problem = Transfer::check(*what, members);
+    problem = Transfer::check(blocks, count, members);
   if (!problem.empty()) {
     failWith(group->owner, problem.c_str());
     return nullptr;
@@ -158,8 +159,9 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *what) {
     return nullptr;
   // Tags of MPI reach to 32767 at least.
   int tag = group->made++ % 32768;
-  return new cleave_request{group, Transfer(*what, group->comm, group->member,
-                                            members, tag, group->owner->team)};
+  return new cleave_request{group,
+                            Transfer(blocks, count, group->comm, group->member,
+                                     members, tag, group->owner->team)};
 }
 
 int start(cleave_request *request) {

@@ -29,41 +29,54 @@ static MPI_Datatype typeOf(int32_t dtype) {
   }
 }
 
-static int64_t elementsOf(const cleave_collective &what) {
-  int64_t n = 1;
-  for (int i = 0; i < what.dims; ++i)
-    n *= what.sizes[i];
-  return n;
+/// Of all blocks.
+static int64_t elementsOf(const cleave_collective *blocks, int32_t count) {
+  int64_t all = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    int64_t n = 1;
+    for (int d = 0; d < blocks[i].dims; ++d)
+      n *= blocks[i].sizes[d];
+    all += n;
+  }
+  return all;
 }
 
-std::string Transfer::check(const cleave_collective &what, int members) {
+std::string Transfer::check(const cleave_collective *blocks, int32_t count,
+                            int members) {
   int64_t all = 0;
   // Counts and places of MPI are int.
-  if (__builtin_mul_overflow(elementsOf(what), members, &all) || all > INT_MAX)
+  if (__builtin_mul_overflow(elementsOf(blocks, count), members, &all) ||
+      all > INT_MAX)
     return "a collective of more than 2^31 elements is too large for MPI";
   return "";
 }
 
-Transfer::Transfer(const cleave_collective &whatIn, MPI_Comm comm, int member,
-                   int members, int tag, const cleave_team &team)
-    : what(whatIn), comm(comm), type(typeOf(what.dtype)), member(member),
-      members(members), tag(tag), team(team), elements(elementsOf(what)),
-      bytes(elementBytes(what.dtype)) {
+Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
+                   int member, int members, int tag, const cleave_team &team)
+    : kind(given->kind), dtype(given->dtype), reduction(given->reduction),
+      root(given->root), comm(comm), type(typeOf(dtype)), member(member),
+      members(members), tag(tag), team(team),
+      elements(elementsOf(given, count)), bytes(elementBytes(dtype)) {
   size_t n = static_cast<size_t>(members);
-  auto keep = [&](auto &list, const auto *given) {
-    list.assign(n, 0);
-    if (given)
-      list.assign(given, given + n);
+  auto listOf = [&](const auto *list) {
+    std::vector<std::decay_t<decltype(*list)>> result(n);
+    if (list)
+      result.assign(list, list + n);
+    return result;
   };
-  keep(srcOffsets, what.src_offsets);
-  keep(dstOffsets, what.dst_offsets);
-  keep(sources, what.sources);
-  int64_t dense[CLEAVE_BLOCK_DIMS];
-  denseStrides(what.dims, what.sizes, dense);
-  gather = Block(what.dims, what.sizes, what.src_strides, dense);
-  scatter = Block(what.dims, what.sizes, dense, what.dst_strides);
+  sources = listOf(given->sources);
+  for (int32_t i = 0; i < count; ++i) {
+    const cleave_collective &c = given[i];
+    int64_t dense[CLEAVE_BLOCK_DIMS];
+    denseStrides(c.dims, c.sizes, dense);
+    blocks.push_back({static_cast<const char *>(c.src),
+                      static_cast<char *>(c.dst), listOf(c.src_offsets),
+                      listOf(c.dst_offsets),
+                      Block(c.dims, c.sizes, c.src_strides, dense),
+                      Block(c.dims, c.sizes, dense, c.dst_strides)});
+  }
   size_t one = static_cast<size_t>(elements * bytes), all = one * n;
-  switch (what.kind) {
+  switch (kind) {
   case CLEAVE_ALL_REDUCE:
     outgoing.resize(one);
     if (elements <= smallElements) {
@@ -92,6 +105,10 @@ Transfer::Transfer(const cleave_collective &whatIn, MPI_Comm comm, int member,
     outgoing.resize(one);
     incoming.resize(all);
     break;
+  case CLEAVE_REDUCE:
+    outgoing.resize(one);
+    incoming.resize(root == member ? all : 0);
+    break;
   default:
     outgoing.resize(one);
     incoming.resize(one);
@@ -102,18 +119,27 @@ Transfer::Transfer(const cleave_collective &whatIn, MPI_Comm comm, int member,
 // Memory
 //===----------------------------------------------------------------------===//
 
-void Transfer::pack(int64_t srcOffset, char *to) const {
-  const char *src = static_cast<const char *>(what.src) + srcOffset * bytes;
-  splitAmong(team, 0, elements, [&](int64_t begin, int64_t end) {
-    copyBlock(gather, bytes, src, to, begin, end);
-  });
+void Transfer::pack(int to, char *message) const {
+  for (const Packed &block : blocks) {
+    const char *src =
+        block.src + block.srcOffsets[static_cast<size_t>(to)] * bytes;
+    int64_t n = block.gather.elements;
+    splitAmong(team, 0, n, [&](int64_t begin, int64_t end) {
+      copyBlock(block.gather, bytes, src, message, begin, end);
+    });
+    message += n * bytes;
+  }
 }
 
-void Transfer::unpack(const char *from, int64_t dstOffset) const {
-  char *dst = static_cast<char *>(what.dst) + dstOffset * bytes;
-  splitAmong(team, 0, elements, [&](int64_t begin, int64_t end) {
-    copyBlock(scatter, bytes, from, dst, begin, end);
-  });
+void Transfer::unpack(const char *message, int from) const {
+  for (const Packed &block : blocks) {
+    char *dst = block.dst + block.dstOffsets[static_cast<size_t>(from)] * bytes;
+    int64_t n = block.scatter.elements;
+    splitAmong(team, 0, n, [&](int64_t begin, int64_t end) {
+      copyBlock(block.scatter, bytes, message, dst, begin, end);
+    });
+    message += n * bytes;
+  }
 }
 
 /// Combines the pieces of all members, each of `count` elements.
@@ -125,8 +151,8 @@ void Transfer::reducePieces(int64_t count, char *to) const {
     srcs.push_back(incoming.data() + i * count * bytes);
   void *dst = to;
   splitAmong(team, 0, count, [&](int64_t begin, int64_t end) {
-    reduceBlocks(piece, what.dtype, what.reduction, srcs.data(), members, &dst,
-                 1, begin, end);
+    reduceBlocks(piece, dtype, reduction, srcs.data(), members, &dst, 1, begin,
+                 end);
   });
 }
 
@@ -138,7 +164,7 @@ void Transfer::start() {
   int count = static_cast<int>(elements);
   int64_t one = elements * bytes;
   MPI_Request &request = requests.emplace_back(MPI_REQUEST_NULL);
-  switch (what.kind) {
+  switch (kind) {
   case CLEAVE_ALL_REDUCE:
     pack(0, outgoing.data());
     if (counts.empty())
@@ -154,10 +180,15 @@ void Transfer::start() {
     MPI_Iallgather(outgoing.data(), count, type, incoming.data(), count, type,
                    comm, &request);
     return;
+  case CLEAVE_REDUCE:
+    pack(0, outgoing.data());
+    MPI_Igather(outgoing.data(), count, type, incoming.data(), count, type,
+                root, comm, &request);
+    return;
   case CLEAVE_REDUCE_SCATTER:
   case CLEAVE_ALL_TO_ALL:
     for (int i = 0; i < members; ++i)
-      pack(srcOffsets[static_cast<size_t>(i)], outgoing.data() + i * one);
+      pack(i, outgoing.data() + i * one);
     MPI_Ialltoall(outgoing.data(), count, type, incoming.data(), count, type,
                   comm, &request);
     return;
@@ -173,9 +204,9 @@ void Transfer::start() {
                   &requests.emplace_back(MPI_REQUEST_NULL));
     return;
   default:
-    if (what.root == member)
+    if (root == member)
       pack(0, incoming.data());
-    MPI_Ibcast(incoming.data(), count, type, what.root, comm, &request);
+    MPI_Ibcast(incoming.data(), count, type, root, comm, &request);
   }
 }
 
@@ -185,7 +216,7 @@ bool Transfer::finish(const Complete &complete) {
   if (!ok)
     return false;
   int64_t one = elements * bytes;
-  switch (what.kind) {
+  switch (kind) {
   case CLEAVE_ALL_REDUCE:
     if (counts.empty()) {
       reducePieces(elements, outgoing.data());
@@ -204,6 +235,10 @@ bool Transfer::finish(const Complete &complete) {
     }
     unpack(outgoing.data(), 0);
     return true;
+  case CLEAVE_REDUCE:
+    if (root != member)
+      return true;
+    [[fallthrough]];
   case CLEAVE_REDUCE_SCATTER:
     reducePieces(elements, outgoing.data());
     unpack(outgoing.data(), 0);
@@ -211,7 +246,7 @@ bool Transfer::finish(const Complete &complete) {
   case CLEAVE_ALL_GATHER:
   case CLEAVE_ALL_TO_ALL:
     for (int i = 0; i < members; ++i)
-      unpack(incoming.data() + i * one, dstOffsets[static_cast<size_t>(i)]);
+      unpack(incoming.data() + i * one, i);
     return true;
   default:
     unpack(incoming.data(), 0);

@@ -26,30 +26,41 @@ public:
   using Complete = std::function<bool(std::vector<MPI_Request> &)>;
 
   /// `tag` is the same at all members, and of this request alone.
-  Transfer(const cleave_collective &what, MPI_Comm comm, int member,
-           int members, int tag, const cleave_team &team);
+  Transfer(const cleave_collective *blocks, int32_t count, MPI_Comm comm,
+           int member, int members, int tag, const cleave_team &team);
 
   /// Why the messages would be too large for MPI, or "".
-  static std::string check(const cleave_collective &what, int members);
+  static std::string check(const cleave_collective *blocks, int32_t count,
+                           int members);
 
   void start();
   bool finish(const Complete &complete);
 
 private:
-  void pack(int64_t srcOffset, char *to) const;
-  void unpack(const char *from, int64_t dstOffset) const;
+  /// One block, and how it lies in a message, behind those before it.
+  struct Packed {
+    const char *src;
+    char *dst;
+    std::vector<int64_t> srcOffsets, dstOffsets;
+    /// Between the block where it lies and a dense one.
+    Block gather, scatter;
+  };
+
+  /// The blocks of this member that are for `to`, as one message.
+  void pack(int to, char *message) const;
+  /// What `from` sent goes to where its blocks belong.
+  void unpack(const char *message, int from) const;
   void reducePieces(int64_t count, char *to) const;
 
-  cleave_collective what;
-  std::vector<int64_t> srcOffsets, dstOffsets;
+  int32_t kind, dtype, reduction, root;
+  std::vector<Packed> blocks;
   std::vector<int32_t> sources;
   MPI_Comm comm;
   MPI_Datatype type;
   int member, members, tag;
   const cleave_team &team;
+  /// Of a message, and bytes of one.
   int64_t elements, bytes;
-  /// Between the block where it lies and a dense one.
-  Block gather, scatter;
   /// Combining dense pieces.
   std::vector<int> counts, starts, pieceCounts, pieceStarts;
   std::vector<char> outgoing, incoming;

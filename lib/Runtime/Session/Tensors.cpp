@@ -98,7 +98,7 @@ void Session::write(const Tensor &tensor, const void *whole) {
 
 Error Session::read(const Tensor &tensor, void *whole) const {
   const std::vector<MeshAxis> &mesh = getProgram().mesh;
-  bool here = world || localBytes(mesh, tensor) == bytes(tensor);
+  bool here = world || isWhole(mesh, tensor);
   std::set<int64_t> seen;
   if (here) {
     for (const std::unique_ptr<Rank> &rank : ranks)
@@ -131,7 +131,7 @@ Error Session::exchange(const cleave_collective &what) const {
     if (!everyone)
       return failed();
   }
-  cleave_request *request = api.prepare(everyone, &what);
+  cleave_request *request = api.prepare(everyone, &what, 1);
   if (!request)
     return failed();
   bool ok = api.start(request) == 0 && api.wait(request) == 0;

@@ -165,7 +165,8 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   broadcastView(op.getMask(), a.mask, a.maskStrides);
   if (Value segments = op.getSegments()) {
     if (!tensorType(segments).getElementType().isInteger(64))
-      return op.emitOpError("needs segments of i64, not ") << segments.getType();
+      return op.emitOpError("needs segments of i64, not ")
+             << segments.getType();
     a.querySegments = a.keySegments = refOf(segments);
     if (op.getKeySegments())
       a.keySegments = refOf(op.getKeySegments());
@@ -184,8 +185,8 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   a.globalHeads = global.empty() ? a.heads : global[1];
   a.globalQueries = global.empty() ? a.queries : global[2];
   a.globalKeys = global.empty() ? a.keys : global[3];
-  int64_t scratch = cast<CommandOpInterface>(op.getOperation())
-                        .getScratchBytes(threads);
+  int64_t scratch =
+      cast<CommandOpInterface>(op.getOperation()).getScratchBytes(threads);
   a.scratch = scratchOf(op);
   a.scratchBytesPerThread = scratch / threads;
   return success();
@@ -256,8 +257,8 @@ LogicalResult CommandTable::convert(CopyOp op, Command &command) {
     c.dstStrides.push_back(to.strides[i]);
   }
   if (c.sizes.size() > 8)
-    return op.emitOpError("needs ") << c.sizes.size()
-                                    << " loops; at most 8 are supported";
+    return op.emitOpError("needs ")
+           << c.sizes.size() << " loops; at most 8 are supported";
   return success();
 }
 
@@ -282,8 +283,8 @@ LogicalResult CommandTable::convert(CheckOp op, Command &command) {
   return success();
 }
 
-std::vector<runtime::Digit>
-cleave::digitsOf(const spmd::Mesh &mesh, ArrayRef<spmd::AxisRef> axes) {
+std::vector<runtime::Digit> cleave::digitsOf(const spmd::Mesh &mesh,
+                                             ArrayRef<spmd::AxisRef> axes) {
   std::vector<runtime::Digit> digits;
   for (const spmd::AxisRef &axis : axes) {
     int32_t index = 0;
@@ -302,8 +303,7 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   c.collective = static_cast<runtime::CollectiveKind>(op.getKind());
   c.reduction = static_cast<runtime::Reduction>(op.getReduction());
   auto from = cast<RankedTensorType>(op.getInput().getType());
-  FailureOr<runtime::DType> dtype =
-      dtypeOf(op.getLoc(), from.getElementType());
+  FailureOr<runtime::DType> dtype = dtypeOf(op.getLoc(), from.getElementType());
   if (failed(dtype))
     return failure();
   c.dtype = *dtype;
@@ -328,6 +328,7 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   c.srcOffsets = offsets(op.getSrcStarts(), src.strides);
   c.dstOffsets = offsets(op.getDstStarts(), dst.strides);
   c.sources.assign(op.getSources().begin(), op.getSources().end());
+  c.root = static_cast<int32_t>(op.getRoot());
   c.token = tokens++;
   return success();
 }

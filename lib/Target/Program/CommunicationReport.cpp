@@ -36,6 +36,9 @@ static double elementsSent(CollectiveOp op) {
     return (members - 1) * block;
   case CollectiveKind::Permute:
     return block;
+  case CollectiveKind::Broadcast:
+  case CollectiveKind::Reduce:
+    return (members - 1) / members * block;
   }
   return 0;
 }

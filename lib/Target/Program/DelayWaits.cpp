@@ -13,48 +13,17 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Target/DelayWaits.h"
-#include "cleave/Runtime/ProgramFields.h"
-#include <set>
+#include "BufferUse.h"
 
 using namespace cleave;
 using namespace cleave::runtime;
 
 namespace {
-/// The buffers that a structure refers to.
-struct BufferCollector {
-  std::set<int32_t> buffers;
-
-  void collect(const Ref &ref) {
-    if (ref.buffer >= 0)
-      buffers.insert(ref.buffer);
-  }
-  template <typename T> void collect(const std::vector<T> &list) {
-    for (const T &element : list)
-      collect(element);
-  }
-  template <typename T> void collect(const T &value) {
-    if constexpr (requires(Fields<T> &f) { fields(f, &value); }) {
-      Fields<T> walk{*this, value};
-      fields(walk, &value);
-    }
-  }
-
-private:
-  template <typename T> struct Fields {
-    BufferCollector &collector;
-    const T &object;
-
-    template <typename Member> void operator()(const char *, Member member) {
-      collector.collect(object.*member);
-    }
-  };
-};
-
 /// The waits of one part.
 class PartWaits {
 public:
   PartWaits(const Part &part, std::vector<const Action *> actions)
-      : part(part), actions(std::move(actions)) {}
+      : part(part), memory(part, std::move(actions)) {}
 
   std::vector<Command> run() {
     for (const Command &command : part.commands) {
@@ -67,7 +36,8 @@ public:
         open.wait = &command;
         continue;
       }
-      finish([&](const Open &open) { return meet(open.buffers, buffers); });
+      finish(
+          [&](const Open &open) { return memory.meet(open.buffers, buffers); });
       if (command.kind == CommandKind::Collective)
         exchanges.push_back({command.collective.token, std::move(buffers)});
       result.push_back(command);
@@ -84,12 +54,6 @@ private:
     const Command *wait = nullptr;
   };
 
-  static std::set<int32_t> buffersOf(const Command &command) {
-    BufferCollector collector;
-    collector.collect(command);
-    return std::move(collector.buffers);
-  }
-
   /// Waits, in the order of their beginnings, for what `isNeeded`.
   template <typename F> void finish(const F &isNeeded) {
     std::erase_if(exchanges, [&](const Open &open) {
@@ -100,34 +64,15 @@ private:
     });
   }
 
-  bool meet(const std::set<int32_t> &a, const std::set<int32_t> &b) const {
-    for (int32_t one : a)
-      for (int32_t other : b)
-        if (one == other || overlap(one, other))
-          return true;
-    return false;
-  }
-
-  bool overlap(int32_t one, int32_t other) const {
-    return llvm::any_of(actions, [&](const Action *action) {
-      int64_t a = action->offsets[one], b = action->offsets[other];
-      return a < b + part.buffers[other].bytes &&
-             b < a + part.buffers[one].bytes;
-    });
-  }
-
   const Part &part;
-  std::vector<const Action *> actions;
+  SharedMemory memory;
   std::vector<Open> exchanges;
   std::vector<Command> result;
 };
 } // namespace
 
 void cleave::delayWaits(Program &program) {
-  std::vector<std::vector<const Action *>> actions(program.parts.size());
-  for (const auto &[name, entry] : program.entries)
-    for (const Action &action : entry.actions)
-      actions[action.part].push_back(&action);
+  std::vector<std::vector<const Action *>> actions = actionsOfParts(program);
   for (size_t i = 0; i < program.parts.size(); ++i)
     program.parts[i].commands =
         PartWaits(program.parts[i], std::move(actions[i])).run();

@@ -31,8 +31,8 @@ static json::Array savedValues(ProgramOp program) {
     if (run.getMicroBatch() != 0)
       continue;
     for (OpResult result : run.getResults()) {
-      bool read = llvm::any_of(result.getUsers(),
-                               [](Operation *user) { return isa<RunOp>(user); });
+      bool read = llvm::any_of(
+          result.getUsers(), [](Operation *user) { return isa<RunOp>(user); });
       auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
           run, run.getCalleeAttr());
       if (!read || !part || part.isExternal())

@@ -9,7 +9,6 @@
 #include "CommandTable.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Target/DelayWaits.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -103,8 +102,8 @@ FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
   }
   runtime::Tensor &old = program.tensors[it->second];
   if (old.role != tensor.role || old.dtype != tensor.dtype ||
-      old.shape != tensor.shape || old.sharding != tensor.sharding ||
-      old.offset != tensor.offset)
+      old.shape != tensor.shape || old.padded != tensor.padded ||
+      old.sharding != tensor.sharding || old.offset != tensor.offset)
     return emitError(loc) << "'" << tensor.name
                           << "' is one tensor in one entry and another one in "
                              "another";
@@ -124,13 +123,17 @@ void Translator::place(runtime::Tensor &tensor, RankedTensorType local,
     return;
   auto global = attributes.getAs<TypeAttr>(spmd::kGlobalTypeAttr);
   auto sharding = attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr);
-  if (!global || !sharding)
-    return;
-  ArrayRef<int64_t> shape =
-      cast<RankedTensorType>(global.getValue()).getShape();
-  tensor.shape.assign(shape.begin(), shape.end());
-  for (const spmd::DimSharding &dim : sharding.getDims())
-    tensor.sharding.push_back(digitsOf(mesh, dim.axes));
+  if (global && sharding) {
+    auto type = cast<RankedTensorType>(global.getValue());
+    tensor.shape.assign(type.getShape().begin(), type.getShape().end());
+    for (const spmd::DimSharding &dim : sharding.getDims())
+      tensor.sharding.push_back(digitsOf(mesh, dim.axes));
+  }
+  if (auto valid =
+          attributes.getAs<DenseI64ArrayAttr>(graph::kValidShapeAttr)) {
+    tensor.padded = tensor.shape;
+    tensor.shape.assign(valid.asArrayRef().begin(), valid.asArrayRef().end());
+  }
 }
 
 FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
@@ -290,7 +293,6 @@ FailureOr<Program> Translator::run() {
       return failure();
   if (failed(addConstants()))
     return failure();
-  delayWaits(program);
   return std::move(program);
 }
 

@@ -38,6 +38,20 @@ func.func @exchange(%x: tensor<2x12xf32>, %y: tensor<4xi64>) -> (tensor<8x3xf32>
   return %0, %1 : tensor<8x3xf32>, tensor<4xi64>
 }
 
+// The number of a part is that of the member that has it; sums are put into what
+// is zero first.
+// CHECK-LABEL: func.func @parts(
+func.func @parts(%x: tensor<4x6xf32>) -> (tensor<4x6xf32>, tensor<4x6xf32>) {
+  // CHECK: %[[PART:.*]] = exec.collective broadcast %{{.*}} over @mesh <{"tp"}> {block = array<i64: 4, 6>, root = 3 : i64} : tensor<4x6xf32> -> tensor<4x6xf32>
+  %0 = spmd.broadcast %x over @mesh {"tp"} dim 1 part 3 : tensor<4x6xf32> -> tensor<4x6xf32>
+  // CHECK: %[[ZERO:.*]] = graph.constant dense<0.000000e+00>
+  // CHECK: %[[SUM:.*]] = exec.collective reduce %[[PART]] into %[[ZERO]] : tensor<4x6xf32> over @mesh <{"tp"}> {block = array<i64: 4, 6>} : tensor<4x6xf32> -> tensor<4x6xf32>
+  %1 = spmd.reduce %0 over @mesh {"tp"} dim 0 part 0 : tensor<4x6xf32> -> tensor<4x6xf32>
+  // CHECK: exec.collective reduce %[[PART]] into %[[SUM]] : tensor<4x6xf32> over @mesh <{"tp"}> {block = array<i64: 4, 6>, root = 1 : i64}
+  %2 = spmd.reduce %0 into %1 over @mesh {"tp"} dim 0 part 1 : tensor<4x6xf32> -> tensor<4x6xf32>
+  return %0, %2 : tensor<4x6xf32>, tensor<4x6xf32>
+}
+
 // A group of one has nothing to say.
 // CHECK-LABEL: func.func @alone(
 // CHECK-NEXT: return %arg0

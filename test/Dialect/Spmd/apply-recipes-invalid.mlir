@@ -1,6 +1,6 @@
 // RUN: split-file %s %t
-// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=3 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=PARTS
-// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=3" 2>&1 | FileCheck %s --check-prefix=SAMPLES
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=32 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=PARTS
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=5" 2>&1 | FileCheck %s --check-prefix=SAMPLES
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=AXIS
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero4" 2>&1 | FileCheck %s --check-prefix=NAME
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=0" 2>&1 | FileCheck %s --check-prefix=SIZE
@@ -9,7 +9,7 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="recipes=dp" 2>&1 | FileCheck %s --check-prefix=MESH
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=ATTENTION
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=context" 2>&1 | FileCheck %s --check-prefix=CONTEXT
-// RUN: not cleave-opt %t/attention.mlir --spmd-apply-recipes="mesh=cp=3 recipes=context" 2>&1 | FileCheck %s --check-prefix=SEQUENCE
+// RUN: not cleave-opt %t/attention.mlir --spmd-apply-recipes="mesh=cp=9 recipes=context" 2>&1 | FileCheck %s --check-prefix=SEQUENCE
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero1" 2>&1 | FileCheck %s --check-prefix=UPDATE
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=2 recipes=megatron,megatron-sp" 2>&1 | FileCheck %s --check-prefix=BOTH
@@ -17,10 +17,10 @@
 // RUN: cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=x=2" 2>&1 | FileCheck %s --check-prefix=IDLE
 
 // IDLE: warning: axis "x" splits nothing: its 2 positions all do the same; name a recipe that is bound to it
-// PARTS: error: dimension 0 of parameter "up" comes in 16, which the 3 positions of axis "tp" do not divide: use 2, 4, 8 or 16
-// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 3 positions of axis "dp" do not divide: use 2 or 4
+// PARTS: error: dimension 0 of parameter "up" comes in 16, which the 32 positions of axis "tp" do not divide: use 2, 4, 8 or 16
+// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 5 positions of axis "dp" do not divide: use 2 or 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
-// NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ring, ulysses, zero1, zero2, zero3
+// NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ring, summa25d, summa2d, two-ring, ulysses, zero1, zero2, zero3
 // SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size
 // TWICE: error: the mesh names axis "dp" twice
 // MB: error: "mb" is the axis of micro-batches: name another
@@ -29,15 +29,28 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
 // RING: error: ring: there is no attention whose keys could travel one
 // CONTEXT: error: context: no input runs along the sequence of an attention
-// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, which the 3 positions of axis "cp" do not divide: use 2, 4 or 8
+// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, which the 9 positions of axis "cp" do not divide: use 2, 4 or 8
 // UPDATE: error: zero1: no entry updates parameters
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=ep=2 recipes=expert" 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=3 recipes=expert" 2>&1 | FileCheck %s --check-prefix=EXPERTS
-// RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=4 recipes=expert" 2>&1 | FileCheck %s --check-prefix=TOKENS
+// RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=8 recipes=expert" 2>&1 | FileCheck %s --check-prefix=TOKENS
 // NONE: error: expert: no products with weights go side by side, each with weights of its own, as those of experts do
 // EXPERTS: error: 'graph.contract' op has 4 experts, which the 3 positions of axis "ep" do not divide: use 2 or 4
-// TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, which the 4 positions of axis "ep" do not divide: use 2, 3 or 6
+// TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, which the 8 positions of axis "ep" do not divide: use 2, 3 or 6
+
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=4 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=SQUARE
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=3,col=3 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=BLOCKS
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=2 recipes=summa25d" 2>&1 | FileCheck %s --check-prefix=DEPTH
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=2 recipes=summa2d(row)" 2>&1 | FileCheck %s --check-prefix=AXES
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=2,tp=2 recipes=summa2d,megatron" 2>&1 | FileCheck %s --check-prefix=FEATURES
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,dp=2 recipes=summa2d(row,dp)" 2>&1 | FileCheck %s --check-prefix=TAKEN
+// SQUARE: error: axes "row" and "col" have 2 and 4 positions: products in steps need as many of both
+// BLOCKS: error: dimension 1 of parameter "up" comes in 8, which the 3 positions of axis "row" do not divide: use 2, 4 or 8
+// DEPTH: error: recipe 'summa25d' is bound to axis "depth", which the mesh does not have: it has "row", "col"
+// AXES: error: recipe 'summa2d' is bound to different axes: summa2d(row,col)
+// FEATURES: error: recipes 'summa2d' and 'megatron' both split the features: 'summa2d' those of every product, and what lies in blocks of two kinds cannot be multiplied; name one of them
+// TAKEN: error: recipe 'summa2d' splits features over axis "dp", which splits the samples: an axis has one of them; bind the recipe to another axis
 
 //--- experts.mlir
 func.func @loss(

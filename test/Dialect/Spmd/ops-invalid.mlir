@@ -260,3 +260,39 @@ func.func @f(%x: tensor<4x4xf32>) {
   %0 = spmd.permute %x from <@mesh, [{"x"}, {}]> to <@mesh, [{"z"}, {}]> : tensor<4x4xf32>
   return
 }
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{has no part 2 among 2}}
+  %0 = spmd.broadcast %x over @mesh {"x"} dim 0 part 2 : tensor<4x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{has no dimension 2 in 'tensor<4x4xf32>'}}
+  %0 = spmd.broadcast %x over @mesh {"x"} dim 2 part 0 : tensor<4x4xf32> -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<1x4xf32>) {
+  // expected-error @+1 {{type 'tensor<1x4xf32>' is no part of 'tensor<4x4xf32>', which comes in 2 along dimension 0}}
+  %0 = spmd.reduce %x over @mesh {"x"} dim 0 part 0 : tensor<1x4xf32> -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{cannot move data along the sequential axis "mb"}}
+  %0 = spmd.reduce %x over @mesh {"mb"} dim 0 part 0 : tensor<4x4xf32> -> tensor<4x4xf32>
+  return
+}

@@ -35,5 +35,11 @@ func.func @movements(%x: tensor<8x16xf32>, %after: tensor<f32>) {
   %3 = spmd.permute %x from <@mesh, [{"dp"}, {}]> to <@mesh, [{"tp":(2)2}, {}]> : tensor<8x16xf32>
   // CHECK: spmd.barrier %{{.*}} after %{{.*}} : tensor<8x16xf32>, tensor<f32>
   %4 = spmd.barrier %x after %after : tensor<8x16xf32>, tensor<f32>
+  // CHECK: %[[PART:.*]] = spmd.broadcast %{{.*}} over @mesh {"dp"} dim 1 part 1 : tensor<8x16xf32> -> tensor<8x8xf32>
+  %5 = spmd.broadcast %x over @mesh {"dp"} dim 1 part 1 : tensor<8x16xf32> -> tensor<8x8xf32>
+  // CHECK: %[[SUM:.*]] = spmd.reduce %[[PART]] over @mesh {"dp"} dim 1 part 0 : tensor<8x8xf32> -> tensor<8x16xf32>
+  %6 = spmd.reduce %5 over @mesh {"dp"} dim 1 part 0 : tensor<8x8xf32> -> tensor<8x16xf32>
+  // CHECK: spmd.reduce %[[PART]] into %[[SUM]] over @mesh {"dp"} dim 1 part 1 : tensor<8x8xf32> -> tensor<8x16xf32>
+  %7 = spmd.reduce %5 into %6 over @mesh {"dp"} dim 1 part 1 : tensor<8x8xf32> -> tensor<8x16xf32>
   return
 }

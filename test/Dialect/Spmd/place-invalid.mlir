@@ -14,5 +14,15 @@ func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}, %y: tensor<4xf32> {g
 
 // -----
 
+spmd.mesh @mesh <["dp" = 2]>
+
+// What devices do not divide is padded, as long as there are enough.
+// expected-error @+1 {{has 3 samples on each device, which 4 micro-batches do not divide: use 1 or 3}}
+func.func @f(%x: tensor<5xf32> {graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) {
+  return
+}
+
+// -----
+
 // expected-error @+1 {{has an axis "mb" already}}
 spmd.mesh @mesh <["mb" = 2]>

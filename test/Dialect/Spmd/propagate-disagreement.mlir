@@ -35,3 +35,19 @@ func.func @factors(
   %1 = graph.add %x, %0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %1 : tensor<8x8xf32>
 }
+
+// Axes of a list are counted one by one: both say "dp" of the rows, and only one
+// that "tp" splits them further, which the columns of three tensors want.
+// CHECK-LABEL: func.func @digits(
+// CHECK: graph.contract {{.*}}[#spmd.sharding<@mesh, [{}, {"tp"}], partial = {"dp"}>]
+// LOCAL-LABEL: func.func @digits(
+// LOCAL: spmd.all_gather %{{.*}} by <@mesh, [{"tp"}, {}]> {{.*}} : tensor<2x8xf32> -> tensor<4x8xf32>
+// LOCAL-NOT: spmd.all_to_all
+// LOCAL: graph.contract {{.*}} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+func.func @digits(
+    %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp", "tp"}, {}]>},
+    %y: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp"}]>}) -> tensor<8x16xf32> {
+  // expected-remark @+1 {{operand 0 splits dimension 0 over {"dp", "tp"}, of which "tp" splits another factor of the op}}
+  %0 = graph.contract "sa,sb->ab" %x, %y : (tensor<8x8xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32>
+}

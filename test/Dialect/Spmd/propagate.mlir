@@ -169,3 +169,22 @@ func.func @constrained_samples(
   %0 = spmd.constrain %x to <@mesh, [{"tp"}, {"dp"}]> : tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }
+
+// -----
+
+// Of an axis whose major digit splits a dimension already, the minor one may
+// split another.
+spmd.mesh @mesh <["b" = 4, "c" = 2]>
+
+// CHECK-LABEL: func.func @digits(
+func.func @digits(
+    %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"b":(1)2}, {"b":(2)2}]>},
+    %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"b":(1)2}, {}]>}) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+  // CHECK: graph.neg {{.*}}#spmd.sharding<@mesh, [{"b":(1)2}, {"b":(2)2}]>
+  %0 = graph.neg %x : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %1 = spmd.constrain %0 to <@mesh, [{"b", "c"}, {}]> : tensor<8x8xf32>
+  // CHECK: graph.neg {{.*}}#spmd.sharding<@mesh, [{"b", "c"}, {}]>
+  %2 = graph.neg %y : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %3 = spmd.constrain %2 to <@mesh, [{"b", "c"}, {}]> : tensor<8x8xf32>
+  return %1, %3 : tensor<8x8xf32>, tensor<8x8xf32>
+}

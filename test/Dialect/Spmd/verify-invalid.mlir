@@ -326,3 +326,85 @@ func.func @f(
       : (tensor<1x1x2x4xf32>, tensor<1x1x4x4xf32>, tensor<1x1x4x4xf32>) -> (tensor<1x1x2x4xf32>, tensor<1x1x2xf32>)
   return
 }
+
+// -----
+
+// Keys that were not passed on, or not as often as the step says.
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(
+    %q: tensor<1x1x2x4xf32> {spmd.global_type = tensor<1x1x4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>}) {
+  %k = spmd.rotate %q over @mesh {"x"} dim 2 {
+      spmd.global_types = [tensor<1x1x4x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>]} : tensor<1x1x2x4xf32>
+  // expected-error @+1 {{has an operand 2 that was not passed on where the others want it passed on by 1 around {"x"}}}
+  %o, %lse = graph.attention %q, %k, %q {scale = 1.0 : f64, blocks = 1 : i64, step = 1 : i64,
+      spmd.global_types = [tensor<1x1x4x4xf32>, tensor<1x1x4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>, #spmd.sharding<@mesh, [{}, {}, {"x"}]>]}
+      : (tensor<1x1x2x4xf32>, tensor<1x1x2x4xf32>, tensor<1x1x2x4xf32>) -> (tensor<1x1x2x4xf32>, tensor<1x1x2xf32>)
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2]>
+func.func @f(
+    %q: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
+  %k = spmd.rotate %q over @mesh {"x"} dim 0 {
+      spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : tensor<2x4xf32>
+  // expected-error @+1 {{gives back what was passed on by 1 around {"x"}}}
+  return %k : tensor<2x4xf32>
+}
+
+// -----
+
+// Of a dimension that another axis splits first, each part would turn alone.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %q: tensor<2x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"y", "x"}, {}]>}) {
+  // expected-error @+1 {{rotates over {"x"} dimension 0 of a value of sharding [{"y", "x"}, {}], where they are not the major axes}}
+  %k = spmd.rotate %q over @mesh {"x"} dim 0 {
+      spmd.global_types = [tensor<8x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"y", "x"}, {}]>]} : tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// Of a dimension that another axis splits first there is no such part.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %q: tensor<2x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"y", "x"}, {}]>}) {
+  // expected-error @+1 {{takes a part by {"x"} of dimension 0 of a value of sharding [{"y", "x"}, {}], where they are not the major axes}}
+  %k = spmd.broadcast %q over @mesh {"x"} dim 0 part 0 {
+      spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"y"}, {}]>]} : tensor<2x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// What all have would be added up.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %q: tensor<2x4xf32> {spmd.global_type = tensor<2x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}]>}) {
+  // expected-error @+1 {{reduces over "x" a value that is not partial on it in this way: sharding [{}, {}]}}
+  %k = spmd.reduce %q over @mesh {"x"} dim 0 part 0 {
+      spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : tensor<2x4xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// Nor is a part put into what lies otherwise.
+spmd.mesh @mesh <["x" = 2, "y" = 2]>
+func.func @f(
+    %l: tensor<2x2xf32> {spmd.global_type = tensor<2x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {"x"}]>},
+    %r: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>},
+    %c: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"y"}, {}]>}) {
+  %p = graph.contract "ai,ib->ab" %l, %r {
+      spmd.global_types = [tensor<2x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}], partial = {"x"}>]}
+      : (tensor<2x2xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  // expected-error @+1 {{puts a part of [{"x"}, {}] of 'tensor<4x4xf32>' into one of [{"y"}, {}] of 'tensor<4x4xf32>'}}
+  %k = spmd.reduce %p into %c over @mesh {"x"} dim 0 part 0 {
+      spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : tensor<2x4xf32> -> tensor<2x4xf32>
+  return
+}

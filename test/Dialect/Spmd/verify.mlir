@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-verify | FileCheck %s
+// RUN: cleave-opt %s --split-input-file --spmd-verify | FileCheck %s
 
 spmd.mesh @mesh <["mb" = 4, "one" = 1]> sequential ["mb"]
 
@@ -26,4 +26,18 @@ func.func @one(
   %1 = graph.exp %0 {spmd.global_types = [tensor<f32>], spmd.shardings = [#spmd.sharding<@mesh, []>]}
       : (tensor<f32>) -> tensor<f32>
   return %1 : tensor<f32>
+}
+
+// -----
+
+// Digits in which a value is partial may be written apart, and cross those of what
+// reduces them.
+spmd.mesh @mesh <["a" = 6]>
+// CHECK-LABEL: func.func @written_apart(
+func.func @written_apart(%x: tensor<1x12xf32> {spmd.global_type = tensor<6x12xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"a"}, {}]>})
+    -> (tensor<2xf32> {spmd.global_type = tensor<12xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"a":(2)3, "a":(1)2}]>}) {
+  %0 = graph.reduce max %x {dims = array<i64: 0>, spmd.global_types = [tensor<12xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {max "a":(1)3, max "a":(3)2}>]} : (tensor<1x12xf32>) -> tensor<12xf32>
+  // CHECK: spmd.reduce_scatter max
+  %1 = spmd.reduce_scatter max %0 by <@mesh, [{"a":(2)3, "a":(1)2}]> {spmd.global_types = [tensor<12xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"a":(2)3, "a":(1)2}]>]} : tensor<12xf32> -> tensor<2xf32>
+  return %1 : tensor<2xf32>
 }

@@ -1,6 +1,7 @@
 // RUN: cleave-compile %s --emit=local --mesh=tp=2 --recipe=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --implicit-check-not="= spmd.all_" --implicit-check-not="= spmd.reduce_scatter" --implicit-check-not="= spmd.permute"
 // RUN: cleave-compile %s --emit=local --mesh=tp=2 --recipe=megatron-sp --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=SP
-// RUN: cleave-compile %s --emit=local --mesh=tp=5 --recipe=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=WHOLE
+// RUN: cleave-compile %s --emit=local --mesh=tp=5 --recipe=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=PADDED
+// RUN: cleave-compile %s --emit=local --mesh=tp=20 --recipe=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=WHOLE
 
 // All that is moved with the vocabulary in two parts: 4x6x8 numbers for the
 // embedding and each product, and three times 4x6 for the loss. The table's
@@ -45,7 +46,23 @@
 // SP: %[[DX:.*]] = graph.contract "abv,vh->abh"
 // SP: spmd.reduce_scatter sum %[[DX]]
 
-// What the devices do not divide stays whole, and one op.
+// What the devices do not divide is padded: padding has no probability, and no
+// token names it.
+
+// PADDED-LABEL: func.func @train(
+// PADDED-SAME: tensor<3x8xf32> {graph.aliases = ["head"], graph.name = "w", graph.role = "parameter", graph.valid_shape = array<i64: 12, 8>,
+// PADDED: graph.gather {{.*}} origin {{.*}} global_size = 12 : i64
+// PADDED: %[[L:.*]] = graph.linear {{.*}} -> tensor<4x6x3xf32>
+// PADDED: %[[M:.*]] = graph.select %{{.*}}, %[[L]], %{{.*}} {graph.padding
+// PADDED: graph.reduce max %[[M]]
+// PADDED: graph.reduce sum
+// PADDED: graph.reduce sum
+// PADDED: %[[S:.*]] = graph.select %{{.*}}, %{{.*}}, %{{.*}} {graph.padding
+// PADDED: graph.contract "abv,vh->abh" %[[S]], %{{.*}} -> tensor<4x6x8xf32>
+// PADDED: graph.contract "abv,abh->vh" %[[S]], %{{.*}} -> tensor<3x8xf32>
+// PADDED: graph.scatter_add {{.*}} global_size = 12 : i64{{.*}} size = 3 : i64
+
+// What has less than one place for each device stays whole, and one op.
 
 // WHOLE-LABEL: func.func @train(
 // WHOLE-SAME: tensor<12x8xf32> {graph.aliases = ["head"], graph.name = "w"

@@ -305,6 +305,23 @@ TEST_F(Fusion, Indexed) {
                    ") -> tensor<3x2x70xi1>\nreturn %0 : tensor<3x2x70xi1>\n"), 8);
 }
 
+/// A constant has no memory to be read at an index.
+TEST_F(Fusion, IndexedConstants) {
+  std::string constant = "%c = graph.constant dense<2.5> : tensor<4x6xf32>\n";
+  check(func("%x: tensor<6x6xf32>", "tensor<6x6xf32>",
+             constant + "%p = graph.pad %c {low = array<i64: 1, 0>, high = array<i64: 1, 0>, "
+                        "interior = array<i64: 0, 0>, value = 1.0} : (tensor<4x6xf32>) -> tensor<6x6xf32>\n"
+                        "%y = graph.add %p, %x : (tensor<6x6xf32>, tensor<6x6xf32>) -> tensor<6x6xf32>\n"
+                        "return %y : tensor<6x6xf32>\n"));
+  check(func("%i: tensor<3xi64>", "tensor<3x6xf32>",
+             constant + "%y = graph.gather %c, %i {dim = 0 : i64} : (tensor<4x6xf32>, tensor<3xi64>) -> tensor<3x6xf32>\n"
+                        "return %y : tensor<3x6xf32>\n"));
+  check(func("%i: tensor<3xi64>, %o: tensor<1xi64>", "tensor<3x6xf32>",
+             constant + "%y = graph.gather %c, %i origin %o {dim = 0 : i64, global_size = 1000 : i64} : "
+                        "(tensor<4x6xf32>, tensor<3xi64>, tensor<1xi64>) -> tensor<3x6xf32>\n"
+                        "return %y : tensor<3x6xf32>\n"), 8);
+}
+
 TEST_F(Fusion, Rope) {
   for (const char *attributes : {"", "{interleaved}", "{adjoint}", "{interleaved, adjoint}"})
     for (const char *c : {"7x32", "2x1x7x32"})

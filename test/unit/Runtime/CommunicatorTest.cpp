@@ -103,7 +103,7 @@ TEST(CommunicatorTest, SumsAreAddedInOrderOfTheMembers) {
       std::vector<float> src(count, given[c->rank]), dst(count, -1.0f);
       cleave_group *group = c->api->group(c, orders[i], 3);
       cleave_collective what = sumOf(src.data(), dst.data(), count);
-      cleave_request *request = c->api->prepare(group, &what);
+      cleave_request *request = c->api->prepare(group, &what, 1);
       ASSERT_TRUE(request);
       ASSERT_EQ(c->api->start(request), 0);
       ASSERT_EQ(c->api->wait(request), 0);
@@ -141,7 +141,7 @@ void expectFault(const std::function<void(cleave_communicator *)> &fault,
     if (c->rank == 2)
       return fault(c);
     cleave_collective what = sumOf(&in, &out, 1);
-    cleave_request *request = c->api->prepare(group, &what);
+    cleave_request *request = c->api->prepare(group, &what, 1);
     ASSERT_TRUE(request);
     // The one that finds out may do so before it starts.
     EXPECT_TRUE(c->api->start(request) || c->api->wait(request));
@@ -174,7 +174,7 @@ TEST(CommunicatorTest, RanksMustAgree) {
     cleave_group *group = groupOfAll(c);
     if (c->rank == 0) {
       cleave_collective what = sumOf(data, data, 1);
-      cleave_request *request = c->api->prepare(group, &what);
+      cleave_request *request = c->api->prepare(group, &what, 1);
       ASSERT_TRUE(request);
       EXPECT_EQ(c->api->barrier(group), 0);
       EXPECT_NE(c->api->barrier(group), 0);
@@ -182,7 +182,7 @@ TEST(CommunicatorTest, RanksMustAgree) {
     } else {
       EXPECT_EQ(c->api->barrier(group), 0);
       cleave_collective what = sumOf(data, data, 2);
-      EXPECT_FALSE(c->api->prepare(group, &what));
+      EXPECT_FALSE(c->api->prepare(group, &what, 1));
     }
     EXPECT_STREQ(c->api->error(c),
                  "rank 1: asks for another collective than the other ranks");
@@ -196,7 +196,7 @@ TEST(CommunicatorTest, SenselessRequestsAreRefused) {
     runRanks(1, test::singleThread(), [&](cleave_communicator *c) {
       cleave_collective what = sumOf(data, data + 4, 4);
       change(what);
-      EXPECT_FALSE(c->api->prepare(groupOfAll(c), &what));
+      EXPECT_FALSE(c->api->prepare(groupOfAll(c), &what, 1));
       error = c->api->error(c);
     });
     return error;
@@ -220,6 +220,30 @@ TEST(CommunicatorTest, SenselessRequestsAreRefused) {
             "rank 0: a permutation needs its sources");
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_BROADCAST, w.root = 1; }),
             "rank 0: the root is no member");
+  EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_REDUCE, w.root = 1; }),
+            "rank 0: the root is no member");
+}
+
+TEST(CommunicatorTest, BlocksOfOneCollectiveAreOfOneKind) {
+  float data[8] = {};
+  auto refused = [&](const std::function<void(cleave_collective &)> &change) {
+    std::string error;
+    runRanks(1, test::singleThread(), [&](cleave_communicator *c) {
+      cleave_collective blocks[] = {sumOf(data, data + 2, 2),
+                                    sumOf(data + 4, data + 6, 2)};
+      change(blocks[1]);
+      EXPECT_FALSE(c->api->prepare(groupOfAll(c), blocks, 2));
+      error = c->api->error(c);
+    });
+    return error;
+  };
+  const char *differ =
+      "rank 0: the blocks of a collective differ in more than their places";
+  EXPECT_EQ(refused([](auto &w) { w.reduction = CLEAVE_MAX; }), differ);
+  EXPECT_EQ(refused([](auto &w) { w.dtype = CLEAVE_I32; }), differ);
+  EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_ALL_GATHER; }), differ);
+  EXPECT_EQ(refused([](auto &w) { w.src = nullptr; }),
+            "rank 0: a block has no address");
 }
 
 TEST(CommunicatorTest, SenselessGroupsAreRefused) {

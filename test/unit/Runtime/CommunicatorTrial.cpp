@@ -160,21 +160,45 @@ static void expect(const Case &c, size_t member,
                   bytes);
     });
   };
+  // Of a power of 2 the second half onto the first one, as long as there are
+  // two; else neighbours.
   auto reduce = [&](int64_t srcOffset) {
-    copy(0, srcOffset, 0);
-    for (size_t i = 1; i < count; ++i)
-      forEachElement(c, [&](int64_t src, int64_t dst) {
-        accumulate(c.what.dtype, c.what.reduction,
-                   result.data() + static_cast<size_t>(dst) * bytes,
-                   srcs[i].data() +
-                       static_cast<size_t>(src + srcOffset) * bytes);
-      });
+    std::vector<std::vector<uint8_t>> sums;
+    for (const std::vector<uint8_t> &src : srcs)
+      sums.emplace_back(src.begin() + srcOffset * static_cast<long>(bytes),
+                        src.end());
+    bool halves = (count & (count - 1)) == 0;
+    while (sums.size() > 1) {
+      std::vector<std::vector<uint8_t>> next;
+      size_t pairs = sums.size() / 2;
+      for (size_t i = 0; i < pairs; ++i) {
+        std::vector<uint8_t> &a = sums[halves ? i : 2 * i];
+        const std::vector<uint8_t> &b = sums[halves ? i + pairs : 2 * i + 1];
+        forEachElement(c, [&](int64_t src, int64_t) {
+          size_t at = static_cast<size_t>(src) * bytes;
+          accumulate(c.what.dtype, c.what.reduction, a.data() + at,
+                     b.data() + at);
+        });
+        next.push_back(std::move(a));
+      }
+      if (sums.size() % 2)
+        next.push_back(std::move(sums.back()));
+      sums = std::move(next);
+    }
+    forEachElement(c, [&](int64_t src, int64_t dst) {
+      std::memcpy(result.data() + static_cast<size_t>(dst) * bytes,
+                  sums[0].data() + static_cast<size_t>(src) * bytes, bytes);
+    });
   };
   switch (c.what.kind) {
   case CLEAVE_ALL_REDUCE:
     return reduce(0);
   case CLEAVE_REDUCE_SCATTER:
     return reduce(c.srcOffsets[member]);
+  case CLEAVE_REDUCE:
+    if (member == static_cast<size_t>(c.what.root))
+      reduce(0);
+    return;
   case CLEAVE_ALL_GATHER:
     for (size_t i = 0; i < count; ++i)
       copy(i, 0, c.dstOffsets[i]);
@@ -226,15 +250,16 @@ static std::vector<int64_t> drawOffsets(Random &random, size_t count,
   return offsets;
 }
 
+/// A block of a collective; of that of `other`, where there is one.
 static Case drawCase(Random &random, std::vector<int32_t> members,
-                     int64_t largest) {
+                     int64_t largest, const Case *other) {
   Case c;
   c.members = std::move(members);
   size_t count = c.members.size();
   cleave_collective &w = c.what;
-  w.kind =
-      static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE, CLEAVE_BROADCAST));
-  bool reduces = w.kind == CLEAVE_ALL_REDUCE || w.kind == CLEAVE_REDUCE_SCATTER;
+  w.kind = static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE, CLEAVE_REDUCE));
+  bool reduces = w.kind == CLEAVE_ALL_REDUCE ||
+                 w.kind == CLEAVE_REDUCE_SCATTER || w.kind == CLEAVE_REDUCE;
   constexpr int32_t reducible[] = {CLEAVE_F64, CLEAVE_F32, CLEAVE_I64,
                                    CLEAVE_I32, CLEAVE_I8,  CLEAVE_I1};
   w.dtype = reduces ? reducible[draw(random, 0, 5)]
@@ -242,6 +267,11 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   bool narrow = w.dtype == CLEAVE_I8 || w.dtype == CLEAVE_I1;
   w.reduction = static_cast<int32_t>(
       draw(random, narrow ? CLEAVE_MAX : CLEAVE_SUM, CLEAVE_MIN));
+  if (other) {
+    w.kind = other->what.kind;
+    w.dtype = other->what.dtype;
+    w.reduction = other->what.reduction;
+  }
   w.dims = static_cast<int32_t>(draw(random, 0, 4));
   int64_t room = draw(random, 1, largest);
   for (int d = 0; d < w.dims; ++d) {
@@ -273,6 +303,8 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   for (size_t i = 0; i < count; ++i)
     c.sources.push_back(
         static_cast<int32_t>(draw(random, 0, static_cast<int64_t>(count) - 1)));
+  if (other)
+    c.sources = other->sources;
   w.root = c.sources[0];
   return c;
 }
@@ -318,7 +350,10 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
   struct Own {
     Case c;
     size_t member = 0;
+    /// Its number among the blocks of the collective.
+    size_t block = 0;
     Memory memory;
+    /// Of the first block of a collective.
     cleave_request *request = nullptr;
   };
   std::vector<std::unique_ptr<Own>> own;
@@ -335,27 +370,37 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
       if (mine && (!group || api.barrier(group)))
         return failed("the group cannot be made");
       for (int64_t n = draw(random, 1, 3); n > 0; --n) {
-        auto one = std::make_unique<Own>();
-        one->c = drawCase(random, members, largest);
-        one->member = member;
+        size_t first = own.size();
+        std::vector<Case> cases;
+        for (int64_t blocks = draw(random, 1, 3); blocks > 0; --blocks)
+          cases.push_back(drawCase(random, members, largest,
+                                   cases.empty() ? nullptr : &cases.front()));
         if (!mine)
           continue;
-        size_t bytes = bytesOf(one->c.what.dtype);
-        one->memory.src.resize(static_cast<size_t>(one->c.srcElements) * bytes);
-        one->memory.dst.resize(static_cast<size_t>(one->c.dstElements) * bytes);
-        cleave_collective what = one->c.what;
-        what.src = one->memory.src.data();
-        what.dst =
-            one->c.inPlace ? one->memory.src.data() : one->memory.dst.data();
-        if (!one->c.srcOffsets.empty())
-          what.src_offsets = one->c.srcOffsets.data();
-        if (!one->c.dstOffsets.empty())
-          what.dst_offsets = one->c.dstOffsets.data();
-        what.sources = one->c.sources.data();
-        one->request = api.prepare(group, &what);
-        if (!one->request)
+        std::vector<cleave_collective> blocks;
+        for (Case &c : cases) {
+          Own &one = *own.emplace_back(std::make_unique<Own>());
+          one.c = std::move(c);
+          one.member = member;
+          one.block = blocks.size();
+          size_t bytes = bytesOf(one.c.what.dtype);
+          one.memory.src.resize(static_cast<size_t>(one.c.srcElements) * bytes);
+          one.memory.dst.resize(static_cast<size_t>(one.c.dstElements) * bytes);
+          cleave_collective what = one.c.what;
+          what.src = one.memory.src.data();
+          what.dst =
+              one.c.inPlace ? one.memory.src.data() : one.memory.dst.data();
+          if (!one.c.srcOffsets.empty())
+            what.src_offsets = one.c.srcOffsets.data();
+          if (!one.c.dstOffsets.empty())
+            what.dst_offsets = one.c.dstOffsets.data();
+          what.sources = one.c.sources.data();
+          blocks.push_back(what);
+        }
+        own[first]->request = api.prepare(group, blocks.data(),
+                                          static_cast<int32_t>(blocks.size()));
+        if (!own[first]->request)
           return failed("the request cannot be made");
-        own.push_back(std::move(one));
       }
     }
 
@@ -367,7 +412,7 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
       ++number;
       // The n-th collective of one rank is not that of another one: data is
       // told by what they have in common.
-      uint64_t common = seed * 1000 + time;
+      uint64_t common = seed * 1000 + time * 100 + one->block;
       std::vector<std::vector<uint8_t>> srcs;
       for (size_t i = 0; i < one->c.members.size(); ++i) {
         srcs.emplace_back(one->memory.src.size());
@@ -380,11 +425,12 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
           one->c.inPlace ? one->memory.src : one->memory.dst;
       expect(one->c, one->member, srcs, result);
       expected.push_back(std::move(result));
-      if (api.start(one->request))
-        return failed("start");
     }
+    for (std::unique_ptr<Own> &one : own)
+      if (one->request && api.start(one->request))
+        return failed("start");
     for (size_t i = 0; i < own.size(); ++i) {
-      if (api.wait(own[i]->request))
+      if (own[i]->request && api.wait(own[i]->request))
         return failed("wait");
       const Case &c = own[i]->c;
       const std::vector<uint8_t> &got =
@@ -398,6 +444,7 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
     }
   }
   for (std::unique_ptr<Own> &one : own)
-    api.release(one->request);
+    if (one->request)
+      api.release(one->request);
   return "";
 }

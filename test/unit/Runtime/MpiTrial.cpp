@@ -50,7 +50,7 @@ static int runFault(cleave_communicator *c, const char *fault, int who) {
   what.dtype = CLEAVE_F32;
   what.src = &in;
   what.dst = &out;
-  cleave_request *request = c->api->prepare(group, &what);
+  cleave_request *request = c->api->prepare(group, &what, 1);
   if (!request || c->api->barrier(group))
     return 2;
   Clock::time_point begin = Clock::now();

@@ -182,12 +182,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 4, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 5, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 4, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 5, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 4, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 5, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);
@@ -270,6 +270,8 @@ TEST(Program, ValidationSaysWhatIsWrong) {
         p.tensors[0].frameworkShape = {24};
       },
       "a dimension of 6 has no 4 equal parts");
+  expect([](Program &p) { p.tensors[0].padded = {p.tensors[0].shape[0] - 1}; },
+         "the padded shape");
   expect([](Program &p) { p.deviceConstants[0].offset = (1 << 16) - 8; },
          "a constant of 16 bytes");
   expect(
@@ -294,6 +296,20 @@ TEST(Program, ValidationSaysWhatIsWrong) {
       "'src' needs 4112 bytes");
   command(
       7, [](Command &c) { c.collective.sizes = {2, 2}; }, "differ in length");
+  command(
+      7,
+      [](Command &c) {
+        c.collective.more = {c.collective};
+        c.collective.more[0].dstOffsets.pop_back();
+      },
+      "'dstOffsets' has 3 entries, not 4");
+  command(
+      7,
+      [](Command &c) {
+        c.collective.more = {c.collective};
+        c.collective.more[0].srcOffsets[1] = 511;
+      },
+      "'src' needs 4112 bytes");
   command(7, [](Command &c) { c.collective.root = 4; }, "the root");
   command(7, [](Command &c) { c.collective.dst = {0, 64}; }, "in place");
   auto reduce = [](Command &c) {

@@ -303,4 +303,46 @@ TEST(PlacementTest, PartsAreTheTensor) {
   EXPECT_EQ(joined, whole);
 }
 
+/// Padding is zero in parts, and nowhere else.
+TEST(PlacementTest, PartsArePadded) {
+  std::vector<MeshAxis> mesh{{"x", 2, false}, {"mb", 2, true}, {"y", 3, false}};
+  for (int64_t last : {1, 4, 5}) {
+    Tensor tensor;
+    tensor.name = "t";
+    tensor.dtype = DType::I32;
+    tensor.shape = {5, 3, last};
+    tensor.padded = {8, 3, last == 1 ? 1 : 6};
+    tensor.sharding = {{{1, 1, 2}, {0, 1, 2}}, {}, {}};
+    if (last > 1)
+      tensor.sharding[2] = {{2, 1, 3}};
+    int64_t width = last == 1 ? 1 : 2;
+    EXPECT_FALSE(isWhole(mesh, tensor));
+    ASSERT_EQ(localShape(mesh, tensor), (std::vector<int64_t>{4, 3, width}));
+    std::vector<int32_t> whole(size_t(15 * last)), joined(whole.size(), -1);
+    std::iota(whole.begin(), whole.end(), 1);
+    for (int64_t rank = 0; rank < 6; ++rank) {
+      std::vector<int32_t> part(size_t(12 * width), -1);
+      cutPart(mesh, tensor, rank, whole.data(), part.data());
+      int64_t x = rank / 3, y = last == 1 ? 0 : rank % 3;
+      for (int64_t i = 0; i < 4; ++i)
+        for (int64_t j = 0; j < 3; ++j)
+          for (int64_t k = 0; k < width; ++k) {
+            int64_t a = i / 2 * 4 + x * 2 + i % 2, c = y * width + k;
+            ASSERT_EQ(part[size_t((i * 3 + j) * width + k)],
+                      a < 5 && c < last ? (a * 3 + j) * last + c + 1 : 0);
+          }
+      joinPart(mesh, tensor, rank, part.data(), joined.data());
+    }
+    EXPECT_EQ(joined, whole);
+  }
+  Tensor small;
+  small.dtype = DType::F32;
+  small.shape = {2};
+  small.padded = {4};
+  small.sharding = {{{0, 1, 2}}};
+  // As many elements as the whole, but not those.
+  EXPECT_EQ(localBytes(mesh, small), 8);
+  EXPECT_FALSE(isWhole(mesh, small));
+}
+
 } // namespace

@@ -121,6 +121,20 @@ TEST_F(Linear, LongerPrefixWins) {
   EXPECT_TRUE(conflicts.empty());
 }
 
+TEST_F(Linear, AxesOfSizeOneMakeNoConflict) {
+  for (bool first : {true, false}) {
+    x.dims[0] = first ? AxisList{{"one"}, {"dp"}} : AxisList{{"dp"}};
+    y.dims[0] = first ? AxisList{{"dp"}} : AxisList{{"one"}, {"dp"}};
+    FactorAxes axes = merge();
+    EXPECT_TRUE(conflicts.empty());
+    EXPECT_EQ(mesh.significant(axes[b]), (AxisList{{"dp"}}));
+  }
+  // The longer one still wins.
+  y.dims[0] = {{"one"}, {"dp"}, {"tp"}};
+  EXPECT_EQ(mesh.significant(merge()[b]), (AxisList{{"dp"}, {"tp"}}));
+  EXPECT_TRUE(conflicts.empty());
+}
+
 TEST_F(Linear, OnePartialOperandPasses) {
   x.partial = {{{"tp"}, PartialKind::Sum}};
   PartialPlan partial = plan(merge());

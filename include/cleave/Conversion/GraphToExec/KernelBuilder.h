@@ -207,6 +207,7 @@ private:
   mlir::BlockArgument outputFor(mlir::Value result);
   mlir::AffineMap mapFor(const Access &access, Level level,
                          llvm::ArrayRef<int64_t> steps = {});
+  mlir::Value splat(mlir::Value tensor);
   mlir::Value load(mlir::BlockArgument memory, mlir::AffineMap map,
                    mlir::ValueRange indices, mlir::Value where);
 

@@ -25,8 +25,10 @@ bool CollectiveOp::canWriteResult(unsigned, RankedTensorType type) {
   return type.getRank() <= 8;
 }
 
-/// A reduction of all works in place.
+/// A reduction of all works in place, one into a value in that one's.
 SmallVector<Share> CollectiveOp::getShares() {
+  if (getInto())
+    return {{0, 1, /*must=*/true}};
   if (getKind() == CollectiveKind::AllReduce &&
       getInput().getType() == getType())
     return {{0, 0, /*must=*/false}};
@@ -88,10 +90,18 @@ LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
                           kind == Kind::AllGather || kind == Kind::AllToAll,
                           to)))
     return failure();
-  if ((kind == Kind::AllReduce || kind == Kind::ReduceScatter) &&
+  if ((kind == Kind::AllReduce || kind == Kind::ReduceScatter ||
+       kind == Kind::Reduce) &&
       !canReduce(from.getElementType(), getReduction()))
     return emitOpError("cannot combine elements of type ")
            << from.getElementType() << " this way between devices";
+  if ((kind == Kind::Reduce) != static_cast<bool>(getInto()))
+    return emitOpError(
+        "needs what it puts the sum into, and no other kind does");
+  if (getInto() && getInto().getType() != to)
+    return emitOpError("result must be of the type of what it takes");
+  if (int64_t root = getRoot(); root < 0 || root >= getMembers())
+    return emitOpError("root ") << root << " is no member of the group";
   size_t sources = kind == Kind::Permute ? getMembers() : 0;
   if (getSources().size() != sources ||
       llvm::any_of(getSources(), [&](int64_t source) {

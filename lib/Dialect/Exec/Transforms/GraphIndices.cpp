@@ -46,8 +46,8 @@ static IndexUse indexUse(graph::OneHotOp op, Value operand) {
 }
 
 /// Targets name columns of the logits.
-template <typename OpTy> static IndexUse targetUse(OpTy op, Value operand,
-                                                   int64_t columns) {
+template <typename OpTy>
+static IndexUse targetUse(OpTy op, Value operand, int64_t columns) {
   if (operand == op.getTargets())
     return {columns, static_cast<int64_t>(op.getIgnoreIndex()), false};
   return {};
@@ -70,7 +70,9 @@ static IndexUse indexUse(graph::HeadLossOp op, Value operand) {
 }
 
 /// The border is a value of its own, chosen by whoever wrote the program.
-static IndexUse indexUse(graph::PadOp, Value) { return {0, std::nullopt, true}; }
+static IndexUse indexUse(graph::PadOp, Value) {
+  return {0, std::nullopt, true};
+}
 
 /// What moves between devices, or is cut on one, stays the same indices.
 static IndexUse moved() { return {0, std::nullopt, true}; }
@@ -79,8 +81,15 @@ static IndexUse indexUse(spmd::AllGatherOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::AllToAllOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::PermuteOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::RotateOp, Value) { return moved(); }
+static IndexUse indexUse(spmd::BroadcastOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::BarrierOp op, Value operand) {
   return {0, std::nullopt, operand == op.getInput()};
+}
+
+/// Nor is what stands in the place of padding given by anybody.
+static IndexUse indexUse(graph::SelectOp op, Value operand) {
+  bool passes = op->hasAttr(graph::kPaddingAttr) && operand == op.getOnTrue();
+  return {0, std::nullopt, passes};
 }
 
 namespace {
@@ -102,10 +111,10 @@ void cleave::exec::registerGraphIndexModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, graph::GraphDialect *) {
     attach<graph::GatherOp, graph::ScatterAddOp, graph::OneHotOp,
            graph::CrossEntropyOp, graph::CrossEntropyGradOp, graph::HeadLossOp,
-           graph::PadOp>(context);
+           graph::PadOp, graph::SelectOp>(context);
   });
   registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
     attach<spmd::SliceOp, spmd::AllGatherOp, spmd::AllToAllOp, spmd::PermuteOp,
-           spmd::RotateOp, spmd::BarrierOp>(context);
+           spmd::RotateOp, spmd::BroadcastOp, spmd::BarrierOp>(context);
   });
 }

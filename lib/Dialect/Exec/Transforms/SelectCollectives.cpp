@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/Transforms/Memory.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Permutation.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -30,6 +31,9 @@ struct Exchange {
   CollectiveKind kind{};
   Reduction reduction = Reduction::Sum;
   SmallVector<int64_t> block, srcStarts, dstStarts, sources;
+  int64_t root = 0;
+  /// Reduce: what the sum is put into.
+  Value into;
 };
 
 /// Translates the movements of one function.
@@ -52,7 +56,8 @@ public:
     std::optional<Exchange> exchange =
         llvm::TypeSwitch<Operation *, std::optional<Exchange>>(op)
             .Case<spmd::AllReduceOp, spmd::AllGatherOp, spmd::ReduceScatterOp,
-                  spmd::AllToAllOp, spmd::PermuteOp, spmd::RotateOp>(
+                  spmd::AllToAllOp, spmd::PermuteOp, spmd::RotateOp,
+                  spmd::BroadcastOp, spmd::ReduceOp>(
                 [&](auto typed) { return describe(typed); })
             .Default([](Operation *) { return std::nullopt; });
     if (!exchange)
@@ -64,11 +69,11 @@ public:
     };
     output.replaceAllUsesWith(CollectiveOp::create(
         builder, op->getLoc(), output.getType(),
-        CollectiveKindAttr::get(context, exchange->kind), input,
+        CollectiveKindAttr::get(context, exchange->kind), input, exchange->into,
         op.getCommunicationMesh(), spmd::AxesAttr::get(context, axes),
         list(exchange->block), ReductionAttr::get(context, exchange->reduction),
         list(exchange->srcStarts), list(exchange->dstStarts),
-        list(exchange->sources)));
+        list(exchange->sources), builder.getI64IntegerAttr(exchange->root)));
     op->erase();
     return success();
   }
@@ -163,6 +168,31 @@ private:
     e.block = shapeOf(op.getInput());
     for (int64_t i = 0, n = mesh.size(op.getCommunicationAxes()); i < n; ++i)
       e.sources.push_back((i + n - 1) % n);
+    return e;
+  }
+
+  std::optional<Exchange> describe(spmd::BroadcastOp op) const {
+    Exchange e;
+    e.kind = CollectiveKind::Broadcast;
+    e.block = shapeOf(op.getInput());
+    e.root = op.getPart();
+    return e;
+  }
+
+  std::optional<Exchange> describe(spmd::ReduceOp op) const {
+    Exchange e;
+    e.kind = CollectiveKind::Reduce;
+    e.block = shapeOf(op.getInput());
+    e.root = op.getPart();
+    e.into = op.getInto();
+    if (!e.into) {
+      OpBuilder builder(op);
+      RankedTensorType type = tensorType(op.getOutput());
+      e.into = graph::ConstantOp::create(
+          builder, op.getLoc(),
+          DenseElementsAttr::get(type,
+                                 builder.getZeroAttr(type.getElementType())));
+    }
     return e;
   }
 

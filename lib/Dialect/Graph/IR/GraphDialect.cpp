@@ -32,7 +32,9 @@ Operation *GraphDialect::materializeConstant(OpBuilder &builder,
 }
 
 /// Checks one `graph.` attribute of an argument or a result of type `type`.
+/// `valid` is the shape without padding, where there is some.
 static LogicalResult verifyEntryAttribute(Operation *op, Type type,
+                                          DenseI64ArrayAttr valid,
                                           NamedAttribute attribute) {
   StringRef name = attribute.getName();
   auto error = [&](const Twine &expected) {
@@ -82,8 +84,18 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
         elements *= dim;
     // One device holds a part of them.
     int64_t held = tensor ? tensor.getNumElements() : 0;
+    if (valid)
+      held = ShapedType::getNumElements(valid.asArrayRef());
     if (!shape || held == 0 || elements % held != 0)
       return error("must be a shape with as many elements as the tensor");
+    return success();
+  }
+  if (name == kValidShapeAttr) {
+    auto shape = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
+    if (!shape || !tensor ||
+        static_cast<int64_t>(shape.size()) != tensor.getRank() ||
+        llvm::any_of(shape.asArrayRef(), [](int64_t n) { return n < 1; }))
+      return error("must be a positive size for each dimension of the tensor");
     return success();
   }
   return op->emitOpError() << "unknown attribute '" << name << "'";
@@ -94,9 +106,13 @@ LogicalResult GraphDialect::verifyRegionArgAttribute(Operation *op,
                                                      unsigned argIndex,
                                                      NamedAttribute attribute) {
   Type type;
-  if (auto function = dyn_cast<FunctionOpInterface>(op))
+  DenseI64ArrayAttr valid;
+  if (auto function = dyn_cast<FunctionOpInterface>(op)) {
     type = function.getArgumentTypes()[argIndex];
-  return verifyEntryAttribute(op, type, attribute);
+    valid = dyn_cast_or_null<DenseI64ArrayAttr>(
+        function.getArgAttr(argIndex, kValidShapeAttr));
+  }
+  return verifyEntryAttribute(op, type, valid, attribute);
 }
 
 LogicalResult
@@ -106,7 +122,7 @@ GraphDialect::verifyRegionResultAttribute(Operation *op, unsigned regionIndex,
   Type type;
   if (auto function = dyn_cast<FunctionOpInterface>(op))
     type = function.getResultTypes()[resultIndex];
-  return verifyEntryAttribute(op, type, attribute);
+  return verifyEntryAttribute(op, type, /*valid=*/{}, attribute);
 }
 
 std::optional<SmallVector<int64_t>>

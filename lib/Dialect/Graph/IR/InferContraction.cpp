@@ -152,6 +152,8 @@ static LogicalResult checkBlocks(std::optional<Location> loc, Adaptor adaptor) {
   int64_t queries = tensorType(adaptor.getQuery()).getDimSize(2);
   int64_t keys = tensorType(adaptor.getKey()).getDimSize(2);
   int64_t blocks = adaptor.getBlocks();
+  if (static_cast<int64_t>(adaptor.getStep()) < 0)
+    return emitOptionalError(loc, "step must not be negative");
   if (blocks < 1 || queries % blocks != 0 || keys % blocks != 0)
     return emitOptionalError(loc, queries, " queries and ", keys,
                              " keys do not come in ", blocks, " blocks");

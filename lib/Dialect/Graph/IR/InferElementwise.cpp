@@ -76,8 +76,8 @@ LogicalResult CompareOp::inferReturnTypes(MLIRContext *context,
                                           std::optional<Location> loc,
                                           Adaptor adaptor,
                                           SmallVectorImpl<Type> &results) {
-  return inferBroadcast(loc, adaptor.getOperands(), IntegerType::get(context, 1),
-                        results);
+  return inferBroadcast(loc, adaptor.getOperands(),
+                        IntegerType::get(context, 1), results);
 }
 
 LogicalResult SelectOp::inferReturnTypes(MLIRContext *,
@@ -114,10 +114,10 @@ template <typename Op> static LogicalResult verifyDraws(Op op) {
   if (op.getRng().getType().getShape()[0] != 2)
     return op.emitOpError("rng must hold two values, seed and step");
   int64_t rank = cast<RankedTensorType>(op.getType()).getRank();
-  if (static_cast<bool>(op.getOrigin()) != op.getGlobalShape().has_value())
-    return op.emitOpError("origin and global_shape go together");
-  if (op.getOrigin() &&
-      (op.getOrigin().getType().getShape()[0] != rank ||
+  if (op.getOrigin() && !op.getGlobalShape())
+    return op.emitOpError("origin needs a global_shape");
+  if ((op.getOrigin() && op.getOrigin().getType().getShape()[0] != rank) ||
+      (op.getGlobalShape() &&
        static_cast<int64_t>(op.getGlobalShape()->size()) != rank))
     return op.emitOpError(
         "origin and global_shape need one value per dimension");
@@ -128,21 +128,13 @@ LogicalResult DropoutOp::verify() {
   double p = getProbability().convertToDouble();
   if (!(p >= 0.0 && p < 1.0))
     return emitOpError("probability must be at least 0 and below 1");
-  if (getRng().getType().getShape()[0] != 2)
-    return emitOpError("rng must hold two values, seed and step");
-  int64_t rank = cast<RankedTensorType>(getInput().getType()).getRank();
-  if (!getStarts() &&
-      static_cast<bool>(getOrigin()) != getGlobalShape().has_value())
-    return emitOpError("origin and global_shape go together");
-  if ((getOrigin() && (getOrigin().getType().getShape()[0] != rank ||
-                       !getGlobalShape())) ||
-      (getGlobalShape() &&
-       static_cast<int64_t>(getGlobalShape()->size()) != rank))
-    return emitOpError("origin and global_shape need one value per dimension");
+  if (failed(verifyDraws(*this)))
+    return failure();
   if (static_cast<bool>(getStarts()) != getStartsDim().has_value())
     return emitOpError("starts and starts_dim go together");
   if (getStarts()) {
     int64_t dim = *getStartsDim();
+    int64_t rank = cast<RankedTensorType>(getInput().getType()).getRank();
     int64_t pieces = getStarts().getType().getShape()[0];
     if (dim < 0 || dim >= rank || pieces == 0 ||
         getInput().getType().getDimSize(dim) % pieces != 0)
@@ -154,7 +146,8 @@ LogicalResult DropoutOp::verify() {
 LogicalResult UniformOp::verify() {
   unsigned width = getType().getElementType().getIntOrFloatBitWidth();
   if (width < 32)
-    return emitOpError("result must be f32 or f64: a narrower type rounds to 1");
+    return emitOpError(
+        "result must be f32 or f64: a narrower type rounds to 1");
   return verifyDraws(*this);
 }
 

@@ -274,28 +274,24 @@ LogicalResult OneHotOp::inferReturnTypes(MLIRContext *context,
   return success();
 }
 
-/// `origin` and `global_size` of a shard of `size` elements.
-template <typename Op> static LogicalResult verifyPlace(Op op, int64_t size) {
-  if (static_cast<bool>(op.getOrigin()) != op.getGlobalSize().has_value())
-    return op.emitOpError("origin and global_size go together");
-  if (!op.getOrigin())
-    return success();
-  if (op.getOrigin().getType().getDimSize(0) != 1)
+/// `origin` and `global_size` of a shard, or of a dimension that is padded.
+template <typename Op> static LogicalResult verifyPlace(Op op) {
+  if (op.getOrigin() && !op.getGlobalSize())
+    return op.emitOpError("origin needs a global_size");
+  if (op.getOrigin() && op.getOrigin().getType().getDimSize(0) != 1)
     return op.emitOpError("origin must hold one value");
-  if (static_cast<int64_t>(*op.getGlobalSize()) < size)
-    return op.emitOpError("global_size is ")
-           << *op.getGlobalSize() << ", less than the " << size
-           << " elements that are here";
+  if (op.getGlobalSize() && static_cast<int64_t>(*op.getGlobalSize()) < 0)
+    return op.emitOpError("global_size must not be negative");
   return success();
 }
 
 LogicalResult GatherOp::verify() {
-  return verifyPlace(*this, getInput().getType().getDimSize(getDim()));
+  return verifyPlace(*this);
 }
 
-LogicalResult ScatterAddOp::verify() { return verifyPlace(*this, getSize()); }
+LogicalResult ScatterAddOp::verify() { return verifyPlace(*this); }
 
-LogicalResult OneHotOp::verify() { return verifyPlace(*this, getSize()); }
+LogicalResult OneHotOp::verify() { return verifyPlace(*this); }
 
 /// Number of window positions along one image dimension, or -1.
 static int64_t windowCount(int64_t size, int64_t kernel, int64_t stride,

@@ -44,21 +44,26 @@ Operation *SliceOp::buildLocal(OpBuilder &builder, ValueRange operands,
 }
 
 /// The dimension that indices name, of `size` elements along `factors`, may be
-/// split; null for a shard of a shard.
+/// split, or be of `newSize`; null for a shard of a shard.
 template <typename Op>
 static Op buildLocalIndexed(Op op, OpBuilder &builder, ValueRange operands,
                             TypeRange resultTypes, ShardOffset shardOffset,
-                            int64_t size, ArrayRef<int64_t> factors) {
+                            int64_t size, int64_t newSize,
+                            ArrayRef<int64_t> factors) {
   Value origin = shardOffset(RankedTensorType::get(size, builder.getI64Type()),
                              {SmallVector<int64_t, 2>(factors)});
   if (origin && op.getOrigin())
     return nullptr;
   auto clone = cloneWith(op, builder, operands, resultTypes);
-  if (origin) {
+  if (origin)
     clone.getOriginMutable().assign(origin);
-    clone.setGlobalSize(size);
-  }
+  if (newSize != size)
+    clone.setGlobalSize(op.getGlobalSize().value_or(size));
   return clone;
+}
+
+static int64_t dimSize(Type type, int64_t dim) {
+  return cast<RankedTensorType>(type).getDimSize(dim);
 }
 
 Operation *GatherOp::buildLocal(OpBuilder &builder, ValueRange operands,
@@ -66,28 +71,66 @@ Operation *GatherOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                 ShardOffset shardOffset) {
   return buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
                            getInput().getType().getDimSize(getDim()),
+                           dimSize(operands[0].getType(), getDim()),
                            getShardingRule().operands[0][getDim()]);
 }
 
 Operation *ScatterAddOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                     TypeRange resultTypes,
                                     ShardOffset shardOffset) {
-  auto clone =
-      buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
-                        getSize(), getShardingRule().results[0][getDim()]);
+  int64_t size = dimSize(resultTypes.front(), getDim());
+  auto clone = buildLocalIndexed(*this, builder, operands, resultTypes,
+                                 shardOffset, getSize(), size,
+                                 getShardingRule().results[0][getDim()]);
   if (clone)
-    clone.setSize(clone.getType().getDimSize(getDim()));
+    clone.setSize(size);
   return clone;
 }
 
 Operation *OneHotOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                 TypeRange resultTypes,
                                 ShardOffset shardOffset) {
-  auto clone =
-      buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
-                        getSize(), getShardingRule().results[0].back());
+  int64_t size = cast<RankedTensorType>(resultTypes.front()).getShape().back();
+  auto clone = buildLocalIndexed(*this, builder, operands, resultTypes,
+                                 shardOffset, getSize(), size,
+                                 getShardingRule().results[0].back());
   if (clone)
-    clone.setSize(clone.getType().getShape().back());
+    clone.setSize(size);
+  return clone;
+}
+
+/// What is not split is told from what is by its size: that of the whole, which
+/// may be smaller than a padded one.
+static bool hidesSplit(RankedTensorType type, RankedTensorType local,
+                       ArrayRef<int64_t> global) {
+  return llvm::any_of(llvm::seq<int64_t>(0, type.getRank()), [&](int64_t dim) {
+    return type.getDimSize(dim) != local.getDimSize(dim) &&
+           local.getDimSize(dim) == global[dim];
+  });
+}
+
+/// What draws a number for each element of its result does so by the place in
+/// the global tensor: that of a shard, of `places` along `mapping`, and those of
+/// its pieces, if it is `placed` by them.
+template <typename Op>
+static Operation *
+buildLocalDraws(Op op, OpBuilder &builder, ValueRange operands,
+                TypeRange resultTypes, ShardOffset shardOffset,
+                const FactorMapping &mapping, ArrayRef<int64_t> places,
+                bool placed) {
+  auto type = cast<RankedTensorType>(op.getType());
+  Value origin = shardOffset(
+      RankedTensorType::get(places, type.getElementType()), mapping);
+  auto local = cast<RankedTensorType>(resultTypes.front());
+  ArrayRef<int64_t> global = op.getGlobalShape().value_or(type.getShape());
+  // A shard of a shard, or one that would pass for the whole.
+  if (origin && (op.getOrigin() || hidesSplit(type, local, global)))
+    return nullptr;
+  auto clone = cloneWith(op, builder, operands, resultTypes);
+  if (origin)
+    clone.getOriginMutable().assign(origin);
+  if (origin || placed || local != type)
+    clone.setGlobalShape(global);
   return clone;
 }
 
@@ -108,37 +151,21 @@ static void withinPieces(Value starts, const ShardingRule &rule,
 Operation *DropoutOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                  TypeRange resultTypes,
                                  ShardOffset shardOffset) {
-  auto type = cast<RankedTensorType>(getInput().getType());
-  ShardingRule rule = getShardingRule();
-  FactorMapping mapping = rule.operands[0];
-  SmallVector<int64_t> places(type.getShape());
+  FactorMapping mapping = getShardingRule().results[0];
+  SmallVector<int64_t> places(getType().getShape());
   if (getStarts())
-    withinPieces(getStarts(), rule, mapping[*getStartsDim()],
+    withinPieces(getStarts(), getShardingRule(), mapping[*getStartsDim()],
                  places[*getStartsDim()]);
-  Value origin = shardOffset(
-      RankedTensorType::get(places, type.getElementType()), mapping);
-  if (origin && getOrigin())
-    return nullptr; // A shard of a shard.
-  auto clone = cloneWith(*this, builder, operands, resultTypes);
-  if (origin)
-    clone.getOriginMutable().assign(origin);
-  if ((origin || getStarts()) && !getGlobalShape())
-    clone.setGlobalShape(type.getShape());
-  return clone;
+  return buildLocalDraws(*this, builder, operands, resultTypes, shardOffset,
+                         mapping, places, /*placed=*/bool(getStarts()));
 }
 
 Operation *UniformOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                  TypeRange resultTypes,
                                  ShardOffset shardOffset) {
-  Value origin = shardOffset(getType(), getShardingRule().results[0]);
-  if (origin && getOrigin())
-    return nullptr; // A shard of a shard.
-  auto clone = cloneWith(*this, builder, operands, resultTypes);
-  if (origin) {
-    clone.getOriginMutable().assign(origin);
-    clone.setGlobalShape(getType().getShape());
-  }
-  return clone;
+  return buildLocalDraws(*this, builder, operands, resultTypes, shardOffset,
+                         getShardingRule().results[0], getType().getShape(),
+                         /*placed=*/false);
 }
 
 /// Attention and its gradients draw, and hide, by the place of a score in the
@@ -174,13 +201,18 @@ buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
   }
   auto clone = cloneWith(op, builder, operands, resultTypes);
   // Keys are split by blocks alone.
-  int64_t keys = cast<RankedTensorType>(clone.getKey().getType()).getDimSize(2);
+  auto sequence = [](Value value) {
+    return cast<RankedTensorType>(value.getType()).getDimSize(2);
+  };
+  int64_t keys = sequence(clone.getKey());
   if (shape[3] > 0)
     clone.setBlocks(op.getBlocks() * keys / shape[3]);
   if (origin)
     clone.getOriginMutable().assign(origin);
   bool starts = op.getQueryStarts() || op.getKeyStarts();
-  if (placed && (origin || starts) && !op.getGlobalShape())
+  bool resized = sequence(clone.getQuery()) != shape[2] || keys != shape[3] ||
+                 (draws && clone.getQuery().getType() != query);
+  if (placed && (origin || starts || resized) && !op.getGlobalShape())
     clone.setGlobalShape(shape);
   return clone;
 }

@@ -283,8 +283,7 @@ LogicalResult RotateOp::verifySymbolUses(SymbolTableCollection &) {
     return failure();
   int64_t rank = cast<RankedTensorType>(getType()).getRank();
   if (static_cast<int64_t>(getDim()) >= rank)
-    return emitOpError("rotates dimension ")
-           << getDim() << " of " << getType();
+    return emitOpError("rotates dimension ") << getDim() << " of " << getType();
   return success();
 }
 
@@ -298,24 +297,141 @@ double RotateOp::getElementsSent(const Mesh &mesh) {
   return mesh.size(getAxes().getAxes()) > 1 ? elementsOf(getInput()) : 0;
 }
 
-/// Each dimension along a factor of its own; the parts of the one that rotates
-/// along the major one of two.
-cleave::graph::ShardingRule RotateOp::getShardingRule() {
-  graph::ShardingRule rule;
-  graph::FactorMapping mapping;
-  auto type = cast<RankedTensorType>(getType());
-  MeshOp mesh = lookupMesh(*this, getMeshAttr());
-  int64_t parts = mesh ? mesh.getMesh().size(getAxes().getAxes()) : 1;
-  for (auto [dim, size] : llvm::enumerate(type.getShape())) {
+/// Each dimension along a factor of its own, of which that of `dim`, cut into
+/// `parts`, is the minor one. The first factor of the rule is that of the
+/// parts.
+static cleave::graph::FactorMapping
+factorsBehind(cleave::graph::ShardingRule &rule, RankedTensorType whole,
+              uint64_t dim, int64_t parts) {
+  bool cut = parts > 1 && whole.getDimSize(dim) % parts == 0;
+  if (cut)
+    rule.addFactor(parts, cleave::graph::FactorKind::Parallel,
+                   cleave::graph::PartialKind::Sum,
+                   cleave::graph::PaddingNeed::Refused);
+  cleave::graph::FactorMapping mapping;
+  for (auto [i, size] : llvm::enumerate(whole.getShape())) {
     auto &factors = mapping.emplace_back();
-    bool cut = dim == getDim() && parts > 1 && size % parts == 0;
-    if (cut)
-      factors.push_back(rule.addFactor(parts));
-    if (int64_t rest = cut ? size / parts : size; rest != 1)
+    if (int64_t rest = cut && i == dim ? size / parts : size; rest != 1)
       factors.push_back(rule.addFactor(rest));
   }
+  return mapping;
+}
+
+/// `mapping` with the factor of the parts.
+static cleave::graph::FactorMapping
+withParts(const cleave::graph::ShardingRule &rule,
+          cleave::graph::FactorMapping mapping, uint64_t dim) {
+  if (!rule.factors.empty() &&
+      rule.factors.front().padding == cleave::graph::PaddingNeed::Refused)
+    mapping[dim].insert(mapping[dim].begin(), 0);
+  return mapping;
+}
+
+template <typename Op> static int64_t partsOf(Op op) {
+  MeshOp mesh = lookupMesh(op, op.getMeshAttr());
+  return mesh ? mesh.getMesh().size(op.getAxes().getAxes()) : 1;
+}
+
+cleave::graph::ShardingRule RotateOp::getShardingRule() {
+  graph::ShardingRule rule;
+  auto type = cast<RankedTensorType>(getType());
+  graph::FactorMapping mapping = withParts(
+      rule, factorsBehind(rule, type, getDim(), partsOf(*this)), getDim());
   rule.operands = {mapping};
   rule.results = {mapping};
   rule.linear = {{0}};
+  return rule;
+}
+
+//===----------------------------------------------------------------------===//
+// spmd.broadcast, spmd.reduce
+//===----------------------------------------------------------------------===//
+
+/// `part` is one of those of `whole`, or, between positions, of one's own.
+template <typename Op>
+static LogicalResult verifyPart(Op op, RankedTensorType whole,
+                                RankedTensorType part) {
+  if (failed(verifyAxes(op, op.getMeshAttr(), op.getAxes().getAxes())))
+    return failure();
+  Mesh mesh = lookupMesh(op, op.getMeshAttr()).getMesh();
+  if (failed(verifyDevices(op, mesh, op.getAxes().getAxes())))
+    return failure();
+  int64_t dim = op.getDim(), number = op.getPart();
+  int64_t parts = mesh.size(op.getAxes().getAxes());
+  if (dim < 0 || dim >= whole.getRank())
+    return op.emitOpError("has no dimension ") << dim << " in " << whole;
+  if (number < 0 || number >= parts)
+    return op.emitOpError("has no part ") << number << " among " << parts;
+  SmallVector<int64_t> shape(whole.getShape());
+  shape[dim] /= parts;
+  bool cut = whole.getDimSize(dim) % parts == 0 && part == whole.clone(shape);
+  if (part != whole && !cut)
+    return op.emitOpError("type ")
+           << part << " is no part of " << whole << ", which comes in " << parts
+           << " along dimension " << dim;
+  return success();
+}
+
+/// What one of `N` parts costs: those that lack it receive it, or give to it.
+template <typename Op>
+static double partSent(Op op, const Mesh &mesh, Value part) {
+  return shareSent(mesh, op.getAxes().getAxes(), 1, elementsOf(part));
+}
+
+LogicalResult BroadcastOp::verifySymbolUses(SymbolTableCollection &) {
+  return verifyPart(*this, cast<RankedTensorType>(getInput().getType()),
+                    cast<RankedTensorType>(getOutput().getType()));
+}
+
+FlatSymbolRefAttr BroadcastOp::getCommunicationMesh() { return getMeshAttr(); }
+
+AxisList BroadcastOp::getCommunicationAxes() {
+  return AxisList(getAxes().getAxes());
+}
+
+double BroadcastOp::getElementsSent(const Mesh &mesh) {
+  return partSent(*this, mesh, getOutput());
+}
+
+/// The result lacks the factor of the parts: all positions have the same.
+cleave::graph::ShardingRule BroadcastOp::getShardingRule() {
+  graph::ShardingRule rule;
+  graph::FactorMapping part =
+      factorsBehind(rule, cast<RankedTensorType>(getInput().getType()),
+                    getDim(), partsOf(*this));
+  rule.operands = {withParts(rule, part, getDim())};
+  rule.results = {part};
+  rule.linear = {{0}};
+  return rule;
+}
+
+LogicalResult ReduceOp::verifySymbolUses(SymbolTableCollection &) {
+  return verifyPart(*this, cast<RankedTensorType>(getOutput().getType()),
+                    cast<RankedTensorType>(getInput().getType()));
+}
+
+FlatSymbolRefAttr ReduceOp::getCommunicationMesh() { return getMeshAttr(); }
+
+AxisList ReduceOp::getCommunicationAxes() {
+  return AxisList(getAxes().getAxes());
+}
+
+double ReduceOp::getElementsSent(const Mesh &mesh) {
+  return partSent(*this, mesh, getInput());
+}
+
+cleave::graph::ShardingRule ReduceOp::getShardingRule() {
+  graph::ShardingRule rule;
+  graph::FactorMapping part =
+      factorsBehind(rule, cast<RankedTensorType>(getOutput().getType()),
+                    getDim(), partsOf(*this));
+  graph::FactorMapping whole = withParts(rule, part, getDim());
+  rule.operands = {part};
+  rule.linear = {{0}};
+  if (getInto()) {
+    rule.operands.push_back(whole);
+    rule.linear = {{0, 1}};
+  }
+  rule.results = {whole};
   return rule;
 }

@@ -66,14 +66,22 @@ static Error add(const Mesh &mesh, Sharding &sharding, unsigned dim,
 
 static Error reduce(const Mesh &mesh, Sharding &sharding,
                     ArrayRef<AxisRef> axes, PartialKind kind) {
-  AxisList known;
-  for (const PartialAxis &entry : sharding.partial)
-    if (mesh.size(entry.axis) > 1)
-      known.push_back(entry.axis);
   AxisList reduced = mesh.significant(axes);
   if (reduced.empty())
     return std::nullopt;
-  auto digits = mesh.refine(reduced, known);
+  auto refined = [&] {
+    AxisList known;
+    for (const PartialAxis &entry : sharding.partial)
+      if (mesh.size(entry.axis) > 1)
+        known.push_back(entry.axis);
+    return mesh.refine(reduced, known);
+  };
+  auto digits = refined();
+  if (!digits) {
+    // Joined, they may not cross.
+    sharding.partial = joinPartial(mesh, sharding.partial);
+    digits = refined();
+  }
   auto rest = withoutPartial(mesh, sharding.partial, reduced);
   if (!digits || !rest)
     return "has digits of one axis that cross those of sharding " +
@@ -91,16 +99,40 @@ static Error reduce(const Mesh &mesh, Sharding &sharding,
   return std::nullopt;
 }
 
+/// Whether one of the parts of a dimension is what moves.
+static bool movesPart(const Move &move) {
+  return move.kind == MoveKind::Broadcast || move.kind == MoveKind::Reduce;
+}
+
+RankedTensorType cleave::spmd::movedType(const Mesh &mesh, const Move &move,
+                                         RankedTensorType global) {
+  if (!movesPart(move) || global.getRank() <= move.from)
+    return global;
+  SmallVector<int64_t> shape(global.getShape());
+  int64_t parts = mesh.size(move.axes);
+  if (move.kind == MoveKind::Reduce)
+    shape[move.from] *= parts;
+  else
+    shape[move.from] /= parts;
+  return global.clone(shape);
+}
+
+AxisList cleave::spmd::summedByItself(Operation *op) {
+  std::optional<Move> move = readMove(op);
+  return move && move->kind == MoveKind::Reduce ? move->axes : AxisList();
+}
+
 std::optional<std::string> cleave::spmd::applyMove(const Mesh &mesh,
                                                    const Move &move,
                                                    Sharding &sharding) {
   unsigned rank = sharding.dims.size();
   bool byDims = move.kind != MoveKind::AllReduce &&
                 move.kind != MoveKind::AllToAll &&
-                move.kind != MoveKind::Rotate;
+                move.kind != MoveKind::Rotate && !movesPart(move);
   if ((byDims && move.dims.size() != rank) ||
       (move.kind == MoveKind::Permute && move.newDims.size() != rank) ||
-      (move.kind == MoveKind::Rotate && move.from >= rank) ||
+      ((move.kind == MoveKind::Rotate || movesPart(move)) &&
+       move.from >= rank) ||
       (move.kind == MoveKind::AllToAll && std::max(move.from, move.to) >= rank))
     return "moves axes of dimensions that sharding " + sharding.str() +
            " does not have";
@@ -113,6 +145,25 @@ std::optional<std::string> cleave::spmd::applyMove(const Mesh &mesh,
     return "rotates over " + describe(move.axes) + " dimension " +
            std::to_string(move.from) + " of a value of sharding " +
            sharding.str() + ", where they are not the major axes";
+  }
+  case MoveKind::Broadcast: {
+    AxisList &dim = sharding.dims[move.from];
+    auto cut = mesh.split(dim, mesh.size(move.axes));
+    if (!cut || mesh.significant(cut->first) != mesh.significant(move.axes))
+      return "takes a part by " + describe(move.axes) + " of dimension " +
+             std::to_string(move.from) + " of a value of sharding " +
+             sharding.str() + ", where they are not the major axes";
+    dim = cut->second;
+    return std::nullopt;
+  }
+  case MoveKind::Reduce: {
+    if (Error error = reduce(mesh, sharding, move.axes, move.reduction))
+      return error;
+    AxisList minor = std::move(sharding.dims[move.from]);
+    sharding.dims[move.from].clear();
+    if (Error error = add(mesh, sharding, move.from, move.axes))
+      return error;
+    return add(mesh, sharding, move.from, minor);
   }
   case MoveKind::AllReduce:
     return reduce(mesh, sharding, move.axes, move.reduction);
@@ -197,6 +248,21 @@ std::optional<Move> cleave::spmd::readMove(Operation *op) {
             move.from = rotate.getDim();
             return true;
           })
+          .Case([&](BroadcastOp broadcast) {
+            move.kind = MoveKind::Broadcast;
+            move.axes = AxisList(broadcast.getAxes().getAxes());
+            move.from = broadcast.getDim();
+            move.part = broadcast.getPart();
+            return true;
+          })
+          .Case([&](ReduceOp reduction) {
+            move.kind = MoveKind::Reduce;
+            move.axes = AxisList(reduction.getAxes().getAxes());
+            move.from = reduction.getDim();
+            move.part = reduction.getPart();
+            move.into = reduction.getInto();
+            return true;
+          })
           .Default([](Operation *) { return false; });
   return known ? std::optional(move) : std::nullopt;
 }
@@ -204,6 +270,7 @@ std::optional<Move> cleave::spmd::readMove(Operation *op) {
 Value cleave::spmd::buildMove(OpBuilder &builder, Location loc, Value value,
                               const Move &move, FlatSymbolRefAttr meshName,
                               const Mesh &mesh, RankedTensorType global) {
+  global = movedType(mesh, move, global);
   unsigned dim;
   auto shape = localShape(mesh, move.sharding, global.getShape(), dim);
   auto type = RankedTensorType::get(*shape, global.getElementType());
@@ -241,6 +308,14 @@ Value cleave::spmd::buildMove(OpBuilder &builder, Location loc, Value value,
   case MoveKind::Rotate:
     op = RotateOp::create(builder, loc, type, value, meshName.getValue(), axes,
                           move.from);
+    break;
+  case MoveKind::Broadcast:
+    op = BroadcastOp::create(builder, loc, type, value, meshName.getValue(),
+                             axes, move.from, move.part);
+    break;
+  case MoveKind::Reduce:
+    op = ReduceOp::create(builder, loc, type, value, move.into,
+                          meshName.getValue(), axes, move.from, move.part);
     break;
   }
   annotate(op, ShardingAttr::get(meshName, move.sharding), global);

@@ -67,12 +67,14 @@ cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
 }
 
 namespace {
-/// What one dimension of an operand or a result says of one factor.
+/// What one dimension of an operand or a result says of one factor: the first
+/// axes of it, or all.
 struct Claim {
   bool isResult;
   unsigned tensor, dim;
   int64_t factor;
   AxisList axes;
+  bool all = true;
   /// How many say the same, and the elements of these.
   int64_t voters = 0, elements = 0;
 
@@ -123,9 +125,13 @@ FactorAxes cleave::spmd::mergeFactors(
                      ", which the op needs whole");
           continue;
         }
+        // Others may say the same of the first axes, and not of the last.
         claim.factor = factor;
-        claim.axes = part;
-        claims.push_back(claim);
+        for (size_t i = 0; i < part.size(); ++i) {
+          claim.axes.assign(part.begin(), part.begin() + i + 1);
+          claim.all = i + 1 == part.size();
+          claims.push_back(claim);
+        }
       }
     }
   };
@@ -145,8 +151,8 @@ FactorAxes cleave::spmd::mergeFactors(
   // first in order.
   for (Claim &claim : claims)
     for (const Claim &other : claims)
-      if (other.factor == claim.factor &&
-          other.axes.front() == claim.axes.front()) {
+      if (other.all && other.factor == claim.factor &&
+          mesh.isPrefix(claim.axes, other.axes)) {
         ++claim.voters;
         claim.elements +=
             elementsAlong(rule, other.isResult ? rule.results[other.tensor]
@@ -171,7 +177,7 @@ FactorAxes cleave::spmd::mergeFactors(
     // An axis splits one factor: the first that takes it.
     for (size_t i = 0; i < part.size(); ++i)
       if (isTaken(part[i], claim.factor)) {
-        if (mesh.size(part[i]) > 1)
+        if (claim.all && mesh.size(part[i]) > 1)
           conflict(claim.describe(operands, results) + ", of which " +
                    part[i].str() + " splits another factor of the op");
         part.resize(i);
@@ -180,9 +186,15 @@ FactorAxes cleave::spmd::mergeFactors(
     AxisList &known = merged[claim.factor];
     if (known == part || mesh.isPrefix(part, known))
       continue;
+    // Axes of size 1 are nobody's quarrel.
+    AxisList split = mesh.significant(part), other = mesh.significant(known);
     if (mesh.isPrefix(known, part))
       known = part;
-    else
+    else if (mesh.isPrefix(split, other))
+      continue;
+    else if (mesh.isPrefix(other, split))
+      known = part;
+    else if (claim.all)
       conflict(claim.describe(operands, results) +
                ", another operand or result over " + describe(known));
   }
@@ -232,7 +244,8 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
                                        const ShardingRule &rule,
                                        const FactorAxes &axes,
                                        ArrayRef<const Sharding *> operands,
-                                       ArrayRef<int64_t> elements) {
+                                       ArrayRef<int64_t> elements,
+                                       ArrayRef<AxisRef> own) {
   PartialPlan plan;
   plan.results.resize(rule.results.size());
 
@@ -267,6 +280,8 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
         continue;
       }
       for (const AxisRef &digit : *refined) {
+        if (i == 0 && mesh.overlap(digit, own))
+          continue;
         digits[i].push_back({digit, partial.kind});
         if (!llvm::is_contained(seen, digits[i].back()))
           seen.push_back(digits[i].back());

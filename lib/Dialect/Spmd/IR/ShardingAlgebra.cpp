@@ -75,27 +75,6 @@ cleave::spmd::localShape(const Mesh &mesh, const Sharding &sharding,
   return result;
 }
 
-std::optional<PartialList>
-cleave::spmd::withoutPartial(const Mesh &mesh, ArrayRef<PartialAxis> partial,
-                             ArrayRef<AxisRef> axes) {
-  PartialList result;
-  for (const PartialAxis &entry : partial) {
-    if (!mesh.overlap(entry.axis, axes)) {
-      result.push_back(entry);
-      continue;
-    }
-    std::optional<AxisList> digits = mesh.refine(entry.axis, axes);
-    if (!digits)
-      return std::nullopt;
-    llvm::erase_if(*digits, [&](const AxisRef &digit) {
-      return mesh.overlap(digit, axes);
-    });
-    for (const AxisRef &digit : mesh.normalize(*digits))
-      result.push_back({digit, entry.kind});
-  }
-  return result;
-}
-
 /// The digits on which a value is partial in the order of the mesh, by kind.
 static AxisList partialDigits(const Mesh &mesh, ArrayRef<PartialAxis> partial,
                               PartialKind kind) {
@@ -107,6 +86,41 @@ static AxisList partialDigits(const Mesh &mesh, ArrayRef<PartialAxis> partial,
     return std::pair(a.name, a.pre) < std::pair(b.name, b.pre);
   });
   return mesh.normalize(digits);
+}
+
+PartialList cleave::spmd::joinPartial(const Mesh &mesh,
+                                      ArrayRef<PartialAxis> partial) {
+  PartialList result;
+  for (PartialKind kind :
+       {PartialKind::Sum, PartialKind::Max, PartialKind::Min})
+    for (const AxisRef &digit : partialDigits(mesh, partial, kind))
+      result.push_back({digit, kind});
+  return result;
+}
+
+std::optional<PartialList>
+cleave::spmd::withoutPartial(const Mesh &mesh, ArrayRef<PartialAxis> partial,
+                             ArrayRef<AxisRef> axes) {
+  PartialList result;
+  for (const PartialAxis &entry : partial) {
+    if (!mesh.overlap(entry.axis, axes)) {
+      result.push_back(entry);
+      continue;
+    }
+    std::optional<AxisList> digits = mesh.refine(entry.axis, axes);
+    if (!digits) {
+      PartialList joined = joinPartial(mesh, partial);
+      if (joined.size() < partial.size())
+        return withoutPartial(mesh, joined, axes);
+      return std::nullopt;
+    }
+    llvm::erase_if(*digits, [&](const AxisRef &digit) {
+      return mesh.overlap(digit, axes);
+    });
+    for (const AxisRef &digit : mesh.normalize(*digits))
+      result.push_back({digit, entry.kind});
+  }
+  return result;
 }
 
 bool cleave::spmd::samePartial(const Mesh &mesh, ArrayRef<PartialAxis> a,

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/IR/OpFactors.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -65,17 +66,65 @@ LogicalResult SpmdDialect::verifyRegionResultAttribute(
   return verifyEntryAttribute(op, type, attribute);
 }
 
+/// An entry of `spmd.turned` names a dimension of an operand or a result.
+static LogicalResult
+verifyTurned(function_ref<InFlightDiagnostic()> error, Operation *op,
+             Attribute attribute) {
+  auto turned = dyn_cast<DictionaryAttr>(attribute);
+  auto number = [&](StringRef name) -> std::optional<int64_t> {
+    auto value = turned ? turned.getAs<IntegerAttr>(name) : IntegerAttr();
+    return value ? std::optional(value.getInt()) : std::nullopt;
+  };
+  auto operand = number("operand"), result = number("result");
+  auto dim = number("dim");
+  bool known = operand.has_value() != result.has_value() && dim &&
+               number("steps").has_value();
+  if (known) {
+    int64_t index = operand ? *operand : *result;
+    int64_t count = operand ? op->getNumOperands() : op->getNumResults();
+    known = index >= 0 && index < count;
+    if (known) {
+      Value value = operand ? op->getOperand(index) : op->getResult(index);
+      auto type = dyn_cast<RankedTensorType>(value.getType());
+      known = type && *dim >= 0 && *dim < type.getRank();
+    }
+  }
+  if (!known)
+    return error() << "must hold an operand or a result, its dim and steps";
+  return success();
+}
+
 LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
                                                     NamedAttribute attribute) {
   auto error = [&] {
     return op->emitOpError()
            << "attribute '" << attribute.getName().getValue() << "': ";
   };
-  if (attribute.getName() == kRingAttr) {
+  if (attribute.getName() == kRingAttr ||
+      attribute.getName() == kTwoRingAttr) {
     if (!isa<StringAttr>(attribute.getValue()))
       return error() << "must name an axis";
     return success();
   }
+  if (attribute.getName() == kStepsAttr) {
+    auto lies = dyn_cast<ArrayAttr>(attribute.getValue());
+    if (!lies || lies.size() != 3 || op->getNumOperands() != 2 ||
+        op->getNumResults() != 1)
+      return error()
+             << "needs two operands and a result, and a sharding of each";
+    SmallVector<Value> values(op->getOperands());
+    values.push_back(op->getResult(0));
+    for (auto [entry, value] : llvm::zip_equal(lies, values)) {
+      auto sharding = dyn_cast<ShardingAttr>(entry);
+      if (!sharding)
+        return error() << "must hold #spmd.sharding attributes";
+      if (failed(verifySharding(error, op, sharding, value.getType())))
+        return failure();
+    }
+    return success();
+  }
+  if (attribute.getName() == kTurnedAttr)
+    return verifyTurned(error, op, attribute.getValue());
   auto array = dyn_cast<ArrayAttr>(attribute.getValue());
   bool shardings = attribute.getName() == kShardingsAttr;
   if (!shardings && attribute.getName() != kGlobalTypesAttr)
@@ -264,6 +313,7 @@ graph::ShardingRule ConstrainOp::getShardingRule() {
   if (!getReduced())
     rule.linear = {{0}};
   rule.resultsFirst = true;
+  rule.keepsZero = true;
   return rule;
 }
 

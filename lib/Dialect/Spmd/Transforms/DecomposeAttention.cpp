@@ -12,6 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "TwoRings.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -137,7 +138,7 @@ template <> void Ring<graph::AttentionOp>::replace() {
         table(keyStarts, step), onto, ontoLse, op.getScaleAttr(),
         op.getCausalAttr(), op.getWindowAttr(), op.getDropoutAttr(),
         op.getDropoutIdAttr(), DenseI64ArrayAttr(),
-        builder.getI64IntegerAttr(parts));
+        builder.getI64IntegerAttr(parts), builder.getI64IntegerAttr(step));
     onto = made.getOutput();
     ontoLse = made.getLse();
   }
@@ -172,7 +173,8 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
         op.getSegments(), op.getRng(), Value(), here.segments, queries,
         table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
         op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
-        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts));
+        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
+        builder.getI64IntegerAttr(here.step));
     dQuery = plus(dQuery, made.getQueryGradient());
     dKey = plus(dKey, made.getKeyGradient());
     dValue = plus(dValue, made.getValueGradient());
@@ -183,16 +185,18 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
 
 struct DecomposeAttentionPass
     : spmd::impl::DecomposeAttentionBase<DecomposeAttentionPass> {
-  template <typename Op>
-  static LogicalResult decompose(Op op, StringRef axis) {
-    op->removeAttr(kRingAttr);
-    MeshOp mesh = findMesh(op->template getParentOfType<ModuleOp>());
+  /// The mesh, where its axis `axis` has more than one position; null else.
+  static FailureOr<MeshOp> meshWith(Operation *op, StringRef axis) {
+    MeshOp mesh = findMesh(op->getParentOfType<ModuleOp>());
     if (!mesh || !mesh.getMesh().find(axis))
-      return op.emitOpError("travels a ring over axis \"")
+      return op->emitOpError("travels a ring over axis \"")
              << axis << "\", which no mesh has";
+    return mesh.getMesh().size(AxisRef{axis}) > 1 ? mesh : MeshOp();
+  }
+
+  template <typename Op>
+  static LogicalResult decompose(Op op, MeshOp mesh, StringRef axis) {
     int64_t parts = mesh.getMesh().size(AxisRef{axis});
-    if (parts == 1)
-      return success();
     if (op.getBias() || op.getMask() || op.getOrigin() || op.getBlocks() != 1)
       return op.emitOpError("has a bias, a mask, an origin or blocks: its keys "
                             "cannot travel a ring");
@@ -205,25 +209,58 @@ struct DecomposeAttentionPass
     return Ring<Op>(op, mesh, axis).run();
   }
 
-  void runOnOperation() override {
+  /// Erases `op`, whose results nothing but annotations read.
+  static void eraseWithReaders(Operation *op) {
+    for (Operation *reader : llvm::make_early_inc_range(op->getUsers()))
+      eraseWithReaders(reader);
+    op->erase();
+  }
+
+  /// Calls `decompose(op, mesh, axis)` for each attention with `mark`.
+  template <typename Decompose>
+  LogicalResult forEach(StringRef mark, const Decompose &decompose) {
     SmallVector<Operation *> ops;
     getOperation().walk([&](Operation *op) {
-      if (op->hasAttr(kRingAttr))
+      if (op->hasAttr(mark))
         ops.push_back(op);
     });
     for (Operation *op : ops) {
       // Attributes outlive their ops.
-      StringRef axis = cast<StringAttr>(op->getAttr(kRingAttr)).getValue();
+      StringRef axis = cast<StringAttr>(op->removeAttr(mark)).getValue();
+      FailureOr<MeshOp> mesh = meshWith(op, axis);
+      if (failed(mesh))
+        return failure();
+      if (!*mesh)
+        continue;
       LogicalResult done =
           llvm::TypeSwitch<Operation *, LogicalResult>(op)
               .Case<graph::AttentionOp, graph::AttentionGradOp>(
-                  [&](auto typed) { return decompose(typed, axis); })
+                  [&](auto typed) { return decompose(typed, *mesh, axis); })
               .Default([](Operation *other) {
                 return other->emitOpError("has no steps of a ring");
               });
       if (failed(done))
-        return signalPassFailure();
+        return failure();
     }
+    return success();
+  }
+
+  void runOnOperation() override {
+    Probabilities probabilities;
+    SmallVector<Operation *> replaced;
+    auto oneRing = [](auto op, MeshOp mesh, StringRef axis) {
+      return decompose(op, mesh, axis);
+    };
+    auto twoRings = [&](auto op, MeshOp mesh, StringRef axis) {
+      replaced.push_back(op);
+      return decomposeIntoTwoRings(op, mesh, axis, probabilities);
+    };
+    if (failed(forEach(kRingAttr, oneRing)) ||
+        failed(forEach(kTwoRingAttr, twoRings)))
+      return signalPassFailure();
+    // Backward knew forward by what it read of it.
+    for (Operation *op : llvm::reverse(replaced))
+      eraseWithReaders(op);
   }
 };
 } // namespace

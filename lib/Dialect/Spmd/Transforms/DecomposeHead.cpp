@@ -34,6 +34,8 @@ namespace {
 /// Into how many parts recipes will split what a head has.
 struct HeadParts {
   int64_t samples = 1, sequence = 1, classes = 1;
+  /// Classes that do not divide stay whole.
+  bool even = false;
   std::vector<MeshAxis> axes;
   std::vector<Placement> placements;
 };
@@ -113,14 +115,18 @@ void Head::findRows() {
 
 /// How much of the last dimension of the rows a chunk takes.
 int64_t Head::chunkSize() {
-  int64_t classes = op.getWeight().getType().getDimSize(0) / parts.classes;
+  int64_t classes =
+      llvm::divideCeil(op.getWeight().getType().getDimSize(0), parts.classes);
   int64_t width = op.getInput().getType().getElementTypeBitWidth() / 8;
   int64_t most = std::max<int64_t>(maxBytes / (classes * width), 1);
   int64_t count = op.getTargets().getType().getNumElements();
   count = llvm::divideCeil(count, parts.samples * parts.sequence);
   if (count <= most)
     return rows.back();
-  most = std::min(most, maxRows);
+  // Small chunks stay in caches; many chunks make a long program.
+  constexpr int64_t fewChunks = 16;
+  most = std::min(
+      most, std::max<int64_t>(maxRows, llvm::divideCeil(count, fewChunks)));
   // The rows that a device has at each place of the last dimension.
   int64_t each = std::max<int64_t>(count / rows.back(), 1);
   int64_t fits = std::max<int64_t>(most / each, 1);
@@ -291,18 +297,22 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
       llvm::consumeError(plan ? llvm::Error::success() : plan.takeError());
       return std::nullopt;
     }
-    if (MeshOp op = findMesh(getOperation()))
-      *axes = std::vector<MeshAxis>(op.getMesh().axes.begin(),
-                                    op.getMesh().axes.end());
+    if (MeshOp op = findMesh(getOperation())) {
+      Mesh known = op.getMesh();
+      axes->assign(known.axes.begin(), known.axes.end());
+    }
     HeadParts parts;
     parts.samples = std::max<int64_t>(microBatches, 1);
     for (const MeshAxis &axis : *axes) {
       RecipeSplit what =
           axis.name == "dp" ? RecipeSplit::Samples : RecipeSplit::Resting;
       for (const RecipeCall &call : plan->recipes)
-        if (call.axes.front() == axis.name &&
-            splitBy(call) != RecipeSplit::Resting)
-          what = splitBy(call);
+        if (RecipeSplit split = splitBy(call, axis.name);
+            split != RecipeSplit::Resting) {
+          what = split;
+          if (split == RecipeSplit::Features)
+            parts.even = splitsEvenly(call);
+        }
       if (what == RecipeSplit::Samples)
         parts.samples *= axis.size;
       else if (what == RecipeSplit::Sequence)
@@ -353,7 +363,8 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
     for (graph::HeadLossOp op : heads) {
       std::optional<int64_t> count = classParts(op, *parts);
       if (!count || *count == 1 ||
-          op.getWeight().getType().getDimSize(0) % *count != 0 ||
+          (parts->even && op.getWeight().getType().getDimSize(0) % *count) ||
+          op.getWeight().getType().getDimSize(0) < *count ||
           op.getTargets().getType().getNumElements() == 0)
         continue;
       HeadParts own = *parts;

@@ -110,6 +110,18 @@ void DimensionClasses::describe() {
     if (eras.of(&op) == 0)
       addRoles(&op);
   }
+  llvm::for_each(classes, [&](DimensionClass &known) { addSharedState(known); });
+}
+
+/// State lies as what it is of.
+void DimensionClasses::addSharedState(DimensionClass &known) {
+  for (auto [argument, dim] : llvm::to_vector(known.shared))
+    for (auto [other, at] : known.arguments)
+      if (at == dim && other.getType() == argument.getType() &&
+          graph::getArgString(function, other.getArgNumber(), graph::kOfAttr) ==
+              graph::getArgString(function, argument.getArgNumber(),
+                                  graph::kNameAttr))
+        known.shared.push_back({other, at});
 }
 
 bool DimensionClasses::dependsOnInput(Value value) const {
@@ -129,6 +141,50 @@ bool DimensionClasses::dependsOnInput(Value value) const {
   return false;
 }
 
+/// What `op` shares along `factor`: operands that have it alone in a dimension,
+/// where results have another behind it.
+void DimensionClasses::addShared(Operation *op, const graph::ShardingRule &rule,
+                                 int64_t factor, DimensionClass &known) {
+  int64_t heads = 0;
+  for (ArrayRef<int64_t> dim : rule.results.front())
+    if (majorFactor(rule, dim) == factor) {
+      heads = 1;
+      for (int64_t part : dim)
+        heads *= rule.factors[part].size;
+    }
+  if (heads <= rule.factors[factor].size)
+    return;
+  known.heads = std::gcd(known.heads, heads);
+  SmallVector<std::pair<Value, unsigned>> work;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+    for (auto [dim, factors] : llvm::enumerate(rule.operands[i]))
+      if (ArrayRef(factors) == ArrayRef(factor))
+        work.push_back({operand, static_cast<unsigned>(dim)});
+  // Backward to what they are made from.
+  llvm::DenseSet<std::pair<Value, unsigned>> seen;
+  while (!work.empty()) {
+    auto [value, dim] = work.pop_back_val();
+    if (!seen.insert({value, dim}).second)
+      continue;
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      if (!llvm::is_contained(known.shared, std::pair(argument, dim)))
+        known.shared.push_back({argument, dim});
+      continue;
+    }
+    auto made =
+        dyn_cast<graph::ShardingRuleOpInterface>(value.getDefiningOp());
+    if (!made)
+      continue;
+    graph::ShardingRule from = made.getShardingRule();
+    int64_t major = majorFactor(
+        from, from.results[cast<OpResult>(value).getResultNumber()][dim]);
+    for (auto [i, operand] : llvm::enumerate(made->getOperands()))
+      for (auto [at, factors] : llvm::enumerate(from.operands[i]))
+        if (major >= 0 && majorFactor(from, factors) == major)
+          work.push_back({operand, static_cast<unsigned>(at)});
+  }
+}
+
 void DimensionClasses::addRoles(Operation *op) {
   auto costed = dyn_cast<graph::CostOpInterface>(op);
   if (!costed)
@@ -143,8 +199,10 @@ void DimensionClasses::addRoles(Operation *op) {
     bool kept = llvm::any_of(rule.results, [&](const auto &mapping) {
       return runsAlong(rule, mapping, i);
     });
-    if (work == graph::WorkClass::Attention)
-      known.attended |= kept;
+    if (work == graph::WorkClass::Attention && kept) {
+      known.attended = true;
+      addShared(op, rule, i, known);
+    }
     bool product = work == graph::WorkClass::Contraction;
     bool lookup = work == graph::WorkClass::Gather && !kept;
     if (!product && !lookup) {

@@ -15,6 +15,7 @@
 #ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DIMENSIONCLASSES_H
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DIMENSIONCLASSES_H
 
+#include "cleave/Dialect/Graph/IR/ShardingRule.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/IntEqClasses.h"
 
@@ -42,6 +43,11 @@ struct DimensionClass {
   bool reduced = false;
   /// Parallel in attention of the forward pass.
   bool attended = false;
+  /// What that runs through is cut into this many at most: heads, of which
+  /// several may share one place of the class. 0 where nothing is shared.
+  int64_t heads = 0;
+  /// The argument dimensions that make what is shared.
+  llvm::SmallVector<std::pair<mlir::BlockArgument, unsigned>, 2> shared;
 };
 
 /// The classes of one function of one block. Where a dimension has several
@@ -64,6 +70,9 @@ private:
   void joinOps();
   void describe();
   void addRoles(mlir::Operation *op);
+  void addShared(mlir::Operation *op, const graph::ShardingRule &rule,
+                 int64_t factor, DimensionClass &known);
+  void addSharedState(DimensionClass &known);
   bool dependsOnInput(mlir::Value value) const;
 
   mlir::func::FuncOp function;

@@ -10,6 +10,7 @@
 #include "Mover.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "mlir/IR/IRMapping.h"
@@ -233,7 +234,8 @@ OpPlan Partitioner::plan(Operation *op, bool whole) {
                                if (plan.conflict.empty())
                                  plan.conflict = text;
                              });
-  plan.partial = planPartials(mesh, plan.rule, plan.axes, operands, elements);
+  plan.partial = planPartials(mesh, plan.rule, plan.axes, operands, elements,
+                              summedByItself(op));
   return plan;
 }
 

@@ -71,15 +71,20 @@ private:
     return dim.getInt();
   }
 
-  /// The samples of argument `index` that each device has.
-  int64_t samplesOf(func::FuncOp function, unsigned index, int64_t dim) {
+  /// The samples of an argument that a device has at most.
+  struct Samples {
+    int64_t all, parts, each;
+    /// Devices do not divide them: they will be padded.
+    bool uneven;
+  };
+  Samples samplesOf(func::FuncOp function, unsigned index, int64_t dim) {
     int64_t size = cast<RankedTensorType>(function.getArgumentTypes()[index])
                        .getDimSize(dim);
     auto given = function.getArgAttrOfType<ShardingAttr>(index, kShardingAttr);
     MeshOp mesh = findMesh(getOperation());
-    if (!given || !mesh)
-      return size;
-    return size / mesh.getMesh().size(given.getSharding().dims[dim]);
+    int64_t parts =
+        given && mesh ? mesh.getMesh().size(given.getSharding().dims[dim]) : 1;
+    return {size, parts, (size + parts - 1) / parts, size % parts != 0};
   }
 
   /// The devices that split the samples share the grains out.
@@ -94,10 +99,7 @@ private:
     for (auto function : getOperation().getOps<func::FuncOp>())
       for (unsigned i = 0; i < function.getNumArguments(); ++i)
         if (std::optional<int64_t> dim = batchDim(function, i))
-          if (int64_t own = samplesOf(function, i, *dim))
-            parts = cast<RankedTensorType>(function.getArgumentTypes()[i])
-                        .getDimSize(*dim) /
-                    own;
+          parts = samplesOf(function, i, *dim).parts;
     parts = std::max<int64_t>(parts, 1);
     if (grains % parts != 0)
       return getOperation().emitError("the samples are split over ")
@@ -107,28 +109,29 @@ private:
     return success();
   }
 
-  /// Every batch must divide into micro-batches.
+  /// Every batch must divide into micro-batches. One that is padded for devices
+  /// is padded for micro-batches as well, and so is what holds the same samples.
   LogicalResult checkSizes() {
     for (auto function : getOperation().getOps<func::FuncOp>()) {
-      SmallVector<int64_t> sizes;
+      SmallVector<std::pair<unsigned, Samples>> batches;
       for (unsigned i = 0; i < function.getNumArguments(); ++i)
         if (std::optional<int64_t> dim = batchDim(function, i))
-          sizes.push_back(samplesOf(function, i, *dim));
-      for (unsigned i = 0; i < function.getNumArguments(); ++i) {
-        std::optional<int64_t> dim = batchDim(function, i);
-        if (!dim)
-          continue;
-        int64_t size = samplesOf(function, i, *dim);
-        int64_t all = cast<RankedTensorType>(function.getArgumentTypes()[i])
-                          .getDimSize(*dim);
-        if (size % microBatches == 0)
+          batches.push_back({i, samplesOf(function, i, *dim)});
+      bool padded = llvm::any_of(
+          batches, [](const auto &batch) { return batch.second.uneven; });
+      SmallVector<int64_t> sizes;
+      for (auto &[i, samples] : batches)
+        sizes.push_back(samples.each);
+      for (auto &[i, samples] : batches) {
+        if (padded ? samples.each >= microBatches
+                   : samples.each % microBatches == 0)
           continue;
         auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
         return function.emitOpError("argument ")
                << i << (name ? " (\"" + name.str() + "\")" : std::string())
-               << " has " << size << " samples"
-               << (size == all ? "" : " on each device") << ", which "
-               << microBatches.getValue()
+               << " has " << samples.each << " samples"
+               << (samples.each == samples.all ? "" : " on each device")
+               << ", which " << microBatches.getValue()
                << " micro-batches do not divide: use " << divisors(sizes);
       }
     }

@@ -8,6 +8,7 @@
 #include "Eras.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 
@@ -187,15 +188,24 @@ private:
                             [&](const PartialAxis &partial) {
                               return mesh.overlap(axis, partial.axis);
                             }) ||
-               llvm::any_of(llvm::enumerate(sharding.dims), [&](auto other) {
-                 return other.index() != i && mesh.overlap(axis, other.value());
-               }) ||
+               llvm::any_of(llvm::enumerate(sharding.dims),
+                            [&](auto other) {
+                              return other.index() != i &&
+                                     mesh.overlap(axis, other.value());
+                            }) ||
                (held != reserved.end() && mesh.overlap(axis, held->second));
       };
-      auto end = std::find_if(axes.begin() + known.size(), axes.end(), used);
-      if (end == axes.begin() + known.size())
+      // What is known may be the major digits of an axis.
+      AxisList list = axes;
+      if (ArrayRef(list).take_front(known.size()) != ArrayRef(known)) {
+        list = known;
+        llvm::append_range(list, mesh.split(axes, mesh.size(known))->second);
+      }
+      auto end = std::find_if(list.begin() + known.size(), list.end(), used);
+      if (end == list.begin() + known.size())
         continue;
-      known.assign(axes.begin(), end);
+      list.erase(end, list.end());
+      known = mesh.normalize(list);
       changed = true;
     }
     return changed;
@@ -246,7 +256,7 @@ private:
 
   /// Reduces a sum where it is made when that is no more than what its readers
   /// would have to reduce of it: one of them wants it whole, or what they make
-  /// of it is larger. A sum over micro-batches waits for the last of them.
+  /// of it is larger, or as large, and another reads it reduced anyway. A sum over micro-batches waits for the last of them.
   void reduceForAll(Operation *op, const Eras &eras) {
     for (Value result : op->getResults()) {
       Sharding &sharding = shardings.find(result)->second;
@@ -259,19 +269,23 @@ private:
         if (mesh.isSequential(partial.axis))
           return false;
         int64_t readers = 0, elements = 0;
+        bool scattered = false;
         for (OpOperand &use : result.getUses()) {
           if (eras.of(use.getOwner()) != eras.of(op))
             continue;
           std::optional<int64_t> made = partialElements(use, partial.axis);
-          if (!made)
+          if (!made) {
+            scattered |= isSplitIn(use, partial.axis);
             continue;
+          }
           if (*made == 0)
             return true;
           ++readers;
           elements += *made;
         }
         int64_t own = elementsOf(result);
-        return own < elements || (readers > 1 && own == elements);
+        return own < elements ||
+               (own == elements && (readers > 1 || (readers && scattered)));
       };
       PartialList kept;
       for (const PartialAxis &partial : sharding.partial)
@@ -281,6 +295,17 @@ private:
           kept.push_back(partial);
       sharding.partial = std::move(kept);
     }
+  }
+
+  /// Whether the reader at `use` works on parts along `axis`.
+  bool isSplitIn(OpOperand &use, const AxisRef &axis) {
+    auto rule = rules.find(use.getOwner());
+    return rule != rules.end() &&
+           !llvm::is_contained(rule->second.unread, use.getOperandNumber()) &&
+           llvm::any_of(merge(use.getOwner(), [](const std::string &) {}),
+                        [&](const AxisList &list) {
+                          return mesh.overlap(axis, list);
+                        });
   }
 
   /// The elements that the reader at `use` makes partial on `axis` of a
@@ -314,7 +339,8 @@ private:
     for (Value operand : reader->getOperands())
       if (isPartial(shardings.find(operand)->second.partial))
         summands += elementsOf(operand);
-    if (elements <= summands)
+    // What is put into a part of something is all that is summed up there.
+    if (elements <= summands || !summedByItself(reader).empty())
       elements = std::min(elements, elementsOf(use.get()));
     return elements ? std::optional(elements) : std::nullopt;
   }
@@ -328,7 +354,7 @@ private:
     for (Type type : op->getOperandTypes())
       elements.push_back(cast<RankedTensorType>(type).getNumElements());
     return planPartials(mesh, rules[op], axes, shardingsOf(op->getOperands()),
-                        elements);
+                        elements, summedByItself(op));
   }
 
   /// Remarks where shardings disagree, and the attributes.

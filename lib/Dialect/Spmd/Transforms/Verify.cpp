@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Turns.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
@@ -29,7 +30,7 @@ struct Claim {
 class Verifier {
 public:
   Verifier(func::FuncOp function, const Mesh &mesh)
-      : function(function), mesh(mesh) {}
+      : function(function), mesh(mesh), turns(mesh) {}
 
   LogicalResult run() {
     if (!function.getBody().hasOneBlock())
@@ -117,11 +118,24 @@ private:
     Sharding expected = from.sharding;
     if (std::optional<std::string> error = applyMove(mesh, move, expected))
       return op->emitOpError() << *error;
-    return verifyClaim(op, expected, from.global);
+    if (std::optional<std::string> error = turns.move(op, move))
+      return op->emitOpError() << *error;
+    RankedTensorType global = movedType(mesh, move, from.global);
+    if (move.into) {
+      const Claim &into = claims.find(move.into)->second;
+      if (!sameDims(mesh, expected.dims, into.sharding.dims) ||
+          !samePartial(mesh, expected.partial, into.sharding.partial) ||
+          global != into.global)
+        return op->emitOpError("puts a part of ")
+               << expected.str() << " of " << global << " into one of "
+               << into.sharding.str() << " of " << into.global;
+    }
+    return verifyClaim(op, expected, global);
   }
 
   LogicalResult verifySame(BarrierOp op) {
     const Claim &from = claims.find(op.getInput())->second;
+    turns.same(op);
     return verifyClaim(op, from.sharding, from.global);
   }
 
@@ -206,6 +220,8 @@ private:
                              axes)) ||
         failed(verifyPlaces(op, *rule, places, axes)))
       return failure();
+    if (std::optional<std::string> error = turns.op(op, *rule, axes))
+      return op->emitOpError() << *error;
 
     PartialPlan plan = planPartials(mesh, *rule, axes, operands, elements);
     for (const PartialPlan::Reduction &reduction : plan.reductions)
@@ -281,6 +297,8 @@ private:
       if (!claim.sharding.partial.empty())
         return terminator->emitOpError("result ")
                << i << " is partial: " << claim.sharding.str();
+      if (std::optional<std::string> error = turns.result(operand))
+        return terminator->emitOpError() << *error;
       if (!declared ||
           !sameDims(mesh, declared.getSharding().dims, claim.sharding.dims))
         return terminator->emitOpError("result ")
@@ -292,6 +310,7 @@ private:
 
   func::FuncOp function;
   const Mesh &mesh;
+  Turns turns;
   llvm::DenseMap<Value, Claim> claims;
 };
 

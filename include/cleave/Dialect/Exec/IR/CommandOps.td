@@ -250,7 +250,9 @@ def Exec_CollectiveKind : I32EnumAttr<"CollectiveKind",
     I32EnumAttrCase<"AllGather", 1, "all_gather">,
     I32EnumAttrCase<"ReduceScatter", 2, "reduce_scatter">,
     I32EnumAttrCase<"AllToAll", 3, "all_to_all">,
-    I32EnumAttrCase<"Permute", 4, "permute">]> {
+    I32EnumAttrCase<"Permute", 4, "permute">,
+    I32EnumAttrCase<"Broadcast", 5, "broadcast">,
+    I32EnumAttrCase<"Reduce", 6, "reduce">]> {
   let cppNamespace = "::cleave::exec";
 }
 
@@ -265,7 +267,9 @@ def Exec_CollectiveOp : Exec_Command<"collective",
     says. Where the block for member j begins in the operand, and that of member
     i in the result, is said by `src_starts` and `dst_starts`: one index for each
     dimension, member after member; without them it begins at 0. In a permute,
-    member j receives the block of `sources[j]`.
+    member j receives the block of `sources[j]`. A broadcast gives the block of
+    member `root` to all; a reduce writes the sum of all to `into`, whose memory
+    the result takes, at member `root` alone.
     ```mlir
     %y = exec.collective all_gather %x over @mesh #spmd.axes<{"tp"}>
         {block = array<i64: 2, 4>, dst_starts = array<i64: 0, 0, 2, 0>}
@@ -273,16 +277,18 @@ def Exec_CollectiveOp : Exec_Command<"collective",
     ```
   }];
   let arguments = (ins Exec_CollectiveKind:$kind, AnyRankedTensor:$input,
+                       Optional<AnyRankedTensor>:$into,
                        FlatSymbolRefAttr:$mesh, Exec_MeshAxesAttr:$axes,
                        DenseI64ArrayAttr:$block,
                        DefaultValuedAttr<Exec_Reduction,
                            "::cleave::exec::Reduction::Sum">:$reduction,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$src_starts,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$dst_starts,
-                       DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$sources);
+                       DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$sources,
+                       DefaultValuedAttr<I64Attr, "0">:$root);
   let results = (outs AnyRankedTensor:$output);
   let assemblyFormat = [{
-    $kind $input `over` $mesh $axes attr-dict `:` type($input) `->` type($output)
+    $kind $input (`into` $into^ `:` type($into))? `over` $mesh $axes attr-dict `:` type($input) `->` type($output)
   }];
   let extraClassDeclaration = [{
     /// Devices of a group.

@@ -42,7 +42,8 @@ def SelectCollectives : Pass<"exec-select-collectives", "::mlir::func::FuncOp"> 
         : tensor<2x4xf32> -> tensor<4x4xf32>
     ```
   }];
-  let dependentDialects = ["::cleave::exec::ExecDialect"];
+  let dependentDialects = ["::cleave::exec::ExecDialect",
+                           "::cleave::graph::GraphDialect"];
 }
 
 def Decompose : Pass<"exec-decompose", "::mlir::func::FuncOp"> {

@@ -79,7 +79,8 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
 
     With `blocks` = n, queries and keys come in n equal blocks, and each block
     of queries sees only the block of keys beside it; bias and mask must be
-    absent. `onto` and `onto_lse` are the results of the same queries on other
+    absent. In a ring, `step` says by how many blocks the keys were passed on.
+    `onto` and `onto_lse` are the results of the same queries on other
     keys: the softmax then goes over these keys and those.
   }];
   let arguments = (ins Graph_FloatTensor:$query, Graph_FloatTensor:$key,
@@ -99,7 +100,8 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
                        OptionalAttr<DenseI64ArrayAttr>:$global_shape,
-                       DefaultValuedAttr<I64Attr, "1">:$blocks);
+                       DefaultValuedAttr<I64Attr, "1">:$blocks,
+                       DefaultValuedAttr<I64Attr, "0">:$step);
   let results = (outs Graph_FloatTensor:$output, Graph_FloatTensor:$lse);
   let assemblyFormat = [{
     $query `,` $key `,` $value (`bias` $bias^)? (`mask` $mask^)?
@@ -137,7 +139,8 @@ def Graph_AttentionGradOp : Graph_InferredOp<"attention_grad", [
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
                        OptionalAttr<DenseI64ArrayAttr>:$global_shape,
-                       DefaultValuedAttr<I64Attr, "1">:$blocks);
+                       DefaultValuedAttr<I64Attr, "1">:$blocks,
+                       DefaultValuedAttr<I64Attr, "0">:$step);
   let results = (outs Graph_FloatTensor:$queryGradient,
                       Graph_FloatTensor:$keyGradient,
                       Graph_FloatTensor:$valueGradient);
@@ -174,7 +177,8 @@ def Graph_AttentionBiasGradOp : Graph_InferredOp<"attention_bias_grad", [
                        DefaultValuedAttr<F64Attr, "0.0">:$dropout,
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
                        OptionalAttr<DenseI64ArrayAttr>:$global_shape,
-                       DefaultValuedAttr<I64Attr, "1">:$blocks);
+                       DefaultValuedAttr<I64Attr, "1">:$blocks,
+                       DefaultValuedAttr<I64Attr, "0">:$step);
   let results = (outs Graph_FloatTensor:$biasGradient);
   let assemblyFormat = [{
     $gradient `,` $query `,` $key `,` $value `,` $output `,` $lse

@@ -207,7 +207,8 @@ def Graph_DropoutOp : Graph_InferredOp<"dropout", [
     `origin`, when present, is the index in the global tensor of shape
     `global_shape` of this tensor's first element. With `starts`, dimension
     `starts_dim` comes in as many equal pieces as it has values, each of which
-    begins at that place of the global dimension, behind the origin.
+    begins at that place of the global dimension, behind the origin. A tensor
+    that is padded lies at the origin of the one without padding.
   }];
   let arguments = (ins Graph_FloatTensor:$input,
                        TensorRankOf<[I64], [1]>:$rng,

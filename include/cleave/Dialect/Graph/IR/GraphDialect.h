@@ -40,8 +40,12 @@ inline constexpr llvm::StringLiteral kSlotAttr = "graph.slot";
 inline constexpr llvm::StringLiteral kFrameworkShapeAttr =
     "graph.framework_shape";
 inline constexpr llvm::StringLiteral kUpdatesAttr = "graph.updates";
+inline constexpr llvm::StringLiteral kValidShapeAttr = "graph.valid_shape";
 inline constexpr llvm::StringLiteral kWeightDecayAttr = "graph.weight_decay";
 inline constexpr llvm::StringLiteral kLrScaleAttr = "graph.lr_scale";
+
+/// On a `graph.select` that puts something else in the place of padding.
+inline constexpr llvm::StringLiteral kPaddingAttr = "graph.padding";
 
 /// The shape of broadcasting `shapes` together by the rules of NumPy, or
 /// nothing when they are incompatible.

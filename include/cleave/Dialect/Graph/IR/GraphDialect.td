@@ -35,6 +35,7 @@ def Graph_Dialect : Dialect {
     | `graph.framework_shape` | parameter, state | the framework's shape when it is stored factored |
     | `graph.weight_decay`, `graph.lr_scale` | parameter | its own weight decay; a factor on the learning rate |
     | `graph.updates` | result | the argument's name whose value it replaces |
+    | `graph.valid_shape` | argument, result, `graph.gradient` | the shape without padding: what callers give and get; its elements come first in each dimension, the others are zero in an argument |
 
     Result 0 of an entry that trains is the scalar loss.
   }];

@@ -147,7 +147,8 @@ def Graph_GatherOp : Graph_InferredOp<"gather", [
     `origin`, when present, is the index in the global dimension of
     `global_size` elements of the first that `input` holds. Indices are those of
     the global dimension; what the input does not hold is 0, so that the results
-    of all shards add up to the whole.
+    of all shards add up to the whole. `global_size` alone is that of a dimension
+    without its padding.
   }];
   let arguments = (ins Graph_Tensor:$input, Graph_IntTensor:$indices,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,

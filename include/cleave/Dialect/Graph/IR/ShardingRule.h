@@ -27,7 +27,8 @@ enum class PartialKind : uint8_t { Sum, Max, Min };
 enum class PaddingNeed : uint8_t {
   Any,     ///< padded elements never reach valid ones
   Zero,    ///< they must be zero
-  Identity ///< they must be the reduction's identity
+  Identity, ///< they must be the reduction's identity
+  Refused  ///< there can be none: the op counts in equal pieces
 };
 
 enum class FactorKind : uint8_t {
@@ -53,6 +54,15 @@ struct Factor {
 /// and is never split.
 using FactorMapping = llvm::SmallVector<llvm::SmallVector<int64_t, 2>, 4>;
 
+/// Operands and results whose parts along `factor` were passed on around a ring
+/// `steps` times when the op meets them.
+struct Turn {
+  int64_t factor = -1;
+  int64_t steps = 0;
+  llvm::SmallVector<unsigned, 3> operands;
+  llvm::SmallVector<unsigned, 2> results;
+};
+
 struct ShardingRule {
   llvm::SmallVector<Factor, 6> factors;
   llvm::SmallVector<FactorMapping, 3> operands;
@@ -63,8 +73,13 @@ struct ShardingRule {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>, 2> linear;
   /// Operands of which only the type matters: any sharding of them will do.
   llvm::SmallVector<unsigned, 1> unread;
+  /// Without steps all parts lie beside each other.
+  Turn turn;
   /// Where operands and results disagree, results win: they are annotated.
   bool resultsFirst = false;
+  /// Where all operands that run along a factor are zero, or none does, so are
+  /// the results, though the op may be linear in none.
+  bool keepsZero = false;
 
   /// Adds a factor and returns its index.
   int64_t addFactor(int64_t size, FactorKind kind = FactorKind::Parallel,

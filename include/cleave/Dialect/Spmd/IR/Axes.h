@@ -177,6 +177,10 @@ std::optional<llvm::SmallVector<int64_t>>
 localShape(const Mesh &mesh, const Sharding &sharding,
            llvm::ArrayRef<int64_t> shape, unsigned &dim);
 
+/// `partial` with neighbouring digits of one kind as one, and without axes of
+/// size 1.
+PartialList joinPartial(const Mesh &mesh, llvm::ArrayRef<PartialAxis> partial);
+
 /// `partial` without the digits of `axes`; nothing where digits cross.
 std::optional<PartialList> withoutPartial(const Mesh &mesh,
                                           llvm::ArrayRef<PartialAxis> partial,

@@ -16,14 +16,13 @@
 #define CLEAVE_DIALECT_SPMD_IR_MOVES_H
 
 #include "cleave/Dialect/Spmd/IR/Axes.h"
+#include "mlir/IR/Value.h"
 
 namespace mlir {
 class FlatSymbolRefAttr;
 class Location;
 class OpBuilder;
-class Operation;
 class RankedTensorType;
-class Value;
 } // namespace mlir
 
 namespace cleave::spmd {
@@ -35,7 +34,9 @@ enum class MoveKind : uint8_t {
   AllGather,
   AllToAll,
   Permute,
-  Rotate
+  Rotate,
+  Broadcast,
+  Reduce
 };
 
 /// One movement, in the terms of the op of the same name.
@@ -46,10 +47,15 @@ struct Move {
   llvm::SmallVector<AxisList, 4> dims;
   /// Permute: what replaces them.
   llvm::SmallVector<AxisList, 4> newDims;
-  /// All_reduce, all_to_all, rotate: the axes.
+  /// All_reduce, all_to_all, rotate, broadcast, reduce: the axes.
   AxisList axes;
-  /// All_to_all: the dimensions; rotate: `from` is the one that rotates.
+  /// All_to_all: the dimensions; rotate, broadcast, reduce: `from` is the one
+  /// that comes in parts.
   unsigned from = 0, to = 0;
+  /// Broadcast, reduce: the number of the part.
+  int64_t part = 0;
+  /// Reduce: what the part is put into, or null.
+  mlir::Value into;
   /// All_reduce, reduce_scatter.
   PartialKind reduction = PartialKind::Sum;
   /// Of the result.
@@ -64,12 +70,19 @@ struct Move {
 std::optional<std::string> applyMove(const Mesh &mesh, const Move &move,
                                      Sharding &sharding);
 
+/// The type of the whole tensor behind `move`, of one of type `global`.
+mlir::RankedTensorType movedType(const Mesh &mesh, const Move &move,
+                                 mlir::RankedTensorType global);
+
+/// The axes over which `op` sums up its first operand itself.
+AxisList summedByItself(mlir::Operation *op);
+
 /// The movement that `op` is; nothing for an op that is none. Its `sharding`
 /// and `elements` are left empty.
 std::optional<Move> readMove(mlir::Operation *op);
 
-/// Builds the op of `move` on `value`, with `move.sharding` and the type of the
-/// whole tensor noted on it.
+/// Builds the op of `move` on `value`, whose whole tensor is of type `global`,
+/// with `move.sharding` and the type of its own whole tensor noted on it.
 mlir::Value buildMove(mlir::OpBuilder &builder, mlir::Location loc,
                       mlir::Value value, const Move &move,
                       mlir::FlatSymbolRefAttr meshName, const Mesh &mesh,

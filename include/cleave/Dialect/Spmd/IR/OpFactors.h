@@ -19,6 +19,10 @@
 
 namespace cleave::spmd {
 
+/// On an op that means to meet parts that were passed on around a ring, and whose
+/// rule does not say so: `{operand = 1, dim = 2, steps = 1}`, or of a `result`.
+inline constexpr llvm::StringLiteral kTurnedAttr = "spmd.turned";
+
 /// What operands and results together say of each factor. Where they disagree,
 /// that wins which more of them say; then what larger ones say; then the first
 /// in order, operands before results. Results come first of all where the rule
@@ -49,11 +53,12 @@ struct PartialPlan {
 /// Decides, digit by digit, which partial operands an op can take as they are:
 /// the largest of the rule's linear sets that is partial as a whole, counted in
 /// `elements` of the operands; the others are reduced. Axes of size 1 need no
-/// reduction.
+/// reduction. The op itself sums up its first operand over `own`.
 PartialPlan planPartials(const Mesh &mesh, const graph::ShardingRule &rule,
                          const FactorAxes &axes,
                          llvm::ArrayRef<const Sharding *> operands,
-                         llvm::ArrayRef<int64_t> elements);
+                         llvm::ArrayRef<int64_t> elements,
+                         llvm::ArrayRef<AxisRef> own = {});
 
 /// On what a result stays partial that its op makes partial on `made`: not on
 /// axes by which `sharding` splits it.

@@ -14,7 +14,7 @@ def Spmd_CommunicationOpInterface : OpInterface<"CommunicationOpInterface"> {
   let cppNamespace = "::cleave::spmd";
   let description = [{
     An op that moves data between positions of the mesh, and what it sends. One
-    operand, one result. Elements are counted in ring terms, with N the number
+    operand moves, one result. Elements are counted in ring terms, with N the number
     of devices of a group and n the elements of the larger of operand and
     result:
 
@@ -24,6 +24,10 @@ def Spmd_CommunicationOpInterface : OpInterface<"CommunicationOpInterface"> {
     | all_gather, reduce_scatter, all_to_all | (N-1)/N n |
     | permute | n; 0 where a position keeps its own shard |
     | rotate | n |
+    | broadcast, reduce | (N-1)/N n, n the elements of the part |
+
+    A part is sent to the N-1 positions that lack it, or from them: of all N
+    parts together, each position sends (N-1) n.
 
     Along a sequential axis nothing is sent.
   }];

@@ -27,6 +27,11 @@ namespace cleave::spmd {
 inline constexpr llvm::StringLiteral kShardingAttr = "spmd.sharding";
 /// On an attention: the axis around which its keys travel.
 inline constexpr llvm::StringLiteral kRingAttr = "spmd.ring";
+/// On a contraction that is computed in steps: the shardings of its operands
+/// and of its result.
+inline constexpr llvm::StringLiteral kStepsAttr = "spmd.steps";
+/// The same, where values travel another ring, behind whole rows of scores.
+inline constexpr llvm::StringLiteral kTwoRingAttr = "spmd.two_ring";
 inline constexpr llvm::StringLiteral kShardingsAttr = "spmd.shardings";
 inline constexpr llvm::StringLiteral kGlobalTypeAttr = "spmd.global_type";
 inline constexpr llvm::StringLiteral kGlobalTypesAttr = "spmd.global_types";

@@ -167,6 +167,55 @@ def Spmd_RotateOp
   }];
 }
 
+def Spmd_BroadcastOp
+    : Spmd_MovementOp<"broadcast", [
+        DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>]> {
+  let summary = "One part of a value, for all positions";
+  let description = [{
+    Dimension `dim` comes in as many parts as `axes` have positions; the result
+    is part number `part`. `axes` are the major ones of those that split the
+    dimension: each position receives what the one of that number holds. On a
+    whole tensor it is a slice.
+    ```mlir
+    %y = spmd.broadcast %x over @mesh {"col"} dim 1 part 0
+        : tensor<8x4xf32> -> tensor<8x2xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, FlatSymbolRefAttr:$mesh,
+                       Spmd_AxesAttr:$axes, I64Attr:$dim, I64Attr:$part);
+  let assemblyFormat = [{
+    $input `over` $mesh custom<AxisList>($axes) `dim` $dim `part` $part
+    attr-dict `:` type($input) `->` type($output)
+  }];
+}
+
+def Spmd_ReduceOp
+    : Spmd_MovementOp<"reduce", [
+        DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
+        OptionalTypesMatchWith<"the accumulator lies as the result", "output",
+                               "into", "$_self">]> {
+  let summary = "Sums become one part of a value";
+  let description = [{
+    The inverse of `spmd.broadcast`: dimension `dim` of the result comes in as
+    many parts as `axes` have positions, and the operand becomes part number
+    `part` of `into`; without one the other parts are zero. The operand is a sum
+    over `axes`, which are the major ones that split the dimension of the result:
+    the position of that number receives the sum of what all hold, the others
+    keep theirs. On a whole tensor nothing is summed up.
+    ```mlir
+    %y = spmd.reduce %p into %x over @mesh {"col"} dim 1 part 0
+        : tensor<8x2xf32> -> tensor<8x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Optional<AnyRankedTensor>:$into,
+                       FlatSymbolRefAttr:$mesh, Spmd_AxesAttr:$axes,
+                       I64Attr:$dim, I64Attr:$part);
+  let assemblyFormat = [{
+    $input (`into` $into^)? `over` $mesh custom<AxisList>($axes) `dim` $dim
+    `part` $part attr-dict `:` type($input) `->` type($output)
+  }];
+}
+
 def Spmd_ShardOffsetOp : Spmd_Op<"shard_offset", [
     Pure, DeclareOpInterfaceMethods<Graph_CostOpInterface>,
     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

@@ -26,10 +26,43 @@ def DecomposeAttention : Pass<"spmd-decompose-attention", "::mlir::ModuleOp"> {
     %v1 = spmd.rotate %v over @mesh {"cp"} dim 2
     %o0, %lse0 = graph.attention %q, %k, %v query_starts [0, s] key_starts [0, s] {blocks = 2}
     %o, %lse = graph.attention %q, %k1, %v1 query_starts [0, s] key_starts [s, 0]
-        onto %o0, %lse0 {blocks = 2}
+        onto %o0, %lse0 {blocks = 2, step = 1}
     ```
     Steps are unrolled: there are as many as positions, each is one command, and
     no later phase needs to know of loops.
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect"];
+}
+
+def DecomposeContraction : Pass<"spmd-decompose-contraction", "::mlir::ModuleOp"> {
+  let summary = "Makes products of blocks into the steps of SUMMA";
+  let description = [{
+    A contraction that is marked with `spmd.steps` has the shardings of its two
+    operands and of its result there. Where a dimension that is summed over is
+    split over one axis in one operand and over another one in the other, each
+    step multiplies one part of both, which is sent to all who need it, and adds
+    the product to those before. Where a dimension of the result is split over
+    another axis than in the operand that has it, each step multiplies one part
+    of that operand, and the sum of what all positions make is reduced into that
+    part of the result. So no operand is gathered. A lookup in a table whose rows
+    lie in parts looks up in one part after the other, and what is added to such a
+    table is reduced into one part after the other. What comes out is still a
+    program of whole tensors.
+    ```mlir
+    %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+        #spmd.sharding<@mesh, [{"row"}, {"col"} ]>,
+        #spmd.sharding<@mesh, [{"row"}, {"col"} ]>,
+        #spmd.sharding<@mesh, [{"row"}, {"col"} ]>]}
+    // becomes, for two positions along each axis
+    %x0 = spmd.broadcast %x over @mesh {"col"} dim 1 part 0
+    %w0 = spmd.broadcast %w over @mesh {"row"} dim 0 part 0
+    %x1 = spmd.broadcast %x over @mesh {"col"} dim 1 part 1
+    %w1 = spmd.broadcast %w over @mesh {"row"} dim 0 part 1
+    %y0 = graph.contract "bi,io->bo" %x0, %w0
+    %y1 = graph.contract "bi,io->bo" %x1, %w1
+    %y = graph.add %y0, %y1
+    ```
   }];
   let dependentDialects = ["::cleave::graph::GraphDialect",
                            "::cleave::spmd::SpmdDialect"];
@@ -75,9 +108,43 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
     Option<"maxChunkBytes", "max-chunk-bytes", "int64_t", "104857600",
            "The bytes that the logits of one chunk may take on a device">,
     Option<"maxChunkRows", "max-chunk-rows", "int64_t", "384",
-           "The rows of a chunk where the logits are cut at all">,
+           "The rows of a chunk where the logits are cut at all, and where that "
+           "makes 16 chunks at most">,
   ];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
+def OrderSequence : Pass<"spmd-order-sequence", "::mlir::ModuleOp"> {
+  let summary = "Puts sequences of causal attention in zig-zag order for a ring";
+  let description = [{
+    Under a causal mask a device that has the last of N chunks of a sequence
+    sees N times as many keys as the first. In zig-zag order it has the chunks r
+    and 2N-1-r of 2N, and all do the same. The program stays one of whole tensors,
+    whose sequence comes in this order from where it is first split into places
+    (the rows that ids look up, targets, positions) to results, which come in
+    their own: what does not go by places does the same, what does (attention,
+    dropout) is told where each chunk begins, and before all else the order is
+    the old one.
+
+    Needs `mesh` and `recipes` as `--spmd-apply-recipes` does, before that runs
+    and before `--spmd-decompose-head`; does nothing without the recipe `ring`. A
+    sequence that does not come in 2N chunks keeps its order, with a remark.
+    ```mlir
+    %e = graph.gather %table, %ids
+    %o, %lse = graph.attention %q, %k, %v {causal}
+    // becomes, for two positions and chunks of two places
+    %places = graph.constant dense<[0, 1, 6, 7, 2, 3, 4, 5]>
+    %starts = graph.constant dense<[0, 6, 2, 4]>
+    %turned = graph.gather %ids, %places {dim = 1}
+    %e = graph.gather %table, %turned
+    %o, %lse = graph.attention %q, %k, %v query_starts %starts key_starts %starts {causal}
+    ```
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+  let options = [Option<"mesh", "mesh", "std::string", "",
+                        "The axes of the mesh and their sizes: dp=2,cp=4">,
+                 Option<"recipes", "recipes", "std::string", "",
+                        "As for --spmd-apply-recipes">];
 }
 
 def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
@@ -119,6 +186,39 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
                  Option<"grains", "grains", "int64_t", "0",
                         "Where positive: as many micro-batches as give each "
                         "device its share of so many parts of the batch">];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+}
+
+def Pad : Pass<"spmd-pad", "::mlir::ModuleOp"> {
+  let summary = "Makes sizes divisible that annotations split unevenly";
+  let description = [{
+    Before propagation: where the axes that an argument's sharding or a
+    `spmd.constrain` gives to a dimension do not divide it, that dimension, and
+    all that the sharding rules join with it, are padded to a multiple of the
+    product of the axes that split any of them. Later passes see sizes that
+    divide.
+
+    The valid elements come first. Arguments and results whose dimensions are
+    padded say so in `graph.valid_shape`: who calls gives and gets that part;
+    the padding of arguments is zero, and of what replaces them. A padded
+    program is one of one device still, with the same numbers.
+
+    What the padding of other values holds does not matter, but where an op's
+    rule says so (`PaddingNeed`) and it is not known to be zero: there it is
+    masked. An op that needs a dimension whole gets the valid part of it.
+    ```mlir
+    func.func @f(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"} ]>}) -> tensor<f32> {
+      %y = graph.exp %x : (tensor<6xf32>) -> tensor<6xf32>
+      %l = graph.reduce sum %y {dims = array<i64: 0>} : (tensor<6xf32>) -> tensor<f32>
+    // becomes, with 4 positions on "dp"
+    func.func @f(%x: tensor<8xf32> {graph.valid_shape = array<i64: 6>, ...}) -> tensor<f32> {
+      %y = graph.exp %x : (tensor<8xf32>) -> tensor<8xf32>
+      %i = graph.iota {dim = 0 : i64} : tensor<8xi64>
+      %c = graph.compare lt %i, %six : ...
+      %m = graph.select %c, %y, %zero {graph.padding} : ...
+      %l = graph.reduce sum %m {dims = array<i64: 0>} : (tensor<8xf32>) -> tensor<f32>
+    ```
+  }];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 

@@ -70,15 +70,28 @@ llvm::Expected<Plan> parsePlan(llvm::StringRef text);
 /// What a recipe splits while it is computed with; `Resting`: nothing.
 enum class RecipeSplit : uint8_t { Samples, Features, Sequence, Resting };
 
+/// An axis of a recipe, by the name that it has where none is given, and what
+/// is split over it.
+struct RecipeAxis {
+  llvm::StringRef name;
+  RecipeSplit split;
+};
+
 /// What a table of recipes says of one.
 struct RecipeInfo {
-  llvm::StringRef name, axis, summary;
-  RecipeSplit split;
+  llvm::StringRef name;
+  llvm::SmallVector<RecipeAxis, 3> axes;
+  llvm::StringRef summary;
+  /// Where it splits features, their sizes must divide.
+  bool even = false;
 };
 llvm::ArrayRef<RecipeInfo> recipeTable();
 
-/// What a recipe that `parseRecipes` knows splits.
-RecipeSplit splitBy(const RecipeCall &call);
+/// What a recipe that `parseRecipes` knows splits over `axis`; `Resting` where
+/// it is not bound to it.
+RecipeSplit splitBy(const RecipeCall &call, llvm::StringRef axis);
+/// Whether what it splits must divide.
+bool splitsEvenly(const RecipeCall &call);
 
 } // namespace cleave::spmd
 

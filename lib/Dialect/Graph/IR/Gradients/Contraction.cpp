@@ -86,7 +86,7 @@ CLEAVE_GRADIENTS(AttentionOp) {
         getLse(), getBias(), getMask(), getSegments(), getRng(), getOrigin(),
         getKeySegments(), getQueryStarts(), getKeyStarts(), getScaleAttr(),
         getCausalAttr(), getWindowAttr(), getDropoutAttr(), getDropoutIdAttr(),
-        getGlobalShapeAttr(), getBlocksAttr());
+        getGlobalShapeAttr(), getBlocksAttr(), getStepAttr());
     for (unsigned i = 0; i < 3; ++i)
       if (needed[i])
         operandGradients[i] = gradient.getResult(i);
@@ -97,7 +97,7 @@ CLEAVE_GRADIENTS(AttentionOp) {
         getLse(), getBias(), getMask(), getSegments(), getRng(), getOrigin(),
         getKeySegments(), getQueryStarts(), getKeyStarts(), getScaleAttr(),
         getCausalAttr(), getWindowAttr(), getDropoutAttr(), getDropoutIdAttr(),
-        getGlobalShapeAttr(), getBlocksAttr());
+        getGlobalShapeAttr(), getBlocksAttr(), getStepAttr());
   return success();
 }
 

@@ -34,6 +34,7 @@ ShardingRule ContractOp::getShardingRule() {
   assign(builder.operand(1), einsum->rhs, shapeOf(getRhs()));
   builder.linear({0});
   builder.linear({1});
+  builder.keepsZero();
   return builder.take();
 }
 
@@ -79,8 +80,17 @@ public:
     auto split = [&](int64_t size) {
       return summed ? builder.sumFactor(size) : builder.factor(size);
     };
-    batch = split(q[0]);
-    groups = split(k[1]);
+    // Where all results run along a factor, nothing is summed over it.
+    auto outer = [&](int64_t size) {
+      bool kept = !std::is_same_v<Op, AttentionBiasGradOp>;
+      return builder.factor(size,
+                            summed ? FactorKind::Reduction
+                                   : FactorKind::Parallel,
+                            PartialKind::Sum,
+                            kept ? PaddingNeed::Any : PaddingNeed::Zero);
+    };
+    batch = outer(q[0]);
+    groups = outer(k[1]);
     // Query head i reads key-value head i / (a / g): groups are major.
     heads = groups;
     llvm::append_range(heads, split(q[1] / k[1]));
@@ -91,11 +101,18 @@ public:
     };
     // From major to minor: blocks, pieces, places.
     int64_t blocks = op.getBlocks();
-    DimFactors block = split(blocks);
+    auto pieces = [&](int64_t size, bool sum) {
+      return builder.factor(size,
+                            sum ? FactorKind::Reduction : FactorKind::Parallel,
+                            PartialKind::Sum, PaddingNeed::Refused);
+    };
+    DimFactors block = pieces(blocks, summed);
     queryPieces = keyPieces = queries = keys = block;
     int64_t queryCount = piecesOf(op.getQueryStarts(), blocks);
     int64_t keyCount = piecesOf(op.getKeyStarts(), blocks);
-    llvm::append_range(queryPieces, splitQueries(queryCount / blocks));
+    int64_t rest = queryCount / blocks;
+    llvm::append_range(queryPieces, whole ? builder.wholeFactor(rest)
+                                          : pieces(rest, summed));
     llvm::append_range(keyPieces, builder.wholeFactor(keyCount / blocks));
     queries = queryPieces;
     keys = keyPieces;
@@ -119,6 +136,13 @@ public:
             shapeOf(op->getOperand(*index)), FactorKind::Replicated);
     if (auto index = operandIndex(op, extras + 5)) // key_segments
       builder.operand(*index) = {batch, keys};
+    if (op.getStep() != 0 && !block.empty()) {
+      builder.turn().factor = block.front();
+      builder.turn().steps = op.getStep();
+      for (unsigned n : {first + 1, first + 2, extras + 5})
+        if (auto index = operandIndex(op, n))
+          builder.turn().operands.push_back(*index);
+    }
     if (auto index = operandIndex(op, extras + 6)) // query_starts
       builder.operand(*index) = {queryPieces};
     if (auto index = operandIndex(op, extras + 7)) // key_starts
@@ -171,6 +195,8 @@ ShardingRule AttentionGradOp::getShardingRule() {
   rule.builder.result(0) = rule.queryMapping();
   rule.builder.result(1) = rule.keyMapping();
   rule.builder.result(2) = rule.valueMapping();
+  if (rule.builder.turn().steps != 0)
+    rule.builder.turn().results = {1, 2};
   return rule.builder.take();
 }
 

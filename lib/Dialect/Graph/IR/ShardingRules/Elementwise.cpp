@@ -14,8 +14,11 @@ using namespace cleave::graph;
 /// are whole.
 static ShardingRule
 pointwise(Operation *op,
-          std::initializer_list<SmallVector<unsigned>> linear = {}) {
+          std::initializer_list<SmallVector<unsigned>> linear = {},
+          bool keepsZero = false) {
   RuleBuilder builder(op);
+  if (keepsZero)
+    builder.keepsZero();
   FactorMapping mapping = builder.factors(shapeOf(op->getResult(0)));
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
     builder.broadcastOperand(i, mapping);
@@ -33,6 +36,11 @@ static bool isFloat(Value value) {
   ShardingRule OP::getShardingRule() {                                         \
     return pointwise(getOperation(), {__VA_ARGS__});                           \
   }
+/// What is zero where all that varies is.
+#define ZERO_AT_ZERO(OP, ...)                                                  \
+  ShardingRule OP::getShardingRule() {                                         \
+    return pointwise(getOperation(), {__VA_ARGS__}, /*keepsZero=*/true);       \
+  }
 #define SET(...)                                                               \
   SmallVector<unsigned> { __VA_ARGS__ }
 
@@ -40,25 +48,26 @@ static bool isFloat(Value value) {
 POINTWISE(NegOp, SET(0))
 POINTWISE(AddOp, SET(0, 1))
 POINTWISE(SubOp, SET(0, 1))
-POINTWISE(MulOp, SET(0), SET(1))
 POINTWISE(SelectOp, SET(1, 2))
-POINTWISE(GeluGradOp, SET(0))
 
-POINTWISE(AbsOp)
+ZERO_AT_ZERO(MulOp, SET(0), SET(1))
+ZERO_AT_ZERO(GeluGradOp, SET(0))
+ZERO_AT_ZERO(AbsOp)
+ZERO_AT_ZERO(SqrtOp)
+ZERO_AT_ZERO(SinOp)
+ZERO_AT_ZERO(TanhOp)
+ZERO_AT_ZERO(ErfOp)
+ZERO_AT_ZERO(SiluOp)
+ZERO_AT_ZERO(ReluOp)
+ZERO_AT_ZERO(FloorOp)
+ZERO_AT_ZERO(GeluOp)
+
 POINTWISE(ExpOp)
 POINTWISE(LogOp)
-POINTWISE(SqrtOp)
 POINTWISE(RsqrtOp)
-POINTWISE(SinOp)
 POINTWISE(CosOp)
-POINTWISE(TanhOp)
-POINTWISE(ErfOp)
 POINTWISE(SigmoidOp)
-POINTWISE(SiluOp)
-POINTWISE(ReluOp)
-POINTWISE(FloorOp)
 POINTWISE(NotOp)
-POINTWISE(GeluOp)
 POINTWISE(MaximumOp)
 POINTWISE(MinimumOp)
 POINTWISE(PowOp)
@@ -66,6 +75,7 @@ POINTWISE(AndOp)
 POINTWISE(OrOp)
 POINTWISE(CompareOp)
 #undef POINTWISE
+#undef ZERO_AT_ZERO
 
 ShardingRule DivOp::getShardingRule() {
   // An integer quotient truncates: it is not linear.
@@ -128,7 +138,8 @@ ShardingRule DropoutOp::getShardingRule() {
     int64_t pieces = shapeOf(getStarts())[0];
     DimFactors &dim = mapping[*getStartsDim()];
     int64_t size = shapeOf(getOutput())[*getStartsDim()];
-    dim = builder.factor(pieces);
+    dim = builder.factor(pieces, FactorKind::Parallel, PartialKind::Sum,
+                         PaddingNeed::Refused);
     builder.operand(getNumOperands() - 1) = {dim};
     llvm::append_range(dim, builder.factor(size / pieces));
   }

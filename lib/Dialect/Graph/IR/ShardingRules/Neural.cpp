@@ -15,12 +15,14 @@ using namespace cleave::graph;
 /// shape, or of the last dimension alone, told apart by what the caller lists.
 namespace {
 struct RowRule {
-  RowRule(Operation *op, FactorKind rowKind, FactorKind lastKind)
+  RowRule(Operation *op, FactorKind rowKind, FactorKind lastKind,
+          PaddingNeed padding = PaddingNeed::Any)
       : builder(op) {
+    // Summands must be zero.
+    rows = builder.factors(
+        shapeOf(op->getOperand(0)).drop_back(), rowKind,
+        rowKind == FactorKind::Reduction ? PaddingNeed::Zero : padding);
     ArrayRef<int64_t> shape = shapeOf(op->getOperand(0));
-    for (int64_t size : shape.drop_back())
-      rows.push_back(rowKind == FactorKind::Reduction ? builder.sumFactor(size)
-                                                      : builder.factor(size));
     last = builder.factor(shape.back(), lastKind);
     whole = rows;
     whole.push_back(last);
@@ -109,8 +111,9 @@ ShardingRule SoftmaxGradOp::getShardingRule() {
 
 ShardingRule CrossEntropyOp::getShardingRule() {
   // A split of the classes would need a maximum, then a sum, of partial
-  // results.
-  RowRule rule(getOperation(), FactorKind::Parallel, FactorKind::Replicated);
+  // results. A target that names no class is an error.
+  RowRule rule(getOperation(), FactorKind::Parallel, FactorKind::Replicated,
+               PaddingNeed::Zero);
   rule.builder.operand(0) = rule.whole;
   rule.builder.operand(1) = rule.rows;
   rule.builder.result(0) = rule.builder.result(1) = rule.rows;
@@ -120,7 +123,8 @@ ShardingRule CrossEntropyOp::getShardingRule() {
 ShardingRule CrossEntropyGradOp::getShardingRule() {
   RuleBuilder builder(getOperation());
   ArrayRef<int64_t> shape = shapeOf(getLogits());
-  FactorMapping rows = builder.factors(shape.drop_back());
+  FactorMapping rows = builder.factors(
+      shape.drop_back(), FactorKind::Parallel, PaddingNeed::Zero);
   FactorMapping whole = rows;
   whole.push_back(builder.wholeFactor(shape.back()));
   builder.operand(0) = builder.operand(2) = builder.operand(3) = rows;

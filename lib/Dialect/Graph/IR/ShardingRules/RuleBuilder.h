@@ -48,10 +48,11 @@ public:
 
   /// One factor of its own for each dimension of `shape`.
   FactorMapping factors(llvm::ArrayRef<int64_t> shape,
-                        FactorKind kind = FactorKind::Parallel) {
+                        FactorKind kind = FactorKind::Parallel,
+                        PaddingNeed padding = PaddingNeed::Any) {
     FactorMapping mapping;
     for (int64_t size : shape)
-      mapping.push_back(factor(size, kind));
+      mapping.push_back(factor(size, kind, PartialKind::Sum, padding));
     return mapping;
   }
 
@@ -71,7 +72,10 @@ public:
   void linear(llvm::ArrayRef<unsigned> operands) {
     rule.linear.emplace_back(operands.begin(), operands.end());
   }
+  void keepsZero() { rule.keepsZero = true; }
   void unread(unsigned index) { rule.unread.push_back(index); }
+
+  Turn &turn() { return rule.turn; }
 
   ShardingRule take() { return std::move(rule); }
 

@@ -168,6 +168,10 @@ ShardingRule GatherOp::getShardingRule() {
   RuleBuilder builder(getOperation());
   size_t dim = getDim(), batch = getBatch();
   FactorMapping input = builder.factors(shapeOf(getInput()));
+  // An index out of range is an error, wherever it stands.
+  for (size_t i = 0; i < batch; ++i)
+    input[i] = builder.factor(shapeOf(getInput())[i], FactorKind::Parallel,
+                              PartialKind::Sum, PaddingNeed::Zero);
   // Any element of the dimension may be asked for: a shard gives 0 for those
   // that it does not hold. There is no sum of truth values.
   int64_t size = shapeOf(getInput())[dim];
@@ -175,7 +179,8 @@ ShardingRule GatherOp::getShardingRule() {
                    ? builder.wholeFactor(size)
                    : builder.factor(size, FactorKind::Reduction);
   FactorMapping own =
-      builder.factors(shapeOf(getIndices()).drop_front(batch));
+      builder.factors(shapeOf(getIndices()).drop_front(batch),
+                      FactorKind::Parallel, PaddingNeed::Zero);
   FactorMapping indices(input.begin(), input.begin() + batch);
   llvm::append_range(indices, own);
   builder.operand(0) = input;
@@ -196,7 +201,12 @@ ShardingRule ScatterAddOp::getShardingRule() {
   for (auto [i, size] : llvm::enumerate(shapeOf(getUpdates()))) {
     // Each index adds to its slice: slices of indices give summands.
     bool index = i >= dim && i < dim + rank;
-    DimFactors factor = index ? builder.sumFactor(size) : builder.factor(size);
+    // An index out of range is an error, also among those of a batch.
+    DimFactors factor =
+        index ? builder.sumFactor(size)
+              : builder.factor(size, FactorKind::Parallel, PartialKind::Sum,
+                               i < batch ? PaddingNeed::Zero
+                                         : PaddingNeed::Any);
     builder.operand(0)[i] = factor;
     if (index)
       builder.operand(1)[batch + i - dim] = factor;
@@ -205,15 +215,17 @@ ShardingRule ScatterAddOp::getShardingRule() {
     if (i < batch)
       builder.operand(1)[i] = factor;
   }
-  // A shard takes what goes to it.
+  // A shard takes what goes to it; nothing goes to padding.
   builder.result(0)[dim] = builder.factor(shapeOf(getOutput())[dim]);
   builder.linear({0});
+  builder.keepsZero();
   return builder.take();
 }
 
 ShardingRule OneHotOp::getShardingRule() {
   RuleBuilder builder(getOperation());
-  builder.operand(0) = builder.factors(shapeOf(getIndices()));
+  builder.operand(0) = builder.factors(shapeOf(getIndices()),
+                                       FactorKind::Parallel, PaddingNeed::Zero);
   builder.result(0) = builder.operand(0);
   builder.result(0).push_back(builder.factor(getSize()));
   return builder.take();

@@ -19,9 +19,14 @@ ShardingRule SeedOp::getShardingRule() {
 
 /// Results and `operands` have one shape, all of whose dimensions may be split;
 /// other operands are scalars.
-static ShardingRule update(Operation *op, ArrayRef<unsigned> operands) {
+static ShardingRule update(Operation *op, ArrayRef<unsigned> operands,
+                           bool keepsZero = true,
+                           PaddingNeed padding = PaddingNeed::Any) {
   RuleBuilder builder(op);
-  FactorMapping mapping = builder.factors(shapeOf(op->getOperand(0)));
+  if (keepsZero)
+    builder.keepsZero();
+  FactorMapping mapping = builder.factors(shapeOf(op->getOperand(0)),
+                                          FactorKind::Parallel, padding);
   for (unsigned index : operands)
     builder.operand(index) = mapping;
   for (unsigned i = 0; i < op->getNumResults(); ++i)
@@ -30,8 +35,8 @@ static ShardingRule update(Operation *op, ArrayRef<unsigned> operands) {
 }
 
 ShardingRule GradientOp::getShardingRule() {
-  // Finished: no partial sum passes.
-  return update(getOperation(), {0});
+  // Finished: no partial sum passes. Padding has no gradient.
+  return update(getOperation(), {0}, /*keepsZero=*/true, PaddingNeed::Zero);
 }
 
 ShardingRule CheckOp::getShardingRule() {
@@ -48,7 +53,9 @@ ShardingRule GlobalNormOp::getShardingRule() {
 }
 
 ShardingRule AdamWOp::getShardingRule() {
-  return update(getOperation(), {0, 1, 2, 3});
+  // Without epsilon, a mean of zero is divided by zero.
+  return update(getOperation(), {0, 1, 2, 3},
+                /*keepsZero=*/!getEpsilon().isZero());
 }
 
 ShardingRule SgdOp::getShardingRule() {

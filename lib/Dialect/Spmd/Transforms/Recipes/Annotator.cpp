@@ -65,9 +65,10 @@ static bool follows(BlockArgument other, BlockArgument argument) {
           other.getType() == argument.getType());
 }
 
-void Annotator::split(BlockArgument argument, unsigned dim, StringRef axis) {
+void Annotator::split(BlockArgument argument, unsigned dim,
+                      const AxisRef &axis) {
   // The name must outlive this call: that of the mesh does.
-  AxisRef added{mesh.find(axis)->name};
+  AxisRef added{mesh.find(axis.name)->name, axis.pre, axis.size};
   for (func::FuncOp function : functions)
     for (BlockArgument other : function.getArguments()) {
       if (!follows(other, argument))
@@ -98,12 +99,15 @@ std::optional<unsigned> Annotator::bestDim(RankedTensorType type,
                                            const Sharding &sharding,
                                            StringRef axis) const {
   std::optional<unsigned> best;
-  int64_t most = 0, parts = mesh.size(AxisRef{axis});
+  std::pair<bool, int64_t> most;
+  int64_t parts = mesh.size(AxisRef{axis});
   for (int64_t dim = 0; dim < type.getRank(); ++dim) {
-    int64_t size = type.getDimSize(dim) / mesh.size(sharding.dims[dim]);
-    if (size % parts == 0 && size > most) {
+    int64_t before = mesh.size(sharding.dims[dim]);
+    int64_t size = type.getDimSize(dim) / before;
+    std::pair now(type.getDimSize(dim) % (before * parts) == 0, size);
+    if (size >= parts && (!best || now > most)) {
       best = dim;
-      most = size;
+      most = now;
     }
   }
   return best;
@@ -115,11 +119,7 @@ ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
                              ShardingAttr::get(meshName, sharding), reduced);
 }
 
-std::string cleave::spmd::partsThatFit(int64_t divisor) {
-  SmallVector<int64_t> parts;
-  for (int64_t n = 2; n <= divisor; ++n)
-    if (divisor % n == 0)
-      parts.push_back(n);
+std::string cleave::spmd::partsThatFit(ArrayRef<int64_t> parts) {
   std::string text;
   for (auto [i, n] : llvm::enumerate(parts)) {
     if (i)
@@ -127,4 +127,12 @@ std::string cleave::spmd::partsThatFit(int64_t divisor) {
     text += std::to_string(n);
   }
   return text;
+}
+
+std::string cleave::spmd::partsThatFit(int64_t divisor) {
+  SmallVector<int64_t> parts;
+  for (int64_t n = 2; n <= divisor; ++n)
+    if (divisor % n == 0)
+      parts.push_back(n);
+  return partsThatFit(parts);
 }

@@ -36,7 +36,10 @@ public:
   Sharding given(mlir::BlockArgument argument) const;
   /// Splits dimension `dim` of `argument`, and of its state, over `axis` too,
   /// behind what splits it already, in every entry.
-  void split(mlir::BlockArgument argument, unsigned dim, llvm::StringRef axis);
+  void split(mlir::BlockArgument argument, unsigned dim, const AxisRef &axis);
+  void split(mlir::BlockArgument argument, unsigned dim, llvm::StringRef axis) {
+    split(argument, dim, AxisRef{axis});
+  }
   /// Gives `argument` and the state that belongs to it what a person asked for,
   /// in every entry; features and samples are then not split by recipes.
   void place(mlir::BlockArgument argument, const Sharding &sharding);
@@ -46,14 +49,29 @@ public:
     return given(argument).splits(mesh, {axis});
   }
   /// The dimension of `type` that divides best behind `sharding` into the parts
-  /// of `axis`: the largest; nothing where none does.
+  /// of `axis`: the largest of those that divide, else the largest, which will
+  /// be padded; nothing where there would be less than one element in a part.
   std::optional<unsigned> bestDim(mlir::RankedTensorType type,
                                   const Sharding &sharding,
                                   llvm::StringRef axis) const;
 
+  /// `sharding`, as an attribute.
+  ShardingAttr attribute(const Sharding &sharding) const {
+    return ShardingAttr::get(meshName, sharding);
+  }
   /// Puts an annotation behind `value`, for all its readers or for `readers`.
   ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
                         const Sharding &sharding, bool reduced = false);
+
+  /// `constrain`, for a value whose dimension `dim` holds the sequence, and which
+  /// a recipe splits by features elsewhere: recipes that split the sequence
+  /// split this one too.
+  void addStream(ConstrainOp constrain, unsigned dim) {
+    streams.push_back({constrain, dim});
+  }
+  llvm::ArrayRef<std::pair<ConstrainOp, unsigned>> getStreams() const {
+    return streams;
+  }
 
   mlir::ModuleOp getModule() const { return module; }
 
@@ -64,12 +82,15 @@ private:
   llvm::SmallVector<mlir::func::FuncOp, 3> functions;
   mlir::func::FuncOp train;
   std::map<mlir::Operation *, std::unique_ptr<DimensionClasses>> classes;
+  llvm::SmallVector<std::pair<ConstrainOp, unsigned>> streams;
   /// By name: what `place` was called for.
   llvm::StringSet<> placed;
 };
 
 /// The parts that `divisor` can be cut into, as a sentence's end: `2, 3 or 6`.
 std::string partsThatFit(int64_t divisor);
+/// Numbers of parts as a sentence's end.
+std::string partsThatFit(llvm::ArrayRef<int64_t> parts);
 
 /// Gives arguments what `placements` say, before any recipe speaks.
 llvm::LogicalResult applyPlacements(Annotator &annotator,
@@ -81,8 +102,12 @@ llvm::LogicalResult applyExpert(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);
+/// The last two of `axes` split weights; all but the last split samples.
+llvm::LogicalResult applySumma(Annotator &annotator,
+                               llvm::ArrayRef<std::string> axes);
 llvm::LogicalResult applyContext(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyRing(Annotator &annotator, llvm::StringRef axis);
+llvm::LogicalResult applyTwoRings(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyUlysses(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero1(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyZero2(Annotator &annotator, llvm::StringRef axis);

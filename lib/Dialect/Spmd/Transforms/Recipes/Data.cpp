@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Samples are split; gradients are then sums over the axis.
+/// Samples are split; gradients are then sums over the axis. What does not
+/// divide is padded later, as long as there is a sample for each device.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -31,7 +32,7 @@ LogicalResult cleave::spmd::applyData(Annotator &annotator, StringRef axis) {
           cast<RankedTensorType>(argument.getType()).getDimSize(dim.getInt()) /
           annotator.getMesh().size(
               annotator.given(argument).dims[dim.getInt()]);
-      if (size % parts != 0)
+      if (size < parts)
         return function.emitOpError("argument ")
                << index << " (\""
                << graph::getArgString(function, index, graph::kNameAttr)

@@ -34,23 +34,66 @@ static bool isInner(const DimensionClass &known) {
          !known.consumers.empty();
 }
 
+static int64_t sizeOf(std::pair<BlockArgument, unsigned> entry) {
+  return cast<RankedTensorType>(entry.first.getType()).getDimSize(entry.second);
+}
+
+/// Whether `parts` devices each have some heads, and several of them the same
+/// keys and values.
+static bool sharesHeads(const DimensionClass &known, int64_t parts) {
+  return known.heads > 0 && parts > known.divisor &&
+         parts % known.divisor == 0 && known.heads % parts == 0 &&
+         llvm::all_of(known.arguments, [&](const auto &entry) {
+           return llvm::is_contained(known.shared, entry)
+                      ? sizeOf(entry) == known.divisor
+                      : sizeOf(entry) % parts == 0;
+         });
+}
+
+/// Whether `known`, which comes in `places`, has `parts` parts: what does not
+/// divide is padded later, but for heads and for what comes in groups.
+static bool hasParts(const DimensionClass &known, int64_t places,
+                     int64_t parts) {
+  if (places > 0 && places % parts == 0)
+    return true;
+  if (places == known.divisor && sharesHeads(known, parts))
+    return true;
+  return !known.attended && places >= parts &&
+         llvm::all_of(known.arguments, [&](const auto &entry) {
+           return sizeOf(entry) == known.divisor;
+         });
+}
+
+/// The parts that `known` can have, as a sentence's end; of features, which can
+/// be padded, those that need none.
+static std::string partsThatFit(const DimensionClass &known, int64_t places) {
+  SmallVector<int64_t> parts;
+  for (int64_t n = 2; n <= std::max(places, known.heads); ++n)
+    if (places % n == 0 || (places == known.divisor && sharesHeads(known, n)))
+      parts.push_back(n);
+  return cleave::spmd::partsThatFit(parts);
+}
+
 static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
                                 const DimensionClass &known, StringRef axis,
                                 int64_t parts) {
-  // What another axis splits already comes in fewer places.
   auto [argument, dim] = known.arguments.front();
+  // What another axis splits already comes in fewer places.
   int64_t places =
       known.divisor /
       annotator.getMesh().size(annotator.given(argument).dims[dim]);
-  if (places > 0 && places % parts == 0)
+  if (hasParts(known, places, parts))
     return success();
   InFlightDiagnostic error = emitError(argument.getLoc());
   error << "dimension " << dim << " of parameter \""
         << graph::getArgString(function, argument.getArgNumber(),
                                graph::kNameAttr)
-        << "\" comes in " << places << ", which the " << parts
-        << " positions of axis \"" << axis << "\" do not divide";
-  std::string fits = partsThatFit(places);
+        << "\" comes in " << places;
+  if (known.heads > 0)
+    error << " groups of " << known.heads / known.divisor << " heads";
+  error << ", which the " << parts << " positions of axis \"" << axis
+        << "\" do not divide";
+  std::string fits = partsThatFit(known, places);
   if (!fits.empty())
     error << ": use " << fits;
   return error;
@@ -104,7 +147,7 @@ static void splitIfFits(Annotator &annotator, const DimensionClass &known,
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   if (isWholeSomewhere(annotator, known) || isDecided(annotator, known, axis))
     return;
-  if (known.divisor % parts != 0) {
+  if (!hasParts(known, known.divisor, parts)) {
     auto [argument, dim] = known.arguments.front();
     mlir::emitRemark(argument.getLoc())
         << "dimension " << dim << " stays whole: the " << parts
@@ -157,8 +200,15 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
     }
     if (failed(checkParts(annotator, function, *known, axis, parts)))
       return failure();
+    // The devices of a group that shares keys and values are the minor digit.
+    AxisRef major{axis, 1, known->divisor};
     for (auto [argument, dim] : known->arguments)
-      annotator.split(argument, dim, axis);
+      annotator.split(argument, dim,
+                      parts > known->divisor &&
+                              llvm::is_contained(known->shared,
+                                                 std::pair(argument, dim))
+                          ? major
+                          : AxisRef{axis});
     found = true;
   }
   if (!found)
@@ -179,7 +229,7 @@ static std::optional<unsigned> sequenceDim(Annotator &annotator,
   for (int64_t dim = 0; dim < type.getRank(); ++dim) {
     const DimensionClass &known = classes.of(value, dim);
     if (!known.samples && known.producers.empty() && known.consumers.empty() &&
-        type.getDimSize(dim) > 1 && type.getDimSize(dim) % parts == 0)
+        type.getDimSize(dim) >= parts)
       return dim;
   }
   return std::nullopt;
@@ -207,7 +257,7 @@ LogicalResult cleave::spmd::applyMegatronSequence(Annotator &annotator,
         if (!dim) {
           consumer->emitRemark("stays whole along axis \"")
               << axis << "\": no dimension of " << value.getType()
-              << " holds a sequence that " << parts << " positions divide";
+              << " holds a sequence of at least " << parts << " places";
           continue;
         }
         Sharding sharding = Sharding::replicated(
@@ -218,6 +268,7 @@ LogicalResult cleave::spmd::applyMegatronSequence(Annotator &annotator,
         builder.setInsertionPointAfter(consumer);
         ConstrainOp constrain = annotator.constrain(builder, value, sharding);
         value.replaceAllUsesExcept(constrain, constrain);
+        annotator.addStream(constrain, *dim);
       }
     }
   }

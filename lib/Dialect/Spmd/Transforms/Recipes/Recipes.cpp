@@ -19,9 +19,12 @@ using namespace cleave;
 using namespace cleave::spmd;
 
 namespace {
+/// The axes that a recipe is bound to, in the order of its table.
+using RecipeAxes = ArrayRef<std::string>;
+
 struct Recipe {
   RecipeInfo info;
-  LogicalResult (*apply)(Annotator &, StringRef);
+  LogicalResult (*apply)(Annotator &, RecipeAxes);
   /// Recipes are applied in this order, however they are asked for: what splits
   /// parameters for good comes before what lets the rest lie in parts, and an
   /// axis that splits the sequence inside of attention before one that does
@@ -29,48 +32,84 @@ struct Recipe {
   int rank;
   /// What becomes of keys and values in an attention, where it says so.
   StringRef keys = "";
+  /// It splits the features of every product: no other recipe does.
+  bool allFeatures = false;
 };
+
+/// A recipe of one axis.
+template <LogicalResult (*Apply)(Annotator &, StringRef)>
+LogicalResult one(Annotator &annotator, RecipeAxes axes) {
+  return Apply(annotator, axes.front());
+}
 } // namespace
 
+static constexpr auto kSamples = RecipeSplit::Samples;
+static constexpr auto kFeatures = RecipeSplit::Features;
+static constexpr auto kSequence = RecipeSplit::Sequence;
+static constexpr auto kResting = RecipeSplit::Resting;
+
 static const Recipe recipes[] = {
-    {{"context", "cp", "the sequence; keys and values are gathered",
-      RecipeSplit::Sequence},
-     applyContext,
+    {{"context",
+      {{"cp", kSequence}},
+      "the sequence; keys and values are gathered"},
+     one<applyContext>,
      1,
      "gathers keys and values"},
-    {{"dp", "dp", "the samples (implied by an axis \"dp\")",
-      RecipeSplit::Samples},
-     applyData,
+    {{"dp", {{"dp", kSamples}}, "the samples (implied by an axis \"dp\")"},
+     one<applyData>,
      3},
-    {{"expert", "ep", "the samples, and the experts of mixtures of experts",
-      RecipeSplit::Samples},
-     applyExpert,
+    {{"expert",
+      {{"ep", kSamples}},
+      "the samples, and the experts of mixtures of experts"},
+     one<applyExpert>,
      4},
-    {{"megatron", "tp", "heads, inner features of MLPs and the vocabulary",
-      RecipeSplit::Features},
-     applyMegatron,
+    {{"megatron",
+      {{"tp", kFeatures}},
+      "heads, inner features of MLPs and the vocabulary"},
+     one<applyMegatron>,
      0},
-    {{"megatron-sp", "tp", "megatron, and the sequence between",
-      RecipeSplit::Features},
-     applyMegatronSequence,
+    {{"megatron-sp", {{"tp", kFeatures}}, "megatron, and the sequence between"},
+     one<applyMegatronSequence>,
      0},
-    {{"ring", "cp", "the sequence; keys and values travel around a ring",
-      RecipeSplit::Sequence},
-     applyRing,
+    {{"ring",
+      {{"cp", kSequence}},
+      "the sequence; keys and values travel around a ring"},
+     one<applyRing>,
      1,
      "lets keys and values travel and never gathers them"},
-    {{"ulysses", "cp", "the sequence, and the heads inside of attention",
-      RecipeSplit::Sequence},
-     applyUlysses,
+    {{"summa25d",
+      {{"depth", kSamples}, {"row", kSamples}, {"col", kFeatures}},
+      "summa2d, and the samples over a third axis",
+      /*even=*/true},
+     applySumma,
+     0,
+     "",
+     /*allFeatures=*/true},
+    {{"summa2d",
+      {{"row", kSamples}, {"col", kFeatures}},
+      "samples by features; weights by both: products go in steps",
+      /*even=*/true},
+     applySumma,
+     0,
+     "",
+     /*allFeatures=*/true},
+    {{"two-ring",
+      {{"cp", kSequence}},
+      "the sequence; keys travel a ring, and values another"},
+     one<applyTwoRings>,
+     1,
+     "makes whole rows of scores"},
+    {{"ulysses",
+      {{"cp", kSequence}},
+      "the sequence, and the heads inside of attention"},
+     one<applyUlysses>,
      2},
-    {{"zero1", "dp", "the optimizer's state", RecipeSplit::Resting},
-     applyZero1,
+    {{"zero1", {{"dp", kResting}}, "the optimizer's state"},
+     one<applyZero1>,
      5},
-    {{"zero2", "dp", "zero1, and gradients", RecipeSplit::Resting},
-     applyZero2,
-     5},
-    {{"zero3", "dp", "zero2, and parameters", RecipeSplit::Resting},
-     applyZero3,
+    {{"zero2", {{"dp", kResting}}, "zero1, and gradients"}, one<applyZero2>, 5},
+    {{"zero3", {{"dp", kResting}}, "zero2, and parameters"},
+     one<applyZero3>,
      5},
 };
 
@@ -90,9 +129,23 @@ static const Recipe *findRecipe(StringRef name) {
   return found == std::end(recipes) ? nullptr : found;
 }
 
-RecipeSplit cleave::spmd::splitBy(const RecipeCall &call) {
+RecipeSplit cleave::spmd::splitBy(const RecipeCall &call, StringRef axis) {
+  if (const Recipe *recipe = findRecipe(call.name))
+    for (auto [own, name] : llvm::zip(recipe->info.axes, call.axes))
+      if (name == axis)
+        return own.split;
+  return RecipeSplit::Resting;
+}
+
+bool cleave::spmd::splitsEvenly(const RecipeCall &call) {
   const Recipe *recipe = findRecipe(call.name);
-  return recipe ? recipe->info.split : RecipeSplit::Resting;
+  return recipe && recipe->info.even;
+}
+
+static bool splitsFeatures(const Recipe *recipe) {
+  return llvm::any_of(recipe->info.axes, [](const RecipeAxis &axis) {
+    return axis.split == RecipeSplit::Features;
+  });
 }
 
 /// What is computed with lies in parts of one kind along an axis.
@@ -148,6 +201,50 @@ llvm::Expected<std::vector<MeshAxis>> cleave::spmd::parseMesh(StringRef text) {
   return axes;
 }
 
+/// Gives `call` its axes, and holds them against those of the calls before.
+static llvm::Error bindAxes(RecipeCall &call, const Recipe &recipe,
+                            ArrayRef<RecipeCall> calls) {
+  std::string form;
+  for (const RecipeAxis &axis : recipe.info.axes)
+    form += (form.empty() ? "" : ",") + axis.name.str();
+  if (call.axes.empty())
+    for (const RecipeAxis &axis : recipe.info.axes)
+      call.axes.push_back(axis.name.str());
+  bool known = call.axes.size() == recipe.info.axes.size() &&
+               llvm::all_of(call.axes, isIdentifier);
+  for (size_t i = 0; known && i < call.axes.size(); ++i)
+    known = llvm::count(call.axes, call.axes[i]) == 1;
+  if (!known)
+    return makeError(
+        "recipe '{0}' is bound to {1}: {0}({2})", call.name,
+        recipe.info.axes.size() == 1 ? "one axis" : "different axes", form);
+  for (const std::string &axis : call.axes) {
+    RecipeSplit split = splitBy(call, axis);
+    // Samples are split over this axis, asked for or not.
+    if (axis == "dp" && contradict(RecipeSplit::Samples, split))
+      return makeError("recipe '{0}' splits {1} over axis \"dp\", which splits "
+                       "the samples: an axis has one of them; bind the recipe "
+                       "to another axis",
+                       call.name, describe(split));
+    for (const RecipeCall &other : calls) {
+      if (!llvm::is_contained(other.axes, axis))
+        continue;
+      RecipeSplit before = splitBy(other, axis);
+      if (before == split)
+        return makeError("recipes '{0}' and '{1}' both split the same things "
+                         "over axis \"{2}\": name one of them",
+                         other.name, call.name, axis);
+      if (contradict(before, split))
+        return makeError("recipes '{0}' and '{1}' split {3} and {4} over axis "
+                         "\"{2}\": an axis has one of them; bind one recipe to "
+                         "another axis",
+                         other.name, call.name, axis, describe(before),
+                         describe(split));
+    }
+  }
+  return llvm::Error::success();
+}
+
 llvm::Expected<std::vector<RecipeCall>>
 cleave::spmd::parseRecipes(StringRef text) {
   std::vector<RecipeCall> calls;
@@ -174,35 +271,22 @@ cleave::spmd::parseRecipes(StringRef text) {
       return makeError("there is no recipe '{0}'; there are {1}", call.name,
                        known);
     }
-    if (call.axes.empty())
-      call.axes.push_back(recipe->info.axis.str());
-    if (call.axes.size() != 1 || !isIdentifier(call.axes.front()))
-      return makeError("recipe '{0}' is bound to one axis: {0}({1})", call.name,
-                       recipe->info.axis);
-    // Samples are split over this axis, asked for or not.
-    if (call.axes.front() == "dp" &&
-        contradict(RecipeSplit::Samples, splitBy(call)))
-      return makeError("recipe '{0}' splits {1} over axis \"dp\", which splits "
-                       "the samples: an axis has one of them; bind the recipe "
-                       "to another axis",
-                       call.name, describe(splitBy(call)));
-    for (const RecipeCall &other : calls)
-      if (splitBy(other) == recipe->info.split && other.axes == call.axes)
-        return makeError("recipes '{0}' and '{1}' both split the same things "
-                         "over axis \"{2}\": name one of them",
-                         other.name, call.name, call.axes.front());
-      else if (other.axes == call.axes &&
-               contradict(splitBy(other), splitBy(call)))
-        return makeError("recipes '{0}' and '{1}' split {3} and {4} over axis "
-                         "\"{2}\": an axis has one of them; bind one recipe to "
-                         "another axis",
-                         other.name, call.name, call.axes.front(),
-                         describe(splitBy(other)), describe(splitBy(call)));
+    if (llvm::Error error = bindAxes(call, *recipe, calls))
+      return std::move(error);
     for (const RecipeCall &other : calls)
       if (StringRef keys = findRecipe(other.name)->keys;
           !keys.empty() && !recipe->keys.empty() && keys != recipe->keys)
         return makeError("recipe '{0}' {1}, and '{2}' {3}: name one of them",
                          other.name, keys, call.name, recipe->keys);
+      else if (splitsFeatures(findRecipe(other.name)) &&
+               splitsFeatures(recipe) &&
+               (findRecipe(other.name)->allFeatures || recipe->allFeatures))
+        return makeError(
+            "recipes '{0}' and '{1}' both split the features: '{2}' "
+            "those of every product, and what lies in blocks of two "
+            "kinds cannot be multiplied; name one of them",
+            other.name, call.name,
+            recipe->allFeatures ? call.name : other.name);
     calls.push_back(std::move(call));
   }
   return calls;
@@ -247,16 +331,18 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     if (failed(applyPlacements(annotator, plan->placements)))
       return failure();
     for (const RecipeCall &call : calls) {
-      if (!known.find(call.axes.front())) {
+      for (const std::string &axis : call.axes) {
+        if (known.find(axis))
+          continue;
         std::string names;
         for (const MeshAxis &axis : known.axes)
           names += (names.empty() ? "\"" : ", \"") + axis.name + "\"";
         return getOperation().emitError("recipe '")
-               << call.name << "' is bound to axis \"" << call.axes.front()
+               << call.name << "' is bound to axis \"" << axis
                << "\", which the mesh does not have: it has " << names;
       }
       annotator.beginRecipe();
-      if (failed(findRecipe(call.name)->apply(annotator, call.axes.front())))
+      if (failed(findRecipe(call.name)->apply(annotator, call.axes)))
         return failure();
     }
     norms.finish(annotator);

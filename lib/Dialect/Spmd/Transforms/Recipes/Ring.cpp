@@ -8,7 +8,8 @@
 /// \file
 /// Liu et al., "Ring Attention" (arXiv 2310.01889): values are split along the
 /// sequence; attention sees the keys of one position after the other. What this
-/// writes is where its operands lie, and which lowering it has.
+/// writes is where its operands lie, and which lowering it has: that one, or the
+/// two rings of Li et al. (arXiv 2105.13120).
 ///
 //===----------------------------------------------------------------------===//
 
@@ -24,8 +25,9 @@ namespace {
 /// Marks the attentions of one function.
 class RingMarker {
 public:
-  RingMarker(Annotator &annotator, StringRef axis)
-      : annotator(annotator), axis(annotator.getMesh().find(axis)->name),
+  RingMarker(Annotator &annotator, StringRef axis, StringRef attribute)
+      : annotator(annotator), attribute(attribute),
+        axis(annotator.getMesh().find(axis)->name),
         parts(annotator.getMesh().size(AxisRef{axis})) {}
 
   LogicalResult mark(func::FuncOp function, bool &found) {
@@ -51,7 +53,7 @@ public:
 
 private:
   template <typename Op> LogicalResult markOp(Op op) {
-    if (auto other = op->template getAttrOfType<StringAttr>(kRingAttr))
+    if (auto other = op->template getAttrOfType<StringAttr>(attribute))
       return op.emitOpError("travels a ring over axis ")
              << other << " already: name one axis";
     if (op.getBias() || op.getMask())
@@ -78,7 +80,7 @@ private:
       Value output = constrain(builder, op.getOutput());
       op.getOutput().replaceAllUsesExcept(output, output.getDefiningOp());
     }
-    op->setAttr(kRingAttr, StringAttr::get(op.getContext(), axis));
+    op->setAttr(attribute, StringAttr::get(op.getContext(), axis));
     return success();
   }
 
@@ -91,18 +93,20 @@ private:
   }
 
   Annotator &annotator;
+  /// The mark.
+  StringRef attribute;
   /// The mesh's own text: it outlives the call.
   StringRef axis;
   int64_t parts;
 };
 } // namespace
 
-LogicalResult cleave::spmd::applyRing(Annotator &annotator, StringRef axis) {
+static LogicalResult mark(Annotator &annotator, StringRef axis,
+                          StringRef recipe, StringRef attribute) {
   bool found = false;
-  RingMarker marker(annotator, axis);
+  RingMarker marker(annotator, axis, attribute);
   for (func::FuncOp function : annotator.entries()) {
-    // Before annotations come between. In zig-zag order no input runs along a
-    // sequence itself: what is looked up by it does.
+    // Before annotations come between.
     SequenceClasses sequences =
         sequenceClasses(annotator.classesOf(function), function);
     if (failed(splitInputs(annotator, function, sequences, axis)) ||
@@ -111,6 +115,15 @@ LogicalResult cleave::spmd::applyRing(Annotator &annotator, StringRef axis) {
   }
   if (!found)
     return annotator.getModule().emitError()
-           << "ring: there is no attention whose keys could travel one";
+           << recipe << ": there is no attention whose keys could travel one";
   return success();
+}
+
+LogicalResult cleave::spmd::applyRing(Annotator &annotator, StringRef axis) {
+  return mark(annotator, axis, "ring", kRingAttr);
+}
+
+LogicalResult cleave::spmd::applyTwoRings(Annotator &annotator,
+                                          StringRef axis) {
+  return mark(annotator, axis, "two-ring", kTwoRingAttr);
 }

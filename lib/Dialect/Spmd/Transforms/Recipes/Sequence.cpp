@@ -23,21 +23,102 @@ bool cleave::spmd::isAttention(Operation *op) {
   return costed && costed.getCost().work == graph::WorkClass::Attention;
 }
 
-SequenceClasses
-cleave::spmd::sequenceClasses(const DimensionClasses &classes,
-                              func::FuncOp function) {
+SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
+                                              func::FuncOp function) {
   SequenceClasses sequences;
-  for (Operation &op : function.getBody().front().without_terminator())
-    if (isAttention(&op))
-      for (Value operand : op.getOperands()) {
-        // Annotations came after the classes.
-        while (auto constrain = operand.getDefiningOp<ConstrainOp>())
-          operand = constrain.getInput();
-        auto type = cast<RankedTensorType>(operand.getType());
-        for (int64_t dim = 0; dim < type.getRank(); ++dim)
-          sequences.insert(classes.number(operand, dim));
-      }
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+    if (!ruled || !isAttention(&op))
+      continue;
+    graph::ShardingRule rule = ruled.getShardingRule();
+    auto has = [&](unsigned operand, int64_t factor) {
+      return llvm::any_of(rule.operands[operand], [&](const auto &factors) {
+        return llvm::is_contained(factors, factor);
+      });
+    };
+    for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
+      Value value = operand;
+      // Annotations came after the classes.
+      while (auto constrain = value.getDefiningOp<ConstrainOp>())
+        value = constrain.getInput();
+      // What queries and keys share is no sequence: samples, heads, features.
+      for (auto [dim, factors] : llvm::enumerate(rule.operands[i]))
+        if (llvm::none_of(factors, [&](int64_t factor) {
+              return has(0, factor) && has(1, factor);
+            }))
+          sequences.insert(classes.number(value, dim));
+    }
+  }
   return sequences;
+}
+
+/// Splits dimension `dim` of `value` over `axis`, behind what an annotation for
+/// all its readers says already.
+static void splitValue(Annotator &annotator, Value value, unsigned dim,
+                       StringRef axis) {
+  AxisRef added{annotator.getMesh().find(axis)->name};
+  for (Operation *user : value.getUsers())
+    if (auto known = dyn_cast<ConstrainOp>(user)) {
+      Sharding sharding = known.getSharding().getSharding();
+      sharding.dims[dim].push_back(added);
+      known.setShardingAttr(
+          ShardingAttr::get(known.getSharding().getMesh(), sharding));
+      return;
+    }
+  Sharding sharding = Sharding::replicated(
+      cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
+  sharding.dims[dim].push_back(added);
+  sharding.open[dim] = false;
+  OpBuilder builder(value.getContext());
+  builder.setInsertionPointAfterValue(value);
+  ConstrainOp constrain = annotator.constrain(builder, value, sharding);
+  value.replaceAllUsesExcept(constrain, constrain);
+}
+
+/// The inputs of `function` in another order, and which dimension of them runs
+/// along one of `sequences`: none of the input itself does.
+static SmallVector<std::pair<Value, unsigned>>
+turnedInputs(const DimensionClasses &classes, func::FuncOp function,
+             const SequenceClasses &sequences) {
+  auto runs = [&](Value value, unsigned dim) {
+    return !classes.of(value, dim).samples &&
+           sequences.contains(classes.number(value, dim));
+  };
+  SmallVector<std::pair<Value, unsigned>> found;
+  for (BlockArgument argument : function.getArguments()) {
+    if (!graph::hasRole(function, argument.getArgNumber(), "input"))
+      continue;
+    unsigned rank = cast<RankedTensorType>(argument.getType()).getRank();
+    for (Operation *user : argument.getUsers())
+      if (!isa<ConstrainOp>(user) && user->getNumResults() == 1 &&
+          user->getResult(0).getType() == argument.getType())
+        for (unsigned dim = 0; dim < rank; ++dim)
+          if (!runs(argument, dim) && runs(user->getResult(0), dim))
+            found.push_back({user->getResult(0), dim});
+  }
+  return found;
+}
+
+/// Between blocks the sequence is split by `axis`, and each part again by the
+/// axis that splits features inside of them.
+static void splitStreams(Annotator &annotator, func::FuncOp function,
+                         const SequenceClasses &sequences, StringRef axis) {
+  const DimensionClasses &classes = annotator.classesOf(function);
+  AxisRef added{annotator.getMesh().find(axis)->name};
+  for (auto [constrain, dim] : annotator.getStreams()) {
+    Value value = constrain.getInput();
+    if (constrain->getParentOp() != function ||
+        !sequences.contains(classes.number(value, dim)))
+      continue;
+    Sharding sharding = constrain.getSharding().getSharding();
+    AxisList &axes = sharding.dims[dim];
+    axes.insert(axes.end() - 1, added);
+    // What does not divide would be padded for this alone.
+    int64_t parts = annotator.getMesh().size(axes);
+    if (cast<RankedTensorType>(value.getType()).getDimSize(dim) % parts == 0)
+      constrain.setShardingAttr(
+          ShardingAttr::get(constrain.getSharding().getMesh(), sharding));
+  }
 }
 
 FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
@@ -47,9 +128,15 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
   const DimensionClasses &classes = annotator.classesOf(function);
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   bool found = false;
+  auto turned = turnedInputs(classes, function, sequences);
+  splitStreams(annotator, function, sequences, axis);
   for (BlockArgument argument : function.getArguments()) {
     auto type = cast<RankedTensorType>(argument.getType());
-    if (!graph::hasRole(function, argument.getArgNumber(), "input"))
+    if (!graph::hasRole(function, argument.getArgNumber(), "input") ||
+        llvm::any_of(turned, [&](const auto &entry) {
+          return llvm::is_contained(entry.first.getDefiningOp()->getOperands(),
+                                    argument);
+        }))
       continue;
     for (int64_t dim = 0; dim < type.getRank(); ++dim) {
       if (classes.of(argument, dim).samples ||
@@ -62,7 +149,8 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
       Sharding given = annotator.given(argument);
       int64_t size =
           type.getDimSize(dim) / annotator.getMesh().size(given.dims[dim]);
-      if (size % parts != 0)
+      // What does not divide is padded later.
+      if (size < parts)
         return function.emitOpError("dimension ")
                << dim << " of argument " << argument.getArgNumber() << " has "
                << size << " places, which the " << parts
@@ -70,6 +158,11 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
                << partsThatFit(size);
       annotator.split(argument, dim, axis);
     }
+  }
+  // In zig-zag order, a sequence begins behind its input.
+  for (auto [value, dim] : turned) {
+    found = true;
+    splitValue(annotator, value, dim, axis);
   }
   return found;
 }

@@ -48,6 +48,8 @@ public:
     constrainGradients(/*reduced=*/stage == 1);
     if (stage == 3)
       restParameters();
+    else
+      separateUpdates();
     return success();
   }
 
@@ -57,7 +59,7 @@ private:
                                graph::kNameAttr);
   }
 
-  /// Parameters that nothing divides stay whole: they are small.
+  /// Parameters of fewer elements than parts stay whole.
   void findParameters() {
     for (BlockArgument argument : train.getArguments()) {
       if (!graph::hasRole(train, argument.getArgNumber(), "parameter"))
@@ -74,7 +76,7 @@ private:
             << graph::getArgString(train, argument.getArgNumber(),
                                    graph::kNameAttr)
             << "\" stays whole: no dimension of " << type
-            << " divides over axis \"" << axis << "\"";
+            << " has an element for each position of axis \"" << axis << "\"";
     }
   }
 
@@ -95,6 +97,26 @@ private:
       OpBuilder builder(gradient);
       gradient.getInputMutable().assign(
           annotator.constrain(builder, gradient.getInput(), sharding, reduced));
+    }
+  }
+
+  /// Where parts are padded, the update is: not all that the parameter meets.
+  void separateUpdates() {
+    const Mesh &mesh = annotator.getMesh();
+    for (const Resting &resting : parameters) {
+      BlockArgument parameter = resting.parameter;
+      Sharding sharding = annotator.given(parameter);
+      sharding.dims[resting.dim].push_back({axisName()});
+      auto type = cast<RankedTensorType>(parameter.getType());
+      if (type.getDimSize(resting.dim) %
+              mesh.size(sharding.dims[resting.dim]) ==
+          0)
+        continue;
+      for (OpOperand &use : llvm::make_early_inc_range(parameter.getUses()))
+        if (updatesOf(train).contains(use.getOwner())) {
+          OpBuilder builder(use.getOwner());
+          use.set(annotator.constrain(builder, parameter, sharding));
+        }
     }
   }
 

@@ -1,0 +1,150 @@
+//===- JoinExchanges.cpp - Small exchanges at once ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// What a small exchange costs is its latency, which several can share. A
+/// bucket is open until something needs the memory of what is in it.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Target/JoinExchanges.h"
+#include "BufferUse.h"
+#include "cleave/Runtime/Placement.h"
+#include "llvm/ADT/STLExtras.h"
+
+using namespace cleave;
+using namespace cleave::runtime;
+
+namespace {
+
+/// Exchanges that begin together, and their wait.
+struct Bucket {
+  Command exchange, wait;
+  int64_t bytes = 0;
+  std::set<int32_t> buffers;
+
+  CollectiveCommand &collective() { return exchange.collective; }
+};
+
+/// The buckets of one part.
+class PartBuckets {
+public:
+  PartBuckets(const Part &part, std::vector<const Action *> actions,
+              int64_t maxBytes)
+      : part(part), memory(part, std::move(actions)), maxBytes(maxBytes) {}
+
+  std::vector<Command> run() {
+    for (const Command &command : part.commands) {
+      if (command.kind == CommandKind::Wait) {
+        if (!takeWait(command))
+          result.push_back(command);
+        continue;
+      }
+      std::set<int32_t> buffers = buffersOf(command);
+      close([&](const Bucket &open) {
+        return memory.meet(open.buffers, buffers);
+      });
+      int64_t bytes = bytesOf(command);
+      if (bytes > maxBytes)
+        result.push_back(command);
+      else
+        add(command, bytes, std::move(buffers));
+    }
+    close([](const Bucket &) { return true; });
+    return std::move(result);
+  }
+
+private:
+  /// Bytes of the operands on one rank; more than any bucket holds where they
+  /// do not go into one.
+  static int64_t bytesOf(const Command &command) {
+    const CollectiveCommand &c = command.collective;
+    constexpr int64_t never = INT64_MAX;
+    if (command.kind != CommandKind::Collective)
+      return never;
+    int64_t bytes = c.elements() * byteSize(c.dtype);
+    switch (c.collective) {
+    case CollectiveKind::AllReduce:
+    case CollectiveKind::AllGather:
+      return bytes;
+    case CollectiveKind::ReduceScatter:
+      return bytes * partCount(c.axes);
+    default:
+      return never;
+    }
+  }
+
+  void add(const Command &command, int64_t bytes, std::set<int32_t> buffers) {
+    const CollectiveCommand &c = command.collective;
+    auto open = llvm::find_if(buckets, [&](Bucket &bucket) {
+      const CollectiveCommand &other = bucket.collective();
+      return other.collective == c.collective &&
+             other.reduction == c.reduction && other.dtype == c.dtype &&
+             other.axes == c.axes;
+    });
+    if (open != buckets.end() && open->bytes + bytes > maxBytes) {
+      const CollectiveCommand *full = &open->collective();
+      close([&](Bucket &bucket) { return &bucket.collective() == full; });
+      open = buckets.end();
+    }
+    if (open == buckets.end()) {
+      buckets.push_back({command, {}, bytes, std::move(buffers)});
+      return;
+    }
+    open->collective().more.push_back(c);
+    open->bytes += bytes;
+    open->buffers.merge(buffers);
+    joined.insert(c.token);
+  }
+
+  /// True where `wait` is one of an exchange in a bucket, whose own comes when
+  /// the bucket is closed.
+  bool takeWait(const Command &wait) {
+    if (joined.erase(wait.wait.token))
+      return true;
+    auto open = llvm::find_if(buckets, [&](Bucket &bucket) {
+      return bucket.collective().token == wait.wait.token;
+    });
+    if (open == buckets.end())
+      return false;
+    open->wait = wait;
+    return true;
+  }
+
+  template <typename F> void close(const F &isMeant) {
+    std::erase_if(buckets, [&](Bucket &bucket) {
+      if (!isMeant(bucket))
+        return false;
+      if (size_t others = bucket.collective().more.size()) {
+        std::string label =
+            bucket.exchange.label + " and " + std::to_string(others) + " more";
+        bucket.exchange.label = bucket.wait.label = label;
+      }
+      result.push_back(std::move(bucket.exchange));
+      result.push_back(std::move(bucket.wait));
+      return true;
+    });
+  }
+
+  const Part &part;
+  SharedMemory memory;
+  int64_t maxBytes;
+  /// In the order in which they were opened.
+  std::vector<Bucket> buckets;
+  /// Tokens of exchanges that go along with another, before their waits.
+  std::set<int32_t> joined;
+  std::vector<Command> result;
+};
+
+} // namespace
+
+void cleave::joinExchanges(Program &program, int64_t maxBytes) {
+  std::vector<std::vector<const Action *>> actions = actionsOfParts(program);
+  for (size_t i = 0; i < program.parts.size(); ++i)
+    program.parts[i].commands =
+        PartBuckets(program.parts[i], std::move(actions[i]), maxBytes).run();
+}

@@ -1,0 +1,57 @@
+// RUN: cleave-opt %s --spmd-decompose-contraction --split-input-file --verify-diagnostics
+
+spmd.mesh @mesh <["row" = 2, "col" = 4]>
+func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) {
+  // expected-error @+1 {{splits a dimension of 8 over "col" and over "row", which have 4 and 2 positions: steps need as many of both}}
+  %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["row" = 3, "col" = 3]>
+func.func @f(%x: tensor<3x8xf32>, %w: tensor<8x6xf32>) {
+  // expected-error @+1 {{has a dimension of 8, which the 3 positions of "col" do not divide}}
+  %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<3x8xf32>, tensor<8x6xf32>) -> tensor<3x6xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["row" = 2, "col" = 2]>
+func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) {
+  // expected-error @+1 {{has two dimensions that lie in two ways: steps go along one}}
+  %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"col"}, {"row"}]>]} : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["row" = 2, "col" = 2]>
+func.func @f(%x: tensor<4x8xf32>) {
+  // expected-error @+1 {{is nothing that could go in steps}}
+  %y = graph.add %x, %x {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["row" = 2, "col" = 2]>
+func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) {
+  // expected-error @+1 {{attribute 'spmd.steps': needs two operands and a result, and a sharding of each}}
+  %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+  return
+}

@@ -1,0 +1,95 @@
+// RUN: cleave-opt %s --split-input-file --spmd-order-sequence="mesh=cp=2 recipes=ring" --verify-diagnostics | FileCheck %s
+// RUN: cleave-opt %s --split-input-file --spmd-order-sequence="mesh=cp=2 recipes=context" | FileCheck %s --check-prefix=OTHER
+// OTHER-NOT: starts
+
+// Devices have the chunks 0 and 3, and 1 and 2. The order is another one from
+// the rows that ids look up and from the positions on, and that of the result.
+// CHECK-LABEL: func.func @causal(
+// CHECK-SAME: %[[TABLE:[a-z0-9]+]]: tensor<9x4xf32> {{.*}}, %[[IDS:[a-z0-9]+]]: tensor<2x8xi64> {{.*}}, %[[RNG:[a-z0-9]+]]: tensor<2xi64>
+func.func @causal(
+    %table: tensor<9x4xf32> {graph.name = "table", graph.role = "parameter"},
+    %ids: tensor<2x8xi64> {graph.name = "ids", graph.role = "input"},
+    %rng: tensor<2xi64>) -> (tensor<2x8x4xf32>, tensor<2x1xf32>) {
+  // CHECK-DAG: %[[PLACES:.*]] = graph.constant dense<[0, 1, 6, 7, 2, 3, 4, 5]>
+  // CHECK-DAG: %[[BACK:.*]] = graph.constant dense<[0, 1, 4, 5, 6, 7, 2, 3]>
+  // CHECK-DAG: %[[STARTS:.*]] = graph.constant dense<[0, 6, 2, 4]>
+  // CHECK-DAG: %[[TURNED:.*]] = graph.gather %[[IDS]], %[[PLACES]] {dim = 1 : i64}
+  // CHECK: %[[ROWS:.*]] = graph.gather %[[TABLE]], %[[TURNED]] {dim = 0 : i64}
+  %rows = graph.gather %table, %ids {dim = 0 : i64} : (tensor<9x4xf32>, tensor<2x8xi64>) -> tensor<2x8x4xf32>
+  // CHECK: %[[IOTA:.*]] = graph.iota {dim = 0 : i64} : tensor<8x4xf32>
+  // CHECK: %[[POSITIONS:.*]] = graph.gather %[[IOTA]], %[[PLACES]] {dim = 0 : i64}
+  %positions = graph.iota {dim = 0 : i64} : tensor<8x4xf32>
+  // CHECK: %[[X:.*]] = graph.add %[[ROWS]], %[[POSITIONS]]
+  %x = graph.add %rows, %positions : (tensor<2x8x4xf32>, tensor<8x4xf32>) -> tensor<2x8x4xf32>
+  // CHECK: %[[D:.*]] = graph.dropout %[[X]], %[[RNG]] starts %[[STARTS]] {id = 0 : i64, probability = 5.000000e-01 : f64, starts_dim = 1 : i64}
+  %d = graph.dropout %x, %rng {id = 0 : i64, probability = 0.5 : f64} : (tensor<2x8x4xf32>, tensor<2xi64>) -> tensor<2x8x4xf32>
+  %q = graph.reshape %d : (tensor<2x8x4xf32>) -> tensor<2x1x8x4xf32>
+  // CHECK: %[[O:.*]], %{{.*}} = graph.attention {{.*}} query_starts %[[STARTS]] key_starts %[[STARTS]] {causal
+  %o, %lse = graph.attention %q, %q, %q {scale = 1.0 : f64, causal}
+      : (tensor<2x1x8x4xf32>, tensor<2x1x8x4xf32>, tensor<2x1x8x4xf32>) -> (tensor<2x1x8x4xf32>, tensor<2x1x8xf32>)
+  // What adds up all places does not care for their order.
+  // CHECK: %[[SUM:.*]] = graph.reduce sum
+  %sum = graph.reduce sum %lse {dims = array<i64: 2>} : (tensor<2x1x8xf32>) -> tensor<2x1xf32>
+  // CHECK: %[[Y:.*]] = graph.reshape %[[O]]
+  // CHECK: %[[RESULT:.*]] = graph.gather %[[Y]], %[[BACK]] {dim = 1 : i64}
+  %y = graph.reshape %o : (tensor<2x1x8x4xf32>) -> tensor<2x8x4xf32>
+  // CHECK: return %[[RESULT]], %[[SUM]]
+  return %y, %sum : tensor<2x8x4xf32>, tensor<2x1xf32>
+}
+
+// -----
+
+// Running sums go from place to place: they are made in order.
+// CHECK-LABEL: func.func @running(
+func.func @running(%x: tensor<1x1x8x4xf32>) -> tensor<1x1xf32> {
+  // CHECK: %[[K:.*]] = graph.gather %{{.*}} {dim = 2 : i64}
+  // CHECK: %[[O:.*]], %{{.*}} = graph.attention %[[K]], %[[K]], %[[K]] query_starts
+  %o, %lse = graph.attention %x, %x, %x {scale = 1.0 : f64, causal}
+      : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>) -> (tensor<1x1x8x4xf32>, tensor<1x1x8xf32>)
+  // CHECK: %[[B:.*]] = graph.gather %[[O]], %{{.*}} {dim = 2 : i64}
+  // CHECK: graph.cumulative_sum %[[B]]
+  %c = graph.cumulative_sum %o {dim = 2 : i64} : (tensor<1x1x8x4xf32>) -> tensor<1x1x8x4xf32>
+  %s = graph.reduce sum %c {dims = array<i64: 2, 3>} : (tensor<1x1x8x4xf32>) -> tensor<1x1xf32>
+  return %s : tensor<1x1xf32>
+}
+
+// -----
+
+// A gradient is published as its parameter lies; what is updated is, too.
+// CHECK-LABEL: func.func @published(
+func.func @published(%p: tensor<1x1x8x4xf32> {graph.name = "p", graph.role = "parameter"})
+    -> (tensor<1x1x8x4xf32> {graph.updates = "p"}) {
+  %o, %lse = graph.attention %p, %p, %p {scale = 1.0 : f64, causal}
+      : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>) -> (tensor<1x1x8x4xf32>, tensor<1x1x8xf32>)
+  // CHECK: %[[O:.*]], %{{.*}} = graph.attention
+  // CHECK: %[[B:.*]] = graph.gather %[[O]], %[[BACK:.*]] {dim = 2 : i64}
+  // CHECK: graph.gradient %[[B]] of "p"
+  %g = graph.gradient %o of "p" : (tensor<1x1x8x4xf32>) -> tensor<1x1x8x4xf32>
+  // CHECK: %[[N:.*]] = graph.sub
+  %n = graph.sub %p, %g : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>) -> tensor<1x1x8x4xf32>
+  // CHECK: %[[R:.*]] = graph.gather %[[N]], %[[BACK]] {dim = 2 : i64}
+  // CHECK: return %[[R]]
+  return %n : tensor<1x1x8x4xf32>
+}
+
+// -----
+
+// All do the same without causality.
+// CHECK-LABEL: func.func @everywhere(
+// CHECK-NOT: starts
+func.func @everywhere(%x: tensor<1x1x8x4xf32>) -> tensor<1x1x8x4xf32> {
+  %o, %lse = graph.attention %x, %x, %x {scale = 1.0 : f64}
+      : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>) -> (tensor<1x1x8x4xf32>, tensor<1x1x8xf32>)
+  return %o : tensor<1x1x8x4xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @odd(
+// CHECK-NOT: starts
+// expected-remark @+1 {{its sequence of 6 places does not come in the 4 chunks that zig-zag order needs: later devices of the ring do more than earlier ones}}
+func.func @odd(%x: tensor<1x1x6x4xf32>) -> tensor<1x1x6x4xf32> {
+  %o, %lse = graph.attention %x, %x, %x {scale = 1.0 : f64, causal}
+      : (tensor<1x1x6x4xf32>, tensor<1x1x6x4xf32>, tensor<1x1x6x4xf32>) -> (tensor<1x1x6x4xf32>, tensor<1x1x6xf32>)
+  return %o : tensor<1x1x6x4xf32>
+}
