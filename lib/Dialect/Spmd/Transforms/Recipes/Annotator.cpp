@@ -12,6 +12,12 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
+static StringRef nameOf(BlockArgument argument) {
+  return graph::getArgString(
+      cast<func::FuncOp>(argument.getOwner()->getParentOp()),
+      argument.getArgNumber(), graph::kNameAttr);
+}
+
 Annotator::Annotator(ModuleOp module, MeshOp meshOp)
     : module(module), meshName(FlatSymbolRefAttr::get(meshOp)),
       mesh(meshOp.getMesh()) {
@@ -19,6 +25,12 @@ Annotator::Annotator(ModuleOp module, MeshOp meshOp)
     if (function.isExternal())
       continue;
     functions.push_back(function);
+    for (BlockArgument argument : function.getArguments())
+      for (StringRef attribute : {graph::kNameAttr, graph::kOfAttr})
+        if (StringRef name = graph::getArgString(
+                function, argument.getArgNumber(), attribute);
+            !name.empty())
+          named[name].push_back(argument);
     for (unsigned i = 0; i < function.getNumArguments() && !train; ++i)
       if (graph::hasRole(function, i, "state"))
         train = function;
@@ -46,49 +58,40 @@ Sharding Annotator::given(BlockArgument argument) const {
       cast<RankedTensorType>(argument.getType()).getRank());
 }
 
-static StringRef nameOf(BlockArgument argument) {
-  return graph::getArgString(
-      cast<func::FuncOp>(argument.getOwner()->getParentOp()),
-      argument.getArgNumber(), graph::kNameAttr);
-}
-
-/// Whether `other` lies as `argument` does: the same one of another entry, or
-/// state of it.
-static bool follows(BlockArgument other, BlockArgument argument) {
+SmallVector<BlockArgument>
+Annotator::followersOf(BlockArgument argument) const {
   StringRef name = nameOf(argument);
-  if (other == argument || name.empty())
-    return other == argument;
-  auto function = cast<func::FuncOp>(other.getOwner()->getParentOp());
-  return nameOf(other) == name ||
-         (graph::getArgString(function, other.getArgNumber(), graph::kOfAttr) ==
-              name &&
-          other.getType() == argument.getType());
+  if (name.empty())
+    return {argument};
+  SmallVector<BlockArgument> followers;
+  for (BlockArgument other : named.lookup(name))
+    if (nameOf(other) == name || other.getType() == argument.getType())
+      followers.push_back(other);
+  return followers;
 }
 
 void Annotator::split(BlockArgument argument, unsigned dim,
                       const AxisRef &axis) {
   // The name must outlive this call: that of the mesh does.
   AxisRef added{mesh.find(axis.name)->name, axis.pre, axis.size};
-  for (func::FuncOp function : functions)
-    for (BlockArgument other : function.getArguments()) {
-      if (!follows(other, argument))
-        continue;
-      Sharding sharding = given(other);
-      if (sharding.splits(mesh, added))
-        continue;
-      sharding.dims[dim].push_back(added);
-      function.setArgAttr(other.getArgNumber(), kShardingAttr,
-                          ShardingAttr::get(meshName, sharding));
-    }
+  for (BlockArgument other : followersOf(argument)) {
+    Sharding sharding = given(other);
+    if (sharding.splits(mesh, added))
+      continue;
+    sharding.dims[dim].push_back(added);
+    give(other, sharding);
+  }
+}
+
+void Annotator::give(BlockArgument argument, const Sharding &sharding) {
+  cast<func::FuncOp>(argument.getOwner()->getParentOp())
+      .setArgAttr(argument.getArgNumber(), kShardingAttr, attribute(sharding));
 }
 
 void Annotator::place(BlockArgument argument, const Sharding &sharding) {
   placed.insert(nameOf(argument));
-  for (func::FuncOp function : functions)
-    for (BlockArgument other : function.getArguments())
-      if (follows(other, argument))
-        function.setArgAttr(other.getArgNumber(), kShardingAttr,
-                            ShardingAttr::get(meshName, sharding));
+  for (BlockArgument other : followersOf(argument))
+    give(other, sharding);
 }
 
 bool Annotator::isPlaced(BlockArgument argument) const {

@@ -12,6 +12,7 @@
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 #include <map>
 
@@ -63,9 +64,9 @@ public:
   ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
                         const Sharding &sharding, bool reduced = false);
 
-  /// `constrain`, for a value whose dimension `dim` holds the sequence, and which
-  /// a recipe splits by features elsewhere: recipes that split the sequence
-  /// split this one too.
+  /// `constrain`, for a value whose dimension `dim` holds the sequence, and
+  /// which a recipe splits by features elsewhere: recipes that split the
+  /// sequence split this one too.
   void addStream(ConstrainOp constrain, unsigned dim) {
     streams.push_back({constrain, dim});
   }
@@ -76,6 +77,12 @@ public:
   mlir::ModuleOp getModule() const { return module; }
 
 private:
+  /// The arguments that lie as `argument` does: the same one of every entry,
+  /// and state of it.
+  llvm::SmallVector<mlir::BlockArgument>
+  followersOf(mlir::BlockArgument argument) const;
+  void give(mlir::BlockArgument argument, const Sharding &sharding);
+
   mlir::ModuleOp module;
   mlir::FlatSymbolRefAttr meshName;
   Mesh mesh;
@@ -83,6 +90,8 @@ private:
   mlir::func::FuncOp train;
   std::map<mlir::Operation *, std::unique_ptr<DimensionClasses>> classes;
   llvm::SmallVector<std::pair<ConstrainOp, unsigned>> streams;
+  /// The arguments of a name, or that are state of it.
+  llvm::StringMap<llvm::SmallVector<mlir::BlockArgument>> named;
   /// By name: what `place` was called for.
   llvm::StringSet<> placed;
 };
