@@ -9,6 +9,7 @@ the table in prose, and `test_recipe_pairs.py` runs it.
 
 import dataclasses
 import itertools
+import math
 
 #: Recipe: its own axes, and what it splits while computing ("" where it only
 #: rests): over its last axis, where it has several.
@@ -89,6 +90,9 @@ def legal_pairs():
         sizes = [4 if a in ("dp", "fsdp") and (len(used) == 1 or a == "dp") else 2 for a in used]
         if used == ["tp"] or used == ["cp"]:
             sizes = [4]
+        # Sixteen positions, and as many samples as there are in parts.
+        if math.prod(sizes) > 16:
+            sizes = [2] * len(used)
         yield Pair((first, second), plan, ",".join(f"{a}=2" for a in used),
                    ",".join(f"{a}={s}" for a, s in zip(used, sizes)))
 
