@@ -26,7 +26,7 @@ from training_support import ALL
 #: Meshes with an axis to take for another, and one with digits.
 PROGRAMS = [("dp=2,tp=2", "megatron,zero1"), ("dp=2,tp=2", "megatron-sp,zero2"),
             ("tp=2,dp=2", "megatron-sp,zero3"), ("dp=2,cp=2", "ulysses,zero3"),
-            ("dp=4", "zero1"), ("row=2,col=2", "summa2d"), ("tp=4", "megatron-sp"), ("dp=2,cp=4", "ring")]
+            ("dp=4", "zero1"), ("tp=4", "megatron-sp"), ("dp=2,cp=4", "ring")]
 #: A model of experts that drop tokens, and one whose samples, places and vocabulary
 #: are padded.
 MORE = [("dp=2,ep=2", "expert,zero1", "top1", (BATCH, LENGTH)),
