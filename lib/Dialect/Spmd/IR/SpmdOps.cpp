@@ -216,6 +216,23 @@ MeshOp cleave::spmd::lookupMesh(Operation *from, FlatSymbolRefAttr name) {
   return SymbolTable::lookupNearestSymbolFrom<MeshOp>(from, name);
 }
 
+std::optional<Sharding> cleave::spmd::writtenSharding(Value value) {
+  ShardingAttr known;
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    if (auto function =
+            dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp()))
+      known = function.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(),
+                                                      kShardingAttr);
+  } else {
+    auto result = cast<OpResult>(value);
+    if (auto all = result.getOwner()->getAttrOfType<ArrayAttr>(kShardingsAttr))
+      known = dyn_cast<ShardingAttr>(all[result.getResultNumber()]);
+  }
+  if (!known)
+    return std::nullopt;
+  return known.getSharding();
+}
+
 MeshOp cleave::spmd::findMesh(ModuleOp module) {
   auto meshes = module.getOps<MeshOp>();
   return meshes.empty() ? MeshOp() : *meshes.begin();
