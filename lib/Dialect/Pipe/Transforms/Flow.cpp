@@ -287,9 +287,9 @@ std::pair<int64_t, int64_t> Flow::order(Value value) const {
 
 DictionaryAttr Flow::entryAttributes(DictionaryAttr attributes) const {
   // Where it lies among devices is still a question when it runs.
-  auto sharding = attributes
-                      ? attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr)
-                      : spmd::ShardingAttr();
+  auto sharding =
+      attributes ? attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr)
+                 : spmd::ShardingAttr();
   bool devices =
       sharding && llvm::any_of(sharding.getDims(), [&](const auto &dim) {
         return !mesh.deviceAxes(dim.axes).empty();

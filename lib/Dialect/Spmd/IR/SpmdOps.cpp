@@ -67,9 +67,8 @@ LogicalResult SpmdDialect::verifyRegionResultAttribute(
 }
 
 /// An entry of `spmd.turned` names a dimension of an operand or a result.
-static LogicalResult
-verifyTurned(function_ref<InFlightDiagnostic()> error, Operation *op,
-             Attribute attribute) {
+static LogicalResult verifyTurned(function_ref<InFlightDiagnostic()> error,
+                                  Operation *op, Attribute attribute) {
   auto turned = dyn_cast<DictionaryAttr>(attribute);
   auto number = [&](StringRef name) -> std::optional<int64_t> {
     auto value = turned ? turned.getAs<IntegerAttr>(name) : IntegerAttr();
@@ -100,8 +99,7 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
     return op->emitOpError()
            << "attribute '" << attribute.getName().getValue() << "': ";
   };
-  if (attribute.getName() == kRingAttr ||
-      attribute.getName() == kTwoRingAttr) {
+  if (attribute.getName() == kRingAttr || attribute.getName() == kTwoRingAttr) {
     if (!isa<StringAttr>(attribute.getValue()))
       return error() << "must name an axis";
     return success();

@@ -161,8 +161,8 @@ static bool isPlain(Operation *op, bool backward) {
   }
 }
 
-/// A movement back to where a value came from is that value: a slice of what was
-/// gathered, the second of two all-to-alls.
+/// A movement back to where a value came from is that value: a slice of what
+/// was gathered, the second of two all-to-alls.
 void Optimizer::undo(Operation *op) {
   if (!isPlain(op, /*backward=*/false))
     return;
