@@ -93,9 +93,9 @@ class Form:
         d, row, q = (self.sizes.get(axis, 1) for axis in ("depth", "row", "col"))
         self.steps = q > 1
         rows = dp * cp * ep * d * row
-        # A token is routed within its sequence: experts see whole ones, on each
-        # rank of `cp`, and of `tp`, whose columns need all places of a token.
-        routed = dp * ep
+        # Places of experts are split as samples and sequences are; columns of `tp` need
+        # all places of a token.
+        routed = dp * ep * cp
         stream = tp if "megatron-sp" in self.plan else q
         self.kept_in = dict(stream=rows * stream, attention=rows * tp * q,
                             mlp=(routed if shape.E else rows) * tp * q, experts=routed)

@@ -55,14 +55,20 @@ class Pair:
     plan: str
     small: str
     large: str
+    #: The axes that split heads.
+    splits_heads: tuple[str, ...]
 
     def heads(self, mesh):
         """Into how many parts heads are split."""
-        if sum(name in HEADS for name in self.names) == 2:
-            return 4
         sizes = dict(entry.split("=") for entry in mesh.split(","))
-        return max([int(sizes[RECIPES[n][0].split(",")[-1]]) for n in self.names if n in HEADS],
-                   default=1)
+        return math.prod(int(sizes[axis]) for axis in self.splits_heads)
+
+
+def pair_of(names, plan, axes):
+    """The pair `names` by `plan`, of recipes bound to `axes` each."""
+    heads = tuple({own.split(",")[-1]: None for n, own in zip(names, axes) if n in HEADS})
+    small = {axis: 2 for own in axes for axis in own.split(",")}
+    return Pair(names, plan, mesh_of(small), mesh_of(larger(small, heads)), heads)
 
 
 def plan_of(name, axis):
@@ -85,16 +91,25 @@ def legal_pairs():
         if contradiction(first, second):
             axes[1] = SECOND[axes[1]]
         plan = ",".join(plan_of(n, a) for n, a in zip((first, second), axes))
-        used = list(dict.fromkeys(",".join(axes).split(",")))
-        # Four heads: what splits them takes two positions each.
-        sizes = [4 if a in ("dp", "fsdp") and (len(used) == 1 or a == "dp") else 2 for a in used]
-        if used == ["tp"] or used == ["cp"]:
-            sizes = [4]
-        # Sixteen positions, and as many samples as there are in parts.
-        if math.prod(sizes) > 16:
-            sizes = [2] * len(used)
-        yield Pair((first, second), plan, ",".join(f"{a}=2" for a in used),
-                   ",".join(f"{a}={s}" for a, s in zip(used, sizes)))
+        yield pair_of((first, second), plan, axes)
+
+
+def mesh_of(sizes):
+    return ",".join(f"{axis}={size}" for axis, size in sizes.items())
+
+
+def larger(small, heads):
+    """Four positions where two were: of what splits samples or the sequence first,
+    then of `heads`; at most sixteen in all, and eight parts of heads. Rows and columns
+    of weights are as many. What has sixteen already stays."""
+    large = dict(small)
+    order = [a for a in large if a not in heads] + [a for a in large if a in heads]
+    for axis in order:
+        group = [a for a in large if {a, axis} == {"row", "col"}] + [axis]
+        tried = {**large, **dict.fromkeys(group, 4)}
+        if math.prod(tried.values()) <= 16 and math.prod(tried[a] for a in heads) <= 8:
+            large = tried
+    return large
 
 
 def shared_pairs():
@@ -103,11 +118,8 @@ def shared_pairs():
     for name, (_, splits) in RECIPES.items():
         for other, (axis, what) in RECIPES.items():
             if not splits and what and axis != "dp":
-                # What rests over one axis of several lies beside what those split.
-                small, large = (",".join(f"{a}={n}" for a in axis.split(",")) for n in (2, 4))
                 rest = axis.split(",")[0]
-                yield Pair((name, other), f"{other},{name}({rest})", small,
-                           large if rest == axis else small)
+                yield pair_of((name, other), f"{other},{name}({rest})", [rest, axis])
 
 
 def contradiction(first, second):

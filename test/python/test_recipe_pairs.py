@@ -9,12 +9,14 @@ optimizers in turn; with ``CLEAVE_TEST_ALL=1`` every model, and larger meshes.
 import pytest
 
 from cleave.testing.tools import ToolError
-from recipe_pairs import legal_pairs, refused_pairs, shared_pairs
+from recipe_pairs import RECIPES, legal_pairs, refused_pairs, shared_pairs
 from test_expert_recipes import MODELS as EXPERT_MODELS
 from test_expert_recipes import devices_of
-from test_recipes import BATCH, MODELS, check, emit
+from test_recipes import BATCH, LENGTH, MODELS, check, emit
 from training_support import ALL
 
+#: Eight heads, where there are four.
+HEADS = {"gpt2": ("n_head", 8), "bert": ("num_attention_heads", 8)}
 PAIRS = [*legal_pairs(), *shared_pairs()]
 
 
@@ -24,8 +26,15 @@ def models_of(pair, mesh):
         # LLaMA and Mixtral have two heads of keys and values here, and Switch adds
         # a bias to its scores, which cannot travel a ring.
         if not (name in ("llama", "mixtral") and pair.heads(mesh) > 2
+                or pair.heads(mesh) > 4 and name not in HEADS
                 or name == "switch" and any("ring" in n for n in pair.names)):
             yield name
+
+
+def more(pair, what, mesh):
+    """2 where both recipes may split `what`, into more than there is; else 1."""
+    both = all(RECIPES[name][1] in (what, "") for name in pair.names)
+    return 2 if both and devices_of(mesh) > BATCH else 1
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.plan}@{pair.small}")
@@ -36,7 +45,11 @@ def test_pairs_equal_one_device(tmp_path_factory, pair):
         for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
             turn = index + offset
             parts = 1 + turn // 2 % 2 if devices_of(mesh) < BATCH else 1
-            check(tmp_path_factory, name, mesh, pair.plan, ["adamw", "sgd"][turn % 2], parts)
+            sizes = (BATCH * more(pair, "samples", mesh), LENGTH * more(pair, "sequence", mesh))
+            if pair.heads(mesh) > 4:
+                sizes += (HEADS[name],)
+            check(tmp_path_factory, name, mesh, pair.plan, ["adamw", "sgd"][turn % 2], parts,
+                  sizes)
 
 
 @pytest.mark.parametrize("first, second, axis, reason", list(refused_pairs()),

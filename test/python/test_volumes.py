@@ -77,11 +77,10 @@ def megatron_sp(name, n):
 
 def ulysses(name, n):
     """Queries, keys, values and the output of a layer, of bsh / N on a rank, go from
-    positions to heads or back, and so do their gradients: 8 all-to-alls. Backward has
-    the output along positions, where the next product reads it, and exchanges it
-    again; and the log-sums of rows, of abs / N, go there and back."""
-    again = Fraction(BSH + 2 * B * A * S, n)
-    return dict(all_to_all=L * share(n) * (8 * Fraction(BSH, n) + again), **data(name, n))
+    positions to heads or back, and so do their gradients: 8 all-to-alls. What backward
+    reads along heads, as forward computed it, is kept so: the output, and the log-sums
+    of rows."""
+    return dict(all_to_all=L * share(n) * 8 * Fraction(BSH, n), **data(name, n))
 
 
 def context(name, n):

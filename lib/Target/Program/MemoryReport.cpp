@@ -133,12 +133,23 @@ json::Value cleave::memoryReport(ModuleOp module) {
         offset && seen.insert(offset.getInt()).second)
       fixed["constant"] += extentBytes(constant.getType());
   });
-  json::Object bytes;
   int64_t largest = 0;
-  for (auto &[kind, count] : fixed)
-    bytes[kind] = count;
   for (auto program : module.getOps<ProgramOp>())
     largest = std::max(largest, integer(program, kPeakAttr));
+  // Small outputs have places of their own; others lie where parts share
+  // memory.
+  for (auto program : module.getOps<ProgramOp>())
+    for (auto [i, value] : llvm::enumerate(
+             program.getBody().front().getTerminator()->getOperands()))
+      if (auto offset =
+              program.getResultAttrOfType<IntegerAttr>(i, kOffsetAttr);
+          offset &&
+          offset.getInt() < integer(module, kArenaBytesAttr) - largest &&
+          seen.insert(offset.getInt()).second)
+        fixed["output"] += extentBytes(cast<RankedTensorType>(value.getType()));
+  json::Object bytes;
+  for (auto &[kind, count] : fixed)
+    bytes[kind] = count;
   bytes["shared"] = largest;
   report["bytes"] = std::move(bytes);
   report["entries"] = std::move(entries);

@@ -52,6 +52,17 @@ func.func @parts(%x: tensor<4x6xf32>) -> (tensor<4x6xf32>, tensor<4x6xf32>) {
   return %0, %2 : tensor<4x6xf32>, tensor<4x6xf32>
 }
 
+// What is filled part by part begins as anything.
+// CHECK-LABEL: func.func @all_parts(
+func.func @all_parts(%x: tensor<4x6xf32>) -> tensor<4x6xf32> {
+  // CHECK-NOT: graph.constant
+  // CHECK: %[[SUM:.*]] = exec.collective reduce %arg0 over @mesh <{"dp"}> {block = array<i64: 4, 6>, root = 1 : i64}
+  %0 = spmd.reduce %x over @mesh {"dp"} dim 0 part 1 : tensor<4x6xf32> -> tensor<4x6xf32>
+  // CHECK: exec.collective reduce %arg0 into %[[SUM]] : tensor<4x6xf32> over @mesh <{"dp"}> {block = array<i64: 4, 6>}
+  %1 = spmd.reduce %x into %0 over @mesh {"dp"} dim 0 part 0 : tensor<4x6xf32> -> tensor<4x6xf32>
+  return %1 : tensor<4x6xf32>
+}
+
 // A group of one has nothing to say.
 // CHECK-LABEL: func.func @alone(
 // CHECK-NEXT: return %arg0

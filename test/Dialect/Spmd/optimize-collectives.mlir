@@ -123,3 +123,29 @@ func.func @never_across_a_seed(
       spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
   return %loss, %2, %7 : tensor<f32>, tensor<8xf32>, tensor<8xf32>
 }
+
+// There and back again is nowhere; elsewhere is not.
+// CHECK-LABEL: func.func @there_and_back(
+// CHECK-SAME: %[[X:arg0]]: tensor<4x8xf32>
+func.func @there_and_back(
+    %x: tensor<4x8xf32> {spmd.global_type = tensor<8x8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>})
+    -> (tensor<4x8xf32> {spmd.global_type = tensor<8x8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>},
+        tensor<8x4xf32> {spmd.global_type = tensor<8x8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {"dp"}]>},
+        tensor<4x8xf32> {spmd.global_type = tensor<8x8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>}) {
+  // CHECK-NEXT: %[[N:.*]] = graph.neg %[[X]]
+  // CHECK-NEXT: %[[T:.*]] = spmd.all_to_all %[[N]]
+  // CHECK-NEXT: %[[E:.*]] = graph.exp %[[N]]
+  // CHECK-NEXT: %[[P:.*]] = spmd.permute %[[N]]
+  // CHECK-NEXT: return %[[E]], %[[T]], %[[P]]
+  %0 = graph.neg %x {spmd.global_types = [tensor<8x8xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}, {}]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %1 = spmd.all_to_all %0 over @mesh {"dp"} from 0 to 1 {spmd.global_types = [tensor<8x8xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}, {"dp"}]>]} : tensor<4x8xf32> -> tensor<8x4xf32>
+  %2 = spmd.all_to_all %1 over @mesh {"dp"} from 1 to 0 {spmd.global_types = [tensor<8x8xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}, {}]>]} : tensor<8x4xf32> -> tensor<4x8xf32>
+  %3 = graph.exp %2 {spmd.global_types = [tensor<8x8xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}, {}]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %4 = spmd.permute %0 from <@mesh, [{"dp"}, {}]> to <@mesh, [{"tp"}, {}]> {spmd.global_types = [tensor<8x8xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"tp"}, {}]>]} : tensor<4x8xf32>
+  return %3, %1, %4 : tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x8xf32>
+}

@@ -95,9 +95,8 @@ LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
       !canReduce(from.getElementType(), getReduction()))
     return emitOpError("cannot combine elements of type ")
            << from.getElementType() << " this way between devices";
-  if ((kind == Kind::Reduce) != static_cast<bool>(getInto()))
-    return emitOpError(
-        "needs what it puts the sum into, and no other kind does");
+  if (getInto() && kind != Kind::Reduce)
+    return emitOpError("puts its result into nothing: only a reduce does");
   if (getInto() && getInto().getType() != to)
     return emitOpError("result must be of the type of what it takes");
   if (int64_t root = getRoot(); root < 0 || root >= getMembers())

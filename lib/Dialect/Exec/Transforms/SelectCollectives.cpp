@@ -179,13 +179,29 @@ private:
     return e;
   }
 
+  /// Whether the sums that follow fill all other parts before anyone looks.
+  bool isFilledLater(spmd::ReduceOp op) const {
+    llvm::SmallDenseSet<uint64_t> parts{op.getPart()};
+    for (spmd::ReduceOp last = op; last->hasOneUse();) {
+      auto next = dyn_cast<spmd::ReduceOp>(*last->user_begin());
+      if (!next || next.getInto() != last.getOutput() ||
+          next.getInput() == last.getOutput() || next.getDim() != op.getDim() ||
+          next.getAxes() != op.getAxes())
+        break;
+      parts.insert(next.getPart());
+      last = next;
+    }
+    return static_cast<int64_t>(parts.size()) ==
+           mesh.size(op.getAxes().getAxes());
+  }
+
   std::optional<Exchange> describe(spmd::ReduceOp op) const {
     Exchange e;
     e.kind = CollectiveKind::Reduce;
     e.block = shapeOf(op.getInput());
     e.root = op.getPart();
     e.into = op.getInto();
-    if (!e.into) {
+    if (!e.into && !isFilledLater(op)) {
       OpBuilder builder(op);
       RankedTensorType type = tensorType(op.getOutput());
       e.into = graph::ConstantOp::create(

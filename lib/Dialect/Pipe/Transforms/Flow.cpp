@@ -44,7 +44,7 @@ Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp)
 LogicalResult Flow::analyze() {
   for (Operation &op : body.without_terminator())
     for (Value result : op.getResults())
-      if (!sharding(result))
+      if (!spmd::writtenSharding(result))
         return op.emitOpError("has no sharding; run --spmd-partition first");
   findVarying();
   findRoles();
@@ -69,25 +69,8 @@ bool Flow::onSequentialAxis(ArrayRef<spmd::AxisRef> axes) const {
   });
 }
 
-std::optional<spmd::Sharding> Flow::sharding(Value value) const {
-  if (auto argument = dyn_cast<BlockArgument>(value)) {
-    auto attribute = func::FuncOp(entry).getArgAttrOfType<spmd::ShardingAttr>(
-        argument.getArgNumber(), spmd::kShardingAttr);
-    if (!attribute)
-      return std::nullopt;
-    return attribute.getSharding();
-  }
-  auto result = cast<OpResult>(value);
-  auto array =
-      result.getOwner()->getAttrOfType<ArrayAttr>(spmd::kShardingsAttr);
-  if (!array)
-    return std::nullopt;
-  return cast<spmd::ShardingAttr>(array[result.getResultNumber()])
-      .getSharding();
-}
-
 Layout Flow::layout(Value value) const {
-  std::optional<spmd::Sharding> known = sharding(value);
+  std::optional<spmd::Sharding> known = spmd::writtenSharding(value);
   if (!known)
     return {};
   for (auto [dim, axes] : llvm::enumerate(known->dims))
@@ -270,7 +253,7 @@ void Flow::mergeUpdate() {
 
 Type Flow::wholeType(Value value) const {
   auto type = cast<RankedTensorType>(value.getType());
-  std::optional<spmd::Sharding> known = sharding(value);
+  std::optional<spmd::Sharding> known = spmd::writtenSharding(value);
   if (!known)
     return type;
   SmallVector<int64_t> shape(type.getShape());
@@ -304,9 +287,9 @@ std::pair<int64_t, int64_t> Flow::order(Value value) const {
 
 DictionaryAttr Flow::entryAttributes(DictionaryAttr attributes) const {
   // Where it lies among devices is still a question when it runs.
-  auto sharding = attributes
-                      ? attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr)
-                      : spmd::ShardingAttr();
+  auto sharding =
+      attributes ? attributes.getAs<spmd::ShardingAttr>(spmd::kShardingAttr)
+                 : spmd::ShardingAttr();
   bool devices =
       sharding && llvm::any_of(sharding.getDims(), [&](const auto &dim) {
         return !mesh.deviceAxes(dim.axes).empty();

@@ -75,7 +75,6 @@ public:
 
 private:
   bool onSequentialAxis(llvm::ArrayRef<spmd::AxisRef> axes) const;
-  std::optional<spmd::Sharding> sharding(mlir::Value value) const;
   void findVarying();
   void findRoles();
   void mergeUpdate();

@@ -67,9 +67,8 @@ LogicalResult SpmdDialect::verifyRegionResultAttribute(
 }
 
 /// An entry of `spmd.turned` names a dimension of an operand or a result.
-static LogicalResult
-verifyTurned(function_ref<InFlightDiagnostic()> error, Operation *op,
-             Attribute attribute) {
+static LogicalResult verifyTurned(function_ref<InFlightDiagnostic()> error,
+                                  Operation *op, Attribute attribute) {
   auto turned = dyn_cast<DictionaryAttr>(attribute);
   auto number = [&](StringRef name) -> std::optional<int64_t> {
     auto value = turned ? turned.getAs<IntegerAttr>(name) : IntegerAttr();
@@ -100,8 +99,7 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
     return op->emitOpError()
            << "attribute '" << attribute.getName().getValue() << "': ";
   };
-  if (attribute.getName() == kRingAttr ||
-      attribute.getName() == kTwoRingAttr) {
+  if (attribute.getName() == kRingAttr || attribute.getName() == kTwoRingAttr) {
     if (!isa<StringAttr>(attribute.getValue()))
       return error() << "must name an axis";
     return success();
@@ -214,6 +212,23 @@ LogicalResult MeshOp::verify() {
 
 MeshOp cleave::spmd::lookupMesh(Operation *from, FlatSymbolRefAttr name) {
   return SymbolTable::lookupNearestSymbolFrom<MeshOp>(from, name);
+}
+
+std::optional<Sharding> cleave::spmd::writtenSharding(Value value) {
+  ShardingAttr known;
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    if (auto function =
+            dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp()))
+      known = function.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(),
+                                                      kShardingAttr);
+  } else {
+    auto result = cast<OpResult>(value);
+    if (auto all = result.getOwner()->getAttrOfType<ArrayAttr>(kShardingsAttr))
+      known = dyn_cast<ShardingAttr>(all[result.getResultNumber()]);
+  }
+  if (!known)
+    return std::nullopt;
+  return known.getSharding();
 }
 
 MeshOp cleave::spmd::findMesh(ModuleOp module) {

@@ -288,25 +288,13 @@ namespace {
 struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
   using DecomposeHeadBase::DecomposeHeadBase;
 
-  /// Nothing where the options make no mesh: what applies the recipes says so.
-  std::optional<HeadParts> findParts() {
-    auto axes = parseMesh(mesh);
-    auto plan = parsePlan(recipes);
-    if (!axes || !plan) {
-      llvm::consumeError(axes ? llvm::Error::success() : axes.takeError());
-      llvm::consumeError(plan ? llvm::Error::success() : plan.takeError());
-      return std::nullopt;
-    }
-    if (MeshOp op = findMesh(getOperation())) {
-      Mesh known = op.getMesh();
-      axes->assign(known.axes.begin(), known.axes.end());
-    }
+  HeadParts findParts(PlanOnMesh &&planned) {
     HeadParts parts;
     parts.samples = std::max<int64_t>(microBatches, 1);
-    for (const MeshAxis &axis : *axes) {
+    for (const MeshAxis &axis : planned.axes) {
       RecipeSplit what =
           axis.name == "dp" ? RecipeSplit::Samples : RecipeSplit::Resting;
-      for (const RecipeCall &call : plan->recipes)
+      for (const RecipeCall &call : planned.plan.recipes)
         if (RecipeSplit split = splitBy(call, axis.name);
             split != RecipeSplit::Resting) {
           what = split;
@@ -323,8 +311,8 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
     // Chunks are then alike on every mesh.
     if (grains > 0)
       parts.samples = grains;
-    parts.axes = std::move(*axes);
-    parts.placements = std::move(plan->placements);
+    parts.axes = std::move(planned.axes);
+    parts.placements = std::move(planned.plan.placements);
     return parts;
   }
 
@@ -355,19 +343,20 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
           "max-chunk-bytes and max-chunk-rows must be positive");
       return signalPassFailure();
     }
-    std::optional<HeadParts> parts = findParts();
-    if (!parts)
-      return;
+    auto planned = readPlan(getOperation(), mesh, recipes);
+    if (failed(planned))
+      return signalPassFailure();
+    HeadParts parts = findParts(std::move(*planned));
     SmallVector<graph::HeadLossOp> heads;
     getOperation().walk([&](graph::HeadLossOp op) { heads.push_back(op); });
     for (graph::HeadLossOp op : heads) {
-      std::optional<int64_t> count = classParts(op, *parts);
+      std::optional<int64_t> count = classParts(op, parts);
       if (!count || *count == 1 ||
-          (parts->even && op.getWeight().getType().getDimSize(0) % *count) ||
+          (parts.even && op.getWeight().getType().getDimSize(0) % *count) ||
           op.getWeight().getType().getDimSize(0) < *count ||
           op.getTargets().getType().getNumElements() == 0)
         continue;
-      HeadParts own = *parts;
+      HeadParts own = parts;
       own.classes = *count;
       Head(op, own, maxChunkBytes, maxChunkRows).rewrite();
     }

@@ -32,16 +32,17 @@ public:
 
   void run() {
     mergeEqual();
-    for (Operation &op : llvm::make_early_inc_range(body))
-      if (auto slice = dyn_cast<SliceOp>(op))
-        if (!scatter(slice))
-          undoGather(slice);
+    for (Operation &op : llvm::make_early_inc_range(body)) {
+      auto slice = dyn_cast<SliceOp>(op);
+      if (!slice || !scatter(slice))
+        undo(&op);
+    }
   }
 
 private:
   void mergeEqual();
   bool scatter(SliceOp slice);
-  void undoGather(SliceOp slice);
+  void undo(Operation *op);
 
   Block &body;
   Mesh mesh;
@@ -141,15 +142,44 @@ bool Optimizer::scatter(SliceOp slice) {
   return true;
 }
 
-/// A slice of what was gathered by the same axes is what was gathered.
-void Optimizer::undoGather(SliceOp slice) {
-  auto gather = slice.getInput().getDefiningOp<AllGatherOp>();
-  if (!gather || gather.getSharding() != slice.getSharding())
+/// Whether the movement only says where elements lie, and does not take up more
+/// memory than what it moves, or (`backward`) than what it makes.
+static bool isPlain(Operation *op, bool backward) {
+  std::optional<Move> move = readMove(op);
+  if (!move)
+    return false;
+  switch (move->kind) {
+  case MoveKind::AllToAll:
+  case MoveKind::Permute:
+    return true;
+  case MoveKind::AllGather:
+    return backward;
+  case MoveKind::Slice:
+    return !backward;
+  default:
+    return false;
+  }
+}
+
+/// A movement back to where a value came from is that value: a slice of what
+/// was gathered, the second of two all-to-alls.
+void Optimizer::undo(Operation *op) {
+  if (!isPlain(op, /*backward=*/false))
     return;
-  slice.replaceAllUsesWith(gather.getInput());
-  slice.erase();
-  if (gather->use_empty())
-    gather.erase();
+  Operation *before = op->getOperand(0).getDefiningOp();
+  if (!before || !isPlain(before, /*backward=*/true))
+    return;
+  Value source = before->getOperand(0);
+  std::optional<Sharding> from = writtenSharding(source),
+                          to = writtenSharding(op->getResult(0));
+  if (!from || !to || source.getType() != op->getResult(0).getType() ||
+      !sameDims(mesh, from->dims, to->dims) ||
+      !samePartial(mesh, from->partial, to->partial))
+    return;
+  op->getResult(0).replaceAllUsesWith(source);
+  op->erase();
+  if (before->use_empty())
+    before->erase();
 }
 
 namespace {

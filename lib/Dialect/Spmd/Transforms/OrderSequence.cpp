@@ -237,19 +237,11 @@ namespace {
 struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
   using OrderSequenceBase::OrderSequenceBase;
 
-  /// The positions of the ring; 1 where no recipe asks for one. What is wrong
-  /// with the options is said by what applies the recipes.
-  int64_t findParts() {
-    auto axes = parseMesh(mesh);
-    auto plan = parsePlan(recipes);
-    if (!axes || !plan) {
-      llvm::consumeError(axes ? llvm::Error::success() : axes.takeError());
-      llvm::consumeError(plan ? llvm::Error::success() : plan.takeError());
-      return 1;
-    }
-    for (const RecipeCall &call : plan->recipes)
-      for (const MeshAxis &axis : *axes)
-        if (call.name == "ring" && call.axes.front() == axis.name)
+  /// The positions of the ring; 1 where no recipe asks for one.
+  static int64_t countParts(const PlanOnMesh &planned) {
+    for (const RecipeCall &call : planned.plan.recipes)
+      for (const MeshAxis &axis : planned.axes)
+        if (seesKeysInTurn(call) && call.axes.front() == axis.name)
           return axis.size;
     return 1;
   }
@@ -300,7 +292,10 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
   }
 
   void runOnOperation() override {
-    int64_t parts = findParts();
+    auto planned = readPlan(getOperation(), mesh, recipes);
+    if (failed(planned))
+      return signalPassFailure();
+    int64_t parts = countParts(*planned);
     if (parts == 1)
       return;
     SmallVector<int64_t> order;

@@ -269,7 +269,8 @@ def Exec_CollectiveOp : Exec_Command<"collective",
     dimension, member after member; without them it begins at 0. In a permute,
     member j receives the block of `sources[j]`. A broadcast gives the block of
     member `root` to all; a reduce writes the sum of all to `into`, whose memory
-    the result takes, at member `root` alone.
+    the result takes, at member `root` alone; without one, what others get is
+    not defined.
     ```mlir
     %y = exec.collective all_gather %x over @mesh #spmd.axes<{"tp"}>
         {block = array<i64: 2, 4>, dst_starts = array<i64: 0, 0, 2, 0>}

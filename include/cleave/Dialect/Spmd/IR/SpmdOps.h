@@ -74,6 +74,10 @@ MeshOp lookupMesh(mlir::Operation *from, mlir::FlatSymbolRefAttr name);
 /// The one mesh of `module`, or null (no error is reported).
 MeshOp findMesh(mlir::ModuleOp module);
 
+/// Where `value` of a partitioned function lies, as it is written on the op or
+/// the argument that gives it.
+std::optional<Sharding> writtenSharding(mlir::Value value);
+
 /// Notes on an op with one result its sharding and its type as a whole tensor.
 void annotate(mlir::Operation *op, ShardingAttr sharding, mlir::Type global);
 

@@ -16,6 +16,7 @@
 #define CLEAVE_DIALECT_SPMD_TRANSFORMS_RECIPES_H
 
 #include "cleave/Dialect/Spmd/IR/Axes.h"
+#include "mlir/IR/BuiltinOps.h"
 #include "llvm/Support/Error.h"
 #include <string>
 #include <vector>
@@ -67,6 +68,16 @@ struct Plan {
 /// order. In a placement `-` keeps a dimension whole, `+` joins axes.
 llvm::Expected<Plan> parsePlan(llvm::StringRef text);
 
+/// What passes that prepare for recipes know of them.
+struct PlanOnMesh {
+  /// Those of the module's mesh, where it has one.
+  std::vector<MeshAxis> axes;
+  Plan plan;
+};
+/// Reads the options of a pass on `module`, and reports what is wrong with them.
+llvm::FailureOr<PlanOnMesh>
+readPlan(mlir::ModuleOp module, llvm::StringRef mesh, llvm::StringRef recipes);
+
 /// What a recipe splits while it is computed with; `Resting`: nothing.
 enum class RecipeSplit : uint8_t { Samples, Features, Sequence, Resting };
 
@@ -84,6 +95,9 @@ struct RecipeInfo {
   llvm::StringRef summary;
   /// Where it splits features, their sizes must divide.
   bool even = false;
+  /// Its positions see keys in turn, so that causal ones share their work where
+  /// each has an early and a late chunk of the sequence.
+  bool inTurn = false;
 };
 llvm::ArrayRef<RecipeInfo> recipeTable();
 
@@ -92,6 +106,8 @@ llvm::ArrayRef<RecipeInfo> recipeTable();
 RecipeSplit splitBy(const RecipeCall &call, llvm::StringRef axis);
 /// Whether what it splits must divide.
 bool splitsEvenly(const RecipeCall &call);
+/// Whether its positions see keys in turn.
+bool seesKeysInTurn(const RecipeCall &call);
 
 } // namespace cleave::spmd
 

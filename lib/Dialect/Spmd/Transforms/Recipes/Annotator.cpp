@@ -122,6 +122,39 @@ ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
                              ShardingAttr::get(meshName, sharding), reduced);
 }
 
+/// The annotation for all readers of `value`, or null.
+static ConstrainOp annotationOf(Value value) {
+  return value.hasOneUse() ? dyn_cast<ConstrainOp>(*value.user_begin())
+                           : ConstrainOp();
+}
+
+void Annotator::splitValue(Value value, unsigned dim, StringRef axis) {
+  AxisRef added{mesh.find(axis)->name};
+  ConstrainOp known = annotationOf(value);
+  Sharding sharding =
+      known ? known.getSharding().getSharding()
+            : Sharding::replicated(
+                  cast<RankedTensorType>(value.getType()).getRank(),
+                  /*open=*/true);
+  sharding.dims[dim].push_back(added);
+  sharding.open[dim] = false;
+  if (known) {
+    known.setShardingAttr(attribute(sharding));
+    return;
+  }
+  OpBuilder builder(value.getContext());
+  builder.setInsertionPointAfterValue(value);
+  ConstrainOp constrained = constrain(builder, value, sharding);
+  value.replaceAllUsesExcept(constrained, constrained);
+}
+
+int64_t Annotator::shardSize(Value value, unsigned dim) const {
+  int64_t size = cast<RankedTensorType>(value.getType()).getDimSize(dim);
+  if (ConstrainOp known = annotationOf(value))
+    size /= mesh.size(known.getSharding().getSharding().dims[dim]);
+  return size;
+}
+
 std::string cleave::spmd::partsThatFit(ArrayRef<int64_t> parts) {
   std::string text;
   for (auto [i, n] : llvm::enumerate(parts)) {

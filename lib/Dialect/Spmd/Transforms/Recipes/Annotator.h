@@ -64,6 +64,12 @@ public:
   ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
                         const Sharding &sharding, bool reduced = false);
 
+  /// Splits dimension `dim` of `value` over `axis`, behind what an annotation
+  /// for all its readers says already.
+  void splitValue(mlir::Value value, unsigned dim, llvm::StringRef axis);
+  /// What such an annotation leaves each device of dimension `dim` of `value`.
+  int64_t shardSize(mlir::Value value, unsigned dim) const;
+
   /// `constrain`, for a value whose dimension `dim` holds the sequence, and
   /// which a recipe splits by features elsewhere: recipes that split the
   /// sequence split this one too.

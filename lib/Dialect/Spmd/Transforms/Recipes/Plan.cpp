@@ -5,15 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/GlobPattern.h"
 
+using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using llvm::StringRef;
 
 template <typename... Args>
 static llvm::Error makeError(const char *format, Args &&...args) {
@@ -129,4 +130,22 @@ llvm::Expected<Plan> cleave::spmd::parsePlan(StringRef text) {
     return calls.takeError();
   plan.recipes = std::move(*calls);
   return plan;
+}
+
+FailureOr<PlanOnMesh> cleave::spmd::readPlan(ModuleOp module, StringRef mesh,
+                                             StringRef recipes) {
+  auto axes = parseMesh(mesh);
+  auto plan = parsePlan(recipes);
+  if (!axes || !plan) {
+    llvm::Error error =
+        llvm::joinErrors(axes ? llvm::Error::success() : axes.takeError(),
+                         plan ? llvm::Error::success() : plan.takeError());
+    return module.emitError(llvm::toString(std::move(error)));
+  }
+  if (MeshOp known = findMesh(module)) {
+    if (!axes->empty())
+      return known.emitOpError("is there already: a mesh is given once");
+    llvm::append_range(*axes, known.getMesh().axes);
+  }
+  return PlanOnMesh{std::move(*axes), std::move(*plan)};
 }

@@ -73,7 +73,9 @@ static const Recipe recipes[] = {
      0},
     {{"ring",
       {{"cp", kSequence}},
-      "the sequence; keys and values travel around a ring"},
+      "the sequence; keys and values travel around a ring",
+      /*even=*/false,
+      /*inTurn=*/true},
      one<applyRing>,
      1,
      "lets keys and values travel and never gathers them"},
@@ -140,6 +142,11 @@ RecipeSplit cleave::spmd::splitBy(const RecipeCall &call, StringRef axis) {
 bool cleave::spmd::splitsEvenly(const RecipeCall &call) {
   const Recipe *recipe = findRecipe(call.name);
   return recipe && recipe->info.even;
+}
+
+bool cleave::spmd::seesKeysInTurn(const RecipeCall &call) {
+  const Recipe *recipe = findRecipe(call.name);
+  return recipe && recipe->info.inTurn;
 }
 
 static bool splitsFeatures(const Recipe *recipe) {
@@ -297,23 +304,16 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
   using ApplyRecipesBase::ApplyRecipesBase;
 
   LogicalResult apply() {
-    auto axes = parseMesh(mesh);
-    auto plan = parsePlan(recipes);
-    if (!axes || !plan) {
-      llvm::Error error =
-          llvm::joinErrors(axes ? llvm::Error::success() : axes.takeError(),
-                           plan ? llvm::Error::success() : plan.takeError());
-      return getOperation().emitError(llvm::toString(std::move(error)));
-    }
-    std::vector<RecipeCall> &calls = plan->recipes;
+    auto read = readPlan(getOperation(), mesh, recipes);
+    if (failed(read))
+      return failure();
+    Plan &plan = read->plan;
+    std::vector<RecipeCall> &calls = plan.recipes;
     MeshOp meshOp = findMesh(getOperation());
-    if (!axes->empty()) {
-      if (meshOp)
-        return meshOp.emitOpError("is there already: a mesh is given once");
-      meshOp = createMesh(*axes);
-    }
+    if (!meshOp && !read->axes.empty())
+      meshOp = createMesh(read->axes);
     if (!meshOp) {
-      if (calls.empty() && plan->placements.empty())
+      if (calls.empty() && plan.placements.empty())
         return success();
       return getOperation().emitError("a recipe needs a mesh");
     }
@@ -328,7 +328,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     });
     Norms norms(getOperation());
     Annotator annotator(getOperation(), meshOp);
-    if (failed(applyPlacements(annotator, plan->placements)))
+    if (failed(applyPlacements(annotator, plan.placements)))
       return failure();
     for (const RecipeCall &call : calls) {
       for (const std::string &axis : call.axes) {
@@ -347,7 +347,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     }
     norms.finish(annotator);
     for (const MeshAxis &axis : known.axes)
-      if (axis.size > 1 && !plan->uses(axis.name))
+      if (axis.size > 1 && !plan.uses(axis.name))
         getOperation().emitWarning("axis \"")
             << axis.name << "\" splits nothing: its " << axis.size
             << " positions all do the same; name a recipe that is bound to it";

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Sequence.h"
+#include "Experts.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 
 using namespace mlir;
@@ -52,27 +53,20 @@ SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
   return sequences;
 }
 
-/// Splits dimension `dim` of `value` over `axis`, behind what an annotation for
-/// all its readers says already.
-static void splitValue(Annotator &annotator, Value value, unsigned dim,
-                       StringRef axis) {
-  AxisRef added{annotator.getMesh().find(axis)->name};
-  for (Operation *user : value.getUsers())
-    if (auto known = dyn_cast<ConstrainOp>(user)) {
-      Sharding sharding = known.getSharding().getSharding();
-      sharding.dims[dim].push_back(added);
-      known.setShardingAttr(
-          ShardingAttr::get(known.getSharding().getMesh(), sharding));
-      return;
-    }
-  Sharding sharding = Sharding::replicated(
-      cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
-  sharding.dims[dim].push_back(added);
-  sharding.open[dim] = false;
-  OpBuilder builder(value.getContext());
-  builder.setInsertionPointAfterValue(value);
-  ConstrainOp constrain = annotator.constrain(builder, value, sharding);
-  value.replaceAllUsesExcept(constrain, constrain);
+/// Each device computes some of the places that experts have for a sequence:
+/// what tokens of all devices go to them is added up where they are.
+static void splitPlaces(Annotator &annotator, func::FuncOp function,
+                        StringRef axis) {
+  const DimensionClasses &classes = annotator.classesOf(function);
+  int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  for (unsigned number : Experts::find(classes)) {
+    Experts experts(classes, number);
+    for (OpResult result : experts.entering(function))
+      // What does not divide would be padded for this alone.
+      if (auto dim = experts.placeDim(result);
+          dim && annotator.shardSize(result, *dim) % parts == 0)
+        annotator.splitValue(result, *dim, axis);
+  }
 }
 
 /// The inputs of `function` in another order, and which dimension of them runs
@@ -130,6 +124,7 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
   bool found = false;
   auto turned = turnedInputs(classes, function, sequences);
   splitStreams(annotator, function, sequences, axis);
+  splitPlaces(annotator, function, axis);
   for (BlockArgument argument : function.getArguments()) {
     auto type = cast<RankedTensorType>(argument.getType());
     if (!graph::hasRole(function, argument.getArgNumber(), "input") ||
@@ -162,7 +157,7 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
   // In zig-zag order, a sequence begins behind its input.
   for (auto [value, dim] : turned) {
     found = true;
-    splitValue(annotator, value, dim, axis);
+    annotator.splitValue(value, dim, axis);
   }
   return found;
 }

@@ -1,0 +1,189 @@
+//===- SummaSteps.cpp - Which products go in steps ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Of each product with a weight, or of two values that makes the gradient of
+/// one, this writes where its operands and result lie: from that
+/// --spmd-decompose-contraction finds the steps.
+///
+//===----------------------------------------------------------------------===//
+
+#include "Summa.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+/// The parameter whose gradient is made of `value`, and, for each dimension of
+/// that, its own; null where it is none.
+BlockArgument Summa::gradientOf(func::FuncOp function, Value value,
+                                SmallVectorImpl<unsigned> &dims) {
+  llvm::DenseSet<Value> seen;
+  SmallVector<std::pair<Value, SmallVector<unsigned>>> work;
+  int64_t rank = cast<RankedTensorType>(value.getType()).getRank();
+  work.push_back({value, llvm::to_vector(llvm::seq<unsigned>(0, rank))});
+  while (!work.empty()) {
+    auto [next, own] = work.pop_back_val();
+    if (!seen.insert(next).second)
+      continue;
+    for (OpOperand &use : next.getUses()) {
+      Operation *user = use.getOwner();
+      if (auto gradient = dyn_cast<graph::GradientOp>(user)) {
+        for (BlockArgument argument : function.getArguments())
+          if (graph::getArgString(function, argument.getArgNumber(),
+                                  graph::kNameAttr) ==
+              gradient.getParameter()) {
+            dims.assign(own.begin(), own.end());
+            return argument;
+          }
+        continue;
+      }
+      auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(user);
+      if (!ruled || user->getNumResults() != 1 || isProduct(user))
+        continue;
+      graph::ShardingRule rule = ruled.getShardingRule();
+      if (llvm::is_contained(rule.unread, use.getOperandNumber()))
+        continue;
+      SmallVector<unsigned> there;
+      bool whole = true;
+      for (unsigned dim : own) {
+        // A dimension of size 1 has no factor, and is not split.
+        unsigned at = ~0u;
+        if (dim != ~0u)
+          if (auto known = dimOf(
+                  rule, rule.results[0],
+                  factorOf(rule, rule.operands[use.getOperandNumber()][dim])))
+            at = *known;
+        whole &= at != ~0u || dim == ~0u ||
+                 cast<RankedTensorType>(next.getType()).getDimSize(dim) == 1;
+        there.push_back(at);
+      }
+      // A sum over a dimension is another tensor.
+      if (!whole)
+        continue;
+      work.push_back({user->getResult(0), std::move(there)});
+    }
+  }
+  return {};
+}
+
+/// Where a parameter, the gradient of one, or a value lies: the dimensions that
+/// this recipe splits are closed.
+Sharding Summa::layout(func::FuncOp function, Value value) {
+  const DimensionClasses &classes = annotator.classesOf(function);
+  auto type = cast<RankedTensorType>(value.getType());
+  Sharding sharding = Sharding::replicated(type.getRank(), /*open=*/true);
+  auto splitAs = [&](int64_t dim, BlockArgument argument, unsigned at) {
+    for (StringRef axis : {row, col})
+      if (llvm::is_contained(annotator.given(argument).dims[at],
+                             AxisRef{axis})) {
+        sharding.dims[dim].push_back({axis});
+        sharding.open[dim] = false;
+      }
+  };
+  SmallVector<unsigned> dims;
+  if (BlockArgument argument = gradientOf(function, value, dims)) {
+    for (int64_t dim = 0; dim < type.getRank(); ++dim)
+      if (dims[dim] != ~0u)
+        splitAs(dim, argument, dims[dim]);
+    return sharding;
+  }
+  bool isParameter = false;
+  for (int64_t dim = 0; dim < type.getRank(); ++dim)
+    if (auto place = argumentOf(value, dim)) {
+      auto argument = cast<BlockArgument>(place->first);
+      if (!graph::hasRole(function, argument.getArgNumber(), "parameter"))
+        break;
+      splitAs(dim, argument, place->second);
+      isParameter = true;
+    }
+  if (isParameter)
+    return sharding;
+  for (int64_t dim = type.getRank(); dim-- > 0;)
+    if (isFeature(classes, value, dim)) {
+      sharding.dims[dim].push_back({col});
+      sharding.open[dim] = false;
+      break;
+    }
+  return sharding;
+}
+
+/// The dimension of a table whose places indices name, where `op` looks up in
+/// it (operand 0) or adds to it (its result).
+static std::optional<unsigned> indexedDim(Operation *op, bool &adds) {
+  adds = isa<graph::ScatterAddOp>(op);
+  if (op->getNumOperands() != 2)
+    return std::nullopt;
+  if (auto lookup = dyn_cast<graph::GatherOp>(op))
+    return lookup.getDim();
+  if (auto scatter = dyn_cast<graph::ScatterAddOp>(op))
+    return scatter.getDim();
+  return std::nullopt;
+}
+
+/// Whether a dimension lies in two ways among the operands and the result. One
+/// of the result does only where what is summed up lies in parts over its axes:
+/// over `samples`, it does in any case.
+static bool liesInTwoWays(Operation *op, ArrayRef<Sharding> lies,
+                          const AxisRef &samples) {
+  graph::ShardingRule rule = ruleOf(op);
+  const graph::FactorMapping *mappings[] = {
+      &rule.operands[0], &rule.operands[1], &rule.results[0]};
+  // How each factor lies in those that have it.
+  std::vector<SmallVector<std::optional<AxisList>, 3>> factors;
+  for (size_t factor = 0; factor < rule.factors.size(); ++factor) {
+    auto &known = factors.emplace_back();
+    for (unsigned i = 0; i < 3; ++i) {
+      auto dim = dimOf(rule, *mappings[i], factor);
+      known.push_back(dim ? std::optional(lies[i].dims[*dim]) : std::nullopt);
+    }
+  }
+  auto isSummed = [&](const AxisList &axes) {
+    return axes == AxisList{samples} ||
+           llvm::any_of(factors, [&](const auto &known) {
+             return known[0] == axes && known[1] == axes && !known[2];
+           });
+  };
+  auto differ = [](const std::optional<AxisList> &a,
+                   const std::optional<AxisList> &b) {
+    return a && b && !a->empty() && !b->empty() && *a != *b;
+  };
+  return llvm::any_of(factors, [&](const auto &known) {
+    if (!known[2])
+      return differ(known[0], known[1]);
+    return known[0].has_value() != known[1].has_value() &&
+           differ(known[0] ? known[0] : known[1], known[2]) &&
+           isSummed(*known[2]);
+  });
+}
+
+/// Marks what goes in steps: products one of whose dimensions lies in two ways,
+/// and tables whose places lie in parts.
+void Summa::mark(func::FuncOp function) {
+  SmallVector<std::pair<Operation *, ArrayAttr>> marks;
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    bool adds = false;
+    auto table = indexedDim(&op, adds);
+    if (!table && (!isProduct(&op) || op.getNumOperands() != 2))
+      continue;
+    Sharding lies[] = {layout(function, op.getOperand(0)),
+                       layout(function, op.getOperand(1)),
+                       layout(function, op.getResult(0))};
+    if (table
+            ? !llvm::is_contained(lies[adds ? 2 : 0].dims[*table], AxisRef{row})
+            : !liesInTwoWays(&op, lies, AxisRef{row}))
+      continue;
+    SmallVector<Attribute> attributes;
+    for (const Sharding &sharding : lies)
+      attributes.push_back(annotator.attribute(sharding));
+    marks.push_back({&op, ArrayAttr::get(op.getContext(), attributes)});
+  }
+  for (auto [op, attribute] : marks)
+    op->setAttr(kStepsAttr, attribute);
+}
