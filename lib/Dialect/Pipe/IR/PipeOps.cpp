@@ -69,6 +69,7 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
     PartInfo info;
     info.name = invoke.getPart().str();
     info.once = invoke.getOnce();
+    info.stage = invoke.getStage();
     for (Value input : invoke.getInputs()) {
       auto result = dyn_cast<OpResult>(input);
       if (!result)
@@ -116,10 +117,10 @@ LogicalResult ReturnOp::verify() {
 // pipe.invoke
 //===----------------------------------------------------------------------===//
 
-/// `{part = "F", once, split = array<i64: -1, 0>, results = ["saved", ...]}`
+/// `{part = "F", stage = 1, once, split = array<i64: -1, 0>, results = ["saved", ...]}`
 static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
                                      UnitAttr &once, DenseI64ArrayAttr &split,
-                                     ArrayAttr &kinds) {
+                                     ArrayAttr &kinds, IntegerAttr &stage) {
   Builder &builder = parser.getBuilder();
   SMLoc loc = parser.getCurrentLocation();
   auto parseEntry = [&]() -> ParseResult {
@@ -137,8 +138,11 @@ static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
       return parser.parseAttribute(part);
     if (key == "results")
       return parser.parseAttribute(kinds);
+    if (key == "stage")
+      return parser.parseAttribute(stage, builder.getI64Type());
     if (key != "split")
-      return parser.emitError(keyLoc, "expected part, once, split or results");
+      return parser.emitError(keyLoc,
+                              "expected part, stage, once, split or results");
     return parser.parseAttribute(split);
   };
   if (parser.parseCommaSeparatedList(OpAsmParser::Delimiter::Braces,
@@ -150,13 +154,18 @@ static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
     split = builder.getDenseI64ArrayAttr({});
   if (!kinds)
     kinds = builder.getArrayAttr({});
+  if (!stage)
+    stage = builder.getI64IntegerAttr(0);
   return success();
 }
 
 static void printInvokeConfig(OpAsmPrinter &printer, Operation *,
                               StringAttr part, UnitAttr once,
-                              DenseI64ArrayAttr split, ArrayAttr kinds) {
+                              DenseI64ArrayAttr split, ArrayAttr kinds,
+                              IntegerAttr stage) {
   printer << "{part = " << part;
+  if (stage.getInt())
+    printer << ", stage = " << stage.getInt();
   if (once)
     printer << ", once";
   printer << ", split = " << split << ", results = " << kinds << "}";
@@ -182,6 +191,8 @@ LogicalResult InvokeOp::verify() {
   if (getResultKinds().size() != getNumResults())
     return emitOpError("results needs one kind for each of the ")
            << getNumResults() << " results";
+  if (static_cast<int64_t>(getStage()) < 0)
+    return emitOpError("stage must not be negative");
   if (!Schedule::isPartName(getPart()))
     return emitOpError("part \"")
            << getPart() << "\" must be made of letters alone";

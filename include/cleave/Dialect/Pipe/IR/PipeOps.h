@@ -30,6 +30,10 @@ inline constexpr llvm::StringLiteral kAccumulate = "accumulate";
 inline constexpr llvm::StringLiteral kValue = "value";
 inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 
+/// On a result of a program: it is what another result is, an update, computed
+/// in this stage, which holds what is updated too.
+inline constexpr llvm::StringLiteral kCopyAttr = "pipe.copy";
+
 /// On a program: what backward computes again, and the bytes of each
 /// micro-batch that are not saved for that; see `--pipe-recompute`.
 inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";

@@ -21,7 +21,17 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     for each micro-batch is computed where it is used. A `graph.check` stands in
     the first part that has its operand.
 
-    With one micro-batch, updates join backward, so that gradients die early,
+    The positions of a mesh axis "pp" are stages of a pipeline. Forward is cut
+    along its order into as many, of even cost (flops, bytes, and what a stage
+    receives), or where `stages` says; what cheaply comes from inputs alone, or is
+    the same for each micro-batch, is computed in each stage that reads it.
+    Backward follows what it reads of forward, and an update stands where its
+    parameter is. A parameter that several stages read is held and updated by all
+    of them, with the sum of their gradients. Scalars of all gradients, such as
+    their norm, are made of what each stage gives (N). All entries have parameters
+    in the same stages.
+
+    With one micro-batch and stage, updates join backward, so that gradients die early,
     unless a check or an op that reads several gradients stands between.
     ```mlir
     func.func @train(...) -> (tensor<f32>, tensor<4xf32>) { ... }
@@ -37,7 +47,11 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"treeSums", "tree-sums", "bool", "false",
-                        "Sum over micro-batches in a binary tree">];
+                        "Sum over micro-batches in a binary tree">,
+                 Option<"stages", "stages", "std::string", "",
+                        "Where stages begin, from the second on: with what first "
+                        "reads a parameter whose name begins so, with commas "
+                        "between">];
   let dependentDialects = ["::cleave::pipe::PipeDialect",
                            "::cleave::graph::GraphDialect"];
 }
