@@ -124,6 +124,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &) {
 static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   pipe::SplitStagesOptions split;
   split.treeSums = options.grains > 0;
+  split.stages = options.stages;
   passes.addPass(pipe::createSplitStages(split));
   // What backward recomputes is chosen among what the parts exchange.
   passes.addPass(pipe::createRecompute());

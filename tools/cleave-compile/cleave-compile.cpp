@@ -88,7 +88,13 @@ struct Flags {
                "2")};
   cl::opt<std::string> mesh{
       "mesh", cl::cat(training), cl::value_desc("axes"),
-      cl::desc("The devices as named axes, major to minor: dp=2,tp=4")};
+      cl::desc("The devices as named axes, major to minor: dp=2,tp=4. Positions "
+               "of an axis pp are stages of a pipeline (no native code yet)")};
+  cl::opt<std::string> stages{
+      "stages", cl::cat(training), cl::value_desc("names"),
+      cl::desc("Where stages begin, from the second on: with what first reads a "
+               "parameter whose name begins so (transformer.h.6.,transformer.h."
+               "12.). Of even cost by default")};
   cl::opt<std::string> recipe{
       "recipe", cl::cat(training), cl::value_desc("recipes"),
       cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "
@@ -229,6 +235,7 @@ static CompileOptions collectOptions(const Flags &flags) {
   options.phases.microBatches = flags.microBatches;
   options.phases.grains = flags.deterministic;
   options.phases.mesh = flags.mesh;
+  options.phases.stages = flags.stages;
   options.phases.recipes = flags.recipe;
   // More than any machine has is as good as no limit.
   options.phases.maxLogitsBytes =

@@ -267,9 +267,9 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
   }
 }
 
-/// A sum over micro-batches of what two stages add up is the sum of theirs: what
-/// uses of a parameter in several stages give is added up once, behind the last
-/// micro-batch, and sent then. Returns whether there is any.
+/// A sum over micro-batches of what two stages add up is the sum of theirs:
+/// what uses of a parameter in several stages give is added up once, behind the
+/// last micro-batch, and sent then. Returns whether there is any.
 static bool separateUses(func::FuncOp function, const Flow &flow,
                          const Stages &stages) {
   SmallVector<spmd::AllReduceOp> work;
@@ -321,6 +321,9 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (!mesh)
       return getOperation().emitError("there is no spmd.mesh");
     int64_t count = countStages(mesh.getMesh());
+    if (!at.empty() && static_cast<int64_t>(at.size()) + 1 != count)
+      return getOperation().emitError("there are ")
+             << count << " stages: `at` needs a number for each but the first";
     SmallVector<std::string> begins;
     for (StringRef name : llvm::split(StringRef(stages), ','))
       if (!name.trim().empty())
@@ -350,6 +353,8 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         cuts.back() = std::make_unique<Stages>(function, *flows.back(), count);
         if (cuts.size() > 1)
           cuts.back()->cutLike(*cuts.front());
+        else if (!at.empty())
+          cuts.back()->cutAt(ArrayRef<int64_t>(&*at.begin(), at.size()));
         else if (failed(cuts.back()->cut(begins)))
           return failure();
         again = separateUses(function, *flows.back(), *cuts.back());

@@ -112,7 +112,7 @@ LogicalResult Stages::cut(ArrayRef<std::string> first) {
       // Before it, behind what reads another parameter: where least is sent.
       size_t best = *reader;
       for (size_t at = *reader; at-- > 0 && !readsInvariant(flow, ops[at]);)
-        if (crossing[at] <= crossing[best])
+        if (crossing[at] < crossing[best])
           best = at;
       if (best == 0 || (!cuts.empty() && best <= cuts.back()))
         return entry.emitOpError("cannot begin a stage at '")
@@ -124,6 +124,16 @@ LogicalResult Stages::cut(ArrayRef<std::string> first) {
   assign(ops, cuts);
   finish();
   return success();
+}
+
+void Stages::cutAt(ArrayRef<int64_t> thousandths) {
+  Ops ops = stagedForward();
+  SmallVector<size_t> cuts;
+  for (int64_t at : thousandths)
+    cuts.push_back(ops.size() * std::clamp<int64_t>(at, 0, 1000) / 1000);
+  llvm::sort(cuts);
+  assign(ops, cuts);
+  finish();
 }
 
 void Stages::cutLike(const Stages &other) {
@@ -206,16 +216,16 @@ void Stages::findReaders(PartId last) {
   }
 }
 
-/// The last stage up to `stage` where `value`, of forward or an argument, is;
-/// nothing where it can be in any.
-std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
+/// Where `value`, of forward or an argument, is: the stages of what it is made of
+/// that are not in all.
+SmallVector<StageSet> Stages::places(Value value) const {
+  SmallVector<StageSet> found;
   Operation *op = value.getDefiningOp();
   if (op && flow.varies(op) && !stages.contains(op))
-    return std::nullopt;
+    return found;
   // What does not vary is where its parameters are.
   SmallVector<Value> work{value};
   llvm::DenseSet<Value> seen;
-  std::optional<int64_t> found;
   while (!work.empty()) {
     Value next = work.pop_back_val();
     if (!seen.insert(next).second)
@@ -229,12 +239,20 @@ std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
         argument &&
         !graph::hasRole(entry, argument.getArgNumber(), "parameter"))
       continue;
-    auto it = present.find(next);
-    if (it == present.end() || it->second.test(stage))
-      continue;
-    if (int below = it->second.find_last_in(0, stage); below >= 0)
-      found = std::min<int64_t>(found.value_or(stage), below);
+    if (auto it = present.find(next); it != present.end())
+      found.push_back(it->second);
   }
+  return found;
+}
+
+/// The last stage up to `stage` where `value` is; nothing where it is in this
+/// one, or in none of them.
+std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
+  std::optional<int64_t> found;
+  for (const StageSet &set : places(value))
+    if (!set.test(stage))
+      if (int below = set.find_last_in(0, stage); below >= 0)
+        found = std::min<int64_t>(found.value_or(stage), below);
   return found;
 }
 
@@ -341,7 +359,7 @@ void Stages::sinkBackward() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     auto found = stages.find(&op);
     if (found == stages.end() || flow.part(&op) != PartId::Backward ||
-        isa<graph::SeedOp>(op))
+        isa<graph::SeedOp>(op) || flow.isHeavy(&op))
       continue;
     int64_t stage = found->second, target = -1;
     for (Value result : op.getResults())
@@ -358,7 +376,9 @@ void Stages::sinkBackward() {
       if (flow.isUnread(operand))
         continue;
       if (!from || flow.part(from) != PartId::Backward) {
-        can &= !lowered(value, target) && canBe(value, target);
+        can &= llvm::all_of(places(value), [&](const StageSet &set) {
+          return set.test(target);
+        });
         continue;
       }
       bool there = llvm::any_of(value.getUsers(), [&](Operation *user) {
@@ -370,15 +390,6 @@ void Stages::sinkBackward() {
     if (can && added <= saved)
       found->second = target;
   }
-}
-
-/// Whether `value`, of forward, can be had in `stage` without being sent back.
-bool Stages::canBe(Value value, int64_t stage) const {
-  Operation *from = value.getDefiningOp();
-  std::optional<int64_t> home = from ? of(from) : std::nullopt;
-  if (home)
-    return *home <= stage;
-  return true;
 }
 
 //===----------------------------------------------------------------------===//

@@ -34,6 +34,9 @@ public:
   /// second on, a stage begins before the first op that reads a parameter whose
   /// name begins so. Reports a cut that cannot be.
   llvm::LogicalResult cut(llvm::ArrayRef<std::string> first);
+  /// Cuts forward where so many thousandths of its ops stand before; a stage may
+  /// have none.
+  void cutAt(llvm::ArrayRef<int64_t> thousandths);
   /// Parameters are in the stages where `other`, another entry, has them.
   void cutLike(const Stages &other);
 
@@ -69,8 +72,8 @@ private:
   void followForward();
   void sinkBackward();
   int64_t lastReader(mlir::Value value, int64_t stage) const;
-  bool canBe(mlir::Value value, int64_t stage) const;
   void findSums();
+  llvm::SmallVector<StageSet> places(mlir::Value value) const;
   std::optional<int64_t> lowered(mlir::Value value, int64_t stage) const;
 
   mlir::func::FuncOp entry;

@@ -51,7 +51,11 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                  Option<"stages", "stages", "std::string", "",
                         "Where stages begin, from the second on: with what first "
                         "reads a parameter whose name begins so, with commas "
-                        "between">];
+                        "between">,
+                 ListOption<"at", "at", "int64_t",
+                            "Where stages begin instead, from the second on: "
+                            "thousandths of the ops of forward that stand "
+                            "before">];
   let dependentDialects = ["::cleave::pipe::PipeDialect",
                            "::cleave::graph::GraphDialect"];
 }
