@@ -55,7 +55,7 @@ class Clock {
 public:
   Clock(const ResolvedSchedule &schedule, const Costs &costs)
       : schedule(schedule), costs(costs), free(schedule.deviceCount(), 0),
-        spans(schedule.nodes.size()) {
+        begun(schedule.deviceCount(), 0), spans(schedule.nodes.size()) {
     for (auto [n, node] : llvm::enumerate(schedule.nodes))
       if (node.kind == Action::Kind::Receive)
         for (int task : node.tasks)
@@ -70,6 +70,8 @@ public:
   const ResolvedSchedule &schedule;
   const Costs &costs;
   std::vector<double> free;
+  /// When each device began its last run.
+  std::vector<double> begun;
   std::vector<Span> spans;
 
 private:
@@ -97,7 +99,11 @@ void Clock::place(llvm::ArrayRef<int> nodes) {
   double start = 0;
   for (int n : nodes) {
     const Node &node = schedule.nodes[n];
-    start = std::max(start, free[node.device]);
+    bool isRun = node.kind == Action::Kind::Run;
+    start = std::max(start, isRun ? free[node.device] : begun[node.device]);
+    if (node.kind == Action::Kind::Send)
+      for (int task : node.tasks)
+        start = std::max(start, spans[schedule.runner[task]].end);
     for (int need : node.needs)
       start = std::max(start, arrival(need, node.device));
   }
@@ -108,6 +114,7 @@ void Clock::place(llvm::ArrayRef<int> nodes) {
       continue;
     }
     spans[n] = {start, start + costs.ofPart(schedule.table->parts, node.part)};
+    begun[node.device] = start;
     free[node.device] = spans[n].end;
   }
 }

@@ -8,10 +8,10 @@
 /// \file
 /// A device runs one action at a time, in the order of its list, each as soon
 /// as what it reads is there. Transfers occupy no device and do not slow each
-/// other down: without transfers in the schedule, a value is there its transfer
-/// cost after it is made; with them, that long after both devices have come to
-/// the transfer, which neither waits for. Costs that are whole numbers give
-/// exact times.
+/// other down. Without transfers in the schedule, a value is there its transfer
+/// cost after it is made. With them, it is there that long after it is made
+/// and both devices have begun what stands before the transfer: they start it
+/// and go on. Costs that are whole numbers give exact times.
 ///
 //===----------------------------------------------------------------------===//
 
