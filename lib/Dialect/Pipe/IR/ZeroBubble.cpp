@@ -19,8 +19,8 @@ static Schedule makeRounds(const PipelineSize &size, int64_t each) {
   int64_t m = size.microBatches;
   for (int64_t r = 0; r < size.devices; ++r) {
     std::vector<Action> &actions = schedule.devices[r];
-    int64_t ahead = std::min(m, each * (size.devices - r - 1));
-    int64_t behind = std::min(m, each * r);
+    int64_t ahead = std::min(each * (size.devices - r - 1), m - 1);
+    int64_t behind = std::min(each * (size.devices - 1), m - 1) - ahead;
     for (int64_t i = 0; i < ahead; ++i)
       actions.push_back({"F", i, r});
     for (int64_t i = 0; i < m + behind; ++i) {
