@@ -18,11 +18,10 @@ using Cost = std::array<int64_t, 3>;
 /// Costs of F, I and W.
 std::vector<Cost> costs(std::function<bool(int64_t, int64_t, int64_t)> keep) {
   std::vector<Cost> result;
-  int64_t most = testAll() ? 4 : 3;
-  for (int64_t f = 1; f <= most; ++f)
-    for (int64_t i = 1; i <= most; ++i)
-      for (int64_t w = 1; w <= most; ++w)
-        if (keep(f, i, w) && (testAll() || (f + 2 * i + w) % 3 != 0))
+  for (int64_t f = 1; f <= 3; ++f)
+    for (int64_t i = 1; i <= 3; ++i)
+      for (int64_t w = 1; w <= 3; ++w)
+        if (keep(f, i, w) && (f + 2 * i + w) % 3 != 0)
           result.push_back({f, i, w});
   return result;
 }
