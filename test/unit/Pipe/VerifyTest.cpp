@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/Verify.h"
+#include "llvm/ADT/Twine.h"
 #include "cleave/Dialect/Pipe/IR/Pipeline.h"
 #include "gtest/gtest.h"
 

@@ -8,6 +8,8 @@
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/Twine.h"
+#include <limits>
 
 using namespace cleave::pipe;
 using llvm::StringRef;
@@ -15,6 +17,10 @@ using llvm::StringRef;
 /// More actions than any schedule has: a repeat that a slip of the pen makes
 /// huge must not fill the memory.
 static constexpr int64_t kMaxActions = 1 << 24;
+
+/// Longer bodies of repeats are not looked for: a device with many chunks on
+/// many devices has one of a few hundred.
+static constexpr size_t kMaxBody = 4096;
 
 std::string Action::str() const {
   std::string text;
@@ -143,6 +149,9 @@ bool DeviceReader::closeRepeat() {
       return fail("'" + actions[i].str() +
                   "' runs once and cannot be repeated; write it outside of "
                   "the braces");
+    if (actions[i].microBatch > std::numeric_limits<int64_t>::max() / 2)
+      return fail("'" + actions[i].str() +
+                  "' cannot be repeated; write a smaller micro-batch");
     if (actions[i].microBatch + (times - 1) * step < 0)
       return fail("'" + actions[i].str() + "' repeated " + llvm::Twine(times) +
                   " times by steps of " + llvm::Twine(step) +
@@ -249,7 +258,8 @@ static void writeCompact(const std::vector<Action> &actions,
   for (size_t i = 0; i < count;) {
     // The body that leaves most words unwritten.
     size_t best = 0, bestTimes = 0, bestGain = 0;
-    for (size_t length = 1; i + 2 * length <= count; ++length) {
+    for (size_t length = 1; length <= kMaxBody && i + 2 * length <= count;
+         ++length) {
       int64_t step = stepBetween(actions[i], actions[i + length]);
       if (step == 0)
         continue;

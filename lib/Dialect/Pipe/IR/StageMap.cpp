@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/StageMap.h"
+#include "llvm/ADT/Twine.h"
 
 using namespace cleave::pipe;
 

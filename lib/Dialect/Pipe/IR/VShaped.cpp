@@ -19,6 +19,8 @@ using Block = std::vector<std::vector<std::pair<int64_t, Letter>>>;
 /// How much later each next device runs a letter on the way: F of the near
 /// chunk, F of the far one, I of the far one, I of the near one.
 using Pace = std::array<int64_t, 4>;
+/// And between them, where the way turns.
+using Turns = std::array<int64_t, 3>;
 
 /// The work of a micro-batch on a device, where F = I = W = 1.
 constexpr int64_t kRound = 6;
@@ -31,11 +33,9 @@ static bool isTaken(llvm::ArrayRef<std::pair<int64_t, Letter>> line,
   });
 }
 
-/// Places the letters of all devices, with these steps where the way turns from
-/// one chunk or direction to the next; W comes to the first free place behind
+/// Places the letters of all devices; W comes to the first free place behind
 /// its I. Nothing, if letters of different micro-batches meet.
-static Block placeBlock(int64_t p, const Pace &pace,
-                        const std::array<int64_t, 3> &turn) {
+static Block placeBlock(int64_t p, const Pace &pace, const Turns &turn) {
   int64_t last = p - 1;
   int64_t first = last * pace[0] + turn[0];
   int64_t second = first + last * pace[1] + turn[1];
@@ -106,38 +106,40 @@ static Words fillGaps(Chain &chain, const Words &words) {
 }
 
 /// Of the turns for which no letters meet, those that save least; of these the
-/// fastest.
+/// fastest. Whether letters meet depends on p by the round alone, so they are
+/// chosen for few devices.
 static Schedule makeFromBlock(const PipelineSize &size,
                               llvm::ArrayRef<Pace> paces) {
   int64_t p = size.devices;
-  StageMap map{StageMap::Kind::V, p};
+  int64_t small = p <= 3 * kRound ? p : 2 * kRound + p % kRound;
   // The pattern shows within as many micro-batches as are in flight.
-  int64_t few = std::min(size.microBatches, 2 * p + 2);
-  Chain sample(map, 2 * p, few);
-  Block best;
-  int64_t bestSaved = 0;
+  int64_t few = std::min(size.microBatches, 2 * small + 2);
+  Chain sample({StageMap::Kind::V, small}, 2 * small, few);
+  std::pair<Pace, Turns> best;
+  int64_t bestSaved = std::numeric_limits<int64_t>::max();
   double bestTime = kNever;
   for (const Pace &pace : paces)
     for (int64_t i = 0; i < kRound * kRound * kRound; ++i) {
-      Block block = placeBlock(
-          p, pace,
-          {1 + i % kRound, 1 + i / kRound % kRound, 1 + i / kRound / kRound});
+      Turns turns = {1 + i % kRound, 1 + i / kRound % kRound,
+                     1 + i / kRound / kRound};
+      Block block = placeBlock(small, pace, turns);
       if (block.empty())
         continue;
       Words words = repeatBlock(block, few);
       int64_t saved = countSaved(words);
-      if (!best.empty() && saved > bestSaved)
+      if (saved > bestSaved)
         continue;
       double time = sample.evaluate(fillGaps(sample, words));
-      if (best.empty() || saved < bestSaved || time < bestTime) {
-        best = std::move(block);
+      if (saved < bestSaved || time < bestTime) {
+        best = {pace, turns};
         bestSaved = saved;
         bestTime = time;
       }
     }
-  Chain chain(map, 2 * p, size.microBatches);
-  return chain.toSchedule(fillGaps(chain, repeatBlock(best, size.microBatches)),
-                          /*update=*/true);
+  Chain chain({StageMap::Kind::V, p}, 2 * p, size.microBatches);
+  Block block = placeBlock(p, best.first, best.second);
+  return chain.toSchedule(
+      fillGaps(chain, repeatBlock(block, size.microBatches)), /*update=*/true);
 }
 
 // What a device saves is the time from F to W, of both chunks, over the round:
