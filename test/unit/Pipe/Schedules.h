@@ -20,6 +20,16 @@ namespace cleave::pipe {
 /// Everything, not only the sample of a default run.
 inline bool testAll() { return std::getenv("CLEAVE_TEST_ALL"); }
 
+/// How long something may take that must take no more than `seconds`;
+/// sanitizers make it slower.
+inline double timeLimit(double seconds) {
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  return 10 * seconds;
+#else
+  return seconds;
+#endif
+}
+
 inline Schedule parseSchedule(llvm::StringRef text) {
   std::string error;
   std::optional<Schedule> schedule = Schedule::parse(text, error);
