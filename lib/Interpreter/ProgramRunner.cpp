@@ -329,7 +329,11 @@ ProgramRunner::run(const std::vector<TensorRef> &values) {
       Schedule::parse(*program.getSchedule(), error);
   if (!schedule)
     return program.emitOpError("schedule: ") << error;
-  for (const Action &action : schedule->actions)
+  if (schedule->devices.size() != 1)
+    return program.emitOpError("schedule: it is for ")
+           << schedule->devices.size()
+           << " devices; write one list of actions, without '|'";
+  for (const Action &action : schedule->actions())
     if (failed(runAction(action)))
       return failure();
   std::vector<TensorRef> results;

@@ -382,7 +382,7 @@ LogicalResult Unroller::run() {
     values[argument] = {
         body.addArgument(argument.getType(), argument.getLoc())};
   builder.setInsertionPointToEnd(&body);
-  for (const pipe::Action &action : schedule->actions) {
+  for (const pipe::Action &action : schedule->actions()) {
     pipe::InvokeOp invoke = invokes.lookup(action.part);
     for (Value operand : invoke.getInputs())
       if (invoke.getOnce() && values[operand].size() > 1)
