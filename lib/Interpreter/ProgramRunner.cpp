@@ -9,6 +9,7 @@
 #include "Shards.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "llvm/ADT/StringSet.h"
 #include <map>
 
 using namespace mlir;
@@ -40,6 +41,9 @@ private:
   int64_t positionOf(int64_t device, int64_t microBatch) const;
   Shares cutArgument(unsigned i, const TensorRef &whole);
   FailureOr<TensorRef> joinResult(unsigned i, const Shares &shares);
+  bool isKnown(const Action &action, int64_t stage) const;
+  LogicalResult checkReceived(const Action &action);
+  LogicalResult runLists(const Schedule &schedule);
   LogicalResult runAction(const Action &action);
   FailureOr<Shares> operandOf(InvokeOp invoke, unsigned i,
                               const Action &action);
@@ -53,7 +57,10 @@ private:
   int64_t microBatches;
   /// All positions, and those that run an action together.
   spmd::Mesh mesh, together;
+  StageMap map;
   std::map<std::pair<StringRef, int64_t>, InvokeOp> invokes;
+  /// Transfers that have happened, by their receiving ends.
+  llvm::StringSet<> received;
   DenseMap<Value, Shares> arguments;
   /// What each run of a part gave, by micro-batch (0 for a part that runs
   /// once); empty before it ran.
@@ -318,6 +325,79 @@ LogicalResult ProgramRunner::checkCopies(ArrayRef<TensorRef> results) {
   return success();
 }
 
+/// Whether the run that `action` moves, or reads, has been made known to the
+/// device of `stage`.
+bool ProgramRunner::isKnown(const Action &action, int64_t stage) const {
+  return map.device(action.stage, action.microBatch) ==
+             map.device(stage, action.microBatch) ||
+         received.contains(action.receive(stage).str());
+}
+
+/// What `action` reads of other devices has come.
+LogicalResult ProgramRunner::checkReceived(const Action &action) {
+  InvokeOp invoke = invokes[{action.part, action.stage}];
+  for (Value input : invoke ? invoke.getInputs() : ValueRange()) {
+    auto producer = input.getDefiningOp<InvokeOp>();
+    if (!producer || map.devices == 1)
+      continue;
+    bool each = !producer.getOnce() && action.microBatch < 0;
+    for (int64_t i = 0; i < (each ? microBatches : 1); ++i) {
+      Action from{producer.getPart().str(),
+                  producer.getOnce() ? -1
+                  : each             ? i
+                                     : action.microBatch,
+                  static_cast<int64_t>(producer.getStage())};
+      bool all = each || producer.getOnce() ||
+                 producer.isSaved(cast<OpResult>(input).getResultNumber());
+      for (int64_t j = 0; j < (all ? 1 : microBatches); ++j) {
+        if (!all)
+          from.microBatch = j;
+        if (!isKnown(from, action.stage))
+          return program.emitOpError("action ")
+                 << action.str() << " reads results of " << from.str()
+                 << ", which its device has not received";
+      }
+    }
+  }
+  return success();
+}
+
+/// Each device walks its list; a transfer happens when both ends have come to
+/// it.
+LogicalResult ProgramRunner::runLists(const Schedule &schedule) {
+  size_t count = schedule.devices.size();
+  std::vector<size_t> next(count, 0);
+  auto head = [&](size_t device) -> const Action * {
+    const auto &list = schedule.devices[device];
+    return next[device] < list.size() ? &list[next[device]] : nullptr;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t device = 0; device < count; ++device) {
+      const Action *action = head(device);
+      if (!action || action->kind == Action::Kind::Receive)
+        continue;
+      if (action->kind == Action::Kind::Send) {
+        size_t other = map.device(action->to, action->microBatch);
+        const Action *receive = other < count ? head(other) : nullptr;
+        if (!receive || !(*receive == action->run().receive(action->to)))
+          continue;
+        received.insert(receive->str());
+        ++next[other];
+      } else if (failed(checkReceived(*action)) || failed(runAction(*action))) {
+        return failure();
+      }
+      ++next[device];
+      moved = true;
+    }
+  }
+  for (size_t device = 0; device < count; ++device)
+    if (const Action *action = head(device))
+      return program.emitOpError("deadlock: device ")
+             << device << " waits at " << action->str();
+  return success();
+}
+
 FailureOr<std::vector<TensorRef>>
 ProgramRunner::run(const std::vector<TensorRef> &values) {
   for (auto [i, argument] : llvm::enumerate(program.getArguments()))
@@ -329,13 +409,12 @@ ProgramRunner::run(const std::vector<TensorRef> &values) {
       Schedule::parse(*program.getSchedule(), error);
   if (!schedule)
     return program.emitOpError("schedule: ") << error;
-  if (schedule->devices.size() != 1)
-    return program.emitOpError("schedule: it is for ")
-           << schedule->devices.size()
-           << " devices; write one list of actions, without '|'";
-  for (const Action &action : schedule->actions())
-    if (failed(runAction(action)))
-      return failure();
+  FailureOr<StageMap> stageMap = stageMapOf(program, schedule->devices.size());
+  if (failed(stageMap))
+    return failure();
+  map = *stageMap;
+  if (failed(runLists(*schedule)))
+    return failure();
   std::vector<TensorRef> results;
   Operation *terminator = program.getBody().front().getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {

@@ -84,10 +84,26 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
       if (!known)
         info.uses.push_back(use);
     }
+    for (auto [i, result] : llvm::enumerate(invoke.getOutputs()))
+      if (invoke.isSaved(i)) {
+        auto type = cast<RankedTensorType>(result.getType());
+        int64_t bits = type.getElementType().getIntOrFloatBitWidth();
+        info.saved += type.getNumElements() * ((bits + 7) / 8);
+      }
     index[invoke] = parts.size();
     parts.push_back(std::move(info));
   }
   return parts;
+}
+
+FailureOr<StageMap> cleave::pipe::stageMapOf(ProgramOp program,
+                                             int64_t devices) {
+  std::string error;
+  auto map = StageMap::parse(program.getStageMap().value_or("modular"), devices,
+                             error);
+  if (!map)
+    return program.emitOpError("stage_map: ") << error;
+  return *map;
 }
 
 FailureOr<Schedule> cleave::pipe::readSchedule(ProgramOp program) {
@@ -98,8 +114,15 @@ FailureOr<Schedule> cleave::pipe::readSchedule(ProgramOp program) {
       Schedule::parse(*program.getSchedule(), error);
   if (!schedule)
     return program.emitOpError("schedule: ") << error;
+  int64_t devices = schedule->devices.size();
+  FailureOr<StageMap> map = stageMapOf(program, devices);
+  if (failed(map))
+    return failure();
+  std::vector<PartInfo> parts = describeParts(program);
   if (std::optional<std::string> why =
-          schedule->verify(describeParts(program), program.getMicroBatches()))
+          devices == 1 ? schedule->verify(parts, program.getMicroBatches())
+                       : verifySchedule(*schedule, parts,
+                                        program.getMicroBatches(), *map))
     return program.emitOpError("schedule: ") << *why;
   return *schedule;
 }
@@ -117,7 +140,8 @@ LogicalResult ReturnOp::verify() {
 // pipe.invoke
 //===----------------------------------------------------------------------===//
 
-/// `{part = "F", stage = 1, once, split = array<i64: -1, 0>, results = ["saved", ...]}`
+/// `{part = "F", stage = 1, once, split = array<i64: -1, 0>, results =
+/// ["saved", ...]}`
 static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
                                      UnitAttr &once, DenseI64ArrayAttr &split,
                                      ArrayAttr &kinds, IntegerAttr &stage) {

@@ -12,14 +12,16 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-StringRef cleave::pipe::partName(PartId id) {
+StringRef cleave::pipe::partName(PartId id, bool split) {
   switch (id) {
   case PartId::Prologue:
     return "P";
   case PartId::Forward:
     return "F";
   case PartId::Backward:
-    return "B";
+    return split ? "I" : "B";
+  case PartId::Weights:
+    return "W";
   case PartId::BeforeUpdate:
     return "N";
   case PartId::Update:

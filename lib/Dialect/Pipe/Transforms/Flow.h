@@ -18,12 +18,15 @@ enum class PartId : unsigned {
   Prologue,
   Forward,
   Backward,
+  /// Of backward, what gradients of parameters alone wait for.
+  Weights,
   /// What all stages need of each other for their updates.
   BeforeUpdate,
   Update
 };
 
-llvm::StringRef partName(PartId id);
+/// With `split`, backward has its two parts.
+llvm::StringRef partName(PartId id, bool split);
 
 /// How a value relates to the micro-batches.
 struct Layout {

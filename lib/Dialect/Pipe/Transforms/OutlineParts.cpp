@@ -17,9 +17,10 @@ namespace {
 /// Outlines the parts of one entry.
 class Outliner {
 public:
-  Outliner(func::FuncOp entry, const Flow &flow, MutableArrayRef<Part> parts)
+  Outliner(func::FuncOp entry, const Flow &flow, MutableArrayRef<Part> parts,
+           bool split)
       : entry(entry), body(entry.getBody().front()), flow(flow), parts(parts),
-        builder(entry), inside(entry.getContext()) {}
+        builder(entry), inside(entry.getContext()), split(split) {}
 
   ProgramOp
   makeProgram(ArrayRef<std::pair<unsigned, std::pair<Slot, Export>>> copies);
@@ -36,6 +37,7 @@ private:
   const Flow &flow;
   MutableArrayRef<Part> parts;
   OpBuilder builder, inside;
+  bool split;
   ProgramOp program;
 };
 } // namespace
@@ -58,6 +60,11 @@ ProgramOp Outliner::makeProgram(
   program = ProgramOp::create(
       builder, entry.getLoc(), entry.getSymName(),
       builder.getFunctionType(argumentTypes, resultTypes), flow.microBatches());
+  int64_t stages = 0;
+  for (const Part &part : parts)
+    stages = std::max(stages, part.slot.stage + 1);
+  if (stages > 1)
+    program->setAttr(kStagesAttr, builder.getI64IntegerAttr(stages));
   program.setAllArgAttrs(arguments);
   program.setAllResultAttrs(results);
   inside.setInsertionPointToEnd(&program.getBody().front());
@@ -85,19 +92,19 @@ void Outliner::outline(Part &part) {
 
   // 1. Operands: arguments of the entry, then imports.
   SmallVector<Value> operands, sources;
-  SmallVector<int64_t> split;
+  SmallVector<int64_t> dims;
   for (BlockArgument argument : body.getArguments()) {
     if (!part.needed.contains(argument))
       continue;
     sources.push_back(argument);
     operands.push_back(program.getBody().getArgument(argument.getArgNumber()));
     Layout layout = flow.layout(argument);
-    split.push_back(layout.kind == Layout::Split && !once ? layout.dim : -1);
+    dims.push_back(layout.kind == Layout::Split && !once ? layout.dim : -1);
   }
   for (const Import &import : part.imports) {
     sources.push_back(import.value);
     operands.push_back(exported(import.from, import.source));
-    split.push_back(-1);
+    dims.push_back(-1);
   }
 
   // 2. The function.
@@ -106,7 +113,7 @@ void Outliner::outline(Part &part) {
     inputTypes.push_back(source.getType());
   for (const Export &source : part.exports)
     outputTypes.push_back(source.value.getType());
-  StringRef letter = partName(part.slot.id);
+  StringRef letter = partName(part.slot.id, split);
   std::string stage =
       part.slot.stage ? std::to_string(part.slot.stage) : std::string();
   auto function =
@@ -140,7 +147,7 @@ void Outliner::outline(Part &part) {
   }
   part.invoke = InvokeOp::create(
       inside, entry.getLoc(), types, function.getSymName(), operands, letter,
-      once, split, builder.getArrayAttr(kinds), part.slot.stage);
+      once, dims, builder.getArrayAttr(kinds), part.slot.stage);
 }
 
 void Outliner::finish(
@@ -214,8 +221,8 @@ void cleave::pipe::outlineParts(
     func::FuncOp entry, const Flow &flow, MutableArrayRef<Part> parts,
     ArrayRef<EntryResult> results,
     ArrayRef<std::pair<unsigned, std::pair<Slot, Export>>> copies,
-    bool treeSums) {
-  Outliner outliner(entry, flow, parts);
+    bool treeSums, bool split) {
+  Outliner outliner(entry, flow, parts, split);
   outliner.makeProgram(copies).setTreeSums(treeSums);
   for (Part &part : parts)
     if (!part.ops.empty() || !part.exports.empty())

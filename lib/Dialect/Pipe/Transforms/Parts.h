@@ -53,12 +53,12 @@ struct EntryResult {
 /// Replaces `entry` by a program of `parts`, in the order in which they run,
 /// each a function of its own. `results` are those of the entry; behind them
 /// come `copies`: the same update in another stage that holds what is updated,
-/// by the number of the result.
+/// by the number of the result. With `split`, backward has two parts.
 void outlineParts(
     mlir::func::FuncOp entry, const Flow &flow,
     llvm::MutableArrayRef<Part> parts, llvm::ArrayRef<EntryResult> results,
     llvm::ArrayRef<std::pair<unsigned, std::pair<Slot, Export>>> copies,
-    bool treeSums);
+    bool treeSums, bool split);
 
 } // namespace cleave::pipe
 

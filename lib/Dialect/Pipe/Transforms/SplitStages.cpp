@@ -36,17 +36,27 @@ namespace {
 /// Cuts one entry.
 class Splitter {
 public:
-  Splitter(func::FuncOp entry, const Flow &flow, const Stages &stages)
-      : entry(entry), body(entry.getBody().front()), flow(flow),
-        stages(stages) {
+  Splitter(func::FuncOp entry, const Flow &flow, const Stages &stages,
+           bool split)
+      : entry(entry), body(entry.getBody().front()), flow(flow), stages(stages),
+        split(split) {
     auto add = [&](PartId id, int64_t stage) {
       parts.emplace_back().slot = {id, stage};
     };
     int64_t count = stages.size();
-    for (PartId id : {PartId::Prologue, PartId::Forward, PartId::Backward,
-                      PartId::BeforeUpdate, PartId::Update})
+    for (PartId id : {PartId::Prologue, PartId::Forward})
       for (int64_t i = 0; i < count; ++i)
-        add(id, id == PartId::Backward ? count - 1 - i : i);
+        add(id, i);
+    for (int64_t i = count; i-- > 0;) {
+      add(PartId::Backward, i);
+      if (split)
+        add(PartId::Weights, i);
+    }
+    for (PartId id : {PartId::BeforeUpdate, PartId::Update})
+      for (int64_t i = 0; i < count; ++i)
+        add(id, i);
+    if (split)
+      findWeights();
   }
 
   LogicalResult run(bool treeSums) {
@@ -54,7 +64,7 @@ public:
     for (Part &part : llvm::reverse(parts))
       if (failed(collect(part)))
         return failure();
-    outlineParts(entry, flow, parts, results, copies, treeSums);
+    outlineParts(entry, flow, parts, results, copies, treeSums, split);
     return success();
   }
 
@@ -72,6 +82,11 @@ private:
     part.needed.insert(source.value);
   }
 
+  void findWeights();
+  /// The part that computes `op`, as Flow says.
+  PartId homeOf(Operation *op) const {
+    return weights.contains(op) ? PartId::Weights : flow.part(op);
+  }
   std::pair<Slot, Export> whole(Value value, int64_t stage) const;
   std::string kindOf(Value value, PartId from) const;
   void findResults();
@@ -90,6 +105,8 @@ private:
   Block &body;
   const Flow &flow;
   const Stages &stages;
+  bool split;
+  llvm::DenseSet<Operation *> weights;
   /// In the order in which they run.
   std::vector<Part> parts;
   SmallVector<EntryResult> results;
@@ -97,6 +114,19 @@ private:
   SmallVector<std::pair<unsigned, std::pair<Slot, Export>>> copies;
 };
 } // namespace
+
+/// Of backward, what no stage waits for.
+void Splitter::findWeights() {
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    if (flow.part(&op) != PartId::Backward || !stages.of(&op))
+      continue;
+    if (llvm::all_of(op.getUsers(), [&](Operation *user) {
+          return !flow.varies(user) || flow.part(user) == PartId::Update ||
+                 (weights.contains(user) && stages.of(user) == stages.of(&op));
+        }))
+      weights.insert(&op);
+  }
+}
 
 /// How the micro-batches' values of `value` become the program's.
 std::string Splitter::kindOf(Value value, PartId from) const {
@@ -123,10 +153,10 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
     Operation *from = summand.getDefiningOp();
     Slot slot{PartId::Prologue, stage};
     if (!flow.inPrologue(op))
-      slot = {flow.part(from), stages.of(from).value_or(0)};
+      slot = {homeOf(from), stages.of(from).value_or(0)};
     return {slot, Export{summand, kAccumulate.str()}};
   }
-  PartId home = flow.part(op);
+  PartId home = homeOf(op);
   if (home == PartId::Update) {
     Slot slot{PartId::Update, stage};
     if (stages.isBeforeUpdate(op))
@@ -172,7 +202,7 @@ bool Splitter::isWanted(Operation *op, const Part &part) const {
     return llvm::any_of(op->getResults(), [&](Value result) {
       return part.needed.contains(result);
     });
-  if (flow.part(op) != part.slot.id)
+  if (homeOf(op) != part.slot.id)
     return false;
   return llvm::all_of(op->getOperands(), [&](Value operand) {
     Operation *from = operand.getDefiningOp();
@@ -202,7 +232,7 @@ LogicalResult Splitter::collect(Part &part) {
 /// The part from which that in `slot` takes the results of `op`; nothing where
 /// it computes them.
 std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
-  PartId home = flow.part(op);
+  PartId home = homeOf(op);
   if (home == PartId::Update) {
     Slot early{PartId::BeforeUpdate, stages.homeOf(op)};
     return stages.isBeforeUpdate(op) && slot != early ? std::optional(early)
@@ -220,8 +250,9 @@ std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
     return std::nullopt;
   // What is the same for each micro-batch is computed where it is used,
   // unless it is heavy.
-  if (flow.varies(op) || (home == PartId::Forward &&
-                          slot.id == PartId::Backward && flow.isHeavy(op)))
+  bool backward = slot.id == PartId::Backward || slot.id == PartId::Weights;
+  if (flow.varies(op) ||
+      (home == PartId::Forward && backward && flow.isHeavy(op)))
     return from;
   return std::nullopt;
 }
@@ -310,16 +341,19 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
 struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
   using SplitStagesBase::SplitStagesBase;
 
-  /// The stages of the pipeline: positions of its axis.
+  /// The stages of the pipeline: `chunks` for each position of its axis.
   int64_t countStages(const spmd::Mesh &mesh) {
     const spmd::MeshAxis *axis = mesh.find(spmd::kPipelineAxis);
-    return axis ? axis->size : 1;
+    return (axis ? axis->size : 1) * chunks;
   }
 
   LogicalResult split() {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
     if (!mesh)
       return getOperation().emitError("there is no spmd.mesh");
+    if (chunks < 1)
+      return getOperation().emitError("chunks must be positive, not ")
+             << chunks.getValue();
     int64_t count = countStages(mesh.getMesh());
     if (!at.empty() && static_cast<int64_t>(at.size()) + 1 != count)
       return getOperation().emitError("there are ")
@@ -361,7 +395,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       }
     }
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts))
-      if (failed(Splitter(function, *flow, *cut).run(treeSums)))
+      if (failed(Splitter(function, *flow, *cut, splitBackward).run(treeSums)))
         return failure();
     return success();
   }

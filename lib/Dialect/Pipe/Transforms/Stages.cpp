@@ -216,8 +216,8 @@ void Stages::findReaders(PartId last) {
   }
 }
 
-/// Where `value`, of forward or an argument, is: the stages of what it is made of
-/// that are not in all.
+/// Where `value`, of forward or an argument, is: the stages of what it is made
+/// of that are not in all.
 SmallVector<StageSet> Stages::places(Value value) const {
   SmallVector<StageSet> found;
   Operation *op = value.getDefiningOp();
@@ -257,7 +257,8 @@ std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
 }
 
 /// The stage of an op of backward that reads forward and seeds alone, such as a
-/// head joined with its loss: where forward ends.
+/// head joined with its loss: where forward ends. What does so without a seed is
+/// forward still, as it is read here.
 std::optional<int64_t> Stages::turningPoint(Operation &op) const {
   std::optional<int64_t> stage;
   if (isa<graph::SeedOp>(op))
@@ -267,7 +268,7 @@ std::optional<int64_t> Stages::turningPoint(Operation &op) const {
     if (!from || flow.isUnread(operand))
       continue;
     std::optional<int64_t> own = of(from);
-    if (own && flow.part(from) == PartId::Backward)
+    if (own && flow.part(from) == PartId::Backward && !resumed.contains(from))
       return std::nullopt;
     if (own)
       stage = std::max(stage.value_or(0), *own);
@@ -296,9 +297,16 @@ void Stages::followForward() {
       continue;
     if (std::optional<int64_t> turning = turningPoint(op)) {
       stages[&op] = *turning;
-      for (OpOperand &operand : op.getOpOperands())
-        if (!flow.isUnread(operand))
-          markRead(operand.get(), *turning);
+      bool seeded = false;
+      for (OpOperand &operand : op.getOpOperands()) {
+        Operation *from = operand.get().getDefiningOp();
+        if (flow.isUnread(operand))
+          continue;
+        markRead(operand.get(), *turning);
+        seeded |= from && flow.part(from) == PartId::Backward && !of(from);
+      }
+      if (!seeded)
+        resumed.insert(&op);
       continue;
     }
     int64_t stage = count - 1;

@@ -83,6 +83,8 @@ private:
   llvm::DenseMap<mlir::Operation *, int64_t> stages;
   /// Arguments that are parameters or state, and what forward makes of them.
   llvm::DenseSet<mlir::Value> fromParameters;
+  /// Ops of backward that no gradient has reached yet.
+  llvm::DenseSet<mlir::Operation *> resumed;
   /// Where a value of forward that one stage computes, or an argument, is read
   /// or made.
   llvm::DenseMap<mlir::Value, StageSet> present;

@@ -29,6 +29,7 @@ def Pipe_Dialect : Dialect {
     | `P` | prologue: sums over micro-batches that depend on inputs alone and that forward or backward needs whole |
     | `F` | forward: what depends on no seed |
     | `B` | backward: what depends on a seed and on no finished gradient |
+    | `I`, `W` | in the place of `B`: what earlier stages wait for, and what gradients of parameters alone do |
     | `N` | of several stages: the scalars of finished gradients that the updates of all stages read |
     | `U` | update: what depends on a finished gradient, or on sums over all micro-batches |
 
@@ -52,7 +53,9 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
   let summary = "An entry as parts and their schedule";
   let description = [{
     Arguments and results are whole tensors, with the attributes of the entry.
-    Without `schedule`, no order has been chosen yet. With `tree_sums`, sums over
+    Without `schedule`, no order has been chosen yet. It has a list for each
+    position of the pipeline; `stage_map` (`modular`, `v`) says which stages a
+    position has. With `tree_sums`, sums over
     micro-batches are made in a binary tree: as they come in the schedule, neighbours
     first, then neighbouring pairs, and so on.
     ```mlir
@@ -78,6 +81,7 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
                        OptionalAttr<DictArrayAttr>:$res_attrs,
                        I64Attr:$micro_batches,
                        OptionalAttr<StrAttr>:$schedule,
+                       OptionalAttr<StrAttr>:$stage_map,
                        UnitAttr:$tree_sums);
   let regions = (region SizedRegion<1>:$body);
   let skipDefaultBuilders = 1;

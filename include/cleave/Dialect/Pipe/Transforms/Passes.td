@@ -52,6 +52,11 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                         "Where stages begin, from the second on: with what first "
                         "reads a parameter whose name begins so, with commas "
                         "between">,
+                 Option<"chunks", "chunks", "int64_t", "1",
+                        "Stages for each position of the pipeline">,
+                 Option<"splitBackward", "split-backward", "bool", "false",
+                        "Backward in two parts: what earlier stages wait for (I), "
+                        "and gradients of parameters (W)">,
                  ListOption<"at", "at", "int64_t",
                             "Where stages begin instead, from the second on: "
                             "thousandths of the ops of forward that stand "
@@ -87,9 +92,16 @@ def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
     pipe.program @train(...) attributes {micro_batches = 2 : i64,
                                          schedule = "P0 P1 F0 B0 F1 B1 U"}
     ```
+    A pipeline has a list for each of its positions, with what they send each
+    other. Entries that only run forward take the same order, without the rest.
   }];
   let options = [Option<"schedule", "schedule", "std::string", "",
-                        "An order written by hand, instead of a generated one">];
+                        "An order written by hand, instead of a generated one">,
+                 Option<"map", "map", "std::string", "",
+                        "Of that: which stages a position of the pipeline has, "
+                        "modular or v">,
+                 Option<"kind", "kind", "std::string", "\"1f1b\"",
+                        "What generates the order of a pipeline">];
 }
 
 def VerifySchedule : Pass<"pipe-verify", "::mlir::ModuleOp"> {
