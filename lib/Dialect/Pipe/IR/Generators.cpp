@@ -1,4 +1,4 @@
-//===- Generators.cpp - Known schedules ----------------------------------===//
+//===- Generators.cpp - Known schedules -----------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
