@@ -133,7 +133,8 @@ TEST(Generators, VShaped) {
   for (int64_t p : devices())
     for (int64_t m : microBatchesOf(p)) {
       // The last device cannot begin before p-1: no order of this map is
-      // faster. It saves what 1f1b does.
+      // faster, and each further micro-batch takes its work alone. It saves
+      // what 1f1b does.
       Simulation sim = Made("zb-v", p, 2, m).simulate(1, 1, 1);
       EXPECT_EQ(sim.makespan, 6 * m + p - 1);
       EXPECT_EQ(sim.maxIdle, p - 1);

@@ -1,4 +1,4 @@
-//===- Generators.cpp - Known schedules ----------------------------------===//
+//===- Generators.cpp - Known schedules -----------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -26,12 +26,12 @@ static constexpr Generator kGenerators[] = {
      "1f1b whose weight gradients fill the bubble; saves as much as 1f1b", 1,
      Shape::Modular, true, false, makeZeroBubbleH1},
     {"zb-h2",
-     "twice as many forwards ahead as zb-h1, without a bubble where F = I = W; "
+     "twice as many forwards ahead as zb-h1, never idle where F = I = W; "
      "saves at most 2p-1 micro-batches",
      1, Shape::Modular, true, false, makeZeroBubbleH2},
     {"zb-v",
-     "two chunks on each device, down and up again, without a bubble where F = "
-     "I = W; saves as much as 1f1b",
+     "two chunks on each device, down and up again; no order of these is "
+     "faster where F = I = W; saves as much as 1f1b",
      2, Shape::V, true, false, makeZeroBubbleV},
     {"v-half", "the chunks of zb-v; saves about half as much as 1f1b", 2,
      Shape::V, true, false, makeVHalf},

@@ -1,4 +1,4 @@
-//===- OneWay.cpp - Schedules with whole backwards -----------------------===//
+//===- OneWay.cpp - Schedules with whole backwards ------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

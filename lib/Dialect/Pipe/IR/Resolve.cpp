@@ -146,9 +146,8 @@ bool ResolvedSchedule::formGroups(llvm::ArrayRef<Collective> collectives,
     llvm::SmallVector<int> members;
     for (int64_t stage : collective.stages) {
       int p = table->find(stage, collective.part);
-      if (p < 0 ||
-          table->parts[p].once !=
-              table->parts[members.empty() ? p : members.front()].once) {
+      int first = members.empty() ? p : members.front();
+      if (p < 0 || table->parts[p].once != table->parts[first].once) {
         error = "collective " + collective.part + ": stage " +
                 std::to_string(stage) +
                 " has no such part that runs as often as in the others";

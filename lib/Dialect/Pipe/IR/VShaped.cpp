@@ -1,4 +1,4 @@
-//===- VShaped.cpp - Two chunks on each device, down and up --------------===//
+//===- VShaped.cpp - Two chunks on each device, down and up ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

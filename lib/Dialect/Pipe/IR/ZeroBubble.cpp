@@ -1,4 +1,4 @@
-//===- ZeroBubble.cpp - Weight gradients fill the bubble -----------------===//
+//===- ZeroBubble.cpp - Weight gradients fill the bubble ------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
