@@ -9,8 +9,8 @@
 #include "Shards.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
-#include "llvm/ADT/StringSet.h"
 #include <map>
+#include <set>
 
 using namespace mlir;
 using namespace cleave;
@@ -59,8 +59,8 @@ private:
   spmd::Mesh mesh, together;
   StageMap map;
   std::map<std::pair<StringRef, int64_t>, InvokeOp> invokes;
-  /// Transfers that have happened, by their receiving ends.
-  llvm::StringSet<> received;
+  /// Transfers that have happened: to which device, and of which run.
+  std::set<std::pair<int64_t, std::string>> received;
   DenseMap<Value, Shares> arguments;
   /// What each run of a part gave, by micro-batch (0 for a part that runs
   /// once); empty before it ran.
@@ -328,9 +328,9 @@ LogicalResult ProgramRunner::checkCopies(ArrayRef<TensorRef> results) {
 /// Whether the run that `action` moves, or reads, has been made known to the
 /// device of `stage`.
 bool ProgramRunner::isKnown(const Action &action, int64_t stage) const {
-  return map.device(action.stage, action.microBatch) ==
-             map.device(stage, action.microBatch) ||
-         received.contains(action.receive(stage).str());
+  int64_t device = map.device(stage, action.microBatch);
+  return map.device(action.stage, action.microBatch) == device ||
+         received.contains({device, action.str()});
 }
 
 /// What `action` reads of other devices has come.
@@ -382,7 +382,7 @@ LogicalResult ProgramRunner::runLists(const Schedule &schedule) {
         const Action *receive = other < count ? head(other) : nullptr;
         if (!receive || !(*receive == action->run().receive(action->to)))
           continue;
-        received.insert(receive->str());
+        received.insert({static_cast<int64_t>(other), action->run().str()});
         ++next[other];
       } else if (failed(checkReceived(*action)) || failed(runAction(*action))) {
         return failure();

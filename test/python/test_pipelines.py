@@ -6,6 +6,8 @@ Loss, every gradient, every updated weight and all optimizer state agree to 1e-1
 the largest element of their tensor's kind. Dropout is on.
 """
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -100,3 +102,46 @@ def test_stages_equal_one_device(tmp_path_factory, mesh, recipes, micro_batches)
 def test_other_shapes(tmp_path_factory, name, mesh, recipes, micro_batches):
     """Values may jump stages."""
     check_scheduled(tmp_path_factory, name, mesh, recipes, "adamw", micro_batches)
+
+
+#: Schedules, and stages of each position.
+SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1),
+             ("zb-v", 2), ("v-half", 2), ("v-min", 2), ("dualpipe-v", 2)]
+BESIDE = ["", "zero1", "zero3", "megatron", "megatron-sp", "ring", "ulysses", "summa2d", "context"]
+AXES = {"zero1": "dp=2", "zero3": "dp=2", "megatron": "tp=2", "megatron-sp": "tp=2",
+        "ring": "cp=2", "ulysses": "cp=2", "context": "cp=2", "summa2d": "row=2,col=2"}
+
+
+@pytest.mark.parametrize("schedule, chunks", SCHEDULES)
+def test_schedules_equal_one_device(tmp_path_factory, schedule, chunks):
+    """Each schedule, beside recipes in turn; in full beside all of them."""
+    index = SCHEDULES.index((schedule, chunks))
+    for offset, recipe in enumerate(BESIDE if ALL else BESIDE[index:index + 1]):
+        turn = index + offset
+        positions = 2 + 2 * (turn % 2)
+        mesh = ",".join(filter(None, [f"pp={positions}", AXES.get(recipe)]))
+        program = check_scheduled(
+            tmp_path_factory, MODELS[turn % len(MODELS)], mesh, recipe,
+            ["adamw", "sgd"][turn % 2], 4, flags=[f"--schedule={schedule}", f"--chunks={chunks}"])
+        assert f"pipe.stages = {positions * chunks}" in program
+        assert program.count(" | ") >= positions - 1
+
+
+def products(program, name):
+    """The products in a part of @train."""
+    body = re.search(rf"func.func private @train\.{name}\((.*?)\n  }}", program, re.S).group(1)
+    return len(re.findall(r"graph\.(?:contract|linear) ", body))
+
+
+@pytest.mark.parametrize("mesh, recipes", [("pp=2", ""), ("pp=2,tp=2", "megatron-sp"),
+                                           ("pp=2,dp=2", "zero3"), ("pp=2,cp=2", "ring")])
+def test_backward_stands_with_forward(tmp_path_factory, mesh, recipes):
+    """A stage has two products of backward for each of its forward, and for the head,
+    whose product backward makes itself."""
+    folder = tmp_path_factory.getbasetemp()
+    program = emit(folder, "gpt2", "scheduled", *OPTIMIZERS["sgd"], f"--mesh={mesh}",
+                   f"--recipe={recipes}")
+    first, second = products(program, "F"), products(program, "1F")
+    assert first >= 3 and second >= 3
+    assert products(program, "B") == 2 * first
+    assert 2 * second <= products(program, "1B") <= 2 * second + 3

@@ -7,6 +7,7 @@
 
 #include "Resolve.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace cleave::pipe;
 
@@ -50,6 +51,9 @@ std::optional<TaskTable> TaskTable::create(llvm::ArrayRef<PartInfo> parts,
   table.stages = 1;
   for (const PartInfo &part : parts)
     table.stages = std::max(table.stages, part.stage + 1);
+  // The last stages may have nothing to do.
+  if (map.kind != StageMap::Kind::Bidirectional && map.devices > 0)
+    table.stages = llvm::alignTo(table.stages, map.devices);
   if (std::optional<std::string> why = map.check(table.stages))
     return fail(*why);
   table.readers.resize(parts.size());

@@ -54,14 +54,23 @@ struct FillSchedulePass
     auto made = generateSchedule(kind, {devices, chunks, count}, error);
     if (!made)
       return program.emitOpError("schedule: ") << error;
-    // Only what there is; what runs once comes in the order of the program.
-    for (std::vector<Action> &actions : made->devices)
-      llvm::erase_if(actions, [&](const Action &action) {
-        return llvm::none_of(parts, [&](const PartInfo &part) {
-          return part.name == action.part && part.stage == action.stage &&
-                 !part.once;
-        });
+    // Only what there is, a whole backward as its two parts; what runs once
+    // comes in the order of the program.
+    auto has = [&](StringRef name, int64_t stage) {
+      return llvm::any_of(parts, [&](const PartInfo &part) {
+        return part.name == name && part.stage == stage && !part.once;
       });
+    };
+    for (std::vector<Action> &actions : made->devices) {
+      std::vector<Action> own;
+      for (const Action &action : actions)
+        for (StringRef name : {StringRef(action.part),
+                               StringRef(action.part == "B" ? "I" : ""),
+                               StringRef(action.part == "B" ? "W" : "")})
+          if (has(name, action.stage))
+            own.push_back({name.str(), action.microBatch, action.stage});
+      actions = std::move(own);
+    }
     StageMap map{generator->map, devices};
     auto sent = insertTransfers(addOtherParts(*made, parts, count, map), parts,
                                 count, map, error);

@@ -26,14 +26,17 @@ static void insert(Map &map, const Key &key, int64_t stage, int64_t count) {
 //===----------------------------------------------------------------------===//
 
 /// The ops of forward that differ between micro-batches and depend on
-/// parameters, or are heavy.
+/// parameters, or are heavy. Those behind the first seed, which backward alone
+/// reads, become `helpers`.
 Stages::Ops Stages::stagedForward() {
   for (BlockArgument argument : body.getArguments())
     if (graph::hasRole(entry, argument.getArgNumber(), "parameter") ||
         graph::hasRole(entry, argument.getArgNumber(), "state"))
       fromParameters.insert(argument);
   Ops ops;
+  bool behind = false;
   for (Operation &op : body.without_terminator()) {
+    behind |= isa<graph::SeedOp>(op);
     if (flow.part(&op) != PartId::Forward || flow.isAccumulation(&op))
       continue;
     bool depends = llvm::any_of(op.getOpOperands(), [&](OpOperand &operand) {
@@ -43,7 +46,7 @@ Stages::Ops Stages::stagedForward() {
     if (depends || staged)
       fromParameters.insert(op.result_begin(), op.result_end());
     if (staged)
-      ops.push_back(&op);
+      (behind ? helpers : ops).push_back(&op);
   }
   return ops;
 }
@@ -177,6 +180,14 @@ void Stages::cutLike(const Stages &other) {
 //===----------------------------------------------------------------------===//
 
 void Stages::finish() {
+  // What backward alone reads of forward is where that is.
+  for (Operation *op : helpers) {
+    int64_t stage = 0;
+    for (Value operand : op->getOperands())
+      if (Operation *from = operand.getDefiningOp())
+        stage = std::max(stage, of(from).value_or(0));
+    stages[op] = stage;
+  }
   findReaders(PartId::Forward);
   followForward();
   sinkBackward();
@@ -256,6 +267,13 @@ std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
   return found;
 }
 
+/// Whether the op reads `operand`: a barrier only waits for its second.
+static bool isRead(const Flow &flow, OpOperand &operand) {
+  auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
+  return !flow.isUnread(operand) &&
+         !(barrier && operand == barrier.getAfterMutable());
+}
+
 /// The stage of an op of backward that reads forward and seeds alone, such as a
 /// head joined with its loss: where forward ends. What does so without a seed is
 /// forward still, as it is read here.
@@ -265,7 +283,9 @@ std::optional<int64_t> Stages::turningPoint(Operation &op) const {
     return stage;
   for (OpOperand &operand : op.getOpOperands()) {
     Operation *from = operand.get().getDefiningOp();
-    if (!from || flow.isUnread(operand))
+    if (!from || !isRead(flow, operand))
+      continue;
+    if (seeds.contains(from))
       continue;
     std::optional<int64_t> own = of(from);
     if (own && flow.part(from) == PartId::Backward && !resumed.contains(from))
@@ -274,6 +294,26 @@ std::optional<int64_t> Stages::turningPoint(Operation &op) const {
       stage = std::max(stage.value_or(0), *own);
   }
   return stage;
+}
+
+/// Whether an op of backward makes of a seed what the loss is weighted with: of
+/// forward it reads scalars alone.
+bool Stages::isSeed(Operation &op) const {
+  if (isa<graph::SeedOp>(op))
+    return true;
+  bool seeded = false;
+  for (OpOperand &operand : op.getOpOperands()) {
+    Operation *from = operand.get().getDefiningOp();
+    if (!isRead(flow, operand))
+      continue;
+    if (from && seeds.contains(from))
+      seeded = true;
+    else if (fromParameters.contains(operand.get()) || (from && of(from))) {
+      if (cast<RankedTensorType>(operand.get().getType()).getNumElements() > 1)
+        return false;
+    }
+  }
+  return seeded;
 }
 
 /// Whether an op of backward depends on nothing that stages have of their own:
@@ -292,18 +332,25 @@ bool Stages::isEverywhere(Operation &op) const {
 /// what it reads of forward is.
 void Stages::followForward() {
   for (Operation &op : body.without_terminator()) {
-    if (flow.part(&op) != PartId::Backward || !flow.varies(&op) ||
-        isEverywhere(op))
+    if (flow.part(&op) != PartId::Backward)
       continue;
-    if (std::optional<int64_t> turning = turningPoint(op)) {
+    bool seed = isSeed(op);
+    if (seed)
+      seeds.insert(&op);
+    if (!flow.varies(&op) || isEverywhere(op))
+      continue;
+    if (seed) {
+      // Where its scalars are.
+    } else if (std::optional<int64_t> turning = turningPoint(op)) {
       stages[&op] = *turning;
       bool seeded = false;
       for (OpOperand &operand : op.getOpOperands()) {
         Operation *from = operand.get().getDefiningOp();
-        if (flow.isUnread(operand))
+        if (!isRead(flow, operand))
           continue;
         markRead(operand.get(), *turning);
-        seeded |= from && flow.part(from) == PartId::Backward && !of(from);
+        seeded |= from && flow.part(from) == PartId::Backward &&
+                  (!of(from) || seeds.contains(from));
       }
       if (!seeded)
         resumed.insert(&op);
@@ -322,7 +369,7 @@ void Stages::followForward() {
       for (OpOperand &operand : op.getOpOperands()) {
         Operation *from = operand.get().getDefiningOp();
         if (flow.isUnread(operand) ||
-            (from && flow.part(from) == PartId::Backward))
+            (from && of(from) && flow.part(from) == PartId::Backward))
           continue;
         if (std::optional<int64_t> below = lowered(operand.get(), stage)) {
           stage = *below;
@@ -367,7 +414,8 @@ void Stages::sinkBackward() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     auto found = stages.find(&op);
     if (found == stages.end() || flow.part(&op) != PartId::Backward ||
-        isa<graph::SeedOp>(op) || flow.isHeavy(&op))
+        isa<graph::SeedOp>(op) ||
+        (flow.isHeavy(&op) && !isa<spmd::CommunicationOpInterface>(op)))
       continue;
     int64_t stage = found->second, target = -1;
     for (Value result : op.getResults())
@@ -383,7 +431,7 @@ void Stages::sinkBackward() {
       Operation *from = value.getDefiningOp();
       if (flow.isUnread(operand))
         continue;
-      if (!from || flow.part(from) != PartId::Backward) {
+      if (!from || !of(from) || flow.part(from) != PartId::Backward) {
         can &= llvm::all_of(places(value), [&](const StageSet &set) {
           return set.test(target);
         });

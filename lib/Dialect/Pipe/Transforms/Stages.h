@@ -67,6 +67,7 @@ private:
   void finish();
   void findReaders(PartId last);
   void markRead(mlir::Value value, int64_t stage);
+  bool isSeed(mlir::Operation &op) const;
   bool isEverywhere(mlir::Operation &op) const;
   std::optional<int64_t> turningPoint(mlir::Operation &op) const;
   void followForward();
@@ -83,8 +84,11 @@ private:
   llvm::DenseMap<mlir::Operation *, int64_t> stages;
   /// Arguments that are parameters or state, and what forward makes of them.
   llvm::DenseSet<mlir::Value> fromParameters;
-  /// Ops of backward that no gradient has reached yet.
-  llvm::DenseSet<mlir::Operation *> resumed;
+  /// Ops of forward that only backward reads.
+  Ops helpers;
+  /// Ops of backward that no gradient has reached yet, and those that it begins
+  /// with.
+  llvm::DenseSet<mlir::Operation *> resumed, seeds;
   /// Where a value of forward that one stage computes, or an argument, is read
   /// or made.
   llvm::DenseMap<mlir::Value, StageSet> present;
