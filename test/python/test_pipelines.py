@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import nn
 
-from cleave.testing.tools import interpret
+from cleave.testing.tools import ToolError, interpret
 import test_expert_recipes  # noqa: F401 (its models)
 from test_recipes import BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, emit, whole_run
 from training_support import ALL
@@ -145,3 +145,22 @@ def test_backward_stands_with_forward(tmp_path_factory, mesh, recipes):
     assert first >= 3 and second >= 3
     assert products(program, "B") == 2 * first
     assert 2 * second <= products(program, "1B") <= 2 * second + 3
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--mesh=pp=2", "--schedule=2f2b"], "--schedule: .*2f2b.*gpipe"),
+    (["--mesh=pp=2", "--schedule=interleaved", "--micro-batches=1"], "interleaved.*multiple"),
+    (["--mesh=pp=2", "--schedule=pipedream"], "updates behind each micro-batch"),
+    (["--mesh=pp=2", "--chunks=-1"], "--chunks must be positive"),
+    (["--mesh=pp=2", "--stages=transformer.g."], "no parameter whose name begins with"),
+    (["--mesh=pp=2", "--micro-batches=3"], "micro-batches do not divide"),
+    (["--mesh=pp=2", "--recipe=zero1(pp)"], "stages of a pipeline"),
+])
+def test_bad_flags(tmp_path, flags, message):
+    with pytest.raises(ToolError, match=message):
+        emit(tmp_path, "gpt2", "scheduled", *flags)
+
+
+def test_native_code_is_refused(tmp_path):
+    with pytest.raises(ToolError, match="several stages, of which no native code"):
+        emit(tmp_path, "gpt2", "executable", "--mesh=pp=2")
