@@ -28,6 +28,16 @@ std::string errorOf(llvm::StringRef text) {
   return error;
 }
 
+TEST(ScheduleText, IdleDevice) {
+  std::string error;
+  auto schedule = Schedule::parse("F0 | - | 2F0", error);
+  ASSERT_TRUE(schedule) << error;
+  ASSERT_EQ(schedule->devices.size(), 3u);
+  EXPECT_TRUE(schedule->devices[1].empty());
+  EXPECT_EQ(schedule->str(), "F0 | - | 2F0");
+  EXPECT_EQ(schedule->compact(), "F0 | - | 2F0");
+}
+
 TEST(ScheduleText, DevicesAndTransfers) {
   Schedule schedule = parse("# two devices\n"
                             "F0 0F0>1 0<1B0 B0 U # the first\n"

@@ -14,6 +14,9 @@
 using namespace cleave::pipe;
 using llvm::StringRef;
 
+/// The list of a device that does nothing.
+static constexpr llvm::StringLiteral kIdle = "-";
+
 /// More actions than any schedule has: a repeat that a slip of the pen makes
 /// huge must not fill the memory.
 static constexpr int64_t kMaxActions = 1 << 24;
@@ -208,11 +211,12 @@ std::optional<Schedule> Schedule::parse(StringRef text, std::string &error) {
     line.split(lists, '|');
     for (StringRef list : lists) {
       DeviceReader reader(error);
-      if (!reader.read(list))
+      bool idle = list.trim() == kIdle;
+      if (!idle && !reader.read(list))
         return std::nullopt;
-      if (reader.actions.empty()) {
+      if (!idle && reader.actions.empty()) {
         error = "device " + std::to_string(schedule.devices.size()) +
-                " has no actions; write some, or leave out a '|'";
+                " has no actions; write some, or -, or leave out a '|'";
         return std::nullopt;
       }
       schedule.devices.push_back(std::move(reader.actions));
@@ -228,6 +232,8 @@ std::string Schedule::str(StringRef separator) const {
   for (const std::vector<Action> &actions : devices) {
     if (&actions != &devices.front())
       text += separator;
+    if (actions.empty() && devices.size() > 1)
+      text += kIdle;
     for (const Action &action : actions) {
       if (&action != &actions.front())
         text += ' ';
@@ -292,6 +298,8 @@ std::string Schedule::compact(StringRef separator) const {
   for (const std::vector<Action> &actions : devices) {
     if (&actions != &devices.front())
       text += separator;
+    if (actions.empty() && devices.size() > 1)
+      text += kIdle;
     writeCompact(actions, text);
   }
   return text;

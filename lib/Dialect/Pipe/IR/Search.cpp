@@ -260,6 +260,13 @@ std::optional<SearchResult> cleave::pipe::searchSchedule(
       error = "auto does not place stages both ways; choose modular or v";
       return std::nullopt;
     }
+    int64_t stages = 1;
+    for (const PartInfo &part : parts)
+      stages = std::max(stages, part.stage + 1);
+    if (std::optional<std::string> why = StageMap{kind, devices}.check(stages)) {
+      error = *why;
+      return std::nullopt;
+    }
     StageMap map{kind, devices};
     std::optional<TaskTable> table =
         TaskTable::create(parts, microBatches, map, error);
