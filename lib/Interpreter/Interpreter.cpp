@@ -183,7 +183,11 @@ runShards(FunctionOpInterface function, const spmd::Mesh &mesh,
 
 /// One value of the whole program from what the ranks have published.
 static FailureOr<RefTensor> joinPublished(const PublishedValue &value,
-                                          const spmd::Mesh &mesh) {
+                                          spmd::Mesh mesh) {
+  // One stage and micro-batch of a program.
+  if (spmd::Mesh fewer = mesh.together();
+      fewer.size() == static_cast<int64_t>(value.ranks.size()))
+    mesh = std::move(fewer);
   SmallVector<const RefTensor *> parts;
   for (auto &[rank, tensor] : value.ranks)
     parts.push_back(&tensor);
@@ -249,6 +253,9 @@ FailureOr<ReferenceResult> Interpreter::run(StringRef entry,
 
   ReferenceResult result;
   for (auto [i, tensor] : llvm::enumerate(*outputs)) {
+    // The same in another stage.
+    if (function.getResultAttr(i, pipe::kCopyAttr))
+      continue;
     std::string name = resultName(function, i);
     RefTensor output = withoutPadding(
         *tensor, function.getResultAttr(i, graph::kValidShapeAttr));

@@ -7,7 +7,10 @@
 
 #include "ProgramRunner.h"
 #include "Shards.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include <map>
+#include <set>
 
 using namespace mlir;
 using namespace cleave;
@@ -15,54 +18,173 @@ using namespace cleave::pipe;
 
 namespace {
 
+/// What each of the devices that run an action together has of a value.
+using Shares = std::vector<TensorRef>;
+
 class ProgramRunner {
 public:
   ProgramRunner(ProgramOp program, ReferenceContext &context)
       : program(program), context(context),
         microBatches(program.getMicroBatches()) {
+    auto module = program->getParentOfType<ModuleOp>();
+    if (spmd::MeshOp op = module ? spmd::findMesh(module) : spmd::MeshOp())
+      mesh = op.getMesh();
+    together = mesh.together();
     for (auto invoke : program.getBody().front().getOps<InvokeOp>())
-      invokes[invoke.getPart()] = invoke;
+      invokes[{invoke.getPart(), invoke.getStage()}] = invoke;
   }
 
   FailureOr<std::vector<TensorRef>>
   run(const std::vector<TensorRef> &arguments);
 
 private:
+  int64_t positionOf(int64_t device, int64_t microBatch) const;
+  Shares cutArgument(unsigned i, const TensorRef &whole);
+  FailureOr<TensorRef> joinResult(unsigned i, const Shares &shares);
+  bool isKnown(const Action &action, int64_t stage) const;
+  LogicalResult checkReceived(const Action &action);
+  LogicalResult runLists(const Schedule &schedule);
   LogicalResult runAction(const Action &action);
-  FailureOr<TensorRef> operandOf(InvokeOp invoke, unsigned i,
-                                 const Action &action);
-  FailureOr<TensorRef> wholeValue(Value value, Operation *reader);
+  FailureOr<Shares> operandOf(InvokeOp invoke, unsigned i,
+                              const Action &action);
+  FailureOr<Shares> wholeValue(Value value, Operation *reader);
   FailureOr<TensorRef> join(InvokeOp producer, unsigned result,
                             ArrayRef<TensorRef> parts);
-  int64_t rankOf(int64_t microBatch);
+  LogicalResult checkCopies(ArrayRef<TensorRef> results);
 
   ProgramOp program;
   ReferenceContext &context;
   int64_t microBatches;
-  llvm::StringMap<InvokeOp> invokes;
-  DenseMap<Value, TensorRef> arguments;
-  /// The value that each run of a part gave, by micro-batch (0 for a part that
-  /// runs once); null before it ran.
-  DenseMap<Value, std::vector<TensorRef>> runs;
+  /// All positions, and those that run an action together.
+  spmd::Mesh mesh, together;
+  StageMap map;
+  std::map<std::pair<StringRef, int64_t>, InvokeOp> invokes;
+  /// Transfers that have happened: to which device, and of which run.
+  std::set<std::pair<int64_t, std::string>> received;
+  DenseMap<Value, Shares> arguments;
+  /// What each run of a part gave, by micro-batch (0 for a part that runs
+  /// once); empty before it ran.
+  DenseMap<Value, std::vector<Shares>> runs;
   /// Values of the whole program, once they were asked for.
-  DenseMap<Value, TensorRef> wholes;
+  DenseMap<Value, Shares> wholes;
 };
 
 } // namespace
 
-/// The position of the mesh that runs `microBatch`: the coordinate of the
-/// sequential axis, all others 0.
-int64_t ProgramRunner::rankOf(int64_t microBatch) {
-  auto module = program->getParentOfType<ModuleOp>();
-  spmd::MeshOp meshOp = module ? spmd::findMesh(module) : spmd::MeshOp();
-  if (!meshOp)
-    return 0;
-  int64_t rank = 0;
-  spmd::Mesh mesh = meshOp.getMesh();
-  for (const spmd::MeshAxis &axis : mesh.axes)
-    rank = rank * axis.size + (axis.sequential ? microBatch % axis.size : 0);
-  return rank;
+/// The position of the mesh at which `device` runs `microBatch`. Which stage
+/// that is of does not matter to what it computes.
+int64_t ProgramRunner::positionOf(int64_t device, int64_t microBatch) const {
+  SmallVector<int64_t, 4> coordinates = together.coordinates(device);
+  for (auto [coordinate, axis] : llvm::zip_equal(coordinates, mesh.axes))
+    if (axis.sequential)
+      coordinate = microBatch % axis.size;
+  return mesh.position(coordinates);
 }
+
+//===----------------------------------------------------------------------===//
+// Between whole tensors and what devices have of them
+//===----------------------------------------------------------------------===//
+
+/// The dimension of which each micro-batch has a part.
+static std::optional<unsigned> sequentialDim(const spmd::Mesh &mesh,
+                                             const spmd::Sharding &sharding) {
+  for (auto [dim, axes] : llvm::enumerate(sharding.dims))
+    if (llvm::any_of(axes, [&](const spmd::AxisRef &axis) {
+          return mesh.isSequential(axis);
+        }))
+      return dim;
+  return std::nullopt;
+}
+
+/// Parts side by side along `dim`.
+static TensorRef concatenate(ArrayRef<TensorRef> parts, unsigned dim) {
+  SmallVector<int64_t, 4> shape(parts.front()->shape);
+  SmallVector<int64_t, 4> offsets(shape.size(), 0);
+  shape[dim] *= parts.size();
+  auto whole = std::make_shared<RefTensor>(shape, parts.front()->element);
+  for (const TensorRef &part : parts) {
+    pasteSlice(*whole, offsets, *part);
+    offsets[dim] += part->shape[dim];
+  }
+  return whole;
+}
+
+/// Part `index` of `count` along `dim`.
+static TensorRef takePart(const RefTensor &whole, unsigned dim, int64_t index,
+                          int64_t count) {
+  SmallVector<int64_t, 4> shape(whole.shape);
+  SmallVector<int64_t, 4> offsets(shape.size(), 0);
+  shape[dim] /= count;
+  offsets[dim] = shape[dim] * index;
+  return std::make_shared<RefTensor>(cutSlice(whole, offsets, shape));
+}
+
+/// What devices have of argument `i`, for all micro-batches.
+Shares ProgramRunner::cutArgument(unsigned i, const TensorRef &whole) {
+  auto attribute =
+      program.getArgAttrOfType<spmd::ShardingAttr>(i, spmd::kShardingAttr);
+  Shares shares;
+  for (int64_t device = 0; device < together.size(); ++device) {
+    if (!attribute) {
+      shares.push_back(whole);
+      continue;
+    }
+    spmd::Sharding sharding = attribute.getSharding();
+    std::optional<unsigned> dim = sequentialDim(mesh, sharding);
+    SmallVector<TensorRef> parts;
+    for (int64_t batch = 0; batch < (dim ? microBatches : 1); ++batch)
+      parts.push_back(std::make_shared<RefTensor>(
+          cutShard(mesh, sharding, *whole, positionOf(device, batch))));
+    shares.push_back(dim ? concatenate(parts, *dim) : parts.front());
+  }
+  return shares;
+}
+
+/// Result `i` of what devices have of it, for all micro-batches.
+FailureOr<TensorRef> ProgramRunner::joinResult(unsigned i,
+                                               const Shares &shares) {
+  auto attribute =
+      program.getResultAttrOfType<spmd::ShardingAttr>(i, spmd::kShardingAttr);
+  auto global = program.getResultAttrOfType<TypeAttr>(i, spmd::kGlobalTypeAttr);
+  std::optional<RefTensor> whole;
+  if (!attribute || !global) {
+    if (llvm::all_of(shares, [&](const TensorRef &share) {
+          return sameElements(*share, *shares.front());
+        }))
+      return shares.front();
+  } else {
+    spmd::Sharding sharding = attribute.getSharding();
+    std::optional<unsigned> dim = sequentialDim(mesh, sharding);
+    // All positions: what differs in no axis of the sharding is the same.
+    std::vector<TensorRef> parts;
+    SmallVector<const RefTensor *> tensors;
+    for (int64_t position = 0; position < mesh.size(); ++position) {
+      SmallVector<int64_t, 4> coordinates = mesh.coordinates(position), own;
+      int64_t batch = 0;
+      for (auto [coordinate, axis, other] :
+           llvm::zip_equal(coordinates, mesh.axes, together.axes)) {
+        batch = axis.sequential ? coordinate : batch;
+        own.push_back(other.size == 1 ? 0 : coordinate);
+      }
+      const TensorRef &share = shares[together.position(own)];
+      parts.push_back(dim ? takePart(*share, *dim, batch, microBatches)
+                          : share);
+    }
+    for (const TensorRef &part : parts)
+      tensors.push_back(part.get());
+    whole = joinShards(mesh, sharding,
+                       cast<RankedTensorType>(global.getValue()).getShape(),
+                       tensors);
+  }
+  if (!whole)
+    return program.emitOpError("devices disagree on result ")
+           << i << ": a partial value left the program";
+  return TensorRef(std::make_shared<RefTensor>(std::move(*whole)));
+}
+
+//===----------------------------------------------------------------------===//
+// Between parts
+//===----------------------------------------------------------------------===//
 
 /// The value of the whole program made of what the runs of a part gave.
 FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
@@ -77,17 +199,8 @@ FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
     settle(*sum, context.precision);
     return TensorRef(sum);
   }
-  if (std::optional<int64_t> dim = producer.getConcatDim(result)) {
-    SmallVector<int64_t, 4> shape(parts.front()->shape);
-    SmallVector<int64_t, 4> offsets(shape.size(), 0);
-    shape[*dim] *= parts.size();
-    auto whole = std::make_shared<RefTensor>(shape, parts.front()->element);
-    for (const TensorRef &part : parts) {
-      pasteSlice(*whole, offsets, *part);
-      offsets[*dim] += part->shape[*dim];
-    }
-    return TensorRef(whole);
-  }
+  if (std::optional<int64_t> dim = producer.getConcatDim(result))
+    return concatenate(parts, *dim);
   for (const RefTensor *part : tensors)
     if (!sameElements(*part, *tensors.front()))
       return producer.emitOpError("micro-batches give different values of "
@@ -97,8 +210,8 @@ FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
   return parts.front();
 }
 
-/// A value as one tensor of the whole program.
-FailureOr<TensorRef> ProgramRunner::wholeValue(Value value, Operation *reader) {
+/// A value as one of the whole program.
+FailureOr<Shares> ProgramRunner::wholeValue(Value value, Operation *reader) {
   if (auto it = arguments.find(value); it != arguments.end())
     return it->second;
   if (auto it = wholes.find(value); it != wholes.end())
@@ -107,45 +220,52 @@ FailureOr<TensorRef> ProgramRunner::wholeValue(Value value, Operation *reader) {
   if (!producer)
     return reader->emitOpError("reads a value that no part computes");
   auto it = runs.find(value);
-  if (it == runs.end() || llvm::is_contained(it->second, nullptr))
+  if (it == runs.end() ||
+      llvm::any_of(it->second, [](const Shares &run) { return run.empty(); }))
     return reader->emitOpError("reads a result of part '")
            << producer.getPart() << "' before it is complete";
-  FailureOr<TensorRef> whole =
-      join(producer, cast<OpResult>(value).getResultNumber(), it->second);
-  if (failed(whole))
-    return failure();
-  return wholes[value] = *whole;
+  Shares shares;
+  for (int64_t device = 0; device < together.size(); ++device) {
+    SmallVector<TensorRef> parts;
+    for (const Shares &run : it->second)
+      parts.push_back(run[device]);
+    FailureOr<TensorRef> whole =
+        join(producer, cast<OpResult>(value).getResultNumber(), parts);
+    if (failed(whole))
+      return failure();
+    shares.push_back(*whole);
+  }
+  return wholes[value] = std::move(shares);
 }
 
-FailureOr<TensorRef> ProgramRunner::operandOf(InvokeOp invoke, unsigned i,
-                                              const Action &action) {
+FailureOr<Shares> ProgramRunner::operandOf(InvokeOp invoke, unsigned i,
+                                           const Action &action) {
   Value value = invoke.getInputs()[i];
   auto producer = value.getDefiningOp<InvokeOp>();
   if (producer && !producer.getOnce() &&
       producer.isSaved(cast<OpResult>(value).getResultNumber())) {
     auto it = runs.find(value);
-    if (invoke.getOnce() || it == runs.end() || !it->second[action.microBatch])
+    if (invoke.getOnce() || it == runs.end() ||
+        it->second[action.microBatch].empty())
       return invoke.emitOpError("action ")
              << action.str() << " reads operand " << i << ", saved by part '"
              << producer.getPart()
              << "', before that has run for the micro-batch";
     return it->second[action.microBatch];
   }
-  FailureOr<TensorRef> whole = wholeValue(value, invoke);
+  FailureOr<Shares> whole = wholeValue(value, invoke);
   int64_t dim = invoke.getSplit()[i];
   if (failed(whole) || dim < 0)
     return whole;
-  SmallVector<int64_t, 4> shape((*whole)->shape);
-  SmallVector<int64_t, 4> offsets(shape.size(), 0);
-  shape[dim] /= microBatches;
-  offsets[dim] = shape[dim] * action.microBatch;
-  return TensorRef(
-      std::make_shared<RefTensor>(cutSlice(**whole, offsets, shape)));
+  Shares shares;
+  for (const TensorRef &share : *whole)
+    shares.push_back(takePart(*share, dim, action.microBatch, microBatches));
+  return shares;
 }
 
 LogicalResult ProgramRunner::runAction(const Action &action) {
-  InvokeOp invoke = invokes.lookup(action.part);
-  if (!invoke || action.stage != 0)
+  InvokeOp invoke = invokes[{action.part, action.stage}];
+  if (!invoke)
     return program.emitOpError("action ")
            << action.str() << " is of no part of this program";
   if (invoke.getOnce() != (action.microBatch < 0) ||
@@ -156,40 +276,132 @@ LogicalResult ProgramRunner::runAction(const Action &action) {
   func::FuncOp part = invoke.getPartFunction();
   if (!part || part.isExternal())
     return invoke.emitOpError("has no function");
-  std::vector<TensorRef> operands;
+  int64_t run = std::max<int64_t>(0, action.microBatch);
+  RankTensors operands(together.size());
+  SmallVector<int64_t> positions;
+  for (int64_t device = 0; device < together.size(); ++device)
+    positions.push_back(positionOf(device, run));
   for (unsigned i = 0, e = invoke.getInputs().size(); i < e; ++i) {
-    FailureOr<TensorRef> operand = operandOf(invoke, i, action);
+    FailureOr<Shares> operand = operandOf(invoke, i, action);
     if (failed(operand))
       return failure();
-    Type type = part.getArgumentTypes()[i];
-    if ((*operand)->type() !=
-        RankedTensorType::get(cast<RankedTensorType>(type).getShape(),
-                              cast<RankedTensorType>(type).getElementType()))
-      return invoke.emitOpError("operand ")
-             << i << " is " << (*operand)->type() << " for action "
-             << action.str() << ", but its part takes " << type;
-    operands.push_back(*operand);
+    auto type = cast<RankedTensorType>(part.getArgumentTypes()[i]);
+    for (auto [own, share] : llvm::zip_equal(operands, *operand)) {
+      if (share->type() !=
+          RankedTensorType::get(type.getShape(), type.getElementType()))
+        return invoke.emitOpError("operand ")
+               << i << " is " << share->type() << " for action " << action.str()
+               << ", but its part takes " << type;
+      own.push_back(share);
+    }
   }
-  int64_t run = std::max<int64_t>(0, action.microBatch);
   FailureOr<RankTensors> results =
-      runBlock(part.getBody().front(), {operands}, {rankOf(run)}, context);
+      runBlock(part.getBody().front(), operands, positions, context);
   if (failed(results))
     return failure();
-  for (auto [value, tensor] :
-       llvm::zip_equal(invoke.getOutputs(), results->front())) {
-    std::vector<TensorRef> &parts = runs[value];
+  for (auto [i, value] : llvm::enumerate(invoke.getOutputs())) {
+    std::vector<Shares> &parts = runs[value];
     parts.resize(invoke.getOnce() ? 1 : microBatches);
-    if (parts[run])
+    if (!parts[run].empty())
       return program.emitOpError("action ") << action.str() << " runs twice";
-    parts[run] = tensor;
+    for (const std::vector<TensorRef> &own : *results)
+      parts[run].push_back(own[i]);
   }
+  return success();
+}
+
+/// What several stages update is the same in all of them.
+LogicalResult ProgramRunner::checkCopies(ArrayRef<TensorRef> results) {
+  llvm::StringMap<const RefTensor *> first;
+  for (auto [i, result] : llvm::enumerate(results)) {
+    auto name = program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    if (!name)
+      continue;
+    auto [it, fresh] = first.try_emplace(name, result.get());
+    if (!fresh && !sameElements(*it->second, *result))
+      return program.emitOpError("stages disagree on '")
+             << name.getValue() << "', which several of them update";
+  }
+  return success();
+}
+
+/// Whether the run that `action` moves, or reads, has been made known to the
+/// device of `stage`.
+bool ProgramRunner::isKnown(const Action &action, int64_t stage) const {
+  int64_t device = map.device(stage, action.microBatch);
+  return map.device(action.stage, action.microBatch) == device ||
+         received.contains({device, action.str()});
+}
+
+/// What `action` reads of other devices has come.
+LogicalResult ProgramRunner::checkReceived(const Action &action) {
+  InvokeOp invoke = invokes[{action.part, action.stage}];
+  for (Value input : invoke ? invoke.getInputs() : ValueRange()) {
+    auto producer = input.getDefiningOp<InvokeOp>();
+    if (!producer || map.devices == 1)
+      continue;
+    bool each = !producer.getOnce() && action.microBatch < 0;
+    for (int64_t i = 0; i < (each ? microBatches : 1); ++i) {
+      Action from{producer.getPart().str(),
+                  producer.getOnce() ? -1
+                  : each             ? i
+                                     : action.microBatch,
+                  static_cast<int64_t>(producer.getStage())};
+      bool all = each || producer.getOnce() ||
+                 producer.isSaved(cast<OpResult>(input).getResultNumber());
+      for (int64_t j = 0; j < (all ? 1 : microBatches); ++j) {
+        if (!all)
+          from.microBatch = j;
+        if (!isKnown(from, action.stage))
+          return program.emitOpError("action ")
+                 << action.str() << " reads results of " << from.str()
+                 << ", which its device has not received";
+      }
+    }
+  }
+  return success();
+}
+
+/// Each device walks its list; a transfer happens when both ends have come to
+/// it.
+LogicalResult ProgramRunner::runLists(const Schedule &schedule) {
+  size_t count = schedule.devices.size();
+  std::vector<size_t> next(count, 0);
+  auto head = [&](size_t device) -> const Action * {
+    const auto &list = schedule.devices[device];
+    return next[device] < list.size() ? &list[next[device]] : nullptr;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t device = 0; device < count; ++device) {
+      const Action *action = head(device);
+      if (!action || action->kind == Action::Kind::Receive)
+        continue;
+      if (action->kind == Action::Kind::Send) {
+        size_t other = map.device(action->to, action->microBatch);
+        const Action *receive = other < count ? head(other) : nullptr;
+        if (!receive || !(*receive == action->run().receive(action->to)))
+          continue;
+        received.insert({static_cast<int64_t>(other), action->run().str()});
+        ++next[other];
+      } else if (failed(checkReceived(*action)) || failed(runAction(*action))) {
+        return failure();
+      }
+      ++next[device];
+      moved = true;
+    }
+  }
+  for (size_t device = 0; device < count; ++device)
+    if (const Action *action = head(device))
+      return program.emitOpError("deadlock: device ")
+             << device << " waits at " << action->str();
   return success();
 }
 
 FailureOr<std::vector<TensorRef>>
 ProgramRunner::run(const std::vector<TensorRef> &values) {
-  for (auto [argument, value] : llvm::zip_equal(program.getArguments(), values))
-    arguments[argument] = value;
+  for (auto [i, argument] : llvm::enumerate(program.getArguments()))
+    arguments[argument] = cutArgument(i, values[i]);
   if (!program.getSchedule())
     return program.emitOpError("has no schedule yet");
   std::string error;
@@ -197,17 +409,25 @@ ProgramRunner::run(const std::vector<TensorRef> &values) {
       Schedule::parse(*program.getSchedule(), error);
   if (!schedule)
     return program.emitOpError("schedule: ") << error;
-  for (const Action &action : schedule->actions)
-    if (failed(runAction(action)))
-      return failure();
+  FailureOr<StageMap> stageMap = stageMapOf(program, schedule->devices.size());
+  if (failed(stageMap))
+    return failure();
+  map = *stageMap;
+  if (failed(runLists(*schedule)))
+    return failure();
   std::vector<TensorRef> results;
   Operation *terminator = program.getBody().front().getTerminator();
-  for (Value value : terminator->getOperands()) {
-    FailureOr<TensorRef> whole = wholeValue(value, terminator);
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    FailureOr<Shares> shares = wholeValue(value, terminator);
+    if (failed(shares))
+      return failure();
+    FailureOr<TensorRef> whole = joinResult(i, *shares);
     if (failed(whole))
       return failure();
     results.push_back(*whole);
   }
+  if (failed(checkCopies(results)))
+    return failure();
   return results;
 }
 

@@ -8,6 +8,7 @@
 #include "cleave/Pipelines/Phases.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
+#include "cleave/Dialect/Pipe/IR/Generators.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -124,10 +125,21 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &) {
 static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   pipe::SplitStagesOptions split;
   split.treeSums = options.grains > 0;
+  split.stages = options.stages;
+  split.chunks = options.chunks;
+  pipe::FillScheduleOptions fill;
+  if (!options.schedule.empty()) {
+    fill.kind = options.schedule;
+    // An unknown name is reported where the order is made.
+    std::string error;
+    if (const pipe::Generator *found =
+            pipe::findGenerator(options.schedule, error))
+      split.splitBackward = found->split;
+  }
   passes.addPass(pipe::createSplitStages(split));
   // What backward recomputes is chosen among what the parts exchange.
   passes.addPass(pipe::createRecompute());
-  passes.addPass(pipe::createFillSchedule());
+  passes.addPass(pipe::createFillSchedule(fill));
   passes.addPass(pipe::createVerifySchedule());
 }
 

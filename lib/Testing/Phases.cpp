@@ -15,6 +15,9 @@
 using namespace mlir;
 using namespace cleave;
 
+/// Stands in a pipeline for a number of thousandths that a model's seed draws.
+static constexpr StringLiteral kDrawnCut = "<drawn>";
+
 std::vector<StepForm> cleave::allPhases() {
   // A gradient that is zero but for its rounding (of a query that has one key)
   // is divided by nearly `eps`: with 1e-8, the update would show the rounding.
@@ -61,6 +64,31 @@ std::vector<StepForm> cleave::allPhases() {
     phases.push_back({"scheduled clipped sgd " + number,
                       "graph-chunk-loss," + clipped + ",canonicalize,cse" +
                           split + ",pipe-recompute" + schedule,
+                      "clipped sgd"});
+  }
+  // Stages of a pipeline, cut at random.
+  for (int64_t stages : {2, 3, 5}) {
+    std::string number = std::to_string(stages), cuts;
+    for (int64_t i = 1; i < stages; ++i)
+      cuts += (i > 1 ? "," : "") + std::string(kDrawnCut);
+    auto staged = [&](StringRef microBatches) {
+      return (",spmd-apply-recipes{mesh=pp=" + number +
+              "},spmd-place{micro-batches=" + microBatches +
+              "},spmd-propagate,spmd-partition,spmd-verify,pipe-split-stages{"
+              "at=" +
+              cuts + "},pipe-recompute,pipe-schedule,pipe-verify")
+          .str();
+    };
+    phases.push_back(
+        {number + " stages 1", "graph-differentiate" + staged("1"), "step"});
+    phases.push_back(
+        {number + " stages 2", "graph-differentiate" + staged("2"), "step"});
+    phases.push_back(
+        {number + " stages adamw 1",
+         "graph-chunk-loss," + adamw + ",canonicalize,cse" + staged("1"),
+         "adamw"});
+    phases.push_back({number + " stages clipped sgd 2",
+                      clipped + ",canonicalize,cse" + staged("2"),
                       "clipped sgd"});
   }
   // Steps on several devices: each argument is split at random.
@@ -117,7 +145,12 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
                                            const StepForm &phase,
                                            NamedTensors &inputs) {
   OwningOpRef<ModuleOp> module = graph.module.get().clone();
-  if (failed(runPipeline(*module, phase.pipeline)))
+  std::string pipeline = phase.pipeline;
+  Random random(graph.seed);
+  for (size_t at; (at = pipeline.find(kDrawnCut.str())) != std::string::npos;)
+    pipeline.replace(at, kDrawnCut.size(),
+                     std::to_string(random.integer(0, 1000)));
+  if (failed(runPipeline(*module, pipeline)))
     return nullptr;
   inputs = graph.inputs;
   if (auto function = dyn_cast_or_null<FunctionOpInterface>(

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "NoDecay.h"
+#include "cleave/Dialect/Pipe/IR/Generators.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
@@ -88,7 +89,23 @@ struct Flags {
                "2")};
   cl::opt<std::string> mesh{
       "mesh", cl::cat(training), cl::value_desc("axes"),
-      cl::desc("The devices as named axes, major to minor: dp=2,tp=4")};
+      cl::desc(
+          "The devices as named axes, major to minor: dp=2,tp=4. Positions "
+          "of an axis pp are stages of a pipeline (no native code yet)")};
+  cl::opt<std::string> schedule{
+      "schedule", cl::cat(training), cl::value_desc("name"),
+      cl::desc("The order of a pipeline: gpipe, 1f1b (default), interleaved, "
+               "zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe-v")};
+  cl::opt<int64_t> chunks{
+      "chunks", cl::cat(training), cl::init(0), cl::value_desc("number"),
+      cl::desc("Stages for each position of the pipeline; by default what the "
+               "schedule needs")};
+  cl::opt<std::string> stages{
+      "stages", cl::cat(training), cl::value_desc("names"),
+      cl::desc(
+          "Where stages begin, from the second on: with what first reads a "
+          "parameter whose name begins so (transformer.h.6.,transformer.h."
+          "12.). Of even cost by default")};
   cl::opt<std::string> recipe{
       "recipe", cl::cat(training), cl::value_desc("recipes"),
       cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "
@@ -142,6 +159,26 @@ static int listRecipes() {
                                   info.summary);
   }
   return 0;
+}
+
+/// Stages for each position of the pipeline: 2 where the schedule needs some
+/// and none are given.
+static int64_t chunksOf(const Flags &flags) {
+  if (flags.chunks > 0)
+    return flags.chunks;
+  std::string error;
+  const pipe::Generator *found = pipe::findGenerator(flags.schedule, error);
+  return !found || found->chunks == 1 ? 1 : std::max<int64_t>(found->chunks, 2);
+}
+
+/// What is wrong with the schedule; empty when nothing is.
+static std::string checkSchedule(const Flags &flags) {
+  std::string error;
+  if (!flags.schedule.empty() && !pipe::findGenerator(flags.schedule, error))
+    return "--schedule: " + error;
+  if (flags.chunks < 0)
+    return "--chunks must be positive";
+  return {};
 }
 
 /// What is wrong with the mesh or the recipes; empty when nothing is.
@@ -229,6 +266,9 @@ static CompileOptions collectOptions(const Flags &flags) {
   options.phases.microBatches = flags.microBatches;
   options.phases.grains = flags.deterministic;
   options.phases.mesh = flags.mesh;
+  options.phases.stages = flags.stages;
+  options.phases.schedule = flags.schedule;
+  options.phases.chunks = chunksOf(flags);
   options.phases.recipes = flags.recipe;
   // More than any machine has is as good as no limit.
   options.phases.maxLogitsBytes =
@@ -274,6 +314,8 @@ int main(int argc, char **argv) {
     return usage("--micro-batches, --threads and --max-logits-mib are "
                  "positive");
   if (std::string mistake = checkMesh(flags); !mistake.empty())
+    return usage(mistake);
+  if (std::string mistake = checkSchedule(flags); !mistake.empty())
     return usage(mistake);
   if (flags.deterministic < 0 ||
       (flags.deterministic && !llvm::isPowerOf2_64(flags.deterministic)))

@@ -52,6 +52,13 @@ struct PhaseOptions {
   std::string mesh;
   /// What is split over them, `megatron-sp,zero1`.
   std::string recipes;
+  /// Where stages of the axis "pp" begin, from the second on: the beginnings of
+  /// names of parameters, with commas between. Of even cost where empty.
+  std::string stages;
+  /// Stages for each position of "pp", and what generates their order (a name
+  /// of pipe/IR/Generators.h; "1f1b" where empty).
+  int64_t chunks = 1;
+  std::string schedule;
   /// Threads of a device that scratch memory is planned for.
   int64_t threads = 1;
   /// Largest piece of logits that is held at once, in bytes.

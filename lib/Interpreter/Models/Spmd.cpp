@@ -68,6 +68,10 @@ public:
     // The same op on whole tensors.
     if (args.size() == 1 && runsOnWhole(*move))
       return success();
+    // One stage and micro-batch of a program.
+    if (Mesh fewer = mesh.together();
+        fewer.size() == static_cast<int64_t>(args.size()))
+      mesh = std::move(fewer);
     if (mesh.size() != static_cast<int64_t>(args.size()))
       return op->emitOpError("runs on ")
              << args.size() << " ranks, but its mesh has " << mesh.size()

@@ -75,7 +75,7 @@ pipe.program @p(%x: tensor<4xf32>) -> tensor<f32> attributes {micro_batches = 2 
 // -----
 
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{expected part, once, split or results}}
+  // expected-error @+1 {{expected part, stage, once, split or results}}
   %0 = pipe.invoke @f(%x) {parts = "F"} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }

@@ -30,10 +30,10 @@ Schedule parse(llvm::StringRef text) {
 }
 
 TEST(Schedule, TextRoundTrips) {
-  Schedule schedule = parse("  P0 F0  2B11\n U 3W2 ");
+  Schedule schedule = parse("  P0 F0  2B11 U 3W2 ");
   EXPECT_EQ(schedule.str(), "P0 F0 2B11 U 3W2");
-  EXPECT_EQ(schedule.actions[2], (Action{"B", 11, 2}));
-  EXPECT_EQ(schedule.actions[3], (Action{"U", -1, 0}));
+  EXPECT_EQ(schedule.actions()[2], (Action{"B", 11, 2}));
+  EXPECT_EQ(schedule.actions()[3], (Action{"U", -1, 0}));
 }
 
 TEST(Schedule, TextErrors) {
@@ -80,10 +80,10 @@ TEST(Schedule, VerifyNamesTheViolation) {
 
 TEST(Schedule, EveryDropAndDuplicateIsFound) {
   Schedule schedule = Schedule::singleStage(trainingParts(), 4);
-  for (size_t i = 0; i < schedule.actions.size(); ++i) {
+  for (size_t i = 0; i < schedule.actions().size(); ++i) {
     Schedule dropped = schedule, doubled = schedule;
-    dropped.actions.erase(dropped.actions.begin() + i);
-    doubled.actions.push_back(schedule.actions[i]);
+    dropped.actions().erase(dropped.actions().begin() + i);
+    doubled.actions().push_back(schedule.actions()[i]);
     EXPECT_TRUE(dropped.verify(trainingParts(), 4));
     EXPECT_TRUE(doubled.verify(trainingParts(), 4));
   }
@@ -95,7 +95,7 @@ TEST(Schedule, RandomOrders) {
   int64_t valid = 0;
   for (int round = 0; round < 2000; ++round) {
     Schedule schedule = Schedule::singleStage(trainingParts(), 2);
-    auto &actions = schedule.actions;
+    auto &actions = schedule.actions();
     for (int swaps = random() % 4; swaps > 0; --swaps)
       std::swap(actions[random() % actions.size()],
                 actions[random() % actions.size()]);

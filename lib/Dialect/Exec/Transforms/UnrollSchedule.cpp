@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Spmd/IR/Axes.h"
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_UNROLLSCHEDULE
@@ -349,6 +350,12 @@ LogicalResult Unroller::linkUpdates(ProgramOp program) {
 }
 
 LogicalResult Unroller::run() {
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    if (invoke.getStage() != 0)
+      return source.emitOpError("has several stages, of which no native code can "
+                                "be made yet: use the interpreter, or a mesh "
+                                "without \"")
+             << spmd::kPipelineAxis << "\"";
   llvm::StringMap<pipe::InvokeOp> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     if (!invokes.try_emplace(invoke.getPart(), invoke).second)
@@ -375,7 +382,7 @@ LogicalResult Unroller::run() {
     values[argument] = {
         body.addArgument(argument.getType(), argument.getLoc())};
   builder.setInsertionPointToEnd(&body);
-  for (const pipe::Action &action : schedule->actions) {
+  for (const pipe::Action &action : schedule->actions()) {
     pipe::InvokeOp invoke = invokes.lookup(action.part);
     for (Value operand : invoke.getInputs())
       if (invoke.getOnce() && values[operand].size() > 1)

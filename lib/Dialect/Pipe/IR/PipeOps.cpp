@@ -69,6 +69,7 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
     PartInfo info;
     info.name = invoke.getPart().str();
     info.once = invoke.getOnce();
+    info.stage = invoke.getStage();
     for (Value input : invoke.getInputs()) {
       auto result = dyn_cast<OpResult>(input);
       if (!result)
@@ -83,10 +84,26 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
       if (!known)
         info.uses.push_back(use);
     }
+    for (auto [i, result] : llvm::enumerate(invoke.getOutputs()))
+      if (invoke.isSaved(i)) {
+        auto type = cast<RankedTensorType>(result.getType());
+        int64_t bits = type.getElementType().getIntOrFloatBitWidth();
+        info.saved += type.getNumElements() * ((bits + 7) / 8);
+      }
     index[invoke] = parts.size();
     parts.push_back(std::move(info));
   }
   return parts;
+}
+
+FailureOr<StageMap> cleave::pipe::stageMapOf(ProgramOp program,
+                                             int64_t devices) {
+  std::string error;
+  auto map = StageMap::parse(program.getStageMap().value_or("modular"), devices,
+                             error);
+  if (!map)
+    return program.emitOpError("stage_map: ") << error;
+  return *map;
 }
 
 FailureOr<Schedule> cleave::pipe::readSchedule(ProgramOp program) {
@@ -97,8 +114,15 @@ FailureOr<Schedule> cleave::pipe::readSchedule(ProgramOp program) {
       Schedule::parse(*program.getSchedule(), error);
   if (!schedule)
     return program.emitOpError("schedule: ") << error;
+  int64_t devices = schedule->devices.size();
+  FailureOr<StageMap> map = stageMapOf(program, devices);
+  if (failed(map))
+    return failure();
+  std::vector<PartInfo> parts = describeParts(program);
   if (std::optional<std::string> why =
-          schedule->verify(describeParts(program), program.getMicroBatches()))
+          devices == 1 ? schedule->verify(parts, program.getMicroBatches())
+                       : verifySchedule(*schedule, parts,
+                                        program.getMicroBatches(), *map))
     return program.emitOpError("schedule: ") << *why;
   return *schedule;
 }
@@ -116,10 +140,11 @@ LogicalResult ReturnOp::verify() {
 // pipe.invoke
 //===----------------------------------------------------------------------===//
 
-/// `{part = "F", once, split = array<i64: -1, 0>, results = ["saved", ...]}`
+/// `{part = "F", stage = 1, once, split = array<i64: -1, 0>, results =
+/// ["saved", ...]}`
 static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
                                      UnitAttr &once, DenseI64ArrayAttr &split,
-                                     ArrayAttr &kinds) {
+                                     ArrayAttr &kinds, IntegerAttr &stage) {
   Builder &builder = parser.getBuilder();
   SMLoc loc = parser.getCurrentLocation();
   auto parseEntry = [&]() -> ParseResult {
@@ -137,8 +162,11 @@ static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
       return parser.parseAttribute(part);
     if (key == "results")
       return parser.parseAttribute(kinds);
+    if (key == "stage")
+      return parser.parseAttribute(stage, builder.getI64Type());
     if (key != "split")
-      return parser.emitError(keyLoc, "expected part, once, split or results");
+      return parser.emitError(keyLoc,
+                              "expected part, stage, once, split or results");
     return parser.parseAttribute(split);
   };
   if (parser.parseCommaSeparatedList(OpAsmParser::Delimiter::Braces,
@@ -150,13 +178,18 @@ static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
     split = builder.getDenseI64ArrayAttr({});
   if (!kinds)
     kinds = builder.getArrayAttr({});
+  if (!stage)
+    stage = builder.getI64IntegerAttr(0);
   return success();
 }
 
 static void printInvokeConfig(OpAsmPrinter &printer, Operation *,
                               StringAttr part, UnitAttr once,
-                              DenseI64ArrayAttr split, ArrayAttr kinds) {
+                              DenseI64ArrayAttr split, ArrayAttr kinds,
+                              IntegerAttr stage) {
   printer << "{part = " << part;
+  if (stage.getInt())
+    printer << ", stage = " << stage.getInt();
   if (once)
     printer << ", once";
   printer << ", split = " << split << ", results = " << kinds << "}";
@@ -182,6 +215,8 @@ LogicalResult InvokeOp::verify() {
   if (getResultKinds().size() != getNumResults())
     return emitOpError("results needs one kind for each of the ")
            << getNumResults() << " results";
+  if (static_cast<int64_t>(getStage()) < 0)
+    return emitOpError("stage must not be negative");
   if (!Schedule::isPartName(getPart()))
     return emitOpError("part \"")
            << getPart() << "\" must be made of letters alone";

@@ -8,118 +8,8 @@
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
 #include "cleave/Support/TreeOrder.h"
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/ADT/StringExtras.h"
 
 using namespace cleave::pipe;
-using llvm::StringRef;
-
-std::string Action::str() const {
-  std::string text = stage ? std::to_string(stage) : std::string();
-  text += part;
-  if (microBatch >= 0)
-    text += std::to_string(microBatch);
-  return text;
-}
-
-bool Schedule::isPartName(StringRef name) {
-  return !name.empty() && llvm::all_of(name, llvm::isAlpha);
-}
-
-/// Takes leading digits off `word`; false when they leave the range.
-static bool takeNumber(StringRef &word, int64_t &value) {
-  StringRef digits = word.take_while(llvm::isDigit);
-  word = word.drop_front(digits.size());
-  return digits.empty() || !digits.getAsInteger(10, value);
-}
-
-std::optional<Schedule> Schedule::parse(StringRef text, std::string &error) {
-  Schedule schedule;
-  llvm::SmallVector<StringRef> words;
-  llvm::SplitString(text, words);
-  for (StringRef word : words) {
-    StringRef rest = word;
-    Action action;
-    bool valid = takeNumber(rest, action.stage);
-    StringRef part = rest.take_while(llvm::isAlpha);
-    action.part = part.str();
-    rest = rest.drop_front(part.size());
-    valid = valid && takeNumber(rest, action.microBatch);
-    if (!valid || part.empty() || !rest.empty()) {
-      error = ("'" + word +
-               "' is not an action; write <stage><part><micro-batch>, as in "
-               "F0 or 2B1")
-                  .str();
-      return std::nullopt;
-    }
-    schedule.actions.push_back(std::move(action));
-  }
-  return schedule;
-}
-
-std::string Schedule::str() const {
-  std::string text;
-  for (const Action &action : actions) {
-    if (!text.empty())
-      text += ' ';
-    text += action.str();
-  }
-  return text;
-}
-
-std::optional<std::string> Schedule::verify(llvm::ArrayRef<PartInfo> parts,
-                                            int64_t microBatches) const {
-  // done[p][i]: part p has run for micro-batch i (index 0 when it runs once).
-  std::vector<std::vector<bool>> done(parts.size());
-  std::vector<int64_t> count(parts.size(), 0);
-  auto runs = [&](const PartInfo &part) {
-    return part.once ? 1 : microBatches;
-  };
-  for (auto [p, part] : llvm::enumerate(parts))
-    done[p].resize(runs(part), false);
-
-  for (const Action &action : actions) {
-    auto it = llvm::find_if(parts, [&](const PartInfo &part) {
-      return part.name == action.part && part.stage == action.stage;
-    });
-    if (it == parts.end())
-      return action.str() + ": there is no such part";
-    size_t p = it - parts.begin();
-    if (it->once != (action.microBatch < 0))
-      return action.str() +
-             (it->once ? ": this part runs once, without a micro-batch"
-                       : ": this part needs a micro-batch");
-    if (!it->once && action.microBatch >= microBatches)
-      return action.str() + ": there are only " + std::to_string(microBatches) +
-             " micro-batches";
-    size_t index = it->once ? 0 : action.microBatch;
-    if (done[p][index])
-      return action.str() + " runs twice";
-    for (const PartInfo::Use &use : it->uses) {
-      const PartInfo &from = parts[use.part];
-      bool same = use.sameMicroBatch && !it->once && !from.once;
-      if (same ? !done[use.part][index] : count[use.part] < runs(from)) {
-        // Name the run that is missing.
-        size_t missing =
-            same ? index
-                 : llvm::find(done[use.part], false) - done[use.part].begin();
-        Action needed{from.name, from.once ? -1 : static_cast<int64_t>(missing),
-                      from.stage};
-        return action.str() + " reads results of " + needed.str() +
-               ", which has not run";
-      }
-    }
-    done[p][index] = true;
-    ++count[p];
-  }
-  for (auto [p, part] : llvm::enumerate(parts))
-    if (count[p] < runs(part)) {
-      size_t missing = llvm::find(done[p], false) - done[p].begin();
-      Action needed{part.name, part.once ? -1 : static_cast<int64_t>(missing),
-                    part.stage};
-      return needed.str() + " never runs";
-    }
-  return std::nullopt;
-}
 
 Schedule Schedule::singleStage(llvm::ArrayRef<PartInfo> parts,
                                int64_t microBatches, bool inTree) {
@@ -141,21 +31,22 @@ Schedule Schedule::singleStage(llvm::ArrayRef<PartInfo> parts,
         prologue[use.part] = true;
 
   Schedule schedule;
+  std::vector<Action> &actions = schedule.actions();
   for (auto [p, part] : llvm::enumerate(parts)) {
-    if (!prologue[p])
+    if (!prologue[p] || !part.fuses.empty())
       continue;
     if (part.once)
-      schedule.actions.push_back({part.name, -1, part.stage});
+      actions.push_back({part.name, -1, part.stage});
     else
       for (int64_t i = 0; i < microBatches; ++i)
-        schedule.actions.push_back({part.name, batch(i), part.stage});
+        actions.push_back({part.name, batch(i), part.stage});
   }
   for (int64_t i = 0; i < microBatches; ++i)
     for (auto [p, part] : llvm::enumerate(parts))
-      if (!prologue[p] && !part.once)
-        schedule.actions.push_back({part.name, batch(i), part.stage});
+      if (!prologue[p] && !part.once && part.fuses.empty())
+        actions.push_back({part.name, batch(i), part.stage});
   for (auto [p, part] : llvm::enumerate(parts))
-    if (!prologue[p] && part.once)
-      schedule.actions.push_back({part.name, -1, part.stage});
+    if (!prologue[p] && part.once && part.fuses.empty())
+      actions.push_back({part.name, -1, part.stage});
   return schedule;
 }

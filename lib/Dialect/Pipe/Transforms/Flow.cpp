@@ -12,22 +12,27 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-StringRef cleave::pipe::partName(PartId id) {
+StringRef cleave::pipe::partName(PartId id, bool split) {
   switch (id) {
   case PartId::Prologue:
     return "P";
   case PartId::Forward:
     return "F";
   case PartId::Backward:
-    return "B";
+    return split ? "I" : "B";
+  case PartId::Weights:
+    return "W";
+  case PartId::BeforeUpdate:
+    return "N";
   case PartId::Update:
     return "U";
   }
   return "";
 }
 
-Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp)
-    : entry(entry), body(entry.getBody().front()), mesh(meshOp.getMesh()) {
+Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp, bool merge)
+    : entry(entry), body(entry.getBody().front()), mesh(meshOp.getMesh()),
+      merge(merge) {
   for (const spmd::MeshAxis &axis : mesh.axes)
     if (axis.sequential)
       count *= axis.size;
@@ -218,7 +223,7 @@ LogicalResult Flow::findPrologue() {
 
 /// With one micro-batch, updates join backward.
 void Flow::mergeUpdate() {
-  if (count != 1)
+  if (count != 1 || !merge)
     return;
   // The gradient that each value depends on; null for several.
   llvm::DenseMap<Value, Operation *> gradient;
@@ -304,6 +309,9 @@ DictionaryAttr Flow::entryAttributes(DictionaryAttr attributes) const {
 }
 
 void Flow::stripAttributes(Operation *op) const {
+  // Gradients are shown to who asks, as whole tensors.
+  if (isa<graph::GradientOp>(op))
+    return;
   op->removeAttr(spmd::kShardingsAttr);
   op->removeAttr(spmd::kGlobalTypesAttr);
 }

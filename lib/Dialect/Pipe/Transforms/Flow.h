@@ -14,9 +14,19 @@
 namespace cleave::pipe {
 
 /// The parts, in the order in which they run.
-enum class PartId : unsigned { Prologue, Forward, Backward, Update };
+enum class PartId : unsigned {
+  Prologue,
+  Forward,
+  Backward,
+  /// Of backward, what gradients of parameters alone wait for.
+  Weights,
+  /// What all stages need of each other for their updates.
+  BeforeUpdate,
+  Update
+};
 
-llvm::StringRef partName(PartId id);
+/// With `split`, backward has its two parts.
+llvm::StringRef partName(PartId id, bool split);
 
 /// How a value relates to the micro-batches.
 struct Layout {
@@ -31,7 +41,8 @@ struct Layout {
 /// The dataflow of one partitioned entry.
 class Flow {
 public:
-  Flow(mlir::func::FuncOp entry, spmd::MeshOp mesh);
+  /// With `merge`, updates of one micro-batch may join backward.
+  Flow(mlir::func::FuncOp entry, spmd::MeshOp mesh, bool merge);
 
   /// Finds roles; reports a sum over micro-batches that is needed too early.
   llvm::LogicalResult analyze();
@@ -84,7 +95,7 @@ private:
   mlir::Block &body;
   spmd::Mesh mesh;
   int64_t count = 1;
-  bool merged = false;
+  bool merge, merged = false;
   llvm::DenseSet<mlir::Value> varying;
   llvm::DenseMap<mlir::Operation *, PartId> roles;
   llvm::DenseSet<mlir::Operation *> prologue;

@@ -340,10 +340,10 @@ private:
         additions.push_back({Value(), -1, savedResult.lookup(value)});
     }
     dropUnusedArguments(from, operands, split);
-    auto newProducer = InvokeOp::create(builder, producer.getLoc(), types,
-                                        producer.getCallee(), operands,
-                                        producer.getPart(), producer.getOnce(),
-                                        split, builder.getArrayAttr(kinds));
+    auto newProducer = InvokeOp::create(
+        builder, producer.getLoc(), types, producer.getCallee(), operands,
+        producer.getPart(), producer.getOnce(), split,
+        builder.getArrayAttr(kinds), producer.getStage());
 
     // 2. The consumer's operands: the old ones, then those of new arguments.
     operands.assign(consumer.getInputs().begin(), consumer.getInputs().end());
@@ -363,10 +363,10 @@ private:
     removeDeadOps(to);
     dropUnusedArguments(to, operands, split);
     builder.setInsertionPoint(consumer);
-    auto newConsumer =
-        InvokeOp::create(builder, consumer.getLoc(), consumer.getResultTypes(),
-                         consumer.getCallee(), operands, consumer.getPart(),
-                         consumer.getOnce(), split, consumer.getResultKinds());
+    auto newConsumer = InvokeOp::create(
+        builder, consumer.getLoc(), consumer.getResultTypes(),
+        consumer.getCallee(), operands, consumer.getPart(), consumer.getOnce(),
+        split, consumer.getResultKinds(), consumer.getStage());
     consumer.replaceAllUsesWith(newConsumer);
     consumer.erase();
     for (auto [old, fresh] : kept)
@@ -396,7 +396,9 @@ struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
       Tally tally;
       for (size_t c = 0; c < invokes.size(); ++c)
         for (size_t p = 0; p < c; ++p)
-          if (!invokes[c].getOnce() && savesFor(invokes[p], invokes[c]))
+          if (!invokes[c].getOnce() &&
+              invokes[c].getStage() == invokes[p].getStage() &&
+              savesFor(invokes[p], invokes[c]))
             std::tie(invokes[p], invokes[c]) =
                 Saving(invokes[p], invokes[c], tally).run();
       tally.write(program);

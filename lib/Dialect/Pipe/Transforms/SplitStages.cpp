@@ -7,18 +7,21 @@
 ///
 /// \file
 /// 1. Flow.cpp says of each op its role and whether it varies with the
-///    micro-batch.
+///    micro-batch; Stages.cpp, which stage of the pipeline computes it.
 /// 2. Walking the parts backwards, from update to prologue, each takes the ops
 ///    whose results it needs, or imports a result of an earlier part: what
 ///    nothing needs is left behind.
-/// 3. Each part becomes a function, and the entry a program.
+/// 3. OutlineParts.cpp makes of each part a function, and of the entry a
+///    program.
 ///
 //===----------------------------------------------------------------------===//
 
-#include "Flow.h"
+#include "Parts.h"
+#include "Stages.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
-#include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_SPLITSTAGES
@@ -30,136 +33,67 @@ using namespace cleave;
 using namespace cleave::pipe;
 
 namespace {
-/// A value that a part gives to later ones or to the program.
-struct Export {
-  Value value;
-  std::string kind;
-  bool operator==(const Export &other) const = default;
-};
-
-/// A value that a part takes from an earlier one.
-struct Import {
-  PartId from;
-  Export source;
-  /// The value it stands for inside the importing part.
-  Value value;
-};
-
-struct Part {
-  llvm::DenseSet<Operation *> ops;
-  /// Values that the part must compute or import.
-  llvm::DenseSet<Value> needed;
-  SmallVector<Import> imports;
-  SmallVector<Export> exports;
-  InvokeOp invoke;
-};
-
 /// Cuts one entry.
 class Splitter {
 public:
-  Splitter(func::FuncOp entry, spmd::MeshOp mesh, bool treeSums)
-      : entry(entry), body(entry.getBody().front()), flow(entry, mesh),
-        treeSums(treeSums) {}
+  Splitter(func::FuncOp entry, const Flow &flow, const Stages &stages,
+           bool split)
+      : entry(entry), body(entry.getBody().front()), flow(flow), stages(stages),
+        split(split) {
+    auto add = [&](PartId id, int64_t stage) {
+      parts.emplace_back().slot = {id, stage};
+    };
+    int64_t count = stages.size();
+    for (PartId id : {PartId::Prologue, PartId::Forward})
+      for (int64_t i = 0; i < count; ++i)
+        add(id, i);
+    for (int64_t i = count; i-- > 0;) {
+      add(PartId::Backward, i);
+      if (split)
+        add(PartId::Weights, i);
+    }
+    for (PartId id : {PartId::BeforeUpdate, PartId::Update})
+      for (int64_t i = 0; i < count; ++i)
+        add(id, i);
+    if (split)
+      findWeights();
+  }
 
-  LogicalResult run() {
-    if (failed(flow.analyze()) || failed(findResults()))
-      return failure();
-    for (PartId part :
-         {PartId::Update, PartId::Backward, PartId::Forward, PartId::Prologue})
+  LogicalResult run(bool treeSums) {
+    findResults();
+    for (Part &part : llvm::reverse(parts))
       if (failed(collect(part)))
         return failure();
-    build();
+    outlineParts(entry, flow, parts, results, copies, treeSums, split);
     return success();
   }
 
 private:
-  Part &get(PartId id) { return parts[static_cast<unsigned>(id)]; }
+  Part &get(const Slot &slot) {
+    return *llvm::find_if(parts,
+                          [&](const Part &part) { return part.slot == slot; });
+  }
 
-  //===--- What each part needs
-  //---------------------------------------------===//
-
-  /// Gives `source` of part `from` to a later part or to the program.
-  void require(PartId from, const Export &source) {
+  /// Gives `source` of a part to a later one or to the program.
+  void require(const Slot &from, const Export &source) {
     Part &part = get(from);
     if (!llvm::is_contained(part.exports, source))
       part.exports.push_back(source);
     part.needed.insert(source.value);
   }
 
-  /// Where the program finds `value`, once all micro-batches have run.
-  FailureOr<std::pair<PartId, Export>> whole(Value value) {
-    Operation *op = value.getDefiningOp();
-    if (flow.isAccumulation(op)) {
-      Value summand = op->getOperand(0);
-      PartId from = flow.inPrologue(op) ? PartId::Prologue
-                                        : flow.part(summand.getDefiningOp());
-      return std::pair(from, Export{summand, kAccumulate.str()});
-    }
-    PartId from = flow.part(op);
-    if (!flow.varies(value) && from != PartId::Update) {
-      // The same for each micro-batch: computed once, at the end; or, laid out
-      // by micro-batch, with the first part.
-      if (flow.layout(value).kind == Layout::Whole)
-        return std::pair(flow.mergedUpdate() ? from : PartId::Update,
-                         Export{value, kValue.str()});
-    }
-    return std::pair(from, Export{value, kindOf(value, from)});
+  void findWeights();
+  /// The part that computes `op`, as Flow says.
+  PartId homeOf(Operation *op) const {
+    return weights.contains(op) ? PartId::Weights : flow.part(op);
   }
-
-  /// How the micro-batches' values of `value` become the program's.
-  std::string kindOf(Value value, PartId from) {
-    if (from == PartId::Update)
-      return kValue.str();
-    Layout layout = flow.layout(value);
-    switch (layout.kind) {
-    case Layout::Partial:
-      return kAccumulate.str();
-    case Layout::Split:
-      return (kConcatPrefix + std::to_string(layout.dim)).str();
-    case Layout::Whole:
-      break;
-    }
-    return kValue.str();
-  }
-
-  LogicalResult findResults() {
-    for (Value value : body.getTerminator()->getOperands()) {
-      if (isa<BlockArgument>(value)) {
-        results.push_back({});
-        continue;
-      }
-      auto found = whole(value);
-      if (failed(found))
-        return failure();
-      require(found->first, found->second);
-      results.push_back(*found);
-    }
-    return success();
-  }
-
-  /// Fills one part: later parts are done, so that all it must give is known.
-  LogicalResult collect(PartId id) {
-    Part &part = get(id);
-    for (Operation &op : llvm::reverse(body.without_terminator())) {
-      bool wanted = llvm::any_of(op.getResults(), [&](Value result) {
-        return part.needed.contains(result);
-      });
-      // What has effects stays, in its own part.
-      wanted |= op.getNumResults() == 0 && flow.part(&op) == id;
-      if (!wanted)
-        continue;
-      if (flow.isAccumulation(&op) || importsFrom(&op, id)) {
-        if (failed(import(&op, id)))
-          return failure();
-        continue;
-      }
-      part.ops.insert(&op);
-      for (OpOperand &operand : op.getOpOperands())
-        if (!flow.isUnread(operand) && !isAfter(operand))
-          part.needed.insert(operand.get());
-    }
-    return success();
-  }
+  std::pair<Slot, Export> whole(Value value, int64_t stage) const;
+  std::string kindOf(Value value, PartId from) const;
+  void findResults();
+  LogicalResult collect(Part &part);
+  bool isWanted(Operation *op, const Part &part) const;
+  std::optional<Slot> sourceOf(Operation *op, const Slot &slot) const;
+  LogicalResult import(Operation *op, Part &part);
 
   /// True for what only says to which part a barrier belongs.
   static bool isAfter(OpOperand &operand) {
@@ -167,227 +101,183 @@ private:
     return barrier && operand == barrier.getAfterMutable();
   }
 
-  /// True when part `id` takes the results of `op` from an earlier part.
-  bool importsFrom(Operation *op, PartId id) {
-    PartId home = flow.part(op);
-    if (home == id || id == PartId::Prologue)
-      return false;
-    // Where a slice lies is known in every part of its micro-batch, and so is
-    // the slice of what is the same for each.
-    if (id != PartId::Update &&
-        llvm::none_of(op->getOperands(),
-                      [&](Value operand) { return flow.varies(operand); }))
-      return false;
-    // What is the same for each micro-batch is computed where it is used,
-    // unless it is heavy.
-    return flow.varies(op) || (home == PartId::Forward &&
-                               id == PartId::Backward && flow.isHeavy(op));
-  }
-
-  LogicalResult import(Operation *op, PartId id) {
-    for (Value result : op->getResults()) {
-      if (!get(id).needed.contains(result))
-        continue;
-      Import import;
-      import.value = result;
-      if (flow.isAccumulation(op) || id == PartId::Update) {
-        auto found = whole(result);
-        if (failed(found))
-          return failure();
-        if (found->first == PartId::Update || found->first == id)
-          return op->emitOpError("is needed whole within one micro-batch");
-        import.from = found->first;
-        import.source = found->second;
-      } else {
-        import.from = flow.part(op);
-        import.source = {result, kSaved.str()};
-      }
-      require(import.from, import.source);
-      get(id).imports.push_back(std::move(import));
-    }
-    return success();
-  }
-
-  //===--- Functions and program
-  //----------------------------------------------===//
-
-  void build() {
-    OpBuilder builder(entry);
-    std::string name = entry.getSymName().str();
-    auto argumentTypes = flow.wholeArgumentTypes();
-    auto resultTypes = flow.wholeResultTypes();
-    auto program =
-        ProgramOp::create(builder, entry.getLoc(), name,
-                          builder.getFunctionType(argumentTypes, resultTypes),
-                          flow.microBatches());
-    program.setTreeSums(treeSums);
-    SmallVector<DictionaryAttr> attributes;
-    for (unsigned i = 0; i < entry.getNumArguments(); ++i)
-      attributes.push_back(flow.entryAttributes(entry.getArgAttrDict(i)));
-    program.setAllArgAttrs(attributes);
-    attributes.clear();
-    for (unsigned i = 0; i < entry.getNumResults(); ++i)
-      attributes.push_back(flow.entryAttributes(entry.getResultAttrDict(i)));
-    program.setAllResultAttrs(attributes);
-
-    OpBuilder inside = OpBuilder::atBlockEnd(&program.getBody().front());
-    for (PartId id :
-         {PartId::Prologue, PartId::Forward, PartId::Backward, PartId::Update})
-      if (Part &part = get(id); !part.ops.empty() || !part.exports.empty())
-        buildPart(id, part, name, builder, inside, program);
-
-    SmallVector<Value> values;
-    for (auto [operand, result] :
-         llvm::zip(body.getTerminator()->getOperands(), results)) {
-      if (auto argument = dyn_cast<BlockArgument>(operand))
-        values.push_back(
-            program.getBody().getArgument(argument.getArgNumber()));
-      else
-        values.push_back(exported(result.first, result.second));
-    }
-    ReturnOp::create(inside, body.getTerminator()->getLoc(), values);
-    entry.erase();
-  }
-
-  /// The program's value of an export of part `from`.
-  Value exported(PartId from, const Export &source) {
-    Part &part = get(from);
-    auto it = llvm::find(part.exports, source);
-    return part.invoke.getResult(it - part.exports.begin());
-  }
-
-  void buildPart(PartId id, Part &part, StringRef name, OpBuilder &builder,
-                 OpBuilder &inside, ProgramOp program) {
-    bool once = id == PartId::Update;
-    // Imports in the order of the program, so that the text is stable.
-    llvm::sort(part.imports, [&](const Import &a, const Import &b) {
-      return flow.order(a.value) < flow.order(b.value);
-    });
-    llvm::sort(part.exports, [&](const Export &a, const Export &b) {
-      return std::pair(flow.order(a.value), a.kind) <
-             std::pair(flow.order(b.value), b.kind);
-    });
-
-    // 1. Operands: arguments of the entry, then imports.
-    SmallVector<Value> operands, sources;
-    SmallVector<int64_t> split;
-    for (BlockArgument argument : body.getArguments()) {
-      if (!part.needed.contains(argument))
-        continue;
-      sources.push_back(argument);
-      operands.push_back(
-          program.getBody().getArgument(argument.getArgNumber()));
-      Layout layout = flow.layout(argument);
-      split.push_back(layout.kind == Layout::Split && !once ? layout.dim : -1);
-    }
-    for (const Import &import : part.imports) {
-      sources.push_back(import.value);
-      operands.push_back(exported(import.from, import.source));
-      split.push_back(-1);
-    }
-
-    // 2. The function.
-    SmallVector<Type> inputTypes, outputTypes;
-    for (Value source : sources)
-      inputTypes.push_back(source.getType());
-    for (const Export &source : part.exports)
-      outputTypes.push_back(source.value.getType());
-    StringRef letter = partName(id);
-    auto function = func::FuncOp::create(
-        builder, entry.getLoc(), (name + "." + letter).str(),
-        builder.getFunctionType(inputTypes, outputTypes));
-    function.setPrivate();
-    Block *block = function.addEntryBlock();
-    OpBuilder partBuilder = OpBuilder::atBlockEnd(block);
-    IRMapping mapping;
-    for (auto [source, argument] : llvm::zip(sources, block->getArguments())) {
-      mapping.map(source, argument);
-      argument.setLoc(source.getLoc());
-    }
-    for (Operation &op : body.without_terminator())
-      if (part.ops.contains(&op))
-        cloneOp(&op, partBuilder, mapping);
-    SmallVector<Value> returned;
-    for (const Export &source : part.exports)
-      returned.push_back(mapping.lookup(source.value));
-    func::ReturnOp::create(partBuilder, body.getTerminator()->getLoc(),
-                           returned);
-
-    // 3. Its invocation.
-    SmallVector<Type> types;
-    SmallVector<Attribute> kinds;
-    for (const Export &source : part.exports) {
-      kinds.push_back(builder.getStringAttr(source.kind));
-      types.push_back(StringRef(source.kind).starts_with(kConcatPrefix)
-                          ? flow.wholeType(source.value)
-                          : source.value.getType());
-    }
-    part.invoke = InvokeOp::create(inside, entry.getLoc(), types,
-                                   function.getSymName(), operands, letter,
-                                   once, split, builder.getArrayAttr(kinds));
-  }
-
-  void cloneOp(Operation *op, OpBuilder &builder, IRMapping &mapping) {
-    // An operand of which only the type matters is no reason to save a value.
-    for (OpOperand &operand : op->getOpOperands()) {
-      if (!flow.isUnread(operand) || mapping.contains(operand.get()))
-        continue;
-      auto type = cast<RankedTensorType>(operand.get().getType());
-      auto zero = DenseElementsAttr::get(
-          type, builder.getZeroAttr(type.getElementType()));
-      mapping.map(
-          operand.get(),
-          graph::ConstantOp::create(builder, op->getLoc(), zero).getResult());
-    }
-    if (auto slice = dyn_cast<spmd::SliceOp>(op))
-      mapping.map(slice.getOutput(), expand(slice, builder, mapping));
-    else if (auto barrier = dyn_cast<spmd::BarrierOp>(op))
-      // It is in its part, which is all that it asked for.
-      mapping.map(barrier.getOutput(), mapping.lookup(barrier.getInput()));
-    else
-      flow.stripAttributes(builder.clone(*op, mapping));
-  }
-
-  /// A slice at a place that the micro-batch says, by ops of the graph: a
-  /// gather along each dimension that is split.
-  static Value expand(spmd::SliceOp op, OpBuilder &builder,
-                      IRMapping &mapping) {
-    Location loc = op.getLoc();
-    Value value = mapping.lookup(op.getInput());
-    auto from = cast<RankedTensorType>(op.getInput().getType());
-    auto to = cast<RankedTensorType>(op.getOutput().getType());
-    auto offset = spmd::ShardOffsetOp::create(
-        builder, loc,
-        RankedTensorType::get(from.getRank(), builder.getI64Type()),
-        op.getSharding(), from);
-    for (int64_t dim = 0; dim < from.getRank(); ++dim) {
-      int64_t size = to.getDimSize(dim);
-      if (size == from.getDimSize(dim))
-        continue;
-      Value first =
-          graph::SliceOp::create(builder, loc, offset, ArrayRef(dim),
-                                 ArrayRef<int64_t>(1), ArrayRef<int64_t>(1));
-      auto indexType = RankedTensorType::get(size, builder.getI64Type());
-      Value index = graph::IotaOp::create(builder, loc, indexType,
-                                          /*dim=*/0, /*start=*/0);
-      index = graph::AddOp::create(builder, loc, index, first);
-      value = graph::GatherOp::create(
-          builder, loc, value, index, /*origin=*/Value(),
-          builder.getI64IntegerAttr(dim), /*padding_index=*/nullptr,
-          /*global_size=*/nullptr, builder.getI64IntegerAttr(0));
-    }
-    return value;
-  }
-
   func::FuncOp entry;
   Block &body;
-  Flow flow;
-  bool treeSums;
-  Part parts[4];
-  /// Where each result of the entry comes from (unset for an argument).
-  SmallVector<std::pair<PartId, Export>> results;
+  const Flow &flow;
+  const Stages &stages;
+  bool split;
+  llvm::DenseSet<Operation *> weights;
+  /// In the order in which they run.
+  std::vector<Part> parts;
+  SmallVector<EntryResult> results;
+  /// Updates of what several stages hold, behind the first, by result.
+  SmallVector<std::pair<unsigned, std::pair<Slot, Export>>> copies;
 };
+} // namespace
 
+/// Of backward, what no stage waits for.
+void Splitter::findWeights() {
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    if (flow.part(&op) != PartId::Backward || !stages.of(&op))
+      continue;
+    if (llvm::all_of(op.getUsers(), [&](Operation *user) {
+          return !flow.varies(user) || flow.part(user) == PartId::Update ||
+                 (weights.contains(user) && stages.of(user) == stages.of(&op));
+        }))
+      weights.insert(&op);
+  }
+}
+
+/// How the micro-batches' values of `value` become the program's.
+std::string Splitter::kindOf(Value value, PartId from) const {
+  if (from >= PartId::BeforeUpdate)
+    return kValue.str();
+  Layout layout = flow.layout(value);
+  switch (layout.kind) {
+  case Layout::Partial:
+    return kAccumulate.str();
+  case Layout::Split:
+    return (kConcatPrefix + std::to_string(layout.dim)).str();
+  case Layout::Whole:
+    break;
+  }
+  return kValue.str();
+}
+
+/// Where an update in `stage`, or the program, finds `value` once all
+/// micro-batches have run.
+std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
+  Operation *op = value.getDefiningOp();
+  if (flow.isAccumulation(op)) {
+    Value summand = op->getOperand(0);
+    Operation *from = summand.getDefiningOp();
+    Slot slot{PartId::Prologue, stage};
+    if (!flow.inPrologue(op))
+      slot = {homeOf(from), stages.of(from).value_or(0)};
+    return {slot, Export{summand, kAccumulate.str()}};
+  }
+  PartId home = homeOf(op);
+  if (home == PartId::Update) {
+    Slot slot{PartId::Update, stage};
+    if (stages.isBeforeUpdate(op))
+      slot = {PartId::BeforeUpdate, stages.homeOf(op)};
+    return {slot, Export{value, kValue.str()}};
+  }
+  Slot slot{home, stages.of(op).value_or(stage)};
+  // The same for each micro-batch: computed once, at the end; or, laid out by
+  // micro-batch, with the first part.
+  if (!flow.varies(value) && flow.layout(value).kind == Layout::Whole)
+    return {flow.mergedUpdate() ? slot : Slot{PartId::Update, stage},
+            Export{value, kValue.str()}};
+  return {slot, Export{value, kindOf(value, home)}};
+}
+
+void Splitter::findResults() {
+  for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
+    if (isa<BlockArgument>(value)) {
+      results.push_back({});
+      continue;
+    }
+    Operation *op = value.getDefiningOp();
+    auto name = entry.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    StageSet holders(stages.size());
+    holders.set(stages.homeOf(op));
+    if (name)
+      holders = stages.holders(name.getValue());
+    for (unsigned stage : holders.set_bits()) {
+      std::pair<Slot, Export> source = whole(value, stage);
+      require(source.first, source.second);
+      if (results.size() == i)
+        results.push_back({std::move(source)});
+      else if (flow.part(op) == PartId::Update)
+        copies.push_back({i, std::move(source)});
+    }
+  }
+}
+
+/// Whether `part` needs a result of `op`. What has effects stays in its own
+/// part: in that of each stage that has what it looks at.
+bool Splitter::isWanted(Operation *op, const Part &part) const {
+  if (op->getNumResults() != 0)
+    return llvm::any_of(op->getResults(), [&](Value result) {
+      return part.needed.contains(result);
+    });
+  if (homeOf(op) != part.slot.id)
+    return false;
+  return llvm::all_of(op->getOperands(), [&](Value operand) {
+    Operation *from = operand.getDefiningOp();
+    return !from || !flow.varies(from) ||
+           stages.of(from).value_or(part.slot.stage) == part.slot.stage;
+  });
+}
+
+/// Fills one part: later parts are done, so that all it must give is known.
+LogicalResult Splitter::collect(Part &part) {
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    if (!isWanted(&op, part))
+      continue;
+    if (flow.isAccumulation(&op) || sourceOf(&op, part.slot)) {
+      if (failed(import(&op, part)))
+        return failure();
+      continue;
+    }
+    part.ops.insert(&op);
+    for (OpOperand &operand : op.getOpOperands())
+      if (!flow.isUnread(operand) && !isAfter(operand))
+        part.needed.insert(operand.get());
+  }
+  return success();
+}
+
+/// The part from which that in `slot` takes the results of `op`; nothing where
+/// it computes them.
+std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
+  PartId home = homeOf(op);
+  if (home == PartId::Update) {
+    Slot early{PartId::BeforeUpdate, stages.homeOf(op)};
+    return stages.isBeforeUpdate(op) && slot != early ? std::optional(early)
+                                                      : std::nullopt;
+  }
+  Slot from{home, stages.of(op).value_or(slot.stage)};
+  if (from == slot || slot.id == PartId::Prologue)
+    return std::nullopt;
+  // Where a slice lies is known in every part of its micro-batch, and so is
+  // the slice of what is the same for each.
+  bool late = slot.id >= PartId::BeforeUpdate;
+  if (!late && llvm::none_of(op->getOperands(), [&](Value operand) {
+        return flow.varies(operand);
+      }))
+    return std::nullopt;
+  // What is the same for each micro-batch is computed where it is used,
+  // unless it is heavy.
+  bool backward = slot.id == PartId::Backward || slot.id == PartId::Weights;
+  if (flow.varies(op) ||
+      (home == PartId::Forward && backward && flow.isHeavy(op)))
+    return from;
+  return std::nullopt;
+}
+
+LogicalResult Splitter::import(Operation *op, Part &part) {
+  for (Value result : op->getResults()) {
+    if (!part.needed.contains(result))
+      continue;
+    Import import;
+    import.value = result;
+    if (flow.isAccumulation(op) || part.slot.id >= PartId::BeforeUpdate) {
+      std::tie(import.from, import.source) = whole(result, part.slot.stage);
+      if (import.from.id == PartId::Update || import.from == part.slot)
+        return op->emitOpError("is needed whole within one micro-batch");
+    } else {
+      import.from = *sourceOf(op, part.slot);
+      import.source = {result, kSaved.str()};
+    }
+    require(import.from, import.source);
+    part.imports.push_back(std::move(import));
+  }
+  return success();
+}
+
+namespace {
 /// A sum over micro-batches and devices at once is two: that over the
 /// micro-batches, which is none that anything computes, comes first.
 static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
@@ -408,27 +298,115 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
   }
 }
 
+/// A sum over micro-batches of what two stages add up is the sum of theirs:
+/// what uses of a parameter in several stages give is added up once, behind the
+/// last micro-batch, and sent then. Returns whether there is any.
+static bool separateUses(func::FuncOp function, const Flow &flow,
+                         const Stages &stages) {
+  SmallVector<spmd::AllReduceOp> work;
+  for (auto op : function.getBody().front().getOps<spmd::AllReduceOp>())
+    if (flow.isAccumulation(op) && !flow.inPrologue(op))
+      work.push_back(op);
+  bool found = false;
+  while (!work.empty()) {
+    spmd::AllReduceOp op = work.pop_back_val();
+    auto sum = op.getInput().getDefiningOp<graph::AddOp>();
+    if (op.getKind() != spmd::ReductionKind::sum || !sum || !sum->hasOneUse() ||
+        sum.getLhs().getType() != sum.getType() ||
+        sum.getRhs().getType() != sum.getType())
+      continue;
+    Operation *lhs = sum.getLhs().getDefiningOp(),
+              *rhs = sum.getRhs().getDefiningOp();
+    if (!lhs || !rhs || stages.of(lhs) == stages.of(rhs))
+      continue;
+    found = true;
+    OpBuilder builder(op);
+    SmallVector<Value> terms;
+    for (Value term : sum->getOperands()) {
+      auto own = cast<spmd::AllReduceOp>(builder.clone(*op));
+      own.getInputMutable().assign(term);
+      terms.push_back(own);
+      work.push_back(own);
+    }
+    Operation *total = builder.clone(*sum);
+    total->setOperands(terms);
+    total->setAttr(spmd::kShardingsAttr, op->getAttr(spmd::kShardingsAttr));
+    op.replaceAllUsesWith(total->getResult(0));
+    op.erase();
+    sum.erase();
+  }
+  return found;
+}
+
 struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
   using SplitStagesBase::SplitStagesBase;
 
-  void runOnOperation() override {
+  /// The stages of the pipeline: `chunks` for each position of its axis.
+  int64_t countStages(const spmd::Mesh &mesh) {
+    const spmd::MeshAxis *axis = mesh.find(spmd::kPipelineAxis);
+    return (axis ? axis->size : 1) * chunks;
+  }
+
+  LogicalResult split() {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
-    if (!mesh) {
-      getOperation().emitError("there is no spmd.mesh");
-      return signalPassFailure();
-    }
-    for (auto function :
-         llvm::make_early_inc_range(getOperation().getOps<func::FuncOp>())) {
-      if (!function.isPublic() || function.isExternal())
-        continue;
-      if (!function.getBody().hasOneBlock()) {
-        function.emitOpError("must have one block to be split");
-        return signalPassFailure();
-      }
+    if (!mesh)
+      return getOperation().emitError("there is no spmd.mesh");
+    if (chunks < 1)
+      return getOperation().emitError("chunks must be positive, not ")
+             << chunks.getValue();
+    int64_t count = countStages(mesh.getMesh());
+    if (!at.empty() && static_cast<int64_t>(at.size()) + 1 != count)
+      return getOperation().emitError("there are ")
+             << count << " stages: `at` needs a number for each but the first";
+    SmallVector<std::string> begins;
+    for (StringRef name : llvm::split(StringRef(stages), ','))
+      if (!name.trim().empty())
+        begins.push_back(name.trim().str());
+    SmallVector<func::FuncOp> entries;
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (function.isPublic() && !function.isExternal())
+        entries.push_back(function);
+    // What trains says where parameters are; all other entries follow.
+    llvm::stable_sort(entries, [](func::FuncOp a, func::FuncOp b) {
+      return hasSeed(a) && !hasSeed(b);
+    });
+    std::vector<std::unique_ptr<Flow>> flows;
+    std::vector<std::unique_ptr<Stages>> cuts;
+    for (func::FuncOp function : entries) {
+      if (!function.getBody().hasOneBlock())
+        return function.emitOpError("must have one block to be split");
       separateReductions(function, mesh.getMesh());
-      if (failed(Splitter(function, mesh, treeSums).run()))
-        return signalPassFailure();
+      flows.emplace_back();
+      cuts.emplace_back();
+      // Once more where what is the same for each micro-batch is another then.
+      for (bool again = true; again;) {
+        flows.back() =
+            std::make_unique<Flow>(function, mesh, /*merge=*/count == 1);
+        if (failed(flows.back()->analyze()))
+          return failure();
+        cuts.back() = std::make_unique<Stages>(function, *flows.back(), count);
+        if (cuts.size() > 1)
+          cuts.back()->cutLike(*cuts.front());
+        else if (!at.empty())
+          cuts.back()->cutAt(ArrayRef<int64_t>(&*at.begin(), at.size()));
+        else if (failed(cuts.back()->cut(begins)))
+          return failure();
+        again = separateUses(function, *flows.back(), *cuts.back());
+      }
     }
+    for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts))
+      if (failed(Splitter(function, *flow, *cut, splitBackward).run(treeSums)))
+        return failure();
+    return success();
+  }
+
+  static bool hasSeed(func::FuncOp function) {
+    return !function.getBody().front().getOps<graph::SeedOp>().empty();
+  }
+
+  void runOnOperation() override {
+    if (failed(split()))
+      signalPassFailure();
   }
 };
 } // namespace

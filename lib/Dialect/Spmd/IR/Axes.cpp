@@ -178,6 +178,14 @@ bool Mesh::isPrefix(ArrayRef<AxisRef> prefix, ArrayRef<AxisRef> list) const {
   return commonPrefix(prefix, list) == normalize(prefix);
 }
 
+Mesh Mesh::together() const {
+  Mesh mesh = *this;
+  for (MeshAxis &axis : mesh.axes)
+    if (axis.sequential || axis.name == kPipelineAxis)
+      axis.size = 1;
+  return mesh;
+}
+
 llvm::SmallVector<int64_t, 4> Mesh::coordinates(int64_t number) const {
   llvm::SmallVector<int64_t, 4> result(axes.size(), 0);
   for (size_t i = axes.size(); i-- > 0;) {

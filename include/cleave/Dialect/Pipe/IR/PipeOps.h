@@ -9,6 +9,7 @@
 #define CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "cleave/Dialect/Pipe/IR/Verify.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -30,6 +31,13 @@ inline constexpr llvm::StringLiteral kAccumulate = "accumulate";
 inline constexpr llvm::StringLiteral kValue = "value";
 inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 
+/// On a result of a program: it is what another result is, an update, computed
+/// in this stage, which holds what is updated too.
+inline constexpr llvm::StringLiteral kCopyAttr = "pipe.copy";
+/// On a program: how many stages it is cut into, where that is not one. Some may
+/// have nothing to do.
+inline constexpr llvm::StringLiteral kStagesAttr = "pipe.stages";
+
 /// On a program: what backward computes again, and the bytes of each
 /// micro-batch that are not saved for that; see `--pipe-recompute`.
 inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";
@@ -44,6 +52,9 @@ namespace cleave::pipe {
 
 /// What a schedule must know of the parts of `program`, in their order.
 std::vector<PartInfo> describeParts(ProgramOp program);
+
+/// Where the stages of `program` lie on so many positions of the pipeline.
+mlir::FailureOr<StageMap> stageMapOf(ProgramOp program, int64_t devices);
 
 /// The schedule of `program`; reports that there is none, or what is wrong with
 /// it.

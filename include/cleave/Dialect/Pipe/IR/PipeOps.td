@@ -29,7 +29,12 @@ def Pipe_Dialect : Dialect {
     | `P` | prologue: sums over micro-batches that depend on inputs alone and that forward or backward needs whole |
     | `F` | forward: what depends on no seed |
     | `B` | backward: what depends on a seed and on no finished gradient |
+    | `I`, `W` | in the place of `B`: what earlier stages wait for, and what gradients of parameters alone do |
+    | `N` | of several stages: the scalars of finished gradients that the updates of all stages read |
     | `U` | update: what depends on a finished gradient, or on sums over all micro-batches |
+
+    In a pipeline, each stage has parts of its own, and computes what it needs of
+    the model. Values that one stage gives to another are sent between devices.
 
     An *action* is one run of a part; the schedule is the order of all actions,
     as text: `P0 P1 F0 B0 F1 B1 U`. Values between parts are ordinary SSA values;
@@ -48,7 +53,9 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
   let summary = "An entry as parts and their schedule";
   let description = [{
     Arguments and results are whole tensors, with the attributes of the entry.
-    Without `schedule`, no order has been chosen yet. With `tree_sums`, sums over
+    Without `schedule`, no order has been chosen yet. It has a list for each
+    position of the pipeline; `stage_map` (`modular`, `v`) says which stages a
+    position has. With `tree_sums`, sums over
     micro-batches are made in a binary tree: as they come in the schedule, neighbours
     first, then neighbouring pairs, and so on.
     ```mlir
@@ -74,6 +81,7 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
                        OptionalAttr<DictArrayAttr>:$res_attrs,
                        I64Attr:$micro_batches,
                        OptionalAttr<StrAttr>:$schedule,
+                       OptionalAttr<StrAttr>:$stage_map,
                        UnitAttr:$tree_sums);
   let regions = (region SizedRegion<1>:$body);
   let skipDefaultBuilders = 1;
@@ -97,8 +105,9 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
 def Pipe_InvokeOp : Pipe_Op<"invoke", [
     DeclareOpInterfaceMethods<SymbolUserOpInterface>,
     HasParent<"ProgramOp">]> {
-  let summary = "A part, for each micro-batch or once";
+  let summary = "A part of a stage, for each micro-batch or once";
   let description = [{
+    `stage` is 0 where it is not written.
     Without `once` the part runs for each micro-batch. `split[i] >= 0` gives it,
     for operand i, the micro-batch's slice of a whole tensor along that
     dimension; -1 gives it the value itself: for a `saved` one, that of the same
@@ -114,11 +123,11 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
   let arguments = (ins FlatSymbolRefAttr:$callee,
                        Variadic<AnyRankedTensor>:$inputs, StrAttr:$part,
                        UnitAttr:$once, DenseI64ArrayAttr:$split,
-                       StrArrayAttr:$result_kinds);
+                       StrArrayAttr:$result_kinds, I64Attr:$stage);
   let results = (outs Variadic<AnyRankedTensor>:$outputs);
   let assemblyFormat = [{
     $callee `(` $inputs `)` custom<InvokeConfig>($part, $once, $split,
-      $result_kinds) attr-dict `:` functional-type($inputs, $outputs)
+      $result_kinds, $stage) attr-dict `:` functional-type($inputs, $outputs)
   }];
   let extraClassDeclaration = [{
     /// The function that holds the part's ops.

@@ -6,11 +6,19 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Plain C++: a schedule is a list of actions, generated, written by hand or
-/// read from a file, and checked by one verifier. An action is written
-/// `<stage><part><micro-batch>`: `F3` is the forward of micro-batch 3, `2F0`
-/// that of stage 2; stage 0 is not written, and a part that runs once has no
-/// micro-batch.
+/// Plain C++: a schedule is a list of actions for each device, generated,
+/// written by hand or read from a file, and checked by one verifier.
+///
+///   action    `<stage><part><micro-batch>`: `F3` is the forward of
+///             micro-batch 3, `2F0` that of stage 2; stage 0 is not written,
+///             and a part that runs once has no micro-batch
+///   send      `<action>><stage>`: `F3>1` sends the results of `F3` to stage 1
+///   receive   `<stage><<action>`: `1<F3` is the other end; here stage 0 is
+///             written, `0<1B3`
+///   repeat    `{<times>+<step>: ...}`: the actions in braces so many times,
+///             micro-batches greater by `step` (`-<step>`: less) each time
+///   devices   separated by `|` or by a new line; lines without actions count
+///             for nothing, `-` is a device without any, and `#` starts a comment
 ///
 //===----------------------------------------------------------------------===//
 
@@ -27,17 +35,27 @@
 
 namespace cleave::pipe {
 
-/// One run of a part.
+/// One run of a part, or one end of a transfer of its results.
 struct Action {
+  enum class Kind { Run, Send, Receive };
+
   /// The part's name, of letters.
   std::string part;
   /// The micro-batch, or -1 for a part that runs once.
   int64_t microBatch = -1;
   /// The pipeline stage.
   int64_t stage = 0;
+  Kind kind = Kind::Run;
+  /// Of a transfer: the stage that receives.
+  int64_t to = -1;
 
   bool operator==(const Action &other) const = default;
   std::string str() const;
+
+  /// The run whose results a transfer moves; of a run, itself.
+  Action run() const { return {part, microBatch, stage}; }
+  Action send(int64_t stage) const;
+  Action receive(int64_t stage) const;
 };
 
 /// What a schedule must know of a part.
@@ -55,26 +73,45 @@ struct PartInfo {
   bool once = false;
   int64_t stage = 0;
   std::vector<Use> uses;
+  /// Indices of parts of the same stage that this one does at once, in their
+  /// place, as a whole backward does its two halves; it has no `uses` of its
+  /// own then, and nothing names it in `uses`.
+  std::vector<unsigned> fuses = {};
+  /// How much a run saves until all parts of its stage that read it have run
+  /// for the micro-batch, in any unit.
+  int64_t saved = 0;
+  /// A run changes the parameters that its stage reads.
+  bool updates = false;
 };
 
 struct Schedule {
-  std::vector<Action> actions;
+  /// The actions of each device, in order; of at least one device.
+  std::vector<std::vector<Action>> devices =
+      std::vector<std::vector<Action>>(1);
 
-  /// Reads actions separated by white space; on failure returns nothing and
-  /// sets `error`.
+  /// Reads a schedule; on failure returns nothing and sets `error`.
   static std::optional<Schedule> parse(llvm::StringRef text,
                                        std::string &error);
-  std::string str() const;
+  /// Every action written out.
+  std::string str(llvm::StringRef separator = " | ") const;
+  /// Runs of actions that differ in the micro-batch alone as repeats: for
+  /// regular schedules, as many words for any number of micro-batches.
+  std::string compact(llvm::StringRef separator = " | ") const;
+
+  bool operator==(const Schedule &other) const = default;
+
+  /// Those of the first device: all, where there is one.
+  std::vector<Action> &actions() { return devices.front(); }
+  const std::vector<Action> &actions() const { return devices.front(); }
 
   /// True for a non-empty name made of letters.
   static bool isPartName(llvm::StringRef name);
 
-  /// Each part runs exactly once for each micro-batch (or once), and not
-  /// before what it reads. Returns the first violation, or nothing.
+  /// For one device: each part runs exactly once for each micro-batch (or
+  /// once), and not before what it reads. Returns the first violation, or
+  /// nothing.
   std::optional<std::string> verify(llvm::ArrayRef<PartInfo> parts,
                                     int64_t microBatches) const;
-
-  //===--- Generators, one function for each schedule ---------------------===//
 
   /// One device: prologues for all micro-batches, then the other parts in
   /// order, micro-batch by micro-batch, then what runs once. With `inTree`,

@@ -21,7 +21,17 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     for each micro-batch is computed where it is used. A `graph.check` stands in
     the first part that has its operand.
 
-    With one micro-batch, updates join backward, so that gradients die early,
+    The positions of a mesh axis "pp" are stages of a pipeline. Forward is cut
+    along its order into as many, of even cost (flops, bytes, and what a stage
+    receives), or where `stages` says; what cheaply comes from inputs alone, or is
+    the same for each micro-batch, is computed in each stage that reads it.
+    Backward follows what it reads of forward, and an update stands where its
+    parameter is. A parameter that several stages read is held and updated by all
+    of them, with the sum of their gradients. Scalars of all gradients, such as
+    their norm, are made of what each stage gives (N). All entries have parameters
+    in the same stages.
+
+    With one micro-batch and stage, updates join backward, so that gradients die early,
     unless a check or an op that reads several gradients stands between.
     ```mlir
     func.func @train(...) -> (tensor<f32>, tensor<4xf32>) { ... }
@@ -37,7 +47,20 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"treeSums", "tree-sums", "bool", "false",
-                        "Sum over micro-batches in a binary tree">];
+                        "Sum over micro-batches in a binary tree">,
+                 Option<"stages", "stages", "std::string", "",
+                        "Where stages begin, from the second on: with what first "
+                        "reads a parameter whose name begins so, with commas "
+                        "between">,
+                 Option<"chunks", "chunks", "int64_t", "1",
+                        "Stages for each position of the pipeline">,
+                 Option<"splitBackward", "split-backward", "bool", "false",
+                        "Backward in two parts: what earlier stages wait for (I), "
+                        "and gradients of parameters (W)">,
+                 ListOption<"at", "at", "int64_t",
+                            "Where stages begin instead, from the second on: "
+                            "thousandths of the ops of forward that stand "
+                            "before">];
   let dependentDialects = ["::cleave::pipe::PipeDialect",
                            "::cleave::graph::GraphDialect"];
 }
@@ -69,9 +92,16 @@ def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
     pipe.program @train(...) attributes {micro_batches = 2 : i64,
                                          schedule = "P0 P1 F0 B0 F1 B1 U"}
     ```
+    A pipeline has a list for each of its positions, with what they send each
+    other. Entries that only run forward take the same order, without the rest.
   }];
   let options = [Option<"schedule", "schedule", "std::string", "",
-                        "An order written by hand, instead of a generated one">];
+                        "An order written by hand, instead of a generated one">,
+                 Option<"map", "map", "std::string", "",
+                        "Of that: which stages a position of the pipeline has, "
+                        "modular or v">,
+                 Option<"kind", "kind", "std::string", "\"1f1b\"",
+                        "What generates the order of a pipeline">];
 }
 
 def VerifySchedule : Pass<"pipe-verify", "::mlir::ModuleOp"> {

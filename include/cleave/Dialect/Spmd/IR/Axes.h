@@ -64,6 +64,10 @@ llvm::ArrayRef<T> copyAll(mlir::StorageUniquer::StorageAllocator &allocator,
 
 using AxisList = llvm::SmallVector<AxisRef, 2>;
 
+/// The axis whose positions are the stages of a pipeline: no tensor is split
+/// over it.
+inline constexpr llvm::StringLiteral kPipelineAxis = "pp";
+
 /// One axis of a mesh.
 struct MeshAxis {
   std::string name;
@@ -107,6 +111,10 @@ struct Mesh {
                         llvm::ArrayRef<AxisRef> b) const;
   bool isPrefix(llvm::ArrayRef<AxisRef> prefix,
                 llvm::ArrayRef<AxisRef> list) const;
+
+  /// The mesh of the devices that run an action of one stage and micro-batch
+  /// together: its other axes have one position.
+  Mesh together() const;
 
   /// The coordinates, one for each axis of the mesh, of position `number`.
   llvm::SmallVector<int64_t, 4> coordinates(int64_t number) const;

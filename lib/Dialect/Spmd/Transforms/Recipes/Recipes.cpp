@@ -227,6 +227,10 @@ static llvm::Error bindAxes(RecipeCall &call, const Recipe &recipe,
         recipe.info.axes.size() == 1 ? "one axis" : "different axes", form);
   for (const std::string &axis : call.axes) {
     RecipeSplit split = splitBy(call, axis);
+    if (axis == kPipelineAxis)
+      return makeError("recipe '{0}' is bound to axis \"{1}\", whose positions "
+                       "are stages of a pipeline: bind it to another axis",
+                       call.name, axis);
     // Samples are split over this axis, asked for or not.
     if (axis == "dp" && contradict(RecipeSplit::Samples, split))
       return makeError("recipe '{0}' splits {1} over axis \"dp\", which splits "
@@ -347,7 +351,8 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     }
     norms.finish(annotator);
     for (const MeshAxis &axis : known.axes)
-      if (axis.size > 1 && !plan.uses(axis.name))
+      if (axis.size > 1 && axis.name != kPipelineAxis &&
+          !plan.uses(axis.name))
         getOperation().emitWarning("axis \"")
             << axis.name << "\" splits nothing: its " << axis.size
             << " positions all do the same; name a recipe that is bound to it";

@@ -1,0 +1,66 @@
+//===- Verify.h - Whether a schedule can run --------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// One verifier for all schedules. A schedule that it accepts
+///
+/// - runs every part once for each micro-batch (or once), on the device of its
+///   stage, and after all that it reads. Where there are transfers, what
+///   another device gives must have been received; where there are none, it
+///   counts as there once it has run.
+/// - does not deadlock even when a send completes only together with its
+///   receive, and a collective only when all its members have come to it.
+///   Whether it does is decided by running it: an action that has nothing to
+///   wait for never hinders another, so one order stands for all.
+/// - lists the transfers between two devices, and the collectives of a group,
+///   in one order on all of them.
+///
+/// Replicas of a pipeline run the same lists. What one copy does in some order,
+/// all can do together, so a collective of the replicas (a gather, a reduction)
+/// never waits for ever where one copy does not: one copy is checked.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_PIPE_IR_VERIFY_H
+#define CLEAVE_DIALECT_PIPE_IR_VERIFY_H
+
+#include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "cleave/Dialect/Pipe/IR/StageMap.h"
+
+namespace cleave::pipe {
+
+/// The actions of one part in several stages that their devices must make
+/// together, for each micro-batch (or once). A device that has several of the
+/// stages joins with the last of its actions.
+struct Collective {
+  std::string part;
+  std::vector<int64_t> stages;
+};
+
+struct VerifyOptions {
+  /// Besides these, what runs once in a stage that several devices hold is a
+  /// collective of theirs.
+  std::vector<Collective> collectives = {};
+  /// The most that a device may have saved at a time, in the unit of
+  /// `PartInfo::saved`.
+  std::optional<int64_t> savedLimit = std::nullopt;
+  /// How many updates of a stage may come between the first action of a
+  /// micro-batch there and its own update.
+  std::optional<int64_t> staleness = std::nullopt;
+};
+
+/// Returns the first violation, or nothing. It names the two actions that
+/// conflict, for a deadlock all that wait for each other, and says what to do.
+std::optional<std::string> verifySchedule(const Schedule &schedule,
+                                          llvm::ArrayRef<PartInfo> parts,
+                                          int64_t microBatches,
+                                          const StageMap &map,
+                                          const VerifyOptions &options = {});
+
+} // namespace cleave::pipe
+
+#endif // CLEAVE_DIALECT_PIPE_IR_VERIFY_H

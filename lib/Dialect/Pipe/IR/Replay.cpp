@@ -1,0 +1,72 @@
+//===- Replay.cpp - What a device holds along its list --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Replay.h"
+#include "llvm/ADT/STLExtras.h"
+
+using namespace cleave::pipe;
+
+void SavedReplay::run(const Node &node) {
+  if (node.kind != Action::Kind::Run)
+    return;
+  for (int task : node.tasks) {
+    const Task &info = table.tasks[task];
+    table.forEachNeed(task, [&](int need) {
+      if (!llvm::is_contained(table.readers[table.tasks[need].part], info.part))
+        return;
+      auto it = llvm::find_if(
+          waiting, [&](const auto &entry) { return entry.first == need; });
+      if (it == waiting.end() || --it->second > 0)
+        return;
+      total -= table.parts[table.tasks[need].part].saved;
+      auto count = live.find(info.microBatch);
+      if (--count->second == 0)
+        live.erase(count);
+      waiting.erase(it);
+    });
+    int readers = table.readers[info.part].size();
+    if (table.parts[info.part].saved && readers) {
+      total += table.parts[info.part].saved;
+      waiting.push_back({task, readers});
+      ++live[info.microBatch];
+    }
+  }
+}
+
+std::pair<int, int> SavedReplay::oldest() const {
+  int task = waiting.front().first;
+  const Task &info = table.tasks[task];
+  int reader = table.readers[info.part].back();
+  return {task, table.task(reader, info.microBatch, info.device)};
+}
+
+std::optional<UpdateReplay::Update> UpdateReplay::run(const Node &node,
+                                                      int number) {
+  if (node.kind != Action::Kind::Run || node.microBatch < 0)
+    return std::nullopt;
+  const PartInfo &part = table.parts[node.part];
+  Stage &stage = stages[part.stage];
+  auto &[version, firstNode] =
+      stage.read.try_emplace(node.microBatch, stage.updates, number)
+          .first->second;
+  if (!part.updates)
+    return std::nullopt;
+  Update update{stage.updates++ - version, firstNode};
+  stage.read.erase(node.microBatch);
+  return update;
+}
+
+int64_t UpdateReplay::versions() const {
+  int64_t total = 0;
+  for (auto &[number, stage] : stages) {
+    std::set<int64_t> distinct;
+    for (auto &[microBatch, read] : stage.read)
+      distinct.insert(read.first);
+    total += std::max<size_t>(distinct.size(), 1);
+  }
+  return total;
+}

@@ -1,0 +1,73 @@
+//===- Replay.h - What a device holds along its list ------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// What a device holds depends on the order of its own actions alone.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_PIPE_IR_REPLAY_H
+#define CLEAVE_LIB_DIALECT_PIPE_IR_REPLAY_H
+
+#include "Resolve.h"
+#include <set>
+
+namespace cleave::pipe {
+
+/// What runs of one device have saved and not all readers have read.
+class SavedReplay {
+public:
+  explicit SavedReplay(const TaskTable &table) : table(table) {}
+
+  void run(const Node &node);
+  int64_t saved() const { return total; }
+  /// How many micro-batches have something saved.
+  int64_t inFlight() const { return live.size(); }
+  /// Of what is saved, the task that ran first, and one that will read it.
+  std::pair<int, int> oldest() const;
+
+private:
+  const TaskTable &table;
+  /// Tasks whose results are saved, in order; how many readers each waits for.
+  std::vector<std::pair<int, int>> waiting;
+  /// For each micro-batch, how many such tasks it has.
+  std::map<int64_t, int> live;
+  int64_t total = 0;
+};
+
+/// Which version of its parameters each micro-batch of a device reads, where
+/// they are updated for each.
+class UpdateReplay {
+public:
+  struct Update {
+    /// How many updates came since the micro-batch read the parameters.
+    int64_t staleness;
+    /// The first node of the micro-batch in the stage.
+    int firstNode;
+  };
+
+  explicit UpdateReplay(const TaskTable &table) : table(table) {}
+
+  /// Returns what is to be said of an update.
+  std::optional<Update> run(const Node &node, int number);
+  /// How many versions micro-batches in flight have read, of all stages; at
+  /// least one of each that has an update.
+  int64_t versions() const;
+
+private:
+  struct Stage {
+    int64_t updates = 0;
+    /// For each micro-batch in flight, the version and the first node.
+    std::map<int64_t, std::pair<int64_t, int>> read;
+  };
+  const TaskTable &table;
+  std::map<int64_t, Stage> stages;
+};
+
+} // namespace cleave::pipe
+
+#endif // CLEAVE_LIB_DIALECT_PIPE_IR_REPLAY_H

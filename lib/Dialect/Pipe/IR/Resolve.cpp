@@ -1,0 +1,206 @@
+//===- Resolve.cpp - A schedule whose names are looked up -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Resolve.h"
+#include "llvm/ADT/STLExtras.h"
+
+using namespace cleave::pipe;
+
+std::string ResolvedSchedule::place(int node) const {
+  return deviceCount() == 1
+             ? std::string()
+             : " of device " + std::to_string(nodes[node].device);
+}
+
+int ResolvedSchedule::missingTask() const {
+  auto it = llvm::find(runner, -1);
+  return it == runner.end() ? -1 : it - runner.begin();
+}
+
+bool ResolvedSchedule::addAction(const Action &action, int64_t device,
+                                 std::string &error) {
+  auto fail = [&](std::string text) {
+    error = action.str() + std::move(text);
+    return false;
+  };
+  int p = table->find(action.stage, action.part);
+  if (p < 0)
+    return fail(": there is no such part");
+  const PartInfo &part = table->parts[p];
+  if (part.once != (action.microBatch < 0))
+    return fail(part.once ? ": this part runs once, without a micro-batch"
+                          : ": this part needs a micro-batch");
+  if (!part.once && action.microBatch >= table->microBatches)
+    return fail(": there are only " + std::to_string(table->microBatches) +
+                " micro-batches");
+  bool transfer = action.kind != Action::Kind::Run;
+  if (transfer && (action.to < 0 || action.to >= table->stages))
+    return fail(": there are only " + std::to_string(table->stages) +
+                " stages");
+  Node node;
+  node.kind = action.kind;
+  node.device = device;
+  node.part = p;
+  node.microBatch = action.microBatch;
+  node.action = &action;
+  const StageMap &map = table->map;
+  int64_t stage =
+      action.kind == Action::Kind::Receive ? action.to : action.stage;
+  llvm::SmallVector<int64_t, 2> places = map.devicesOf(stage);
+  if (transfer || !part.once)
+    places = {map.device(stage, action.microBatch)};
+  if (!llvm::is_contained(places, device))
+    return fail(" stands on device " + std::to_string(device) +
+                "; move it to device " + std::to_string(places.front()) +
+                ", which has stage " + std::to_string(stage));
+  if (transfer && map.device(action.stage, action.microBatch) ==
+                      map.device(action.to, action.microBatch))
+    return fail(": both stages are on device " + std::to_string(device) +
+                "; leave the transfer out");
+  node.tasks = table->tasksOf(p, action.microBatch, device);
+  int number = nodes.size();
+  if (transfer) {
+    hasTransfers = true;
+  } else {
+    for (int task : node.tasks) {
+      if (int before = runner[task]; before >= 0)
+        return fail(str(before) == action.str()
+                        ? " runs twice"
+                        : " does again what " + str(before) +
+                              " did; leave one of them out");
+      runner[task] = number;
+    }
+    for (int task : node.tasks)
+      table->forEachNeed(task, [&](int need) {
+        if (!llvm::is_contained(node.tasks, need))
+          node.needs.push_back(need);
+      });
+  }
+  nodes.push_back(std::move(node));
+  return true;
+}
+
+bool ResolvedSchedule::pairTransfers(std::string &error) {
+  using Key = std::tuple<int, int64_t, int64_t>;
+  std::map<Key, int> ends[2];
+  auto key = [&](int n) {
+    return Key(nodes[n].part, nodes[n].microBatch, nodes[n].action->to);
+  };
+  for (int n = 0, e = nodes.size(); n < e; ++n)
+    if (nodes[n].kind != Action::Kind::Run &&
+        !ends[nodes[n].kind == Action::Kind::Receive]
+             .try_emplace(key(n), n)
+             .second) {
+      error = str(n) + " stands twice; leave one of them out";
+      return false;
+    }
+  for (int side = 0; side < 2; ++side)
+    for (auto [key, n] : ends[side]) {
+      auto other = ends[!side].find(key);
+      if (other != ends[!side].end()) {
+        nodes[n].partner = other->second;
+        continue;
+      }
+      const Action &action = *nodes[n].action;
+      Action wanted =
+          side ? action.run().send(action.to) : action.run().receive(action.to);
+      int64_t device =
+          table->map.device(side ? action.stage : action.to, action.microBatch);
+      error = str(n) + place(n) + " has no other end; write " + wanted.str() +
+              " on device " + std::to_string(device);
+      return false;
+    }
+  return true;
+}
+
+bool ResolvedSchedule::formGroups(llvm::ArrayRef<Collective> collectives,
+                                  std::string &error) {
+  auto add = [&](llvm::ArrayRef<int> members) {
+    // Of each device the last of its nodes.
+    std::map<int64_t, int> last;
+    for (int n : members)
+      if (n >= 0) {
+        auto it = last.try_emplace(nodes[n].device, n).first;
+        it->second = std::max(it->second, n);
+      }
+    if (last.size() < 2)
+      return true;
+    llvm::SmallVector<int, 4> group;
+    for (auto [device, n] : last) {
+      if (nodes[n].group >= 0) {
+        error = str(n) + " belongs to two collectives; name it in one";
+        return false;
+      }
+      nodes[n].group = groups.size();
+      group.push_back(n);
+    }
+    groups.push_back(std::move(group));
+    return true;
+  };
+  std::vector<bool> named(table->parts.size(), false);
+  for (const Collective &collective : collectives) {
+    llvm::SmallVector<int> members;
+    for (int64_t stage : collective.stages) {
+      int p = table->find(stage, collective.part);
+      int first = members.empty() ? p : members.front();
+      if (p < 0 || table->parts[p].once != table->parts[first].once) {
+        error = "collective " + collective.part + ": stage " +
+                std::to_string(stage) +
+                " has no such part that runs as often as in the others";
+        return false;
+      }
+      named[p] = true;
+      members.push_back(p);
+    }
+    bool once = !members.empty() && table->parts[members.front()].once;
+    for (int64_t i = 0, e = once ? 1 : table->microBatches; i < e; ++i) {
+      llvm::SmallVector<int> joined;
+      for (int p : members)
+        for (int64_t device : table->map.devicesOf(table->parts[p].stage))
+          for (int task : table->tasksOf(p, once ? -1 : i, device))
+            joined.push_back(runner[task]);
+      if (!add(joined))
+        return false;
+    }
+  }
+  for (auto [p, part] : llvm::enumerate(table->parts)) {
+    if (!part.once || named[p] || !part.fuses.empty())
+      continue;
+    llvm::SmallVector<int> joined;
+    for (int64_t device : table->map.devicesOf(part.stage))
+      joined.push_back(runner[table->task(p, -1, device)]);
+    if (!add(joined))
+      return false;
+  }
+  return true;
+}
+
+std::optional<ResolvedSchedule>
+ResolvedSchedule::create(const Schedule &schedule, const TaskTable &table,
+                         llvm::ArrayRef<Collective> collectives,
+                         std::string &error) {
+  int64_t devices = schedule.devices.size();
+  if (devices != table.map.devices) {
+    error = "it is for " + std::to_string(devices) +
+            " devices; write one list of actions for each of " +
+            std::to_string(table.map.devices) + ", with '|' between them";
+    return std::nullopt;
+  }
+  ResolvedSchedule result;
+  result.table = &table;
+  result.runner.resize(table.tasks.size(), -1);
+  for (auto [d, actions] : llvm::enumerate(schedule.devices)) {
+    result.begin.push_back(result.nodes.size());
+    for (const Action &action : actions)
+      if (!result.addAction(action, d, error))
+        return std::nullopt;
+  }
+  result.begin.push_back(result.nodes.size());
+  if (!result.pairTransfers(error) || !result.formGroups(collectives, error))
+    return std::nullopt;
+  return result;
+}

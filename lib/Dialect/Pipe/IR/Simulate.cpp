@@ -1,0 +1,190 @@
+//===- Simulate.cpp - How long a schedule takes ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/IR/Simulate.h"
+#include "Replay.h"
+#include "Resolve.h"
+#include "llvm/ADT/STLExtras.h"
+#include <cmath>
+
+using namespace cleave::pipe;
+
+Costs Costs::uniform(
+    llvm::ArrayRef<PartInfo> parts,
+    llvm::ArrayRef<std::pair<llvm::StringRef, double>> byName) {
+  Costs costs;
+  for (const PartInfo &part : parts) {
+    auto it = llvm::find_if(
+        byName, [&](const auto &entry) { return entry.first == part.name; });
+    costs.run.push_back(!part.fuses.empty()  ? -1
+                        : it == byName.end() ? 0
+                                             : it->second);
+  }
+  return costs;
+}
+
+std::optional<std::string> Costs::check(llvm::ArrayRef<PartInfo> parts) const {
+  if (run.size() != parts.size() ||
+      (!transfer.empty() && transfer.size() != parts.size()))
+    return "give one cost for each of the " + std::to_string(parts.size()) +
+           " parts";
+  for (auto [p, part] : llvm::enumerate(parts))
+    if (!std::isfinite(run[p]) || (run[p] < 0 && part.fuses.empty()) ||
+        (!transfer.empty() &&
+         !(transfer[p] >= 0 && std::isfinite(transfer[p]))))
+      return "part " + part.name + " of stage " + std::to_string(part.stage) +
+             ": a cost is a number that is not negative";
+  return std::nullopt;
+}
+
+double Costs::ofPart(llvm::ArrayRef<PartInfo> parts, unsigned part) const {
+  if (run[part] >= 0)
+    return run[part];
+  double sum = 0;
+  for (unsigned other : parts[part].fuses)
+    sum += run[other];
+  return sum;
+}
+
+namespace {
+class Clock {
+public:
+  Clock(const ResolvedSchedule &schedule, const Costs &costs)
+      : schedule(schedule), costs(costs), free(schedule.deviceCount(), 0),
+        begun(schedule.deviceCount(), 0), spans(schedule.nodes.size()) {
+    for (auto [n, node] : llvm::enumerate(schedule.nodes))
+      if (node.kind == Action::Kind::Receive)
+        for (int task : node.tasks)
+          arrivals[{task, node.device}] = n;
+  }
+
+  /// Runs one step on devices that are free from `free`.
+  void step() {
+    Machine(schedule).run([&](llvm::ArrayRef<int> nodes) { place(nodes); });
+  }
+
+  const ResolvedSchedule &schedule;
+  const Costs &costs;
+  std::vector<double> free;
+  /// When each device began its last run.
+  std::vector<double> begun;
+  std::vector<Span> spans;
+
+private:
+  double moving(int part) const {
+    return costs.transfer.empty() ? 0 : costs.transfer[part];
+  }
+  double arrival(int need, int64_t device) const;
+  void place(llvm::ArrayRef<int> nodes);
+
+  /// By task and device, the node that receives it.
+  std::map<std::pair<int, int64_t>, int> arrivals;
+};
+} // namespace
+
+double Clock::arrival(int need, int64_t device) const {
+  int runner = schedule.runner[need];
+  if (schedule.table->tasks[need].device == device)
+    return spans[runner].end;
+  if (!schedule.hasTransfers)
+    return spans[runner].end + moving(schedule.nodes[runner].part);
+  return spans[arrivals.find({need, device})->second].end;
+}
+
+void Clock::place(llvm::ArrayRef<int> nodes) {
+  double start = 0;
+  for (int n : nodes) {
+    const Node &node = schedule.nodes[n];
+    bool isRun = node.kind == Action::Kind::Run;
+    start = std::max(start, isRun ? free[node.device] : begun[node.device]);
+    if (node.kind == Action::Kind::Send)
+      for (int task : node.tasks)
+        start = std::max(start, spans[schedule.runner[task]].end);
+    for (int need : node.needs)
+      start = std::max(start, arrival(need, node.device));
+  }
+  for (int n : nodes) {
+    const Node &node = schedule.nodes[n];
+    if (node.partner >= 0) {
+      spans[n] = {start, start + moving(node.part)};
+      continue;
+    }
+    spans[n] = {start, start + costs.ofPart(schedule.table->parts, node.part)};
+    begun[node.device] = start;
+    free[node.device] = spans[n].end;
+  }
+}
+
+/// What depends on the order of each device's own actions alone.
+static void replay(const ResolvedSchedule &schedule, Simulation &result) {
+  int number = 0;
+  for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
+    SavedReplay saved(*schedule.table);
+    UpdateReplay updates(*schedule.table);
+    int64_t most = 0, inFlight = 0, versions = 0;
+    for (const Node &node : schedule.device(d)) {
+      saved.run(node);
+      updates.run(node, number++);
+      most = std::max(most, saved.saved());
+      inFlight = std::max(inFlight, saved.inFlight());
+      versions = std::max(versions, updates.versions());
+    }
+    result.peakSaved.push_back(most);
+    result.peakInFlight.push_back(inFlight);
+    result.versions.push_back(versions);
+  }
+}
+
+std::optional<Simulation>
+cleave::pipe::simulate(const Schedule &schedule, llvm::ArrayRef<PartInfo> parts,
+                       int64_t microBatches, const StageMap &map,
+                       const Costs &costs, std::string &error,
+                       const VerifyOptions &options) {
+  std::optional<std::string> why =
+      verifySchedule(schedule, parts, microBatches, map, options);
+  if (!why)
+    why = costs.check(parts);
+  if (why) {
+    error = *why;
+    return std::nullopt;
+  }
+  std::optional<TaskTable> table =
+      TaskTable::create(parts, microBatches, map, error);
+  if (!table)
+    return std::nullopt;
+  std::optional<ResolvedSchedule> resolved =
+      ResolvedSchedule::create(schedule, *table, options.collectives, error);
+  if (!resolved)
+    return std::nullopt;
+
+  Simulation result;
+  Clock clock(*resolved, costs);
+  clock.step();
+  for (int64_t d = 0; d < resolved->deviceCount(); ++d) {
+    std::vector<Span> &spans =
+        result.spans.emplace_back(clock.spans.begin() + resolved->begin[d],
+                                  clock.spans.begin() + resolved->begin[d + 1]);
+    double last = -1, idle = 0;
+    for (auto [node, span] : llvm::zip_equal(resolved->device(d), spans)) {
+      result.makespan = std::max(result.makespan, span.end);
+      if (node.partner >= 0)
+        continue;
+      if (last >= 0)
+        idle += span.start - last;
+      last = span.end;
+    }
+    result.idle.push_back(idle);
+    result.maxIdle = std::max(result.maxIdle, idle);
+  }
+  clock.step();
+  double second = 0;
+  for (const Span &span : clock.spans)
+    second = std::max(second, span.end);
+  result.period = second - result.makespan;
+  replay(*resolved, result);
+  return result;
+}

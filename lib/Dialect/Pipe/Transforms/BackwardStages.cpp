@@ -1,0 +1,242 @@
+//===- BackwardStages.cpp - Which stage computes what of backward ---------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// An op of backward stands where the gradient comes from, or before: where what
+/// it reads of forward is. What a gradient has not reached yet stands where
+/// forward ends.
+///
+//===----------------------------------------------------------------------===//
+
+#include "Stages.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+/// Where `value`, of forward or an argument, is: the stages of what it is made
+/// of that are not in all.
+SmallVector<StageSet> Stages::places(Value value) const {
+  SmallVector<StageSet> found;
+  Operation *op = value.getDefiningOp();
+  if (op && flow.varies(op) && !stages.contains(op))
+    return found;
+  // What does not vary is where its parameters are.
+  SmallVector<Value> work{value};
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value next = work.pop_back_val();
+    if (!seen.insert(next).second)
+      continue;
+    Operation *from = next.getDefiningOp();
+    if (from && !flow.varies(from)) {
+      llvm::append_range(work, from->getOperands());
+      continue;
+    }
+    if (auto argument = dyn_cast<BlockArgument>(next);
+        argument &&
+        !graph::hasRole(entry, argument.getArgNumber(), "parameter"))
+      continue;
+    if (auto it = present.find(next); it != present.end())
+      found.push_back(it->second);
+  }
+  return found;
+}
+
+/// The last stage up to `stage` where `value` is; nothing where it is in this
+/// one, or in none of them.
+std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
+  std::optional<int64_t> found;
+  for (const StageSet &set : places(value))
+    if (!set.test(stage))
+      if (int below = set.find_last_in(0, stage); below >= 0)
+        found = std::min<int64_t>(found.value_or(stage), below);
+  return found;
+}
+
+/// Whether the op reads `operand`: a barrier only waits for its second.
+static bool isRead(const Flow &flow, OpOperand &operand) {
+  auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
+  return !flow.isUnread(operand) &&
+         !(barrier && operand == barrier.getAfterMutable());
+}
+
+/// The stage of an op of backward that reads forward and seeds alone, such as a
+/// head joined with its loss: where forward ends. What does so without a seed is
+/// forward still, as it is read here.
+std::optional<int64_t> Stages::turningPoint(Operation &op) const {
+  std::optional<int64_t> stage;
+  if (isa<graph::SeedOp>(op))
+    return stage;
+  for (OpOperand &operand : op.getOpOperands()) {
+    Operation *from = operand.get().getDefiningOp();
+    if (!from || !isRead(flow, operand))
+      continue;
+    if (seeds.contains(from))
+      continue;
+    std::optional<int64_t> own = of(from);
+    if (own && flow.part(from) == PartId::Backward && !resumed.contains(from))
+      return std::nullopt;
+    if (own)
+      stage = std::max(stage.value_or(0), *own);
+  }
+  return stage;
+}
+
+/// Whether an op of backward makes of a seed what the loss is weighted with: of
+/// forward it reads scalars alone.
+bool Stages::isSeed(Operation &op) const {
+  if (isa<graph::SeedOp>(op))
+    return true;
+  bool seeded = false;
+  for (OpOperand &operand : op.getOpOperands()) {
+    Operation *from = operand.get().getDefiningOp();
+    if (!isRead(flow, operand))
+      continue;
+    if (from && seeds.contains(from))
+      seeded = true;
+    else if (fromParameters.contains(operand.get()) || (from && of(from))) {
+      if (cast<RankedTensorType>(operand.get().getType()).getNumElements() > 1)
+        return false;
+    }
+  }
+  return seeded;
+}
+
+/// Whether an op of backward depends on nothing that stages have of their own:
+/// what a seed is divided by, say. Each stage that reads it computes it.
+bool Stages::isEverywhere(Operation &op) const {
+  return !isa<graph::SeedOp>(op) && !flow.isHeavy(&op) &&
+         llvm::none_of(op.getOpOperands(), [&](OpOperand &operand) {
+           Value value = operand.get();
+           Operation *from = value.getDefiningOp();
+           return !flow.isUnread(operand) &&
+                  (fromParameters.contains(value) || (from && of(from)));
+         });
+}
+
+/// An op of backward stands where the gradient comes from, or before, where
+/// what it reads of forward is.
+void Stages::followForward() {
+  for (Operation &op : body.without_terminator()) {
+    if (flow.part(&op) != PartId::Backward)
+      continue;
+    bool seed = isSeed(op);
+    if (seed)
+      seeds.insert(&op);
+    if (!flow.varies(&op) || isEverywhere(op))
+      continue;
+    if (seed) {
+      // Where its scalars are.
+    } else if (std::optional<int64_t> turning = turningPoint(op)) {
+      stages[&op] = *turning;
+      bool seeded = false;
+      for (OpOperand &operand : op.getOpOperands()) {
+        Operation *from = operand.get().getDefiningOp();
+        if (!isRead(flow, operand))
+          continue;
+        markRead(operand.get(), *turning);
+        seeded |= from && flow.part(from) == PartId::Backward &&
+                  (!of(from) || seeds.contains(from));
+      }
+      if (!seeded)
+        resumed.insert(&op);
+      continue;
+    }
+    int64_t stage = count - 1;
+    for (OpOperand &operand : op.getOpOperands()) {
+      // Of a seed, too: the loss itself is not read.
+      Operation *from = operand.get().getDefiningOp();
+      if (from &&
+          (flow.part(from) == PartId::Backward || isa<graph::SeedOp>(op)))
+        stage = std::min(stage, of(from).value_or(stage));
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (OpOperand &operand : op.getOpOperands()) {
+        Operation *from = operand.get().getDefiningOp();
+        if (flow.isUnread(operand) ||
+            (from && of(from) && flow.part(from) == PartId::Backward))
+          continue;
+        if (std::optional<int64_t> below = lowered(operand.get(), stage)) {
+          stage = *below;
+          moved = true;
+        }
+      }
+    }
+    stages[&op] = stage;
+  }
+}
+
+/// The last stage up to `stage` that reads `value`, of backward; a sum that
+/// becomes a gradient is read where the parameter is. -1 where none does.
+int64_t Stages::lastReader(Value value, int64_t stage) const {
+  int64_t last = -1;
+  SmallVector<Operation *> users(value.getUsers());
+  llvm::DenseSet<Operation *> seen;
+  while (!users.empty()) {
+    Operation *user = users.pop_back_val();
+    if (!seen.insert(user).second)
+      continue;
+    if (std::optional<int64_t> own = of(user)) {
+      last = std::max(last, *own);
+    } else if (auto gradient = dyn_cast<graph::GradientOp>(user)) {
+      StageSet held = holders(gradient.getParameter());
+      int below = held.test(stage) ? stage : held.find_last_in(0, stage);
+      last = std::max<int64_t>(last, below < 0 ? stage : below);
+    } else if (user->getNumResults() == 0) {
+      last = std::max(last, stage);
+    } else {
+      for (Value result : user->getResults())
+        llvm::append_range(users, result.getUsers());
+    }
+  }
+  return last;
+}
+
+/// An op of backward whose results only an earlier stage reads moves there
+/// where less is sent then: what a dropout at the end of a stage leaves of a
+/// gradient, say.
+void Stages::sinkBackward() {
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    auto found = stages.find(&op);
+    if (found == stages.end() || flow.part(&op) != PartId::Backward ||
+        isa<graph::SeedOp>(op) ||
+        (flow.isHeavy(&op) && !isa<spmd::CommunicationOpInterface>(op)))
+      continue;
+    int64_t stage = found->second, target = -1;
+    for (Value result : op.getResults())
+      target = std::max(target, lastReader(result, stage));
+    if (target < 0 || target >= stage)
+      continue;
+    int64_t saved = 0, added = 0;
+    for (Value result : op.getResults())
+      saved += lastReader(result, stage) >= 0 ? bytesOf(result) : 0;
+    bool can = true;
+    for (OpOperand &operand : op.getOpOperands()) {
+      Value value = operand.get();
+      Operation *from = value.getDefiningOp();
+      if (flow.isUnread(operand))
+        continue;
+      if (!from || !of(from) || flow.part(from) != PartId::Backward) {
+        can &= llvm::all_of(places(value), [&](const StageSet &set) {
+          return set.test(target);
+        });
+        continue;
+      }
+      bool there = llvm::any_of(value.getUsers(), [&](Operation *user) {
+        return user != &op && of(user) == target;
+      });
+      if (std::optional<int64_t> own = of(from); own && *own > target && !there)
+        added += bytesOf(value);
+    }
+    if (can && added <= saved)
+      found->second = target;
+  }
+}

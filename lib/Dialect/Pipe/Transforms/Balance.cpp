@@ -1,0 +1,101 @@
+//===- Balance.cpp - Stages of even cost ----------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Stages.h"
+#include "cleave/Dialect/Graph/IR/OpCost.h"
+#include "llvm/ADT/SetVector.h"
+#include <numeric>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+namespace {
+/// What a second is worth: the proportions matter alone.
+constexpr double kFlopsPerSecond = 1e11, kBytesPerSecond = 2e10,
+                 kSentBytesPerSecond = 5e9;
+} // namespace
+
+int64_t cleave::pipe::bytesOf(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
+  return type.getNumElements() * ((bits + 7) / 8);
+}
+
+static double secondsOf(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  if (!costed)
+    return 0;
+  graph::OpCost cost = costed.getCost();
+  if (cost.work == graph::WorkClass::View)
+    return 0;
+  return cost.flops / kFlopsPerSecond +
+         (cost.bytesRead + cost.bytesWritten) / kBytesPerSecond;
+}
+
+SmallVector<int64_t> cleave::pipe::crossingBytes(ArrayRef<Operation *> ops) {
+  llvm::DenseMap<Operation *, size_t> index;
+  for (auto [i, op] : llvm::enumerate(ops))
+    index[op] = i;
+  SmallVector<int64_t> change(ops.size() + 1, 0);
+  for (auto [i, op] : llvm::enumerate(ops))
+    for (Value result : op->getResults()) {
+      size_t last = i;
+      for (Operation *user : result.getUsers())
+        if (auto it = index.find(user); it != index.end())
+          last = std::max(last, it->second);
+      // It crosses the cuts before all that stand behind it, to the last.
+      if (last > i) {
+        change[i + 1] += bytesOf(result);
+        change[last + 1] -= bytesOf(result);
+      }
+    }
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  change.pop_back();
+  return change;
+}
+
+SmallVector<size_t> cleave::pipe::balancedCuts(ArrayRef<Operation *> ops,
+                                               int64_t count) {
+  size_t n = ops.size();
+  SmallVector<int64_t> crossing = crossingBytes(ops);
+  std::vector<double> before(n + 1, 0);
+  for (size_t i = 0; i < n; ++i)
+    before[i + 1] = before[i] + secondsOf(ops[i]);
+
+  /// The first ops in some stages: the slowest of these, the bytes sent between
+  /// them, and where the last of them begins.
+  struct Best {
+    double slowest = INFINITY;
+    int64_t sent = 0;
+    size_t begin = 0;
+    bool operator<(const Best &other) const {
+      return std::pair(slowest, sent) < std::pair(other.slowest, other.sent);
+    }
+  };
+  std::vector<std::vector<Best>> best(count + 1, std::vector<Best>(n + 1));
+  best[0][0].slowest = 0;
+  for (int64_t k = 1; k <= count; ++k)
+    for (size_t end = k; end + (count - k) <= n; ++end)
+      for (size_t begin = k - 1; begin < end; ++begin) {
+        const Best &rest = best[k - 1][begin];
+        if (rest.slowest == INFINITY)
+          continue;
+        // What it receives comes twice: a gradient goes back.
+        double own = 3 * (before[end] - before[begin]) +
+                     2 * (begin ? crossing[begin] : 0) / kSentBytesPerSecond;
+        Best candidate{std::max(rest.slowest, own),
+                       rest.sent + (begin ? crossing[begin] : 0), begin};
+        if (candidate < best[k][end])
+          best[k][end] = candidate;
+      }
+  SmallVector<size_t> cuts(count - 1);
+  size_t end = n;
+  for (int64_t k = count; k > 1; --k)
+    cuts[k - 2] = end = best[k][end].begin;
+  return cuts;
+}

@@ -1,0 +1,190 @@
+//===- VerifyTest.cpp - Schedules of several devices are checked ----------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/IR/Verify.h"
+#include "llvm/ADT/Twine.h"
+#include "cleave/Dialect/Pipe/IR/Pipeline.h"
+#include "gtest/gtest.h"
+
+using namespace cleave::pipe;
+
+namespace {
+
+Schedule parse(llvm::StringRef text) {
+  std::string error;
+  std::optional<Schedule> schedule = Schedule::parse(text, error);
+  EXPECT_TRUE(schedule) << error;
+  return schedule ? *schedule : Schedule();
+}
+
+/// Two stages on two devices, two micro-batches.
+std::string why(llvm::StringRef text, const VerifyOptions &options = {},
+                const PipelineOptions &pipeline = {}) {
+  return verifySchedule(parse(text), describePipeline(2, pipeline), 2,
+                        {StageMap::Kind::Modular, 2}, options)
+      .value_or("valid");
+}
+
+constexpr llvm::StringLiteral kFirst("F0 F0>1 F1 0<1B0 F1>1 B0 0<1B1 B1 U"),
+    kSecond("1<F0 1F0 1B0 1B0>0 1<F1 1F1 1B1 1B1>0 1U");
+
+std::string both(llvm::StringRef first, llvm::StringRef second) {
+  return (first + " | " + second).str();
+}
+
+TEST(Verify, AcceptsTransfersInOneOrder) {
+  EXPECT_EQ(why(both(kFirst, kSecond)), "valid");
+  EXPECT_EQ(why("F0 F1 B0 B1 U | 1F0 1B0 1F1 1B1 1U"), "valid");
+  EXPECT_EQ(why("F0 F1 B1 I0 W0 U | 1F0 1F1 1I1 1B0 1W1 1U"), "valid");
+}
+
+TEST(Verify, NamesTheConflict) {
+  EXPECT_EQ(why("F0 F1 B0 B1 U"),
+            "it is for 1 devices; write one list of actions for each of 2, "
+            "with '|' between them");
+  EXPECT_EQ(why("F0 F1 B0 B1 1U U | 1F0 1B0 1F1 1B1"),
+            "1U stands on device 0; move it to device 1, which has stage 1");
+  EXPECT_EQ(why("F0 F1 I0 B0 B1 U | 1F0 1B0 1F1 1B1 1U"),
+            "B0 does again what I0 did; leave one of them out");
+  EXPECT_EQ(why("F0 F1 I0 B1 U | 1F0 1B0 1F1 1B1 1U"),
+            "U reads results of W0, which has not run");
+  EXPECT_EQ(why("F0 F1 W0 I0 B1 U | 1F0 1B0 1F1 1B1 1U"),
+            "W0 reads results of I0, which has not run");
+  EXPECT_EQ(why("F0 F1 B1 I0 W0 U | 1F0 1F1 1I0 1B1 1U"),
+            "1U reads results of 1W0, which has not run");
+}
+
+TEST(Verify, TransfersMustMatch) {
+  EXPECT_EQ(why(both("F0 F1 F1>1 0<1B0 B0 0<1B1 B1 U", kSecond)),
+            "1<F0 of device 1 has no other end; write F0>1 on device 0");
+  EXPECT_EQ(why(both(kFirst, "1F0 1B0 1B0>0 1<F1 1F1 1B1 1B1>0 1U")),
+            "F0>1 of device 0 has no other end; write 1<F0 on device 1");
+  EXPECT_EQ(why(both("F0 F0>1 F0>1 F1 0<1B0 F1>1 B0 0<1B1 B1 U", kSecond)),
+            "F0>1 stands twice; leave one of them out");
+  EXPECT_EQ(why(both("F0>1 F0 F1 0<1B0 F1>1 B0 0<1B1 B1 U", kSecond)),
+            "F0>1 sends results of F0, which has not run; move it behind that");
+  EXPECT_EQ(why(both(kFirst, "1F0 1<F0 1B0 1B0>0 1<F1 1F1 1B1 1B1>0 1U")),
+            "1F0 reads results of F0, which device 1 has not received; write "
+            "1<F0 before it and F0>1 behind F0");
+  EXPECT_EQ(why(both("F0 F0>0 F0>1 F1 0<1B0 F1>1 B0 0<1B1 B1 U", kSecond)),
+            "F0>0: both stages are on device 0; leave the transfer out");
+  EXPECT_EQ(why(both("F0 F0>7 F1 0<1B0 F1>1 B0 0<1B1 B1 U", kSecond)),
+            "F0>7: there are only 2 stages");
+}
+
+TEST(Verify, OneOrderForEachPair) {
+  // Each waits in its own send for the other to receive.
+  EXPECT_EQ(
+      why(both("F0 F0>1 F1 F1>1 0<1B0 B0 0<1B1 B1 U", kSecond)),
+      "devices 0 and 1 list their transfers in different orders: F1>1 of "
+      "device 0 stands where 1B0>0 of device 1 does; put both in one order on "
+      "both devices");
+}
+
+TEST(Verify, Deadlock) {
+  EXPECT_EQ(why("F0 B0 F1 B1 U | 1F1 1B1 1F0 1B0 1U"),
+            "deadlock: B0 of device 0 waits for 1B0 of device 1, which comes "
+            "after 1F1; 1F1 of device 1 waits for F1 of device 0, which comes "
+            "after B0; change the order on one of these devices");
+  // Three devices in a ring: every pair agrees, but all send first.
+  std::vector<PartInfo> parts;
+  for (int64_t s = 0; s < 3; ++s)
+    parts.push_back({"A", false, s, {}});
+  for (unsigned s = 0; s < 3; ++s)
+    parts.push_back({"C", false, s, {{(s + 2) % 3, true}}});
+  StageMap map{StageMap::Kind::Modular, 3};
+  EXPECT_EQ(verifySchedule(parse("A0 A0>1 0<2A0 C0 | 1A0 1A0>2 1<A0 1C0 | "
+                                 "2A0 2A0>0 2<1A0 2C0"),
+                           parts, 1, map)
+                .value_or("valid"),
+            "deadlock: A0>1 of device 0 waits for 1<A0 of device 1, which "
+            "comes after 1A0>2; 1A0>2 of device 1 waits for 2<1A0 of device "
+            "2, which comes after 2A0>0; 2A0>0 of device 2 waits for 0<2A0 of "
+            "device 0, which comes after A0>1; change the order on one of "
+            "these devices");
+  EXPECT_FALSE(verifySchedule(
+      parse("A0 A0>1 0<2A0 C0 | 1A0 1<A0 1A0>2 1C0 | 2A0 2<1A0 2A0>0 2C0"),
+      parts, 1, map));
+}
+
+TEST(Verify, Collectives) {
+  // G of each stage for all devices together, and R.
+  std::vector<PartInfo> parts;
+  for (int64_t s = 0; s < 2; ++s) {
+    parts.push_back({"G", true, s, {}});
+    parts.push_back({"R", true, s, {}});
+  }
+  StageMap map{StageMap::Kind::Modular, 2};
+  VerifyOptions options;
+  options.collectives = {{"G", {0, 1}}, {"R", {0, 1}}};
+  auto check = [&](llvm::StringRef text) {
+    return verifySchedule(parse(text), parts, 1, map, options)
+        .value_or("valid");
+  };
+  EXPECT_EQ(check("G R | 1G 1R"), "valid");
+  EXPECT_EQ(check("G R | 1R 1G"),
+            "the collectives of devices 0 and 1 differ in order: G of device 0 "
+            "stands where 1R of device 1 does; put both in one order on all "
+            "members");
+  options.collectives = {};
+  EXPECT_EQ(check("G R | 1R 1G"), "valid");
+  options.collectives = {{"G", {0, 5}}};
+  EXPECT_EQ(check("G R | 1R 1G"),
+            "collective G: stage 5 has no such part that runs as often as in "
+            "the others");
+
+  // Both devices hold both stages, and update each together.
+  map.kind = StageMap::Kind::Bidirectional;
+  options.collectives = {};
+  EXPECT_EQ(check("G 1G R 1R | G 1G R 1R"), "valid");
+  EXPECT_EQ(check("G 1G R 1R | 1G G R 1R"),
+            "the collectives of devices 0 and 1 differ in order: G of device 0 "
+            "stands where 1G of device 1 does; put both in one order on all "
+            "members");
+  EXPECT_EQ(check("G 1G R 1R | G 1G R"), "1R never runs");
+}
+
+TEST(Verify, Bidirectional) {
+  // Micro-batch 0 goes down, 1 goes up.
+  Schedule schedule = parse("F0 1F1 1B1 B0 U 1U | F1 1F0 1B0 B1 U 1U");
+  StageMap map{StageMap::Kind::Bidirectional, 2};
+  EXPECT_EQ(
+      verifySchedule(schedule, describePipeline(2), 2, map).value_or("valid"),
+      "valid");
+  std::swap(schedule.devices[0][4], schedule.devices[0][5]);
+  EXPECT_TRUE(verifySchedule(schedule, describePipeline(2), 2, map));
+}
+
+TEST(Verify, SavedLimit) {
+  VerifyOptions options;
+  options.savedLimit = 2;
+  EXPECT_EQ(why("F0 F1 B0 B1 U | 1F0 1B0 1F1 1B1 1U", options), "valid");
+  options.savedLimit = 1;
+  EXPECT_EQ(why("F0 F1 B0 B1 U | 1F0 1B0 1F1 1B1 1U", options),
+            "F1 of device 0 brings what is saved to 2, over the limit of 1; "
+            "move B0, which frees what F0 saved, before it");
+  // The gradient of the weights still needs what forward saved.
+  EXPECT_EQ(why("F0 I0 F1 W0 B1 U | 1F0 1B0 1F1 1B1 1U", options),
+            "F1 of device 0 brings what is saved to 2, over the limit of 1; "
+            "move W0, which frees what F0 saved, before it");
+}
+
+TEST(Verify, Staleness) {
+  PipelineOptions pipeline;
+  pipeline.asynchronous = true;
+  constexpr llvm::StringLiteral text(
+      "F0 F1 B0 U0 B1 U1 | 1F0 1B0 1U0 1F1 1B1 1U1");
+  VerifyOptions options;
+  options.staleness = 1;
+  EXPECT_EQ(why(text, options, pipeline), "valid");
+  options.staleness = 0;
+  EXPECT_EQ(why(text, options, pipeline),
+            "U1 of device 0 comes 1 updates after F1 read the parameters, over "
+            "the bound of 0; move F1 behind more of them");
+}
+
+} // namespace
