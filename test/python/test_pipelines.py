@@ -69,6 +69,10 @@ CASES = [
     ("pp=2,cp=2", "ring", 2),
     ("pp=2,cp=2", "ulysses", 1),
     ("pp=2,row=2,col=2", "summa2d", 2),
+    ("pp=2,cp=2", "two-ring", 2),
+    ("pp=2,ep=2", "expert", 2),
+    ("dp=2,pp=2", "zero2", 1),
+    ("pp=2,depth=2,row=2,col=2", "summa25d", 1),
 ]
 MODELS = ["gpt2", "llama", "bert", "mixtral"]
 
@@ -93,7 +97,8 @@ def check_scheduled(tmp_path_factory, name, mesh, recipes, optimizer, micro_batc
 @pytest.mark.parametrize("mesh, recipes, micro_batches", CASES)
 def test_stages_equal_one_device(tmp_path_factory, mesh, recipes, micro_batches):
     index = CASES.index((mesh, recipes, micro_batches))
-    for offset, name in enumerate(MODELS if ALL else [MODELS[index % len(MODELS)]]):
+    models = ["mixtral"] if "expert" in recipes else MODELS
+    for offset, name in enumerate(models if ALL else [models[index % len(models)]]):
         check_scheduled(tmp_path_factory, name, mesh, recipes,
                         ["adamw", "sgd"][(index + offset) % 2], micro_batches)
 

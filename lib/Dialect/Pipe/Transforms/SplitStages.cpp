@@ -298,6 +298,20 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
   }
 }
 
+/// Whether `op` of sums is the sum of what it makes of their terms: an
+/// addition.
+static bool addsUp(Operation *op) {
+  auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+  if (!ruled || op->getNumResults() != 1 || op->getNumOperands() < 2 ||
+      llvm::any_of(op->getOperandTypes(), [&](Type type) {
+        return type != op->getResult(0).getType();
+      }))
+    return false;
+  return llvm::any_of(ruled.getShardingRule().linear, [&](const auto &joint) {
+    return joint.size() == op->getNumOperands();
+  });
+}
+
 /// A sum over micro-batches of what two stages add up is the sum of theirs:
 /// what uses of a parameter in several stages give is added up once, behind the
 /// last micro-batch, and sent then. Returns whether there is any.
@@ -310,14 +324,14 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
   bool found = false;
   while (!work.empty()) {
     spmd::AllReduceOp op = work.pop_back_val();
-    auto sum = op.getInput().getDefiningOp<graph::AddOp>();
-    if (op.getKind() != spmd::ReductionKind::sum || !sum || !sum->hasOneUse() ||
-        sum.getLhs().getType() != sum.getType() ||
-        sum.getRhs().getType() != sum.getType())
-      continue;
-    Operation *lhs = sum.getLhs().getDefiningOp(),
-              *rhs = sum.getRhs().getDefiningOp();
-    if (!lhs || !rhs || stages.of(lhs) == stages.of(rhs))
+    Operation *sum = op.getInput().getDefiningOp();
+    if (op.getKind() != spmd::ReductionKind::sum || !sum || !addsUp(sum) ||
+        !sum->hasOneUse() ||
+        llvm::any_of(sum->getOperands(),
+                     [](Value term) { return !term.getDefiningOp(); }) ||
+        llvm::all_equal(llvm::map_range(sum->getOperands(), [&](Value term) {
+          return stages.of(term.getDefiningOp());
+        })))
       continue;
     found = true;
     OpBuilder builder(op);
@@ -333,7 +347,7 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
     total->setAttr(spmd::kShardingsAttr, op->getAttr(spmd::kShardingsAttr));
     op.replaceAllUsesWith(total->getResult(0));
     op.erase();
-    sum.erase();
+    sum->erase();
   }
   return found;
 }
