@@ -144,17 +144,19 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
   auto target = targetOf(module, options);
   if (failed(target))
     return failure();
-  auto program = translateToProgram(module);
-  if (failed(program))
+  auto programs = translateToPrograms(module);
+  if (failed(programs))
     return failure();
-  joinExchanges(*program, options.bucketBytes);
-  delayWaits(*program);
-  program->cpu = target->cpu;
-  program->vectorBits = target->vectorBits;
+  for (runtime::Program &program : *programs) {
+    joinExchanges(program, options.bucketBytes);
+    delayWaits(program);
+    program.cpu = target->cpu;
+    program.vectorBits = target->vectorBits;
+  }
   auto object = compileKernels(module, *target);
   if (failed(object))
     return failure();
-  return CompiledProgram{std::move(*program), std::move(*object),
+  return CompiledProgram{std::move(*programs), std::move(*object),
                          report(module, options)};
 }
 
@@ -170,9 +172,9 @@ FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,
 
 llvm::Error cleave::writeArtifact(const CompiledProgram &compiled,
                                   StringRef path) {
-  if (llvm::Error error = runtime::validate(compiled.program))
+  if (llvm::Error error = runtime::validate(compiled.positions))
     return error;
-  return linkSharedObject(compiled.object, runtime::toJSON(compiled.program),
+  return linkSharedObject(compiled.object, runtime::toJSON(compiled.positions),
                           path);
 }
 
@@ -185,6 +187,6 @@ cleave::openSession(const CompiledProgram &compiled,
   // The session's resolver keeps the code alive.
   std::shared_ptr<KernelLibrary> kernels = std::move(*library);
   return runtime::Session::create(
-      compiled.program,
+      compiled.positions,
       [kernels](StringRef symbol) { return kernels->lookup(symbol); }, options);
 }

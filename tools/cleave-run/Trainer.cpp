@@ -178,16 +178,12 @@ Expected<int> Trainer::run() {
     progress->note("nothing to do: " + Twine(first) + " of " + Twine(last) +
                    " steps are done");
   if (!options.trace.empty()) {
-    size_t commands = 0;
-    for (const Action &action :
-         session->getProgram().entries.find("train")->second.actions)
-      commands += session->getProgram()
-                      .parts[static_cast<size_t>(action.part)]
-                      .commands.size();
     int64_t traced = std::clamp<int64_t>(last - first, 0, options.traceSteps);
-    for (int rank = 0; rank < session->getLocalRanks(); ++rank)
-      session->getExecutor(rank).startTrace(commands *
-                                            static_cast<size_t>(traced));
+    for (int rank = 0; rank < session->getLocalRanks(); ++rank) {
+      Executor &executor = session->getExecutor(rank);
+      executor.startTrace(executor.countCommands("train") *
+                          static_cast<size_t>(traced));
+    }
   }
   watchInterrupts();
   int64_t tried = first;

@@ -60,9 +60,10 @@ llvm::LogicalResult
 runPhases(mlir::ModuleOp module, Phase last, const CompileOptions &options,
           const std::function<void(Phase, mlir::ModuleOp)> &after);
 
-/// A program and the object file of its kernels.
+/// The program of each position of the pipeline, and the object file of their
+/// kernels.
 struct CompiledProgram {
-  runtime::Program program;
+  std::vector<runtime::Program> positions;
   std::string object;
   llvm::json::Object report;
 };

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_RUNTIME_ARTIFACT_H
 #define CLEAVE_RUNTIME_ARTIFACT_H
 
-#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/Placement.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include <functional>
@@ -22,7 +22,8 @@ inline constexpr uint32_t kAbiVersion = 1;
 /// The address of a kernel, or null.
 using SymbolResolver = std::function<void *(llvm::StringRef)>;
 
-/// A validated program with the addresses of its kernels.
+/// A validated program, that of each position of its pipeline, with the
+/// addresses of their kernels.
 class Artifact {
 public:
   Artifact(Artifact &&other) noexcept;
@@ -30,27 +31,36 @@ public:
   ~Artifact();
 
   /// Opens a shared object that exports
-  ///   const char cleave_program[];            the program as JSON
+  ///   const char cleave_program[];            the program, or programs, as JSON
   ///   const uint64_t cleave_program_size;     its bytes
   ///   const uint32_t cleave_abi_version;
   /// and each kernel by its symbol.
   static llvm::Expected<Artifact> open(llvm::StringRef path);
 
-  /// Takes a program whose kernels are in this process. Code must outlive the
+  /// Takes programs whose kernels are in this process. Code must outlive the
   /// artifact.
-  static llvm::Expected<Artifact> create(Program program,
+  static llvm::Expected<Artifact> create(std::vector<Program> positions,
                                          SymbolResolver resolver);
 
-  const Program &getProgram() const { return program; }
+  /// What all positions have in common: every tensor (whose offset is that at
+  /// one of them), the entries without their actions, and the largest arena.
+  const Program &getProgram() const { return summary; }
+  /// What each position of the pipeline runs.
+  llvm::ArrayRef<Program> getPositions() const { return positions; }
+  const Program &programOf(int64_t rank) const {
+    return positions[static_cast<size_t>(positionOf(summary, rank))];
+  }
   /// The address of a kernel, or null.
   void *lookup(llvm::StringRef symbol) const { return resolver(symbol); }
 
 private:
   Artifact() = default;
-  /// Fails if a kernel that the program names is missing.
+  /// Fails if a kernel that a program names is missing.
   llvm::Error checkSymbols() const;
+  void summarise();
 
-  Program program;
+  std::vector<Program> positions;
+  Program summary;
   SymbolResolver resolver;
   void *handle = nullptr;
 };

@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /** Changes with this file. */
-#define CLEAVE_COMMUNICATOR_ABI 2u
+#define CLEAVE_COMMUNICATOR_ABI 3u
 
 /** Dimensions of a block, at most. */
 #define CLEAVE_BLOCK_DIMS 8
@@ -72,7 +72,10 @@ enum {
   CLEAVE_BROADCAST,
   /** Member `root` receives all members' blocks, combined; nothing is written
       to the `dst` of the others. */
-  CLEAVE_REDUCE
+  CLEAVE_REDUCE,
+  /** Of two members, the second one receives the block of the first one. Of
+      strides and addresses, each gives its own: `src` or `dst`. */
+  CLEAVE_SEND
 };
 
 /**

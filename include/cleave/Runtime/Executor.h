@@ -66,7 +66,7 @@ class Executor {
 public:
   /// Finds out how to compute each contraction, alone: an executor that is
   /// created later finds the tuner's choices made.
-  static void tune(const Artifact &artifact, const Arena &arena,
+  static void tune(const Program &program, const Arena &arena,
                    const ThreadTeam &team, ContractionTuner &tuner);
 
   /// The artifact, the arena, the team and the communicator must outlive the
@@ -84,6 +84,12 @@ public:
 
   bool hasEntry(llvm::StringRef entry) const {
     return entries.count(entry.str()) != 0;
+  }
+
+  /// Commands of an entry.
+  size_t countCommands(llvm::StringRef entry) const {
+    auto it = entries.find(entry.str());
+    return it == entries.end() ? 0 : it->second.steps.size();
   }
 
   /// Whether to measure commands; off at first.
@@ -126,9 +132,12 @@ private:
   struct Fill {
     char *dst;
   };
-  /// Agrees with the other ranks: `agreed` is theirs, too.
+  /// Agrees with the other ranks: `agreed` is what `own` is on all of them.
+  /// Without a request, only this rank takes note.
   struct Check {
     cleave_request *request;
+    const char *flag;
+    char *own;
     const char *agreed;
   };
   struct Exchange {
@@ -152,7 +161,7 @@ private:
 
   explicit Executor(const ThreadTeam &team) : team(&team) {}
   /// False if a check or the communicator failed.
-  bool execute(const Step &step) const;
+  bool execute(const Step &step);
   /// Ends what was under way when `last` stopped the step, on all ranks alike:
   /// the next step starts it again.
   void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
@@ -165,8 +174,13 @@ private:
   /// Released before the communicator is closed.
   std::vector<std::unique_ptr<cleave_request, void (*)(cleave_request *)>>
       requests;
-  /// What the ranks agreed on in each check.
-  std::deque<char> agreements;
+  /// For each check, what this rank says and what all agreed on.
+  struct Agreement {
+    char own, all;
+  };
+  std::deque<Agreement> agreements;
+  /// The first check of the step that failed, if it was deferred.
+  const CheckCommand *deferred = nullptr;
   Arena workspace;
   bool timing = false;
   Breakdown breakdown;

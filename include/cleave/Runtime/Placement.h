@@ -21,6 +21,9 @@ namespace cleave::runtime {
 /// The number of devices: positions on the axes that are not sequential.
 int64_t deviceCount(const std::vector<MeshAxis> &mesh);
 
+/// The position of the pipeline of which a rank is one.
+int64_t positionOf(const Program &program, int64_t rank);
+
 /// What the digits say, major to minor, for a rank.
 int64_t partIndex(const std::vector<MeshAxis> &mesh,
                   const std::vector<Digit> &digits, int64_t rank);

@@ -270,6 +270,9 @@ struct FillCommand {
 struct CheckCommand {
   Ref flag;
   std::string message;
+  /// Where devices do not all run the same actions, the step goes on until the
+  /// next check that is not deferred, which all of them come to.
+  bool deferred = false;
 
   bool operator==(const CheckCommand &) const = default;
 };
@@ -282,7 +285,9 @@ enum class CollectiveKind : uint8_t {
   AllToAll,
   Permute,
   Broadcast,
-  Reduce
+  Reduce,
+  Send,
+  Receive
 };
 
 enum class Reduction : uint8_t { Sum, Max, Min };
@@ -304,7 +309,8 @@ struct ExchangeBlock {
 /// Begins an exchange among the devices that differ only in `axes`; the value
 /// of these digits, major to minor, is a device's number in its group. One
 /// description serves every device: offsets and sources are given for each
-/// number.
+/// number. A send has no `dst` and a receive no `src`; they are between two
+/// devices, the other of which has the number `root`.
 struct CollectiveCommand : ExchangeBlock {
   CollectiveKind collective = CollectiveKind::AllReduce;
   Reduction reduction = Reduction::Sum;
@@ -315,10 +321,16 @@ struct CollectiveCommand : ExchangeBlock {
   /// Permute: from which number each number receives.
   std::vector<int32_t> sources;
   /// Broadcast: the number that gives; reduce: the one whose `dst` becomes the
-  /// sum, which that of others does not.
+  /// sum, which that of others does not. Send, receive: the other end.
   int32_t root = 0;
-  /// Pairs it with the wait that ends it, later in the same part.
+  /// Pairs it with the wait that ends it, later in the same part; a send or a
+  /// receive, in another action of the same micro-batch.
   int32_t token = 0;
+
+  bool isTransfer() const {
+    return collective == CollectiveKind::Send ||
+           collective == CollectiveKind::Receive;
+  }
 
   /// Of all blocks.
   int64_t elements() const {
@@ -338,6 +350,8 @@ struct CollectiveCommand : ExchangeBlock {
 /// Ends the exchange of that token: only then may its memory be used.
 struct WaitCommand {
   int32_t token = 0;
+  /// It is that of a send or a receive.
+  bool transfer = false;
 
   bool operator==(const WaitCommand &) const = default;
 };
@@ -443,8 +457,10 @@ struct DeviceConstant {
   bool operator==(const DeviceConstant &) const = default;
 };
 
+/// What the devices of one position of a pipeline run: those with the digit
+/// `position` on the axis `pipelineAxis` of the mesh, or all.
 struct Program {
-  static constexpr int kVersion = 5;
+  static constexpr int kVersion = 6;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;
@@ -456,6 +472,9 @@ struct Program {
   int64_t microBatches = 1;
   /// The axes in the order of device numbers, major to minor; none: one device.
   std::vector<MeshAxis> mesh;
+  /// An index into `mesh`, or -1 where all devices run the same.
+  int32_t pipelineAxis = -1;
+  int32_t position = 0;
   int64_t arenaBytes = 0;
   std::vector<Tensor> tensors;
   std::vector<Constant> constants;

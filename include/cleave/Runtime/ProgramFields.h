@@ -166,6 +166,7 @@ template <typename F> void fields(F &f, const FillCommand *) {
 template <typename F> void fields(F &f, const CheckCommand *) {
   f("flag", &CheckCommand::flag);
   f("message", &CheckCommand::message);
+  f("deferred", &CheckCommand::deferred);
 }
 
 /// Those of an exchange's block in `T`, which is one or has one as its base.
@@ -199,6 +200,7 @@ template <typename F> void fields(F &f, const CollectiveCommand *) {
 
 template <typename F> void fields(F &f, const WaitCommand *) {
   f("token", &WaitCommand::token);
+  f("transfer", &WaitCommand::transfer);
 }
 
 template <typename F> void fields(F &f, const Command *) {
@@ -268,6 +270,8 @@ template <typename F> void fields(F &f, const Program *) {
   f("threads", &Program::threads);
   f("microBatches", &Program::microBatches);
   f("mesh", &Program::mesh);
+  f("pipelineAxis", &Program::pipelineAxis);
+  f("position", &Program::position);
   f("arenaBytes", &Program::arenaBytes);
   f("tensors", &Program::tensors);
   f("constants", &Program::constants);

@@ -16,6 +16,7 @@
 #define CLEAVE_RUNTIME_PROGRAMIO_H
 
 #include "cleave/Runtime/Program.h"
+#include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 
@@ -35,11 +36,17 @@ std::string shapeText(const std::vector<int64_t> &shape);
 /// The program as JSON; fields that hold their default are left out.
 std::string toJSON(const Program &program);
 
+/// The programs of all positions of a pipeline: a list, where there are several.
+std::string toJSON(llvm::ArrayRef<Program> positions);
+
 /// Reads what `toJSON` wrote. The result is not validated.
 llvm::Expected<Program> parseProgram(llvm::StringRef json);
+llvm::Expected<std::vector<Program>> parsePrograms(llvm::StringRef json);
 
 /// Checks everything that the executor relies on.
 llvm::Error validate(const Program &program);
+/// Also that they are those of the positions of one mesh.
+llvm::Error validate(llvm::ArrayRef<Program> positions);
 
 /// An error that says only `message`.
 llvm::Error makeError(const llvm::Twine &message);

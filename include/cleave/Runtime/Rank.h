@@ -39,20 +39,23 @@ public:
 
   /// Measures contractions: one rank does so for all, before they prepare.
   void tune(ContractionTuner &tuner) const {
-    Executor::tune(artifact, arena, team, tuner);
+    Executor::tune(getProgram(), arena, team, tuner);
   }
   /// Prepares the entries, together with all other ranks.
   llvm::Error prepare(ContractionTuner &tuner);
 
   int number() const { return communicator->rank; }
+  /// That of this rank's position.
+  const Program &getProgram() const { return artifact.programOf(number()); }
   cleave_communicator *getCommunicator() const { return communicator; }
   const ThreadTeam &getTeam() const { return team; }
   Executor &getExecutor() { return *executor; }
   const Executor &getExecutor() const { return *executor; }
   const Arena &getArena() const { return arena; }
-  /// Where this rank's part of a tensor lies.
+  /// Where this rank's part of a tensor lies; null where it has none.
   char *data(const Tensor &tensor) const {
-    return arena.data() + tensor.offset;
+    auto it = offsets.find(tensor.name);
+    return it == offsets.end() ? nullptr : arena.data() + it->second;
   }
 
   Rank(const Rank &) = delete;
@@ -65,6 +68,8 @@ private:
   ThreadTeam team;
   Arena arena;
   cleave_communicator *communicator = nullptr;
+  /// Of tensors in the arena.
+  std::map<std::string, int64_t> offsets;
   std::optional<Executor> executor;
 };
 

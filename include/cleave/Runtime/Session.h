@@ -96,9 +96,10 @@ public:
   static llvm::Expected<std::unique_ptr<Session>>
   open(llvm::StringRef path, const SessionOptions &options = {});
 
-  /// Takes a program whose kernels `resolver` finds in this process.
+  /// Takes the programs of all positions of a pipeline (mostly one), whose
+  /// kernels `resolver` finds in this process.
   static llvm::Expected<std::unique_ptr<Session>>
-  create(Program program, SymbolResolver resolver,
+  create(std::vector<Program> positions, SymbolResolver resolver,
          const SessionOptions &options = {});
 
   const Program &getProgram() const { return artifact.getProgram(); }
@@ -122,7 +123,8 @@ public:
   const Tensor *find(llvm::StringRef name) const;
   /// The bytes of the whole tensor.
   int64_t bytes(const Tensor &tensor) const;
-  /// Where a rank of this process has its part; valid as long as the session.
+  /// Where a rank of this process has its part, valid as long as the session;
+  /// null where it has none.
   char *data(const Tensor &tensor, int localRank = 0) const {
     return ranks[static_cast<size_t>(localRank)]->data(tensor);
   }
@@ -211,7 +213,12 @@ private:
   static llvm::Expected<std::unique_ptr<Session>>
   start(Artifact artifact, const SessionOptions &options);
   llvm::Error startRanks(const SessionOptions &options);
-  llvm::Error shareChoices();
+  llvm::Error tuneContractions();
+  llvm::Error shareChoices(int root);
+  /// Whether a rank, of any process, has a part of `tensor`.
+  bool holds(int64_t rank, const Tensor &tensor) const;
+  /// Whether each rank has the whole.
+  bool isEverywhere(const Tensor &tensor) const;
   /// Runs `body` as each rank of this process, at the same time; the errors of
   /// all of them.
   llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body);

@@ -14,10 +14,11 @@
 
 namespace cleave {
 
-/// The command table of a module after `--exec-plan-memory`, or a located
-/// error; each exchange is waited for where it begins. The caller sets `cpu`,
-/// `vectorBits` and `metadata`.
-llvm::FailureOr<runtime::Program> translateToProgram(mlir::ModuleOp module);
+/// The command tables of a module after `--exec-plan-memory`, one for each
+/// position of the pipeline, or a located error; each exchange is waited for
+/// where it begins. The caller sets `cpu`, `vectorBits` and `metadata`.
+llvm::FailureOr<std::vector<runtime::Program>>
+translateToPrograms(mlir::ModuleOp module);
 
 /// What memory planning decided, for `--report`:
 /// ```

@@ -28,7 +28,7 @@ bool Executor::exchange(cleave_request *request) const {
   return api.start(request) == 0 && api.wait(request) == 0;
 }
 
-bool Executor::execute(const Step &step) const {
+bool Executor::execute(const Step &step) {
   const Command &command = *step.command;
   switch (command.kind) {
   case CommandKind::Kernel: {
@@ -73,6 +73,13 @@ bool Executor::execute(const Step &step) const {
     return true;
   case CommandKind::Check: {
     const Check &check = *std::get_if<Check>(&step.what);
+    bool passed = *check.flag != 0;
+    if (!check.request) {
+      if (!passed && !deferred)
+        deferred = &command.check;
+      return true;
+    }
+    *check.own = passed && !deferred;
     return exchange(check.request) && *check.agreed != 0;
   }
   case CommandKind::Collective:
@@ -107,6 +114,7 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
   if (it == entries.end())
     return "the program has no such entry";
   team->adopt();
+  deferred = nullptr;
   breakdown = Breakdown();
   std::vector<Communication> &communication = it->second.communication;
   for (Communication &sum : communication)
@@ -130,7 +138,7 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
     finishExchanges(it->second.steps, &step);
     if (const char *why = communicator->api->error(communicator); *why)
       return why;
-    return step.command->check.message;
+    return deferred ? deferred->message : step.command->check.message;
   }
   return std::nullopt;
 }

@@ -27,17 +27,23 @@ llvm::Expected<std::unique_ptr<Rank>> Rank::create(const Artifact &artifact,
                                                    const RankOptions &options,
                                                    const Connect &connect) {
   std::unique_ptr<Rank> rank(new Rank(artifact, options));
-  llvm::Expected<Arena> mapped = Arena::map(artifact.getProgram().arenaBytes);
-  if (!mapped)
-    return mapped.takeError();
-  rank->arena = std::move(*mapped);
-  rank->team.run(
-      [&](int thread, int count) { rank->arena.touch(thread, count); });
   llvm::Expected<cleave_communicator *> communicator =
       connect(viewOf(rank->team));
   if (!communicator)
     return communicator.takeError();
   rank->communicator = *communicator;
+  const Program &program = rank->getProgram();
+  llvm::Expected<Arena> mapped = Arena::map(program.arenaBytes);
+  if (!mapped) {
+    std::string message = llvm::toString(mapped.takeError());
+    rank->communicator->api->fail(rank->communicator, message.c_str());
+    return llvm::createStringError(message);
+  }
+  rank->arena = std::move(*mapped);
+  rank->team.run(
+      [&](int thread, int count) { rank->arena.touch(thread, count); });
+  for (const Tensor &tensor : program.tensors)
+    rank->offsets[tensor.name] = tensor.offset;
   return rank;
 }
 

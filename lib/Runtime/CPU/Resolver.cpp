@@ -15,14 +15,15 @@
 
 using namespace cleave::runtime;
 
-/// Makes the steps of a program for one rank. All ranks resolve the same
+/// Makes the steps of a program for one rank. All ranks of a group resolve its
 /// commands in the same order, as communicators ask.
 class Executor::Resolver {
 public:
   Resolver(Executor &executor, const Artifact &artifact, const Arena &arena,
            const ThreadTeam &team, ContractionTuner &tuner)
       : executor(executor), artifact(artifact), arena(arena), team(team),
-        tuner(tuner), program(artifact.getProgram()),
+        tuner(tuner),
+        program(artifact.programOf(executor.communicator->rank)),
         communicator(executor.communicator) {}
 
   llvm::Error run();
@@ -54,6 +55,8 @@ private:
   EntrySteps *entry = nullptr;
   /// Of the action that is resolved, by token.
   std::map<int32_t, Exchange> underWay;
+  /// Of the entry, by token and micro-batch.
+  std::map<std::pair<int32_t, int32_t>, Exchange> transfers;
 };
 
 //===----------------------------------------------------------------------===//
@@ -70,7 +73,8 @@ static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
                   CLEAVE_REDUCE_SCATTER &&
               static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
               static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST &&
-              static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE);
+              static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE &&
+              static_cast<int>(CollectiveKind::Send) == CLEAVE_SEND);
 
 llvm::Expected<cleave_group *>
 Executor::Resolver::groupFor(const std::vector<int32_t> &ranks) {
@@ -103,7 +107,8 @@ Executor::Resolver::collective(const CollectiveCommand &c,
   llvm::SmallVector<cleave_collective> blocks;
   auto add = [&](const ExchangeBlock &block) {
     cleave_collective &what = blocks.emplace_back();
-    what.kind = static_cast<int32_t>(c.collective);
+    what.kind = c.isTransfer() ? CLEAVE_SEND
+                               : static_cast<int32_t>(c.collective);
     what.reduction = static_cast<int32_t>(c.reduction);
     what.dtype = static_cast<int32_t>(c.dtype);
     what.sources = c.sources.empty() ? nullptr : c.sources.data();
@@ -121,7 +126,17 @@ Executor::Resolver::collective(const CollectiveCommand &c,
   };
   add(c);
   llvm::for_each(c.more, add);
-  return prepare(groupOf(program.mesh, c.axes, communicator->rank), blocks);
+  std::vector<int32_t> members =
+      groupOf(program.mesh, c.axes, communicator->rank);
+  if (c.isTransfer()) {
+    int32_t other = members[static_cast<size_t>(c.root)];
+    members = {communicator->rank, other};
+    if (c.collective == CollectiveKind::Receive)
+      std::swap(members[0], members[1]);
+    for (cleave_collective &what : blocks)
+      what.root = 0;
+  }
+  return prepare(members, blocks);
 }
 
 llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
@@ -155,6 +170,11 @@ size_t Executor::Resolver::count(const CollectiveCommand &c) {
     sent = c.sources[static_cast<size_t>(me)] == me ? 0 : block;
     break;
   }
+  case CollectiveKind::Send:
+    sent = block;
+    break;
+  case CollectiveKind::Receive:
+    break;
   case CollectiveKind::Broadcast:
   case CollectiveKind::Reduce:
     sent =
@@ -268,12 +288,15 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
   case CommandKind::Fill:
     return step(Fill{at(command.fill.dst)});
   case CommandKind::Check: {
-    char &agreed = executor.agreements.emplace_back();
+    const char *flag = at(command.check.flag);
+    if (command.check.deferred)
+      return step(Check{nullptr, flag, nullptr, nullptr});
+    Agreement &agreed = executor.agreements.emplace_back();
     llvm::Expected<cleave_request *> request =
-        agreement(at(command.check.flag), &agreed);
+        agreement(&agreed.own, &agreed.all);
     if (!request)
       return request.takeError();
-    return step(Check{*request, &agreed});
+    return step(Check{*request, flag, &agreed.own, &agreed.all});
   }
   case CommandKind::Collective: {
     const CollectiveCommand &c = command.collective;
@@ -281,11 +304,17 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     if (!request)
       return request.takeError();
     Exchange exchange{*request, count(c), false};
-    underWay[c.token] = exchange;
+    if (c.isTransfer())
+      transfers[{c.token, action.microBatch}] = exchange;
+    else
+      underWay[c.token] = exchange;
     return step(exchange);
   }
   case CommandKind::Wait: {
-    Exchange exchange = underWay[command.wait.token];
+    const WaitCommand &wait = command.wait;
+    Exchange exchange = wait.transfer
+                            ? transfers[{wait.token, action.microBatch}]
+                            : underWay[wait.token];
     exchange.ends = true;
     return step(exchange);
   }
@@ -297,6 +326,7 @@ llvm::Error Executor::Resolver::run() {
   int64_t workspaceBytes = 0;
   for (const auto &[name, source] : program.entries) {
     entry = &executor.entries[name];
+    transfers.clear();
     size_t commands = 0;
     for (const Action &action : source.actions)
       commands +=
@@ -331,11 +361,10 @@ llvm::Error Executor::Resolver::run() {
   return llvm::Error::success();
 }
 
-void Executor::tune(const Artifact &artifact, const Arena &arena,
+void Executor::tune(const Program &program, const Arena &arena,
                     const ThreadTeam &team, ContractionTuner &tuner) {
   (void)cacheLibraryMemory();
   team.adopt();
-  const Program &program = artifact.getProgram();
   for (const auto &[name, entry] : program.entries)
     for (const Action &action : entry.actions)
       for (const Command &command :

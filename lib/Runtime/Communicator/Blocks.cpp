@@ -57,7 +57,7 @@ int64_t cleave::runtime::elementBytes(int32_t dtype) {
 }
 
 static std::string checkBlock(const cleave_collective &c, int members) {
-  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_REDUCE)
+  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_SEND)
     return "unknown kind of collective";
   if (elementBytes(c.dtype) == 0)
     return "unknown element type";
@@ -68,8 +68,11 @@ static std::string checkBlock(const cleave_collective &c, int members) {
     if (c.sizes[i] < 0 || c.src_strides[i] < 0 || c.dst_strides[i] < 0 ||
         __builtin_mul_overflow(elements, c.sizes[i], &elements))
       return "sizes and strides must not be negative";
-  if (elements > 0 && (!c.src || !c.dst))
+  bool sent = c.kind == CLEAVE_SEND;
+  if (elements > 0 && (sent ? !c.src && !c.dst : !c.src || !c.dst))
     return "a block has no address";
+  if (sent && members != 2)
+    return "what is sent goes from one member to one other";
   bool reduces = c.kind == CLEAVE_ALL_REDUCE ||
                  c.kind == CLEAVE_REDUCE_SCATTER || c.kind == CLEAVE_REDUCE;
   if (reduces) {

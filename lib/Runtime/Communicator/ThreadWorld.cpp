@@ -171,9 +171,11 @@ bool agree(const SharedBlock &known, const cleave_collective &c,
   if (k.kind != c.kind || k.reduction != c.reduction || k.dtype != c.dtype ||
       k.dims != c.dims || k.root != c.root)
     return false;
+  bool whole = c.kind != CLEAVE_SEND;
   for (int i = 0; i < c.dims; ++i)
-    if (k.sizes[i] != c.sizes[i] || k.src_strides[i] != c.src_strides[i] ||
-        k.dst_strides[i] != c.dst_strides[i])
+    if (k.sizes[i] != c.sizes[i] ||
+        (whole && (k.src_strides[i] != c.src_strides[i] ||
+                   k.dst_strides[i] != c.dst_strides[i])))
       return false;
   return equal(known.srcOffsets, c.src_offsets) &&
          equal(known.dstOffsets, c.dst_offsets);
@@ -239,6 +241,12 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
         static_cast<const char *>(blocks[i].src);
     block.dsts[static_cast<size_t>(group->member)] =
         static_cast<char *>(blocks[i].dst);
+    if (blocks[i].kind == CLEAVE_SEND && group->member == 0)
+      std::copy_n(blocks[i].src_strides, blocks[i].dims,
+                  block.what.src_strides);
+    if (blocks[i].kind == CLEAVE_SEND && group->member == 1)
+      std::copy_n(blocks[i].dst_strides, blocks[i].dims,
+                  block.what.dst_strides);
   }
   request->shared = &shared;
   return request.release();
@@ -248,6 +256,11 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
 // Runs
 //===----------------------------------------------------------------------===//
 
+bool isSender(const cleave_request &request) {
+  return request.shared->blocks[0].what.kind == CLEAVE_SEND &&
+         request.group->member == 0;
+}
+
 int start(cleave_request *request) {
   if (request->started) {
     failWith(request->group->owner, "starts a collective that is under way");
@@ -256,8 +269,12 @@ int start(cleave_request *request) {
   if (request->group->owner->world->state.failed())
     return 1;
   request->started = true;
-  request->shared->meeting.arrive(static_cast<size_t>(request->group->member),
-                                  ++request->times);
+  size_t member = static_cast<size_t>(request->group->member);
+  Meeting &meeting = request->shared->meeting;
+  meeting.arrive(member, ++request->times);
+  // Who sends has nothing more to do, and is not waited for.
+  if (isSender(*request))
+    meeting.finish(member, request->times);
   return 0;
 }
 
@@ -335,6 +352,12 @@ void work(const cleave_group &group, const Block &block,
     return take(static_cast<size_t>(sources[me]), 0, 0);
   case CLEAVE_BROADCAST:
     return take(static_cast<size_t>(what.root), 0, 0);
+  case CLEAVE_SEND:
+    // The first one's strides were not known when this request was made.
+    Block both(what.dims, what.sizes, what.src_strides, what.dst_strides);
+    splitAmong(team, 0, both.elements, [&](int64_t begin, int64_t end) {
+      copyBlock(both, bytes, shared.srcs[0], shared.dsts[1], begin, end);
+    });
   }
 }
 
@@ -351,9 +374,11 @@ int wait(cleave_request *request) {
   if (!meeting.allArrived(request->times, group.shared->ranks, me.world->state))
     return 1;
   const Request &shared = *request->shared;
-  for (size_t i = 0; i < shared.blocks.size(); ++i)
-    work(group, request->blocks[i], shared.blocks[i], shared.sources);
-  meeting.finish(member, request->times);
+  if (!isSender(*request)) {
+    for (size_t i = 0; i < shared.blocks.size(); ++i)
+      work(group, request->blocks[i], shared.blocks[i], shared.sources);
+    meeting.finish(member, request->times);
+  }
   return meeting.allFinished(request->times, group.shared->ranks,
                              me.world->state)
              ? 0

@@ -25,7 +25,8 @@ using namespace cleave::runtime;
 Artifact::Artifact(Artifact &&other) noexcept { *this = std::move(other); }
 
 Artifact &Artifact::operator=(Artifact &&other) noexcept {
-  program = std::move(other.program);
+  positions = std::move(other.positions);
+  summary = std::move(other.summary);
   resolver = std::move(other.resolver);
   std::swap(handle, other.handle);
   return *this;
@@ -37,17 +38,59 @@ Artifact::~Artifact() {
 }
 
 llvm::Error Artifact::checkSymbols() const {
-  for (const Part &part : program.parts)
-    for (const Command &command : part.commands) {
-      if (command.kind != CommandKind::Kernel)
-        continue;
-      for (const std::string *symbol :
-           {&command.kernel.symbol, &command.kernel.finish})
-        if (!symbol->empty() && !lookup(*symbol))
-          return makeError("kernel '" + *symbol + "' of part '" + part.name +
-                           "' (" + command.label + ") has no code");
-    }
+  for (const Program &program : positions)
+    for (const Part &part : program.parts)
+      for (const Command &command : part.commands) {
+        if (command.kind != CommandKind::Kernel)
+          continue;
+        for (const std::string *symbol :
+             {&command.kernel.symbol, &command.kernel.finish})
+          if (!symbol->empty() && !lookup(*symbol))
+            return makeError("kernel '" + *symbol + "' of part '" + part.name +
+                             "' (" + command.label + ") has no code");
+      }
   return llvm::Error::success();
+}
+
+void Artifact::summarise() {
+  const Program &first = positions.front();
+  summary = Program();
+  summary.cpu = first.cpu;
+  summary.vectorBits = first.vectorBits;
+  summary.threads = first.threads;
+  summary.mesh = first.mesh;
+  summary.pipelineAxis = first.pipelineAxis;
+  summary.metadata = first.metadata;
+  std::map<std::string, int32_t> numbers;
+  for (const Program &program : positions) {
+    summary.arenaBytes = std::max(summary.arenaBytes, program.arenaBytes);
+    summary.microBatches = std::max(summary.microBatches, program.microBatches);
+    std::vector<int32_t> number;
+    for (const Tensor &tensor : program.tensors) {
+      auto [it, fresh] = numbers.try_emplace(
+          tensor.name, static_cast<int32_t>(summary.tensors.size()));
+      if (fresh)
+        summary.tensors.push_back(tensor);
+      number.push_back(it->second);
+      Tensor &known = summary.tensors[static_cast<size_t>(it->second)];
+      if (tensor.upperBound > 0 && (known.upperBound == 0 ||
+                                    tensor.upperBound < known.upperBound))
+        known.upperBound = tensor.upperBound;
+    }
+    for (const auto &[name, entry] : program.entries) {
+      Entry &own = summary.entries[name];
+      auto add = [&](std::vector<int32_t> &to,
+                     const std::vector<int32_t> &from) {
+        for (int32_t index : from)
+          if (int32_t there = number[static_cast<size_t>(index)];
+              !llvm::is_contained(to, there))
+            to.push_back(there);
+      };
+      add(own.inputs, entry.inputs);
+      add(own.scalars, entry.scalars);
+      add(own.outputs, entry.outputs);
+    }
+  }
 }
 
 /// Whether all that the file's own tables name is there. The loader believes
@@ -133,14 +176,15 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
     return makeError(path + ": compiled for ABI version " + llvm::Twine(*abi) +
                      ", but this runtime has version " +
                      llvm::Twine(kAbiVersion) + "; compile the model again");
-  llvm::Expected<Program> program =
-      parseProgram(llvm::StringRef(text, static_cast<size_t>(*size)));
-  if (!program)
-    return makeError(path + ": " + llvm::toString(program.takeError()));
-  artifact.program = std::move(*program);
-  if (llvm::Error error = validate(artifact.program))
+  llvm::Expected<std::vector<Program>> programs =
+      parsePrograms(llvm::StringRef(text, static_cast<size_t>(*size)));
+  if (!programs)
+    return makeError(path + ": " + llvm::toString(programs.takeError()));
+  artifact.positions = std::move(*programs);
+  if (llvm::Error error = validate(artifact.positions))
     return makeError(path + ": " + llvm::toString(std::move(error)));
-  if (llvm::Error error = checkProcessor(artifact.program))
+  artifact.summarise();
+  if (llvm::Error error = checkProcessor(artifact.summary))
     return makeError(path + ": " + llvm::toString(std::move(error)));
   artifact.resolver = [handle](llvm::StringRef symbol) {
     return ::dlsym(handle, symbol.str().c_str());
@@ -150,13 +194,14 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
   return artifact;
 }
 
-llvm::Expected<Artifact> Artifact::create(Program program,
+llvm::Expected<Artifact> Artifact::create(std::vector<Program> positions,
                                           SymbolResolver resolver) {
   Artifact artifact;
-  artifact.program = std::move(program);
+  artifact.positions = std::move(positions);
   artifact.resolver = std::move(resolver);
-  if (llvm::Error error = validate(artifact.program))
+  if (llvm::Error error = validate(artifact.positions))
     return error;
+  artifact.summarise();
   if (llvm::Error error = artifact.checkSymbols())
     return error;
   return artifact;

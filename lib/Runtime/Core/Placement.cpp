@@ -48,6 +48,13 @@ static int64_t digitValue(const Axes &mesh, const Digit &digit, int64_t rank) {
              : rank / digitStride(mesh, digit) % digit.size;
 }
 
+int64_t cleave::runtime::positionOf(const Program &program, int64_t rank) {
+  if (program.pipelineAxis < 0)
+    return 0;
+  const MeshAxis &axis = program.mesh[static_cast<size_t>(program.pipelineAxis)];
+  return digitValue(program.mesh, {program.pipelineAxis, 1, axis.size}, rank);
+}
+
 int64_t cleave::runtime::partIndex(const Axes &mesh,
                                    const std::vector<Digit> &digits,
                                    int64_t rank) {

@@ -41,7 +41,8 @@ static constexpr llvm::StringLiteral kindNames[] = {
     "copy",   "fill",     "check",     "collective",         "wait"};
 static constexpr llvm::StringLiteral collectiveNames[] = {
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all",
-    "permute",    "broadcast",  "reduce"};
+    "permute",    "broadcast",  "reduce",         "send",
+    "receive"};
 static constexpr llvm::StringLiteral reductionNames[] = {"sum", "max", "min"};
 
 int64_t cleave::runtime::byteSize(DType type) {
@@ -169,6 +170,18 @@ std::string cleave::runtime::toJSON(const Program &program) {
   llvm::raw_string_ostream os(text);
   os << ToValue::get(program);
   return text;
+}
+
+std::string cleave::runtime::toJSON(llvm::ArrayRef<Program> positions) {
+  if (positions.size() == 1)
+    return toJSON(positions.front());
+  return "[" +
+         llvm::join(llvm::map_range(positions,
+                                    [](const Program &program) {
+                                      return toJSON(program);
+                                    }),
+                    ",\n") +
+         "]";
 }
 
 //===----------------------------------------------------------------------===//
@@ -352,13 +365,10 @@ bool FromValue::get(const json::Value &v, T &out, json::Path p) {
 
 } // namespace
 
-llvm::Expected<Program> cleave::runtime::parseProgram(llvm::StringRef text) {
-  llvm::Expected<json::Value> value = parseJson(text);
-  if (!value)
-    return makeError("the program is not valid JSON: " +
-                     llvm::toString(value.takeError()));
+/// One program.
+static llvm::Expected<Program> readProgram(const json::Value &value) {
   // The version comes first: another version may have other fields.
-  if (const json::Object *object = value->getAsObject()) {
+  if (const json::Object *object = value.getAsObject()) {
     std::optional<int64_t> version = object->getInteger("version");
     if (!version)
       return makeError("the program names no version");
@@ -370,7 +380,39 @@ llvm::Expected<Program> cleave::runtime::parseProgram(llvm::StringRef text) {
   }
   Program program;
   json::Path::Root root("program");
-  if (!FromValue::get(*value, program, root))
+  if (!FromValue::get(value, program, root))
     return root.getError();
   return program;
+}
+
+llvm::Expected<Program> cleave::runtime::parseProgram(llvm::StringRef text) {
+  llvm::Expected<std::vector<Program>> positions = parsePrograms(text);
+  if (!positions)
+    return positions.takeError();
+  if (positions->size() != 1)
+    return makeError("expected one program, not those of " +
+                     llvm::Twine(positions->size()) + " positions");
+  return std::move(positions->front());
+}
+
+llvm::Expected<std::vector<Program>>
+cleave::runtime::parsePrograms(llvm::StringRef text) {
+  llvm::Expected<json::Value> value = parseJson(text);
+  if (!value)
+    return makeError("the program is not valid JSON: " +
+                     llvm::toString(value.takeError()));
+  std::vector<Program> programs;
+  json::Array one;
+  const json::Array *positions = value->getAsArray();
+  if (!positions) {
+    one.push_back(std::move(*value));
+    positions = &one;
+  }
+  for (const json::Value &position : *positions) {
+    llvm::Expected<Program> program = readProgram(position);
+    if (!program)
+      return program.takeError();
+    programs.push_back(std::move(*program));
+  }
+  return programs;
 }

@@ -103,10 +103,14 @@ static Error validateMesh(const Program &program) {
   return Error::success();
 }
 
-/// Each exchange that a part begins ends in it, once.
+/// Each exchange that a part begins ends in it, once; but for transfers.
 static std::string tokensProblem(const Part &part) {
   std::set<int32_t> open;
   for (const Command &command : part.commands) {
+    if ((command.kind == CommandKind::Collective &&
+         command.collective.isTransfer()) ||
+        (command.kind == CommandKind::Wait && command.wait.transfer))
+      continue;
     if (command.kind == CommandKind::Collective &&
         !open.insert(command.collective.token).second)
       return ("token " + Twine(command.collective.token) +
@@ -120,6 +124,84 @@ static std::string tokensProblem(const Part &part) {
   if (!open.empty())
     return ("nothing waits for token " + Twine(*open.begin())).str();
   return "";
+}
+
+/// Each transfer that an entry begins ends in it, once for each micro-batch.
+static std::string transfersProblem(const Program &program,
+                                    const Entry &entry) {
+  std::set<std::pair<int32_t, int32_t>> open;
+  for (const Action &action : entry.actions)
+    for (const Command &command : program.parts[action.part].commands) {
+      if (command.kind == CommandKind::Collective &&
+          command.collective.isTransfer() &&
+          !open.insert({command.collective.token, action.microBatch}).second)
+        return ("transfer " + Twine(command.collective.token) +
+                " of micro-batch " + Twine(action.microBatch) + " begins twice")
+            .str();
+      if (command.kind == CommandKind::Wait && command.wait.transfer &&
+          !open.erase({command.wait.token, action.microBatch}))
+        return ("a wait names transfer " + Twine(command.wait.token) +
+                " of micro-batch " + Twine(action.microBatch) +
+                ", which has not begun")
+            .str();
+    }
+  if (!open.empty())
+    return ("nothing waits for transfer " + Twine(open.begin()->first) +
+            " of micro-batch " + Twine(open.begin()->second))
+        .str();
+  return "";
+}
+
+static std::string pipelineProblem(const Program &program) {
+  int64_t axes = static_cast<int64_t>(program.mesh.size());
+  if (program.pipelineAxis < -1 || program.pipelineAxis >= axes)
+    return ("axis " + Twine(program.pipelineAxis) + " does not exist").str();
+  int64_t positions = 1;
+  if (program.pipelineAxis >= 0) {
+    const MeshAxis &axis = program.mesh[program.pipelineAxis];
+    if (axis.sequential)
+      return "the axis of the pipeline is sequential";
+    positions = axis.size;
+  }
+  if (program.position < 0 || program.position >= positions)
+    return ("position " + Twine(program.position) +
+            " of the pipeline does not exist")
+        .str();
+  return "";
+}
+
+Error cleave::runtime::validate(llvm::ArrayRef<Program> positions) {
+  for (auto [i, program] : llvm::enumerate(positions)) {
+    if (Error error = validate(program))
+      return error;
+    const Program &first = positions.front();
+    if (program.mesh != first.mesh ||
+        program.pipelineAxis != first.pipelineAxis ||
+        program.position != static_cast<int64_t>(i))
+      return makeError("the programs are not those of the positions of one "
+                       "pipeline, in their order");
+  }
+  std::map<std::string, const Tensor *> known;
+  for (const Program &program : positions)
+    for (const Tensor &tensor : program.tensors) {
+      const Tensor *&first = known[tensor.name];
+      if (first && (first->role != tensor.role || first->dtype != tensor.dtype ||
+                    first->shape != tensor.shape ||
+                    first->padded != tensor.padded ||
+                    first->sharding != tensor.sharding))
+        return makeError("tensor '" + tensor.name + "' is one tensor at one "
+                         "position of the pipeline and another one at another");
+      first = &tensor;
+    }
+  size_t wanted = 1;
+  if (!positions.empty() && positions.front().pipelineAxis >= 0)
+    wanted = static_cast<size_t>(
+        positions.front().mesh[positions.front().pipelineAxis].size);
+  if (positions.size() != wanted)
+    return makeError("there are " + Twine(positions.size()) +
+                     " programs for the " + Twine(wanted) +
+                     " positions of the pipeline");
+  return Error::success();
 }
 
 Error cleave::runtime::validate(const Program &program) {
@@ -138,6 +220,8 @@ Error cleave::runtime::validate(const Program &program) {
 
   if (Error error = validateMesh(program))
     return error;
+  if (std::string why = pipelineProblem(program); !why.empty())
+    return makeError(why);
 
   llvm::StringSet<> names;
   for (const Tensor &tensor : program.tensors) {
@@ -203,6 +287,8 @@ Error cleave::runtime::validate(const Program &program) {
                       Twine(offset) + " does not fit the arena of " +
                       Twine(program.arenaBytes));
     }
+    if (std::string why = transfersProblem(program, entry); !why.empty())
+      return makeError("entry '" + name + "': " + why);
     for (const auto *list : {&entry.inputs, &entry.scalars, &entry.outputs})
       for (int32_t index : *list)
         if (index < 0 || index >= static_cast<int64_t>(program.tensors.size()))

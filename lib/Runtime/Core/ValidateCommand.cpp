@@ -335,10 +335,19 @@ private:
     bool narrow = c.dtype == DType::I8 || c.dtype == DType::I1;
     require(!reduces || wide || (narrow && c.reduction != Reduction::Sum),
             Twine("this reduction is not made for ") + dtypeName(c.dtype));
+    if (c.isTransfer()) {
+      require(program.pipelineAxis >= 0 && c.axes.size() == 1 &&
+                  c.axes[0].axis == program.pipelineAxis &&
+                  static_cast<int64_t>(members) ==
+                      program.mesh[program.pipelineAxis].size,
+              "a transfer is between positions of the pipeline");
+      require(c.root != program.position, "a transfer is to its own position");
+    }
     auto block = [&](const ExchangeBlock &b) {
       require(b.sizes.size() <= 8, "more than 8 dimensions");
-      require(b.sizes.size() == b.srcStrides.size() &&
-                  b.sizes.size() == b.dstStrides.size(),
+      bool gives = kind != Kind::Receive, takes = kind != Kind::Send;
+      require(b.srcStrides.size() == (gives ? b.sizes.size() : 0) &&
+                  b.dstStrides.size() == (takes ? b.sizes.size() : 0),
               "sizes and strides differ in length");
       list("srcOffsets", b.srcOffsets.size(),
            kind == Kind::ReduceScatter || kind == Kind::AllToAll);
@@ -358,9 +367,11 @@ private:
           result.dim(2, *llvm::max_element(offsets));
         return result.bytes();
       };
-      ref("src", b.src, extent(b.srcStrides, b.srcOffsets));
-      ref("dst", b.dst, extent(b.dstStrides, b.dstOffsets));
-      if (b.src.buffer == b.dst.buffer)
+      if (gives)
+        ref("src", b.src, extent(b.srcStrides, b.srcOffsets));
+      if (takes)
+        ref("dst", b.dst, extent(b.dstStrides, b.dstOffsets));
+      if (gives && takes && b.src.buffer == b.dst.buffer)
         require(kind == Kind::AllReduce && b.src.offset == b.dst.offset &&
                     b.srcStrides == b.dstStrides,
                 "only an all-reduce works in place, and on one layout");

@@ -105,6 +105,9 @@ Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
     outgoing.resize(one);
     incoming.resize(all);
     break;
+  case CLEAVE_SEND:
+    (member == 0 ? outgoing : incoming).resize(one);
+    break;
   case CLEAVE_REDUCE:
     outgoing.resize(one);
     incoming.resize(root == member ? all : 0);
@@ -203,6 +206,14 @@ void Transfer::start() {
         MPI_Isend(outgoing.data(), count, type, i, tag, comm,
                   &requests.emplace_back(MPI_REQUEST_NULL));
     return;
+  case CLEAVE_SEND:
+    if (member == 0) {
+      pack(0, outgoing.data());
+      MPI_Isend(outgoing.data(), count, type, 1, tag, comm, &request);
+    } else {
+      MPI_Irecv(incoming.data(), count, type, 0, tag, comm, &request);
+    }
+    return;
   default:
     if (root == member)
       pack(0, incoming.data());
@@ -247,6 +258,10 @@ bool Transfer::finish(const Complete &complete) {
   case CLEAVE_ALL_TO_ALL:
     for (int i = 0; i < members; ++i)
       unpack(incoming.data() + i * one, i);
+    return true;
+  case CLEAVE_SEND:
+    if (member == 1)
+      unpack(incoming.data(), 0);
     return true;
   default:
     unpack(incoming.data(), 0);

@@ -97,7 +97,7 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
     return makeError(path + ": the file does not fit the program: " +
                      llvm::join(problems, "; "));
   for (auto [tensor, entry] : found) {
-    if (isWhole(getProgram().mesh, *tensor)) {
+    if (isEverywhere(*tensor)) {
       file->copyTo(*entry, data(*tensor));
       for (int rank = 1; rank < getLocalRanks(); ++rank)
         std::memcpy(data(*tensor, rank), data(*tensor),
@@ -122,7 +122,7 @@ Error Session::save(llvm::StringRef path, bool optimizer) const {
         return error;
       continue;
     }
-    bool split = !isWhole(getProgram().mesh, tensor);
+    bool split = !isEverywhere(tensor);
     items.push_back({tensor.name, tensor.dtype, fileShape(tensor),
                      split ? nullptr : data(tensor),
                      [this, &tensor](void *to) { return read(tensor, to); }});

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <malloc.h>
+#include <set>
 #include <sys/resource.h>
 
 using namespace cleave::runtime;
@@ -120,9 +121,7 @@ Error Session::startRanks(const SessionOptions &options) {
     for (auto method : {ContractionMethod::Sgemm, ContractionMethod::Matmul})
       if (name == methodName(method))
         tuner.preset(key, method);
-  if (isLeader())
-    ranks[0]->tune(tuner);
-  if (Error error = shareChoices())
+  if (Error error = tuneContractions())
     return error;
   tuner.save();
   error = onRanks([&](size_t rank) -> Error {
@@ -162,10 +161,10 @@ Session::open(llvm::StringRef path, const SessionOptions &options) {
 }
 
 Expected<std::unique_ptr<Session>>
-Session::create(Program program, SymbolResolver resolver,
+Session::create(std::vector<Program> positions, SymbolResolver resolver,
                 const SessionOptions &options) {
   Expected<Artifact> artifact =
-      Artifact::create(std::move(program), std::move(resolver));
+      Artifact::create(std::move(positions), std::move(resolver));
   if (!artifact)
     return artifact.takeError();
   return start(std::move(*artifact), options);
@@ -182,20 +181,37 @@ int Session::getThreads() const {
   return first().getTeam().size() * getRanks();
 }
 
-/// "key<tab>method" lines from the first rank to the others.
-Error Session::shareChoices() {
+/// The first rank of each position of the pipeline, one after another, with
+/// what those before it have found.
+Error Session::tuneContractions() {
+  std::set<int64_t> seen;
+  for (int64_t number = 0; number < getRanks(); ++number) {
+    if (!seen.insert(positionOf(getProgram(), number)).second)
+      continue;
+    threads->run([&](size_t rank) {
+      if (ranks[rank]->number() == number)
+        ranks[rank]->tune(tuner);
+    });
+    if (Error error = shareChoices(static_cast<int>(number)))
+      return error;
+  }
+  return Error::success();
+}
+
+/// "key<tab>method" lines from one rank to the others.
+Error Session::shareChoices(int root) {
   if (world || getRanks() == 1)
     return Error::success();
   std::string text;
   for (const auto &[key, method] : tuner.getChoices())
     text += key + '\t' + methodName(method).str() + '\n';
   int64_t size = static_cast<int64_t>(text.size()), told = 0;
-  if (Error error = broadcast(0, &size, &told, sizeof(size)))
+  if (Error error = broadcast(root, &size, &told, sizeof(size)))
     return error;
   text.resize(static_cast<size_t>(told));
   std::string received(text.size(), 0);
   if (told > 0)
-    if (Error error = broadcast(0, text.data(), received.data(), told))
+    if (Error error = broadcast(root, text.data(), received.data(), told))
       return error;
   llvm::SmallVector<llvm::StringRef> lines;
   llvm::SplitString(received, lines, "\n");
@@ -249,11 +265,16 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
 MemoryReport Session::getMemory() const {
   MemoryReport report;
   report.ranks = getLocalRanks();
-  report.arena = first().getArena().size();
+  // Of the rank that has most.
+  const Rank *largest = &first();
+  for (const std::unique_ptr<Rank> &rank : ranks)
+    if (rank->getArena().size() > largest->getArena().size())
+      largest = rank.get();
+  report.arena = largest->getArena().size();
   // What the ranks of a process share is counted by each of them.
-  report.workspace = first().getExecutor().workspaceBytes();
+  report.workspace = largest->getExecutor().workspaceBytes();
   int64_t rest = report.arena;
-  for (const Tensor &tensor : getProgram().tensors) {
+  for (const Tensor &tensor : largest->getProgram().tensors) {
     int64_t size = localBytes(getProgram().mesh, tensor);
     report.byKind[roleName(tensor.role).str()] += size;
     rest -= size;

@@ -92,24 +92,43 @@ Error Session::setInput(llvm::StringRef name, const void *source, DType dtype,
 
 void Session::write(const Tensor &tensor, const void *whole) {
   for (const std::unique_ptr<Rank> &rank : ranks)
-    cutPart(getProgram().mesh, tensor, rank->number(), whole,
-            rank->data(tensor));
+    if (char *part = rank->data(tensor))
+      cutPart(getProgram().mesh, tensor, rank->number(), whole, part);
+}
+
+bool Session::holds(int64_t rank, const Tensor &tensor) const {
+  return llvm::any_of(
+      artifact.programOf(rank).tensors,
+      [&](const Tensor &own) { return own.name == tensor.name; });
+}
+
+bool Session::isEverywhere(const Tensor &tensor) const {
+  if (!isWhole(getProgram().mesh, tensor))
+    return false;
+  return llvm::all_of(artifact.getPositions(), [&](const Program &program) {
+    return llvm::any_of(program.tensors, [&](const Tensor &own) {
+      return own.name == tensor.name;
+    });
+  });
 }
 
 Error Session::read(const Tensor &tensor, void *whole) const {
   const std::vector<MeshAxis> &mesh = getProgram().mesh;
-  bool here = world || isWhole(mesh, tensor);
+  bool here = world || isEverywhere(tensor);
   std::set<int64_t> seen;
   if (here) {
     for (const std::unique_ptr<Rank> &rank : ranks)
-      if (whole && seen.insert(partOf(mesh, tensor, rank->number())).second)
-        joinPart(mesh, tensor, rank->number(), rank->data(tensor), whole);
+      if (char *part = rank->data(tensor);
+          part && whole &&
+          seen.insert(partOf(mesh, tensor, rank->number())).second)
+        joinPart(mesh, tensor, rank->number(), part, whole);
     return Error::success();
   }
   // The first rank that has a part gives it to all.
   std::vector<char> part(static_cast<size_t>(localBytes(mesh, tensor)));
   for (int rank = 0; rank < getRanks(); ++rank) {
-    if (!seen.insert(partOf(mesh, tensor, rank)).second)
+    if (!holds(rank, tensor) ||
+        !seen.insert(partOf(mesh, tensor, rank)).second)
       continue;
     if (Error error = broadcast(rank, data(tensor), part.data(),
                                 static_cast<int64_t>(part.size())))
@@ -206,7 +225,8 @@ Error Session::setScalar(llvm::StringRef name, double value) {
   int64_t count =
       localBytes(getProgram().mesh, *tensor) / byteSize(tensor->dtype);
   for (const std::unique_ptr<Rank> &rank : ranks)
-    if (!withNumbers(tensor->dtype, rank->data(*tensor), [&](auto *at) {
+    if (char *own = rank->data(*tensor);
+        own && !withNumbers(tensor->dtype, own, [&](auto *at) {
           for (int64_t i = 0; i < count; ++i)
             at[i] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
         }))
@@ -235,9 +255,10 @@ void Session::setCounters(int64_t number) {
         tensor->numElements() <= index)
       return;
     for (const std::unique_ptr<Rank> &rank : ranks)
-      withNumbers(tensor->dtype, rank->data(*tensor), [&](auto *at) {
-        at[index] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
-      });
+      if (char *own = rank->data(*tensor))
+        withNumbers(tensor->dtype, own, [&](auto *at) {
+          at[index] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
+        });
   };
   set("seed", 0, seed);
   set("step", 0, number);
@@ -253,8 +274,10 @@ void Session::resetTraining() {
   for (const Tensor &tensor : getProgram().tensors)
     if (tensor.role == Role::State)
       for (const std::unique_ptr<Rank> &rank : ranks)
-        std::memset(rank->data(tensor), 0,
-                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+        if (char *own = rank->data(tensor))
+          std::memset(
+              own, 0,
+              static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
   step = 0;
 }
 

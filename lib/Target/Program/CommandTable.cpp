@@ -279,7 +279,8 @@ LogicalResult CommandTable::convert(FillOp op, Command &command) {
 
 LogicalResult CommandTable::convert(CheckOp op, Command &command) {
   command.kind = CommandKind::Check;
-  command.check = {refOf(op.getFlag()), op.getMessage().str()};
+  command.check = {refOf(op.getFlag()), op.getMessage().str(),
+                   op.getDeferred()};
   return success();
 }
 
@@ -333,16 +334,71 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   return success();
 }
 
+/// One end of a transfer, which is of the whole axis of the pipeline.
+LogicalResult CommandTable::transfer(Value value, bool sends,
+                                     Command &command) {
+  command.kind = CommandKind::Collective;
+  command.timeClass = TimeClass::Communication;
+  runtime::CollectiveCommand &c = command.collective;
+  c.collective = sends ? runtime::CollectiveKind::Send
+                       : runtime::CollectiveKind::Receive;
+  RankedTensorType type = tensorType(value);
+  FailureOr<runtime::DType> dtype =
+      dtypeOf(value.getLoc(), type.getElementType());
+  if (failed(dtype))
+    return failure();
+  c.dtype = *dtype;
+  spmd::Mesh mesh = spmd::findMesh(part->getParentOfType<ModuleOp>()).getMesh();
+  c.axes = digitsOf(mesh, spmd::AxisRef{spmd::kPipelineAxis});
+  c.sizes.assign(type.getShape().begin(), type.getShape().end());
+  Strided layout = getLayout(type);
+  (sends ? c.src : c.dst) = refOf(value);
+  (sends ? c.srcStrides : c.dstStrides)
+      .assign(layout.strides.begin(), layout.strides.end());
+  return success();
+}
+
+LogicalResult CommandTable::convert(SendOp op, Command &command) {
+  command.collective.root = static_cast<int32_t>(op.getTo());
+  command.collective.token = static_cast<int32_t>(op.getToken());
+  return transfer(op.getInput(), /*sends=*/true, command);
+}
+
+LogicalResult CommandTable::convert(ReceiveOp op, Command &command) {
+  command.collective.root = static_cast<int32_t>(op.getFrom());
+  command.collective.token = static_cast<int32_t>(op.getToken());
+  return transfer(op.getOutput(), /*sends=*/false, command);
+}
+
+/// One wait for each transfer that ends.
+static void addWaits(AwaitOp op, std::vector<Command> &commands) {
+  for (int64_t token : op.getTokens()) {
+    Command wait;
+    wait.kind = CommandKind::Wait;
+    wait.timeClass = TimeClass::Communication;
+    wait.label = "await";
+    if (std::string line = sourceLine(op.getLoc()); !line.empty())
+      wait.label += " " + line;
+    wait.wait = {static_cast<int32_t>(token), /*transfer=*/true};
+    commands.push_back(std::move(wait));
+  }
+}
+
 LogicalResult CommandTable::translate(std::vector<Command> &commands) {
   for (Operation &op : part.front()) {
     auto interface = dyn_cast<CommandOpInterface>(op);
     if (!interface)
       continue;
+    if (auto await = dyn_cast<AwaitOp>(op)) {
+      addWaits(await, commands);
+      continue;
+    }
     Command command;
     LogicalResult done =
         llvm::TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<LaunchOp, ContractOp, AttentionOp, AttentionGradOp,
-                  ScatterAddOp, CopyOp, FillOp, CheckOp, CollectiveOp>(
+                  ScatterAddOp, CopyOp, FillOp, CheckOp, CollectiveOp, SendOp,
+                  ReceiveOp>(
                 [&](auto typed) { return convert(typed, command); })
             .Default([](Operation *other) {
               return other->emitOpError("has no form in the command table");
@@ -357,7 +413,8 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
       command.label += " " + line;
     commands.push_back(std::move(command));
     // What may run meanwhile is known when all buffers have places.
-    if (commands.back().kind == CommandKind::Collective) {
+    if (commands.back().kind == CommandKind::Collective &&
+        !commands.back().collective.isTransfer()) {
       Command wait;
       wait.kind = CommandKind::Wait;
       wait.timeClass = TimeClass::Communication;

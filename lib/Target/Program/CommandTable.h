@@ -45,6 +45,10 @@ private:
   llvm::LogicalResult convert(exec::FillOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::CheckOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::CollectiveOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::SendOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::ReceiveOp op, runtime::Command &command);
+  llvm::LogicalResult transfer(mlir::Value value, bool sends,
+                               runtime::Command &command);
   template <typename OpTy>
   llvm::LogicalResult attention(OpTy op, runtime::AttentionCommand &command);
 

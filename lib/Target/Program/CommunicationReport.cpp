@@ -78,6 +78,17 @@ static json::Object describe(ProgramOp program) {
         run, run.getCalleeAttr());
     if (!part || part.isExternal())
       continue;
+    for (auto op : part.front().getOps<SendOp>()) {
+      RankedTensorType type = op.getInput().getType();
+      double elements = static_cast<double>(type.getNumElements()),
+             size = type.getElementTypeBitWidth() / 8.0;
+      std::string axes = spmd::AxisRef{spmd::kPipelineAxis}.str();
+      places[{"send", axes, sourceLine(op.getLoc()),
+              "position " + std::to_string(op.getTo()) + " reads it"}]
+          .add(elements, size);
+      totals[{"send", axes}].add(elements, size);
+      all.add(elements, size);
+    }
     for (auto op : part.front().getOps<CollectiveOp>()) {
       double elements = elementsSent(op);
       double size =
@@ -114,8 +125,19 @@ static json::Object describe(ProgramOp program) {
 }
 
 json::Value cleave::communicationReport(ModuleOp module) {
+  // Of positions of a pipeline, the one that sends most comes first.
   json::Object entries;
-  for (auto program : module.getOps<ProgramOp>())
-    entries[program.getName()] = describe(program);
+  std::map<std::string, json::Array> positions;
+  for (auto program : module.getOps<ProgramOp>()) {
+    StringRef name = program.getEntryName();
+    json::Object own = describe(program);
+    if (program.getPosition())
+      positions[name.str()].push_back(json::Object(own));
+    const json::Object *known = entries.getObject(name);
+    if (!known || known->getNumber("bytes") < own.getNumber("bytes"))
+      entries[name] = std::move(own);
+  }
+  for (auto &[name, all] : positions)
+    (*entries.getObject(name))["positions"] = std::move(all);
   return entries;
 }

@@ -28,7 +28,7 @@ public:
   std::vector<Command> run() {
     for (const Command &command : part.commands) {
       std::set<int32_t> buffers = buffersOf(command);
-      if (command.kind == CommandKind::Wait) {
+      if (command.kind == CommandKind::Wait && !command.wait.transfer) {
         Open &open = *std::find_if(exchanges.begin(), exchanges.end(),
                                    [&](const Open &other) {
                                      return other.token == command.wait.token;
@@ -38,7 +38,8 @@ public:
       }
       finish(
           [&](const Open &open) { return memory.meet(open.buffers, buffers); });
-      if (command.kind == CommandKind::Collective)
+      if (command.kind == CommandKind::Collective &&
+          !command.collective.isTransfer())
         exchanges.push_back({command.collective.token, std::move(buffers)});
       result.push_back(command);
     }

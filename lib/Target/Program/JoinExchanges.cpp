@@ -39,7 +39,7 @@ public:
 
   std::vector<Command> run() {
     for (const Command &command : part.commands) {
-      if (command.kind == CommandKind::Wait) {
+      if (command.kind == CommandKind::Wait && !command.wait.transfer) {
         if (!takeWait(command))
           result.push_back(command);
         continue;

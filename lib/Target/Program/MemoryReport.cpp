@@ -108,15 +108,21 @@ static json::Object describe(ProgramOp program) {
   return entry;
 }
 
-json::Value cleave::memoryReport(ModuleOp module) {
+/// The devices that run `programs`, all entries of one position.
+static json::Object describePosition(ModuleOp module,
+                                     ArrayRef<ProgramOp> programs) {
   json::Object report;
-  report["arena_bytes"] = integer(module, kArenaBytesAttr);
+  int64_t arena = integer(module, kArenaBytesAttr);
+  for (ProgramOp program : programs)
+    if (int64_t own = integer(program, kArenaBytesAttr))
+      arena = own;
+  report["arena_bytes"] = arena;
   report["threads"] = integer(module, kThreadsAttr);
   // Each fixed place once, however many entries name it.
   std::map<std::string, int64_t> fixed;
   std::set<int64_t> seen;
   json::Object entries;
-  for (auto program : module.getOps<ProgramOp>()) {
+  for (ProgramOp program : programs) {
     for (BlockArgument argument : program.getBody().getArguments()) {
       auto offset = program.getArgAttrOfType<IntegerAttr>(
           argument.getArgNumber(), kOffsetAttr);
@@ -126,25 +132,32 @@ json::Value cleave::memoryReport(ModuleOp module) {
         fixed[role ? role.str() : "other"] +=
             extentBytes(cast<RankedTensorType>(argument.getType()));
     }
-    entries[program.getName()] = describe(program);
+    entries[program.getEntryName()] = describe(program);
   }
-  module.walk([&](ConstantOp constant) {
+  auto addConstant = [&](ConstantOp constant) {
     if (auto offset = constant->getAttrOfType<IntegerAttr>(kOffsetAttr);
         offset && seen.insert(offset.getInt()).second)
       fixed["constant"] += extentBytes(constant.getType());
-  });
+  };
+  for (ProgramOp program : programs) {
+    program.walk(addConstant);
+    for (auto run : program.getBody().getOps<RunOp>())
+      if (auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+              run, run.getCalleeAttr()))
+        part.walk(addConstant);
+  }
   int64_t largest = 0;
-  for (auto program : module.getOps<ProgramOp>())
+  for (ProgramOp program : programs)
     largest = std::max(largest, integer(program, kPeakAttr));
   // Small outputs have places of their own; others lie where parts share
   // memory.
-  for (auto program : module.getOps<ProgramOp>())
+  for (ProgramOp program : programs)
     for (auto [i, value] : llvm::enumerate(
              program.getBody().front().getTerminator()->getOperands()))
       if (auto offset =
               program.getResultAttrOfType<IntegerAttr>(i, kOffsetAttr);
           offset &&
-          offset.getInt() < integer(module, kArenaBytesAttr) - largest &&
+          offset.getInt() < arena - largest &&
           seen.insert(offset.getInt()).second)
         fixed["output"] += extentBytes(cast<RankedTensorType>(value.getType()));
   json::Object bytes;
@@ -153,5 +166,25 @@ json::Value cleave::memoryReport(ModuleOp module) {
   bytes["shared"] = largest;
   report["bytes"] = std::move(bytes);
   report["entries"] = std::move(entries);
+  return report;
+}
+
+json::Value cleave::memoryReport(ModuleOp module) {
+  std::map<int64_t, SmallVector<ProgramOp>> positions;
+  for (auto program : module.getOps<ProgramOp>())
+    positions[program.getPipelinePosition()].push_back(program);
+  json::Object report;
+  json::Array all;
+  int64_t largest = -1;
+  for (auto &[position, programs] : positions) {
+    json::Object own = describePosition(module, programs);
+    int64_t bytes = own.getInteger("arena_bytes").value_or(0);
+    if (bytes > largest)
+      report = json::Object(own);
+    largest = std::max(largest, bytes);
+    all.push_back(std::move(own));
+  }
+  if (positions.size() > 1)
+    report["positions"] = std::move(all);
   return report;
 }

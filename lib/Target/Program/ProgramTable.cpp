@@ -55,13 +55,15 @@ namespace {
 
 class Translator {
 public:
-  explicit Translator(ModuleOp module) : module(module), symbols(module) {}
+  /// Of the programs of one position of the pipeline.
+  Translator(ModuleOp module, int64_t position)
+      : module(module), symbols(module), position(position) {}
 
   FailureOr<Program> run();
 
 private:
   LogicalResult addEntry(ProgramOp entry);
-  LogicalResult addConstants();
+  LogicalResult addConstants(ArrayRef<ProgramOp> entries);
   /// Shape and sharding of a tensor, of which a device holds `local`.
   void place(runtime::Tensor &tensor, RankedTensorType local,
              DictionaryAttr attributes);
@@ -74,6 +76,7 @@ private:
 
   ModuleOp module;
   SymbolTable symbols;
+  int64_t position;
   Program program;
   spmd::Mesh mesh;
   llvm::StringMap<int32_t> tensors, parts;
@@ -255,7 +258,7 @@ LogicalResult Translator::addEntry(ProgramOp op) {
     action.offsets.assign(run.getOffsets()->begin(), run.getOffsets()->end());
     entry.actions.push_back(std::move(action));
   }
-  program.entries[op.getName().str()] = std::move(entry);
+  program.entries[op.getEntryName().str()] = std::move(entry);
   return success();
 }
 
@@ -279,19 +282,30 @@ FailureOr<Program> Translator::run() {
   if (!arena || !threads)
     return module.emitError("has no planned memory; run --exec-plan-memory");
   program.arenaBytes = arena.getInt();
+  program.position = static_cast<int32_t>(position);
   program.threads = threads.getInt();
   if (spmd::MeshOp meshOp = spmd::findMesh(module))
     mesh = meshOp.getMesh();
+  SmallVector<ProgramOp> entries;
+  for (auto entry : module.getOps<ProgramOp>()) {
+    if (entry.getPipelinePosition() != position)
+      continue;
+    entries.push_back(entry);
+    if (auto own = entry->getAttrOfType<IntegerAttr>(kArenaBytesAttr))
+      program.arenaBytes = own.getInt();
+    if (entry.getPosition())
+      program.pipelineAxis = digitsOf(mesh, spmd::AxisRef{spmd::kPipelineAxis})[0].axis;
+  }
   for (const spmd::MeshAxis &axis : mesh.axes) {
     program.mesh.push_back({axis.name, axis.size, axis.sequential});
     // Also where nothing in the program is done once for each of them.
     if (axis.sequential)
       program.microBatches = std::max(program.microBatches, axis.size);
   }
-  for (auto entry : module.getOps<ProgramOp>())
+  for (ProgramOp entry : entries)
     if (failed(addEntry(entry)))
       return failure();
-  if (failed(addConstants()))
+  if (failed(addConstants(entries)))
     return failure();
   return std::move(program);
 }
@@ -313,28 +327,33 @@ runtime::DeviceConstant Translator::deviceConstant(int64_t offset,
   return result;
 }
 
-LogicalResult Translator::addConstants() {
+LogicalResult Translator::addConstants(ArrayRef<ProgramOp> entries) {
   std::map<int64_t, std::string> constants;
   std::map<int64_t, DeviceValuesAttr> deviceConstants;
-  WalkResult walk = module.walk([&](ConstantOp constant) {
+  auto add = [&](ConstantOp constant) -> LogicalResult {
     if (auto values = dyn_cast<DeviceValuesAttr>(constant.getValue())) {
       if (std::optional<int64_t> offset =
               integer(constant->getAttr(kOffsetAttr)))
         deviceConstants[*offset] = values;
-      return WalkResult::advance();
+      return success();
     }
     auto value = dyn_cast<DenseElementsAttr>(constant.getValue());
-    if (!value) {
-      constant.emitOpError("has a value that cannot be stored");
-      return WalkResult::interrupt();
-    }
+    if (!value)
+      return constant.emitOpError("has a value that cannot be stored");
     std::optional<int64_t> offset = integer(constant->getAttr(kOffsetAttr));
     if (offset && !constants.count(*offset))
       constants[*offset] = hexOf(value);
-    return WalkResult::advance();
-  });
-  if (walk.wasInterrupted())
-    return failure();
+    return success();
+  };
+  SmallVector<Operation *> holders;
+  for (ProgramOp entry : entries)
+    holders.push_back(entry);
+  for (auto &part : parts)
+    holders.push_back(symbols.lookup(part.getKey()));
+  for (Operation *holder : holders)
+    if (holder->walk([&](ConstantOp constant) { return WalkResult(add(constant)); })
+            .wasInterrupted())
+      return failure();
   for (auto &[offset, hex] : constants)
     program.constants.push_back({offset, std::move(hex)});
   for (auto &[offset, values] : deviceConstants)
@@ -342,6 +361,16 @@ LogicalResult Translator::addConstants() {
   return success();
 }
 
-FailureOr<Program> cleave::translateToProgram(ModuleOp module) {
-  return Translator(module).run();
+FailureOr<std::vector<Program>> cleave::translateToPrograms(ModuleOp module) {
+  int64_t positions = 1;
+  for (auto entry : module.getOps<ProgramOp>())
+    positions = std::max(positions, entry.getPipelinePosition() + 1);
+  std::vector<Program> programs;
+  for (int64_t position = 0; position < positions; ++position) {
+    FailureOr<Program> program = Translator(module, position).run();
+    if (failed(program))
+      return failure();
+    programs.push_back(std::move(*program));
+  }
+  return programs;
 }

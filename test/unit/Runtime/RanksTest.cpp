@@ -37,7 +37,7 @@ protected:
     options.seed = 1;
     options.timing = true;
     auto session = Session::create(
-        test::makeBigram({batch, length, vocabulary, hidden, devices}),
+        {test::makeBigram({batch, length, vocabulary, hidden, devices})},
         test::resolveBigram, options);
     EXPECT_TRUE(bool(session)) << llvm::toString(session.takeError());
     return std::move(*session);

@@ -40,7 +40,7 @@ protected:
     options.seed = seed;
     options.timing = true;
     auto session =
-        Session::create(cleave::test::makeBigram({}), resolveBigram, options);
+        Session::create({cleave::test::makeBigram({})}, resolveBigram, options);
     EXPECT_TRUE(bool(session)) << llvm::toString(session.takeError());
     return std::move(*session);
   }
@@ -327,7 +327,7 @@ TEST_F(SessionTest, TimeAndTrace) {
 
 TEST_F(SessionTest, CreationErrors) {
   auto fails = [](Program program, SymbolResolver resolver, const char *part) {
-    auto session = Session::create(std::move(program), std::move(resolver));
+    auto session = Session::create({std::move(program)}, std::move(resolver));
     ASSERT_FALSE(bool(session));
     std::string text = llvm::toString(session.takeError());
     EXPECT_NE(text.find(part), std::string::npos) << text;

@@ -25,6 +25,14 @@ bool CollectiveOp::canWriteResult(unsigned, RankedTensorType type) {
   return type.getRank() <= 8;
 }
 
+bool SendOp::canReadOperand(unsigned, RankedTensorType type) {
+  return type.getRank() <= 8;
+}
+bool ReceiveOp::canWriteResult(unsigned, RankedTensorType type) {
+  return type.getRank() <= 8;
+}
+bool AwaitOp::canReadOperand(unsigned, RankedTensorType) { return true; }
+
 /// A reduction of all works in place, one into a value in that one's.
 SmallVector<Share> CollectiveOp::getShares() {
   if (getInto())

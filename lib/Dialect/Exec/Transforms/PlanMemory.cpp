@@ -9,6 +9,8 @@
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "llvm/ADT/StringSet.h"
+#include <map>
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_PLANMEMORY
@@ -41,9 +43,6 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
 
   void runOnOperation() override {
     parts = {};
-    fixed.clear();
-    constants.clear();
-    fixedEnd = 0;
     if (failed(plan()))
       signalPassFailure();
   }
@@ -61,8 +60,32 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
           "has no exec.program; run --exec-unroll-schedule first");
     if (failed(planParts(programs)))
       return failure();
-    placeConstants(module);
+    std::map<int64_t, SmallVector<ProgramOp>> positions;
+    for (ProgramOp program : programs)
+      positions[program.getPipelinePosition()].push_back(program);
+    Builder builder(&getContext());
+    int64_t largest = 0;
+    for (auto &[position, own] : positions) {
+      FailureOr<int64_t> arena = planPosition(own);
+      if (failed(arena))
+        return failure();
+      largest = std::max(largest, *arena);
+      if (positions.size() > 1)
+        for (ProgramOp program : own)
+          program->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(*arena));
+    }
+    writeParts();
+    module->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(largest));
+    module->setAttr(kThreadsAttr, builder.getI64IntegerAttr(threads));
+    return success();
+  }
 
+  /// The arena of the devices that run `programs`; its bytes.
+  FailureOr<int64_t> planPosition(ArrayRef<ProgramOp> programs) {
+    fixed.clear();
+    constants.clear();
+    fixedEnd = 0;
+    placeConstants(programs);
     std::vector<std::unique_ptr<ProgramMemory>> plans;
     for (ProgramOp program : programs) {
       plans.push_back(std::make_unique<ProgramMemory>(program, parts));
@@ -77,11 +100,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     }
     for (auto &plan : plans)
       plan->write(fixedEnd);
-    writeParts();
-    Builder builder(&getContext());
-    module->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(fixedEnd + peak));
-    module->setAttr(kThreadsAttr, builder.getI64IntegerAttr(threads));
-    return success();
+    return fixedEnd + peak;
   }
 
   //===--- Parts ----------------------------------------------------------===//
@@ -170,14 +189,22 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     return offset;
   }
 
-  void placeConstants(ModuleOp module) {
+  /// A part is of one position, as its stage is.
+  void placeConstants(ArrayRef<ProgramOp> programs) {
     Builder builder(&getContext());
-    module.walk([&](ConstantOp constant) {
+    auto place = [&](ConstantOp constant) {
       auto [it, fresh] = constants.try_emplace(constant.getValue(), 0);
       if (fresh)
         it->second = take(extentBytes(constant.getType()));
       constant->setAttr(kOffsetAttr, builder.getI64IntegerAttr(it->second));
-    });
+    };
+    llvm::StringSet<> seen;
+    for (ProgramOp program : programs) {
+      program.walk(place);
+      for (auto run : program.getBody().getOps<RunOp>())
+        if (seen.insert(run.getCallee()).second)
+          parts.functions.lookup(run.getCallee()).walk(place);
+    }
   }
 
   LogicalResult placeFixed(ProgramOp program, ProgramMemory &plan) {

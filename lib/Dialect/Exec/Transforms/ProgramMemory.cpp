@@ -23,7 +23,7 @@ Repeats cleave::exec::findRepeats(ArrayRef<StringRef> parts) {
   unsigned n = parts.size(), repetition = 0;
   for (unsigned i = 0; i < n;) {
     unsigned bestPeriod = 1, bestCount = 1;
-    for (unsigned period = 1; period <= 16 && i + 2 * period <= n; ++period) {
+    for (unsigned period = 1; period <= 96 && i + 2 * period <= n; ++period) {
       unsigned count = 1;
       while (i + (count + 1) * period <= n &&
              llvm::equal(parts.slice(i, period),
@@ -158,6 +158,60 @@ static std::string nameOf(Value value) {
   return text;
 }
 
+/// Values of one result of a part, of different micro-batches, that are never
+/// there at the same time lie at one place: as many places as a schedule has
+/// micro-batches under way. For each of `roots` that takes the place of another
+/// one, which.
+DenseMap<unsigned, unsigned>
+ProgramMemory::shareSlots(ArrayRef<unsigned> roots) {
+  DenseMap<unsigned, unsigned> sameAs;
+  if (runs.size() < 3)
+    return sameAs;
+  /// From the action that makes a value to the last one that touches it.
+  struct Use {
+    unsigned first, last;
+  };
+  DenseMap<unsigned, Use> uses;
+  std::map<std::pair<StringRef, unsigned>, std::vector<unsigned>> places;
+  llvm::DenseSet<unsigned> known(roots.begin(), roots.end()), several;
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    auto touch = [&](Value value) {
+      unsigned root = leader(value);
+      auto [it, fresh] = uses.try_emplace(
+          root, Use{static_cast<unsigned>(a), static_cast<unsigned>(a)});
+      it->second.last = a;
+      if (repeats.repetition[it->second.first] != repeats.repetition[a])
+        several.insert(root);
+      return fresh;
+    };
+    for (OpResult result : run->getResults())
+      if (unsigned root = leader(result); touch(result) && known.contains(root))
+        places[{run.getCallee(), result.getResultNumber()}].push_back(root);
+    for (Value input : run.getInputs())
+      touch(input);
+  }
+  for (auto &[place, values] : places) {
+    // The values that lie at each slot last.
+    std::vector<std::pair<unsigned, unsigned>> slots;
+    for (unsigned root : values) {
+      if (!several.contains(root) || buffers[root].returned ||
+          buffers[root].accumulates)
+        continue;
+      auto free = llvm::find_if(slots, [&](const auto &slot) {
+        return slot.second < uses[root].first &&
+               buffers[slot.first].bytes == buffers[root].bytes;
+      });
+      if (free == slots.end()) {
+        slots.push_back({root, uses[root].last});
+        continue;
+      }
+      free->second = uses[root].last;
+      sameAs[root] = free->first;
+    }
+  }
+  return sameAs;
+}
+
 void ProgramMemory::packBuffers() {
   // Time counts the commands of representative actions.
   int64_t time = 0;
@@ -225,9 +279,17 @@ void ProgramMemory::packBuffers() {
                            std::pair(repeats.representative[a],
                                      result.getResultNumber()));
   DenseMap<std::pair<unsigned, unsigned>, unsigned> firstAtPlace;
-  DenseMap<unsigned, unsigned> sameAs;
+  DenseMap<unsigned, unsigned> sameAs = shareSlots(roots);
+  for (auto [root, slot] : sameAs) {
+    touches[slot].append(touches[root]);
+    Interval &life = buffers[slot].life;
+    life.begin = std::min(life.begin, buffers[root].life.begin);
+    life.end = std::max(life.end, buffers[root].life.end);
+  }
   std::vector<unsigned> packedRoots;
   for (unsigned root : roots) {
+    if (sameAs.contains(root))
+      continue;
     ProgramBuffer &buffer = buffers[root];
     // What more than one repetition touches, or anything outside, is there for
     // all of them.

@@ -24,7 +24,9 @@ struct SelectCheck : OpRewritePattern<graph::CheckOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::CheckOp op,
                                 PatternRewriter &rewriter) const override {
-    rewriter.replaceOpWithNewOp<CheckOp>(op, op.getFlag(), op.getMessageAttr());
+    rewriter.replaceOpWithNewOp<CheckOp>(
+        op, op.getFlag(), op.getMessageAttr(),
+        op->hasAttr(kDeferredAttr) ? rewriter.getUnitAttr() : UnitAttr());
     return success();
   }
 };

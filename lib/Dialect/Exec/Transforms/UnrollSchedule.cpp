@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "IndexBounds.h"
+#include "PartForms.h"
+#include "Transfers.h"
 #include "cleave/Dialect/Exec/Transforms/Memory.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
@@ -22,55 +24,51 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
 
-/// The slice of a whole tensor of type `whole` that micro-batch `index` of
-/// `count` has along `dim`, as it lies in it.
-static RankedTensorType sliceAt(RankedTensorType whole, int64_t dim,
-                                int64_t index, int64_t count) {
-  Strided layout = getLayout(whole);
-  SmallVector<int64_t> shape(whole.getShape());
-  shape[dim] /= count;
-  layout.offset += index * shape[dim] * layout.strides[dim];
-  return withLayout(RankedTensorType::get(shape, whole.getElementType()),
-                    layout);
-}
-
 namespace {
 
-/// A part, in the forms that its actions need.
-struct PartForms {
-  func::FuncOp first;
-  /// Those that add onto so many sums there are, one after another.
-  SmallVector<func::FuncOp> next;
-  /// Results that accumulate, in the order of the further arguments of `next`.
-  SmallVector<unsigned> sums;
-  /// Operands beyond those of the invocation: the values, by micro-batch.
-  SmallVector<SmallVector<Attribute>> constants;
-  SmallVector<Type> constantTypes;
-};
+/// Parts of a program, by invocation.
+using Parts = DenseMap<Operation *, PartForms>;
 
-/// Unrolls one program.
+/// Unrolls what one position of the pipeline runs.
 class Unroller {
 public:
-  Unroller(pipe::ProgramOp source, SymbolTable &symbols)
-      : source(source), symbols(symbols), count(source.getMicroBatches()),
-        builder(source) {}
+  Unroller(pipe::ProgramOp source, int64_t position, const pipe::StageMap &map,
+           Parts &parts, Transfers &transfers, SymbolTable &symbols)
+      : source(source), position(position), map(map), parts(parts),
+        transfers(transfers), symbols(symbols),
+        count(source.getMicroBatches()), builder(source) {}
 
-  LogicalResult run();
+  LogicalResult run(ArrayRef<pipe::Action> actions, bool stops);
 
 private:
-  LogicalResult prepare(pipe::InvokeOp invoke);
-  LogicalResult giveConstants(func::FuncOp part, PartForms &forms);
-  func::FuncOp makeNext(PartForms &forms, unsigned sums);
-  LogicalResult linkUpdates(ProgramOp program);
-  void runAction(pipe::InvokeOp invoke, int64_t microBatch);
+  bool holds(BlockArgument argument) const;
+  ProgramOp createProgram();
+  LogicalResult createReturn();
+  LogicalResult runAction(const pipe::Action &action);
+  void transfer(const pipe::Action &action);
+  void finishSends();
+  void stop();
+  void runPart(pipe::InvokeOp invoke, int64_t microBatch);
   Value valueOf(Value value, int64_t dim, int64_t microBatch);
   Value constantOf(Attribute value, Type type, Location loc);
 
+  DictionaryAttr attributesOr(DictionaryAttr known) {
+    return known ? known : builder.getDictionaryAttr({});
+  }
+  /// Whether `invoke` is of this position.
+  bool isHere(pipe::InvokeOp invoke) const {
+    return map.device(invoke.getStage()) == position;
+  }
+
   pipe::ProgramOp source;
+  int64_t position;
+  const pipe::StageMap &map;
+  Parts &parts;
+  Transfers &transfers;
   SymbolTable &symbols;
   int64_t count;
   OpBuilder builder;
-  DenseMap<Operation *, PartForms> parts;
+  ProgramOp program;
   /// What each value of the source is: one value, or one for each micro-batch.
   DenseMap<Value, SmallVector<Value>> values;
   /// Of parts whose results accumulate: how often each has run, and the sums
@@ -78,130 +76,18 @@ private:
   DenseMap<Operation *, int64_t> done;
   DenseMap<Operation *, SmallVector<SmallVector<Value>>> open;
   DenseMap<Attribute, Value> constants;
+  /// A send that nothing has waited for yet.
+  struct Sent {
+    pipe::Action action;
+    SmallVector<OpResult> results;
+    SmallVector<Value> values;
+  };
+  std::optional<Sent> sent;
+  /// The latest run of a part.
+  Operation *latest = nullptr;
 };
 
 } // namespace
-
-/// Results are what the invocation reads of them; slices of a whole lie in it.
-LogicalResult Unroller::prepare(pipe::InvokeOp invoke) {
-  func::FuncOp part = invoke.getPartFunction();
-  if (!part || part.isExternal())
-    return invoke.emitOpError("'") << invoke.getCallee() << "' has no body";
-  PartForms &forms = parts[invoke];
-  forms.first = part;
-  for (auto [i, dim] : llvm::enumerate(invoke.getSplit()))
-    if (dim >= 0)
-      part.getArgument(i).setType(
-          sliceAt(tensorType(invoke.getInputs()[i]), dim, 0, count));
-  Operation *terminator = part.front().getTerminator();
-  for (unsigned i = 0; i < invoke.getNumResults(); ++i) {
-    std::optional<int64_t> dim = invoke.getConcatDim(i);
-    if (!dim)
-      continue;
-    RankedTensorType type =
-        sliceAt(tensorType(invoke.getResult(i)), *dim, 0, count);
-    Value value = terminator->getOperand(i);
-    if (value.getType() == type)
-      continue;
-    OpBuilder builder(terminator);
-    terminator->setOperand(
-        i, CopyOp::create(builder, value.getLoc(), type, value, Value()));
-  }
-  if (failed(giveConstants(part, forms)))
-    return failure();
-  part.setFunctionType(FunctionType::get(part.getContext(),
-                                         part.front().getArgumentTypes(),
-                                         terminator->getOperandTypes()));
-  for (unsigned i = 0; i < invoke.getNumResults(); ++i)
-    if (invoke.isAccumulated(i))
-      forms.sums.push_back(i);
-  return success();
-}
-
-/// What is known when the micro-batch is becomes a constant, or, where it
-/// differs between micro-batches, an argument.
-LogicalResult Unroller::giveConstants(func::FuncOp part, PartForms &forms) {
-  SmallVector<MicroBatchValueOpInterface> ops;
-  part.walk([&](MicroBatchValueOpInterface op) { ops.push_back(op); });
-  for (MicroBatchValueOpInterface op : ops) {
-    SmallVector<Attribute> attrs;
-    for (int64_t i = 0; i < count; ++i) {
-      attrs.push_back(op.getValueAt(i, count));
-      if (!attrs.back())
-        return op->emitOpError("depends on more than the micro-batch and the "
-                               "device");
-    }
-    Value result = op->getResult(0);
-    if (llvm::all_equal(attrs)) {
-      OpBuilder inside(op);
-      Value constant;
-      if (auto elements = dyn_cast<DenseElementsAttr>(attrs.front()))
-        constant = graph::ConstantOp::create(inside, op->getLoc(),
-                                             result.getType(), elements);
-      else
-        constant = ConstantOp::create(inside, op->getLoc(), result.getType(),
-                                      attrs.front());
-      result.replaceAllUsesWith(constant);
-    } else {
-      BlockArgument argument =
-          part.front().addArgument(result.getType(), op->getLoc());
-      if (ArrayAttr old = part.getArgAttrsAttr()) {
-        SmallVector<Attribute> all(old.begin(), old.end());
-        all.push_back(DictionaryAttr::get(part.getContext()));
-        part.setArgAttrsAttr(ArrayAttr::get(part.getContext(), all));
-      }
-      result.replaceAllUsesWith(argument);
-      forms.constants.push_back(attrs);
-      forms.constantTypes.push_back(result.getType());
-    }
-    op->erase();
-  }
-  return success();
-}
-
-/// The form that adds what it makes onto `sums` sums, the last one first, which
-/// then are one.
-func::FuncOp Unroller::makeNext(PartForms &forms, unsigned sums) {
-  forms.next.resize(std::max<size_t>(forms.next.size(), sums + 1));
-  func::FuncOp &next = forms.next[sums];
-  if (next)
-    return next;
-  next = forms.first.clone();
-  next.setName((forms.first.getName() + ".next" +
-                (sums > 1 ? std::to_string(sums) : std::string()))
-                   .str());
-  symbols.insert(next);
-  Operation *terminator = next.front().getTerminator();
-  OpBuilder inside(terminator);
-  unsigned before = next.getNumArguments();
-  for (unsigned i : forms.sums)
-    for (unsigned k = 0; k < sums; ++k) {
-      Value value = terminator->getOperand(i);
-      BlockArgument sum =
-          next.front().addArgument(value.getType(), value.getLoc());
-      terminator->setOperand(
-          i, graph::AddOp::create(inside, value.getLoc(), sum, value));
-    }
-  next.setFunctionType(FunctionType::get(next.getContext(),
-                                         next.front().getArgumentTypes(),
-                                         terminator->getOperandTypes()));
-  SmallVector<DictionaryAttr> attrs;
-  next.getAllArgAttrs(attrs);
-  attrs.resize(next.getNumArguments(),
-               DictionaryAttr::get(builder.getContext()));
-  next.setAllArgAttrs(attrs);
-  graph::EntryAttributes attributes(next);
-  for (auto [k, i] : llvm::enumerate(forms.sums)) {
-    for (unsigned j = 0; j < sums; ++j)
-      attributes.setArg(before + k * sums + j, kDiesAttr,
-                        builder.getUnitAttr());
-    // Of the oldest sum.
-    attributes.setResult(
-        i, kAliasAttr, builder.getI64IntegerAttr(before + k * sums + sums - 1));
-  }
-  attributes.write();
-  return next;
-}
 
 Value Unroller::constantOf(Attribute value, Type type, Location loc) {
   Value &constant = constants[value];
@@ -219,8 +105,8 @@ Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
                 sliceAt(tensorType(result), dim, microBatch, count));
 }
 
-void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
-  PartForms &forms = parts[invoke];
+void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
+  PartForms &forms = parts.find(invoke)->second;
   // How many of the sums there are what is made now completes.
   SmallVector<SmallVector<Value>> &sums = open[invoke];
   unsigned merged = 0;
@@ -233,7 +119,7 @@ void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
     else // Sums are of powers of 2, the larger ones older.
       merged = llvm::countr_zero(static_cast<uint64_t>(runs));
   }
-  func::FuncOp part = merged ? makeNext(forms, merged) : forms.first;
+  func::FuncOp part = merged ? forms.onto(merged, symbols) : forms.first;
   SmallVector<Value> operands;
   for (auto [value, dim] :
        llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
@@ -253,6 +139,7 @@ void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
       RunOp::create(builder, invoke.getLoc(), types,
                     FlatSymbolRefAttr::get(part.getSymNameAttr()), operands,
                     builder.getI64IntegerAttr(microBatch), DenseI64ArrayAttr());
+  latest = run;
   for (auto [i, result] : llvm::enumerate(run.getResults())) {
     SmallVector<Value> &known = values[invoke.getResult(i)];
     if (invoke.isSaved(i) || invoke.getConcatDim(i)) {
@@ -274,134 +161,294 @@ void Unroller::runAction(pipe::InvokeOp invoke, int64_t microBatch) {
     made.push_back(run.getResult(i));
 }
 
-/// A result with `graph.updates` is the memory of the argument of that name.
-LogicalResult Unroller::linkUpdates(ProgramOp program) {
-  Block &body = program.getBody().front();
-  llvm::StringMap<BlockArgument> arguments;
-  for (BlockArgument argument : body.getArguments())
-    if (auto name = program.getArgAttrOfType<StringAttr>(
-            argument.getArgNumber(), graph::kNameAttr))
-      arguments[name] = argument;
-  llvm::StringMap<unsigned> updated;
-  /// The memory that results of a part take.
-  struct Link {
-    unsigned result, position;
-  };
-  llvm::MapVector<func::FuncOp, SmallVector<Link>> links;
-  /// Where an action first reads each of its inputs.
-  DenseMap<RunOp, DenseMap<Value, unsigned>> positions;
-  Operation *terminator = body.getTerminator();
-  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-    auto name = program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
-    if (!name)
-      continue;
-    BlockArgument argument = arguments.lookup(name);
-    if (!argument)
-      return program.emitOpError("result ")
-             << i << " updates '" << name.getValue()
-             << "', which is no argument's name";
-    if (auto [it, first] = updated.try_emplace(name, i); !first)
-      return program.emitOpError("results ")
-             << it->second << " and " << i << " both update '"
-             << name.getValue() << "'";
-    if (value == argument)
-      continue;
-    auto run = value.getDefiningOp<RunOp>();
-    if (!run || value.getType() != argument.getType())
-      return program.emitOpError("result ")
-             << i << " cannot take the memory of argument '" << name.getValue()
-             << "': it is not the whole result of one action";
-    unsigned index = cast<OpResult>(value).getResultNumber();
-    auto part = symbols.lookup<func::FuncOp>(run.getCallee());
-    auto [known, fresh] = positions.try_emplace(run);
-    if (fresh)
-      for (auto [position, input] : llvm::enumerate(run.getInputs()))
-        known->second.try_emplace(input, position);
-    auto [at, unread] =
-        known->second.try_emplace(argument, run.getInputs().size());
-    unsigned position = at->second;
-    if (unread) {
-      // The part does not read it: it is told where to write.
-      if (llvm::count_if(body.getOps<RunOp>(), [&](RunOp other) {
-            return other.getCallee() == run.getCallee();
-          }) != 1)
-        return program.emitOpError("result ")
-               << i << " cannot take the memory of argument '"
-               << name.getValue() << "': its part runs several times";
-      if (failed(part.insertArgument(position, argument.getType(),
-                                     DictionaryAttr::get(part.getContext()),
-                                     run.getLoc())))
-        return failure();
-      run.getInputsMutable().append(argument);
+
+//===----------------------------------------------------------------------===//
+// Positions
+//===----------------------------------------------------------------------===//
+
+/// An argument is where parts read it; one that none reads, at position 0.
+bool Unroller::holds(BlockArgument argument) const {
+  bool read = false, here = false;
+  for (Operation *user : argument.getUsers())
+    if (auto invoke = dyn_cast<pipe::InvokeOp>(user)) {
+      read = true;
+      here |= isHere(invoke);
     }
-    links[part].push_back({index, position});
-  }
-  for (const auto &[part, ofPart] : links) {
-    graph::EntryAttributes attributes(part);
-    for (auto [result, position] : ofPart) {
-      attributes.setArg(position, kDiesAttr, builder.getUnitAttr());
-      attributes.setResult(result, kAliasAttr,
-                           builder.getI64IntegerAttr(position));
-      attributes.setResult(result, kUpdateAttr, builder.getUnitAttr());
-    }
-    attributes.write();
-  }
-  return success();
+  return read ? here : position == 0;
 }
 
-LogicalResult Unroller::run() {
-  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
-    if (invoke.getStage() != 0)
-      return source.emitOpError("has several stages, of which no native code can "
-                                "be made yet: use the interpreter, or a mesh "
-                                "without \"")
-             << spmd::kPipelineAxis << "\"";
-  llvm::StringMap<pipe::InvokeOp> invokes;
-  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
-    if (!invokes.try_emplace(invoke.getPart(), invoke).second)
-      return invoke.emitOpError("is a second part \"")
-             << invoke.getPart() << "\"";
-  FailureOr<pipe::Schedule> schedule = pipe::readSchedule(source);
-  if (failed(schedule))
-    return failure();
-  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
-    if (failed(prepare(invoke)))
-      return failure();
-  annotateIndexBounds(source);
-  SmallVector<NamedAttribute> attrs;
-  for (NamedAttribute attr : source->getAttrs())
-    if (attr.getName() != source.getMicroBatchesAttrName() &&
-        attr.getName() != source.getScheduleAttrName())
-      attrs.push_back(attr);
-  OperationState state(source.getLoc(), ProgramOp::getOperationName());
-  state.addAttributes(attrs);
-  state.addRegion();
-  auto program = cast<ProgramOp>(builder.create(state));
-  Block &body = program.getBody().emplaceBlock();
-  for (BlockArgument argument : source.getBody().getArguments())
+/// The program, without its body; its results are known in the end.
+ProgramOp Unroller::createProgram() {
+  SmallVector<Type> inputs;
+  SmallVector<Attribute> attrs;
+  Region body;
+  Block &block = body.emplaceBlock();
+  for (BlockArgument argument : source.getBody().getArguments()) {
+    if (!holds(argument))
+      continue;
+    inputs.push_back(argument.getType());
+    attrs.push_back(attributesOr(source.getArgAttrDict(argument.getArgNumber())));
     values[argument] = {
-        body.addArgument(argument.getType(), argument.getLoc())};
-  builder.setInsertionPointToEnd(&body);
-  for (const pipe::Action &action : schedule->actions()) {
-    pipe::InvokeOp invoke = invokes.lookup(action.part);
-    for (Value operand : invoke.getInputs())
-      if (invoke.getOnce() && values[operand].size() > 1)
-        return invoke.emitOpError("runs once, and reads what is saved for "
-                                  "each micro-batch");
-    runAction(invoke, std::max<int64_t>(action.microBatch, 0));
+        block.addArgument(argument.getType(), argument.getLoc())};
   }
+  bool several = map.devices > 1;
+  std::string name = source.getName().str();
+  if (several)
+    name += "." + std::to_string(position);
+  auto created = ProgramOp::create(
+      builder, source.getLoc(), name, builder.getFunctionType(inputs, {}),
+      source.getSymVisibilityAttr(), builder.getArrayAttr(attrs), ArrayAttr(),
+      several ? builder.getI64IntegerAttr(position) : IntegerAttr(),
+      several ? source.getSymNameAttr() : StringAttr());
+  for (NamedAttribute attr : source->getDiscardableAttrs())
+    created->setAttr(attr.getName(), attr.getValue());
+  created.getBody().takeBody(body);
+  return created;
+}
+
+LogicalResult Unroller::createReturn() {
   auto returned = cast<pipe::ReturnOp>(source.getBody().front().back());
   SmallVector<Value> results;
-  for (Value value : returned.getValues()) {
+  SmallVector<Attribute> attrs;
+  for (auto [i, value] : llvm::enumerate(returned.getValues())) {
+    if (auto invoke = value.getDefiningOp<pipe::InvokeOp>();
+        invoke ? !isHere(invoke) : !holds(cast<BlockArgument>(value)))
+      continue;
     SmallVector<Value> &known = values[value];
     if (known.size() != 1)
       return returned.emitOpError("returns a value that has no single value");
     results.push_back(known.front());
+    attrs.push_back(attributesOr(source.getResultAttrDict(i)));
   }
   ReturnOp::create(builder, returned.getLoc(), results);
-  if (failed(linkUpdates(program)))
+  program.setFunctionType(builder.getFunctionType(
+      program.getBody().getArgumentTypes(), ValueRange(results).getTypes()));
+  program.setResAttrsAttr(builder.getArrayAttr(attrs));
+  return success();
+}
+
+/// Begins a transfer. What is sent is waited for before anything else is; what
+/// is received, here, but it is begun before the part that runs last: no
+/// device waits longer for it than with both ends at one place, where a
+/// schedule is free of deadlocks.
+void Unroller::transfer(const pipe::Action &action) {
+  int64_t to = map.device(action.to);
+  SmallVector<OpResult> results = transfers.values(action, to);
+  if (results.empty())
+    return;
+  int64_t microBatch = std::max<int64_t>(action.microBatch, 0);
+  if (action.kind == pipe::Action::Kind::Send) {
+    finishSends();
+    sent = {action, results, {}};
+    for (OpResult result : results)
+      sent->values.push_back(valueOf(result, /*dim=*/-1, microBatch));
+    transfers.send(builder, action, results, sent->values);
+    return;
+  }
+  ValueRange received;
+  {
+    OpBuilder::InsertionGuard guard(builder);
+    if (latest)
+      builder.setInsertionPoint(latest);
+    received = transfers.receive(builder, action, results);
+  }
+  transfers.await(builder, action, results, received);
+  for (auto [result, value] : llvm::zip_equal(results, received)) {
+    auto invoke = cast<pipe::InvokeOp>(result.getOwner());
+    SmallVector<Value> &known = values[result];
+    bool saved =
+        invoke.isSaved(result.getResultNumber()) && !invoke.getOnce();
+    known.resize(saved ? count : 1);
+    known[saved ? microBatch : 0] = value;
+  }
+}
+
+void Unroller::finishSends() {
+  if (sent)
+    transfers.await(builder, sent->action, sent->results, sent->values);
+  sent.reset();
+}
+
+/// What checks that were deferred have found takes effect.
+void Unroller::stop() {
+  OpBuilder inside(source);
+  auto part = func::FuncOp::create(
+      inside, source.getLoc(),
+      (source.getName() + ".stop." + Twine(position)).str(),
+      inside.getFunctionType({}, {}));
+  part.setPrivate();
+  inside.setInsertionPointToStart(part.addEntryBlock());
+  auto type = RankedTensorType::get({}, inside.getI1Type());
+  Value passed = graph::ConstantOp::create(
+      inside, part.getLoc(), DenseElementsAttr::get(type, true));
+  graph::CheckOp::create(inside, part.getLoc(), passed,
+                         "a check in another stage stopped the step");
+  func::ReturnOp::create(inside, part.getLoc());
+  symbols.insert(part);
+  RunOp::create(builder, part.getLoc(), TypeRange(),
+                FlatSymbolRefAttr::get(part.getSymNameAttr()), ValueRange(),
+                builder.getI64IntegerAttr(0), DenseI64ArrayAttr());
+}
+
+/// Whether a part changes what the program is given.
+static bool updates(pipe::InvokeOp invoke) {
+  auto program = cast<pipe::ProgramOp>(invoke->getParentOp());
+  Operation *terminator = program.getBody().front().getTerminator();
+  return llvm::any_of(terminator->getOpOperands(), [&](OpOperand &operand) {
+    return operand.get().getDefiningOp() == invoke &&
+           program.getResultAttr(operand.getOperandNumber(),
+                                 graph::kUpdatesAttr);
+  });
+}
+
+LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, bool stops) {
+  std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
+  program = createProgram();
+  builder.setInsertionPointToEnd(&program.getBody().front());
+  for (const pipe::Action &action : actions) {
+    if (action.kind != pipe::Action::Kind::Run) {
+      transfer(action);
+      continue;
+    }
+    pipe::InvokeOp invoke = invokes[{action.part, action.stage}];
+    for (Value operand : invoke.getInputs())
+      if (invoke.getOnce() && values[operand].size() > 1)
+        return invoke.emitOpError("runs once, and reads what is saved for "
+                                  "each micro-batch");
+    // A step that is stopped leaves nothing under way.
+    if (invoke.getOnce())
+      finishSends();
+    if (stops && updates(invoke)) {
+      stop();
+      stops = false;
+    }
+    runPart(invoke, std::max<int64_t>(action.microBatch, 0));
+  }
+  finishSends();
+  if (stops)
+    stop();
+  if (failed(createReturn()))
     return failure();
-  symbols.erase(source);
+  return linkUpdates(program, symbols);
+}
+
+namespace {
+/// Unrolls one program for all positions.
+class Positions {
+public:
+  Positions(pipe::ProgramOp source, SymbolTable &symbols)
+      : source(source), symbols(symbols) {}
+
+  LogicalResult run();
+
+private:
+  LogicalResult readSource();
+  void dropCopies();
+  FailureOr<bool> deferChecks();
+
+  pipe::ProgramOp source;
+  SymbolTable &symbols;
+  pipe::Schedule schedule;
+  pipe::StageMap map;
+};
+} // namespace
+
+LogicalResult Positions::readSource() {
+  std::set<std::pair<StringRef, int64_t>> seen;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    if (!seen.insert({invoke.getPart(), invoke.getStage()}).second)
+      return invoke.emitOpError("is a second part \"")
+             << invoke.getPart() << "\" of stage " << invoke.getStage();
+  FailureOr<pipe::Schedule> read = pipe::readSchedule(source);
+  if (failed(read))
+    return failure();
+  schedule = std::move(*read);
+  FailureOr<pipe::StageMap> found =
+      pipe::stageMapOf(source, schedule.devices.size());
+  if (failed(found))
+    return failure();
+  map = *found;
+  if (map.kind == pipe::StageMap::Kind::Bidirectional)
+    return source.emitOpError("has stages at two positions each, of which no "
+                              "native code can be made");
+  return success();
+}
+
+/// Of several stages at one position that all hold a parameter, one updates it.
+void Positions::dropCopies() {
+  Operation *terminator = source.getBody().front().getTerminator();
+  std::set<std::pair<StringRef, int64_t>> updated;
+  llvm::BitVector dropped(terminator->getNumOperands());
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    auto name = source.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    auto invoke = value.getDefiningOp<pipe::InvokeOp>();
+    if (!name || !invoke)
+      continue;
+    bool fresh =
+        updated.insert({name.getValue(), map.device(invoke.getStage())}).second;
+    if (!fresh && source.getResultAttr(i, pipe::kCopyAttr))
+      dropped.set(i);
+  }
+  if (dropped.none())
+    return;
+  terminator->eraseOperands(dropped);
+  (void)source.eraseResults(dropped);
+  for (auto invoke : llvm::make_early_inc_range(
+           source.getBody().getOps<pipe::InvokeOp>()))
+    dropUnread(invoke);
+}
+
+/// Stages do not all run the same, so that they cannot agree at each check;
+/// those before the update are deferred. Whether there are any.
+FailureOr<bool> Positions::deferChecks() {
+  if (map.devices == 1)
+    return false;
+  bool deferred = false;
+  std::vector<int64_t> agreed(map.devices, 0);
+  Operation *last = nullptr;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    invoke.getPartFunction().walk([&](graph::CheckOp check) {
+      if (updates(invoke)) {
+        last = check;
+        ++agreed[map.device(invoke.getStage())];
+        return;
+      }
+      check->setAttr(kDeferredAttr, UnitAttr::get(check.getContext()));
+      deferred = true;
+    });
+  if (last && !llvm::all_equal(agreed))
+    return last->emitOpError("is not made in all stages alike: devices of the "
+                             "others would not know that the step stops");
+  return deferred;
+}
+
+LogicalResult Positions::run() {
+  if (failed(readSource()))
+    return failure();
+  dropCopies();
+  FailureOr<bool> stops = deferChecks();
+  if (failed(stops))
+    return failure();
+  Parts parts;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {
+    FailureOr<PartForms> forms =
+        PartForms::create(invoke, source.getMicroBatches());
+    if (failed(forms))
+      return failure();
+    parts.try_emplace(invoke, std::move(*forms));
+  }
+  annotateIndexBounds(source);
+  Transfers transfers(source, schedule, map, symbols);
+  // The new symbols take the old one's name, where there is one position.
+  symbols.remove(source);
+  for (auto [position, actions] : llvm::enumerate(schedule.devices)) {
+    Unroller unroller(source, position, map, parts, transfers, symbols);
+    if (failed(unroller.run(actions, *stops)))
+      return failure();
+  }
+  source.erase();
   return success();
 }
 
@@ -439,7 +486,7 @@ struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
     SymbolTable symbols(getOperation());
     for (auto program :
          llvm::make_early_inc_range(getOperation().getOps<pipe::ProgramOp>()))
-      if (failed(Unroller(program, symbols).run()))
+      if (failed(Positions(program, symbols).run()))
         return signalPassFailure();
   }
 };

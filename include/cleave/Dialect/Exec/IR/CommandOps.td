@@ -234,7 +234,12 @@ def Exec_ScatterAddOp : Exec_Command<"scatter_add", [Pure],
 
 def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
   let summary = "Stops the step unless the flag is true";
-  let arguments = (ins AnyRankedTensor:$flag, StrAttr:$message);
+  let description = [{
+    All devices agree. Of stages, which do not run the same, one that is
+    `deferred` takes effect with the next that is not: until then the step goes on.
+  }];
+  let arguments = (ins AnyRankedTensor:$flag, StrAttr:$message,
+                       UnitAttr:$deferred);
   let results = (outs);
   let assemblyFormat = "$flag `,` $message attr-dict `:` type($flag)";
   let hasVerifier = 1;
@@ -295,6 +300,42 @@ def Exec_CollectiveOp : Exec_Command<"collective",
     /// Devices of a group.
     int64_t getMembers();
   }];
+}
+
+def Exec_SendOp : Exec_Command<"send", [], ["canReadOperand"]> {
+  let summary = "Begins to give a value to another position of the pipeline";
+  let description = [{
+    The device at position `to`, whose other digits are the same, receives it. Only
+    behind the `exec.await` of the same token and micro-batch may the memory be used.
+    ```mlir
+    exec.send %x {to = 1 : i64, token = 0 : i64} : tensor<2x8xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, I64Attr:$to, I64Attr:$token);
+  let results = (outs);
+  let assemblyFormat = "$input attr-dict `:` type($input)";
+}
+
+def Exec_ReceiveOp : Exec_Command<"receive", [], ["canWriteResult"]> {
+  let summary = "Begins to receive a value of another position of the pipeline";
+  let description = [{
+    Of the device at position `from`; the value is there behind the `exec.await`
+    of the same token and micro-batch.
+    ```mlir
+    %x = exec.receive {from = 0 : i64, token = 0 : i64} : tensor<2x8xf32>
+    ```
+  }];
+  let arguments = (ins I64Attr:$from, I64Attr:$token);
+  let results = (outs Exec_Fresh<"what is received">:$output);
+  let assemblyFormat = "attr-dict `:` type($output)";
+}
+
+def Exec_AwaitOp : Exec_Command<"await", [], ["canReadOperand"]> {
+  let summary = "Ends sends or receives of values";
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs,
+                       DenseI64ArrayAttr:$tokens);
+  let results = (outs);
+  let assemblyFormat = "$inputs $tokens attr-dict `:` type($inputs)";
 }
 
 #endif // CLEAVE_DIALECT_EXEC_IR_COMMANDOPS_TD

@@ -41,7 +41,11 @@ inline constexpr llvm::StringLiteral kUpdateAttr = "exec.update";
 inline constexpr llvm::StringLiteral kUpperBoundAttr = "exec.upper_bound";
 inline constexpr llvm::StringLiteral kIgnoreIndexAttr = "exec.ignore_index";
 
-/// What memory planning writes down; see the pass.
+/// On a check that is to be deferred.
+inline constexpr llvm::StringLiteral kDeferredAttr = "exec.deferred";
+
+/// What memory planning writes down; see the pass. On a module, the largest of
+/// its positions; on the programs of each, its own.
 inline constexpr llvm::StringLiteral kArenaBytesAttr = "exec.arena_bytes";
 inline constexpr llvm::StringLiteral kThreadsAttr = "exec.threads";
 inline constexpr llvm::StringLiteral kOffsetAttr = "exec.offset";

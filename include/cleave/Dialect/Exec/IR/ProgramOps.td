@@ -18,7 +18,8 @@ def Exec_ProgramOp : Exec_Op<"program", [
   let description = [{
     One `exec.run` for each action, in the order of the schedule. Values are
     memory: what a run reads of a micro-batch is a view of the whole, and what
-    micro-batches write side by side is joined.
+    micro-batches write side by side is joined. In a pipeline, there is one for
+    each `position`, of the same `entry`.
     ```mlir
     exec.program @train(%w: tensor<4xf32> {graph.name = "w"}, %x: tensor<8x4xf32>)
         -> (tensor<f32>, tensor<4xf32> {graph.updates = "w"}) {
@@ -34,9 +35,17 @@ def Exec_ProgramOp : Exec_Op<"program", [
                        TypeAttrOf<FunctionType>:$function_type,
                        OptionalAttr<StrAttr>:$sym_visibility,
                        OptionalAttr<DictArrayAttr>:$arg_attrs,
-                       OptionalAttr<DictArrayAttr>:$res_attrs);
+                       OptionalAttr<DictArrayAttr>:$res_attrs,
+                       OptionalAttr<I64Attr>:$position,
+                       OptionalAttr<StrAttr>:$entry);
   let regions = (region SizedRegion<1>:$body);
   let extraClassDeclaration = [{
+    /// The name of the entry of which this is the program of one position.
+    ::llvm::StringRef getEntryName() {
+      return getEntry().value_or(getName());
+    }
+    /// The position of the pipeline that runs it.
+    int64_t getPipelinePosition() { return getPosition().value_or(0); }
     ::llvm::ArrayRef<::mlir::Type> getArgumentTypes() {
       return getFunctionType().getInputs();
     }

@@ -1,0 +1,66 @@
+//===- DropUnread.cpp - What a stage computes for nobody ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PartForms.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+pipe::InvokeOp cleave::exec::dropUnread(pipe::InvokeOp invoke) {
+  if (llvm::none_of(invoke.getResults(),
+                    [](Value result) { return result.use_empty(); }))
+    return invoke;
+  func::FuncOp part = invoke.getPartFunction();
+  Block &body = part.front();
+  Operation *terminator = body.getTerminator();
+  SmallVector<Value> returned, kept;
+  SmallVector<Attribute> kinds;
+  SmallVector<Type> types;
+  for (auto [i, result] : llvm::enumerate(invoke.getResults())) {
+    if (result.use_empty())
+      continue;
+    returned.push_back(terminator->getOperand(i));
+    kept.push_back(result);
+    kinds.push_back(invoke.getResultKinds()[i]);
+    types.push_back(result.getType());
+  }
+  terminator->setOperands(returned);
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (isOpTriviallyDead(&op))
+      op.erase();
+  llvm::BitVector unread(body.getNumArguments());
+  SmallVector<Value> inputs;
+  SmallVector<int64_t> split;
+  for (BlockArgument argument : body.getArguments()) {
+    unsigned i = argument.getArgNumber();
+    if (argument.use_empty()) {
+      unread.set(i);
+      continue;
+    }
+    inputs.push_back(invoke.getInputs()[i]);
+    split.push_back(invoke.getSplit()[i]);
+  }
+  part.setFunctionType(FunctionType::get(part.getContext(),
+                                         body.getArgumentTypes(),
+                                         ValueRange(returned).getTypes()));
+  // Attributes of results are of no use to a part that was just outlined.
+  part.removeResAttrsAttr();
+  (void)part.eraseArguments(unread);
+  OpBuilder builder(invoke);
+  auto fresh = pipe::InvokeOp::create(
+      builder, invoke.getLoc(), types, invoke.getCalleeAttr(), inputs,
+      invoke.getPartAttr(), invoke.getOnceAttr(),
+      builder.getDenseI64ArrayAttr(split), builder.getArrayAttr(kinds),
+      invoke.getStageAttr());
+  for (auto [old, value] : llvm::zip_equal(kept, fresh.getResults()))
+    old.replaceAllUsesWith(value);
+  invoke.erase();
+  return fresh;
+}

@@ -1,0 +1,91 @@
+//===- LinkUpdates.cpp - Results in the memory of what they update --------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PartForms.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+LogicalResult cleave::exec::linkUpdates(ProgramOp program,
+                                       SymbolTable &symbols) {
+  Builder builder(program.getContext());
+  Block &body = program.getBody().front();
+  llvm::StringMap<BlockArgument> arguments;
+  for (BlockArgument argument : body.getArguments())
+    if (auto name = program.getArgAttrOfType<StringAttr>(
+            argument.getArgNumber(), graph::kNameAttr))
+      arguments[name] = argument;
+  llvm::StringMap<unsigned> updated;
+  /// The memory that results of a part take.
+  struct Link {
+    unsigned result, position;
+  };
+  llvm::MapVector<func::FuncOp, SmallVector<Link>> links;
+  /// Where an action first reads each of its inputs.
+  DenseMap<RunOp, DenseMap<Value, unsigned>> positions;
+  Operation *terminator = body.getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    auto name = program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    if (!name)
+      continue;
+    BlockArgument argument = arguments.lookup(name);
+    if (!argument)
+      return program.emitOpError("result ")
+             << i << " updates '" << name.getValue()
+             << "', which is no argument's name";
+    if (auto [it, first] = updated.try_emplace(name, i); !first)
+      return program.emitOpError("results ")
+             << it->second << " and " << i << " both update '"
+             << name.getValue() << "'";
+    if (value == argument)
+      continue;
+    auto run = value.getDefiningOp<RunOp>();
+    if (!run || value.getType() != argument.getType())
+      return program.emitOpError("result ")
+             << i << " cannot take the memory of argument '" << name.getValue()
+             << "': it is not the whole result of one action";
+    unsigned index = cast<OpResult>(value).getResultNumber();
+    auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+    auto [known, fresh] = positions.try_emplace(run);
+    if (fresh)
+      for (auto [position, input] : llvm::enumerate(run.getInputs()))
+        known->second.try_emplace(input, position);
+    auto [at, unread] =
+        known->second.try_emplace(argument, run.getInputs().size());
+    unsigned position = at->second;
+    if (unread) {
+      // The part does not read it: it is told where to write.
+      if (llvm::count_if(body.getOps<RunOp>(), [&](RunOp other) {
+            return other.getCallee() == run.getCallee();
+          }) != 1)
+        return program.emitOpError("result ")
+               << i << " cannot take the memory of argument '"
+               << name.getValue() << "': its part runs several times";
+      if (failed(part.insertArgument(position, argument.getType(),
+                                     DictionaryAttr::get(part.getContext()),
+                                     run.getLoc())))
+        return failure();
+      run.getInputsMutable().append(argument);
+    }
+    links[part].push_back({index, position});
+  }
+  for (const auto &[part, ofPart] : links) {
+    graph::EntryAttributes attributes(part);
+    for (auto [result, position] : ofPart) {
+      attributes.setArg(position, kDiesAttr, builder.getUnitAttr());
+      attributes.setResult(result, kAliasAttr,
+                           builder.getI64IntegerAttr(position));
+      attributes.setResult(result, kUpdateAttr, builder.getUnitAttr());
+    }
+    attributes.write();
+  }
+  return success();
+}
+

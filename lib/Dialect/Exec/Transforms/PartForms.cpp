@@ -1,0 +1,146 @@
+//===- PartForms.cpp - A part as its actions need it ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PartForms.h"
+#include "cleave/Dialect/Exec/Transforms/Memory.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+RankedTensorType cleave::exec::sliceAt(RankedTensorType whole, int64_t dim,
+                                int64_t index, int64_t count) {
+  Strided layout = getLayout(whole);
+  SmallVector<int64_t> shape(whole.getShape());
+  shape[dim] /= count;
+  layout.offset += index * shape[dim] * layout.strides[dim];
+  return withLayout(RankedTensorType::get(shape, whole.getElementType()),
+                    layout);
+}
+
+FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke,
+                                       int64_t count) {
+  func::FuncOp part = invoke.getPartFunction();
+  if (!part || part.isExternal())
+    return invoke.emitOpError("'") << invoke.getCallee() << "' has no body";
+  PartForms forms;
+  forms.first = part;
+  for (auto [i, dim] : llvm::enumerate(invoke.getSplit()))
+    if (dim >= 0)
+      part.getArgument(i).setType(
+          sliceAt(tensorType(invoke.getInputs()[i]), dim, 0, count));
+  Operation *terminator = part.front().getTerminator();
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i) {
+    std::optional<int64_t> dim = invoke.getConcatDim(i);
+    if (!dim)
+      continue;
+    RankedTensorType type =
+        sliceAt(tensorType(invoke.getResult(i)), *dim, 0, count);
+    Value value = terminator->getOperand(i);
+    if (value.getType() == type)
+      continue;
+    OpBuilder builder(terminator);
+    terminator->setOperand(
+        i, CopyOp::create(builder, value.getLoc(), type, value, Value()));
+  }
+  if (failed(forms.giveConstants(count)))
+    return failure();
+  part.setFunctionType(FunctionType::get(part.getContext(),
+                                         part.front().getArgumentTypes(),
+                                         terminator->getOperandTypes()));
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i)
+    if (invoke.isAccumulated(i))
+      forms.sums.push_back(i);
+  return forms;
+}
+
+/// What is known when the micro-batch is becomes a constant, or, where it
+/// differs between micro-batches, an argument.
+LogicalResult PartForms::giveConstants(int64_t count) {
+  func::FuncOp part = first;
+  SmallVector<MicroBatchValueOpInterface> ops;
+  part.walk([&](MicroBatchValueOpInterface op) { ops.push_back(op); });
+  for (MicroBatchValueOpInterface op : ops) {
+    SmallVector<Attribute> attrs;
+    for (int64_t i = 0; i < count; ++i) {
+      attrs.push_back(op.getValueAt(i, count));
+      if (!attrs.back())
+        return op->emitOpError("depends on more than the micro-batch and the "
+                               "device");
+    }
+    Value result = op->getResult(0);
+    if (llvm::all_equal(attrs)) {
+      OpBuilder inside(op);
+      Value constant;
+      if (auto elements = dyn_cast<DenseElementsAttr>(attrs.front()))
+        constant = graph::ConstantOp::create(inside, op->getLoc(),
+                                             result.getType(), elements);
+      else
+        constant = ConstantOp::create(inside, op->getLoc(), result.getType(),
+                                      attrs.front());
+      result.replaceAllUsesWith(constant);
+    } else {
+      BlockArgument argument =
+          part.front().addArgument(result.getType(), op->getLoc());
+      if (ArrayAttr old = part.getArgAttrsAttr()) {
+        SmallVector<Attribute> all(old.begin(), old.end());
+        all.push_back(DictionaryAttr::get(part.getContext()));
+        part.setArgAttrsAttr(ArrayAttr::get(part.getContext(), all));
+      }
+      result.replaceAllUsesWith(argument);
+      constants.push_back(attrs);
+      constantTypes.push_back(result.getType());
+    }
+    op->erase();
+  }
+  return success();
+}
+
+func::FuncOp PartForms::onto(unsigned count, SymbolTable &symbols) {
+  next.resize(std::max<size_t>(next.size(), count + 1));
+  func::FuncOp &part = next[count];
+  if (part)
+    return part;
+  part = first.clone();
+  part.setName((first.getName() + ".next" +
+                (count > 1 ? std::to_string(count) : std::string()))
+                   .str());
+  symbols.insert(part);
+  Operation *terminator = part.front().getTerminator();
+  OpBuilder inside(terminator);
+  unsigned before = part.getNumArguments();
+  for (unsigned i : sums)
+    for (unsigned k = 0; k < count; ++k) {
+      Value value = terminator->getOperand(i);
+      BlockArgument sum =
+          part.front().addArgument(value.getType(), value.getLoc());
+      terminator->setOperand(
+          i, graph::AddOp::create(inside, value.getLoc(), sum, value));
+    }
+  part.setFunctionType(FunctionType::get(part.getContext(),
+                                         part.front().getArgumentTypes(),
+                                         terminator->getOperandTypes()));
+  SmallVector<DictionaryAttr> attrs;
+  part.getAllArgAttrs(attrs);
+  attrs.resize(part.getNumArguments(),
+               DictionaryAttr::get(inside.getContext()));
+  part.setAllArgAttrs(attrs);
+  graph::EntryAttributes attributes(part);
+  for (auto [k, i] : llvm::enumerate(sums)) {
+    for (unsigned j = 0; j < count; ++j)
+      attributes.setArg(before + k * count + j, kDiesAttr,
+                        inside.getUnitAttr());
+    // Of the oldest sum.
+    attributes.setResult(
+        i, kAliasAttr, inside.getI64IntegerAttr(before + k * count + count - 1));
+  }
+  attributes.write();
+  return part;
+}
+

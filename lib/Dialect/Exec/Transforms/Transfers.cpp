@@ -1,0 +1,152 @@
+//===- Transfers.cpp - Values that go to another position -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Transfers.h"
+#include "cleave/Dialect/Exec/Transforms/Memory.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+/// `type` as a part has it: where it lies in a whole is each action's affair.
+static Type atStart(Type type) {
+  auto tensor = cast<RankedTensorType>(type);
+  Strided layout = getLayout(tensor);
+  layout.offset = 0;
+  return withLayout(tensor, layout);
+}
+
+Transfers::Transfers(pipe::ProgramOp program, const pipe::Schedule &schedule,
+                     const pipe::StageMap &map, SymbolTable &symbols)
+    : program(program), map(map), symbols(symbols) {
+  for (auto invoke : program.getBody().getOps<pipe::InvokeOp>())
+    invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
+  for (const std::vector<pipe::Action> &actions : schedule.devices)
+    for (const pipe::Action &action : actions)
+      if (action.kind == pipe::Action::Kind::Run)
+        last[{action.part, action.stage}] = action.microBatch;
+}
+
+pipe::InvokeOp Transfers::invokeOf(const pipe::Action &action) const {
+  return invokes.find({action.part, action.stage})->second;
+}
+
+SmallVector<OpResult> Transfers::values(const pipe::Action &action,
+                                        int64_t device) const {
+  pipe::InvokeOp invoke = invokeOf(action);
+  bool complete =
+      last.find({action.part, action.stage})->second == action.microBatch;
+  SmallVector<OpResult> results;
+  for (OpResult result : invoke->getResults())
+    if ((complete || invoke.isSaved(result.getResultNumber())) &&
+        llvm::any_of(result.getUsers(), [&](Operation *user) {
+          auto reader = dyn_cast<pipe::InvokeOp>(user);
+          return reader && map.device(reader.getStage()) == device;
+        }))
+      results.push_back(result);
+  return results;
+}
+
+int64_t Transfers::tokenOf(OpResult result, int64_t device) {
+  return tokens.try_emplace({result, device}, tokens.size()).first->second;
+}
+
+func::FuncOp Transfers::partOf(
+    const pipe::Action &action, StringRef what, ArrayRef<OpResult> results,
+    TypeRange inputs,
+    llvm::function_ref<void(OpBuilder &, func::FuncOp)> build) {
+  // What goes with the last micro-batch is another part.
+  std::string name =
+      (invokeOf(action).getCallee() + "." +
+       std::to_string(map.device(action.to)) + "." + what)
+          .str();
+  if (llvm::any_of(results, [](OpResult result) {
+        auto invoke = cast<pipe::InvokeOp>(result.getOwner());
+        return !invoke.getOnce() && !invoke.isSaved(result.getResultNumber());
+      }))
+    name += ".last";
+  if (auto known = symbols.lookup<func::FuncOp>(name))
+    return known;
+  OpBuilder builder(program);
+  SmallVector<Type> types;
+  for (Type type : inputs)
+    types.push_back(atStart(type));
+  Location loc = invokeOf(action).getLoc();
+  auto part = func::FuncOp::create(
+      builder, loc, name, builder.getFunctionType(types, TypeRange()));
+  part.setPrivate();
+  builder.setInsertionPointToStart(part.addEntryBlock());
+  build(builder, part);
+  part.setFunctionType(builder.getFunctionType(
+      types, part.front().getTerminator()->getOperandTypes()));
+  symbols.insert(part);
+  return part;
+}
+
+RunOp Transfers::run(OpBuilder &builder, const pipe::Action &action,
+                     func::FuncOp part, ValueRange values) {
+  return RunOp::create(
+      builder, part.getLoc(), part.getResultTypes(),
+      FlatSymbolRefAttr::get(part.getSymNameAttr()), values,
+      builder.getI64IntegerAttr(std::max<int64_t>(action.microBatch, 0)),
+      DenseI64ArrayAttr());
+}
+
+void Transfers::send(OpBuilder &builder, const pipe::Action &action,
+                     ArrayRef<OpResult> results, ValueRange values) {
+  int64_t to = map.device(action.to);
+  func::FuncOp part = partOf(
+      action, "send", results, values.getTypes(),
+      [&](OpBuilder &inside, func::FuncOp made) {
+        for (auto [result, argument] :
+             llvm::zip_equal(results, made.getArguments()))
+          SendOp::create(inside, result.getLoc(), argument, to,
+                         tokenOf(result, to));
+        func::ReturnOp::create(inside, made.getLoc());
+      });
+  run(builder, action, part, values);
+}
+
+ValueRange Transfers::receive(OpBuilder &builder, const pipe::Action &action,
+                              ArrayRef<OpResult> results) {
+  int64_t from = map.device(action.stage), to = map.device(action.to);
+  func::FuncOp part = partOf(
+      action, "receive", results, {},
+      [&](OpBuilder &inside, func::FuncOp made) {
+        SmallVector<Value> received;
+        for (OpResult result : results) {
+          auto invoke = cast<pipe::InvokeOp>(result.getOwner());
+          unsigned index = result.getResultNumber();
+          // A whole of what micro-batches have side by side, else as the part
+          // makes it.
+          Type type = invoke.getConcatDim(index)
+                          ? result.getType()
+                          : invoke.getPartFunction().getResultTypes()[index];
+          received.push_back(ReceiveOp::create(inside, result.getLoc(),
+                                               atStart(type), from,
+                                               tokenOf(result, to)));
+        }
+        func::ReturnOp::create(inside, made.getLoc(), received);
+      });
+  return run(builder, action, part, {}).getResults();
+}
+
+void Transfers::await(OpBuilder &builder, const pipe::Action &action,
+                      ArrayRef<OpResult> results, ValueRange values) {
+  int64_t to = map.device(action.to);
+  bool sends = action.kind == pipe::Action::Kind::Send;
+  func::FuncOp part = partOf(
+      action, sends ? "sent" : "received", results, values.getTypes(),
+      [&](OpBuilder &inside, func::FuncOp made) {
+        SmallVector<int64_t> waits;
+        for (OpResult result : results)
+          waits.push_back(tokenOf(result, to));
+        AwaitOp::create(inside, made.getLoc(), made.getArguments(), waits);
+        func::ReturnOp::create(inside, made.getLoc());
+      });
+  run(builder, action, part, values);
+}
