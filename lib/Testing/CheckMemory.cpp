@@ -10,6 +10,7 @@
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <functional>
+#include <map>
 #include <memory>
 
 using namespace mlir;
@@ -47,12 +48,12 @@ void forEachElement(RankedTensorType type,
 
 class Checker {
 public:
-  Checker(ModuleOp module)
-      : module(module), symbols(module),
-        arena(module->getAttrOfType<IntegerAttr>(kArenaBytesAttr).getInt(), 0) {}
+  Checker(ModuleOp module, int64_t bytes)
+      : module(module), symbols(module), arena(bytes, 0) {}
 
-  LogicalResult run() {
-    for (auto program : module.getOps<ProgramOp>())
+  /// The programs of one position of the pipeline.
+  LogicalResult run(ArrayRef<ProgramOp> programs) {
+    for (ProgramOp program : programs)
       if (failed(runProgram(program)))
         return failure();
     return success();
@@ -320,5 +321,15 @@ private:
 LogicalResult cleave::checkMemory(ModuleOp module) {
   if (!module->getAttrOfType<IntegerAttr>(kArenaBytesAttr))
     return module.emitError("has no planned memory; run --exec-plan-memory");
-  return Checker(module).run();
+  std::map<int64_t, SmallVector<ProgramOp>> positions;
+  for (auto program : module.getOps<ProgramOp>())
+    positions[program.getPipelinePosition()].push_back(program);
+  for (auto &[position, programs] : positions) {
+    auto bytes = programs.front()->getAttrOfType<IntegerAttr>(kArenaBytesAttr);
+    if (!bytes)
+      bytes = module->getAttrOfType<IntegerAttr>(kArenaBytesAttr);
+    if (failed(Checker(module, bytes.getInt()).run(programs)))
+      return failure();
+  }
+  return success();
 }

@@ -40,15 +40,29 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
     options.zero = static_cast<int>(rng.integer(0, 3));
     options.threads = static_cast<int>(options.devices);
   }
+  if (rng.chance(0.3)) {
+    options.positions = 2;
+    struct Drawn {
+      const char *name;
+      int64_t chunks;
+    };
+    static constexpr Drawn schedules[] = {
+        {"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"zb-h2", 1}, {"zb-v", 2}};
+    const Drawn &drawn = schedules[rng.integer(0, 4)];
+    options.schedule = drawn.name;
+    options.chunks = drawn.chunks;
+    options.threads = static_cast<int>(options.devices * options.positions);
+  }
   return options;
 }
 
 std::string NativeOptions::text() const {
   return llvm::formatv("micro_batches={0} devices={7} zero={8} threads={1} "
                        "vector_bits={2} max_logits_bytes={3} {4} momentum={5} "
-                       "clip={6}",
+                       "clip={6} positions={9} schedule={10} chunks={11}",
                        microBatches, threads, vectorBits, maxLogitsBytes,
-                       sgd ? "sgd" : "adamw", momentum, maxGradNorm, devices, zero);
+                       sgd ? "sgd" : "adamw", momentum, maxGradNorm, devices,
+                       zero, positions, schedule, chunks);
 }
 
 static CompileOptions compileOptions(const NativeOptions &options) {
@@ -56,6 +70,12 @@ static CompileOptions compileOptions(const NativeOptions &options) {
   result.phases.microBatches = options.microBatches;
   if (options.devices > 1)
     result.phases.mesh = "dp=" + std::to_string(options.devices);
+  if (options.positions > 1) {
+    result.phases.mesh += (options.devices > 1 ? ",pp=" : "pp=") +
+                          std::to_string(options.positions);
+    result.phases.schedule = options.schedule;
+    result.phases.chunks = options.chunks;
+  }
   if (options.zero > 0)
     result.phases.recipes = "zero" + std::to_string(options.zero);
   result.phases.threads = options.threads;

@@ -451,6 +451,8 @@ static int runNativeOfFile(MLIRContext &context) {
     NativeOptions options = NativeOptions::draw(firstSeed + i);
     if (oneMicroBatch)
       options.microBatches = 1;
+    // It may be too small to be cut into stages.
+    options.positions = 1;
     // A module that says where it runs is not split again.
     if (!module->getOps<spmd::MeshOp>().empty()) {
       options.devices = 1;

@@ -20,6 +20,11 @@ struct NativeOptions {
   int64_t devices = 1;
   /// What else those devices split: 0, or a stage of ZeRO.
   int zero = 0;
+  /// Positions of a pipeline, each of so many devices, its schedule, and the
+  /// stages that each position has.
+  int64_t positions = 1;
+  std::string schedule;
+  int64_t chunks = 1;
   int threads = 1;
   /// 256, 512, or 0: what the processor has.
   int vectorBits = 0;

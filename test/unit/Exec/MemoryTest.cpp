@@ -29,8 +29,7 @@ struct Memory : testing::Test {
     context->disableMultithreading();
   }
 
-  /// Compiles to the executable phase.
-  LogicalResult compile(ModuleOp module, int64_t microBatches, bool clip) {
+  static PhaseOptions optionsOf(int64_t microBatches, bool clip) {
     PhaseOptions options;
     options.microBatches = microBatches;
     options.threads = 2;
@@ -38,6 +37,14 @@ struct Memory : testing::Test {
     options.maxLogitsBytes = 512;
     if (clip)
       options.optimizer.maxGradNorm = 1.0;
+    return options;
+  }
+
+  /// Compiles to the executable phase.
+  LogicalResult compile(ModuleOp module, int64_t microBatches, bool clip) {
+    return compile(module, optionsOf(microBatches, clip));
+  }
+  LogicalResult compile(ModuleOp module, const PhaseOptions &options) {
     PassManager passes(context.get());
     for (Phase phase : {Phase::Step, Phase::Placed, Phase::Local,
                         Phase::Scheduled, Phase::Executable})
@@ -81,6 +88,28 @@ TEST_F(Memory, RandomPrograms) {
   std::printf("%d entries, peak / lower bound: mean %.4f, worst %.4f\n", entries,
               sum / entries, worst);
   EXPECT_LE(worst, 1.15);
+}
+
+/// Stages of a pipeline: each position has an arena of its own, and what is sent
+/// stays where it is until it has gone.
+TEST_F(Memory, RandomPipelines) {
+  struct Case {
+    const char *schedule;
+    int64_t chunks;
+  };
+  constexpr Case cases[] = {{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"zb-v", 2}};
+  for (int seed = 1; seed <= 16; ++seed) {
+    const Case &drawn = cases[seed % 4];
+    RandomGraph graph = drawRandomGraph(context.get(), seed, {});
+    PhaseOptions options = optionsOf(4, /*clip=*/seed % 3 == 0);
+    options.mesh = "pp=2";
+    options.schedule = drawn.schedule;
+    options.chunks = drawn.chunks;
+    ASSERT_TRUE(succeeded(compile(*graph.module, options)))
+        << "seed " << seed << ", " << drawn.schedule;
+    EXPECT_TRUE(succeeded(checkMemory(*graph.module)))
+        << "seed " << seed << ", " << drawn.schedule;
+  }
 }
 
 /// The check sees what it is for: a plan that is wrong in one place.

@@ -113,6 +113,40 @@ TEST(CommunicatorTest, SumsAreAddedInOrderOfTheMembers) {
   });
 }
 
+TEST(CommunicatorTest, WhoSendsWaitsForNobody) {
+  // What is received is there although its sender has not waited, and does so
+  // only when it has received in turn.
+  runRanks(2, test::singleThread(), [&](cleave_communicator *c) {
+    const cleave_communicator_api &api = *c->api;
+    int32_t there[] = {0, 1}, back[] = {1, 0};
+    float given = float(c->rank + 1), taken = 0;
+    auto prepare = [&](cleave_group *group, bool sends) {
+      cleave_collective what{};
+      what.kind = CLEAVE_SEND;
+      what.dtype = CLEAVE_F32;
+      what.src = sends ? &given : nullptr;
+      what.dst = sends ? nullptr : &taken;
+      return api.prepare(group, &what, 1);
+    };
+    cleave_group *first = api.group(c, there, 2);
+    cleave_group *second = api.group(c, back, 2);
+    cleave_request *ping = prepare(first, c->rank == 0);
+    cleave_request *pong = prepare(second, c->rank == 1);
+    cleave_request *mine = c->rank == 0 ? ping : pong;
+    cleave_request *other = c->rank == 0 ? pong : ping;
+    for (int time = 0; time < 100; ++time) {
+      given = float(10 * time + c->rank);
+      EXPECT_EQ(api.start(mine), 0);
+      EXPECT_EQ(api.start(other), 0);
+      EXPECT_EQ(api.wait(other), 0);
+      EXPECT_EQ(taken, float(10 * time + 1 - c->rank));
+      EXPECT_EQ(api.wait(mine), 0);
+    }
+    api.release(ping);
+    api.release(pong);
+  });
+}
+
 TEST(CommunicatorTest, BarrierWaitsForAll) {
   std::atomic<int> before{0};
   runRanks(5, test::singleThread(), [&](cleave_communicator *c) {
@@ -220,6 +254,8 @@ TEST(CommunicatorTest, SenselessRequestsAreRefused) {
             "rank 0: a permutation needs its sources");
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_BROADCAST, w.root = 1; }),
             "rank 0: the root is no member");
+  EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_SEND; }),
+            "rank 0: what is sent goes from one member to one other");
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_REDUCE, w.root = 1; }),
             "rank 0: the root is no member");
 }

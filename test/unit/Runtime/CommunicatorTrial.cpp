@@ -209,6 +209,10 @@ static void expect(const Case &c, size_t member,
     return;
   case CLEAVE_PERMUTE:
     return copy(static_cast<size_t>(c.sources[member]), 0, 0);
+  case CLEAVE_SEND:
+    if (member == 1)
+      copy(0, 0, 0);
+    return;
   default:
     return copy(static_cast<size_t>(c.what.root), 0, 0);
   }
@@ -257,7 +261,9 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   c.members = std::move(members);
   size_t count = c.members.size();
   cleave_collective &w = c.what;
-  w.kind = static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE, CLEAVE_REDUCE));
+  // Two may also send.
+  w.kind = static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE,
+                                     count == 2 ? CLEAVE_SEND : CLEAVE_REDUCE));
   bool reduces = w.kind == CLEAVE_ALL_REDUCE ||
                  w.kind == CLEAVE_REDUCE_SCATTER || w.kind == CLEAVE_REDUCE;
   constexpr int32_t reducible[] = {CLEAVE_F64, CLEAVE_F32, CLEAVE_I64,
@@ -395,6 +401,16 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
           if (!one.c.dstOffsets.empty())
             what.dst_offsets = one.c.dstOffsets.data();
           what.sources = one.c.sources.data();
+          // Neither end knows how it lies at the other.
+          if (what.kind == CLEAVE_SEND) {
+            bool sends = member == 0;
+            if (sends)
+              what.dst = nullptr;
+            else
+              what.src = nullptr;
+            std::fill_n(sends ? what.dst_strides : what.src_strides,
+                        CLEAVE_BLOCK_DIMS, 0);
+          }
           blocks.push_back(what);
         }
         own[first]->request = api.prepare(group, blocks.data(),

@@ -14,7 +14,7 @@ using namespace cleave;
 using namespace cleave::exec;
 
 LogicalResult cleave::exec::linkUpdates(ProgramOp program,
-                                       SymbolTable &symbols) {
+                                        SymbolTable &symbols) {
   Builder builder(program.getContext());
   Block &body = program.getBody().front();
   llvm::StringMap<BlockArgument> arguments;
@@ -88,4 +88,3 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
   }
   return success();
 }
-

@@ -15,7 +15,7 @@ using namespace cleave;
 using namespace cleave::exec;
 
 RankedTensorType cleave::exec::sliceAt(RankedTensorType whole, int64_t dim,
-                                int64_t index, int64_t count) {
+                                       int64_t index, int64_t count) {
   Strided layout = getLayout(whole);
   SmallVector<int64_t> shape(whole.getShape());
   shape[dim] /= count;
@@ -24,8 +24,7 @@ RankedTensorType cleave::exec::sliceAt(RankedTensorType whole, int64_t dim,
                     layout);
 }
 
-FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke,
-                                       int64_t count) {
+FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
   func::FuncOp part = invoke.getPartFunction();
   if (!part || part.isExternal())
     return invoke.emitOpError("'") << invoke.getCallee() << "' has no body";
@@ -138,9 +137,9 @@ func::FuncOp PartForms::onto(unsigned count, SymbolTable &symbols) {
                         inside.getUnitAttr());
     // Of the oldest sum.
     attributes.setResult(
-        i, kAliasAttr, inside.getI64IntegerAttr(before + k * count + count - 1));
+        i, kAliasAttr,
+        inside.getI64IntegerAttr(before + k * count + count - 1));
   }
   attributes.write();
   return part;
 }
-

@@ -55,15 +55,14 @@ int64_t Transfers::tokenOf(OpResult result, int64_t device) {
   return tokens.try_emplace({result, device}, tokens.size()).first->second;
 }
 
-func::FuncOp Transfers::partOf(
-    const pipe::Action &action, StringRef what, ArrayRef<OpResult> results,
-    TypeRange inputs,
-    llvm::function_ref<void(OpBuilder &, func::FuncOp)> build) {
+func::FuncOp
+Transfers::partOf(const pipe::Action &action, StringRef what,
+                  ArrayRef<OpResult> results, TypeRange inputs,
+                  llvm::function_ref<void(OpBuilder &, func::FuncOp)> build) {
   // What goes with the last micro-batch is another part.
-  std::string name =
-      (invokeOf(action).getCallee() + "." +
-       std::to_string(map.device(action.to)) + "." + what)
-          .str();
+  std::string name = (invokeOf(action).getCallee() + "." +
+                      std::to_string(map.device(action.to)) + "." + what)
+                         .str();
   if (llvm::any_of(results, [](OpResult result) {
         auto invoke = cast<pipe::InvokeOp>(result.getOwner());
         return !invoke.getOnce() && !invoke.isSaved(result.getResultNumber());
@@ -76,8 +75,8 @@ func::FuncOp Transfers::partOf(
   for (Type type : inputs)
     types.push_back(atStart(type));
   Location loc = invokeOf(action).getLoc();
-  auto part = func::FuncOp::create(
-      builder, loc, name, builder.getFunctionType(types, TypeRange()));
+  auto part = func::FuncOp::create(builder, loc, name,
+                                   builder.getFunctionType(types, TypeRange()));
   part.setPrivate();
   builder.setInsertionPointToStart(part.addEntryBlock());
   build(builder, part);
@@ -99,39 +98,40 @@ RunOp Transfers::run(OpBuilder &builder, const pipe::Action &action,
 void Transfers::send(OpBuilder &builder, const pipe::Action &action,
                      ArrayRef<OpResult> results, ValueRange values) {
   int64_t to = map.device(action.to);
-  func::FuncOp part = partOf(
-      action, "send", results, values.getTypes(),
-      [&](OpBuilder &inside, func::FuncOp made) {
-        for (auto [result, argument] :
-             llvm::zip_equal(results, made.getArguments()))
-          SendOp::create(inside, result.getLoc(), argument, to,
-                         tokenOf(result, to));
-        func::ReturnOp::create(inside, made.getLoc());
-      });
+  func::FuncOp part =
+      partOf(action, "send", results, values.getTypes(),
+             [&](OpBuilder &inside, func::FuncOp made) {
+               for (auto [result, argument] :
+                    llvm::zip_equal(results, made.getArguments()))
+                 SendOp::create(inside, result.getLoc(), argument, to,
+                                tokenOf(result, to));
+               func::ReturnOp::create(inside, made.getLoc());
+             });
   run(builder, action, part, values);
 }
 
 ValueRange Transfers::receive(OpBuilder &builder, const pipe::Action &action,
                               ArrayRef<OpResult> results) {
   int64_t from = map.device(action.stage), to = map.device(action.to);
-  func::FuncOp part = partOf(
-      action, "receive", results, {},
-      [&](OpBuilder &inside, func::FuncOp made) {
-        SmallVector<Value> received;
-        for (OpResult result : results) {
-          auto invoke = cast<pipe::InvokeOp>(result.getOwner());
-          unsigned index = result.getResultNumber();
-          // A whole of what micro-batches have side by side, else as the part
-          // makes it.
-          Type type = invoke.getConcatDim(index)
-                          ? result.getType()
-                          : invoke.getPartFunction().getResultTypes()[index];
-          received.push_back(ReceiveOp::create(inside, result.getLoc(),
-                                               atStart(type), from,
-                                               tokenOf(result, to)));
-        }
-        func::ReturnOp::create(inside, made.getLoc(), received);
-      });
+  func::FuncOp part =
+      partOf(action, "receive", results, {},
+             [&](OpBuilder &inside, func::FuncOp made) {
+               SmallVector<Value> received;
+               for (OpResult result : results) {
+                 auto invoke = cast<pipe::InvokeOp>(result.getOwner());
+                 unsigned index = result.getResultNumber();
+                 // A whole of what micro-batches have side by side, else as the
+                 // part makes it.
+                 Type type =
+                     invoke.getConcatDim(index)
+                         ? result.getType()
+                         : invoke.getPartFunction().getResultTypes()[index];
+                 received.push_back(ReceiveOp::create(inside, result.getLoc(),
+                                                      atStart(type), from,
+                                                      tokenOf(result, to)));
+               }
+               func::ReturnOp::create(inside, made.getLoc(), received);
+             });
   return run(builder, action, part, {}).getResults();
 }
 

@@ -7,9 +7,10 @@
 ///
 /// \file
 /// What an action of a schedule sends is what parts at the other position read
-/// of it: values of its micro-batch behind each run, sums and what micro-batches
-/// have side by side behind the last one. Sending and receiving are parts of
-/// one or more commands, begun by one action and ended by a later one.
+/// of it: values of its micro-batch behind each run, sums and what
+/// micro-batches have side by side behind the last one. Sending and receiving
+/// are parts of one or more commands, begun by one action and ended by a later
+/// one.
 ///
 //===----------------------------------------------------------------------===//
 

@@ -1,0 +1,257 @@
+//===- Unroller.cpp - The list of one position's actions ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Unroller.h"
+#include "cleave/Dialect/Exec/Transforms/Memory.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+Value Unroller::constantOf(Attribute value, Type type, Location loc) {
+  Value &constant = constants[value];
+  if (!constant)
+    constant = ConstantOp::create(builder, loc, type, value);
+  return constant;
+}
+
+Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
+  SmallVector<Value> &known = values[value];
+  Value result = known.size() == 1 ? known.front() : known[microBatch];
+  if (dim < 0)
+    return result;
+  return viewAs(builder, result.getLoc(), result,
+                sliceAt(tensorType(result), dim, microBatch, count));
+}
+
+void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
+  PartForms &forms = parts.find(invoke)->second;
+  // How many of the sums there are what is made now completes.
+  SmallVector<SmallVector<Value>> &sums = open[invoke];
+  unsigned merged = 0;
+  if (!forms.sums.empty() && !invoke.getOnce()) {
+    int64_t runs = ++done[invoke];
+    if (!source.getTreeSums())
+      merged = sums.size();
+    else if (runs == count)
+      merged = sums.size();
+    else // Sums are of powers of 2, the larger ones older.
+      merged = llvm::countr_zero(static_cast<uint64_t>(runs));
+  }
+  func::FuncOp part = merged ? forms.onto(merged, symbols) : forms.first;
+  SmallVector<Value> operands;
+  for (auto [value, dim] :
+       llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
+    operands.push_back(valueOf(value, dim, microBatch));
+  for (auto [attrs, type] :
+       llvm::zip_equal(forms.constants, forms.constantTypes))
+    operands.push_back(constantOf(attrs[microBatch], type, invoke.getLoc()));
+  for (size_t k = 0; k < forms.sums.size() && merged; ++k)
+    for (unsigned j = 0; j < merged; ++j)
+      operands.push_back(sums[sums.size() - 1 - j][k]);
+  SmallVector<Type> types(part.getResultTypes());
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i)
+    if (std::optional<int64_t> dim = invoke.getConcatDim(i))
+      types[i] =
+          sliceAt(tensorType(invoke.getResult(i)), *dim, microBatch, count);
+  auto run =
+      RunOp::create(builder, invoke.getLoc(), types,
+                    FlatSymbolRefAttr::get(part.getSymNameAttr()), operands,
+                    builder.getI64IntegerAttr(microBatch), DenseI64ArrayAttr());
+  latest = run;
+  for (auto [i, result] : llvm::enumerate(run.getResults())) {
+    SmallVector<Value> &known = values[invoke.getResult(i)];
+    if (invoke.isSaved(i) || invoke.getConcatDim(i)) {
+      known.resize(invoke.getOnce() ? 1 : count);
+      known[microBatch] = result;
+    } else if (invoke.isAccumulated(i) || known.empty()) {
+      known.assign(1, result);
+    }
+    if (invoke.getConcatDim(i) &&
+        llvm::all_of(known, [](Value v) { return bool(v); }) &&
+        known.size() > 1)
+      known.assign(1, JoinOp::create(builder, invoke.getLoc(),
+                                     tensorType(invoke.getResult(i)),
+                                     SmallVector<Value>(known)));
+  }
+  sums.truncate(sums.size() - merged);
+  SmallVector<Value> &made = sums.emplace_back();
+  for (unsigned i : forms.sums)
+    made.push_back(run.getResult(i));
+}
+
+//===----------------------------------------------------------------------===//
+// Positions
+//===----------------------------------------------------------------------===//
+
+/// An argument is where parts read it; one that none reads, at position 0.
+bool Unroller::holds(BlockArgument argument) const {
+  bool read = false, here = false;
+  for (Operation *user : argument.getUsers())
+    if (auto invoke = dyn_cast<pipe::InvokeOp>(user)) {
+      read = true;
+      here |= isHere(invoke);
+    }
+  return read ? here : position == 0;
+}
+
+/// The program, without its body; its results are known in the end.
+ProgramOp Unroller::createProgram() {
+  SmallVector<Type> inputs;
+  SmallVector<Attribute> attrs;
+  Region body;
+  Block &block = body.emplaceBlock();
+  for (BlockArgument argument : source.getBody().getArguments()) {
+    if (!holds(argument))
+      continue;
+    inputs.push_back(argument.getType());
+    attrs.push_back(
+        attributesOr(source.getArgAttrDict(argument.getArgNumber())));
+    values[argument] = {
+        block.addArgument(argument.getType(), argument.getLoc())};
+  }
+  bool several = map.devices > 1;
+  std::string name = source.getName().str();
+  if (several)
+    name += "." + std::to_string(position);
+  auto created = ProgramOp::create(
+      builder, source.getLoc(), name, builder.getFunctionType(inputs, {}),
+      source.getSymVisibilityAttr(), builder.getArrayAttr(attrs), ArrayAttr(),
+      several ? builder.getI64IntegerAttr(position) : IntegerAttr(),
+      several ? source.getSymNameAttr() : StringAttr());
+  for (NamedAttribute attr : source->getDiscardableAttrs())
+    created->setAttr(attr.getName(), attr.getValue());
+  created.getBody().takeBody(body);
+  return created;
+}
+
+LogicalResult Unroller::createReturn() {
+  auto returned = cast<pipe::ReturnOp>(source.getBody().front().back());
+  SmallVector<Value> results;
+  SmallVector<Attribute> attrs;
+  for (auto [i, value] : llvm::enumerate(returned.getValues())) {
+    if (auto invoke = value.getDefiningOp<pipe::InvokeOp>();
+        invoke ? !isHere(invoke) : !holds(cast<BlockArgument>(value)))
+      continue;
+    SmallVector<Value> &known = values[value];
+    if (known.size() != 1)
+      return returned.emitOpError("returns a value that has no single value");
+    results.push_back(known.front());
+    attrs.push_back(attributesOr(source.getResultAttrDict(i)));
+  }
+  ReturnOp::create(builder, returned.getLoc(), results);
+  program.setFunctionType(builder.getFunctionType(
+      program.getBody().getArgumentTypes(), ValueRange(results).getTypes()));
+  program.setResAttrsAttr(builder.getArrayAttr(attrs));
+  return success();
+}
+
+/// Begins a transfer. What is sent is waited for before anything else is; what
+/// is received, here, but it is begun before the part that runs last: no
+/// device waits longer for it than with both ends at one place, where a
+/// schedule is free of deadlocks.
+void Unroller::transfer(const pipe::Action &action) {
+  int64_t to = map.device(action.to);
+  SmallVector<OpResult> results = transfers.values(action, to);
+  if (results.empty())
+    return;
+  int64_t microBatch = std::max<int64_t>(action.microBatch, 0);
+  if (action.kind == pipe::Action::Kind::Send) {
+    finishSends();
+    sent = {action, results, {}};
+    for (OpResult result : results)
+      sent->values.push_back(valueOf(result, /*dim=*/-1, microBatch));
+    transfers.send(builder, action, results, sent->values);
+    return;
+  }
+  ValueRange received;
+  {
+    OpBuilder::InsertionGuard guard(builder);
+    if (latest)
+      builder.setInsertionPoint(latest);
+    received = transfers.receive(builder, action, results);
+  }
+  transfers.await(builder, action, results, received);
+  for (auto [result, value] : llvm::zip_equal(results, received)) {
+    auto invoke = cast<pipe::InvokeOp>(result.getOwner());
+    SmallVector<Value> &known = values[result];
+    bool saved = invoke.isSaved(result.getResultNumber()) && !invoke.getOnce();
+    known.resize(saved ? count : 1);
+    known[saved ? microBatch : 0] = value;
+  }
+}
+
+void Unroller::finishSends() {
+  if (sent)
+    transfers.await(builder, sent->action, sent->results, sent->values);
+  sent.reset();
+}
+
+/// What checks that were deferred have found takes effect.
+void Unroller::stop() {
+  OpBuilder inside(source);
+  auto part = func::FuncOp::create(
+      inside, source.getLoc(),
+      (source.getName() + ".stop." + Twine(position)).str(),
+      inside.getFunctionType({}, {}));
+  part.setPrivate();
+  inside.setInsertionPointToStart(part.addEntryBlock());
+  auto type = RankedTensorType::get({}, inside.getI1Type());
+  Value passed = graph::ConstantOp::create(inside, part.getLoc(),
+                                           DenseElementsAttr::get(type, true));
+  graph::CheckOp::create(inside, part.getLoc(), passed,
+                         "a check in another stage stopped the step");
+  func::ReturnOp::create(inside, part.getLoc());
+  symbols.insert(part);
+  RunOp::create(builder, part.getLoc(), TypeRange(),
+                FlatSymbolRefAttr::get(part.getSymNameAttr()), ValueRange(),
+                builder.getI64IntegerAttr(0), DenseI64ArrayAttr());
+}
+
+LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, bool stops) {
+  std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
+  program = createProgram();
+  builder.setInsertionPointToEnd(&program.getBody().front());
+  for (const pipe::Action &action : actions) {
+    if (action.kind != pipe::Action::Kind::Run) {
+      transfer(action);
+      continue;
+    }
+    pipe::InvokeOp invoke = invokes[{action.part, action.stage}];
+    for (Value operand : invoke.getInputs())
+      if (invoke.getOnce() && values[operand].size() > 1)
+        return invoke.emitOpError("runs once, and reads what is saved for "
+                                  "each micro-batch");
+    // A step that is stopped leaves nothing under way.
+    if (invoke.getOnce())
+      finishSends();
+    if (stops && updates(invoke)) {
+      stop();
+      stops = false;
+    }
+    runPart(invoke, std::max<int64_t>(action.microBatch, 0));
+  }
+  finishSends();
+  if (stops)
+    stop();
+  if (failed(createReturn()))
+    return failure();
+  return linkUpdates(program, symbols);
+}
+
+bool cleave::exec::updates(pipe::InvokeOp invoke) {
+  auto program = cast<pipe::ProgramOp>(invoke->getParentOp());
+  Operation *terminator = program.getBody().front().getTerminator();
+  return llvm::any_of(terminator->getOpOperands(), [&](OpOperand &operand) {
+    return operand.get().getDefiningOp() == invoke &&
+           program.getResultAttr(operand.getOperandNumber(),
+                                 graph::kUpdatesAttr);
+  });
+}
