@@ -102,7 +102,7 @@ TEST(Places, OfViolations) {
   starts("F0 F1 X0 B1 U\n1F0 1B0 1F1 1B1 1U",
          "1:7 X0: there is no such part; stage 0 has F, B, U");
   starts("F0 F1 B0 B1 U\n1F0 1B0 1F1 1U",
-         "2:13 1U reads results of 1B1, which has not run");
+         "list 2:1 1:10 1B1 never runs, and B1 reads its results");
   starts("F0 F1 B0 B1\n1F0 1B0 1F1 1B1 1U", "list 1:1 U never runs");
   starts("F0 1F0 F1 B0 B1 U\n1B0 1F1 1B1 1U", "1:4 1F0 stands on device 0");
   starts("F0 F1 B0 B1 U\n1F0 1B0 1F1 1B1 1U\n2F0", "list 3:1 it is for 3");

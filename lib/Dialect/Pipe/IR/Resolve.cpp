@@ -35,9 +35,10 @@ static std::string adviseForUnknown(const TaskTable &table,
     return other.str();
   };
   // The two forms of backward.
-  if (action.part == "B" && has("I") && has("W"))
-    return ", since backward is split here; write " + named("I") + " and " +
-           named("W");
+  if (action.part == "B" && (has("I") || has("W")))
+    return ", since backward is split here; write " +
+           (has("I") ? named("I") : "") +
+           (has("I") && has("W") ? " and " : "") + (has("W") ? named("W") : "");
   if ((action.part == "I" || action.part == "W") && has("B"))
     return ", since backward is whole here; write " + named("B");
   std::string names;

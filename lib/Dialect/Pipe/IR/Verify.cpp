@@ -46,6 +46,12 @@ static Found checkReads(const ResolvedSchedule &schedule) {
         if (seen[need] == d)
           continue;
         Action wanted = table.action(need);
+        if (schedule.runner[need] < 0)
+          return Violation{
+              wanted.str() + " never runs, and " + name + " reads its results",
+              {{table.tasks[need].device,
+                schedule.device(table.tasks[need].device).size()},
+               schedule.ref(number)}};
         if (table.tasks[need].device == d)
           return about(name + " reads results of " + wanted.str() +
                            ", which has not run",
