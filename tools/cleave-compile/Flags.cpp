@@ -28,8 +28,7 @@ void cleave::listRecipes(raw_ostream &os) {
     std::string axes;
     for (const spmd::RecipeAxis &axis : info.axes)
       axes += (axes.empty() ? "" : ",") + axis.name.str();
-    os << llvm::formatv("{0,-14} {1,-14} {2}\n", info.name, axes,
-                                  info.summary);
+    os << llvm::formatv("{0,-14} {1,-14} {2}\n", info.name, axes, info.summary);
   }
 }
 
@@ -158,8 +157,8 @@ std::string cleave::checkFlags(const Flags &flags) {
         .str();
   if (auto known = CpuTarget::get(flags.cpu, flags.vectorBits); !known)
     return llvm::toString(known.takeError());
-  bool shown = flags.emit == "llvm" || flags.emit == "cuda" ||
-               flags.emit == "schedule";
+  bool shown =
+      flags.emit == "llvm" || flags.emit == "cuda" || flags.emit == "schedule";
   if (!flags.emit.empty() && !shown && !parsePhase(flags.emit))
     return "--emit does not know '" + flags.emit + "'";
   if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty())
