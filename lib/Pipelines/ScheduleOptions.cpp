@@ -109,7 +109,7 @@ static std::string checkText(const PhaseOptions &options) {
                                   " has no actions; write them too");
     ++wanted;
   }
-  if (options.grains == 0 && last >= 0 && last + 1 != options.microBatches)
+  if (last >= 0 && last + 1 != options.microBatches)
     return at(lastPlace, "it is for " + llvm::Twine(last + 1) +
                              " micro-batches, and the step has " +
                              llvm::Twine(options.microBatches) +
@@ -127,6 +127,10 @@ std::string cleave::checkSchedule(const PhaseOptions &options) {
     return options.scheduleFile +
            ":1:1: error: schedule: it is empty; write a line for each device, "
            "such as F0 B0 U";
+  // Micro-batches are summed up in the order in which they come.
+  if (!options.scheduleText.empty() && options.grains > 0)
+    return "schedule: the order of a deterministic step is fixed; leave out "
+           "the one written by hand";
   if (!options.scheduleText.empty())
     return options.schedule.empty()
                ? checkText(options)

@@ -174,7 +174,8 @@ def test_a_large_head_has_fewer_layers(tmp_path):
               for name in ("F", "1F", "2F", "3F")]
     assert sum(layers) == 8
     assert layers[3] < min(layers[:3])
-    shares = [stage["cost_share"] for stage in schedule_report(tmp_path, *flags, sizes=sizes)["stages"]]
+    report = schedule_report(tmp_path, *flags, sizes=sizes)
+    shares = [stage["cost_share"] for stage in report["stages"]]
     assert sum(shares) == pytest.approx(1)
     assert max(shares) < 1.2 * min(shares)
     # With a small table it has as many.
