@@ -12,7 +12,7 @@ import pytest
 import cleave
 from cleave.testing.tools import interpret, optimize
 from memory_forms import SHAPES
-from test_summa import LOCAL
+from test_summa import LOCAL, trained
 from training_support import tokens
 
 Q = 4
@@ -151,3 +151,16 @@ def test_a_model_gathers_no_operand(form):
     found = received(step.ir("local"))
     assert {function for function, _, _ in found} == {"train", "evaluate", "logits"}
     assert max(most for _, most in found.values()) == 2
+    # A table that is looked up in and multiplied with is sent for either.
+    twice = {function for (function, _, _), (count, _) in found.items() if count > Q}
+    assert twice == (set() if form == "llama" else {"evaluate", "logits"})
+
+
+def test_a_step_sends_once_what_products_share():
+    """A layer's products read 3h + i features of each place, not 6h + i: queries, keys
+    and values the same, and both halves of the gated layer. Forward and backward do."""
+    b, s, h, i, layers, tokens, q = 8, 8, 32, 64, 2, 96, 2
+    x, w = b * s * (3 * h + i) * layers, (3 * h * h + 3 * h * i) * layers
+    counted = trained("llama", {"row": q, "col": q}, "summa2d", b)
+    table, logits = tokens * h, b * s * tokens
+    assert counted["broadcast"] == (q - 1) / (q * q) * (2 * (x + w) + 2 * table + logits)

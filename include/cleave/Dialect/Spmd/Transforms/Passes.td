@@ -49,6 +49,13 @@ def DecomposeContraction : Pass<"spmd-decompose-contraction", "::mlir::ModuleOp"
     lie in parts looks up in one part after the other, and what is added to such a
     table is reduced into one part after the other. What comes out is still a
     program of whole tensors.
+
+    Products that read the same in the same parts alternate: step by step, each
+    part is sent once for all of them. They are brought to where the first is, with
+    what they read of arguments, or to where the last is, with what only reads them,
+    unless one needs another or work lies between that neither reads what they do
+    nor is independent of them. What others read is sent to each, with another number
+    `apart`; but for operands that `spmd.held` names.
     ```mlir
     %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
         #spmd.sharding<@mesh, [{"row"}, {"col"} ]>,
