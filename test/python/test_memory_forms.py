@@ -56,7 +56,8 @@ CASES += [("gpt2", "row=4,col=4", "summa2d"), ("llama-even", "row=4,col=4", "sum
 
 #: Each plan with a model in turn, and all plans of experts.
 SAMPLE = [(list(SHAPES)[index % len(SHAPES)], *plan) for index, plan in enumerate(PLANS)] + [
-    ("mixtral", *plan) for plan in EXPERTS] + [("gpt2", *BLOCKS[0]), ("llama", *BLOCKS[1])] + CASES[-2:]
+    ("mixtral", *plan) for plan in EXPERTS] + [("gpt2", *BLOCKS[0]), ("llama", *BLOCKS[1]),
+                                               *CASES[-2:]]
 
 
 def report(form):

@@ -151,7 +151,7 @@ func.func @together(
 // one barrier stands before what all read.
 // CHECK-LABEL: func.func @together_behind(
 // CHECK: %[[DY:.*]] = graph.broadcast
-// CHECK: %[[DZ:.*]] = graph.neg %[[DY]]
+// CHECK: %[[DZ:.*]] = graph.contract "bo,po->bp" %[[DY]], %arg1
 // CHECK: spmd.barrier %arg0 after %[[DZ]]
 // CHECK-NOT: spmd.barrier
 // CHECK-COUNT-2: spmd.broadcast
@@ -160,6 +160,7 @@ func.func @together(
 // CHECK: graph.exp
 func.func @together_behind(
     %x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"row"}, {"col"}]>},
+    %k: tensor<6x6xf32>,
     %l: tensor<f32>) -> (tensor<8x6xf32>, tensor<8x6xf32>) {
   %g = graph.seed %l : (tensor<f32>) -> tensor<f32>
   %dy = graph.broadcast %g : (tensor<f32>) -> tensor<4x6xf32>
@@ -168,7 +169,7 @@ func.func @together_behind(
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
   %e = graph.exp %w : (tensor<8x6xf32>) -> tensor<8x6xf32>
-  %dz = graph.neg %dy : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  %dz = graph.contract "bo,po->bp" %dy, %k : (tensor<4x6xf32>, tensor<6x6xf32>) -> tensor<4x6xf32>
   %v = graph.contract "bi,bo->io" %x, %dz {spmd.steps = [
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,

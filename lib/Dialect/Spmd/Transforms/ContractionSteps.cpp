@@ -131,10 +131,10 @@ Value ContractionSteps::broadcast(OpBuilder &builder, unsigned index,
   IntegerAttr number;
   if (apart[index])
     number = builder.getI64IntegerAttr(*apart[index]);
-  return BroadcastOp::create(
-      builder, location(along.axes), type.clone(shape), value,
-      meshName.getValue(), AxesAttr::get(builder.getContext(), along.axes),
-      along.dim, part, number);
+  return BroadcastOp::create(builder, location(along.axes), type.clone(shape),
+                             value, meshName.getValue(),
+                             AxesAttr::get(builder.getContext(), along.axes),
+                             along.dim, part, number);
 }
 
 /// Where both operands have the factor, it is summed over. Where the result has
@@ -187,8 +187,8 @@ void ContractionSteps::step(OpBuilder &builder, ArrayRef<Value> operands,
         builder, location(at[2]->axes), whole, made, sum, meshName.getValue(),
         AxesAttr::get(builder.getContext(), at[2]->axes), at[2]->dim, part);
   else
-    sum = sum ? graph::AddOp::create(builder, loc, sum, made).getResult()
-              : made;
+    sum =
+        sum ? graph::AddOp::create(builder, loc, sum, made).getResult() : made;
 }
 
 void ContractionSteps::finish(OpBuilder &builder) {

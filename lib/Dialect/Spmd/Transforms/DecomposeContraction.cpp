@@ -98,7 +98,7 @@ struct DecomposeContractionPass
       bool known = isa<graph::GatherOp, graph::ScatterAddOp>(op) ||
                    (costed && isa<graph::ShardingRuleOpInterface>(op) &&
                     costed.getCost().work == graph::WorkClass::Contraction);
-      if (!mesh || !known)
+      if (!mesh || !known || op->getParentOp() != function)
         return op->emitOpError("is nothing that could go in steps");
       work.emplace_back(op, mesh, eras);
     }

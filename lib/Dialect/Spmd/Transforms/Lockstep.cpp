@@ -76,14 +76,12 @@ Finder::readersBetween(ArrayRef<Operation *> members) const {
     bool depends = llvm::any_of(op->getOperands(), [&](Value operand) {
       return made.contains(operand);
     });
-    if (depends &&
-        (member || isWork(op) || !isMemoryEffectFree(op) ||
-         op->getNumRegions() > 0))
+    if (depends && (member || isWork(op) || !isMemoryEffectFree(op) ||
+                    op->getNumRegions() > 0))
       return std::nullopt;
     if (!member && isWork(op) &&
-        llvm::none_of(op->getOperands(), [&](Value operand) {
-          return read.contains(operand);
-        }))
+        llvm::none_of(op->getOperands(),
+                      [&](Value operand) { return read.contains(operand); }))
       return std::nullopt;
     if (depends)
       readers.push_back(op);
@@ -119,9 +117,8 @@ Finder::neededFirst(ArrayRef<Operation *> members) const {
     }
   }
   SmallVector<Operation *> result(needed.begin(), needed.end());
-  llvm::sort(result, [](Operation *a, Operation *b) {
-    return a->isBeforeInBlock(b);
-  });
+  llvm::sort(result,
+             [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
   return result;
 }
 
