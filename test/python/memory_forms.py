@@ -140,8 +140,8 @@ class Form:
         take the place of what was kept), and 3 bsh of the stream; of experts also
         the gradient of what they got and gave; whole weights that are gathered, and
         a gradient of one. Where products go in steps, two blocks that were received
-        of both operands, and a product; of both halves of a gated layer, which read
-        the same."""
+        of both operands, and a product; of both halves of a gated layer, which take
+        their steps together."""
         m = self.shape
         bsh, bsi = self.b * self.s * m.h, self.b * self.s * m.i * max(m.E, 1)
         rows = self.kept_in["mlp"] // self.sizes.get("tp", 1)

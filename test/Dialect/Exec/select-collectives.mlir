@@ -70,3 +70,13 @@ func.func @alone(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = spmd.all_reduce sum %x over @mesh {"one"} : tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// What is sent twice stays two.
+// CHECK-LABEL: func.func @apart(
+// CHECK: exec.collective broadcast %arg0 over @mesh <{"tp"}> {block = array<i64: 4, 6>} :
+// CHECK: exec.collective broadcast %arg0 over @mesh <{"tp"}> {apart = 1 : i64, block = array<i64: 4, 6>} :
+func.func @apart(%x: tensor<4x6xf32>) -> (tensor<4x6xf32>, tensor<4x6xf32>) {
+  %0 = spmd.broadcast %x over @mesh {"tp"} dim 1 part 0 : tensor<4x6xf32> -> tensor<4x6xf32>
+  %1 = spmd.broadcast %x over @mesh {"tp"} dim 1 part 0 {apart = 1 : i64} : tensor<4x6xf32> -> tensor<4x6xf32>
+  return %0, %1 : tensor<4x6xf32>, tensor<4x6xf32>
+}

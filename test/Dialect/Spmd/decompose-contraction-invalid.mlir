@@ -55,3 +55,11 @@ func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) {
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
   return
 }
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error @+1 {{attribute 'spmd.held': must hold numbers of operands}}
+  %y = graph.neg %x {spmd.held = array<i64: 1>} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}

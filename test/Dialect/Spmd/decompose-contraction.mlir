@@ -113,3 +113,90 @@ func.func @backward(
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
   return %w : tensor<8x6xf32>
 }
+
+// Products that read the same take their steps together, where the first is:
+// what the second reads else can be there.
+// CHECK-LABEL: func.func @together(
+// CHECK: %[[V:.*]] = graph.neg %arg2
+// CHECK-COUNT-3: spmd.constrain
+// CHECK: %[[X0:.*]] = spmd.broadcast %[[X:.*]] over @mesh {"col"} dim 1 part 0 :
+// CHECK: %[[W0:.*]] = spmd.broadcast %[[W:.*]] over @mesh {"row"} dim 0 part 0 :
+// CHECK: %[[V0:.*]] = spmd.broadcast %{{.*}} over @mesh {"row"} dim 0 part 0 :
+// CHECK: graph.contract "bi,io->bo" %[[X0]], %[[W0]]
+// CHECK: %[[X1:.*]] = spmd.broadcast %[[X]] over @mesh {"col"} dim 1 part 1 :
+// CHECK: %[[W1:.*]] = spmd.broadcast %[[W]]
+// CHECK: graph.contract "bi,io->bo" %[[X0]], %[[V0]]
+// CHECK: spmd.broadcast {{.*}} part 1
+// CHECK: graph.contract "bi,io->bo" %[[X1]], %[[W1]]
+// CHECK: graph.contract "bi,io->bo" %[[X1]],
+// CHECK: graph.exp
+func.func @together(
+    %x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"row"}, {"col"}]>},
+    %w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"row"}, {"col"}]>},
+    %v: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"row"}, {"col"}]>}) -> (tensor<4x6xf32>, tensor<4x6xf32>) {
+  %0 = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+  %1 = graph.exp %0 : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  %2 = graph.neg %v : (tensor<8x6xf32>) -> tensor<8x6xf32>
+  %3 = graph.contract "bi,io->bo" %x, %2 {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+  return %1, %3 : tensor<4x6xf32>, tensor<4x6xf32>
+}
+
+// Or where the last is, behind which what reads the first is put. In backward
+// one barrier stands before what all read.
+// CHECK-LABEL: func.func @together_behind(
+// CHECK: %[[DY:.*]] = graph.broadcast
+// CHECK: %[[DZ:.*]] = graph.contract "bo,po->bp" %[[DY]], %arg1
+// CHECK: spmd.barrier %arg0 after %[[DZ]]
+// CHECK-NOT: spmd.barrier
+// CHECK-COUNT-2: spmd.broadcast
+// CHECK-NOT: spmd.broadcast
+// CHECK: spmd.constrain
+// CHECK: graph.exp
+func.func @together_behind(
+    %x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"row"}, {"col"}]>},
+    %k: tensor<6x6xf32>,
+    %l: tensor<f32>) -> (tensor<8x6xf32>, tensor<8x6xf32>) {
+  %g = graph.seed %l : (tensor<f32>) -> tensor<f32>
+  %dy = graph.broadcast %g : (tensor<f32>) -> tensor<4x6xf32>
+  %w = graph.contract "bi,bo->io" %x, %dy {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  %e = graph.exp %w : (tensor<8x6xf32>) -> tensor<8x6xf32>
+  %dz = graph.contract "bo,po->bp" %dy, %k : (tensor<4x6xf32>, tensor<6x6xf32>) -> tensor<4x6xf32>
+  %v = graph.contract "bi,bo->io" %x, %dz {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x8xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  return %e, %v : tensor<8x6xf32>, tensor<8x6xf32>
+}
+
+// What must wait for the first is sent the same again.
+// CHECK-LABEL: func.func @apart(
+// CHECK: spmd.broadcast %[[W:.*]] over @mesh {"row"} dim 0 part 0 :
+// CHECK: spmd.broadcast %[[W]] over @mesh {"row"} dim 0 part 1 :
+// CHECK: graph.exp
+// CHECK: spmd.broadcast {{.*}} over @mesh {"row"} dim 0 part 0 {apart = 1 : i64}
+// CHECK: spmd.broadcast {{.*}} over @mesh {"row"} dim 0 part 1 {apart = 1 : i64}
+// LOCAL-LABEL: func.func @apart(
+// LOCAL-COUNT-8: spmd.broadcast
+func.func @apart(
+    %x: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"row"}, {"col"}]>},
+    %w: tensor<6x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"row"}, {"col"}]>}) -> tensor<4x6xf32> {
+  %0 = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x6xf32>, tensor<6x6xf32>) -> tensor<4x6xf32>
+  %1 = graph.exp %0 : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  %2 = graph.contract "bi,io->bo" %1, %w {spmd.steps = [
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
+      #spmd.sharding<@mesh, [{"row"}, {"col"}]>]} : (tensor<4x6xf32>, tensor<6x6xf32>) -> tensor<4x6xf32>
+  return %2 : tensor<4x6xf32>
+}

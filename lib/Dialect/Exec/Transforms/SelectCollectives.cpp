@@ -32,6 +32,8 @@ struct Exchange {
   Reduction reduction = Reduction::Sum;
   SmallVector<int64_t> block, srcStarts, dstStarts, sources;
   int64_t root = 0;
+  /// Nothing where equal exchanges may be one.
+  IntegerAttr apart;
   /// Reduce: what the sum is put into.
   Value into;
 };
@@ -73,7 +75,8 @@ public:
         op.getCommunicationMesh(), spmd::AxesAttr::get(context, axes),
         list(exchange->block), ReductionAttr::get(context, exchange->reduction),
         list(exchange->srcStarts), list(exchange->dstStarts),
-        list(exchange->sources), builder.getI64IntegerAttr(exchange->root)));
+        list(exchange->sources), builder.getI64IntegerAttr(exchange->root),
+        exchange->apart));
     op->erase();
     return success();
   }
@@ -176,6 +179,7 @@ private:
     e.kind = CollectiveKind::Broadcast;
     e.block = shapeOf(op.getInput());
     e.root = op.getPart();
+    e.apart = op.getApartAttr();
     return e;
   }
 

@@ -311,7 +311,7 @@ Value cleave::spmd::buildMove(OpBuilder &builder, Location loc, Value value,
     break;
   case MoveKind::Broadcast:
     op = BroadcastOp::create(builder, loc, type, value, meshName.getValue(),
-                             axes, move.from, move.part);
+                             axes, move.from, move.part, /*apart=*/nullptr);
     break;
   case MoveKind::Reduce:
     op = ReduceOp::create(builder, loc, type, value, move.into,

@@ -121,6 +121,14 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
     }
     return success();
   }
+  if (attribute.getName() == kHeldAttr) {
+    auto held = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
+    if (!held || llvm::any_of(held.asArrayRef(), [&](int64_t index) {
+          return index < 0 || index >= op->getNumOperands();
+        }))
+      return error() << "must hold numbers of operands";
+    return success();
+  }
   if (attribute.getName() == kTurnedAttr)
     return verifyTurned(error, op, attribute.getValue());
   auto array = dyn_cast<ArrayAttr>(attribute.getValue());

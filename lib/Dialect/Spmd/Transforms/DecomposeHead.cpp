@@ -174,8 +174,14 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
     return graph::ReduceOp::create(builder, loc, kind, value, ArrayRef(last));
   };
 
-  Value logits =
-      graph::LinearOp::create(builder, loc, x, op.getWeight(), Value());
+  // All chunks read the weight, one after the other.
+  auto holdWeight = [&](Value product) {
+    product.getDefiningOp()->setAttr(kHeldAttr,
+                                     builder.getDenseI64ArrayAttr({1}));
+    return product;
+  };
+  Value logits = holdWeight(
+      graph::LinearOp::create(builder, loc, x, op.getWeight(), Value()));
   if (op.getBias())
     logits = f.add(logits, op.getBias());
   Value here = graph::OneHotOp::create(
@@ -217,8 +223,8 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
   std::string letters;
   for (int64_t i = 0; i < last; ++i)
     letters += static_cast<char>('a' + i);
-  results.input =
-      f.contract(letters + "v,vh->" + letters + "h", slope, op.getWeight());
+  results.input = holdWeight(
+      f.contract(letters + "v,vh->" + letters + "h", slope, op.getWeight()));
   results.weight = f.contract(letters + "v," + letters + "h->vh", slope, x);
   if (op.getBias())
     results.bias = f.sum(slope, llvm::to_vector(llvm::seq<int64_t>(0, last)));

@@ -275,7 +275,7 @@ def Exec_CollectiveOp : Exec_Command<"collective",
     member j receives the block of `sources[j]`. A broadcast gives the block of
     member `root` to all; a reduce writes the sum of all to `into`, whose memory
     the result takes, at member `root` alone; without one, what others get is
-    not defined.
+    not defined. Exchanges with different numbers `apart` are never made one.
     ```mlir
     %y = exec.collective all_gather %x over @mesh #spmd.axes<{"tp"}>
         {block = array<i64: 2, 4>, dst_starts = array<i64: 0, 0, 2, 0>}
@@ -291,7 +291,8 @@ def Exec_CollectiveOp : Exec_Command<"collective",
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$src_starts,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$dst_starts,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$sources,
-                       DefaultValuedAttr<I64Attr, "0">:$root);
+                       DefaultValuedAttr<I64Attr, "0">:$root,
+                       OptionalAttr<I64Attr>:$apart);
   let results = (outs AnyRankedTensor:$output);
   let assemblyFormat = [{
     $kind $input (`into` $into^ `:` type($into))? `over` $mesh $axes attr-dict `:` type($input) `->` type($output)

@@ -30,6 +30,10 @@ inline constexpr llvm::StringLiteral kRingAttr = "spmd.ring";
 /// On a contraction that is computed in steps: the shardings of its operands
 /// and of its result.
 inline constexpr llvm::StringLiteral kStepsAttr = "spmd.steps";
+/// On an op whose operands may be received in steps: the numbers of those that
+/// are then kept for later products that read the same, which do not go with it
+/// in lockstep.
+inline constexpr llvm::StringLiteral kHeldAttr = "spmd.held";
 /// The same, where values travel another ring, behind whole rows of scores.
 inline constexpr llvm::StringLiteral kTwoRingAttr = "spmd.two_ring";
 inline constexpr llvm::StringLiteral kShardingsAttr = "spmd.shardings";

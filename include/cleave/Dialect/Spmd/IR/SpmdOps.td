@@ -175,14 +175,16 @@ def Spmd_BroadcastOp
     Dimension `dim` comes in as many parts as `axes` have positions; the result
     is part number `part`. `axes` are the major ones of those that split the
     dimension: each position receives what the one of that number holds. On a
-    whole tensor it is a slice.
+    whole tensor it is a slice. What is sent several times, and is not to be kept
+    in between, has another number `apart` each time: so it is never made one.
     ```mlir
     %y = spmd.broadcast %x over @mesh {"col"} dim 1 part 0
         : tensor<8x4xf32> -> tensor<8x2xf32>
     ```
   }];
   let arguments = (ins AnyRankedTensor:$input, FlatSymbolRefAttr:$mesh,
-                       Spmd_AxesAttr:$axes, I64Attr:$dim, I64Attr:$part);
+                       Spmd_AxesAttr:$axes, I64Attr:$dim, I64Attr:$part,
+                       OptionalAttr<I64Attr>:$apart);
   let assemblyFormat = [{
     $input `over` $mesh custom<AxisList>($axes) `dim` $dim `part` $part
     attr-dict `:` type($input) `->` type($output)

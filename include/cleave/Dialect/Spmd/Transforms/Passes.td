@@ -49,6 +49,13 @@ def DecomposeContraction : Pass<"spmd-decompose-contraction", "::mlir::ModuleOp"
     lie in parts looks up in one part after the other, and what is added to such a
     table is reduced into one part after the other. What comes out is still a
     program of whole tensors.
+
+    Products that read the same in the same parts alternate: step by step, each
+    part is sent once for all of them. They are brought to where the first is, with
+    what they need of arguments, or to where the last is, with what needs them,
+    unless one needs another, or other products or movements lie between that need
+    one of them or read nothing of what they read. What stays apart is sent to each,
+    with another number `apart`; but for operands that `spmd.held` names.
     ```mlir
     %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
         #spmd.sharding<@mesh, [{"row"}, {"col"} ]>,
@@ -76,7 +83,8 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
     logits are moved. Rows are cut along the sequence into chunks, so that the
     samples stay split, and one chunk's logits, as a device has them, keep to the
     limits of `--graph-chunk-loss`. Gradients of the weight are added in the order
-    of the chunks.
+    of the chunks. All of them read the weight: where steps receive it, it is held
+    (`spmd.held`).
 
     Needs `mesh` and `recipes` as `--spmd-apply-recipes` does, before that runs.
     Classes that the devices do not divide stay whole.
