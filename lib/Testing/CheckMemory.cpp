@@ -254,7 +254,7 @@ private:
       if (failed(place(argument,
                        program.getArgAttr(argument.getArgNumber(), kOffsetAttr))))
         return failure();
-    WalkResult walk = module.walk([&](ConstantOp constant) {
+    auto placeConstant = [&](ConstantOp constant) {
       Attribute offset = constant->getAttr(kOffsetAttr);
       Content &content = constants[offset];
       if (!content) {
@@ -264,9 +264,13 @@ private:
           return WalkResult::interrupt();
       }
       return WalkResult::advance();
-    });
-    if (walk.wasInterrupted())
-      return failure();
+    };
+    SmallVector<Operation *> holders = {program};
+    for (auto run : program.getBody().getOps<RunOp>())
+      holders.push_back(symbols.lookup(run.getCallee()));
+    for (Operation *holder : holders)
+      if (holder->walk(placeConstant).wasInterrupted())
+        return failure();
     for (Operation &op : program.getBody().front()) {
       if (auto run = dyn_cast<RunOp>(op)) {
         if (failed(runAction(run, values)))

@@ -32,12 +32,15 @@ public:
 private:
   LogicalResult readSource();
   void dropCopies();
-  FailureOr<bool> deferChecks();
+  LogicalResult deferChecks();
 
   pipe::ProgramOp source;
   SymbolTable &symbols;
   pipe::Schedule schedule;
   pipe::StageMap map;
+  /// How often each position must agree with the others before it updates
+  /// anything, beside what checks of its own do.
+  SmallVector<int64_t> stops;
 };
 } // namespace
 
@@ -86,36 +89,49 @@ void Positions::dropCopies() {
     dropUnread(invoke);
 }
 
-/// Stages do not all run the same, so that they cannot agree at each check;
-/// those before the update are deferred. Whether there are any.
-FailureOr<bool> Positions::deferChecks() {
+/// Stages do not all run the same, so that they cannot agree at each check.
+/// Those before the update are deferred; of those of the update, which each
+/// stage makes of the same numbers, each position keeps one, and one that
+/// updates nothing agrees all the same.
+LogicalResult Positions::deferChecks() {
+  stops.assign(map.devices, 0);
   if (map.devices == 1)
-    return false;
+    return success();
   bool deferred = false;
-  std::vector<int64_t> agreed(map.devices, 0);
+  std::vector<std::set<StringRef>> kept(map.devices);
+  SmallVector<graph::CheckOp> again;
   Operation *last = nullptr;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     invoke.getPartFunction().walk([&](graph::CheckOp check) {
-      if (updates(invoke)) {
-        last = check;
-        ++agreed[map.device(invoke.getStage())];
+      if (!updates(invoke)) {
+        check->setAttr(kDeferredAttr, UnitAttr::get(check.getContext()));
+        deferred = true;
         return;
       }
-      check->setAttr(kDeferredAttr, UnitAttr::get(check.getContext()));
-      deferred = true;
+      if (kept[map.device(invoke.getStage())].insert(check.getMessage()).second)
+        last = check;
+      else
+        again.push_back(check);
     });
-  if (last && !llvm::all_equal(agreed))
-    return last->emitOpError("is not made in all stages alike: devices of the "
-                             "others would not know that the step stops");
-  return deferred;
+  for (graph::CheckOp check : again)
+    check.erase();
+  size_t most = 0;
+  for (const std::set<StringRef> &own : kept)
+    most = std::max(most, own.size());
+  for (auto [count, own] : llvm::zip_equal(stops, kept)) {
+    if (!own.empty() && own.size() != most)
+      return last->emitOpError("is not made in all stages alike: devices of "
+                               "the others would not know that the step stops");
+    count = (deferred ? 1 : 0) + static_cast<int64_t>(most - own.size());
+  }
+  return success();
 }
 
 LogicalResult Positions::run() {
   if (failed(readSource()))
     return failure();
   dropCopies();
-  FailureOr<bool> stops = deferChecks();
-  if (failed(stops))
+  if (failed(deferChecks()))
     return failure();
   Parts parts;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {
@@ -131,7 +147,7 @@ LogicalResult Positions::run() {
   symbols.remove(source);
   for (auto [position, actions] : llvm::enumerate(schedule.devices)) {
     Unroller unroller(source, position, map, parts, transfers, symbols);
-    if (failed(unroller.run(actions, *stops)))
+    if (failed(unroller.run(actions, stops[position])))
       return failure();
   }
   source.erase();

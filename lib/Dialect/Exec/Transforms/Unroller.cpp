@@ -194,11 +194,19 @@ void Unroller::finishSends() {
 
 /// What checks that were deferred have found takes effect.
 void Unroller::stop() {
+  std::string name = (source.getName() + ".stop." + Twine(position)).str();
+  auto part = symbols.lookup<func::FuncOp>(name);
+  if (!part)
+    part = createStop(name);
+  RunOp::create(builder, part.getLoc(), TypeRange(),
+                FlatSymbolRefAttr::get(part.getSymNameAttr()), ValueRange(),
+                builder.getI64IntegerAttr(0), DenseI64ArrayAttr());
+}
+
+func::FuncOp Unroller::createStop(StringRef name) {
   OpBuilder inside(source);
-  auto part = func::FuncOp::create(
-      inside, source.getLoc(),
-      (source.getName() + ".stop." + Twine(position)).str(),
-      inside.getFunctionType({}, {}));
+  auto part = func::FuncOp::create(inside, source.getLoc(), name,
+                                   inside.getFunctionType({}, {}));
   part.setPrivate();
   inside.setInsertionPointToStart(part.addEntryBlock());
   auto type = RankedTensorType::get({}, inside.getI1Type());
@@ -208,12 +216,10 @@ void Unroller::stop() {
                          "a check in another stage stopped the step");
   func::ReturnOp::create(inside, part.getLoc());
   symbols.insert(part);
-  RunOp::create(builder, part.getLoc(), TypeRange(),
-                FlatSymbolRefAttr::get(part.getSymNameAttr()), ValueRange(),
-                builder.getI64IntegerAttr(0), DenseI64ArrayAttr());
+  return part;
 }
 
-LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, bool stops) {
+LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, int64_t stops) {
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
@@ -232,14 +238,12 @@ LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, bool stops) {
     // A step that is stopped leaves nothing under way.
     if (invoke.getOnce())
       finishSends();
-    if (stops && updates(invoke)) {
+    for (; stops > 0 && updates(invoke); --stops)
       stop();
-      stops = false;
-    }
     runPart(invoke, std::max<int64_t>(action.microBatch, 0));
   }
   finishSends();
-  if (stops)
+  for (; stops > 0; --stops)
     stop();
   if (failed(createReturn()))
     return failure();

@@ -28,7 +28,9 @@ public:
         transfers(transfers), symbols(symbols), count(source.getMicroBatches()),
         builder(source) {}
 
-  mlir::LogicalResult run(llvm::ArrayRef<pipe::Action> actions, bool stops);
+  /// Unrolls `actions`; before what updates anything, the position agrees
+  /// with the others `stops` times whether a step goes on.
+  mlir::LogicalResult run(llvm::ArrayRef<pipe::Action> actions, int64_t stops);
 
 private:
   bool holds(mlir::BlockArgument argument) const;
@@ -37,6 +39,7 @@ private:
   void transfer(const pipe::Action &action);
   void finishSends();
   void stop();
+  mlir::func::FuncOp createStop(llvm::StringRef name);
   void runPart(pipe::InvokeOp invoke, int64_t microBatch);
   mlir::Value valueOf(mlir::Value value, int64_t dim, int64_t microBatch);
   mlir::Value constantOf(mlir::Attribute value, mlir::Type type,
