@@ -61,6 +61,8 @@ private:
   std::map<std::pair<StringRef, int64_t>, InvokeOp> invokes;
   /// Transfers that have happened: to which device, and of which run.
   std::set<std::pair<int64_t, std::string>> received;
+  /// The micro-batch that each part of a stage runs last.
+  std::map<std::pair<std::string, int64_t>, int64_t> last;
   DenseMap<Value, Shares> arguments;
   /// What each run of a part gave, by micro-batch (0 for a part that runs
   /// once); empty before it ran.
@@ -340,24 +342,16 @@ LogicalResult ProgramRunner::checkReceived(const Action &action) {
     auto producer = input.getDefiningOp<InvokeOp>();
     if (!producer || map.devices == 1)
       continue;
-    bool each = !producer.getOnce() && action.microBatch < 0;
-    for (int64_t i = 0; i < (each ? microBatches : 1); ++i) {
-      Action from{producer.getPart().str(),
-                  producer.getOnce() ? -1
-                  : each             ? i
-                                     : action.microBatch,
-                  static_cast<int64_t>(producer.getStage())};
-      bool all = each || producer.getOnce() ||
-                 producer.isSaved(cast<OpResult>(input).getResultNumber());
-      for (int64_t j = 0; j < (all ? 1 : microBatches); ++j) {
-        if (!all)
-          from.microBatch = j;
-        if (!isKnown(from, action.stage))
-          return program.emitOpError("action ")
-                 << action.str() << " reads results of " << from.str()
-                 << ", which its device has not received";
-      }
-    }
+    Action from{producer.getPart().str(), action.microBatch,
+                static_cast<int64_t>(producer.getStage())};
+    // What is of all micro-batches comes with the last of them.
+    if (!producer.isSaved(cast<OpResult>(input).getResultNumber()) ||
+        action.microBatch < 0)
+      from.microBatch = last[{from.part, from.stage}];
+    if (!isKnown(from, action.stage))
+      return program.emitOpError("action ")
+             << action.str() << " reads results of " << from.str()
+             << ", which its device has not received";
   }
   return success();
 }
@@ -366,6 +360,10 @@ LogicalResult ProgramRunner::checkReceived(const Action &action) {
 /// it.
 LogicalResult ProgramRunner::runLists(const Schedule &schedule) {
   size_t count = schedule.devices.size();
+  for (const std::vector<Action> &list : schedule.devices)
+    for (const Action &action : list)
+      if (action.kind == Action::Kind::Run)
+        last[{action.part, action.stage}] = action.microBatch;
   std::vector<size_t> next(count, 0);
   auto head = [&](size_t device) -> const Action * {
     const auto &list = schedule.devices[device];

@@ -273,8 +273,3 @@ def test_backward_stands_with_forward(tmp_path_factory, mesh, recipes):
 def test_bad_flags(tmp_path, flags, message):
     with pytest.raises(ToolError, match=message):
         emit(tmp_path, "gpt2", "scheduled", *flags)
-
-
-def test_native_code_is_refused(tmp_path):
-    with pytest.raises(ToolError, match="several stages, of which no native code"):
-        emit(tmp_path, "gpt2", "executable", "--mesh=pp=2")

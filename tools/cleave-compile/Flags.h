@@ -91,7 +91,7 @@ struct Flags {
       "mesh", cl::cat(training), cl::value_desc("axes"),
       cl::desc(
           "The devices as named axes, major to minor: dp=2,tp=4. Positions "
-          "of an axis pp are stages of a pipeline (no native code yet)")};
+          "of an axis pp are stages of a pipeline")};
   cl::opt<std::string> schedule{"schedule", cl::cat(training),
                                 cl::value_desc("name"), cl::desc(scheduleHelp)};
   cl::opt<std::string> scheduleFile{

@@ -116,6 +116,26 @@ bool ResolvedSchedule::addAction(const Action &action, int64_t device,
   return true;
 }
 
+void ResolvedSchedule::needLastOnly() {
+  for (Node &node : nodes) {
+    // By part and device, the need that is met last.
+    std::map<std::pair<int, int64_t>, int> last;
+    for (int need : node.needs) {
+      const Task &task = table->tasks[need];
+      auto [it, fresh] = last.try_emplace({task.part, task.device}, need);
+      // One that never runs is a need that is never met.
+      if (!fresh && runner[it->second] >= 0 &&
+          (runner[need] < 0 || runner[need] > runner[it->second]))
+        it->second = need;
+    }
+    llvm::erase_if(node.needs, [&](int need) {
+      const Task &task = table->tasks[need];
+      return task.device != node.device &&
+             last[{task.part, task.device}] != need;
+    });
+  }
+}
+
 bool ResolvedSchedule::pairTransfers(Violation &error) {
   using Key = std::tuple<int, int64_t, int64_t>;
   std::map<Key, int> ends[2];
@@ -240,6 +260,7 @@ ResolvedSchedule::create(const Schedule &schedule, const TaskTable &table,
         return std::nullopt;
   }
   result.begin.push_back(result.nodes.size());
+  result.needLastOnly();
   if (!result.pairTransfers(error) || !result.formGroups(collectives, error))
     return std::nullopt;
   return result;

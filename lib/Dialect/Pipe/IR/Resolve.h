@@ -116,6 +116,9 @@ public:
 
 private:
   bool addAction(const Action &action, int64_t device, Violation &error);
+  /// A device has all micro-batches' results of another one's part with those
+  /// of the last run, which is all that it needs to receive.
+  void needLastOnly();
   bool pairTransfers(Violation &error);
   bool formGroups(llvm::ArrayRef<Collective> collectives, Violation &error);
 };

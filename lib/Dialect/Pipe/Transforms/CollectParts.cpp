@@ -102,8 +102,16 @@ void Splitter::findWeights() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     if (flow.part(&op) != PartId::Backward || !stages.of(&op))
       continue;
+    // What is only reported, such as the loss, stays with what makes it.
+    auto isOfUpdate = [&](Operation *user) {
+      if (flow.isAccumulation(user))
+        return llvm::any_of(user->getUsers(), [](Operation *reader) {
+          return !reader->hasTrait<OpTrait::IsTerminator>();
+        });
+      return !flow.varies(user) || flow.part(user) == PartId::Update;
+    };
     if (llvm::all_of(op.getUsers(), [&](Operation *user) {
-          return !flow.varies(user) || flow.part(user) == PartId::Update ||
+          return isOfUpdate(user) ||
                  (weights.contains(user) && stages.of(user) == stages.of(&op));
         }))
       weights.insert(&op);

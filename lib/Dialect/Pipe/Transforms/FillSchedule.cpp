@@ -12,6 +12,8 @@
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Support/TreeOrder.h"
+#include <map>
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_FILLSCHEDULE
@@ -83,7 +85,33 @@ struct FillSchedulePass
              << why->text
              << "; or choose a schedule that saves less, such as v-half or "
                 "auto";
+    if (program.getTreeSums() && failed(orderForTree(program, *sent)))
+      return failure();
     set(program, {*sent, order.map});
+    return success();
+  }
+
+  /// Lets micro-batches come in the order in which a tree sums them up, as on
+  /// one device: parts of each stage must run in the order of their numbers.
+  static LogicalResult orderForTree(ProgramOp program, Schedule &schedule) {
+    std::map<std::pair<std::string, int64_t>, int64_t> last;
+    for (std::vector<Action> &actions : schedule.devices)
+      for (Action &action : actions) {
+        if (action.microBatch < 0)
+          continue;
+        if (action.kind == Action::Kind::Run) {
+          auto [it, fresh] = last.try_emplace({action.part, action.stage}, -1);
+          if (action.microBatch < it->second)
+            return program.emitOpError("schedule: ")
+                   << action.str() << " runs behind " << action.part
+                   << " of micro-batch " << it->second
+                   << ", so that sums would be made in another order than on "
+                      "one device: choose another schedule";
+          it->second = action.microBatch;
+        }
+        action.microBatch =
+            treeOrder(action.microBatch, program.getMicroBatches());
+      }
     return success();
   }
 

@@ -164,7 +164,9 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
           cuts.back()->cutAt(ArrayRef<int64_t>(&*at.begin(), at.size()));
         else if (failed(cuts.back()->cut(begins, *known)))
           return failure();
-        again = separateUses(function, *flows.back(), *cuts.back());
+        // In a tree, each micro-batch is a term of its own, however many
+        // stages add to it.
+        again = !treeSums && separateUses(function, *flows.back(), *cuts.back());
       }
     }
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts))
