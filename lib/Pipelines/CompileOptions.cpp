@@ -60,6 +60,13 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("grains", options.phases.grains) &&
       map.mapOptional("mesh", options.phases.mesh) &&
       map.mapOptional("recipes", options.phases.recipes) &&
+      map.mapOptional("stages", options.phases.stages) &&
+      map.mapOptional("chunks", options.phases.chunks) &&
+      map.mapOptional("schedule", options.phases.schedule) &&
+      map.mapOptional("schedule_text", options.phases.scheduleText) &&
+      map.mapOptional("schedule_file", options.phases.scheduleFile) &&
+      map.mapOptional("max_saved_bytes", options.phases.maxSavedBytes) &&
+      map.mapOptional("machine", options.phases.machine) &&
       map.mapOptional("threads", options.phases.threads) &&
       map.mapOptional("max_logits_bytes", options.phases.maxLogitsBytes) &&
       map.mapOptional("bucket_bytes", options.bucketBytes) &&

@@ -8,9 +8,9 @@
 #include "cleave/Pipelines/Phases.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
-#include "cleave/Dialect/Pipe/IR/Generators.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Pipelines/Schedules.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -126,16 +126,18 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   pipe::SplitStagesOptions split;
   split.treeSums = options.grains > 0;
   split.stages = options.stages;
-  split.chunks = options.chunks;
+  PipelineShape shape = pipelineShape(options);
+  split.chunks = shape.chunks;
+  split.splitBackward = shape.splitBackward;
+  split.machine = options.machine;
   pipe::FillScheduleOptions fill;
-  if (!options.schedule.empty()) {
+  if (!options.schedule.empty())
     fill.kind = options.schedule;
-    // An unknown name is reported where the order is made.
-    std::string error;
-    if (const pipe::Generator *found =
-            pipe::findGenerator(options.schedule, error))
-      split.splitBackward = found->split;
-  }
+  fill.schedule = options.scheduleText;
+  if (!options.scheduleFile.empty())
+    fill.file = options.scheduleFile;
+  fill.savedBytes = options.maxSavedBytes;
+  fill.machine = options.machine;
   passes.addPass(pipe::createSplitStages(split));
   // What backward recomputes is chosen among what the parts exchange.
   passes.addPass(pipe::createRecompute());

@@ -9,6 +9,7 @@
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Pipelines/Schedules.h"
 #include "mlir/Parser/Parser.h"
 
 using namespace cleave;
@@ -24,6 +25,8 @@ public:
     if (!parsed)
       raise(parsed.takeError());
     options = *parsed;
+    if (std::string mistake = checkSchedule(options.phases); !mistake.empty())
+      throw CompileFailure(mistake);
     mlir::DialectRegistry registry;
     registerAllDialects(registry);
     context = std::make_unique<mlir::MLIRContext>(registry);
@@ -45,6 +48,24 @@ public:
     if (mlir::failed(result))
       throw CompileFailure(messages);
     compiled = std::move(*result);
+    auto schedule =
+        scheduleReport(*snapshots.at(Phase::Scheduled), options.phases);
+    if (mlir::failed(schedule))
+      throw CompileFailure(messages);
+    addScheduleReport(compiled.report, std::move(*schedule));
+  }
+
+  /// In a form of `parseScheduleFormat`.
+  std::string schedule(const std::string &form) const {
+    auto format = parseScheduleFormat(form);
+    if (!format)
+      throw nb::value_error("a schedule is shown as text, svg or perfetto");
+    std::string text;
+    llvm::raw_string_ostream os(text);
+    if (mlir::failed(writeSchedule(os, *snapshots.at(Phase::Scheduled),
+                                   options.phases, *format)))
+      throw CompileFailure("the schedule cannot be shown");
+    return text;
   }
 
   std::string ir(const std::string &phase) const {
@@ -123,6 +144,7 @@ NB_MODULE(_cleave, m) {
   nb::class_<PyCompiled>(m, "Compiled")
       .def("ir", &PyCompiled::ir, nb::arg("phase"))
       .def("report", &PyCompiled::report)
+      .def("schedule", &PyCompiled::schedule, nb::arg("form"))
       .def("save", &PyCompiled::save, nb::arg("path"))
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
            nb::arg("timing") = false);

@@ -31,6 +31,10 @@ def compile(
     mesh: Mapping[str, int] | None = None,
     deterministic: int | None = None,
     plan: str | Mapping[str, P] | Sequence[str | Mapping[str, P]] | None = None,
+    schedule: str | os.PathLike | None = None,
+    chunks: int | None = None,
+    stages: Sequence[str] | None = None,
+    max_saved_bytes: int | None = None,
 ) -> Step:
     """Compiles a training step of `model`.
 
@@ -69,6 +73,16 @@ def compile(
             `{"layers.*.q_proj.weight": cleave.P("tp", None)}`, alone or in the
             list beside recipes; "hf" stands for the model's own `tp_plan` on
             the axis "tp", as far as it fits.
+        schedule: the order of a pipeline, whose stages are the positions of an
+            axis "pp": a name ("1f1b" when None, "zb-h1", ...), "auto" for the
+            fastest by estimates, or an order written by hand: its text, a line
+            for each position, or the path of a file that has it. `Step.schedule`
+            gives such a text.
+        chunks: stages for each position; what the schedule needs when None.
+        stages: where stages begin, from the second on: with what first reads a
+            parameter whose name begins so; of even cost when None.
+        max_saved_bytes: the most that a position may have saved for backward at a
+            time; any other schedule than "auto" may fail for it.
 
     Returns:
         The `Step`.
@@ -77,7 +91,9 @@ def compile(
         cleave.trace.UnsupportedError: ops that have no translation, all at
             once, with their lines.
         cleave.trace.TraceError: the model cannot be followed or called.
-        cleave.CompileError: what the compiler refused, with the location.
+        cleave.CompileError: what the compiler refused, with the location; of a
+            schedule written by hand, its line and column.
+        OSError: the file of a schedule cannot be read.
         TypeError: an argument is of another kind.
         ValueError: an argument is out of range.
     """
@@ -104,6 +120,7 @@ def compile(
     max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
+    pipeline = _pipeline(schedule, chunks, stages, max_saved_bytes)
     if deterministic is not None:
         deterministic = _whole("deterministic", deterministic, 1)
         if deterministic & (deterministic - 1):
@@ -142,12 +159,48 @@ def compile(
             "threads": threads,
             "max_logits_bytes": max_logits_bytes,
             "bucket_bytes": bucket_bytes,
+            **pipeline,
             "optimizer": optimizer.options(),
             "parameters": _parameter_options(optimizer, traced.parameters),
         }
         return traced, _cleave.compile(traced.mlir, json.dumps(options))
 
     return Step(build, model, examples, optimizer, seed)
+
+
+def _pipeline(schedule, chunks, stages, max_saved_bytes) -> dict:
+    """The options of a pipeline."""
+    options = {}
+    if isinstance(schedule, os.PathLike):
+        options.update(_read_schedule(schedule))
+    elif isinstance(schedule, str):
+        # A name is one word of small letters; a schedule has actions, F0.
+        if os.path.isfile(schedule):
+            options.update(_read_schedule(schedule))
+        elif re.fullmatch(r"[a-z0-9-]*[a-z0-9]", schedule):
+            options["schedule"] = schedule
+        else:
+            options.update(schedule_text=schedule, schedule_file="<schedule>")
+    elif schedule is not None:
+        raise TypeError(f"schedule is {type(schedule).__name__}, not a name, a text or a path")
+    if chunks is not None:
+        options["chunks"] = _whole("chunks", chunks, 1)
+    if max_saved_bytes is not None:
+        options["max_saved_bytes"] = _whole("max_saved_bytes", max_saved_bytes, 0)
+    if stages is not None:
+        if isinstance(stages, str) or not all(isinstance(name, str) for name in stages):
+            raise TypeError("stages is not a sequence of beginnings of parameters' names")
+        options["stages"] = ",".join(stages)
+    return options
+
+
+def _read_schedule(path) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except UnicodeDecodeError:
+        raise ValueError(f"{os.fspath(path)} is not a schedule: it is no text") from None
+    return {"schedule_text": text, "schedule_file": os.fspath(path)}
 
 
 def _axes(mesh) -> dict[str, int]:

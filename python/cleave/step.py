@@ -449,6 +449,22 @@ class Step:
                 file.write(visualize.draw(name, tensors[name], placement["mesh"]))
         return visualize.describe(name, tensors[name], placement["mesh"])
 
+    def schedule(self, svg: str | os.PathLike | None = None,
+                 trace: str | os.PathLike | None = None) -> str:
+        """When each device does what in a step, by estimates of flops and bytes: the
+        order as text that `cleave.compile(schedule=...)` takes again, with a timeline
+        and costs in its comments.
+
+        Args:
+            svg: also draws the timeline into this file.
+            trace: also writes it into this file, for ui.perfetto.dev.
+        """
+        for path, form in ((svg, "svg"), (trace, "perfetto")):
+            if path is not None:
+                with open(path, "w") as file:
+                    file.write(self._live.compiled.schedule(form))
+        return self._live.compiled.schedule("text")
+
     def communication(self) -> list[dict]:
         """What one rank sent in the last step, by kind and axes: `kind`, `axes`,
         `count` (of tensors), `exchanges` (of which small tensors share one),

@@ -55,10 +55,19 @@ struct PhaseOptions {
   /// Where stages of the axis "pp" begin, from the second on: the beginnings of
   /// names of parameters, with commas between. Of even cost where empty.
   std::string stages;
-  /// Stages for each position of "pp", and what generates their order (a name
-  /// of pipe/IR/Generators.h; "1f1b" where empty).
-  int64_t chunks = 1;
+  /// Stages for each position of "pp"; 0: as many as the schedule needs.
+  int64_t chunks = 0;
+  /// What generates their order: a name of pipe/IR/Generators.h, or "auto", a
+  /// search for the fastest; "1f1b" where empty.
   std::string schedule;
+  /// In its place: an order written by hand (its text, see pipe/IR/Schedule.h),
+  /// and what messages call the file that it comes from.
+  std::string scheduleText, scheduleFile;
+  /// Where not negative: the most bytes that a position of "pp" may have saved
+  /// for backward at a time.
+  int64_t maxSavedBytes = -1;
+  /// Rates by which costs are estimated (see pipe/Transforms/Costs.h).
+  std::string machine;
   /// Threads of a device that scratch memory is planned for.
   int64_t threads = 1;
   /// Largest piece of logits that is held at once, in bytes.

@@ -233,7 +233,8 @@ TEST(Generators, Errors) {
   EXPECT_NE(why("1f1b", 4000, 1, 60000).find("give fewer"), std::string::npos);
   EXPECT_EQ(why("spiral", 1, 1, 1),
             "'spiral' is no schedule; write one of gpipe, 1f1b, interleaved, "
-            "zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe-v, pipedream");
+            "zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe-v, pipedream, "
+            "or auto, which searches for the fastest");
   std::set<std::string> names;
   for (const Generator &generator : generators()) {
     EXPECT_TRUE(names.insert(generator.name.str()).second);

@@ -75,7 +75,8 @@ TEST(Schedule, VerifyNamesTheViolation) {
             "U0: this part runs once, without a micro-batch");
   EXPECT_EQ(why("P0 P1 F"), "F: this part needs a micro-batch");
   EXPECT_EQ(why("P0 P1 F2"), "F2: there are only 2 micro-batches");
-  EXPECT_EQ(why("P0 P1 1F0"), "1F0: there is no such part");
+  EXPECT_EQ(why("P0 P1 1F0"),
+            "1F0: there is no such part; the last stage is 0");
 }
 
 TEST(Schedule, EveryDropAndDuplicateIsFound) {

@@ -51,11 +51,11 @@ TEST(Verify, NamesTheConflict) {
   EXPECT_EQ(why("F0 F1 I0 B0 B1 U | 1F0 1B0 1F1 1B1 1U"),
             "B0 does again what I0 did; leave one of them out");
   EXPECT_EQ(why("F0 F1 I0 B1 U | 1F0 1B0 1F1 1B1 1U"),
-            "U reads results of W0, which has not run");
+            "W0 never runs, and U reads its results");
   EXPECT_EQ(why("F0 F1 W0 I0 B1 U | 1F0 1B0 1F1 1B1 1U"),
             "W0 reads results of I0, which has not run");
   EXPECT_EQ(why("F0 F1 B1 I0 W0 U | 1F0 1F1 1I0 1B1 1U"),
-            "1U reads results of 1W0, which has not run");
+            "1W0 never runs, and 1U reads its results");
 }
 
 TEST(Verify, TransfersMustMatch) {

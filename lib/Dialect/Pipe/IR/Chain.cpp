@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Chain.h"
+#include "Improve.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace cleave::pipe;
@@ -20,78 +21,35 @@ Chain::Chain(const StageMap &map, int64_t stages, int64_t microBatches)
     own[map.device(s)].push_back(s);
 }
 
-bool Chain::fits(const Word &word, int64_t device) const {
+bool Chain::isLegal(const Word &word, int64_t device) const {
+  llvm::SmallVector<std::array<int, 3>, 8> count(stages, {0, 0, 0});
   int64_t now = 0;
-  for (Letter letter : word) {
-    if (letter.kind == F)
-      now += saved[letter.stage];
-    else if (letter.kind != I)
-      now -= saved[letter.stage];
-    if (now > limit[device])
+  for (auto [kind, s] : word) {
+    auto &[f, i, w] = count[s];
+    if (kind == F) {
+      ++f;
+      if ((now += saved[s]) > limit[device])
+        return false;
+      continue;
+    }
+    if (kind == B && i != w)
       return false;
+    if (kind != W && ++i > f)
+      return false;
+    if (kind != I) {
+      if (++w > i)
+        return false;
+      now -= saved[s];
+    }
   }
   return true;
 }
 
 double Chain::evaluate(const Words &words) const {
   for (auto [d, word] : llvm::enumerate(words))
-    if (!fits(word, d))
+    if (!isLegal(word, d))
       return kNever;
-  int64_t m = microBatches;
-  // When F and I of each stage and micro-batch have ended.
-  std::vector<double> forward(stages * m), backward(stages * m);
-  std::vector<std::array<int64_t, 3>> count(stages, {0, 0, 0});
-  std::vector<size_t> at(words.size(), 0);
-  std::vector<double> free(words.size(), 0);
-  double last = 0;
-  // Whether the next letter of a device can be placed; places it.
-  auto place = [&](size_t d) {
-    auto [kind, s] = words[d][at[d]];
-    auto &[f, i, w] = count[s];
-    double ready = 0;
-    if (kind == F) {
-      if (s > 0) {
-        if (count[s - 1][F] <= f)
-          return false;
-        ready = forward[(s - 1) * m + f] + forwardMove[s - 1];
-      }
-    } else if (kind == W) {
-      if (i <= w)
-        return false;
-    } else {
-      if (f <= i || (kind == B && w != i))
-        return false;
-      if (s + 1 < stages) {
-        if (count[s + 1][I] <= i)
-          return false;
-        ready = backward[(s + 1) * m + i] + backwardMove[s + 1];
-      }
-    }
-    free[d] = std::max(free[d], ready) + cost[s][kind];
-    last = std::max(last, free[d]);
-    if (kind == F)
-      forward[s * m + f++] = free[d];
-    else if (kind != W)
-      backward[s * m + i++] = free[d];
-    if (kind == W || kind == B)
-      ++w;
-    ++at[d];
-    return true;
-  };
-  for (bool progress = true; progress;) {
-    progress = false;
-    // Down and up again: what F and I wait for is mostly placed then.
-    for (size_t d = 0; d < words.size(); ++d)
-      while (at[d] < words[d].size() && place(d))
-        progress = true;
-    for (size_t d = words.size(); d-- > 0;)
-      while (at[d] < words[d].size() && place(d))
-        progress = true;
-  }
-  for (auto [d, word] : llvm::enumerate(words))
-    if (at[d] < word.size())
-      return kNever;
-  return last;
+  return Timing(*this).run(words);
 }
 
 double Chain::lowerBound() const {

@@ -62,8 +62,9 @@ struct Chain {
   /// When the last letter ends; never, if the words deadlock or exceed a
   /// limit.
   double evaluate(const Words &words) const;
-  /// Whether a device keeps its limit.
-  bool fits(const Word &word, int64_t device) const;
+  /// Whether a device has F before I before W of each stage, and keeps its
+  /// limit.
+  bool isLegal(const Word &word, int64_t device) const;
   /// No order ends earlier.
   double lowerBound() const;
 

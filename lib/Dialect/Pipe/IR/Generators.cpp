@@ -57,7 +57,8 @@ const Generator *cleave::pipe::findGenerator(llvm::StringRef name,
       return &generator;
     names += (names.empty() ? "" : ", ") + generator.name.str();
   }
-  error = "'" + name.str() + "' is no schedule; write one of " + names;
+  error = "'" + name.str() + "' is no schedule; write one of " + names +
+          ", or auto, which searches for the fastest";
   return nullptr;
 }
 

@@ -122,7 +122,6 @@ public:
 private:
   /// Moves a letter; false if the word would not be legal.
   bool move(int device, int from, int to);
-  bool isLegal(const Word &word, int device) const;
 
   const Chain &chain;
   Timing timing;
@@ -141,34 +140,9 @@ static Word moved(Word word, int from, int to) {
   return word;
 }
 
-/// F before I before W, for each stage, and within the limit.
-bool Climber::isLegal(const Word &word, int device) const {
-  llvm::SmallVector<std::array<int, 3>, 8> count(chain.stages, {0, 0, 0});
-  int64_t saved = 0;
-  for (auto [kind, s] : word) {
-    auto &[f, i, w] = count[s];
-    if (kind == F) {
-      ++f;
-      if ((saved += chain.saved[s]) > chain.limit[device])
-        return false;
-      continue;
-    }
-    if (kind == B && i != w)
-      return false;
-    if (kind != W && ++i > f)
-      return false;
-    if (kind != I) {
-      if (++w > i)
-        return false;
-      saved -= chain.saved[s];
-    }
-  }
-  return true;
-}
-
 bool Climber::move(int device, int from, int to) {
   Word next = moved(now[device], from, to);
-  if (!isLegal(next, device))
+  if (!chain.isLegal(next, device))
     return false;
   now[device].swap(next);
   return true;

@@ -72,7 +72,7 @@ bool Machine::finished() const {
   return true;
 }
 
-std::string Machine::describeCycle() const {
+Violation Machine::describeCycle() const {
   // What the head of a device waits for lies ahead on another device, whose
   // own head waits: to follow them is to go round in the end.
   auto next = [&](int64_t d) -> std::pair<int64_t, int> {
@@ -88,10 +88,12 @@ std::string Machine::describeCycle() const {
     ++d;
   for (int64_t steps = 0; steps < schedule.deviceCount(); ++steps)
     d = next(d).first;
-  std::string text = "deadlock: ";
+  Violation found{"deadlock: "};
+  std::string &text = found.text;
   int64_t start = d;
   do {
     auto [other, wanted] = next(d);
+    found.actions.push_back(schedule.ref(at[d]));
     text += schedule.str(at[d]) + " of device " + std::to_string(d) +
             " waits for " + schedule.str(wanted) + " of device " +
             std::to_string(other);
@@ -100,5 +102,6 @@ std::string Machine::describeCycle() const {
     text += "; ";
     d = other;
   } while (d != start);
-  return text + "change the order on one of these devices";
+  text += "change the order on one of these devices";
+  return found;
 }

@@ -21,15 +21,46 @@ int ResolvedSchedule::missingTask() const {
   return it == runner.end() ? -1 : it - runner.begin();
 }
 
+/// What to write for an action of a part that there is not.
+static std::string adviseForUnknown(const TaskTable &table,
+                                    const Action &action) {
+  if (action.stage >= table.stages)
+    return "; the last stage is " + std::to_string(table.stages - 1);
+  auto has = [&](llvm::StringRef part) {
+    return table.find(action.stage, part) >= 0;
+  };
+  Action other = action.run();
+  auto named = [&](llvm::StringRef part) {
+    other.part = part.str();
+    return other.str();
+  };
+  // The two forms of backward.
+  if (action.part == "B" && (has("I") || has("W")))
+    return ", since backward is split here; write " +
+           (has("I") ? named("I") : "") +
+           (has("I") && has("W") ? " and " : "") + (has("W") ? named("W") : "");
+  if ((action.part == "I" || action.part == "W") && has("B"))
+    return ", since backward is whole here; write " + named("B");
+  std::string names;
+  for (const PartInfo &part : table.parts)
+    if (part.stage == action.stage)
+      names += (names.empty() ? "" : ", ") + part.name;
+  return "; stage " + std::to_string(action.stage) + " has " +
+         (names.empty() ? "none" : names);
+}
+
 bool ResolvedSchedule::addAction(const Action &action, int64_t device,
-                                 std::string &error) {
-  auto fail = [&](std::string text) {
-    error = action.str() + std::move(text);
+                                 Violation &error) {
+  ActionRef here{device, nodes.size() - begin[device]};
+  auto fail = [&](std::string text, std::optional<int> other = std::nullopt) {
+    error = {action.str() + std::move(text), {here}};
+    if (other)
+      error.actions.push_back(ref(*other));
     return false;
   };
   int p = table->find(action.stage, action.part);
   if (p < 0)
-    return fail(": there is no such part");
+    return fail(": there is no such part" + adviseForUnknown(*table, action));
   const PartInfo &part = table->parts[p];
   if (part.once != (action.microBatch < 0))
     return fail(part.once ? ": this part runs once, without a micro-batch"
@@ -71,7 +102,8 @@ bool ResolvedSchedule::addAction(const Action &action, int64_t device,
         return fail(str(before) == action.str()
                         ? " runs twice"
                         : " does again what " + str(before) +
-                              " did; leave one of them out");
+                              " did; leave one of them out",
+                    before);
       runner[task] = number;
     }
     for (int task : node.tasks)
@@ -84,20 +116,23 @@ bool ResolvedSchedule::addAction(const Action &action, int64_t device,
   return true;
 }
 
-bool ResolvedSchedule::pairTransfers(std::string &error) {
+bool ResolvedSchedule::pairTransfers(Violation &error) {
   using Key = std::tuple<int, int64_t, int64_t>;
   std::map<Key, int> ends[2];
   auto key = [&](int n) {
     return Key(nodes[n].part, nodes[n].microBatch, nodes[n].action->to);
   };
-  for (int n = 0, e = nodes.size(); n < e; ++n)
-    if (nodes[n].kind != Action::Kind::Run &&
-        !ends[nodes[n].kind == Action::Kind::Receive]
-             .try_emplace(key(n), n)
-             .second) {
-      error = str(n) + " stands twice; leave one of them out";
+  for (int n = 0, e = nodes.size(); n < e; ++n) {
+    if (nodes[n].kind == Action::Kind::Run)
+      continue;
+    auto [first, inserted] =
+        ends[nodes[n].kind == Action::Kind::Receive].try_emplace(key(n), n);
+    if (!inserted) {
+      error = {str(n) + " stands twice; leave one of them out",
+               {ref(n), ref(first->second)}};
       return false;
     }
+  }
   for (int side = 0; side < 2; ++side)
     for (auto [key, n] : ends[side]) {
       auto other = ends[!side].find(key);
@@ -110,15 +145,16 @@ bool ResolvedSchedule::pairTransfers(std::string &error) {
           side ? action.run().send(action.to) : action.run().receive(action.to);
       int64_t device =
           table->map.device(side ? action.stage : action.to, action.microBatch);
-      error = str(n) + place(n) + " has no other end; write " + wanted.str() +
-              " on device " + std::to_string(device);
+      error = {str(n) + place(n) + " has no other end; write " + wanted.str() +
+                   " on device " + std::to_string(device),
+               {ref(n)}};
       return false;
     }
   return true;
 }
 
 bool ResolvedSchedule::formGroups(llvm::ArrayRef<Collective> collectives,
-                                  std::string &error) {
+                                  Violation &error) {
   auto add = [&](llvm::ArrayRef<int> members) {
     // Of each device the last of its nodes.
     std::map<int64_t, int> last;
@@ -132,7 +168,8 @@ bool ResolvedSchedule::formGroups(llvm::ArrayRef<Collective> collectives,
     llvm::SmallVector<int, 4> group;
     for (auto [device, n] : last) {
       if (nodes[n].group >= 0) {
-        error = str(n) + " belongs to two collectives; name it in one";
+        error = {str(n) + " belongs to two collectives; name it in one",
+                 {ref(n)}};
         return false;
       }
       nodes[n].group = groups.size();
@@ -148,9 +185,9 @@ bool ResolvedSchedule::formGroups(llvm::ArrayRef<Collective> collectives,
       int p = table->find(stage, collective.part);
       int first = members.empty() ? p : members.front();
       if (p < 0 || table->parts[p].once != table->parts[first].once) {
-        error = "collective " + collective.part + ": stage " +
-                std::to_string(stage) +
-                " has no such part that runs as often as in the others";
+        error = {"collective " + collective.part + ": stage " +
+                 std::to_string(stage) +
+                 " has no such part that runs as often as in the others"};
         return false;
       }
       named[p] = true;
@@ -182,12 +219,15 @@ bool ResolvedSchedule::formGroups(llvm::ArrayRef<Collective> collectives,
 std::optional<ResolvedSchedule>
 ResolvedSchedule::create(const Schedule &schedule, const TaskTable &table,
                          llvm::ArrayRef<Collective> collectives,
-                         std::string &error) {
+                         Violation &error) {
   int64_t devices = schedule.devices.size();
   if (devices != table.map.devices) {
-    error = "it is for " + std::to_string(devices) +
-            " devices; write one list of actions for each of " +
-            std::to_string(table.map.devices) + ", with '|' between them";
+    error = {"it is for " + std::to_string(devices) +
+             " devices; write one list of actions for each of " +
+             std::to_string(table.map.devices) + ", with '|' between them"};
+    // The first list that is too many, or the last that there is.
+    int64_t device = std::min(table.map.devices, devices - 1);
+    error.actions.push_back({device, schedule.devices[device].size()});
     return std::nullopt;
   }
   ResolvedSchedule result;

@@ -17,6 +17,7 @@
 #include "cleave/Dialect/Pipe/IR/Verify.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include <map>
+#include <memory>
 
 namespace cleave::pipe {
 
@@ -87,13 +88,17 @@ public:
   /// sets `error`.
   static std::optional<ResolvedSchedule>
   create(const Schedule &schedule, const TaskTable &table,
-         llvm::ArrayRef<Collective> collectives, std::string &error);
+         llvm::ArrayRef<Collective> collectives, Violation &error);
 
   llvm::ArrayRef<Node> device(int64_t d) const {
     return llvm::ArrayRef(nodes).slice(begin[d], begin[d + 1] - begin[d]);
   }
   int64_t deviceCount() const { return begin.size() - 1; }
   std::string str(int node) const { return nodes[node].action->str(); }
+  ActionRef ref(int node) const {
+    int64_t device = nodes[node].device;
+    return {device, static_cast<size_t>(node - begin[device])};
+  }
   /// "" on a single device, else " of device <d>".
   std::string place(int node) const;
   /// The first task that nothing runs, or -1.
@@ -110,9 +115,22 @@ public:
   bool hasTransfers = false;
 
 private:
-  bool addAction(const Action &action, int64_t device, std::string &error);
-  bool pairTransfers(std::string &error);
-  bool formGroups(llvm::ArrayRef<Collective> collectives, std::string &error);
+  bool addAction(const Action &action, int64_t device, Violation &error);
+  bool pairTransfers(Violation &error);
+  bool formGroups(llvm::ArrayRef<Collective> collectives, Violation &error);
+};
+
+/// A schedule that can run.
+struct VerifiedSchedule {
+  /// On failure returns null and sets `error`. The schedule and the parts must
+  /// outlive it.
+  static std::unique_ptr<VerifiedSchedule>
+  create(const Schedule &schedule, llvm::ArrayRef<PartInfo> parts,
+         int64_t microBatches, const StageMap &map,
+         const VerifyOptions &options, Violation &error);
+
+  TaskTable table;
+  ResolvedSchedule resolved;
 };
 
 /// Steps through the actions of all devices as their dependencies, rendezvous
@@ -127,7 +145,7 @@ public:
   void run(llvm::function_ref<void(llvm::ArrayRef<int>)> visit);
   bool finished() const;
   /// When it has not finished: who waits for whom.
-  std::string describeCycle() const;
+  Violation describeCycle() const;
 
 private:
   /// The node that the head of a device waits for, or -1.

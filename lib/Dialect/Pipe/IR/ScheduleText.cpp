@@ -8,7 +8,9 @@
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/Twine.h"
+#include "llvm/Support/raw_ostream.h"
 #include <limits>
 
 using namespace cleave::pipe;
@@ -20,6 +22,9 @@ static constexpr llvm::StringLiteral kIdle = "-";
 /// More actions than any schedule has: a repeat that a slip of the pen makes
 /// huge must not fill the memory.
 static constexpr int64_t kMaxActions = 1 << 24;
+
+/// Of a part: a longer word is none.
+static constexpr size_t kLongestName = 32;
 
 /// Longer bodies of repeats are not looked for: a device with many chunks on
 /// many devices has one of a few hundred.
@@ -76,7 +81,7 @@ static bool takeAction(StringRef word, Action &action) {
   StringRef part = word.take_while(llvm::isAlpha);
   action.part = part.str();
   word = word.drop_front(part.size());
-  if (part.empty() || !takeNumber(word, action.microBatch))
+  if (part.empty() || part.size() > kLongestName || !takeNumber(word, action.microBatch))
     return false;
   if (action.kind == Action::Kind::Run && word.consume_front(">")) {
     action.kind = Action::Kind::Send;
@@ -84,6 +89,17 @@ static bool takeAction(StringRef word, Action &action) {
       return false;
   }
   return word.empty();
+}
+
+/// Part of a text, for a message: short, and what cannot be printed as
+/// numbers.
+static std::string quote(StringRef text) {
+  constexpr size_t kLongest = 40;
+  std::string result = "'";
+  llvm::raw_string_ostream os(result);
+  llvm::printEscapedString(text.take_front(kLongest), os);
+  os << (text.size() > kLongest ? "...'" : "'");
+  return result;
 }
 
 namespace {
@@ -94,6 +110,9 @@ public:
 
   bool read(StringRef text);
   std::vector<Action> actions;
+  /// What each of them was read from; on failure, what is wrong.
+  std::vector<const char *> begins;
+  const char *wrong = nullptr;
 
 private:
   bool openRepeat(StringRef &word);
@@ -104,8 +123,9 @@ private:
   }
 
   std::string &error;
-  /// Of an open repeat: its first action.
+  /// Of an open repeat: its first action, and where it begins.
   std::optional<size_t> body;
+  const char *opened = nullptr;
   int64_t times = 0, step = 0;
 };
 } // namespace
@@ -121,16 +141,16 @@ bool DeviceReader::openRepeat(StringRef &word) {
                !count.getAsInteger(10, times) &&
                !offset.getAsInteger(10, step) && times > 0 && step > 0;
   if (!valid)
-    return fail("'" + word +
-                "' begins no repeat; write {<times>+<step>: and the actions, "
+    return fail(quote(word) +
+                " begins no repeat; write {<times>+<step>: and the actions, "
                 "as in {8+1: F0}");
   if (body)
-    return fail("'" + word +
-                "': a repeat holds no other; close the first "
-                "with } before it");
+    return fail(quote(word) + ": a repeat holds no other; close the first "
+                              "with } before it");
   if (back)
     step = -step;
   body = actions.size();
+  opened = word.data();
   word = word.drop_front(colon + 1);
   return true;
 }
@@ -165,6 +185,7 @@ bool DeviceReader::closeRepeat() {
       Action action = actions[i];
       action.microBatch += k * step;
       actions.push_back(std::move(action));
+      begins.push_back(begins[i]);
     }
   body.reset();
   return true;
@@ -174,6 +195,7 @@ bool DeviceReader::read(StringRef text) {
   llvm::SmallVector<StringRef> words;
   llvm::SplitString(text, words);
   for (StringRef word : words) {
+    wrong = word.data();
     if (word.starts_with("{") && !openRepeat(word))
       return false;
     StringRef whole = word;
@@ -181,11 +203,12 @@ bool DeviceReader::read(StringRef text) {
     Action action;
     if (!word.empty()) {
       if (!takeAction(word, action))
-        return fail("'" + whole +
-                    "' is not an action; write <stage><part><micro-batch>, as "
+        return fail(quote(whole) +
+                    " is not an action; write <stage><part><micro-batch>, as "
                     "in F0 or 2B1, F0>1 to send its results to stage 1, and "
                     "1<F0 to receive them there");
       actions.push_back(std::move(action));
+      begins.push_back(word.data());
     }
     if (close && !closeRepeat())
       return false;
@@ -193,54 +216,86 @@ bool DeviceReader::read(StringRef text) {
       return fail("the schedule has too many actions; write fewer than " +
                   llvm::Twine(kMaxActions));
   }
+  wrong = opened;
   if (body)
     return fail("a repeat is not closed; write } behind its last action");
   return true;
 }
 
-std::optional<Schedule> Schedule::parse(StringRef text, std::string &error) {
+std::optional<Schedule> Schedule::parse(StringRef text, std::string &error,
+                                        SchedulePlaces *places) {
+  SchedulePlaces unused;
+  SchedulePlaces &known = places ? *places : unused;
+  known = {};
   Schedule schedule;
   schedule.devices.clear();
   llvm::SmallVector<StringRef> lines;
   text.split(lines, '\n');
-  for (StringRef line : lines) {
-    line = line.take_until([](char c) { return c == '#'; }).trim();
+  for (auto [number, whole] : llvm::enumerate(lines)) {
+    StringRef line = whole.take_until([](char c) { return c == '#'; }).trim();
     if (line.empty())
       continue;
+    auto placeOf = [&, begin = whole.data(), row = number + 1](const char *at) {
+      return TextPlace{static_cast<int64_t>(row), at - begin + 1};
+    };
     llvm::SmallVector<StringRef> lists;
     line.split(lists, '|');
     for (StringRef list : lists) {
       DeviceReader reader(error);
-      bool idle = list.trim() == kIdle;
-      if (!idle && !reader.read(list))
+      list = list.trim();
+      bool idle = list == kIdle;
+      if (!idle && !reader.read(list)) {
+        known.error = placeOf(reader.wrong);
         return std::nullopt;
+      }
+      known.devices.push_back(placeOf(list.data()));
       if (!idle && reader.actions.empty()) {
         error = "device " + std::to_string(schedule.devices.size()) +
                 " has no actions; write some, or -, or leave out a '|'";
+        known.error = known.devices.back();
         return std::nullopt;
       }
       schedule.devices.push_back(std::move(reader.actions));
+      std::vector<TextPlace> &own = known.actions.emplace_back();
+      for (const char *begin : reader.begins)
+        own.push_back(placeOf(begin));
     }
   }
-  if (schedule.devices.empty())
+  if (schedule.devices.empty()) {
     schedule.devices.emplace_back();
+    known.devices.push_back({1, 1});
+    known.actions.emplace_back();
+  }
   return schedule;
 }
 
-std::string Schedule::str(StringRef separator) const {
+/// The lists of the devices, each as `write` adds it to a text.
+static std::string joinDevices(
+    const Schedule &schedule, StringRef separator,
+    llvm::function_ref<void(llvm::ArrayRef<Action>, std::string &)> write) {
   std::string text;
-  for (const std::vector<Action> &actions : devices) {
-    if (&actions != &devices.front())
+  for (const std::vector<Action> &actions : schedule.devices) {
+    if (&actions != &schedule.devices.front())
       text += separator;
-    if (actions.empty() && devices.size() > 1)
-      text += kIdle;
-    for (const Action &action : actions) {
-      if (&action != &actions.front())
-        text += ' ';
-      text += action.str();
-    }
+    std::string own;
+    write(actions, own);
+    text += own.empty() && schedule.devices.size() > 1 ? kIdle.str() : own;
   }
   return text;
+}
+
+static void writeWord(const llvm::Twine &word, std::string &text) {
+  text += text.empty() ? "" : " ";
+  text += word.str();
+}
+
+static void writeAll(llvm::ArrayRef<Action> actions, std::string &text) {
+  for (const Action &action : actions)
+    writeWord(action.str(), text);
+}
+
+std::string Schedule::str(StringRef separator) const {
+  return joinDevices(*this, separator, writeAll);
 }
 
 /// By how much the micro-batch of `later` is greater, when nothing else
@@ -253,14 +308,8 @@ static int64_t stepBetween(const Action &action, const Action &later) {
   return later.microBatch - action.microBatch;
 }
 
-static void writeCompact(const std::vector<Action> &actions,
-                         std::string &text) {
+static void writeCompact(llvm::ArrayRef<Action> actions, std::string &text) {
   size_t count = actions.size();
-  auto write = [&](const std::string &word) {
-    if (!text.empty() && text.back() != ' ' && text.back() != '\n')
-      text += ' ';
-    text += word;
-  };
   for (size_t i = 0; i < count;) {
     // The body that leaves most words unwritten.
     size_t best = 0, bestTimes = 0, bestGain = 0;
@@ -280,27 +329,20 @@ static void writeCompact(const std::vector<Action> &actions,
         best = length, bestTimes = times, bestGain = gain;
     }
     if (!best) {
-      write(actions[i++].str());
+      writeWord(actions[i++].str(), text);
       continue;
     }
     int64_t step = actions[i + best].microBatch - actions[i].microBatch;
-    write('{' + std::to_string(bestTimes) + (step < 0 ? "" : "+") +
-          std::to_string(step) + ':');
+    writeWord("{" + llvm::Twine(bestTimes) + (step < 0 ? "" : "+") +
+                  llvm::Twine(step) + ":",
+              text);
     for (size_t k = 0; k < best; ++k)
-      write(actions[i + k].str());
+      writeWord(actions[i + k].str(), text);
     text += '}';
     i += best * bestTimes;
   }
 }
 
 std::string Schedule::compact(StringRef separator) const {
-  std::string text;
-  for (const std::vector<Action> &actions : devices) {
-    if (&actions != &devices.front())
-      text += separator;
-    if (actions.empty() && devices.size() > 1)
-      text += kIdle;
-    writeCompact(actions, text);
-  }
-  return text;
+  return joinDevices(*this, separator, writeCompact);
 }

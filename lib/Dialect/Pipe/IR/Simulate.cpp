@@ -144,32 +144,26 @@ cleave::pipe::simulate(const Schedule &schedule, llvm::ArrayRef<PartInfo> parts,
                        int64_t microBatches, const StageMap &map,
                        const Costs &costs, std::string &error,
                        const VerifyOptions &options) {
+  Violation violation;
+  auto verified = VerifiedSchedule::create(schedule, parts, microBatches, map,
+                                           options, violation);
   std::optional<std::string> why =
-      verifySchedule(schedule, parts, microBatches, map, options);
-  if (!why)
-    why = costs.check(parts);
+      verified ? costs.check(parts) : std::move(violation.text);
   if (why) {
     error = *why;
     return std::nullopt;
   }
-  std::optional<TaskTable> table =
-      TaskTable::create(parts, microBatches, map, error);
-  if (!table)
-    return std::nullopt;
-  std::optional<ResolvedSchedule> resolved =
-      ResolvedSchedule::create(schedule, *table, options.collectives, error);
-  if (!resolved)
-    return std::nullopt;
+  const ResolvedSchedule &resolved = verified->resolved;
 
   Simulation result;
-  Clock clock(*resolved, costs);
+  Clock clock(resolved, costs);
   clock.step();
-  for (int64_t d = 0; d < resolved->deviceCount(); ++d) {
+  for (int64_t d = 0; d < resolved.deviceCount(); ++d) {
     std::vector<Span> &spans =
-        result.spans.emplace_back(clock.spans.begin() + resolved->begin[d],
-                                  clock.spans.begin() + resolved->begin[d + 1]);
+        result.spans.emplace_back(clock.spans.begin() + resolved.begin[d],
+                                  clock.spans.begin() + resolved.begin[d + 1]);
     double last = -1, idle = 0;
-    for (auto [node, span] : llvm::zip_equal(resolved->device(d), spans)) {
+    for (auto [node, span] : llvm::zip_equal(resolved.device(d), spans)) {
       result.makespan = std::max(result.makespan, span.end);
       if (node.partner >= 0)
         continue;
@@ -185,6 +179,6 @@ cleave::pipe::simulate(const Schedule &schedule, llvm::ArrayRef<PartInfo> parts,
   for (const Span &span : clock.spans)
     second = std::max(second, span.end);
   result.period = second - result.makespan;
-  replay(*resolved, result);
+  replay(resolved, result);
   return result;
 }

@@ -70,39 +70,35 @@ std::optional<Schedule> cleave::pipe::insertTransfers(
     llvm::ArrayRef<Collective> collectives) {
   VerifyOptions options;
   options.collectives.assign(collectives.begin(), collectives.end());
-  if (std::optional<std::string> why =
-          verifySchedule(schedule, parts, microBatches, map, options)) {
-    error = *why;
+  Violation violation;
+  auto verified = VerifiedSchedule::create(schedule, parts, microBatches, map,
+                                           options, violation);
+  if (!verified) {
+    error = std::move(violation.text);
     return std::nullopt;
   }
-  std::optional<TaskTable> table =
-      TaskTable::create(parts, microBatches, map, error);
-  if (!table)
-    return std::nullopt;
-  std::optional<ResolvedSchedule> resolved =
-      ResolvedSchedule::create(schedule, *table, collectives, error);
-  if (!resolved)
-    return std::nullopt;
-  if (resolved->hasTransfers) {
+  const TaskTable &table = verified->table;
+  const ResolvedSchedule &resolved = verified->resolved;
+  if (resolved.hasTransfers) {
     error = "the schedule has transfers; leave them out, so that all can be "
             "placed";
     return std::nullopt;
   }
 
-  std::vector<Event> line = placeRuns(*resolved);
+  std::vector<Event> line = placeRuns(resolved);
   // What each device reads of others: the node, and the moment it is there.
   std::map<std::pair<int, int64_t>, Event> transfers;
-  std::vector<int64_t> end(resolved->nodes.size());
+  std::vector<int64_t> end(resolved.nodes.size());
   for (const Event &run : line)
-    end[run.node] = run.time + resolved->nodes[run.node].tasks.size();
+    end[run.node] = run.time + resolved.nodes[run.node].tasks.size();
   for (const Event &run : line) {
-    const Node &node = resolved->nodes[run.node];
+    const Node &node = resolved.nodes[run.node];
     for (int need : node.needs) {
-      int from = resolved->runner[need];
-      if (table->tasks[need].device == node.device)
+      int from = resolved.runner[need];
+      if (table.tasks[need].device == node.device)
         continue;
       int64_t to =
-          stageOn(*table, node.device, resolved->nodes[from].microBatch,
+          stageOn(table, node.device, resolved.nodes[from].microBatch,
                   node.action->stage);
       int number = transfers.size();
       transfers.try_emplace({from, node.device},
@@ -116,7 +112,7 @@ std::optional<Schedule> cleave::pipe::insertTransfers(
   Schedule result;
   result.devices.assign(schedule.devices.size(), {});
   for (const Event &event : line) {
-    const Node &node = resolved->nodes[event.node];
+    const Node &node = resolved.nodes[event.node];
     std::vector<Action> &own = result.devices[node.device];
     if (event.isRun) {
       own.push_back(*node.action);

@@ -10,38 +10,63 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace cleave::pipe;
-using Violation = std::optional<std::string>;
+using Found = std::optional<Violation>;
+
+/// A violation that names these nodes; -1 is none.
+static Violation aboutNodes(const ResolvedSchedule &schedule, std::string text,
+                            std::initializer_list<int> nodes) {
+  Violation found{std::move(text)};
+  for (int node : nodes)
+    if (node >= 0)
+      found.actions.push_back(schedule.ref(node));
+  return found;
+}
 
 /// Each action comes after what it reads or sends, as far as its own device
 /// shows: what that ran and, where there are transfers, what it received.
-static Violation checkReads(const ResolvedSchedule &schedule) {
+static Found checkReads(const ResolvedSchedule &schedule) {
+  auto about = [&](std::string text, std::initializer_list<int> nodes) {
+    return aboutNodes(schedule, std::move(text), nodes);
+  };
   const TaskTable &table = *schedule.table;
   std::vector<int64_t> seen(table.tasks.size(), -1); // By which device.
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     int n = schedule.begin[d];
     for (const Node &node : schedule.device(d)) {
-      const std::string name = schedule.str(n++);
+      const int number = n++;
+      const std::string name = schedule.str(number);
       if (node.kind == Action::Kind::Send)
         for (int task : node.tasks)
           if (seen[task] != d)
-            return name + " sends results of " + node.action->run().str() +
-                   ", which has not run; move it behind that";
+            return about(name + " sends results of " +
+                             node.action->run().str() +
+                             ", which has not run; move it behind that",
+                         {number, schedule.runner[task]});
       for (int need : node.needs) {
         if (seen[need] == d)
           continue;
         Action wanted = table.action(need);
+        if (schedule.runner[need] < 0)
+          return Violation{
+              wanted.str() + " never runs, and " + name + " reads its results",
+              {{table.tasks[need].device,
+                schedule.device(table.tasks[need].device).size()},
+               schedule.ref(number)}};
         if (table.tasks[need].device == d)
-          return name + " reads results of " + wanted.str() +
-                 ", which has not run";
+          return about(name + " reads results of " + wanted.str() +
+                           ", which has not run",
+                       {number, schedule.runner[need]});
         if (!schedule.hasTransfers)
           continue;
         int64_t to = node.action->stage;
         if (int runner = schedule.runner[need]; runner >= 0)
           wanted = schedule.nodes[runner].action->run();
-        return name + " reads results of " + wanted.str() + ", which device " +
-               std::to_string(d) + " has not received; write " +
-               wanted.receive(to).str() + " before it and " +
-               wanted.send(to).str() + " behind " + wanted.str();
+        return about(name + " reads results of " + wanted.str() +
+                         ", which device " + std::to_string(d) +
+                         " has not received; write " +
+                         wanted.receive(to).str() + " before it and " +
+                         wanted.send(to).str() + " behind " + wanted.str(),
+                     {number, schedule.runner[need]});
       }
       if (node.kind != Action::Kind::Send)
         for (int task : node.tasks)
@@ -52,7 +77,7 @@ static Violation checkReads(const ResolvedSchedule &schedule) {
 }
 
 /// Both devices of each pair list their transfers in one order.
-static Violation checkTransferOrder(const ResolvedSchedule &schedule) {
+static Found checkTransferOrder(const ResolvedSchedule &schedule) {
   // For each pair of devices, the transfers as each of the two lists them.
   std::map<std::pair<int64_t, int64_t>, std::vector<int>> lists;
   for (auto [n, node] : llvm::enumerate(schedule.nodes))
@@ -64,18 +89,21 @@ static Violation checkTransferOrder(const ResolvedSchedule &schedule) {
     const std::vector<int> &theirs = lists[{pair.second, pair.first}];
     for (auto [a, b] : llvm::zip_equal(mine, theirs))
       if (schedule.nodes[a].partner != b)
-        return "devices " + std::to_string(pair.first) + " and " +
-               std::to_string(pair.second) +
-               " list their transfers in different orders: " + schedule.str(a) +
-               schedule.place(a) + " stands where " + schedule.str(b) +
-               schedule.place(b) +
-               " does; put both in one order on both devices";
+        return aboutNodes(
+            schedule,
+            "devices " + std::to_string(pair.first) + " and " +
+                std::to_string(pair.second) +
+                " list their transfers in different orders: " +
+                schedule.str(a) + schedule.place(a) + " stands where " +
+                schedule.str(b) + schedule.place(b) +
+                " does; put both in one order on both devices",
+            {a, b});
   }
   return std::nullopt;
 }
 
 /// All members of a group list its collectives in one order.
-static Violation checkCollectiveOrder(const ResolvedSchedule &schedule) {
+static Found checkCollectiveOrder(const ResolvedSchedule &schedule) {
   // By members, the nodes of each of them.
   std::map<std::vector<int64_t>, std::map<int64_t, std::vector<int>>> lists;
   for (auto [n, node] : llvm::enumerate(schedule.nodes)) {
@@ -91,17 +119,19 @@ static Violation checkCollectiveOrder(const ResolvedSchedule &schedule) {
     for (auto &[device, theirs] : byDevice)
       for (auto [a, b] : llvm::zip_equal(mine, theirs))
         if (schedule.nodes[a].group != schedule.nodes[b].group)
-          return "the collectives of devices " +
-                 std::to_string(members.front()) + " and " +
-                 std::to_string(device) +
-                 " differ in order: " + schedule.str(a) + schedule.place(a) +
-                 " stands where " + schedule.str(b) + schedule.place(b) +
-                 " does; put both in one order on all members";
+          return aboutNodes(
+              schedule,
+              "the collectives of devices " + std::to_string(members.front()) +
+                  " and " + std::to_string(device) +
+                  " differ in order: " + schedule.str(a) + schedule.place(a) +
+                  " stands where " + schedule.str(b) + schedule.place(b) +
+                  " does; put both in one order on all members",
+              {a, b});
   }
   return std::nullopt;
 }
 
-static Violation checkSaved(const ResolvedSchedule &schedule, int64_t limit) {
+static Found checkSaved(const ResolvedSchedule &schedule, int64_t limit) {
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     SavedReplay replay(*schedule.table);
     int n = schedule.begin[d];
@@ -109,11 +139,14 @@ static Violation checkSaved(const ResolvedSchedule &schedule, int64_t limit) {
       replay.run(node);
       if (replay.saved() > limit) {
         auto [task, reader] = replay.oldest();
-        return schedule.str(n) + " of device " + std::to_string(d) +
-               " brings what is saved to " + std::to_string(replay.saved()) +
-               ", over the limit of " + std::to_string(limit) + "; move " +
-               schedule.str(schedule.runner[reader]) + ", which frees what " +
-               schedule.str(schedule.runner[task]) + " saved, before it";
+        return aboutNodes(
+            schedule,
+            schedule.str(n) + " of device " + std::to_string(d) +
+                " brings what is saved to " + std::to_string(replay.saved()) +
+                ", over the limit of " + std::to_string(limit) + "; move " +
+                schedule.str(schedule.runner[reader]) + ", which frees what " +
+                schedule.str(schedule.runner[task]) + " saved, before it",
+            {n, schedule.runner[reader]});
       }
       ++n;
     }
@@ -121,7 +154,7 @@ static Violation checkSaved(const ResolvedSchedule &schedule, int64_t limit) {
   return std::nullopt;
 }
 
-static Violation checkStaleness(const ResolvedSchedule &schedule,
+static Found checkStaleness(const ResolvedSchedule &schedule,
                                 int64_t limit) {
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     UpdateReplay replay(*schedule.table);
@@ -131,52 +164,90 @@ static Violation checkStaleness(const ResolvedSchedule &schedule,
       std::optional<UpdateReplay::Update> update = replay.run(node, number);
       if (!update || update->staleness <= limit)
         continue;
-      return schedule.str(number) + " of device " + std::to_string(d) +
-             " comes " + std::to_string(update->staleness) + " updates after " +
-             schedule.str(update->firstNode) +
-             " read the parameters, over the bound of " +
-             std::to_string(limit) + "; move " +
-             schedule.str(update->firstNode) + " behind more of them";
+      return aboutNodes(
+          schedule,
+          schedule.str(number) + " of device " + std::to_string(d) +
+              " comes " + std::to_string(update->staleness) +
+              " updates after " + schedule.str(update->firstNode) +
+              " read the parameters, over the bound of " +
+              std::to_string(limit) + "; move " +
+              schedule.str(update->firstNode) + " behind more of them",
+          {number, update->firstNode});
     }
   }
   return std::nullopt;
 }
 
-Violation cleave::pipe::verifySchedule(const Schedule &schedule,
-                                       llvm::ArrayRef<PartInfo> parts,
-                                       int64_t microBatches,
-                                       const StageMap &map,
-                                       const VerifyOptions &options) {
-  std::string error;
-  std::optional<TaskTable> table =
-      TaskTable::create(parts, microBatches, map, error);
-  if (!table)
-    return error;
-  std::optional<ResolvedSchedule> resolved =
-      ResolvedSchedule::create(schedule, *table, options.collectives, error);
-  if (!resolved)
-    return error;
-  if (Violation why = checkReads(*resolved))
+static Found check(const ResolvedSchedule &schedule,
+                   const VerifyOptions &options) {
+  if (Found why = checkReads(schedule))
     return why;
-  if (int missing = resolved->missingTask(); missing >= 0)
-    return table->action(missing).str() + " never runs";
-  if (Violation why = checkTransferOrder(*resolved))
+  if (int missing = schedule.missingTask(); missing >= 0) {
+    // It belongs in the list of its device.
+    int64_t device = schedule.table->tasks[missing].device;
+    return Violation{schedule.table->action(missing).str() + " never runs",
+                     {{device, schedule.device(device).size()}}};
+  }
+  if (Found why = checkTransferOrder(schedule))
     return why;
-  if (Violation why = checkCollectiveOrder(*resolved))
+  if (Found why = checkCollectiveOrder(schedule))
     return why;
-  Machine machine(*resolved);
+  Machine machine(schedule);
   machine.run([](llvm::ArrayRef<int>) {});
   if (!machine.finished())
     return machine.describeCycle();
   if (options.savedLimit)
-    if (Violation why = checkSaved(*resolved, *options.savedLimit))
+    if (Found why = checkSaved(schedule, *options.savedLimit))
       return why;
   if (options.staleness)
-    return checkStaleness(*resolved, *options.staleness);
+    return checkStaleness(schedule, *options.staleness);
   return std::nullopt;
 }
 
-Violation Schedule::verify(llvm::ArrayRef<PartInfo> parts,
-                           int64_t microBatches) const {
+std::unique_ptr<VerifiedSchedule>
+VerifiedSchedule::create(const Schedule &schedule,
+                         llvm::ArrayRef<PartInfo> parts, int64_t microBatches,
+                         const StageMap &map, const VerifyOptions &options,
+                         Violation &error) {
+  auto result = std::make_unique<VerifiedSchedule>();
+  std::optional<TaskTable> table =
+      TaskTable::create(parts, microBatches, map, error.text);
+  if (!table)
+    return nullptr;
+  result->table = std::move(*table);
+  std::optional<ResolvedSchedule> resolved = ResolvedSchedule::create(
+      schedule, result->table, options.collectives, error);
+  if (!resolved)
+    return nullptr;
+  result->resolved = std::move(*resolved);
+  if (Found why = check(result->resolved, options)) {
+    error = std::move(*why);
+    return nullptr;
+  }
+  return result;
+}
+
+std::optional<Violation>
+cleave::pipe::findViolation(const Schedule &schedule,
+                            llvm::ArrayRef<PartInfo> parts,
+                            int64_t microBatches, const StageMap &map,
+                            const VerifyOptions &options) {
+  Violation error;
+  if (VerifiedSchedule::create(schedule, parts, microBatches, map, options,
+                               error))
+    return std::nullopt;
+  return error;
+}
+
+std::optional<std::string> cleave::pipe::verifySchedule(
+    const Schedule &schedule, llvm::ArrayRef<PartInfo> parts,
+    int64_t microBatches, const StageMap &map, const VerifyOptions &options) {
+  if (Found why = findViolation(schedule, parts, microBatches, map, options))
+    return why->text;
+  return std::nullopt;
+}
+
+std::optional<std::string>
+Schedule::verify(llvm::ArrayRef<PartInfo> parts, int64_t microBatches) const {
   return verifySchedule(*this, parts, microBatches, StageMap());
 }

@@ -6,35 +6,32 @@
 //===----------------------------------------------------------------------===//
 
 #include "Stages.h"
-#include "cleave/Dialect/Graph/IR/OpCost.h"
-#include "llvm/ADT/SetVector.h"
 #include <numeric>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-namespace {
-/// What a second is worth: the proportions matter alone.
-constexpr double kFlopsPerSecond = 1e11, kBytesPerSecond = 2e10,
-                 kSentBytesPerSecond = 5e9;
-} // namespace
-
-int64_t cleave::pipe::bytesOf(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
-  return type.getNumElements() * ((bits + 7) / 8);
-}
-
-static double secondsOf(Operation *op) {
-  auto costed = dyn_cast<graph::CostOpInterface>(op);
-  if (!costed)
-    return 0;
-  graph::OpCost cost = costed.getCost();
-  if (cost.work == graph::WorkClass::View)
-    return 0;
-  return cost.flops / kFlopsPerSecond +
-         (cost.bytesRead + cost.bytesWritten) / kBytesPerSecond;
+/// Of each of `ops`, the seconds that it takes and those of the backward that
+/// must stand where it does, for one micro-batch. What these are is asked of
+/// stages of one op each: a head whose product backward makes, with both its
+/// gradients, counts where forward ends.
+std::vector<double> Stages::secondsOf(const Ops &ops,
+                                      const MachineModel &machine) const {
+  Stages single(entry, flow, ops.size());
+  single.stagedForward();
+  SmallVector<size_t> everywhere(ops.size() - 1);
+  std::iota(everywhere.begin(), everywhere.end(), 1);
+  single.assign(ops, everywhere);
+  single.finish();
+  spmd::MeshOp mesh = spmd::findMesh(entry->getParentOfType<ModuleOp>());
+  spmd::Mesh known = mesh ? mesh.getMesh() : spmd::Mesh();
+  std::vector<double> seconds(ops.size(), 0);
+  for (Operation &op : body.without_terminator())
+    if (std::optional<int64_t> stage = single.of(&op);
+        stage && flow.part(&op) <= PartId::Backward)
+      seconds[*stage] += machine.secondsOf(workOf(&op, known));
+  return seconds;
 }
 
 SmallVector<int64_t> cleave::pipe::crossingBytes(ArrayRef<Operation *> ops) {
@@ -60,12 +57,14 @@ SmallVector<int64_t> cleave::pipe::crossingBytes(ArrayRef<Operation *> ops) {
 }
 
 SmallVector<size_t> cleave::pipe::balancedCuts(ArrayRef<Operation *> ops,
-                                               int64_t count) {
+                                               ArrayRef<double> seconds,
+                                               int64_t count,
+                                               const MachineModel &machine) {
   size_t n = ops.size();
   SmallVector<int64_t> crossing = crossingBytes(ops);
   std::vector<double> before(n + 1, 0);
   for (size_t i = 0; i < n; ++i)
-    before[i + 1] = before[i] + secondsOf(ops[i]);
+    before[i + 1] = before[i] + seconds[i];
 
   /// The first ops in some stages: the slowest of these, the bytes sent between
   /// them, and where the last of them begins.
@@ -86,8 +85,8 @@ SmallVector<size_t> cleave::pipe::balancedCuts(ArrayRef<Operation *> ops,
         if (rest.slowest == INFINITY)
           continue;
         // What it receives comes twice: a gradient goes back.
-        double own = 3 * (before[end] - before[begin]) +
-                     2 * (begin ? crossing[begin] : 0) / kSentBytesPerSecond;
+        double own = before[end] - before[begin] +
+                     2.0 * (begin ? crossing[begin] : 0) / machine.link;
         Best candidate{std::max(rest.slowest, own),
                        rest.sent + (begin ? crossing[begin] : 0), begin};
         if (candidate < best[k][end])

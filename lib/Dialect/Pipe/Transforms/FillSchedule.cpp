@@ -5,9 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Order.h"
 #include "cleave/Dialect/Pipe/IR/Generators.h"
 #include "cleave/Dialect/Pipe/IR/Search.h"
 #include "cleave/Dialect/Pipe/IR/Transfers.h"
+#include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
@@ -35,12 +37,70 @@ struct FillSchedulePass
     return axis ? axis->size : 1;
   }
 
-  /// What `kind` makes for the parts that there are.
-  LogicalResult generate(ProgramOp program, int64_t devices) {
+  /// How many stages `program` is cut into.
+  int64_t countStages(ProgramOp program) {
+    auto known = program->getAttrOfType<IntegerAttr>(kStagesAttr);
+    return known ? known.getInt() : devices;
+  }
+
+  VerifyOptions verifyOptions() {
+    VerifyOptions options;
+    if (savedBytes >= 0)
+      options.savedLimit = savedBytes;
+    return options;
+  }
+
+  /// Gives `program` what there is of an order without transfers, a whole
+  /// backward as its two parts, and adds the rest; what runs once comes in the
+  /// order of the program.
+  LogicalResult fit(ProgramOp program, Order order) {
     std::vector<PartInfo> parts = describeParts(program);
-    int64_t count = program.getMicroBatches(), stages = devices;
-    if (auto known = program->getAttrOfType<IntegerAttr>(kStagesAttr))
-      stages = known.getInt();
+    int64_t count = program.getMicroBatches();
+    auto has = [&](StringRef name, int64_t stage) {
+      return llvm::any_of(parts, [&](const PartInfo &part) {
+        return part.name == name && part.stage == stage && !part.once;
+      });
+    };
+    for (std::vector<Action> &actions : order.schedule.devices) {
+      std::vector<Action> own;
+      for (const Action &action : actions)
+        for (StringRef name : {StringRef(action.part),
+                               StringRef(action.part == "B" ? "I" : ""),
+                               StringRef(action.part == "B" ? "W" : "")})
+          if (action.kind == Action::Kind::Run && has(name, action.stage))
+            own.push_back({name.str(), action.microBatch, action.stage});
+      actions = std::move(own);
+    }
+    std::string error;
+    auto sent = insertTransfers(
+        addOtherParts(order.schedule, parts, count, order.map), parts, count,
+        order.map, error);
+    if (!sent)
+      return program.emitOpError("schedule: ") << error;
+    if (auto why = findViolation(*sent, parts, count, order.map,
+                                 verifyOptions()))
+      return program.emitOpError("schedule: ")
+             << why->text
+             << "; or choose a schedule that saves less, such as v-half or "
+                "auto";
+    set(program, {*sent, order.map});
+    return success();
+  }
+
+  void set(ProgramOp program, const Order &order) {
+    if (devices == 1) {
+      program.setSchedule(order.schedule.str());
+      return;
+    }
+    program.setSchedule(order.schedule.compact());
+    program.setStageMap(order.map.name());
+    program->setAttr(kScheduleNameAttr,
+                     StringAttr::get(program.getContext(), name));
+  }
+
+  /// What `kind` makes for the parts that there are.
+  LogicalResult generate(ProgramOp program) {
+    int64_t count = program.getMicroBatches(), stages = countStages(program);
     std::string error;
     const Generator *generator = findGenerator(kind, error);
     if (!generator)
@@ -54,56 +114,135 @@ struct FillSchedulePass
     auto made = generateSchedule(kind, {devices, chunks, count}, error);
     if (!made)
       return program.emitOpError("schedule: ") << error;
-    // Only what there is, a whole backward as its two parts; what runs once
-    // comes in the order of the program.
-    auto has = [&](StringRef name, int64_t stage) {
-      return llvm::any_of(parts, [&](const PartInfo &part) {
-        return part.name == name && part.stage == stage && !part.once;
-      });
-    };
-    for (std::vector<Action> &actions : made->devices) {
-      std::vector<Action> own;
-      for (const Action &action : actions)
-        for (StringRef name : {StringRef(action.part),
-                               StringRef(action.part == "B" ? "I" : ""),
-                               StringRef(action.part == "B" ? "W" : "")})
-          if (has(name, action.stage))
-            own.push_back({name.str(), action.microBatch, action.stage});
-      actions = std::move(own);
-    }
-    StageMap map{generator->map, devices};
-    auto sent = insertTransfers(addOtherParts(*made, parts, count, map), parts,
-                                count, map, error);
-    if (!sent)
+    return fit(program, {*made, {generator->map, devices}});
+  }
+
+  /// The order that is fastest on the machine.
+  FailureOr<Order> search(ProgramOp program) {
+    std::string error;
+    std::optional<MachineModel> known = MachineModel::parse(machine, error);
+    if (!known)
+      return program.emitOpError("machine: ") << error;
+    std::vector<PartInfo> parts = describeParts(program);
+    spmd::MeshOp mesh = spmd::findMesh(getOperation());
+    Costs costs =
+        costsOf(program, mesh ? mesh.getMesh() : spmd::Mesh(), *known);
+    // A stage that has nothing to do has a place in the chain all the same.
+    bool split = llvm::any_of(
+        parts, [](const PartInfo &part) { return part.name == "I"; });
+    for (int64_t stage = 0; stage < countStages(program); ++stage)
+      for (StringRef name : split ? ArrayRef<StringRef>{"F", "I", "W"}
+                                  : ArrayRef<StringRef>{"F", "B"}) {
+        if (llvm::any_of(parts, [&](const PartInfo &part) {
+              return part.name == name && part.stage == stage;
+            }))
+          continue;
+        PartInfo &part = parts.emplace_back();
+        part.name = name.str();
+        part.stage = stage;
+        costs.run.push_back(0);
+        costs.transfer.push_back(0);
+      }
+    SearchOptions options;
+    if (savedBytes >= 0)
+      options.savedLimit = savedBytes;
+    std::optional<SearchResult> found = searchSchedule(
+        parts, program.getMicroBatches(), devices, costs, options, error);
+    if (!found)
       return program.emitOpError("schedule: ") << error;
-    program.setSchedule(sent->compact());
-    program.setStageMap(map.name());
+    program.emitRemark("schedule: begun from ")
+        << found->start
+        << (found->optimal ? "; no order of these stages is faster" : "");
+    return Order{found->schedule, found->map};
+  }
+
+  /// Forward of what the order of another entry does not fit: a stage after the
+  /// other.
+  static Order stageByStage(ProgramOp program, const StageMap &map,
+                            int64_t stages) {
+    Order order{{}, map};
+    order.schedule.devices.assign(map.devices, {});
+    for (int64_t stage = 0; stage < stages; ++stage)
+      for (int64_t i = 0, e = program.getMicroBatches(); i < e; ++i)
+        order.schedule.devices[map.device(stage, i)].push_back({"F", i, stage});
+    return order;
+  }
+
+  /// The entry that has most to order: that which trains, where there is one.
+  ProgramOp mainProgram() {
+    ProgramOp main;
+    int64_t most = -1;
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      int64_t count = llvm::count_if(
+          describeParts(program),
+          [](const PartInfo &part) { return isForwardOrBackward(part.name); });
+      if (count > most) {
+        most = count;
+        main = program;
+      }
+    }
+    return main;
+  }
+
+  /// One device: in the order of micro-batches.
+  static void fillSingle(ProgramOp program) {
+    program.setSchedule(Schedule::singleStage(describeParts(program),
+                                              program.getMicroBatches(),
+                                              program.getTreeSums())
+                            .str());
+  }
+
+  /// All entries have the order of `main`, as far as it fits them.
+  LogicalResult followMain(ProgramOp main, const Order &order) {
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      if (program == main)
+        continue;
+      bool alike = program.getMicroBatches() == main.getMicroBatches();
+      if (failed(fit(program, alike ? order
+                                    : stageByStage(program, order.map,
+                                                   countStages(program)))))
+        return failure();
+    }
     return success();
   }
 
-  LogicalResult fill(ProgramOp program) {
-    if (int64_t devices = countDevices(); schedule.empty() && devices > 1)
-      return generate(program, devices);
-    std::string text = schedule;
-    if (text.empty())
-      text = Schedule::singleStage(describeParts(program),
-                                   program.getMicroBatches(),
-                                   program.getTreeSums())
-                 .str();
-    std::string error;
-    std::optional<Schedule> parsed = Schedule::parse(text, error);
-    if (!parsed)
-      return program.emitOpError("schedule: ") << error;
-    program.setSchedule(parsed->str());
-    if (!map.empty())
-      program.setStageMap(StringRef(map));
+  LogicalResult fillAll() {
+    ProgramOp main = mainProgram();
+    if (!main)
+      return success();
+    devices = countDevices();
+    if (!schedule.empty()) {
+      name = file;
+      FailureOr<Order> order =
+          readHandWritten(main, schedule, file, map, devices, verifyOptions());
+      if (failed(order))
+        return failure();
+      set(main, *order);
+      return followMain(main, *order);
+    }
+    name = kind;
+    if (devices > 1 && kind == "auto") {
+      FailureOr<Order> order = search(main);
+      if (failed(order) || failed(fit(main, *order)))
+        return failure();
+      return followMain(main, *order);
+    }
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      if (devices == 1)
+        fillSingle(program);
+      else if (failed(generate(program)))
+        return failure();
+    }
     return success();
   }
 
   void runOnOperation() override {
-    for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(fill(program)))
-        return signalPassFailure();
+    if (failed(fillAll()))
+      signalPassFailure();
   }
+
+  int64_t devices = 1;
+  /// What the schedules are named by.
+  std::string name;
 };
 } // namespace

@@ -92,7 +92,8 @@ static bool readsInvariant(const Flow &flow, Operation *op) {
   });
 }
 
-LogicalResult Stages::cut(ArrayRef<std::string> first) {
+LogicalResult Stages::cut(ArrayRef<std::string> first,
+                          const MachineModel &machine) {
   Ops ops = stagedForward();
   if (count > 1 && static_cast<int64_t>(ops.size()) < count)
     return entry.emitOpError("is to be cut into ")
@@ -101,7 +102,7 @@ LogicalResult Stages::cut(ArrayRef<std::string> first) {
   SmallVector<size_t> cuts;
   if (first.empty()) {
     if (count > 1)
-      cuts = balancedCuts(ops, count);
+      cuts = balancedCuts(ops, secondsOf(ops, machine), count, machine);
   } else {
     if (static_cast<int64_t>(first.size()) + 1 != count)
       return entry.emitOpError("is to be cut into ")

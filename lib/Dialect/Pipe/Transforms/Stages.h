@@ -17,6 +17,7 @@
 #define CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_STAGES_H
 
 #include "Flow.h"
+#include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "llvm/ADT/BitVector.h"
 
 namespace cleave::pipe {
@@ -30,10 +31,11 @@ public:
   Stages(mlir::func::FuncOp entry, const Flow &flow, int64_t count)
       : entry(entry), body(entry.getBody().front()), flow(flow), count(count) {}
 
-  /// Cuts forward into stages of even cost, or where `first` says: from the
-  /// second on, a stage begins before the first op that reads a parameter whose
-  /// name begins so. Reports a cut that cannot be.
-  llvm::LogicalResult cut(llvm::ArrayRef<std::string> first);
+  /// Cuts forward into stages of even cost on `machine`, or where `first` says:
+  /// from the second on, a stage begins before the first op that reads a
+  /// parameter whose name begins so. Reports a cut that cannot be.
+  llvm::LogicalResult cut(llvm::ArrayRef<std::string> first,
+                          const MachineModel &machine);
   /// Cuts forward where so many thousandths of its ops stand before; a stage may
   /// have none.
   void cutAt(llvm::ArrayRef<int64_t> thousandths);
@@ -63,6 +65,8 @@ private:
   using Ops = llvm::SmallVector<mlir::Operation *>;
 
   Ops stagedForward();
+  std::vector<double> secondsOf(const Ops &ops,
+                                const MachineModel &machine) const;
   void assign(const Ops &ops, llvm::ArrayRef<size_t> cuts);
   void finish();
   void findReaders(PartId last);
@@ -96,13 +100,14 @@ private:
   llvm::DenseSet<mlir::Operation *> beforeUpdate;
 };
 
-/// Of a tensor.
-int64_t bytesOf(mlir::Value value);
 /// Where to cut `ops`, the ops of forward that one stage computes, in order:
 /// the first of each stage from the second on. Of the ways to cut, the one
-/// whose slowest stage is fastest, by flops, bytes and what is received.
+/// whose slowest stage is fastest. `seconds` are those of each op with its
+/// backward; what a stage receives comes at `machine.link`.
 llvm::SmallVector<size_t> balancedCuts(llvm::ArrayRef<mlir::Operation *> ops,
-                                       int64_t count);
+                                       llvm::ArrayRef<double> seconds,
+                                       int64_t count,
+                                       const MachineModel &machine);
 /// The bytes that a cut before each of `ops` sends on.
 llvm::SmallVector<int64_t> crossingBytes(llvm::ArrayRef<mlir::Operation *> ops);
 

@@ -84,14 +84,31 @@ struct PartInfo {
   bool updates = false;
 };
 
+/// A place in a text. Both count from 1; a line of 0 is no place.
+struct TextPlace {
+  int64_t line = 0, column = 0;
+  bool operator==(const TextPlace &other) const = default;
+};
+
+/// Where a schedule stands in the text that it was read from.
+struct SchedulePlaces {
+  /// Of each device, its list, and each of its actions; those that a repeat
+  /// makes stand where it has them.
+  std::vector<TextPlace> devices;
+  std::vector<std::vector<TextPlace>> actions;
+  /// Of what cannot be read.
+  TextPlace error;
+};
+
 struct Schedule {
   /// The actions of each device, in order; of at least one device.
   std::vector<std::vector<Action>> devices =
       std::vector<std::vector<Action>>(1);
 
-  /// Reads a schedule; on failure returns nothing and sets `error`.
-  static std::optional<Schedule> parse(llvm::StringRef text,
-                                       std::string &error);
+  /// Reads a schedule; on failure returns nothing and sets `error`. Sets
+  /// `places`, unless it is null.
+  static std::optional<Schedule> parse(llvm::StringRef text, std::string &error,
+                                       SchedulePlaces *places = nullptr);
   /// Every action written out.
   std::string str(llvm::StringRef separator = " | ") const;
   /// Runs of actions that differ in the micro-batch alone as repeats: for

@@ -53,8 +53,30 @@ struct VerifyOptions {
   std::optional<int64_t> staleness = std::nullopt;
 };
 
-/// Returns the first violation, or nothing. It names the two actions that
-/// conflict, for a deadlock all that wait for each other, and says what to do.
+/// An action of a schedule: `index` is its place in the list of its device; as
+/// many as that has stands for the list itself.
+struct ActionRef {
+  int64_t device = 0;
+  size_t index = 0;
+};
+
+/// Why a schedule cannot run: the two actions that conflict, for a deadlock all
+/// that wait for each other, and what to do.
+struct Violation {
+  std::string text;
+  /// Those that it names, first the one where it was found; none where it is
+  /// about no action.
+  std::vector<ActionRef> actions = {};
+};
+
+/// The first violation, or nothing.
+std::optional<Violation> findViolation(const Schedule &schedule,
+                                       llvm::ArrayRef<PartInfo> parts,
+                                       int64_t microBatches,
+                                       const StageMap &map,
+                                       const VerifyOptions &options = {});
+
+/// Its text alone.
 std::optional<std::string> verifySchedule(const Schedule &schedule,
                                           llvm::ArrayRef<PartInfo> parts,
                                           int64_t microBatches,

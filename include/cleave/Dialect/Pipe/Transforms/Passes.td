@@ -22,8 +22,9 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     the first part that has its operand.
 
     The positions of a mesh axis "pp" are stages of a pipeline. Forward is cut
-    along its order into as many, of even cost (flops, bytes, and what a stage
-    receives), or where `stages` says; what cheaply comes from inputs alone, or is
+    along its order into as many, of even cost (flops and bytes of forward and of
+    the backward that stands with it, and what a stage receives), or where
+    `stages` says; what cheaply comes from inputs alone, or is
     the same for each micro-batch, is computed in each stage that reads it.
     Backward follows what it reads of forward, and an update stands where its
     parameter is. A parameter that several stages read is held and updated by all
@@ -57,6 +58,9 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                  Option<"splitBackward", "split-backward", "bool", "false",
                         "Backward in two parts: what earlier stages wait for (I), "
                         "and gradients of parameters (W)">,
+                 Option<"machine", "machine", "std::string", "",
+                        "Rates that costs are estimated by: "
+                        "flops=1e11,memory=2e10,link=5e9">,
                  ListOption<"at", "at", "int64_t",
                             "Where stages begin instead, from the second on: "
                             "thousandths of the ops of forward that stand "
@@ -94,21 +98,35 @@ def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
     ```
     A pipeline has a list for each of its positions, with what they send each
     other. Entries that only run forward take the same order, without the rest.
+
+    An order written by hand is that of the entry with most parts. Where it has no
+    transfers they are added, and so are the parts that it does not name, but for
+    forward and backward; where it has some, all are taken as they are written.
+    What is wrong with it is reported at its own lines.
   }];
   let options = [Option<"schedule", "schedule", "std::string", "",
                         "An order written by hand, instead of a generated one">,
+                 Option<"file", "file", "std::string", "\"<schedule>\"",
+                        "Of that: where it was read from, for messages">,
                  Option<"map", "map", "std::string", "",
                         "Of that: which stages a position of the pipeline has, "
-                        "modular or v">,
+                        "modular or v; the one that it fits by default">,
                  Option<"kind", "kind", "std::string", "\"1f1b\"",
-                        "What generates the order of a pipeline">];
+                        "What generates the order of a pipeline, or auto, which "
+                        "searches for the fastest">,
+                 Option<"savedBytes", "saved-bytes", "int64_t", "-1",
+                        "The most that a position of the pipeline may have saved "
+                        "for backward at a time; any number if negative">,
+                 Option<"machine", "machine", "std::string", "",
+                        "Rates that costs are estimated by: "
+                        "flops=1e11,memory=2e10,link=5e9">];
 }
 
 def VerifySchedule : Pass<"pipe-verify", "::mlir::ModuleOp"> {
   let summary = "Checks the schedule of each program";
   let description = [{
-    Each part of each micro-batch runs exactly once, and not before what it
-    reads.
+    Each part of each micro-batch runs exactly once, on its device and not before
+    what it reads, and no order of transfers waits for ever.
   }];
 }
 

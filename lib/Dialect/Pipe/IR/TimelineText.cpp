@@ -1,0 +1,102 @@
+//===- TimelineText.cpp - Timelines as rows of letters --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "TimeAxis.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/Format.h"
+
+using namespace cleave::pipe;
+
+/// What stands for a kind, a letter of each column; idle is `.`, and `-` where
+/// meanwhile a transfer is under way.
+static char letterOf(EventKind kind) {
+  switch (kind) {
+  case EventKind::Forward:
+    return 'F';
+  case EventKind::Backward:
+    return 'B';
+  case EventKind::InputGradient:
+    return 'I';
+  case EventKind::WeightGradient:
+    return 'W';
+  case EventKind::Update:
+    return 'U';
+  case EventKind::Other:
+    return 'p';
+  case EventKind::Communication:
+    return '-';
+  }
+  return '?';
+}
+
+/// The columns of a device: in each, what it does for most of its time; the
+/// number of its micro-batch stands in the run where there is room for it.
+static std::string drawRow(const Timeline::Row &row, double end,
+                           unsigned columns) {
+  std::string line(columns, '.');
+  std::vector<double> share(columns, 0);
+  std::vector<const TimelineEvent *> owner(columns, nullptr);
+  for (const TimelineEvent &event : row.events) {
+    double first = event.start / end * columns, last = event.end / end * columns;
+    auto from = static_cast<unsigned>(std::clamp<double>(first, 0, columns));
+    for (unsigned c = from; c < columns && c < last; ++c) {
+      double own = std::min<double>(last, c + 1) - std::max<double>(first, c);
+      if (event.kind == EventKind::Communication) {
+        if (!owner[c])
+          line[c] = '-';
+      } else if (own > share[c]) {
+        share[c] = own;
+        owner[c] = &event;
+      }
+    }
+  }
+  for (unsigned c = 0; c < columns;) {
+    const TimelineEvent *event = owner[c];
+    unsigned to = c + 1;
+    while (to < columns && owner[to] == event)
+      ++to;
+    if (event) {
+      std::fill(line.begin() + c, line.begin() + to, letterOf(event->kind));
+      std::string number =
+          event->microBatch < 0 ? "" : std::to_string(event->microBatch);
+      if (number.size() < to - c)
+        llvm::copy(number, line.begin() + c + 1);
+    }
+    c = to;
+  }
+  return line;
+}
+
+void cleave::pipe::writeTimelineText(llvm::raw_ostream &os,
+                                     llvm::ArrayRef<Timeline> timelines,
+                                     unsigned columns) {
+  columns = std::max(columns, 20u);
+  TimeAxis axis(timelines, columns / 12);
+  size_t wide = 0;
+  for (const Timeline &timeline : timelines)
+    for (const Timeline::Row &row : timeline.rows)
+      wide = std::max(wide, row.name.size());
+  for (const Timeline &timeline : timelines) {
+    os << timeline.name << ", " << formatSeconds(timeline.end()) << "\n";
+    for (const Timeline::Row &row : timeline.rows) {
+      os << llvm::left_justify(row.name, wide) << " |"
+         << drawRow(row, axis.end, columns) << "|\n";
+    }
+  }
+  // A tick stands at the first letter of its label.
+  std::string ticks(wide + 2, ' ');
+  for (const TimeAxis::Tick &tick : axis.ticks) {
+    size_t at = wide + 2 + tick.seconds / axis.end * columns;
+    if (at < ticks.size())
+      continue;
+    ticks.resize(at, ' ');
+    ticks += tick.label + ' ';
+  }
+  os << ticks << axis.unit << "\n";
+  os << "F forward, B backward, I input gradient, W weight gradient, U update, "
+        "p other, - idle while something is sent, . idle\n";
+}

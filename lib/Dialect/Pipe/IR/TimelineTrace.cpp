@@ -1,0 +1,152 @@
+//===- TimelineTrace.cpp - Timelines as traces for viewers ----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/IR/Timeline.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/JSON.h"
+#include <cmath>
+
+using namespace cleave::pipe;
+using llvm::StringRef;
+namespace json = llvm::json;
+
+/// Names a process or one of its threads.
+static void writeName(json::OStream &out, StringRef kind, StringRef name,
+                      int64_t process, int64_t thread) {
+  out.object([&] {
+    out.attribute("name", kind);
+    out.attribute("ph", "M");
+    out.attribute("pid", process);
+    out.attribute("tid", thread);
+    out.attributeObject(
+        "args", [&] { out.attribute("name", json::fixUTF8(name)); });
+  });
+}
+
+static void writeEvent(json::OStream &out, const TimelineEvent &event,
+                       int64_t device, int64_t process, int64_t thread) {
+  out.object([&] {
+    out.attribute("name", json::fixUTF8(event.action));
+    out.attribute("cat", eventKindName(event.kind));
+    out.attribute("ph", "X");
+    out.attribute("ts", event.start * 1e6);
+    out.attribute("dur", std::max(event.end - event.start, 0.0) * 1e6);
+    out.attribute("pid", process);
+    out.attribute("tid", thread);
+    out.attributeObject("args", [&] {
+      out.attribute("device", device);
+      if (event.microBatch >= 0)
+        out.attribute("micro_batch", event.microBatch);
+    });
+  });
+}
+
+void cleave::pipe::writeTimelineTrace(llvm::raw_ostream &os,
+                                      llvm::ArrayRef<Timeline> timelines) {
+  json::OStream out(os);
+  out.object([&] {
+    out.attribute("displayTimeUnit", "ms");
+    out.attributeArray("traceEvents", [&] {
+      for (auto [process, timeline] : llvm::enumerate(timelines)) {
+        writeName(out, "process_name", timeline.name, process, 0);
+        int64_t thread = 0;
+        for (auto [device, row] : llvm::enumerate(timeline.rows)) {
+          int64_t runs = thread++;
+          writeName(out, "thread_name", row.name, process, runs);
+          // A thread cannot have two events that overlap: a transfer goes to
+          // the first of its threads that is free.
+          std::vector<double> busy;
+          int64_t first = thread;
+          for (const TimelineEvent &event : row.events) {
+            if (event.kind != EventKind::Communication) {
+              writeEvent(out, event, device, process, runs);
+              continue;
+            }
+            size_t lane = 0;
+            while (lane < busy.size() && busy[lane] > event.start)
+              ++lane;
+            if (lane == busy.size()) {
+              busy.push_back(0);
+              writeName(out, "thread_name", row.name + " transfers", process,
+                        first + lane);
+            }
+            busy[lane] = event.end;
+            writeEvent(out, event, device, process, first + lane);
+          }
+          thread = first + busy.size();
+        }
+      }
+    });
+  });
+  os << "\n";
+}
+
+std::optional<Timeline> cleave::pipe::readTimelineTrace(StringRef text,
+                                                        StringRef name,
+                                                        std::string &error) {
+  llvm::Expected<json::Value> value = json::parse(text);
+  if (!value) {
+    error = llvm::toString(value.takeError());
+    return std::nullopt;
+  }
+  const json::Object *object = value->getAsObject();
+  const json::Array *events =
+      object ? object->getArray("traceEvents") : value->getAsArray();
+  if (!events) {
+    error = "it has no \"traceEvents\"";
+    return std::nullopt;
+  }
+  /// More devices than any pipeline has.
+  constexpr int64_t kMostDevices = 4096;
+  Timeline timeline{name.str(), {}};
+  double begin = INFINITY;
+  for (const json::Value &entry : *events) {
+    const json::Object *event = entry.getAsObject();
+    if (!event || event->getString("ph") != StringRef("X"))
+      continue;
+    std::optional<EventKind> kind =
+        parseEventKind(event->getString("cat").value_or(""));
+    const json::Object *args = event->getObject("args");
+    std::optional<int64_t> device =
+        args ? args->getInteger("device") : std::nullopt;
+    std::optional<double> start = event->getNumber("ts"),
+                          duration = event->getNumber("dur");
+    if (!kind || !device)
+      continue;
+    if (*device < 0 || *device >= kMostDevices || !start || !duration ||
+        !std::isfinite(*start) || !std::isfinite(*duration) || *duration < 0) {
+      error = "the event '" + event->getString("name").value_or("").str() +
+              "' needs a \"ts\", a \"dur\" that is not negative, and a "
+              "\"device\" from 0 on";
+      return std::nullopt;
+    }
+    while (static_cast<int64_t>(timeline.rows.size()) <= *device)
+      timeline.rows.push_back(
+          {"device " + std::to_string(timeline.rows.size()), {}});
+    timeline.rows[*device].events.push_back(
+        {event->getString("name").value_or("").str(), *kind,
+         args->getInteger("micro_batch").value_or(-1), *start * 1e-6,
+         (*start + *duration) * 1e-6});
+    begin = std::min(begin, *start * 1e-6);
+  }
+  if (timeline.rows.empty()) {
+    error = "none of its events is of a device and of a kind, such as "
+            "\"cat\": \"forward\", \"args\": {\"device\": 0}";
+    return std::nullopt;
+  }
+  for (Timeline::Row &row : timeline.rows) {
+    for (TimelineEvent &event : row.events) {
+      event.start -= begin;
+      event.end -= begin;
+    }
+    llvm::sort(row.events, [](const auto &a, const auto &b) {
+      return std::tie(a.start, a.end, a.action) <
+             std::tie(b.start, b.end, b.action);
+    });
+  }
+  return timeline;
+}

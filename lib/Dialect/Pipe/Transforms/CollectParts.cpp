@@ -1,0 +1,266 @@
+//===- CollectParts.cpp - What each part computes, takes and gives --------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Parts.h"
+#include "Stages.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+namespace {
+/// Cuts one entry.
+class Splitter {
+public:
+  Splitter(func::FuncOp entry, const Flow &flow, const Stages &stages,
+           bool split)
+      : entry(entry), body(entry.getBody().front()), flow(flow), stages(stages),
+        split(split) {
+    auto add = [&](PartId id, int64_t stage) {
+      parts.emplace_back().slot = {id, stage};
+    };
+    int64_t count = stages.size();
+    for (PartId id : {PartId::Prologue, PartId::Forward})
+      for (int64_t i = 0; i < count; ++i)
+        add(id, i);
+    for (int64_t i = count; i-- > 0;) {
+      add(PartId::Backward, i);
+      if (split)
+        add(PartId::Weights, i);
+    }
+    for (PartId id : {PartId::BeforeUpdate, PartId::Update})
+      for (int64_t i = 0; i < count; ++i)
+        add(id, i);
+    if (split)
+      findWeights();
+  }
+
+  LogicalResult run(bool treeSums) {
+    findResults();
+    for (Part &part : llvm::reverse(parts))
+      if (failed(collect(part)))
+        return failure();
+    outlineParts(entry, flow, parts, results, copies, treeSums, split);
+    return success();
+  }
+
+private:
+  Part &get(const Slot &slot) {
+    return *llvm::find_if(parts,
+                          [&](const Part &part) { return part.slot == slot; });
+  }
+
+  /// Gives `source` of a part to a later one or to the program.
+  void require(const Slot &from, const Export &source) {
+    Part &part = get(from);
+    if (!llvm::is_contained(part.exports, source))
+      part.exports.push_back(source);
+    part.needed.insert(source.value);
+  }
+
+  void findWeights();
+  /// The part that computes `op`, as Flow says.
+  PartId homeOf(Operation *op) const {
+    return weights.contains(op) ? PartId::Weights : flow.part(op);
+  }
+  std::pair<Slot, Export> whole(Value value, int64_t stage) const;
+  std::string kindOf(Value value, PartId from) const;
+  void findResults();
+  LogicalResult collect(Part &part);
+  bool isWanted(Operation *op, const Part &part) const;
+  std::optional<Slot> sourceOf(Operation *op, const Slot &slot) const;
+  LogicalResult import(Operation *op, Part &part);
+
+  /// True for what only says to which part a barrier belongs.
+  static bool isAfter(OpOperand &operand) {
+    auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
+    return barrier && operand == barrier.getAfterMutable();
+  }
+
+  func::FuncOp entry;
+  Block &body;
+  const Flow &flow;
+  const Stages &stages;
+  bool split;
+  llvm::DenseSet<Operation *> weights;
+  /// In the order in which they run.
+  std::vector<Part> parts;
+  SmallVector<EntryResult> results;
+  /// Updates of what several stages hold, behind the first, by result.
+  SmallVector<std::pair<unsigned, std::pair<Slot, Export>>> copies;
+};
+} // namespace
+
+/// Of backward, what no stage waits for.
+void Splitter::findWeights() {
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    if (flow.part(&op) != PartId::Backward || !stages.of(&op))
+      continue;
+    if (llvm::all_of(op.getUsers(), [&](Operation *user) {
+          return !flow.varies(user) || flow.part(user) == PartId::Update ||
+                 (weights.contains(user) && stages.of(user) == stages.of(&op));
+        }))
+      weights.insert(&op);
+  }
+}
+
+/// How the micro-batches' values of `value` become the program's.
+std::string Splitter::kindOf(Value value, PartId from) const {
+  if (from >= PartId::BeforeUpdate)
+    return kValue.str();
+  Layout layout = flow.layout(value);
+  switch (layout.kind) {
+  case Layout::Partial:
+    return kAccumulate.str();
+  case Layout::Split:
+    return (kConcatPrefix + std::to_string(layout.dim)).str();
+  case Layout::Whole:
+    break;
+  }
+  return kValue.str();
+}
+
+/// Where an update in `stage`, or the program, finds `value` once all
+/// micro-batches have run.
+std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
+  Operation *op = value.getDefiningOp();
+  if (flow.isAccumulation(op)) {
+    Value summand = op->getOperand(0);
+    Operation *from = summand.getDefiningOp();
+    Slot slot{PartId::Prologue, stage};
+    if (!flow.inPrologue(op))
+      slot = {homeOf(from), stages.of(from).value_or(0)};
+    return {slot, Export{summand, kAccumulate.str()}};
+  }
+  PartId home = homeOf(op);
+  if (home == PartId::Update) {
+    Slot slot{PartId::Update, stage};
+    if (stages.isBeforeUpdate(op))
+      slot = {PartId::BeforeUpdate, stages.homeOf(op)};
+    return {slot, Export{value, kValue.str()}};
+  }
+  Slot slot{home, stages.of(op).value_or(stage)};
+  // The same for each micro-batch: computed once, at the end; or, laid out by
+  // micro-batch, with the first part.
+  if (!flow.varies(value) && flow.layout(value).kind == Layout::Whole)
+    return {flow.mergedUpdate() ? slot : Slot{PartId::Update, stage},
+            Export{value, kValue.str()}};
+  return {slot, Export{value, kindOf(value, home)}};
+}
+
+void Splitter::findResults() {
+  for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
+    if (isa<BlockArgument>(value)) {
+      results.push_back({});
+      continue;
+    }
+    Operation *op = value.getDefiningOp();
+    auto name = entry.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    StageSet holders(stages.size());
+    holders.set(stages.homeOf(op));
+    if (name)
+      holders = stages.holders(name.getValue());
+    for (unsigned stage : holders.set_bits()) {
+      std::pair<Slot, Export> source = whole(value, stage);
+      require(source.first, source.second);
+      if (results.size() == i)
+        results.push_back({std::move(source)});
+      else if (flow.part(op) == PartId::Update)
+        copies.push_back({i, std::move(source)});
+    }
+  }
+}
+
+/// Whether `part` needs a result of `op`. What has effects stays in its own
+/// part: in that of each stage that has what it looks at.
+bool Splitter::isWanted(Operation *op, const Part &part) const {
+  if (op->getNumResults() != 0)
+    return llvm::any_of(op->getResults(), [&](Value result) {
+      return part.needed.contains(result);
+    });
+  if (homeOf(op) != part.slot.id)
+    return false;
+  return llvm::all_of(op->getOperands(), [&](Value operand) {
+    Operation *from = operand.getDefiningOp();
+    return !from || !flow.varies(from) ||
+           stages.of(from).value_or(part.slot.stage) == part.slot.stage;
+  });
+}
+
+/// Fills one part: later parts are done, so that all it must give is known.
+LogicalResult Splitter::collect(Part &part) {
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    if (!isWanted(&op, part))
+      continue;
+    if (flow.isAccumulation(&op) || sourceOf(&op, part.slot)) {
+      if (failed(import(&op, part)))
+        return failure();
+      continue;
+    }
+    part.ops.insert(&op);
+    for (OpOperand &operand : op.getOpOperands())
+      if (!flow.isUnread(operand) && !isAfter(operand))
+        part.needed.insert(operand.get());
+  }
+  return success();
+}
+
+/// The part from which that in `slot` takes the results of `op`; nothing where
+/// it computes them.
+std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
+  PartId home = homeOf(op);
+  if (home == PartId::Update) {
+    Slot early{PartId::BeforeUpdate, stages.homeOf(op)};
+    return stages.isBeforeUpdate(op) && slot != early ? std::optional(early)
+                                                      : std::nullopt;
+  }
+  Slot from{home, stages.of(op).value_or(slot.stage)};
+  if (from == slot || slot.id == PartId::Prologue)
+    return std::nullopt;
+  // Where a slice lies is known in every part of its micro-batch, and so is
+  // the slice of what is the same for each.
+  bool late = slot.id >= PartId::BeforeUpdate;
+  if (!late && llvm::none_of(op->getOperands(), [&](Value operand) {
+        return flow.varies(operand);
+      }))
+    return std::nullopt;
+  // What is the same for each micro-batch is computed where it is used,
+  // unless it is heavy.
+  bool backward = slot.id == PartId::Backward || slot.id == PartId::Weights;
+  if (flow.varies(op) ||
+      (home == PartId::Forward && backward && flow.isHeavy(op)))
+    return from;
+  return std::nullopt;
+}
+
+LogicalResult Splitter::import(Operation *op, Part &part) {
+  for (Value result : op->getResults()) {
+    if (!part.needed.contains(result))
+      continue;
+    Import import;
+    import.value = result;
+    if (flow.isAccumulation(op) || part.slot.id >= PartId::BeforeUpdate) {
+      std::tie(import.from, import.source) = whole(result, part.slot.stage);
+      if (import.from.id == PartId::Update || import.from == part.slot)
+        return op->emitOpError("is needed whole within one micro-batch");
+    } else {
+      import.from = *sourceOf(op, part.slot);
+      import.source = {result, kSaved.str()};
+    }
+    require(import.from, import.source);
+    part.imports.push_back(std::move(import));
+  }
+  return success();
+}
+
+LogicalResult cleave::pipe::splitEntry(func::FuncOp entry, const Flow &flow,
+                                       const Stages &stages, bool split,
+                                       bool treeSums) {
+  return Splitter(entry, flow, stages, split).run(treeSums);
+}

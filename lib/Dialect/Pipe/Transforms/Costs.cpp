@@ -1,0 +1,108 @@
+//===- Costs.cpp - How long parts take on a machine -----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/Transforms/Costs.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/OpCost.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "llvm/ADT/StringSwitch.h"
+#include <cmath>
+#include <set>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+std::optional<MachineModel> MachineModel::parse(StringRef text,
+                                                std::string &error) {
+  MachineModel machine;
+  SmallVector<StringRef> entries;
+  text.split(entries, ',', -1, /*KeepEmpty=*/false);
+  for (StringRef entry : entries) {
+    auto [name, value] = entry.trim().split('=');
+    double *number = llvm::StringSwitch<double *>(name.trim())
+                         .Case("flops", &machine.flops)
+                         .Case("memory", &machine.memory)
+                         .Case("link", &machine.link)
+                         .Default(nullptr);
+    if (!number || value.trim().getAsDouble(*number) ||
+        !std::isfinite(*number) || *number <= 0) {
+      error = "'" + entry.trim().str() +
+              "' is no rate; write flops=, memory= or link= and a positive "
+              "number for each second, as in flops=1e12,memory=1e11,link=1e10";
+      return std::nullopt;
+    }
+  }
+  return machine;
+}
+
+int64_t cleave::pipe::bytesOf(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
+  return type.getNumElements() * ((bits + 7) / 8);
+}
+
+Work cleave::pipe::workOf(Operation *op, const spmd::Mesh &mesh) {
+  Work work;
+  if (auto sender = dyn_cast<spmd::CommunicationOpInterface>(op))
+    work.sentBytes = sender.getBytesSent(mesh);
+  if (auto costed = dyn_cast<graph::CostOpInterface>(op)) {
+    graph::OpCost cost = costed.getCost();
+    if (cost.work != graph::WorkClass::View) {
+      work.flops = cost.flops;
+      work.bytes = cost.bytesRead + cost.bytesWritten;
+    }
+  }
+  return work;
+}
+
+Work cleave::pipe::workOf(InvokeOp invoke, const spmd::Mesh &mesh) {
+  Work work;
+  func::FuncOp part = invoke.getPartFunction();
+  if (!part || part.isExternal())
+    return work;
+  for (Operation &op : part.getBody().front().without_terminator())
+    work += workOf(&op, mesh);
+  return work;
+}
+
+SmallVector<unsigned> cleave::pipe::resultsReadBy(InvokeOp invoke, int64_t to) {
+  SmallVector<unsigned> read;
+  for (OpResult result : invoke->getResults())
+    if (llvm::any_of(result.getUsers(), [&](Operation *user) {
+          auto reader = dyn_cast<InvokeOp>(user);
+          return reader && static_cast<int64_t>(reader.getStage()) == to;
+        }))
+      read.push_back(result.getResultNumber());
+  return read;
+}
+
+Costs cleave::pipe::costsOf(ProgramOp program, const spmd::Mesh &mesh,
+                            const MachineModel &machine) {
+  Costs costs;
+  for (auto invoke : program.getBody().getOps<InvokeOp>()) {
+    costs.run.push_back(machine.secondsOf(workOf(invoke, mesh)));
+    std::set<int64_t> readers;
+    for (Operation *user : invoke->getUsers())
+      if (auto reader = dyn_cast<InvokeOp>(user);
+          reader && reader.getStage() != invoke.getStage())
+        readers.insert(reader.getStage());
+    // Simulated with one cost for each part: that of the largest.
+    double most = 0;
+    for (int64_t to : readers) {
+      double bytes = 0;
+      for (unsigned result : resultsReadBy(invoke, to)) {
+        double own = bytesOf(invoke->getResult(result));
+        bytes += invoke.isAccumulated(result) ? own / program.getMicroBatches()
+                                              : own;
+      }
+      most = std::max(most, bytes / machine.link);
+    }
+    costs.transfer.push_back(most);
+  }
+  return costs;
+}

@@ -1,0 +1,104 @@
+//===- ExplainSchedule.cpp - What a schedule costs, for people ------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Pipelines/Schedules.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace cleave;
+using llvm::StringRef;
+using pipe::formatSeconds;
+namespace json = llvm::json;
+
+static std::string formatBytes(double bytes) {
+  if (bytes < 1 << 10)
+    return llvm::formatv("{0} B", static_cast<int64_t>(bytes));
+  if (bytes < 1 << 20)
+    return llvm::formatv("{0:F1} KiB", bytes / (1 << 10));
+  return llvm::formatv("{0:F1} MiB", bytes / (1 << 20));
+}
+
+static double number(const json::Object &object, StringRef key) {
+  return object.getNumber(key).value_or(0);
+}
+
+static std::string percent(double share) {
+  return llvm::formatv("{0:F1} %", share * 100);
+}
+
+std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
+  std::vector<std::string> lines;
+  const json::Object *facts = report.getAsObject();
+  if (!facts)
+    return lines;
+  const json::Object &bubble = *facts->getObject("bubble");
+  const json::Array &devices = *facts->getArray("devices");
+  lines.push_back(llvm::formatv(
+      "schedule {0}: {1} devices, {2} micro-batches; predicted {3}, of which {4} "
+      "are the bubble ({5} of the ideal), and {6} for each further step",
+      facts->getString("name").value_or(""), devices.size(),
+      facts->getInteger("micro_batches").value_or(0),
+      formatSeconds(number(*facts, "makespan")),
+      percent(number(bubble, "of_makespan")),
+      percent(number(bubble, "of_ideal")),
+      formatSeconds(number(*facts, "period"))));
+  for (const json::Value &value : devices) {
+    const json::Object &device = *value.getAsObject();
+    lines.push_back(llvm::formatv(
+        "device {0}: busy {1}, idle {2} between its first and last action; saves "
+        "at most {3} micro-batches, {4}",
+        device.getInteger("device").value_or(0),
+        formatSeconds(number(device, "busy")),
+        formatSeconds(number(device, "idle_between")),
+        device.getInteger("peak_in_flight").value_or(0),
+        formatBytes(number(device, "peak_saved_bytes"))));
+  }
+  for (const json::Value &value : *facts->getArray("stages")) {
+    const json::Object &stage = *value.getAsObject();
+    const json::Object &begins = *stage.getObject("begins");
+    StringRef first = begins.getString("parameter").value_or("");
+    StringRef line = begins.getString("line").value_or("");
+    lines.push_back(llvm::formatv(
+        "stage {0}{1}{2}: {3} of the cost, parameters of {4}; saves {5} for each "
+        "micro-batch, at most {6} of them",
+        stage.getInteger("stage").value_or(0),
+        first.empty() ? std::string() : (" from " + first).str(),
+        line.empty() ? std::string() : (" at " + line).str(),
+        percent(number(stage, "cost_share")),
+        formatBytes(number(stage, "parameter_bytes")),
+        formatBytes(number(stage, "saved_bytes_per_micro_batch")),
+        stage.getInteger("peak_in_flight").value_or(0)));
+  }
+  for (const json::Value &value : *facts->getArray("boundaries")) {
+    const json::Object &boundary = *value.getAsObject();
+    lines.push_back(llvm::formatv(
+        "stage {0} to stage {1}: {2} for each micro-batch, {3} in a step",
+        boundary.getInteger("from").value_or(0),
+        boundary.getInteger("to").value_or(0),
+        formatBytes(number(boundary, "bytes_per_micro_batch")),
+        formatBytes(number(boundary, "bytes_per_step"))));
+  }
+  const json::Object &gathers = *facts->getObject("weight_gathers");
+  if (number(gathers, "count_per_micro_batch") > 0)
+    lines.push_back(llvm::formatv(
+        "parameters are gathered for each micro-batch: {0} sent in a step; once "
+        "for a step it would be {1}, and {2} more held",
+        formatBytes(number(gathers, "sent_bytes_per_step")),
+        formatBytes(number(gathers, "sent_bytes_if_once")),
+        formatBytes(number(gathers, "kept_bytes_if_once"))));
+  return lines;
+}
+
+void cleave::addScheduleReport(json::Object &report, json::Value schedule) {
+  json::Array decisions;
+  for (std::string &line : explainSchedule(schedule))
+    decisions.push_back(std::move(line));
+  if (json::Array *others = report.getArray("decisions"))
+    for (json::Value &other : *others)
+      decisions.push_back(std::move(other));
+  report["decisions"] = std::move(decisions);
+  report["schedule"] = std::move(schedule);
+}

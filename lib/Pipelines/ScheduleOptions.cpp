@@ -1,0 +1,154 @@
+//===- ScheduleOptions.cpp - Which schedule is asked for ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/IR/Generators.h"
+#include "cleave/Dialect/Pipe/Transforms/Costs.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Pipelines/Schedules.h"
+#include "llvm/ADT/StringSwitch.h"
+#include <map>
+
+using namespace cleave;
+using llvm::StringRef;
+
+/// Larger numbers of stages and micro-batches are as wrong as this one.
+static constexpr int64_t kMostNumber = int64_t(1) << 40;
+
+/// Calls `visit` with each action of a schedule, and where it stands.
+static void
+forEachAction(const pipe::Schedule &schedule,
+              const pipe::SchedulePlaces &places,
+              llvm::function_ref<void(const pipe::Action &,
+                                      const pipe::TextPlace &)> visit) {
+  for (auto [actions, own] : llvm::zip_equal(schedule.devices, places.actions))
+    for (auto [action, place] : llvm::zip_equal(actions, own))
+      visit(action, place);
+}
+
+PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
+  PipelineShape shape;
+  std::string error;
+  if (!options.scheduleText.empty()) {
+    pipe::SchedulePlaces places;
+    auto written = pipe::Schedule::parse(options.scheduleText, error, &places);
+    int64_t stages = 1;
+    if (written)
+      forEachAction(*written, places, [&](const pipe::Action &action, auto &) {
+        stages = std::max(stages, std::min(action.stage, kMostNumber) + 1);
+        shape.splitBackward |= action.part == "I" || action.part == "W";
+      });
+    int64_t devices = written ? written->devices.size() : 1;
+    // A stage that is far off is reported where it stands.
+    shape.chunks = std::min<int64_t>((stages + devices - 1) / devices, 64);
+  } else if (options.schedule == "auto") {
+    shape.splitBackward = true;
+  } else if (const pipe::Generator *found =
+                 pipe::findGenerator(options.schedule, error)) {
+    shape.splitBackward = found->split;
+    shape.chunks = found->chunks ? found->chunks : 2;
+  }
+  if (options.chunks > 0)
+    shape.chunks = options.chunks;
+  return shape;
+}
+
+/// What is wrong with a schedule written by hand, as far as its own text and the
+/// sizes of the pipeline show.
+static std::string checkText(const PhaseOptions &options) {
+  auto at = [&](const pipe::TextPlace &place, const llvm::Twine &text) {
+    return (llvm::Twine(options.scheduleFile) + ":" +
+            llvm::Twine(std::max<int64_t>(place.line, 1)) + ":" +
+            llvm::Twine(std::max<int64_t>(place.column, 1)) +
+            ": error: schedule: " + text)
+        .str();
+  };
+  std::string error;
+  pipe::SchedulePlaces places;
+  auto written = pipe::Schedule::parse(options.scheduleText, error, &places);
+  if (!written)
+    return at(places.error, error);
+  int64_t last = -1;
+  pipe::TextPlace lastPlace;
+  // Of each stage that is named, where it is first.
+  std::map<int64_t, std::pair<std::string, pipe::TextPlace>> stages;
+  forEachAction(*written, places,
+                [&](const pipe::Action &action, const pipe::TextPlace &place) {
+                  stages.try_emplace(action.stage, action.str(), place);
+                  if (action.microBatch > last) {
+                    last = std::min(action.microBatch, kMostNumber);
+                    lastPlace = place;
+                  }
+                });
+  if (stages.empty())
+    return at({}, "it has no actions; write a line for each device, such as "
+                  "F0 B0 U");
+  int64_t devices = written->devices.size(), positions = 1;
+  if (auto axes = spmd::parseMesh(options.mesh)) {
+    for (const spmd::MeshAxis &axis : *axes)
+      if (axis.name == spmd::kPipelineAxis)
+        positions = axis.size;
+  } else {
+    llvm::consumeError(axes.takeError());
+    return {}; // Said of the mesh.
+  }
+  if (devices != positions)
+    return at(places.devices[std::min(positions, devices - 1)],
+              "it is for " + llvm::Twine(devices) + " devices, and the axis \"" +
+                  spmd::kPipelineAxis + "\" has " + llvm::Twine(positions) +
+                  " positions; write a line for each of them");
+  int64_t wanted = 0;
+  for (const auto &[stage, first] : stages) {
+    if (stage != wanted)
+      return at(first.second, llvm::Twine(first.first) + " is of stage " +
+                                  llvm::Twine(stage) + ", and stage " +
+                                  llvm::Twine(wanted) +
+                                  " has no actions; write them too");
+    ++wanted;
+  }
+  if (options.grains == 0 && last >= 0 && last + 1 != options.microBatches)
+    return at(lastPlace,
+              "it is for " + llvm::Twine(last + 1) +
+                  " micro-batches, and the step has " +
+                  llvm::Twine(options.microBatches) +
+                  "; write as many, or cut the batch into " +
+                  llvm::Twine(last + 1));
+  return {};
+}
+
+std::string cleave::checkSchedule(const PhaseOptions &options) {
+  std::string error;
+  if (!options.machine.empty() &&
+      !pipe::MachineModel::parse(options.machine, error))
+    return "machine: " + error;
+  if (!options.scheduleFile.empty() && options.scheduleText.empty())
+    return options.scheduleFile +
+           ":1:1: error: schedule: it is empty; write a line for each device, "
+           "such as F0 B0 U";
+  if (!options.scheduleText.empty())
+    return options.schedule.empty()
+               ? checkText(options)
+               : "schedule: one is named and one written by hand; leave one of "
+                 "them out";
+  if (options.schedule.empty() || options.schedule == "auto" ||
+      pipe::findGenerator(options.schedule, error))
+    return {};
+  return "schedule: " + error;
+}
+
+std::optional<ScheduleFormat> cleave::parseScheduleFormat(StringRef name) {
+  return llvm::StringSwitch<std::optional<ScheduleFormat>>(name)
+      .Case("text", ScheduleFormat::Text)
+      .Case("svg", ScheduleFormat::Svg)
+      .Case("perfetto", ScheduleFormat::Trace)
+      .Default(std::nullopt);
+}
+
+ScheduleFormat cleave::scheduleFormatOf(StringRef path) {
+  return path.ends_with_insensitive(".svg")    ? ScheduleFormat::Svg
+         : path.ends_with_insensitive(".json") ? ScheduleFormat::Trace
+                                               : ScheduleFormat::Text;
+}

@@ -1,0 +1,370 @@
+//===- ScheduleReport.cpp - What a schedule costs, as facts ---------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PredictedSchedule.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "llvm/ADT/SetVector.h"
+#include <map>
+#include <set>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+namespace json = llvm::json;
+
+namespace {
+/// Describes one predicted schedule.
+class Reporter {
+public:
+  explicit Reporter(const PredictedSchedule &known)
+      : known(known), count(ProgramOp(known.program).getMicroBatches()) {}
+
+  json::Value report();
+
+private:
+  struct Peak {
+    int64_t inFlight = 0, bytes = 0;
+  };
+  std::vector<Peak> findPeaks() const;
+  std::vector<double> findBusy() const;
+  std::string parameterName(Value value) const;
+  llvm::SetVector<Value> parametersOf(int64_t stage) const;
+  json::Object describeBegin(int64_t stage) const;
+  json::Array describeStages();
+  json::Array describeDevices(ArrayRef<double> busy) const;
+  json::Array describeBoundaries() const;
+  json::Object describeGathers() const;
+
+  const PredictedSchedule &known;
+  int64_t count;
+};
+} // namespace
+
+/// Of each stage, the most micro-batches of which something is saved at a time,
+/// and its bytes.
+std::vector<Reporter::Peak> Reporter::findPeaks() const {
+  ArrayRef<PartInfo> parts = known.parts;
+  std::map<std::pair<int64_t, StringRef>, unsigned> index;
+  std::vector<int64_t> readers(parts.size(), 0);
+  auto savesFor = [&](const PartInfo::Use &use, const PartInfo &part) {
+    return use.sameMicroBatch && !part.once && !parts[use.part].once &&
+           parts[use.part].stage == part.stage && parts[use.part].saved;
+  };
+  for (auto [p, part] : llvm::enumerate(parts)) {
+    index[{part.stage, part.name}] = p;
+    for (const PartInfo::Use &use : part.uses)
+      readers[use.part] += savesFor(use, part);
+  }
+  std::vector<Peak> peaks(known.stages());
+  for (const std::vector<Action> &actions : known.schedule.devices) {
+    /// Of each run, how many readers it waits for; of each stage, its bytes and
+    /// how many runs of each micro-batch wait.
+    std::map<std::pair<unsigned, int64_t>, int64_t> waiting;
+    std::map<int64_t, int64_t> bytes;
+    std::map<int64_t, std::map<int64_t, int64_t>> live;
+    for (const Action &action : actions) {
+      if (action.kind != Action::Kind::Run || action.microBatch < 0)
+        continue;
+      unsigned p = index.at({action.stage, action.part});
+      const PartInfo &part = parts[p];
+      std::map<int64_t, int64_t> &mine = live[part.stage];
+      for (const PartInfo::Use &use : part.uses) {
+        if (!savesFor(use, part) ||
+            --waiting[{use.part, action.microBatch}] > 0)
+          continue;
+        bytes[part.stage] -= parts[use.part].saved;
+        if (--mine[action.microBatch] == 0)
+          mine.erase(action.microBatch);
+      }
+      if (part.saved && readers[p]) {
+        waiting[{p, action.microBatch}] = readers[p];
+        bytes[part.stage] += part.saved;
+        ++mine[action.microBatch];
+      }
+      Peak &peak = peaks[part.stage];
+      peak.inFlight = std::max<int64_t>(peak.inFlight, mine.size());
+      peak.bytes = std::max(peak.bytes, bytes[part.stage]);
+    }
+  }
+  return peaks;
+}
+
+std::vector<double> Reporter::findBusy() const {
+  std::vector<double> busy;
+  for (auto [actions, spans] :
+       llvm::zip_equal(known.schedule.devices, known.simulation.spans)) {
+    double sum = 0;
+    for (auto [action, span] : llvm::zip_equal(actions, spans))
+      if (action.kind == Action::Kind::Run)
+        sum += span.end - span.start;
+    busy.push_back(sum);
+  }
+  return busy;
+}
+
+/// The name of an argument of the program that is a parameter; empty for
+/// anything else.
+std::string Reporter::parameterName(Value value) const {
+  auto argument = dyn_cast<BlockArgument>(value);
+  ProgramOp program = known.program;
+  if (!argument)
+    return {};
+  auto text = [&](StringRef attribute) {
+    auto found = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                      attribute);
+    return found ? found.str() : std::string();
+  };
+  return text(graph::kRoleAttr) == "parameter" ? text(graph::kNameAttr)
+                                               : std::string();
+}
+
+/// Those that parts of a stage read, in the order of the entry.
+llvm::SetVector<Value> Reporter::parametersOf(int64_t stage) const {
+  llvm::SetVector<Value> found;
+  ProgramOp program = known.program;
+  for (BlockArgument argument : program.getArguments())
+    if (!parameterName(argument).empty() &&
+        llvm::any_of(argument.getUsers(), [&](Operation *user) {
+          auto invoke = dyn_cast<InvokeOp>(user);
+          return invoke && static_cast<int64_t>(invoke.getStage()) == stage;
+        }))
+      found.insert(argument);
+  return found;
+}
+
+/// Where forward of a stage begins: its first op that reads a parameter.
+json::Object Reporter::describeBegin(int64_t stage) const {
+  for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
+    InvokeOp run = invoke;
+    func::FuncOp function = run.getPartFunction();
+    if (part.stage != stage || part.name != "F" || !function ||
+        function.isExternal())
+      continue;
+    for (Operation &op : function.getBody().front().without_terminator())
+      for (Value operand : op.getOperands())
+        if (auto argument = dyn_cast<BlockArgument>(operand)) {
+          std::string name =
+              parameterName(run.getInputs()[argument.getArgNumber()]);
+          if (!name.empty())
+            return json::Object{{"parameter", name},
+                                {"line", sourceLine(op.getLoc())}};
+        }
+  }
+  return {};
+}
+
+json::Array Reporter::describeStages() {
+  std::vector<Peak> peaks = findPeaks();
+  double all = 0;
+  for (auto [part, seconds] : llvm::zip_equal(known.parts, known.costs.run))
+    if (!part.once)
+      all += seconds;
+  json::Array stages;
+  for (int64_t stage = 0; stage < known.stages(); ++stage) {
+    Work work;
+    double own = 0;
+    int64_t saved = 0, parameterBytes = 0;
+    json::Object seconds;
+    for (auto [part, invoke, cost] :
+         llvm::zip_equal(known.parts, known.invokes, known.costs.run)) {
+      if (part.stage != stage)
+        continue;
+      seconds[part.name] = cost;
+      if (part.once)
+        continue;
+      own += cost;
+      work += workOf(invoke, known.mesh);
+      saved += part.saved;
+    }
+    llvm::SetVector<Value> parameters = parametersOf(stage);
+    for (Value parameter : parameters)
+      parameterBytes += bytesOf(parameter);
+    stages.push_back(json::Object{
+        {"stage", stage},
+        {"device", known.map.device(stage)},
+        {"begins", describeBegin(stage)},
+        {"cost_share", all > 0 ? own / all : 0},
+        {"seconds", std::move(seconds)},
+        {"flops", work.flops},
+        {"bytes", work.bytes},
+        {"sent_bytes", work.sentBytes},
+        {"parameters", static_cast<int64_t>(parameters.size())},
+        {"parameter_bytes", parameterBytes},
+        {"saved_bytes_per_micro_batch", saved},
+        {"peak_in_flight", peaks[stage].inFlight},
+        {"peak_saved_bytes", peaks[stage].bytes}});
+  }
+  return stages;
+}
+
+json::Array Reporter::describeDevices(ArrayRef<double> busy) const {
+  json::Array devices;
+  const Simulation &simulation = known.simulation;
+  for (int64_t d = 0; d < known.map.devices; ++d) {
+    json::Array stages;
+    for (int64_t stage = 0; stage < known.stages(); ++stage)
+      if (llvm::is_contained(known.map.devicesOf(stage), d))
+        stages.push_back(stage);
+    double end = 0;
+    for (const Span &span : simulation.spans[d])
+      end = std::max(end, span.end);
+    devices.push_back(
+        json::Object{{"device", d},
+                     {"stages", std::move(stages)},
+                     {"end", end},
+                     {"busy", busy[d]},
+                     {"idle_between", simulation.idle[d]},
+                     {"peak_in_flight", simulation.peakInFlight[d]},
+                     {"peak_saved_bytes", simulation.peakSaved[d]}});
+  }
+  return devices;
+}
+
+json::Array Reporter::describeBoundaries() const {
+  struct Sent {
+    json::Array values;
+    double elements = 0, bytes = 0, elementsOnce = 0, bytesOnce = 0;
+  };
+  std::map<std::pair<int64_t, int64_t>, Sent> boundaries;
+  for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
+    InvokeOp run = invoke;
+    func::FuncOp function = run.getPartFunction();
+    for (int64_t to = 0; to < known.stages(); ++to) {
+      if (known.map.devicesOf(to) == known.map.devicesOf(part.stage))
+        continue;
+      for (unsigned result : resultsReadBy(run, to)) {
+        Value value = run->getResult(result);
+        auto type = cast<RankedTensorType>(value.getType());
+        bool once = part.once || !run.isSaved(result);
+        Sent &sent = boundaries[{part.stage, to}];
+        (once ? sent.elementsOnce : sent.elements) += type.getNumElements();
+        (once ? sent.bytesOnce : sent.bytes) += bytesOf(value);
+        std::string shape, line;
+        llvm::raw_string_ostream(shape) << type;
+        if (function && !function.isExternal())
+          line = sourceLine(function.getBody()
+                                .front()
+                                .getTerminator()
+                                ->getOperand(result)
+                                .getLoc());
+        sent.values.push_back(json::Object{{"part", part.name},
+                                           {"type", shape},
+                                           {"bytes", bytesOf(value)},
+                                           {"line", line},
+                                           {"once", once}});
+      }
+    }
+  }
+  json::Array result;
+  for (auto &[ends, sent] : boundaries)
+    result.push_back(json::Object{
+        {"from", ends.first},
+        {"to", ends.second},
+        {"elements_per_micro_batch", sent.elements},
+        {"bytes_per_micro_batch", sent.bytes},
+        {"elements_per_step", sent.elements * count + sent.elementsOnce},
+        {"bytes_per_step", sent.bytes * count + sent.bytesOnce},
+        {"values", std::move(sent.values)}});
+  return result;
+}
+
+/// What is sent to have whole parameters (or more of them) where a device holds
+/// parts: as the program does it, and if each were gathered once for a step and
+/// kept.
+json::Object Reporter::describeGathers() const {
+  double perMicroBatch = 0, once = 0, kept = 0;
+  int64_t number = 0;
+  std::set<std::tuple<int64_t, std::string, std::string>> seen;
+  for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
+    InvokeOp run = invoke;
+    func::FuncOp function = run.getPartFunction();
+    if (part.once || !function || function.isExternal())
+      continue;
+    // Of each value, the parameters that it is made of, if of nothing else.
+    llvm::DenseMap<Value, std::string> made;
+    for (auto [argument, input] :
+         llvm::zip_equal(function.getArguments(), run.getInputs()))
+      if (std::string name = parameterName(input); !name.empty())
+        made[argument] = name;
+    for (Operation &op : function.getBody().front().without_terminator()) {
+      if (op.getNumOperands() == 0 ||
+          !llvm::all_of(op.getOperands(),
+                        [&](Value value) { return made.count(value); }))
+        continue;
+      std::string names;
+      for (Value operand : op.getOperands())
+        names += (names.empty() ? "" : ", ") + made[operand];
+      for (Value result : op.getResults())
+        made[result] = names;
+      auto sender = dyn_cast<spmd::CommunicationOpInterface>(op);
+      if (!sender)
+        continue;
+      double sent = sender.getBytesSent(known.mesh);
+      ++number;
+      perMicroBatch += sent;
+      std::string type;
+      llvm::raw_string_ostream(type) << op.getResult(0).getType();
+      if (seen.insert({part.stage, names, type}).second) {
+        once += sent;
+        kept += bytesOf(op.getResult(0));
+      }
+    }
+  }
+  return json::Object{{"count_per_micro_batch", number},
+                      {"sent_bytes_per_micro_batch", perMicroBatch},
+                      {"sent_bytes_per_step", perMicroBatch * count},
+                      {"sent_bytes_if_once", once},
+                      {"kept_bytes_if_once", kept}};
+}
+
+json::Value Reporter::report() {
+  const Simulation &simulation = known.simulation;
+  std::vector<double> busy = findBusy();
+  double ideal = *llvm::max_element(busy);
+  int64_t transfers = 0;
+  for (const std::vector<Action> &actions : known.schedule.devices)
+    transfers += llvm::count_if(actions, [](const Action &action) {
+      return action.kind == Action::Kind::Send;
+    });
+  auto share = [](double part, double whole) {
+    return whole > 0 ? part / whole : 0;
+  };
+  return json::Object{
+      {"name", known.name()},
+      {"entry", ProgramOp(known.program).getName()},
+      {"actions", known.schedule.compact()},
+      {"stage_map", known.map.name()},
+      {"micro_batches", count},
+      {"machine", json::Object{{"flops", known.machine.flops},
+                               {"memory", known.machine.memory},
+                               {"link", known.machine.link}}},
+      {"makespan", simulation.makespan},
+      {"period", simulation.period},
+      {"ideal", ideal},
+      {"bubble",
+       json::Object{
+           {"of_makespan",
+            share(simulation.makespan - ideal, simulation.makespan)},
+           {"of_ideal", share(simulation.makespan - ideal, ideal)},
+           {"of_period", share(simulation.period - ideal, simulation.period)}}},
+      {"transfers", transfers},
+      {"stages", describeStages()},
+      {"devices", describeDevices(busy)},
+      {"boundaries", describeBoundaries()},
+      {"weight_gathers", describeGathers()}};
+}
+
+FailureOr<json::Value> cleave::scheduleReport(ModuleOp module,
+                                              const PhaseOptions &options) {
+  FailureOr<PredictedSchedule> known = PredictedSchedule::of(module, options);
+  if (failed(known))
+    return failure();
+  if (!known->program)
+    return json::Value(nullptr);
+  return Reporter(*known).report();
+}

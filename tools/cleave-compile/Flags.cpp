@@ -1,0 +1,215 @@
+//===- Flags.cpp - The command line of cleave-compile ---------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Flags.h"
+#include "cleave/Dialect/Pipe/IR/Generators.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Pipelines/Schedules.h"
+#include "cleave/Target/CPU/CodeGen.h"
+#include "llvm/Support/MathExtras.h"
+#include <cmath>
+#include <limits>
+#include <thread>
+
+using namespace mlir;
+using namespace cleave;
+
+cl::OptionCategory cleave::general("General");
+cl::OptionCategory cleave::training("Training step");
+cl::OptionCategory cleave::target("Target");
+
+void cleave::listRecipes(raw_ostream &os) {
+  os << "recipe         axes           splits\n";
+  for (const spmd::RecipeInfo &info : spmd::recipeTable()) {
+    std::string axes;
+    for (const spmd::RecipeAxis &axis : info.axes)
+      axes += (axes.empty() ? "" : ",") + axis.name.str();
+    os << llvm::formatv("{0,-14} {1,-14} {2}\n", info.name, axes,
+                                  info.summary);
+  }
+}
+
+std::string cleave::describeSchedules() {
+  std::string names;
+  for (const pipe::Generator &generator : pipe::generators())
+    if (!generator.asynchronous)
+      names += generator.name.str() +
+               (generator.name == "1f1b" ? " (the default), " : ", ");
+  return "The order of a pipeline: " + names +
+         "or auto, which searches for the fastest. --schedule=help says more";
+}
+
+void cleave::listSchedules(raw_ostream &os) {
+  os << "schedule     stages of a position\n";
+  for (const pipe::Generator &generator : pipe::generators())
+    os << llvm::formatv(
+        "{0,-12} {1,-9}  {2}{3}\n", generator.name,
+        generator.chunks ? std::to_string(generator.chunks) : "2 or more",
+        generator.description,
+        generator.asynchronous ? " (can be drawn, but not run yet)" : "");
+  os << "auto         --chunks   what is fastest by the estimated costs of the "
+        "stages, within --max-saved-mib\n";
+}
+
+/// What is wrong with the schedule; empty when nothing is.
+static std::string checkScheduleFlags(const Flags &flags) {
+  if (!flags.schedule.empty() && !flags.scheduleFile.empty())
+    return "--schedule and --schedule-file exclude each other";
+  if (flags.chunks < 0)
+    return "--chunks must be positive";
+  if (flags.maxSavedMib.getNumOccurrences() && !(flags.maxSavedMib >= 0))
+    return "--max-saved-mib is not negative";
+  if (!flags.scheduleFormat.empty() &&
+      !parseScheduleFormat(flags.scheduleFormat))
+    return "--schedule-format is text, svg or perfetto, not '" +
+           flags.scheduleFormat + "'";
+  for (const cl::Option *flag :
+       {static_cast<const cl::Option *>(&flags.scheduleFormat),
+        static_cast<const cl::Option *>(&flags.measured)})
+    if (flag->getNumOccurrences() && flags.emit != "schedule")
+      return ("--" + flag->ArgStr + " is of --emit=schedule").str();
+  // That of a file is checked when it has been read.
+  PhaseOptions options;
+  options.schedule = flags.schedule;
+  options.machine = flags.machine;
+  std::string mistake = checkSchedule(options);
+  return mistake.empty() ? mistake : "--" + mistake;
+}
+
+/// What is wrong with the mesh or the recipes; empty when nothing is.
+static std::string checkMesh(const Flags &flags) {
+  auto axes = spmd::parseMesh(flags.mesh);
+  if (!axes)
+    return "--mesh: " + llvm::toString(axes.takeError());
+  auto plan = spmd::parsePlan(flags.recipe);
+  if (!plan)
+    return "--recipe: " + llvm::toString(plan.takeError());
+  for (const spmd::RecipeCall &call : plan->recipes)
+    for (const std::string &bound : call.axes)
+      if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
+            return axis.name == bound;
+          }))
+        return "--recipe: '" + call.name + "' is bound to axis \"" + bound +
+               "\", which --mesh does not have";
+  return {};
+}
+
+/// What is wrong with the numbers of the optimizer; empty when nothing is.
+static std::string checkOptimizer(const Flags &flags) {
+  auto outside = [](double value, double end) {
+    return !(value >= 0 && value < end);
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (flags.optimizer != "adamw" && flags.optimizer != "sgd")
+    return "--optimizer is adamw or sgd, not '" + flags.optimizer + "'";
+  if (outside(flags.beta1, 1) || outside(flags.beta2, 1))
+    return "--beta1 and --beta2 are at least 0 and below 1";
+  if (outside(flags.epsilon, infinity) || outside(flags.momentum, infinity) ||
+      outside(flags.clip, infinity))
+    return "--eps, --momentum and --clip are finite and not negative";
+  if (flags.weightDecay.getNumOccurrences() &&
+      outside(flags.weightDecay, infinity))
+    return "--weight-decay is finite and not negative";
+  if (!std::isfinite(flags.dampening))
+    return "--dampening is finite";
+  // What has no effect was meant for another optimizer.
+  bool sgd = flags.optimizer == "sgd";
+  struct {
+    const cl::Option &flag;
+    bool ofSgd;
+  } own[] = {{flags.beta1, false},    {flags.beta2, false},
+             {flags.epsilon, false},  {flags.momentum, true},
+             {flags.dampening, true}, {flags.nesterov, true}};
+  for (const auto &[flag, ofSgd] : own)
+    if (flag.getNumOccurrences() && ofSgd != sgd)
+      return ("--" + flag.ArgStr + " has no effect with --optimizer " +
+              flags.optimizer)
+          .str();
+  if (flags.nesterov && (flags.momentum == 0 || flags.dampening != 0))
+    return "--nesterov needs --momentum and no --dampening";
+  return "";
+}
+
+std::string cleave::checkFlags(const Flags &flags) {
+  if (std::string mistake = checkOptimizer(flags); !mistake.empty())
+    return mistake;
+  if (flags.bucketKib < 0)
+    return "--bucket-kib is not negative";
+  if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
+    return "--micro-batches, --threads and --max-logits-mib are positive";
+  if (std::string mistake = checkMesh(flags); !mistake.empty())
+    return mistake;
+  if (std::string mistake = checkScheduleFlags(flags); !mistake.empty())
+    return mistake;
+  if (flags.deterministic < 0 ||
+      (flags.deterministic && !llvm::isPowerOf2_64(flags.deterministic)))
+    return "--deterministic is a power of 2";
+  if (flags.deterministic && (flags.microBatches.getNumOccurrences() ||
+                              flags.threads.getNumOccurrences()))
+    return "--deterministic says how the batch is cut and that one thread "
+           "computes it: leave out --micro-batches and --threads";
+  if (flags.threads > runtime::Program::kMaxThreads)
+    return ("--threads is at most " +
+            llvm::Twine(runtime::Program::kMaxThreads))
+        .str();
+  if (auto known = CpuTarget::get(flags.cpu, flags.vectorBits); !known)
+    return llvm::toString(known.takeError());
+  bool shown = flags.emit == "llvm" || flags.emit == "cuda" ||
+               flags.emit == "schedule";
+  if (!flags.emit.empty() && !shown && !parsePhase(flags.emit))
+    return "--emit does not know '" + flags.emit + "'";
+  if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty())
+    return "nothing to write: give -o, --emit or --report";
+  if (flags.emit.empty() && flags.output == "-")
+    return "an artifact cannot be written to standard output";
+  if (!flags.emit.empty() && flags.emit != "schedule" &&
+      !flags.reportFile.empty())
+    return "--report is of an artifact: it excludes --emit";
+  return "";
+}
+
+CompileOptions cleave::collectOptions(const Flags &flags,
+                                      const std::string &scheduleText) {
+  CompileOptions options;
+  options.phases.optimizer.kind = flags.optimizer == "sgd"
+                                      ? graph::OptimizerOptions::Kind::Sgd
+                                      : graph::OptimizerOptions::Kind::AdamW;
+  options.phases.optimizer.beta1 = flags.beta1;
+  options.phases.optimizer.beta2 = flags.beta2;
+  options.phases.optimizer.epsilon = flags.epsilon;
+  if (flags.weightDecay.getNumOccurrences())
+    options.phases.optimizer.weightDecay = flags.weightDecay;
+  options.phases.optimizer.momentum = flags.momentum;
+  options.phases.optimizer.dampening = flags.dampening;
+  options.phases.optimizer.nesterov = flags.nesterov;
+  options.phases.optimizer.maxGradNorm = flags.clip;
+  options.phases.microBatches = flags.microBatches;
+  options.phases.grains = flags.deterministic;
+  options.phases.mesh = flags.mesh;
+  options.phases.stages = flags.stages;
+  options.phases.schedule = flags.schedule;
+  options.phases.chunks = flags.chunks;
+  options.phases.scheduleText = scheduleText;
+  options.phases.scheduleFile = flags.scheduleFile;
+  options.phases.machine = flags.machine;
+  if (flags.maxSavedMib.getNumOccurrences())
+    options.phases.maxSavedBytes =
+        std::min<double>(flags.maxSavedMib, int64_t(1) << 40) * (1 << 20);
+  options.phases.recipes = flags.recipe;
+  // More than any machine has is as good as no limit.
+  options.phases.maxLogitsBytes =
+      std::min<int64_t>(flags.maxLogitsMib, int64_t(1) << 40) << 20;
+  options.phases.threads =
+      flags.deterministic ? 1
+      : flags.threads     ? flags.threads
+                          : std::max(1u, std::thread::hardware_concurrency());
+  options.bucketBytes = std::min<int64_t>(flags.bucketKib, int64_t(1) << 40)
+                        << 10;
+  options.cpu = flags.cpu;
+  options.vectorBits = flags.vectorBits;
+  return options;
+}

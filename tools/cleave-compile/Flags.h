@@ -1,0 +1,165 @@
+//===- Flags.h - The command line of cleave-compile -------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TOOLS_CLEAVE_COMPILE_FLAGS_H
+#define CLEAVE_TOOLS_CLEAVE_COMPILE_FLAGS_H
+
+#include "cleave/Pipelines/Compile.h"
+#include "llvm/Support/CommandLine.h"
+
+namespace cleave {
+
+namespace cl = llvm::cl;
+
+/// The names of schedules, for the help.
+std::string describeSchedules();
+
+extern cl::OptionCategory general, training, target;
+
+/// The command line. Not global: the flags that libraries register are removed
+/// first, since some have the same names.
+struct Flags {
+  /// What --schedule says of itself: all names, from their table.
+  std::string scheduleHelp = describeSchedules();
+
+  cl::opt<std::string> input{cl::Positional, cl::Required,
+                             cl::desc("<model.mlir>"), cl::cat(general)};
+  cl::opt<std::string> output{
+      "o", cl::desc("Where to write; `-` is standard output"),
+      cl::value_desc("file"), cl::cat(general)};
+  cl::opt<std::string> emit{
+      "emit",
+      cl::desc("What to write instead of an artifact: the IR after a phase "
+               "(model, step, placed, local, scheduled, executable), the "
+               "kernels as LLVM IR (llvm) or as CUDA C++ (cuda), or when each "
+               "device does what (schedule), predicted"),
+      cl::value_desc("phase|llvm|cuda|schedule"), cl::cat(general)};
+  cl::opt<std::string> scheduleFormat{
+      "schedule-format", cl::value_desc("form"), cl::cat(general),
+      cl::desc("Of --emit=schedule: text, svg or perfetto (a trace for "
+               "ui.perfetto.dev); by default as -o ends: .svg, .json, or text, "
+               "which --schedule-file reads again")};
+  cl::opt<std::string> measured{
+      "measured-timeline", cl::value_desc("file"), cl::cat(general),
+      cl::desc("Of --emit=schedule: draw this timeline too, a trace of the form "
+               "perfetto, below the predicted one")};
+  cl::opt<std::string> reportFile{
+      "report", cl::desc("Write memory, commands and decisions as JSON"),
+      cl::value_desc("file"), cl::cat(general)};
+
+  cl::opt<std::string> optimizer{"optimizer", cl::init("adamw"),
+                                 cl::desc("adamw (the default) or sgd"),
+                                 cl::value_desc("name"), cl::cat(training)};
+  cl::opt<double> beta1{"beta1", cl::init(0.9), cl::cat(training),
+                        cl::desc("AdamW: decay of the mean of gradients")};
+  cl::opt<double> beta2{
+      "beta2", cl::init(0.999), cl::cat(training),
+      cl::desc("AdamW: decay of the mean of squared gradients")};
+  cl::opt<double> epsilon{"eps", cl::init(1e-8), cl::cat(training),
+                          cl::desc("AdamW: added to the denominator")};
+  cl::opt<double> weightDecay{"weight-decay", cl::init(-1.0), cl::cat(training),
+                              cl::desc("Default: 0.01 for adamw, 0 for sgd")};
+  cl::opt<double> momentum{"momentum", cl::init(0.0), cl::cat(training),
+                           cl::desc("SGD: momentum")};
+  cl::opt<double> dampening{"dampening", cl::init(0.0), cl::cat(training),
+                            cl::desc("SGD: dampening of the momentum")};
+  cl::opt<bool> nesterov{"nesterov", cl::cat(training),
+                         cl::desc("SGD: Nesterov momentum")};
+  cl::opt<std::string> noDecay{
+      "no-decay", cl::cat(training), cl::value_desc("terms"),
+      cl::desc(
+          "Parameters without weight decay: `ndim<2`, or globs over names, "
+          "separated by commas")};
+  cl::opt<double> clip{"clip", cl::init(0.0), cl::cat(training),
+                       cl::desc("Clip the gradients' global 2-norm")};
+  cl::opt<int64_t> microBatches{
+      "micro-batches", cl::init(1), cl::cat(training),
+      cl::desc("Equal parts in which the batch is computed, one "
+               "after another")};
+  cl::opt<int64_t> deterministic{
+      "deterministic", cl::init(0), cl::cat(training), cl::value_desc("grains"),
+      cl::desc("Compute the batch in so many equal grains, each by one thread, "
+               "and sum them up in one tree: losses and weights then have the "
+               "same bits for every \"dp\" that divides the grains, a power of "
+               "2")};
+  cl::opt<std::string> mesh{
+      "mesh", cl::cat(training), cl::value_desc("axes"),
+      cl::desc(
+          "The devices as named axes, major to minor: dp=2,tp=4. Positions "
+          "of an axis pp are stages of a pipeline (no native code yet)")};
+  cl::opt<std::string> schedule{
+      "schedule", cl::cat(training), cl::value_desc("name"),
+      cl::desc(scheduleHelp)};
+  cl::opt<std::string> scheduleFile{
+      "schedule-file", cl::cat(training), cl::value_desc("file"),
+      cl::desc("In its place, an order written by hand: a line for each position "
+               "of the pipeline, as F0 F1 B0 B1 U, with or without transfers; "
+               "docs/Parallelism.md has the form")};
+  cl::opt<double> maxSavedMib{
+      "max-saved-mib", cl::init(-1.0), cl::cat(training), cl::value_desc("MiB"),
+      cl::desc("The most that a position of the pipeline may have saved for "
+               "backward at a time; --schedule=auto keeps to it, any other order "
+               "that exceeds it is an error")};
+  cl::opt<std::string> machine{
+      "machine", cl::cat(training), cl::value_desc("rates"),
+      cl::desc("What a device does in a second, by which stages are balanced and "
+               "schedules predicted: flops=1e11,memory=2e10,link=5e9 (bytes of "
+               "its memory, and sent to another device) by default")};
+  cl::opt<int64_t> chunks{
+      "chunks", cl::cat(training), cl::init(0), cl::value_desc("number"),
+      cl::desc("Stages for each position of the pipeline; by default what the "
+               "schedule needs")};
+  cl::opt<std::string> stages{
+      "stages", cl::cat(training), cl::value_desc("names"),
+      cl::desc(
+          "Where stages begin, from the second on: with what first reads a "
+          "parameter whose name begins so (transformer.h.6.,transformer.h."
+          "12.). Of even cost by default")};
+  cl::opt<std::string> recipe{
+      "recipe", cl::cat(training), cl::value_desc("recipes"),
+      cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "
+               "is bound to its own axis, or to another: zero3(fsdp). An axis "
+               "\"dp\" splits the samples. --recipe=help lists all")};
+  cl::opt<int64_t> maxLogitsMib{
+      "max-logits-mib", cl::init(100), cl::cat(training),
+      cl::desc("Largest piece of the logits that is held at once, in MiB")};
+  cl::opt<int64_t> bucketKib{
+      "bucket-kib", cl::init(1024), cl::cat(training),
+      cl::desc(
+          "Reductions and gathers of one kind are exchanged together up to "
+          "so many KiB; 0: each alone")};
+
+  cl::opt<bool> remarks{
+      "remarks", cl::cat(general),
+      cl::desc("Print where annotations disagree and what was decided")};
+  cl::opt<std::string> cpu{"cpu", cl::cat(target),
+                           cl::desc("Processor, as clang names it; "
+                                    "default: this one")};
+  cl::opt<int> vectorBits{"vector-bits", cl::init(0), cl::cat(target),
+                          cl::desc("Width of vectors: 256 or 512; "
+                                   "default: what the processor has")};
+  cl::opt<int64_t> threads{
+      "threads", cl::init(0), cl::cat(target),
+      cl::desc("Threads that memory is planned for; default: the cores "
+               "of this machine")};
+};
+
+/// What is wrong with the flags; empty when nothing is.
+std::string checkFlags(const Flags &flags);
+
+/// The flags as options, but for what depends on the module. `scheduleText` is
+/// what --schedule-file holds.
+CompileOptions collectOptions(const Flags &flags,
+                              const std::string &scheduleText);
+
+/// The tables of `--recipe=help` and `--schedule=help`.
+void listRecipes(llvm::raw_ostream &os);
+void listSchedules(llvm::raw_ostream &os);
+
+} // namespace cleave
+
+#endif // CLEAVE_TOOLS_CLEAVE_COMPILE_FLAGS_H
