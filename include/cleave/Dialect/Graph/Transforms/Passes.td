@@ -14,11 +14,13 @@ def Differentiate : Pass<"graph-differentiate", "::mlir::ModuleOp"> {
   let summary = "Adds an entry that computes the gradients of the loss";
   let description = [{
     Reverse-mode differentiation of result 0 of `entry`, a float scalar, for
-    every parameter that is not `graph.frozen`. `entry` stays as it is; the new
+    every parameter that is not `graph.frozen`; where results are marked
+    `graph.loss`, of the sum of those. `entry` stays as it is; the new
     entry `target` is a copy of it, followed by `graph.seed`, the adjoint of each
     op that lies between an unfrozen parameter and the loss, in reverse order,
     and a `graph.gradient` for each parameter as soon as the last of its uses
-    has contributed. A parameter that the loss does not depend on has a zero
+    has contributed. What `graph.stop_gradient` gives is a constant; in `target`
+    its operand stands in its place. A parameter that the loss does not depend on has a zero
     gradient. Contributions of several uses are added from the last use to the
     first.
 
@@ -51,6 +53,8 @@ def Differentiate : Pass<"graph-differentiate", "::mlir::ModuleOp"> {
            "The function whose result 0 is the loss">,
     Option<"target", "target", "std::string", "\"train\"",
            "The name of the function to create">,
+    Option<"dropEntry", "drop-entry", "bool", "false",
+           "Remove `entry`, once what follows from it stands beside it">,
   ];
 }
 
