@@ -28,8 +28,7 @@ void cleave::listRecipes(raw_ostream &os) {
     std::string axes;
     for (const spmd::RecipeAxis &axis : info.axes)
       axes += (axes.empty() ? "" : ",") + axis.name.str();
-    os << llvm::formatv("{0,-14} {1,-14} {2}\n", info.name, axes,
-                                  info.summary);
+    os << llvm::formatv("{0,-14} {1,-14} {2}\n", info.name, axes, info.summary);
   }
 }
 
@@ -145,6 +144,13 @@ std::string cleave::checkFlags(const Flags &flags) {
     return mistake;
   if (std::string mistake = checkScheduleFlags(flags); !mistake.empty())
     return mistake;
+  if (flags.gradHorizon.getNumOccurrences() && flags.gradHorizon < 1)
+    return "--grad-horizon is positive";
+  for (const cl::Option *flag :
+       {static_cast<const cl::Option *>(&flags.modules),
+        static_cast<const cl::Option *>(&flags.head)})
+    if (flag->getNumOccurrences() && !flags.gradHorizon.getNumOccurrences())
+      return ("--" + flag->ArgStr + " is of --grad-horizon").str();
   if (flags.deterministic < 0 ||
       (flags.deterministic && !llvm::isPowerOf2_64(flags.deterministic)))
     return "--deterministic is a power of 2";
@@ -158,8 +164,8 @@ std::string cleave::checkFlags(const Flags &flags) {
         .str();
   if (auto known = CpuTarget::get(flags.cpu, flags.vectorBits); !known)
     return llvm::toString(known.takeError());
-  bool shown = flags.emit == "llvm" || flags.emit == "cuda" ||
-               flags.emit == "schedule";
+  bool shown =
+      flags.emit == "llvm" || flags.emit == "cuda" || flags.emit == "schedule";
   if (!flags.emit.empty() && !shown && !parsePhase(flags.emit))
     return "--emit does not know '" + flags.emit + "'";
   if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty())
@@ -199,6 +205,9 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   if (flags.maxSavedMib.getNumOccurrences())
     options.phases.maxSavedBytes =
         std::min<double>(flags.maxSavedMib, int64_t(1) << 40) * (1 << 20);
+  options.phases.gradHorizon = flags.gradHorizon;
+  options.phases.modules = flags.modules;
+  options.phases.head = flags.head;
   options.phases.recipes = flags.recipe;
   // More than any machine has is as good as no limit.
   options.phases.maxLogitsBytes =

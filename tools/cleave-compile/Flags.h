@@ -45,8 +45,9 @@ struct Flags {
                "which --schedule-file reads again")};
   cl::opt<std::string> measured{
       "measured-timeline", cl::value_desc("file"), cl::cat(general),
-      cl::desc("Of --emit=schedule: draw this timeline too, a trace of the form "
-               "perfetto, below the predicted one")};
+      cl::desc(
+          "Of --emit=schedule: draw this timeline too, a trace of the form "
+          "perfetto, below the predicted one")};
   cl::opt<std::string> reportFile{
       "report", cl::desc("Write memory, commands and decisions as JSON"),
       cl::value_desc("file"), cl::cat(general)};
@@ -91,24 +92,26 @@ struct Flags {
       cl::desc(
           "The devices as named axes, major to minor: dp=2,tp=4. Positions "
           "of an axis pp are stages of a pipeline (no native code yet)")};
-  cl::opt<std::string> schedule{
-      "schedule", cl::cat(training), cl::value_desc("name"),
-      cl::desc(scheduleHelp)};
+  cl::opt<std::string> schedule{"schedule", cl::cat(training),
+                                cl::value_desc("name"), cl::desc(scheduleHelp)};
   cl::opt<std::string> scheduleFile{
       "schedule-file", cl::cat(training), cl::value_desc("file"),
-      cl::desc("In its place, an order written by hand: a line for each position "
-               "of the pipeline, as F0 F1 B0 B1 U, with or without transfers; "
-               "docs/Parallelism.md has the form")};
+      cl::desc(
+          "In its place, an order written by hand: a line for each position "
+          "of the pipeline, as F0 F1 B0 B1 U, with or without transfers; "
+          "docs/Parallelism.md has the form")};
   cl::opt<double> maxSavedMib{
       "max-saved-mib", cl::init(-1.0), cl::cat(training), cl::value_desc("MiB"),
-      cl::desc("The most that a position of the pipeline may have saved for "
-               "backward at a time; --schedule=auto keeps to it, any other order "
-               "that exceeds it is an error")};
+      cl::desc(
+          "The most that a position of the pipeline may have saved for "
+          "backward at a time; --schedule=auto keeps to it, any other order "
+          "that exceeds it is an error")};
   cl::opt<std::string> machine{
       "machine", cl::cat(training), cl::value_desc("rates"),
-      cl::desc("What a device does in a second, by which stages are balanced and "
-               "schedules predicted: flops=1e11,memory=2e10,link=5e9 (bytes of "
-               "its memory, and sent to another device) by default")};
+      cl::desc(
+          "What a device does in a second, by which stages are balanced and "
+          "schedules predicted: flops=1e11,memory=2e10,link=5e9 (bytes of "
+          "its memory, and sent to another device) by default")};
   cl::opt<int64_t> chunks{
       "chunks", cl::cat(training), cl::init(0), cl::value_desc("number"),
       cl::desc("Stages for each position of the pipeline; by default what the "
@@ -124,6 +127,23 @@ struct Flags {
       cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "
                "is bound to its own axis, or to another: zero3(fsdp). An axis "
                "\"dp\" splits the samples. --recipe=help lists all")};
+  cl::opt<int64_t> gradHorizon{
+      "grad-horizon", cl::cat(training), cl::value_desc("modules"),
+      cl::desc(
+          "Interlocking backpropagation (arXiv 2010.04116): each module of "
+          "--modules but the last gets a head and a loss of its own, and "
+          "the gradient of a head passes so many modules, of which it "
+          "trains the first; 1: modules learn locally")};
+  cl::opt<std::string> modules{
+      "modules", cl::cat(training), cl::value_desc("number or names"),
+      cl::desc("Of --grad-horizon: how many modules, of even cost, or where "
+               "they begin, as --stages says it. The stages of the pipeline by "
+               "default")};
+  cl::opt<std::string> head{
+      "head", cl::cat(training), cl::value_desc("name"),
+      cl::desc("Of --grad-horizon: where the head begins that auxiliary heads "
+               "are copies of: with what first reads a parameter whose name "
+               "begins so. Behind the last layer by default")};
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};
