@@ -25,6 +25,15 @@ static double number(const json::Object &object, StringRef key) {
   return object.getNumber(key).value_or(0);
 }
 
+/// `1 device`, `2 devices`.
+static std::string counted(int64_t count, StringRef noun) {
+  return (llvm::Twine(count) + " " + noun +
+          (count == 1             ? ""
+           : noun.ends_with("ch") ? "es"
+                                  : "s"))
+      .str();
+}
+
 static std::string percent(double share) {
   return llvm::formatv("{0:F1} %", share * 100);
 }
@@ -37,10 +46,10 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
   const json::Object &bubble = *facts->getObject("bubble");
   const json::Array &devices = *facts->getArray("devices");
   lines.push_back(llvm::formatv(
-      "schedule {0}: {1} devices, {2} micro-batches; predicted {3}, of which {4} "
-      "are the bubble ({5} of the ideal), and {6} for each further step",
-      facts->getString("name").value_or(""), devices.size(),
-      facts->getInteger("micro_batches").value_or(0),
+      "schedule {0}: {1}, {2}; predicted {3}, of which {4} are the bubble ({5} "
+      "of the ideal), and {6} for each further step",
+      facts->getString("name").value_or(""), counted(devices.size(), "device"),
+      counted(facts->getInteger("micro_batches").value_or(0), "micro-batch"),
       formatSeconds(number(*facts, "makespan")),
       percent(number(bubble, "of_makespan")),
       percent(number(bubble, "of_ideal")),
@@ -48,12 +57,13 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
   for (const json::Value &value : devices) {
     const json::Object &device = *value.getAsObject();
     lines.push_back(llvm::formatv(
-        "device {0}: busy {1}, idle {2} between its first and last action; saves "
-        "at most {3} micro-batches, {4}",
+        "device {0}: busy {1}, idle {2} between its first and last action; "
+        "saves "
+        "at most {3}, {4}",
         device.getInteger("device").value_or(0),
         formatSeconds(number(device, "busy")),
         formatSeconds(number(device, "idle_between")),
-        device.getInteger("peak_in_flight").value_or(0),
+        counted(device.getInteger("peak_in_flight").value_or(0), "micro-batch"),
         formatBytes(number(device, "peak_saved_bytes"))));
   }
   for (const json::Value &value : *facts->getArray("stages")) {
@@ -61,16 +71,17 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
     const json::Object &begins = *stage.getObject("begins");
     StringRef first = begins.getString("parameter").value_or("");
     StringRef line = begins.getString("line").value_or("");
-    lines.push_back(llvm::formatv(
-        "stage {0}{1}{2}: {3} of the cost, parameters of {4}; saves {5} for each "
-        "micro-batch, at most {6} of them",
-        stage.getInteger("stage").value_or(0),
-        first.empty() ? std::string() : (" from " + first).str(),
-        line.empty() ? std::string() : (" at " + line).str(),
-        percent(number(stage, "cost_share")),
-        formatBytes(number(stage, "parameter_bytes")),
-        formatBytes(number(stage, "saved_bytes_per_micro_batch")),
-        stage.getInteger("peak_in_flight").value_or(0)));
+    lines.push_back(
+        llvm::formatv("stage {0}{1}{2}: {3} of the cost, parameters of {4}; "
+                      "saves {5} for each "
+                      "micro-batch, at most {6} of them",
+                      stage.getInteger("stage").value_or(0),
+                      first.empty() ? std::string() : (" from " + first).str(),
+                      line.empty() ? std::string() : (" at " + line).str(),
+                      percent(number(stage, "cost_share")),
+                      formatBytes(number(stage, "parameter_bytes")),
+                      formatBytes(number(stage, "saved_bytes_per_micro_batch")),
+                      stage.getInteger("peak_in_flight").value_or(0)));
   }
   for (const json::Value &value : *facts->getArray("boundaries")) {
     const json::Object &boundary = *value.getAsObject();
@@ -83,19 +94,22 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
   }
   const json::Object &gathers = *facts->getObject("weight_gathers");
   if (number(gathers, "count_per_micro_batch") > 0)
-    lines.push_back(llvm::formatv(
-        "parameters are gathered for each micro-batch: {0} sent in a step; once "
-        "for a step it would be {1}, and {2} more held",
-        formatBytes(number(gathers, "sent_bytes_per_step")),
-        formatBytes(number(gathers, "sent_bytes_if_once")),
-        formatBytes(number(gathers, "kept_bytes_if_once"))));
+    lines.push_back(
+        llvm::formatv("parameters are gathered for each micro-batch: {0} sent "
+                      "in a step; once "
+                      "for a step it would be {1}, and {2} more held",
+                      formatBytes(number(gathers, "sent_bytes_per_step")),
+                      formatBytes(number(gathers, "sent_bytes_if_once")),
+                      formatBytes(number(gathers, "kept_bytes_if_once"))));
   return lines;
 }
 
 void cleave::addScheduleReport(json::Object &report, json::Value schedule) {
   json::Array decisions;
-  for (std::string &line : explainSchedule(schedule))
-    decisions.push_back(std::move(line));
+  const json::Object *facts = schedule.getAsObject();
+  if (facts && facts->getArray("devices")->size() > 1)
+    for (std::string &line : explainSchedule(schedule))
+      decisions.push_back(std::move(line));
   if (json::Array *others = report.getArray("decisions"))
     for (json::Value &other : *others)
       decisions.push_back(std::move(other));

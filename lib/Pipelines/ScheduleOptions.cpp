@@ -19,11 +19,10 @@ using llvm::StringRef;
 static constexpr int64_t kMostNumber = int64_t(1) << 40;
 
 /// Calls `visit` with each action of a schedule, and where it stands.
-static void
-forEachAction(const pipe::Schedule &schedule,
-              const pipe::SchedulePlaces &places,
-              llvm::function_ref<void(const pipe::Action &,
-                                      const pipe::TextPlace &)> visit) {
+static void forEachAction(
+    const pipe::Schedule &schedule, const pipe::SchedulePlaces &places,
+    llvm::function_ref<void(const pipe::Action &, const pipe::TextPlace &)>
+        visit) {
   for (auto [actions, own] : llvm::zip_equal(schedule.devices, places.actions))
     for (auto [action, place] : llvm::zip_equal(actions, own))
       visit(action, place);
@@ -56,8 +55,8 @@ PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
   return shape;
 }
 
-/// What is wrong with a schedule written by hand, as far as its own text and the
-/// sizes of the pipeline show.
+/// What is wrong with a schedule written by hand, as far as its own text and
+/// the sizes of the pipeline show.
 static std::string checkText(const PhaseOptions &options) {
   auto at = [&](const pipe::TextPlace &place, const llvm::Twine &text) {
     return (llvm::Twine(options.scheduleFile) + ":" +
@@ -97,8 +96,9 @@ static std::string checkText(const PhaseOptions &options) {
   }
   if (devices != positions)
     return at(places.devices[std::min(positions, devices - 1)],
-              "it is for " + llvm::Twine(devices) + " devices, and the axis \"" +
-                  spmd::kPipelineAxis + "\" has " + llvm::Twine(positions) +
+              "it is for " + llvm::Twine(devices) +
+                  " devices, and the axis \"" + spmd::kPipelineAxis +
+                  "\" has " + llvm::Twine(positions) +
                   " positions; write a line for each of them");
   int64_t wanted = 0;
   for (const auto &[stage, first] : stages) {
@@ -109,13 +109,12 @@ static std::string checkText(const PhaseOptions &options) {
                                   " has no actions; write them too");
     ++wanted;
   }
-  if (options.grains == 0 && last >= 0 && last + 1 != options.microBatches)
-    return at(lastPlace,
-              "it is for " + llvm::Twine(last + 1) +
-                  " micro-batches, and the step has " +
-                  llvm::Twine(options.microBatches) +
-                  "; write as many, or cut the batch into " +
-                  llvm::Twine(last + 1));
+  if (last >= 0 && last + 1 != options.microBatches)
+    return at(lastPlace, "it is for " + llvm::Twine(last + 1) +
+                             " micro-batches, and the step has " +
+                             llvm::Twine(options.microBatches) +
+                             "; write as many, or cut the batch into " +
+                             llvm::Twine(last + 1));
   return {};
 }
 
@@ -128,6 +127,10 @@ std::string cleave::checkSchedule(const PhaseOptions &options) {
     return options.scheduleFile +
            ":1:1: error: schedule: it is empty; write a line for each device, "
            "such as F0 B0 U";
+  // Micro-batches are summed up in the order in which they come.
+  if (!options.scheduleText.empty() && options.grains > 0)
+    return "schedule: the order of a deterministic step is fixed; leave out "
+           "the one written by hand";
   if (!options.scheduleText.empty())
     return options.schedule.empty()
                ? checkText(options)

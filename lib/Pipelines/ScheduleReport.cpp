@@ -34,6 +34,7 @@ private:
   std::vector<double> findBusy() const;
   std::string parameterName(Value value) const;
   llvm::SetVector<Value> parametersOf(int64_t stage) const;
+  llvm::DenseMap<Value, std::string> madeOfParameters(InvokeOp invoke) const;
   json::Object describeBegin(int64_t stage) const;
   json::Array describeStages();
   json::Array describeDevices(ArrayRef<double> busy) const;
@@ -137,23 +138,49 @@ llvm::SetVector<Value> Reporter::parametersOf(int64_t stage) const {
   return found;
 }
 
-/// Where forward of a stage begins: its first op that reads a parameter.
+/// Of what a part makes of parameters alone, such as gathered ones, and of
+/// these themselves, the names; nothing where it has no body.
+llvm::DenseMap<Value, std::string>
+Reporter::madeOfParameters(InvokeOp invoke) const {
+  llvm::DenseMap<Value, std::string> made;
+  func::FuncOp function = invoke.getPartFunction();
+  if (!function || function.isExternal())
+    return made;
+  for (auto [argument, input] :
+       llvm::zip_equal(function.getArguments(), invoke.getInputs()))
+    if (std::string name = parameterName(input); !name.empty())
+      made[argument] = name;
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    if (op.getNumOperands() == 0 ||
+        !llvm::all_of(op.getOperands(),
+                      [&](Value value) { return made.count(value); }))
+      continue;
+    std::string names;
+    for (Value operand : op.getOperands())
+      names += (names.empty() ? "" : ", ") + made[operand];
+    for (Value result : op.getResults())
+      made[result] = names;
+  }
+  return made;
+}
+
+/// Where forward of a stage begins: what first reads a parameter and other
+/// values.
 json::Object Reporter::describeBegin(int64_t stage) const {
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
-    InvokeOp run = invoke;
-    func::FuncOp function = run.getPartFunction();
-    if (part.stage != stage || part.name != "F" || !function ||
-        function.isExternal())
+    if (part.stage != stage || part.name != "F")
       continue;
+    llvm::DenseMap<Value, std::string> made = madeOfParameters(invoke);
+    if (made.empty())
+      continue;
+    func::FuncOp function = InvokeOp(invoke).getPartFunction();
     for (Operation &op : function.getBody().front().without_terminator())
       for (Value operand : op.getOperands())
-        if (auto argument = dyn_cast<BlockArgument>(operand)) {
-          std::string name =
-              parameterName(run.getInputs()[argument.getArgNumber()]);
-          if (!name.empty())
-            return json::Object{{"parameter", name},
-                                {"line", sourceLine(op.getLoc())}};
-        }
+        if (auto it = made.find(operand);
+            it != made.end() &&
+            (op.getNumResults() == 0 || !made.count(op.getResult(0))))
+          return json::Object{{"parameter", it->second},
+                              {"line", sourceLine(op.getLoc())}};
   }
   return {};
 }
@@ -184,20 +211,20 @@ json::Array Reporter::describeStages() {
     llvm::SetVector<Value> parameters = parametersOf(stage);
     for (Value parameter : parameters)
       parameterBytes += bytesOf(parameter);
-    stages.push_back(json::Object{
-        {"stage", stage},
-        {"device", known.map.device(stage)},
-        {"begins", describeBegin(stage)},
-        {"cost_share", all > 0 ? own / all : 0},
-        {"seconds", std::move(seconds)},
-        {"flops", work.flops},
-        {"bytes", work.bytes},
-        {"sent_bytes", work.sentBytes},
-        {"parameters", static_cast<int64_t>(parameters.size())},
-        {"parameter_bytes", parameterBytes},
-        {"saved_bytes_per_micro_batch", saved},
-        {"peak_in_flight", peaks[stage].inFlight},
-        {"peak_saved_bytes", peaks[stage].bytes}});
+    stages.push_back(
+        json::Object{{"stage", stage},
+                     {"device", known.map.device(stage)},
+                     {"begins", describeBegin(stage)},
+                     {"cost_share", all > 0 ? own / all : 0},
+                     {"seconds", std::move(seconds)},
+                     {"flops", work.flops},
+                     {"bytes", work.bytes},
+                     {"sent_bytes", work.sentBytes},
+                     {"parameters", static_cast<int64_t>(parameters.size())},
+                     {"parameter_bytes", parameterBytes},
+                     {"saved_bytes_per_micro_batch", saved},
+                     {"peak_in_flight", peaks[stage].inFlight},
+                     {"peak_saved_bytes", peaks[stage].bytes}});
   }
   return stages;
 }
@@ -281,29 +308,18 @@ json::Object Reporter::describeGathers() const {
   int64_t number = 0;
   std::set<std::tuple<int64_t, std::string, std::string>> seen;
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
-    InvokeOp run = invoke;
-    func::FuncOp function = run.getPartFunction();
-    if (part.once || !function || function.isExternal())
+    if (part.once)
       continue;
-    // Of each value, the parameters that it is made of, if of nothing else.
-    llvm::DenseMap<Value, std::string> made;
-    for (auto [argument, input] :
-         llvm::zip_equal(function.getArguments(), run.getInputs()))
-      if (std::string name = parameterName(input); !name.empty())
-        made[argument] = name;
+    llvm::DenseMap<Value, std::string> made = madeOfParameters(invoke);
+    if (made.empty())
+      continue;
+    func::FuncOp function = InvokeOp(invoke).getPartFunction();
     for (Operation &op : function.getBody().front().without_terminator()) {
-      if (op.getNumOperands() == 0 ||
-          !llvm::all_of(op.getOperands(),
-                        [&](Value value) { return made.count(value); }))
-        continue;
-      std::string names;
-      for (Value operand : op.getOperands())
-        names += (names.empty() ? "" : ", ") + made[operand];
-      for (Value result : op.getResults())
-        made[result] = names;
       auto sender = dyn_cast<spmd::CommunicationOpInterface>(op);
-      if (!sender)
+      auto it = sender ? made.find(op.getResult(0)) : made.end();
+      if (it == made.end())
         continue;
+      const std::string &names = it->second;
       double sent = sender.getBytesSent(known.mesh);
       ++number;
       perMicroBatch += sent;

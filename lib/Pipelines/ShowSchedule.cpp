@@ -15,11 +15,10 @@ FailureOr<PredictedSchedule>
 PredictedSchedule::of(ModuleOp module, const PhaseOptions &options) {
   PredictedSchedule result;
   for (auto program : module.getOps<ProgramOp>()) {
-    bool trains = llvm::any_of(program.getBody().getOps<InvokeOp>(),
-                               [](InvokeOp invoke) {
-                                 return invoke.getPart() == "B" ||
-                                        invoke.getPart() == "I";
-                               });
+    bool trains =
+        llvm::any_of(program.getBody().getOps<InvokeOp>(), [](InvokeOp invoke) {
+          return invoke.getPart() == "B" || invoke.getPart() == "I";
+        });
     if (!result.program || trains)
       result.program = program;
     if (trains)
@@ -49,8 +48,8 @@ PredictedSchedule::of(ModuleOp module, const PhaseOptions &options) {
                      result.program.getBody().getOps<InvokeOp>());
   result.costs = costsOf(result.program, result.mesh, *machine);
   std::optional<Simulation> simulation =
-      simulate(result.schedule, result.parts,
-               result.program.getMicroBatches(), *map, result.costs, error);
+      simulate(result.schedule, result.parts, result.program.getMicroBatches(),
+               *map, result.costs, error);
   if (!simulation)
     return result.program.emitOpError("schedule: ") << error;
   result.simulation = std::move(*simulation);
@@ -100,8 +99,7 @@ LogicalResult cleave::writeSchedule(raw_ostream &os, ModuleOp module,
     return success();
   }
   std::string title = known->program.getName().str() + ", " + known->name() +
-                      ", " +
-                      std::to_string(known->program.getMicroBatches()) +
+                      ", " + std::to_string(known->program.getMicroBatches()) +
                       " micro-batches";
   if (format == ScheduleFormat::Svg) {
     writeTimelineSvg(os, timelines,
@@ -111,8 +109,7 @@ LogicalResult cleave::writeSchedule(raw_ostream &os, ModuleOp module,
   FailureOr<llvm::json::Value> report = scheduleReport(module, options);
   if (failed(report))
     return failure();
-  os << "# " << title << "\n"
-     << known->schedule.compact("\n") << "\n#\n";
+  os << "# " << title << "\n" << known->schedule.compact("\n") << "\n#\n";
   std::string drawn;
   llvm::raw_string_ostream text(drawn);
   writeTimelineText(text, timelines);

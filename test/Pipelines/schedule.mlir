@@ -54,14 +54,14 @@
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --max-saved-mib=0.0002 --emit=schedule 2>&1 | FileCheck %s --check-prefix=NOTHING
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule gpipe --max-saved-mib=0.0003 --emit=schedule 2>&1 | FileCheck %s --check-prefix=OVER
 // AUTO: # train, auto, 4 micro-batches
-// LITTLE: # device 0: {{.*}} saves at most 1 micro-batches
+// LITTLE: # device 0: {{.*}} saves at most 1 micro-batch, 256 B
 // NOTHING: error: 'pipe.program' op schedule: no order was found that runs and keeps the limit
 // OVER: error: 'pipe.program' op schedule: F1 of device 0 brings what is saved to {{.*}}, over the limit of 314; {{.*}} or choose a schedule that saves less
 
 // RUN: cleave-compile --schedule=help | FileCheck %s --check-prefix=LIST
 // RUN: not cleave-compile %s --mesh pp=2 --schedule=2f2b --emit=schedule 2>&1 | FileCheck %s --check-prefix=NAMES
 // LIST: zb-v{{ +}}2{{ +}}two chunks on each device
-// LIST: pipedream {{.*}}cannot
+// LIST: pipedream {{.*}}not run yet
 // LIST: auto
 // NAMES: --schedule: '2f2b' is no schedule; write one of gpipe, 1f1b, {{.*}}, or auto
 

@@ -6,6 +6,7 @@ Loss, every gradient, every updated weight and all optimizer state agree to 1e-1
 the largest element of their tensor's kind. Dropout is on.
 """
 
+import json
 import re
 
 import pytest
@@ -111,7 +112,8 @@ def test_other_shapes(tmp_path_factory, name, mesh, recipes, micro_batches):
 
 #: Schedules, and stages of each position.
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1),
-             ("zb-v", 2), ("v-half", 2), ("v-min", 2), ("dualpipe-v", 2)]
+             ("zb-v", 2), ("v-half", 2), ("v-min", 2), ("dualpipe-v", 2), ("auto", 1),
+             ("auto", 2)]
 BESIDE = ["", "zero1", "zero3", "megatron", "megatron-sp", "ring", "ulysses", "summa2d", "context"]
 AXES = {"zero1": "dp=2", "zero3": "dp=2", "megatron": "tp=2", "megatron-sp": "tp=2",
         "ring": "cp=2", "ulysses": "cp=2", "context": "cp=2", "summa2d": "row=2,col=2"}
@@ -121,7 +123,7 @@ AXES = {"zero1": "dp=2", "zero3": "dp=2", "megatron": "tp=2", "megatron-sp": "tp
 def test_schedules_equal_one_device(tmp_path_factory, schedule, chunks):
     """Each schedule, beside recipes in turn; in full beside all of them."""
     index = SCHEDULES.index((schedule, chunks))
-    for offset, recipe in enumerate(BESIDE if ALL else BESIDE[index:index + 1]):
+    for offset, recipe in enumerate(BESIDE if ALL else [BESIDE[index % len(BESIDE)]]):
         turn = index + offset
         positions = 2 + 2 * (turn % 2)
         mesh = ",".join(filter(None, [f"pp={positions}", AXES.get(recipe)]))
@@ -132,10 +134,117 @@ def test_schedules_equal_one_device(tmp_path_factory, schedule, chunks):
         assert program.count(" | ") >= positions - 1
 
 
+#: Written by hand: positions, micro-batches and the text.
+BY_HAND = [
+    (2, 2, "F0 F1 B1 B0\n1F0 1B0 1F1 1B1"),
+    (2, 2, "F1 F0 I0 I1 W1 W0 | 1F1 1F0 1I0 1W0 1I1 1W1"),
+    # Down and up again, as the places of the stages show.
+    (2, 2, "F0 3F0 3B0 B0 F1 3F1 3B1 B1\n1F0 2F0 2B0 1B0 1F1 2F1 2B1 1B1"),
+    # Round and round.
+    (2, 2, "{2+1: F0} {2+1: 2F0} {2+1: 2B0} {2+1: B0}\n"
+           "{2+1: 1F0} {2+1: 3F0} {2+1: 3B0} {2+1: 1B0}"),
+]
+
+
+@pytest.mark.parametrize("positions, micro_batches, text", BY_HAND)
+def test_schedules_by_hand_equal_one_device(tmp_path, tmp_path_factory, positions, micro_batches,
+                                            text):
+    path = tmp_path / "mine.sched"
+    path.write_text(text)
+    recipe = BESIDE[BY_HAND.index((positions, micro_batches, text))]
+    mesh = ",".join(filter(None, [f"pp={positions}", AXES.get(recipe)]))
+    check_scheduled(tmp_path_factory, "gpt2", mesh, recipe, "adamw", micro_batches,
+                    flags=[f"--schedule-file={path}"])
+
+
+def schedule_report(folder, *flags, sizes=(BATCH, LENGTH)):
+    """The section `schedule` of the report of a GPT-2."""
+    path = folder / "report.json"
+    emit(folder, "gpt2", "schedule", *flags, f"--report={path}", sizes=sizes)
+    return json.loads(path.read_text())["schedule"]
+
+
+def test_a_large_head_has_fewer_layers(tmp_path):
+    """The product of a head with a large table and its two gradients count where they
+    are computed: the stages are even in cost, not in layers."""
+    sizes = (BATCH, LENGTH, ("n_layer", 8), ("vocab_size", 1024))
+    flags = ["--mesh=pp=4", "--micro-batches=2"]
+    program = emit(tmp_path, "gpt2", "scheduled", *flags, sizes=sizes)
+    layers = [len(re.findall(r"graph\.attention ", part_of(program, name)))
+              for name in ("F", "1F", "2F", "3F")]
+    assert sum(layers) == 8
+    assert layers[3] < min(layers[:3])
+    report = schedule_report(tmp_path, *flags, sizes=sizes)
+    shares = [stage["cost_share"] for stage in report["stages"]]
+    assert sum(shares) == pytest.approx(1)
+    assert max(shares) < 1.2 * min(shares)
+    # With a small table it has as many.
+    small = emit(tmp_path, "gpt2", "scheduled", *flags, sizes=(BATCH, LENGTH, ("n_layer", 8)))
+    assert len(re.findall(r"graph\.attention ", part_of(small, "3F"))) == 2
+
+
+def test_report_of_a_schedule(tmp_path):
+    """Two stages of one layer each, 4 micro-batches of 2 samples, 8 places and 32 features
+    in f64."""
+    assert (BATCH, LENGTH) == (8, 8)
+    report = schedule_report(tmp_path, "--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b",
+                             "--stages=transformer.h.1.", "--machine=flops=1e9")
+    assert report["machine"]["flops"] == 1e9 and report["machine"]["link"] == 5e9
+    residual = 2 * 8 * 32
+    down, up = report["boundaries"][0], report["boundaries"][1]
+    assert (down["from"], down["to"], up["from"], up["to"]) == (0, 1, 1, 0)
+    # Once for the step, each sends what its use of the table gave; and a norm.
+    table = 96 * 32
+    sent = [value for value in down["values"] if not value["once"]]
+    assert down["elements_per_micro_batch"] == len(sent) * residual
+    assert 4 * down["elements_per_micro_batch"] + table <= down["elements_per_step"]
+    assert up["elements_per_step"] >= 4 * residual + table
+    assert up["bytes_per_step"] == 8 * up["elements_per_step"]
+    first, second = report["stages"]
+    assert second["begins"]["parameter"].startswith("transformer.h.1.")
+    assert first["begins"]["parameter"] == "transformer.wte.weight"
+    assert [first["peak_in_flight"], second["peak_in_flight"]] == [2, 1]
+    assert first["peak_saved_bytes"] <= 2 * first["saved_bytes_per_micro_batch"]
+    for device, stage in zip(report["devices"], report["stages"]):
+        seconds = dict(stage["seconds"])
+        once = sum(seconds.pop(name, 0) for name in "NU")
+        assert device["busy"] == pytest.approx(4 * sum(seconds.values()) + once)
+        assert device["peak_in_flight"] == stage["peak_in_flight"]
+        assert device["end"] <= report["makespan"] + 1e-12
+    ideal = max(device["busy"] for device in report["devices"])
+    assert report["ideal"] == pytest.approx(ideal)
+    assert report["bubble"]["of_makespan"] == pytest.approx(1 - ideal / report["makespan"])
+    assert report["bubble"]["of_ideal"] == pytest.approx(report["makespan"] / ideal - 1)
+    assert report["period"] <= report["makespan"] * (1 + 1e-9)
+    assert report["weight_gathers"]["count_per_micro_batch"] == 0
+    assert report["transfers"] >= 2 * 4
+
+
+def test_report_of_gathers(tmp_path):
+    """Forward and backward of each micro-batch gather parameters; once would do."""
+    flags = ["--mesh=pp=2,dp=2", "--recipe=zero3", "--micro-batches=2"]
+    report = schedule_report(tmp_path, *flags)
+    gathers = report["weight_gathers"]
+    assert gathers["sent_bytes_per_step"] == 2 * gathers["sent_bytes_per_micro_batch"]
+    # One of two devices sends its half of all that is kept.
+    assert gathers["kept_bytes_if_once"] == 2 * gathers["sent_bytes_if_once"] > 0
+    assert gathers["sent_bytes_if_once"] < gathers["sent_bytes_per_micro_batch"]
+    assert gathers["sent_bytes_per_micro_batch"] <= 2 * gathers["sent_bytes_if_once"]
+    # All that is split, and a table in both stages.
+    assert gathers["kept_bytes_if_once"] <= 2 * sum(
+        stage["parameter_bytes"] for stage in report["stages"])
+    for stage in report["stages"]:
+        assert stage["sent_bytes"] > 0
+
+
+def part_of(program, name):
+    """The body of a part of @train."""
+    return re.search(rf"func.func private @train\.{name}\((.*?)\n  }}", program, re.S).group(1)
+
+
 def products(program, name):
     """The products in a part of @train."""
-    body = re.search(rf"func.func private @train\.{name}\((.*?)\n  }}", program, re.S).group(1)
-    return len(re.findall(r"graph\.(?:contract|linear) ", body))
+    return len(re.findall(r"graph\.(?:contract|linear) ", part_of(program, name)))
 
 
 @pytest.mark.parametrize("mesh, recipes", [("pp=2", ""), ("pp=2,tp=2", "megatron-sp"),

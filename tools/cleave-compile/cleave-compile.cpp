@@ -195,9 +195,8 @@ int main(int argc, char **argv) {
   if (flags.emit == "schedule") {
     std::string text;
     llvm::raw_string_ostream os(text);
-    ScheduleFormat format =
-        parseScheduleFormat(flags.scheduleFormat)
-            .value_or(scheduleFormatOf(flags.output));
+    ScheduleFormat format = parseScheduleFormat(flags.scheduleFormat)
+                                .value_or(scheduleFormatOf(flags.output));
     if (failed(writeSchedule(os, *module, options.phases, format,
                              measured ? &*measured : nullptr)))
       return 1;

@@ -53,8 +53,8 @@ llvm::LogicalResult writeSchedule(llvm::raw_ostream &os, mlir::ModuleOp module,
 llvm::FailureOr<llvm::json::Value> scheduleReport(mlir::ModuleOp module,
                                                   const PhaseOptions &options);
 
-/// Puts `schedule`, of `scheduleReport`, into the report of an artifact, and its
-/// lines before the other decisions.
+/// Puts `schedule`, of `scheduleReport`, into the report of an artifact, and
+/// the lines of a pipeline's before the other decisions.
 void addScheduleReport(llvm::json::Object &report, llvm::json::Value schedule);
 
 /// The facts of `scheduleReport` that matter most, as lines for people.

@@ -47,14 +47,14 @@ std::string wrongAt(llvm::StringRef text) {
 }
 
 TEST(Places, OfWhatCannotBeRead) {
-  EXPECT_TRUE(llvm::StringRef(wrongAt("F0\nF1 ?2")).starts_with(
-      "2:4 '?2' is not an action"));
-  EXPECT_TRUE(llvm::StringRef(wrongAt("F0 | \n F1")).starts_with(
-      "1:5 device 1 has no actions"));
-  EXPECT_TRUE(llvm::StringRef(wrongAt("F0 {2+1: F1\nF2")).starts_with(
-      "1:4 a repeat is not closed"));
-  EXPECT_TRUE(llvm::StringRef(wrongAt("F0\n  F1}")).starts_with(
-      "2:3 '}' closes no repeat"));
+  EXPECT_TRUE(llvm::StringRef(wrongAt("F0\nF1 ?2"))
+                  .starts_with("2:4 '?2' is not an action"));
+  EXPECT_TRUE(llvm::StringRef(wrongAt("F0 | \n F1"))
+                  .starts_with("1:5 device 1 has no actions"));
+  EXPECT_TRUE(llvm::StringRef(wrongAt("F0 {2+1: F1\nF2"))
+                  .starts_with("1:4 a repeat is not closed"));
+  EXPECT_TRUE(llvm::StringRef(wrongAt("F0\n  F1}"))
+                  .starts_with("2:3 '}' closes no repeat"));
   // What cannot be printed is not, and what is long is cut.
   EXPECT_TRUE(llvm::StringRef(wrongAt(llvm::StringRef("F0 \x7f\x45\0\xff", 7)))
                   .starts_with("1:4 '\\7FE\\00\\FF' is not"));

@@ -87,9 +87,9 @@ TEST(Timeline, Text) {
   // Three columns for a unit of time.
   Made made("1f1b", 2, 1, 2);
   std::string error;
-  auto full = simulate(made.schedule, made.parts, 2, made.map,
-                       Costs::uniform(made.parts, {{"F", 1}, {"I", 1}, {"W", 1}}),
-                       error);
+  auto full = simulate(
+      made.schedule, made.parts, 2, made.map,
+      Costs::uniform(made.parts, {{"F", 1}, {"I", 1}, {"W", 1}}), error);
   ASSERT_TRUE(full) << error;
   // F 1, B 2: 9 units.
   EXPECT_EQ(full->makespan, 9);
@@ -103,11 +103,10 @@ TEST(Timeline, Text) {
 
 TEST(Timeline, TextShowsTransfersAndLongSteps) {
   Timeline timeline{"x", {{"a", {}}, {"longer", {}}}};
-  timeline.rows[0].events = {
-      {"F7", EventKind::Forward, 7, 0, 1},
-      {"F7>1", EventKind::Communication, 7, 1, 2},
-      {"U", EventKind::Update, -1, 3, 4},
-      {"P", EventKind::Other, -1, 2, 3}};
+  timeline.rows[0].events = {{"F7", EventKind::Forward, 7, 0, 1},
+                             {"F7>1", EventKind::Communication, 7, 1, 2},
+                             {"U", EventKind::Update, -1, 3, 4},
+                             {"P", EventKind::Other, -1, 2, 3}};
   std::string drawn = text(timeline, 20);
   EXPECT_TRUE(llvm::StringRef(drawn).contains("a      |F7FFF-----pppppUUUUU|"))
       << drawn;
@@ -226,14 +225,13 @@ TEST(Timeline, BadTraces) {
   EXPECT_TRUE(llvm::StringRef(errorOf("[3, {\"ph\": \"X\"}]"))
                   .starts_with("none of its events"));
   for (llvm::StringRef device : {"-1", "1000000000"})
-    EXPECT_TRUE(
-        llvm::StringRef(
-            errorOf(("[{\"ph\": \"X\", \"name\": \"F0\", \"cat\": "
-                     "\"forward\", \"ts\": 0, \"dur\": 1, \"args\": "
-                     "{\"device\": " +
-                     device + "}}]")
-                        .str()))
-            .starts_with("the event 'F0' needs"));
+    EXPECT_TRUE(llvm::StringRef(
+                    errorOf(("[{\"ph\": \"X\", \"name\": \"F0\", \"cat\": "
+                             "\"forward\", \"ts\": 0, \"dur\": 1, \"args\": "
+                             "{\"device\": " +
+                             device + "}}]")
+                                .str()))
+                    .starts_with("the event 'F0' needs"));
 }
 
 TEST(Timeline, LargeOnesTakeNoTime) {
@@ -242,8 +240,7 @@ TEST(Timeline, LargeOnesTakeNoTime) {
   EXPECT_TRUE(isWellFormed(svg({timeline, timeline}, "large")));
   EXPECT_FALSE(text(timeline, 200).empty());
   EXPECT_FALSE(trace(timeline).empty());
-  std::chrono::duration<double> took =
-      std::chrono::steady_clock::now() - start;
+  std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_LT(took.count(), timeLimit(1));
 }
 

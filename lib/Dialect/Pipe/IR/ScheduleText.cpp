@@ -7,8 +7,8 @@
 
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"
 #include "llvm/Support/raw_ostream.h"
 #include <limits>
@@ -81,7 +81,8 @@ static bool takeAction(StringRef word, Action &action) {
   StringRef part = word.take_while(llvm::isAlpha);
   action.part = part.str();
   word = word.drop_front(part.size());
-  if (part.empty() || part.size() > kLongestName || !takeNumber(word, action.microBatch))
+  if (part.empty() || part.size() > kLongestName ||
+      !takeNumber(word, action.microBatch))
     return false;
   if (action.kind == Action::Kind::Run && word.consume_front(">")) {
     action.kind = Action::Kind::Send;

@@ -14,15 +14,17 @@ using namespace cleave::pipe;
 using llvm::StringRef;
 
 static constexpr llvm::StringLiteral kKindNames[] = {
-    "forward",         "backward", "input gradient", "weight gradient",
-    "update",          "other",    "communication"};
+    "forward", "backward", "input gradient", "weight gradient",
+    "update",  "other",    "communication"};
 
 EventKind cleave::pipe::eventKindOf(const Action &action) {
   if (action.kind != Action::Kind::Run)
     return EventKind::Communication;
   static constexpr std::pair<llvm::StringLiteral, EventKind> kinds[] = {
-      {"F", EventKind::Forward},        {"B", EventKind::Backward},
-      {"I", EventKind::InputGradient},  {"W", EventKind::WeightGradient},
+      {"F", EventKind::Forward},
+      {"B", EventKind::Backward},
+      {"I", EventKind::InputGradient},
+      {"W", EventKind::WeightGradient},
       {"U", EventKind::Update}};
   for (const auto &[part, kind] : kinds)
     if (action.part == part)

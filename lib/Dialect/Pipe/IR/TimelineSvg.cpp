@@ -128,8 +128,7 @@ void SvgWriter::writeAxis(double y) {
     os << "<line x1=\"" << pixels(at(tick.seconds)) << "\" x2=\""
        << pixels(at(tick.seconds)) << "\" y1=\"" << kTop << "\" y2=\""
        << pixels(y + 4) << "\" stroke=\"#ccc\"/>\n";
-    writeText(at(tick.seconds), y + 16, tick.label,
-              " text-anchor=\"middle\"");
+    writeText(at(tick.seconds), y + 16, tick.label, " text-anchor=\"middle\"");
   }
   writeText(left + wide / 2, y + 32, ("time in " + axis.unit).str(),
             " text-anchor=\"middle\"");
@@ -137,9 +136,8 @@ void SvgWriter::writeAxis(double y) {
 
 void SvgWriter::writeRow(const Timeline::Row &row, double y) {
   writeText(kMargin, y + 14, row.name);
-  os << "<rect x=\"" << pixels(left) << "\" y=\"" << pixels(y)
-     << "\" width=\"" << pixels(wide) << "\" height=\"" << kBox
-     << "\" fill=\"#eeeeee\"/>\n";
+  os << "<rect x=\"" << pixels(left) << "\" y=\"" << pixels(y) << "\" width=\""
+     << pixels(wide) << "\" height=\"" << kBox << "\" fill=\"#eeeeee\"/>\n";
   for (const TimelineEvent &event : row.events) {
     bool sent = event.kind == EventKind::Communication;
     double width = std::max(at(event.end) - at(event.start), 0.0);

@@ -41,7 +41,8 @@ static std::string drawRow(const Timeline::Row &row, double end,
   std::vector<double> share(columns, 0);
   std::vector<const TimelineEvent *> owner(columns, nullptr);
   for (const TimelineEvent &event : row.events) {
-    double first = event.start / end * columns, last = event.end / end * columns;
+    double first = event.start / end * columns,
+           last = event.end / end * columns;
     auto from = static_cast<unsigned>(std::clamp<double>(first, 0, columns));
     for (unsigned c = from; c < columns && c < last; ++c) {
       double own = std::min<double>(last, c + 1) - std::max<double>(first, c);

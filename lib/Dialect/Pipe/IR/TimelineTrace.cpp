@@ -22,8 +22,8 @@ static void writeName(json::OStream &out, StringRef kind, StringRef name,
     out.attribute("ph", "M");
     out.attribute("pid", process);
     out.attribute("tid", thread);
-    out.attributeObject(
-        "args", [&] { out.attribute("name", json::fixUTF8(name)); });
+    out.attributeObject("args",
+                        [&] { out.attribute("name", json::fixUTF8(name)); });
   });
 }
 

@@ -97,9 +97,8 @@ std::optional<Schedule> cleave::pipe::insertTransfers(
       int from = resolved.runner[need];
       if (table.tasks[need].device == node.device)
         continue;
-      int64_t to =
-          stageOn(table, node.device, resolved.nodes[from].microBatch,
-                  node.action->stage);
+      int64_t to = stageOn(table, node.device, resolved.nodes[from].microBatch,
+                           node.action->stage);
       int number = transfers.size();
       transfers.try_emplace({from, node.device},
                             Event{end[from], false, number, from, to});

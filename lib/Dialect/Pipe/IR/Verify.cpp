@@ -47,11 +47,11 @@ static Found checkReads(const ResolvedSchedule &schedule) {
           continue;
         Action wanted = table.action(need);
         if (schedule.runner[need] < 0)
-          return Violation{
-              wanted.str() + " never runs, and " + name + " reads its results",
-              {{table.tasks[need].device,
-                schedule.device(table.tasks[need].device).size()},
-               schedule.ref(number)}};
+          return Violation{wanted.str() + " never runs, and " + name +
+                               " reads its results",
+                           {{table.tasks[need].device,
+                             schedule.device(table.tasks[need].device).size()},
+                            schedule.ref(number)}};
         if (table.tasks[need].device == d)
           return about(name + " reads results of " + wanted.str() +
                            ", which has not run",
@@ -89,15 +89,15 @@ static Found checkTransferOrder(const ResolvedSchedule &schedule) {
     const std::vector<int> &theirs = lists[{pair.second, pair.first}];
     for (auto [a, b] : llvm::zip_equal(mine, theirs))
       if (schedule.nodes[a].partner != b)
-        return aboutNodes(
-            schedule,
-            "devices " + std::to_string(pair.first) + " and " +
-                std::to_string(pair.second) +
-                " list their transfers in different orders: " +
-                schedule.str(a) + schedule.place(a) + " stands where " +
-                schedule.str(b) + schedule.place(b) +
-                " does; put both in one order on both devices",
-            {a, b});
+        return aboutNodes(schedule,
+                          "devices " + std::to_string(pair.first) + " and " +
+                              std::to_string(pair.second) +
+                              " list their transfers in different orders: " +
+                              schedule.str(a) + schedule.place(a) +
+                              " stands where " + schedule.str(b) +
+                              schedule.place(b) +
+                              " does; put both in one order on both devices",
+                          {a, b});
   }
   return std::nullopt;
 }
@@ -154,8 +154,7 @@ static Found checkSaved(const ResolvedSchedule &schedule, int64_t limit) {
   return std::nullopt;
 }
 
-static Found checkStaleness(const ResolvedSchedule &schedule,
-                                int64_t limit) {
+static Found checkStaleness(const ResolvedSchedule &schedule, int64_t limit) {
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     UpdateReplay replay(*schedule.table);
     int n = schedule.begin[d];
@@ -166,9 +165,9 @@ static Found checkStaleness(const ResolvedSchedule &schedule,
         continue;
       return aboutNodes(
           schedule,
-          schedule.str(number) + " of device " + std::to_string(d) +
-              " comes " + std::to_string(update->staleness) +
-              " updates after " + schedule.str(update->firstNode) +
+          schedule.str(number) + " of device " + std::to_string(d) + " comes " +
+              std::to_string(update->staleness) + " updates after " +
+              schedule.str(update->firstNode) +
               " read the parameters, over the bound of " +
               std::to_string(limit) + "; move " +
               schedule.str(update->firstNode) + " behind more of them",
@@ -227,11 +226,9 @@ VerifiedSchedule::create(const Schedule &schedule,
   return result;
 }
 
-std::optional<Violation>
-cleave::pipe::findViolation(const Schedule &schedule,
-                            llvm::ArrayRef<PartInfo> parts,
-                            int64_t microBatches, const StageMap &map,
-                            const VerifyOptions &options) {
+std::optional<Violation> cleave::pipe::findViolation(
+    const Schedule &schedule, llvm::ArrayRef<PartInfo> parts,
+    int64_t microBatches, const StageMap &map, const VerifyOptions &options) {
   Violation error;
   if (VerifiedSchedule::create(schedule, parts, microBatches, map, options,
                                error))
@@ -247,7 +244,7 @@ std::optional<std::string> cleave::pipe::verifySchedule(
   return std::nullopt;
 }
 
-std::optional<std::string>
-Schedule::verify(llvm::ArrayRef<PartInfo> parts, int64_t microBatches) const {
+std::optional<std::string> Schedule::verify(llvm::ArrayRef<PartInfo> parts,
+                                            int64_t microBatches) const {
   return verifySchedule(*this, parts, microBatches, StageMap());
 }

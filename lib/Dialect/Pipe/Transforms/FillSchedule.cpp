@@ -72,13 +72,13 @@ struct FillSchedulePass
       actions = std::move(own);
     }
     std::string error;
-    auto sent = insertTransfers(
-        addOtherParts(order.schedule, parts, count, order.map), parts, count,
-        order.map, error);
+    auto sent =
+        insertTransfers(addOtherParts(order.schedule, parts, count, order.map),
+                        parts, count, order.map, error);
     if (!sent)
       return program.emitOpError("schedule: ") << error;
-    if (auto why = findViolation(*sent, parts, count, order.map,
-                                 verifyOptions()))
+    if (auto why =
+            findViolation(*sent, parts, count, order.map, verifyOptions()))
       return program.emitOpError("schedule: ")
              << why->text
              << "; or choose a schedule that saves less, such as v-half or "
@@ -128,11 +128,16 @@ struct FillSchedulePass
     Costs costs =
         costsOf(program, mesh ? mesh.getMesh() : spmd::Mesh(), *known);
     // A stage that has nothing to do has a place in the chain all the same.
-    bool split = llvm::any_of(
-        parts, [](const PartInfo &part) { return part.name == "I"; });
+    bool split = llvm::any_of(parts, [](const PartInfo &part) {
+      return part.name == "I" || part.name == "W";
+    });
+    SmallVector<StringRef> forms = {"F"};
+    if (split)
+      forms.append({"I", "W"});
+    else
+      forms.push_back("B");
     for (int64_t stage = 0; stage < countStages(program); ++stage)
-      for (StringRef name : split ? ArrayRef<StringRef>{"F", "I", "W"}
-                                  : ArrayRef<StringRef>{"F", "B"}) {
+      for (StringRef name : forms) {
         if (llvm::any_of(parts, [&](const PartInfo &part) {
               return part.name == name && part.stage == stage;
             }))
@@ -173,9 +178,10 @@ struct FillSchedulePass
     ProgramOp main;
     int64_t most = -1;
     for (auto program : getOperation().getOps<ProgramOp>()) {
-      int64_t count = llvm::count_if(
-          describeParts(program),
-          [](const PartInfo &part) { return isForwardOrBackward(part.name); });
+      int64_t count =
+          llvm::count_if(describeParts(program), [](const PartInfo &part) {
+            return isForwardOrBackward(part.name);
+          });
       if (count > most) {
         most = count;
         main = program;

@@ -59,17 +59,18 @@ void HandWritten::leaveOutWhatIsEmpty(int64_t stages) {
     return part.name == "I" || part.name == "W";
   });
   auto isEmpty = [&](const Action &action) {
-    bool form = action.part == "F" ||
-                (split ? action.part == "I" || action.part == "W"
-                       : action.part == "B");
+    bool form =
+        action.part == "F" ||
+        (split ? action.part == "I" || action.part == "W" : action.part == "B");
     return form && action.kind == Action::Kind::Run && action.stage < stages &&
            action.microBatch >= 0 &&
-           llvm::none_of(parts, [&](const PartInfo &part) {
-             return part.stage == action.stage && part.name == action.part;
-           });
+           llvm::none_of(
+               parts,
+               [&](const PartInfo &part) {
+                 return part.stage == action.stage && part.name == action.part;
+               });
   };
-  for (auto [actions, own] :
-       llvm::zip_equal(written.devices, places.actions)) {
+  for (auto [actions, own] : llvm::zip_equal(written.devices, places.actions)) {
     std::vector<Action> kept;
     std::vector<TextPlace> keptPlaces;
     for (auto [action, place] : llvm::zip_equal(actions, own))
@@ -99,7 +100,8 @@ LogicalResult HandWritten::report(const Schedule &schedule,
   return diagnostic;
 }
 
-/// The map of this name, or that on which the runs stand where their stages are.
+/// The map of this name, or that on which the runs stand where their stages
+/// are.
 FailureOr<StageMap> HandWritten::chooseMap(StringRef name, int64_t devices) {
   std::string error;
   if (!name.empty()) {
@@ -181,8 +183,7 @@ FailureOr<Order> HandWritten::read(StringRef text, StringRef mapName,
                       " devices, and the axis \"pp\" has " +
                       std::to_string(devices) +
                       " positions; write a line for each of them"};
-  int64_t device =
-      std::min<int64_t>(devices, written.devices.size() - 1);
+  int64_t device = std::min<int64_t>(devices, written.devices.size() - 1);
   violation.actions.push_back({device, written.devices[device].size()});
   return report(written, violation);
 }

@@ -23,8 +23,8 @@ inline bool isForwardOrBackward(llvm::StringRef part) {
   return part == "F" || part == "B" || part == "I" || part == "W";
 }
 
-/// The whole order of `program` that `text`, of the file `file`, is; `map` may be
-/// empty. Reports what is wrong at the places of the text.
+/// The whole order of `program` that `text`, of the file `file`, is; `map` may
+/// be empty. Reports what is wrong at the places of the text.
 mlir::FailureOr<Order> readHandWritten(ProgramOp program, llvm::StringRef text,
                                        llvm::StringRef file,
                                        llvm::StringRef map, int64_t devices,

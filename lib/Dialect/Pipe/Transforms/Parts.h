@@ -52,12 +52,11 @@ struct EntryResult {
   std::optional<std::pair<Slot, Export>> source;
 };
 
-/// Replaces `entry` by a program of its parts, in the stages that are given; with
-/// `split`, backward has two parts. Reports a sum over micro-batches that one of
-/// them needs whole.
+/// Replaces `entry` by a program of its parts, in the stages that are given;
+/// with `split`, backward has two parts. Reports a sum over micro-batches that
+/// one of them needs whole.
 llvm::LogicalResult splitEntry(mlir::func::FuncOp entry, const Flow &flow,
-                               const Stages &stages, bool split,
-                               bool treeSums);
+                               const Stages &stages, bool split, bool treeSums);
 
 /// Replaces `entry` by a program of `parts`, in the order in which they run,
 /// each a function of its own. `results` are those of the entry; behind them

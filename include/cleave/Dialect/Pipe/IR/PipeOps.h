@@ -38,7 +38,8 @@ inline constexpr llvm::StringLiteral kCopyAttr = "pipe.copy";
 /// have nothing to do.
 inline constexpr llvm::StringLiteral kStagesAttr = "pipe.stages";
 
-/// On a program of several devices: what its schedule was made by, or read from.
+/// On a program of several devices: what its schedule was made by, or read
+/// from.
 inline constexpr llvm::StringLiteral kScheduleNameAttr = "pipe.schedule_name";
 
 /// On a program: what backward computes again, and the bytes of each

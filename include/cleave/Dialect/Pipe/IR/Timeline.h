@@ -67,7 +67,8 @@ Timeline makeTimeline(llvm::StringRef name, const Schedule &schedule,
                       const Simulation &simulation);
 
 /// A row of letters for each device. `columns` is how many the time has.
-void writeTimelineText(llvm::raw_ostream &os, llvm::ArrayRef<Timeline> timelines,
+void writeTimelineText(llvm::raw_ostream &os,
+                       llvm::ArrayRef<Timeline> timelines,
                        unsigned columns = 120);
 
 /// A picture. `title` stands above it.

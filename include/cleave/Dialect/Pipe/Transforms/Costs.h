@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Estimates from shapes alone: each op takes the time of its flops, and that of
-/// the bytes that it reads, writes and sends. Nothing is measured.
+/// Estimates from shapes alone: each op takes the time of its flops, and that
+/// of the bytes that it reads, writes and sends. Nothing is measured.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -46,8 +46,8 @@ struct MachineModel {
   /// Bytes of its memory, and those that it sends to another device.
   double memory = 2e10, link = 5e9;
 
-  /// Reads `flops=1e11,memory=2e10,link=5e9`, of which what is left out stays as
-  /// it is by default; on failure returns nothing and sets `error`.
+  /// Reads `flops=1e11,memory=2e10,link=5e9`, of which what is left out stays
+  /// as it is by default; on failure returns nothing and sets `error`.
   static std::optional<MachineModel> parse(llvm::StringRef text,
                                            std::string &error);
 

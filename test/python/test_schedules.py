@@ -1,0 +1,87 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Schedules in Python: how they are given, and what is shown of them."""
+
+import json
+import xml.etree.ElementTree
+
+import pytest
+import torch
+from torch import nn
+
+import cleave
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x))).square().sum()
+
+
+def compiled(**options):
+    torch.manual_seed(0)
+    return cleave.compile(Layers(), (torch.randn(8, 16),), **{"micro_batches": 2, **options})
+
+
+BACKWARDS = "F1 B1 F0 B0 U"
+
+
+def test_a_schedule_is_a_text_or_a_path(tmp_path):
+    path = tmp_path / "mine.sched"
+    path.write_text(f"# mine\n{BACKWARDS}\n")
+    x = torch.randn(8, 16)
+    losses = []
+    for schedule in (None, BACKWARDS, path, str(path)):
+        step = compiled(schedule=schedule)
+        losses.append(float(step(x)))
+        order = "F0 B0 F1 B1 U" if schedule is None else BACKWARDS
+        assert f'schedule = "{order}"' in step.ir("scheduled")
+    assert losses == pytest.approx([losses[0]] * 4, rel=1e-6)
+
+
+def test_what_is_shown_is_a_schedule(tmp_path):
+    svg, trace = tmp_path / "step.svg", tmp_path / "step.json"
+    step = compiled(schedule=BACKWARDS)
+    text = step.schedule(svg=svg, trace=trace)
+    assert "# predicted, " in text and "\n# device 0 |F1F" in text
+    again = compiled(schedule=text)
+    assert f'schedule = "{BACKWARDS}"' in again.ir("scheduled")
+    assert xml.etree.ElementTree.parse(svg).getroot().tag.endswith("svg")
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["ph"] == "X"] == BACKWARDS.split()
+    report = step.report()["schedule"]
+    assert report["makespan"] == pytest.approx(report["ideal"])
+    assert report["micro_batches"] == 2 and len(report["stages"]) == 1
+
+
+@pytest.mark.parametrize("options, error, message", [
+    ({"schedule": 3}, TypeError, "schedule is int, not a name, a text or a path"),
+    ({"schedule": "2f2b"}, cleave.CompileError, "'2f2b' is no schedule; write one of gpipe.*auto"),
+    ({"schedule": "F0 ?"}, cleave.CompileError, "<schedule>:1:4: error: schedule: '\\?' is not"),
+    ({"schedule": ""}, cleave.CompileError, "<schedule>:1:1: error: schedule: it is empty"),
+    ({"schedule": "F0 B0 U"}, cleave.CompileError, "it is for 1 micro-batches, and the step has 2"),
+    ({"schedule": "F0 F1\nB0 U"}, cleave.CompileError, "<schedule>:2:1: error: .* 2 devices"),
+    ({"schedule": "F0 F1 B0 U"}, cleave.CompileError, "<schedule>.*:1:1.*B1 never runs"),
+    ({"schedule": "F0 B1 F1 B0 U"}, cleave.CompileError, "<schedule>.*:1:4.*B1 reads results"),
+    ({"schedule": BACKWARDS, "micro_batches": 1, "deterministic": 2}, cleave.CompileError,
+     "the order of a deterministic step is fixed"),
+    ({"schedule": "F0 | 1F0", "mesh": {"pp": 3}}, cleave.CompileError, "has 3 positions"),
+    ({"chunks": 0}, ValueError, "chunks is 0; it must be at least 1"),
+    ({"max_saved_bytes": -1}, ValueError, "max_saved_bytes is -1"),
+    ({"stages": "first"}, TypeError, "stages is not a sequence"),
+])
+def test_bad_schedules(options, error, message):
+    with pytest.raises(error, match=message):
+        compiled(**options)
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(OSError, match="absent"):
+        compiled(schedule=tmp_path / "absent")
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match="bytes is not a schedule: it is no text"):
+        compiled(schedule=path)

@@ -1,0 +1,42 @@
+//===- CostsTest.cpp - How a machine is described -------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Pipe/Transforms/Costs.h"
+#include "gtest/gtest.h"
+
+using namespace cleave::pipe;
+
+namespace {
+
+TEST(Machine, Rates) {
+  std::string error;
+  auto machine = MachineModel::parse("", error);
+  ASSERT_TRUE(machine) << error;
+  EXPECT_EQ(machine->flops, 1e11);
+  EXPECT_EQ(machine->memory, 2e10);
+  EXPECT_EQ(machine->link, 5e9);
+  machine = MachineModel::parse(" link=1e10, flops = 2.5e12", error);
+  ASSERT_TRUE(machine) << error;
+  EXPECT_EQ(machine->flops, 2.5e12);
+  EXPECT_EQ(machine->memory, 2e10);
+  EXPECT_EQ(machine->link, 1e10);
+  // 2 s of flops, 3 of memory, 0.5 of the link.
+  EXPECT_DOUBLE_EQ(machine->secondsOf({5e12, 6e10, 5e9}), 5.5);
+}
+
+TEST(Machine, BadRates) {
+  for (llvm::StringRef text : {"flops", "flops=", "flops=0", "flops=-1",
+                               "flops=nan", "flops=inf", "speed=1", "1e11"}) {
+    std::string error;
+    EXPECT_FALSE(MachineModel::parse(text, error)) << text.str();
+    EXPECT_TRUE(llvm::StringRef(error).starts_with(
+        ("'" + text + "' is no rate; write flops=").str()))
+        << error;
+  }
+}
+
+} // namespace
