@@ -213,6 +213,8 @@ def _interlock(grad_horizon, modules, head) -> dict:
         return {}
     options = {"grad_horizon": _whole("grad_horizon", grad_horizon, 1)}
     if isinstance(modules, (str, Sequence)):
+        if not modules:
+            raise ValueError("modules is empty: name where the second and those behind it begin")
         options["modules"] = _beginnings("modules", modules)
     elif modules is not None:
         options["modules"] = str(_whole("modules", modules, 2))

@@ -16,7 +16,7 @@ from torch.func import functional_call
 import cleave
 from cleave.testing.dual import relative_error
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
-from cleave.trace import trace
+from cleave.trace import TraceError, trace
 from test_recipes import MAKERS, OPTIMIZERS, agree, family, random_inputs
 from trace_support import AllDouble, entry_text
 
@@ -253,7 +253,7 @@ def traced_family(name):
     ("gpt2", 3, "pp=4", ["--micro-batches=2", "--schedule=zb-h1", "--modules="
                          + ",".join(f"transformer.h.{k}." for k in (1, 2, 3))]),
     ("llama", 1, "pp=4", ["--micro-batches=2", "--modules=4"]),
-    ("llama", 2, "pp=2", ["--modules=4", "--recipe=zero1"]),
+    ("llama", 2, "pp=2,dp=2", ["--modules=4", "--recipe=zero1"]),
     ("llama", 4, "pp=2,dp=2", ["--modules=4", "--recipe=zero3"]),
     ("gpt2", 2, "pp=2,tp=2", ["--modules=4", "--recipe=megatron-sp", "--micro-batches=2"]),
     ("gpt2", 2, "tp=2,dp=2", ["--modules=4", "--recipe=megatron,zero1"]),
@@ -321,6 +321,20 @@ def test_training_equals_pytorch(horizon):
         np.testing.assert_allclose(float(evaluated), model(*tokens()).item(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("mesh, horizon", [({"pp": 2}, 2), ({"pp": 4}, 1), ({"pp": 2, "dp": 2}, 3)])
+def test_native_stages_equal_one_device(mesh, horizon):
+    model = language(dropout=0.1)
+    steps = [compiled(model, horizon, mesh=own) for own in (None, mesh)]
+    for _ in range(3):
+        one, several = (step(*tokens()) for step in steps)
+        np.testing.assert_allclose([*several.auxiliary, float(several)],
+                                   [*one.auxiliary, float(one)], rtol=1e-5)
+    one, several = (step.state_dict() for step in steps)
+    assert one.keys() == several.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(several[name], value, rtol=1e-4, atol=1e-5)
+
+
 def test_state_is_kept():
     model = language(dropout=0.1)
     first = compiled(model, 2)
@@ -358,7 +372,8 @@ def test_modules_of_even_cost_are_those_named():
 @pytest.mark.parametrize("settings, error, message", [
     (dict(horizon=0), ValueError, "grad_horizon is 0; it must be at least 1"),
     (dict(horizon=1, modules=1), ValueError, "modules is 1; it must be at least 2"),
-    (dict(horizon=1, modules=[]), cleave.CompileError, "one module"),
+    (dict(horizon=1, modules=[]), ValueError, "modules is empty"),
+    (dict(horizon=1, modules=["layers.1.", ""]), cleave.CompileError, "an empty name"),
     (dict(horizon=1, modules=None), cleave.CompileError, "cut into 1 modules"),
     (dict(horizon=1, modules="layers.1."), TypeError, "modules is not a sequence"),
     (dict(horizon=1, modules=["layer.1."]), cleave.CompileError, "begins with 'layer.1.'"),
@@ -379,7 +394,7 @@ def test_bad_modules(settings, error, message):
     (["--grad-horizon=-2"], "--grad-horizon is positive"),
     (["--modules=4"], "--modules is of --grad-horizon"),
     (["--grad-horizon=2"], "cut into 1 modules"),
-    (["--grad-horizon=2", "--modules=layers.1.,"], "one module"),
+    (["--grad-horizon=2", "--modules=layers.1.,"], "an empty name"),
 ])
 def test_bad_flags(tmp_path, flags, message):
     with pytest.raises(ToolError, match=message):
@@ -397,10 +412,9 @@ class NoLoss(nn.Module):
         return x
 
 
-def test_a_model_without_a_loss(tmp_path):
-    program = trace(NoLoss(), (torch.randn(2, 4),)).mlir
-    with pytest.raises(ToolError, match="there is no function '@loss'"):
-        emit(tmp_path, program, "step", "--grad-horizon=1", "--modules=2")
+def test_a_model_without_a_loss():
+    with pytest.raises(TraceError, match="returns no scalar loss"):
+        cleave.compile(NoLoss(), (torch.randn(2, 4),), grad_horizon=1, modules=2)
 
 
 def test_from_a_file(tmp_path):

@@ -253,8 +253,9 @@ struct Interlock final : cleave::graph::impl::InterlockBase<Interlock> {
     if (failed(source))
       return failure();
     if (horizon < 1)
-      return source->emitError() << "the gradient horizon is " << horizon
-                                 << "; it must be positive";
+      return source->emitError()
+             << "the gradient horizon is " << horizon.getValue()
+             << "; it must be positive";
     Operation *terminator = source->front().getTerminator();
     if (terminator->getNumOperands() == 0 ||
         !terminator->getOperand(0).getDefiningOp())

@@ -315,7 +315,12 @@ LogicalResult Modules::cut(StringRef modules, StringRef head) {
   modules.split(names, ',');
   for (StringRef &name : names)
     name = name.trim();
-  if (llvm::any_of(names, [](StringRef name) { return name.empty(); }))
+  if (names.size() > 1 && llvm::is_contained(names, ""))
+    return entry.emitOpError()
+           << "is to be cut into modules of which one begins at an empty name; "
+              "between commas stand beginnings of parameters' names "
+              "(--modules)";
+  if (names.front().empty())
     return entry.emitOpError()
            << "is to be cut into one module: a gradient horizon needs two or "
               "more; say how many, or with which parameters they begin, from "
