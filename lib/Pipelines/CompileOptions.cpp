@@ -67,6 +67,9 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("schedule_file", options.phases.scheduleFile) &&
       map.mapOptional("max_saved_bytes", options.phases.maxSavedBytes) &&
       map.mapOptional("machine", options.phases.machine) &&
+      map.mapOptional("grad_horizon", options.phases.gradHorizon) &&
+      map.mapOptional("modules", options.phases.modules) &&
+      map.mapOptional("head", options.phases.head) &&
       map.mapOptional("threads", options.phases.threads) &&
       map.mapOptional("max_logits_bytes", options.phases.maxLogitsBytes) &&
       map.mapOptional("bucket_bytes", options.bucketBytes) &&

@@ -10,6 +10,7 @@
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/Schedules.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
@@ -56,6 +57,42 @@ passOptions(const graph::OptimizerOptions &options) {
   return result;
 }
 
+/// The stages of the axis "pp"; 1 without it.
+static int64_t countStages(const PhaseOptions &options) {
+  auto axes = spmd::parseMesh(options.mesh);
+  if (!axes) {
+    llvm::consumeError(axes.takeError());
+    return 1; // Said of the mesh.
+  }
+  for (const spmd::MeshAxis &axis : *axes)
+    if (axis.name == spmd::kPipelineAxis)
+      return axis.size * pipelineShape(options).chunks;
+  return 1;
+}
+
+/// Heads behind modules: those that are named, or the stages.
+static graph::InterlockOptions interlockOptions(const PhaseOptions &options) {
+  graph::InterlockOptions result;
+  result.horizon = options.gradHorizon;
+  result.head = options.head;
+  result.modules = !options.modules.empty() ? options.modules
+                   : !options.stages.empty()
+                       ? options.stages
+                       : llvm::utostr(countStages(options));
+  return result;
+}
+
+/// Where stages begin. Modules that are named and as many are the stages.
+static std::string stageNames(const PhaseOptions &options) {
+  int64_t number = 0;
+  StringRef modules = options.modules;
+  if (!options.stages.empty() || options.gradHorizon == 0 || modules.empty() ||
+      !modules.getAsInteger(10, number) ||
+      static_cast<int64_t>(modules.count(',')) + 2 != countStages(options))
+    return options.stages;
+  return options.modules;
+}
+
 /// Forward, backward and update on whole tensors.
 static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Differentiation copies what it finds: a slice of a linear that becomes a
@@ -64,7 +101,15 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Heads of a fused projection can only be placed where they are a dimension.
   if (!options.mesh.empty())
     passes.addPass(graph::createFactorParameters());
-  passes.addPass(graph::createDifferentiate());
+  graph::DifferentiateOptions differentiate;
+  // After weights have their shapes: those of other heads are alike.
+  if (options.gradHorizon != 0) {
+    graph::InterlockOptions interlock = interlockOptions(options);
+    differentiate.entry = interlock.target;
+    differentiate.dropEntry = true;
+    passes.addPass(graph::createInterlock(interlock));
+  }
+  passes.addPass(graph::createDifferentiate(differentiate));
   addCleanup(passes);
   passes.addPass(graph::createApplyOptimizer(passOptions(options.optimizer)));
   // The entry without randomness is made from the plain loss, so that the head
@@ -125,7 +170,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &) {
 static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   pipe::SplitStagesOptions split;
   split.treeSums = options.grains > 0;
-  split.stages = options.stages;
+  split.stages = stageNames(options);
   PipelineShape shape = pipelineShape(options);
   split.chunks = shape.chunks;
   split.splitBackward = shape.splitBackward;

@@ -35,6 +35,9 @@ def compile(
     chunks: int | None = None,
     stages: Sequence[str] | None = None,
     max_saved_bytes: int | None = None,
+    grad_horizon: int | None = None,
+    modules: int | Sequence[str] | None = None,
+    head: str | None = None,
 ) -> Step:
     """Compiles a training step of `model`.
 
@@ -83,6 +86,14 @@ def compile(
             parameter whose name begins so; of even cost when None.
         max_saved_bytes: the most that a position may have saved for backward at a
             time; any other schedule than "auto" may fail for it.
+        grad_horizon: trains by interlocking backpropagation (arXiv 2010.04116):
+            each module but the last gets a head and a loss of its own, and the
+            gradient of a head passes so many modules, of which it trains the
+            first. 1: modules learn locally. None: one head trains all.
+        modules: how many, of even cost, or where they begin, as `stages` says
+            it; the stages of the pipeline when None. Of `grad_horizon`.
+        head: the beginning of the name of a parameter that the model's head
+            begins with; behind the last layer when None. Of `grad_horizon`.
 
     Returns:
         The `Step`.
@@ -121,6 +132,7 @@ def compile(
     bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
     pipeline = _pipeline(schedule, chunks, stages, max_saved_bytes)
+    interlock = _interlock(grad_horizon, modules, head)
     if deterministic is not None:
         deterministic = _whole("deterministic", deterministic, 1)
         if deterministic & (deterministic - 1):
@@ -160,6 +172,7 @@ def compile(
             "max_logits_bytes": max_logits_bytes,
             "bucket_bytes": bucket_bytes,
             **pipeline,
+            **interlock,
             "optimizer": optimizer.options(),
             "parameters": _parameter_options(optimizer, traced.parameters),
         }
@@ -188,10 +201,34 @@ def _pipeline(schedule, chunks, stages, max_saved_bytes) -> dict:
     if max_saved_bytes is not None:
         options["max_saved_bytes"] = _whole("max_saved_bytes", max_saved_bytes, 0)
     if stages is not None:
-        if isinstance(stages, str) or not all(isinstance(name, str) for name in stages):
-            raise TypeError("stages is not a sequence of beginnings of parameters' names")
-        options["stages"] = ",".join(stages)
+        options["stages"] = _beginnings("stages", stages)
     return options
+
+
+def _interlock(grad_horizon, modules, head) -> dict:
+    """The options of interlocking backpropagation."""
+    if grad_horizon is None:
+        if modules is not None or head is not None:
+            raise ValueError("modules and head are those of a grad_horizon, which is not given")
+        return {}
+    options = {"grad_horizon": _whole("grad_horizon", grad_horizon, 1)}
+    if isinstance(modules, (str, Sequence)):
+        if not modules:
+            raise ValueError("modules is empty: name where the second and those behind it begin")
+        options["modules"] = _beginnings("modules", modules)
+    elif modules is not None:
+        options["modules"] = str(_whole("modules", modules, 2))
+    if head is not None:
+        if not isinstance(head, str):
+            raise TypeError(f"head is {type(head).__name__}, not the beginning of a name")
+        options["head"] = head
+    return options
+
+
+def _beginnings(what, names) -> str:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{what} is not a sequence of beginnings of parameters' names")
+    return ",".join(names)
 
 
 def _read_schedule(path) -> dict[str, str]:

@@ -27,6 +27,13 @@ def logical_shape(facts: Mapping[str, Any]):
     return facts.get("framework_shape") or facts["shape"]
 
 
+def initial_values(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The parameters that the compiler added, such as those of auxiliary heads, and
+    whose value each begins with."""
+    return {name: facts["of"] for name, facts in tensors.items()
+            if facts["role"] == "parameter" and facts["of"]}
+
+
 def _problem(value: Any, facts: Mapping[str, Any], *shapes) -> Exception | None:
     """Why `value` cannot be copied to the tensor that `facts` describe, if it is
     to have one of `shapes`."""
@@ -70,13 +77,16 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     """The tensors of `state` by the name of the program's tensor.
 
     `entries` are parameters and buffers of the trace, `tensors` the program's
-    by name, `own` the module's state_dict. Raises KeyError, TypeError and
+    by name, `own` the module's state_dict. A parameter that the compiler added,
+    and that `state` does not have, is the one that it begins as. Raises KeyError, TypeError and
     ValueError as `Step.load_state_dict` says.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"state is {type(state).__name__}, not a dict of tensors by name")
     known = set(own)
     missing, problems, chosen = [], [], {}
+    copies = initial_values(tensors)
+    known.update(copies)
     for entry in entries:
         if entry.parts:
             known.update(entry.parts)
@@ -112,6 +122,14 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
                 state[name].to(first), first, rtol=0.0, atol=0.0, equal_nan=True
             )
         ]
+    for name, source in copies.items():
+        value = state.get(name, chosen.get(source))
+        if value is None:
+            continue  # The other one is missing, which is said.
+        error = _problem(value, tensors[name], logical_shape(tensors[name]))
+        if error:
+            problems.append((name, error))
+        chosen[name] = value
     _raise_names("state_dict", missing, (name for name in state if name not in known))
     _raise_all("state_dict", problems)
     return chosen

@@ -6,6 +6,7 @@ import difflib
 import json
 import logging
 import os
+import re
 import time
 from typing import Any, Callable, Mapping
 
@@ -16,6 +17,7 @@ from .state import (
     TORCH_TYPES,
     choose_slots,
     choose_tensors,
+    initial_values,
     logical_shape,
     read_counts,
     split_slots,
@@ -34,19 +36,22 @@ class Loss(float):
     Attributes:
         grad_norm: 2-norm of all gradients before clipping, or None without
             clipping.
+        auxiliary: the losses of auxiliary heads, first to last; empty without.
         lr: the learning rate of this step.
         tokens_per_s: elements of the first input over the wall time, 1/s.
         step: number of this step, from 1.
     """
 
     grad_norm: float | None
+    auxiliary: list[float]
     lr: float
     tokens_per_s: float
     step: int
 
-    def __new__(cls, value, *, grad_norm, lr, tokens_per_s, step):
+    def __new__(cls, value, *, grad_norm, auxiliary, lr, tokens_per_s, step):
         loss = super().__new__(cls, value)
         loss.grad_norm = grad_norm
+        loss.auxiliary = auxiliary
         loss.lr = lr
         loss.tokens_per_s = tokens_per_s
         loss.step = step
@@ -150,6 +155,8 @@ class Step:
                 continue
             if entry.name in self._live.tensors:
                 self._live.set(entry.name, entry.tensor)
+        for name, source in initial_values(self._live.tensors).items():
+            self._live.set(name, self._live.tensor(source))
 
     def _compile_for(self, inputs):
         key = _shape_key(inputs)
@@ -197,7 +204,8 @@ class Step:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers under the names, shapes and order of the
-        module's own `state_dict`; tied names share one tensor."""
+        module's own `state_dict`; tied names share one tensor. Behind them,
+        parameters that the module does not have: those of auxiliary heads."""
         known = {}
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.name in self._live.tensors:
@@ -206,14 +214,17 @@ class Step:
                     known.update(zip(entry.parts, value))
                 for name in (entry.name, *entry.aliases):
                     known[name] = value
-        return {
+        own = {
             name: known.get(name, value)
             for name, value in self._module.state_dict().items()
         }
+        added = initial_values(self._live.tensors)
+        return own | {name: self._framework_view(name) for name in added}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replaces parameters and buffers; every parameter must be present. On
-        an error nothing is replaced.
+        """Replaces parameters and buffers; every parameter must be present, but
+        for those of auxiliary heads: what is not given of them begins as the
+        final head's. On an error nothing is replaced.
 
         Raises:
             KeyError: parameters are missing, or names are unknown; all listed.
@@ -347,6 +358,11 @@ class Step:
         return Loss(
             float(program.tensor("loss")),
             grad_norm=norm,
+            auxiliary=[
+                float(program.tensor(name))
+                for name in program.tensors
+                if re.fullmatch(r"auxiliary_loss\.\d+", name)
+            ],
             lr=lr,
             tokens_per_s=inputs[0].numel() / seconds,
             step=number,

@@ -69,6 +69,14 @@ unary("gelu", F.gelu)
 unary("gelu", lambda x: F.gelu(x, approximate="tanh"), attributes={"tanh": True})
 
 
+@case("stop_gradient")
+def stop_gradient(d):
+    """The gradient comes by the factor that is not stopped."""
+    x = d.param(d.uniform(d.shape(), -3.0, 3.0))
+    stopped = d.op("stop_gradient", [x], torch.detach)
+    d.observe(d.op("mul", [stopped, d.op("exp", [x], torch.exp)], torch.mul))
+
+
 @case("abs", "relu")
 def kinks(d):
     """At 0 both have the gradient 0."""

@@ -16,7 +16,7 @@ import torch
 import cleave
 from pipeline_cases import covering, sample
 from test_native_pairs import (CASES, STEPS, adamw, agree, one_device, references, sgd, steps_of)
-from training_support import ALL, cleave_run, compile_case
+from training_support import ALL, cleave_run, compile_case, family
 
 COVERING = covering()
 PARAMETERS = dict(argvalues=COVERING if ALL else sample(COVERING, 5), ids=str)
@@ -71,3 +71,64 @@ def test_deterministic_pipelines_have_the_same_bits(name, mesh, schedule, chunks
     assert [float(x) for x in found] == [float(x) for x in expected]
     for key, value in weights.items():
         assert torch.equal(own[key], value), key
+
+
+def peak(micro_batches, **settings):
+    """Bytes of activations and the like while a step runs."""
+    case = family("gpt2", batch=micro_batches)
+    step = compile_case(case, cleave.SGD(lr=0.1), micro_batches=micro_batches, **settings)
+    return step.report["memory"]["train peak"]
+
+
+@pytest.mark.parametrize("schedule, chunks", [("1f1b", 1), ("zb-h1", 1), ("zb-v", 2)])
+def test_memory_does_not_grow_with_micro_batches(schedule, chunks):
+    settings = dict(mesh={"pp": 4}, schedule=schedule, chunks=chunks)
+    assert peak(64, **settings) <= 1.01 * peak(16, **settings)
+    assert peak(64, **{**settings, "schedule": "gpipe", "chunks": 1}) > 2 * peak(64, **settings)
+
+
+def test_what_is_sent_is_told():
+    """A value of each micro-batch goes both ways; the gradient of the tied table once."""
+    case = family("gpt2", batch=8)
+    step = compile_case(case, cleave.SGD(lr=0.1), micro_batches=4, mesh={"pp": 2})
+    sent = step.report["communication"]["train"]["positions"]
+    hidden, table = 2 * 8 * 32, 96 * 32
+    for position in sent:
+        assert position["elements"] == 4 * hidden + table
+
+
+def test_a_step_that_is_stopped_changes_nothing():
+    """Each position finds that no label counts; the next step is as if there had been
+    none."""
+    case = family("gpt2", batch=8)
+    step = compile_case(case, cleave.AdamW(lr=1e-3), micro_batches=4, mesh={"pp": 2})
+    ids, labels = case.batches[0]
+    before = {name: value.clone() for name, value in step.state_dict().items()}
+    with pytest.raises(RuntimeError, match="every target of this batch is ignored"):
+        step(ids, torch.full_like(labels, -100))
+    for name, value in step.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    other = compile_case(case, cleave.AdamW(lr=1e-3), micro_batches=4, mesh={"pp": 2})
+    assert float(step(ids, labels)) == float(other(ids, labels))
+
+
+def test_tied_tables_stay_equal():
+    """The last stage makes the loss with its own copy of the table, the first stage
+    looks up in its own: were they not updated alike, losses would differ."""
+    case = CASES["gpt2"](0.1)
+    one, two = (compile_case(case, cleave.AdamW(lr=1e-3, max_grad_norm=1.0), deterministic=4,
+                             **settings) for settings in ({}, {"mesh": {"pp": 2}}))
+    for i in range(100):
+        batch = case.batches[i % len(case.batches)]
+        first, second = one(*batch), two(*batch)
+        assert float(first) == float(second), i
+        assert first.grad_norm == second.grad_norm, i
+
+
+@pytest.mark.parametrize("micro_batches", [4, 8])
+def test_masks_do_not_depend_on_micro_batches(micro_batches):
+    case = CASES["gpt2"](0.1)
+    losses = [[float(step(*batch)) for batch in case.batches[:3]] for step in (
+        compile_case(case, cleave.SGD(lr=0.05), micro_batches=m, mesh={"pp": 2})
+        for m in (1, micro_batches))]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)

@@ -16,6 +16,7 @@ from torch import nn
 
 from cleave.testing.tools import ToolError, interpret
 import test_expert_recipes  # noqa: F401 (its models)
+from pipeline_cases import covering, sample
 from test_recipes import BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, emit, whole_run
 from training_support import ALL
 
@@ -110,28 +111,18 @@ def test_other_shapes(tmp_path_factory, name, mesh, recipes, micro_batches):
     check_scheduled(tmp_path_factory, name, mesh, recipes, "adamw", micro_batches)
 
 
-#: Schedules, and stages of each position.
-SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1),
-             ("zb-v", 2), ("v-half", 2), ("v-min", 2), ("dualpipe-v", 2), ("auto", 1),
-             ("auto", 2)]
-BESIDE = ["", "zero1", "zero3", "megatron", "megatron-sp", "ring", "ulysses", "summa2d", "context"]
-AXES = {"zero1": "dp=2", "zero3": "dp=2", "megatron": "tp=2", "megatron-sp": "tp=2",
-        "ring": "cp=2", "ulysses": "cp=2", "context": "cp=2", "summa2d": "row=2,col=2"}
+COVERING = covering()
 
 
-@pytest.mark.parametrize("schedule, chunks", SCHEDULES)
-def test_schedules_equal_one_device(tmp_path_factory, schedule, chunks):
-    """Each schedule, beside recipes in turn; in full beside all of them."""
-    index = SCHEDULES.index((schedule, chunks))
-    for offset, recipe in enumerate(BESIDE if ALL else [BESIDE[index % len(BESIDE)]]):
-        turn = index + offset
-        positions = 2 + 2 * (turn % 2)
-        mesh = ",".join(filter(None, [f"pp={positions}", AXES.get(recipe)]))
-        program = check_scheduled(
-            tmp_path_factory, MODELS[turn % len(MODELS)], mesh, recipe,
-            ["adamw", "sgd"][turn % 2], 4, flags=[f"--schedule={schedule}", f"--chunks={chunks}"])
-        assert f"pipe.stages = {positions * chunks}" in program
-        assert program.count(" | ") >= positions - 1
+@pytest.mark.parametrize("case", COVERING if ALL else sample(COVERING, 7), ids=str)
+def test_schedules_equal_one_device(tmp_path_factory, case):
+    """Any two of schedule, positions, recipe and model."""
+    optimizer = ["adamw", "sgd"][COVERING.index(case) % 2]
+    program = check_scheduled(
+        tmp_path_factory, case.model, case.mesh, case.recipe, optimizer, case.micro_batches,
+        flags=[f"--schedule={case.schedule}", f"--chunks={case.chunks}"])
+    assert f"pipe.stages = {case.positions * case.chunks}" in program
+    assert program.count(" | ") >= case.positions - 1
 
 
 #: Written by hand: positions, micro-batches and the text.

@@ -46,6 +46,13 @@ def test_rules(name, tmp_path):
     record(run_tool([tool("cleave-fuzz"), f"--rules={tmp_path / 'm.mlir'}", f"--inputs={tmp_path / 'in'}"]))
 
 
+def test_rule_of_what_differentiation_folds(tmp_path):
+    model = draw_model("stop_gradient", DRAWS, shards=False)
+    (tmp_path / "m.mlir").write_text(model.text().replace("@loss", "@train"))
+    save_tensors(tmp_path / "in", model.inputs())
+    record(run_tool([tool("cleave-fuzz"), f"--rules={tmp_path / 'm.mlir'}", f"--inputs={tmp_path / 'in'}"]))
+
+
 def test_rules_in_random_steps():
     """With AdamW and SGD, clipped, and the loss in chunks."""
     record(run_tool([tool("cleave-fuzz"), "--random-rules", f"--count={4 * DRAWS}"]))

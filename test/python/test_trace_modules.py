@@ -11,7 +11,8 @@ from torch import nn
 
 import cleave.models
 import cleave.trace
-from trace_support import check, count, entry_text, verify
+from cleave.testing.tools import interpret, optimize
+from trace_support import check, count, entry_text, relative, tensors_of, verify
 
 B, S, H, A, V = 2, 6, 16, 4, 20
 D = H // A
@@ -524,3 +525,37 @@ def test_models_of_the_package(family):
     assert count(traced.mlir, "rope") == (4 if family == "llama" else 0)
     assert (" causal" in traced.mlir) == (family in ("gpt", "llama", "switch"))
     assert count(traced.mlir, "top_k") == (2 if family == "switch" else 0)
+
+
+class Detached(nn.Module):
+    """Gradients come by one of two factors."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return (torch.tanh(self.a(x)).detach() * self.b(x)).square().mean()
+
+
+def test_detach():
+    torch.manual_seed(0)
+    module = Detached()
+    inputs = dict(x=torch.randn(5, 4))
+    traced = check(module, inputs, call=lambda m, x: (m(x), None), logits=False)
+    assert count(traced.mlir, "stop_gradient") == 1
+    gradients = interpret(optimize(traced.mlir, "--graph-differentiate"),
+                          tensors_of(traced, inputs), entry="train")[1]
+    module.double()(inputs["x"].double()).backward()
+    assert not gradients["a.weight"].any() and not gradients["a.bias"].any()
+    for name in ("weight", "bias"):
+        assert relative(gradients[f"b.{name}"], getattr(module.b, name).grad) <= 1e-9
+    module.float()
+    step = cleave.compile(module, tuple(inputs.values()))
+    loss = module(inputs["x"]).item()
+    kept = {n: v for n, v in step.state_dict().items() if n.startswith("a.")}
+    assert float(step.evaluate(inputs["x"])) == pytest.approx(loss, rel=1e-5)
+    assert float(step(inputs["x"])) == pytest.approx(loss, rel=1e-5)
+    # All that AdamW does to what has no gradient is decay.
+    for name, value in kept.items():
+        torch.testing.assert_close(step.state_dict()[name], value * (1 - 1e-3 * 1e-2))

@@ -144,6 +144,13 @@ std::string cleave::checkFlags(const Flags &flags) {
     return mistake;
   if (std::string mistake = checkScheduleFlags(flags); !mistake.empty())
     return mistake;
+  if (flags.gradHorizon.getNumOccurrences() && flags.gradHorizon < 1)
+    return "--grad-horizon is positive";
+  for (const cl::Option *flag :
+       {static_cast<const cl::Option *>(&flags.modules),
+        static_cast<const cl::Option *>(&flags.head)})
+    if (flag->getNumOccurrences() && !flags.gradHorizon.getNumOccurrences())
+      return ("--" + flag->ArgStr + " is of --grad-horizon").str();
   if (flags.deterministic < 0 ||
       (flags.deterministic && !llvm::isPowerOf2_64(flags.deterministic)))
     return "--deterministic is a power of 2";
@@ -198,6 +205,9 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   if (flags.maxSavedMib.getNumOccurrences())
     options.phases.maxSavedBytes =
         std::min<double>(flags.maxSavedMib, int64_t(1) << 40) * (1 << 20);
+  options.phases.gradHorizon = flags.gradHorizon;
+  options.phases.modules = flags.modules;
+  options.phases.head = flags.head;
   options.phases.recipes = flags.recipe;
   // More than any machine has is as good as no limit.
   options.phases.maxLogitsBytes =

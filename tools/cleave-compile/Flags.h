@@ -127,6 +127,23 @@ struct Flags {
       cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "
                "is bound to its own axis, or to another: zero3(fsdp). An axis "
                "\"dp\" splits the samples. --recipe=help lists all")};
+  cl::opt<int64_t> gradHorizon{
+      "grad-horizon", cl::cat(training), cl::value_desc("modules"),
+      cl::desc(
+          "Interlocking backpropagation (arXiv 2010.04116): each module of "
+          "--modules but the last gets a head and a loss of its own, and "
+          "the gradient of a head passes so many modules, of which it "
+          "trains the first; 1: modules learn locally")};
+  cl::opt<std::string> modules{
+      "modules", cl::cat(training), cl::value_desc("number or names"),
+      cl::desc("Of --grad-horizon: how many modules, of even cost, or where "
+               "they begin, as --stages says it. The stages of the pipeline by "
+               "default")};
+  cl::opt<std::string> head{
+      "head", cl::cat(training), cl::value_desc("name"),
+      cl::desc("Of --grad-horizon: where the head begins that auxiliary heads "
+               "are copies of: with what first reads a parameter whose name "
+               "begins so. Behind the last layer by default")};
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
       cl::desc("Largest piece of the logits that is held at once, in MiB")};

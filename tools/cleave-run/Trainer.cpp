@@ -126,11 +126,18 @@ Error Trainer::trainStep(int64_t index) {
                           {"tokens_per_s", jsonNumber(tokensPerSecond)},
                           {"ms", result->seconds * 1e3},
                           {"page_faults", result->pageFaults}};
-  if (session->find("grad_norm")) {
-    Expected<double> norm = session->getScalar("grad_norm");
-    if (!norm)
-      return norm.takeError();
-    line["grad_norm"] = jsonNumber(*norm);
+  // What else the step says of a batch: the norm of the gradients, losses of
+  // other heads.
+  const Program &program = session->getProgram();
+  for (int32_t output : program.entries.at("train").outputs) {
+    const Tensor &tensor = program.tensors[static_cast<size_t>(output)];
+    if (tensor.role != Role::Output || !tensor.shape.empty() ||
+        tensor.name == "loss")
+      continue;
+    Expected<double> value = session->getScalar(tensor.name);
+    if (!value)
+      return value.takeError();
+    line[tensor.name] = jsonNumber(*value);
   }
   llvm::json::Object breakdown;
   double rest = result->seconds * 1e3;

@@ -68,6 +68,11 @@ struct PhaseOptions {
   int64_t maxSavedBytes = -1;
   /// Rates by which costs are estimated (see pipe/Transforms/Costs.h).
   std::string machine;
+  /// Where not 0: heads behind modules, and the modules that a gradient
+  /// passes (--graph-interlock). `modules` and `head` say where modules and the
+  /// head begin; where `modules` is empty they are the stages of "pp".
+  int64_t gradHorizon = 0;
+  std::string modules, head;
   /// Threads of a device that scratch memory is planned for.
   int64_t threads = 1;
   /// Largest piece of logits that is held at once, in bytes.

@@ -87,6 +87,8 @@ struct Tensor {
   /// Parameter: no gradient and no optimizer state.
   bool frozen = false;
   /// State: the parameter it belongs to, and the slot ("exp_avg", ...).
+  /// Parameter, `of`: the one whose value it begins with where it is given
+  /// none.
   std::string of, slot;
   /// Input, Output: the dimension that micro-batches split, or -1.
   int batchDim = -1;

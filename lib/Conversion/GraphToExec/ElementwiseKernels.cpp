@@ -73,6 +73,9 @@ Value scalar(ReluOp, KernelBuilder &k, ArrayRef<Value> v) {
 Value scalar(FloorOp, KernelBuilder &k, ArrayRef<Value> v) {
   return math::FloorOp::create(k.getBuilder(), k.getLoc(), v[0]);
 }
+Value scalar(StopGradientOp, KernelBuilder &, ArrayRef<Value> v) {
+  return v[0];
+}
 Value scalar(NotOp, KernelBuilder &k, ArrayRef<Value> v) {
   Value ones = arith::ConstantOp::create(k.getBuilder(), k.getLoc(),
                                          k.getBuilder().getBoolAttr(true));
@@ -301,9 +304,9 @@ void attachPointwise(MLIRContext *context) {
 void cleave::attachElementwiseKernels(MLIRContext *context) {
   attachPointwise<NegOp, AbsOp, ExpOp, LogOp, SqrtOp, RsqrtOp, SinOp, CosOp,
                   TanhOp, ErfOp, SigmoidOp, SiluOp, ReluOp, FloorOp, NotOp,
-                  GeluOp, GeluGradOp, CastOp, AddOp, SubOp, MulOp, DivOp,
-                  MaximumOp, MinimumOp, PowOp, AndOp, OrOp, CompareOp,
-                  SelectOp>(context);
+                  StopGradientOp, GeluOp, GeluGradOp, CastOp, AddOp, SubOp,
+                  MulOp, DivOp, MaximumOp, MinimumOp, PowOp, AndOp, OrOp,
+                  CompareOp, SelectOp>(context);
   DropoutOp::attachInterface<Dropout>(*context);
   UniformOp::attachInterface<Uniform>(*context);
   IotaOp::attachInterface<Iota>(*context);

@@ -29,6 +29,7 @@ static double errorFunction(double x) { return std::erf(x); }
 static double roundDown(double x) { return std::floor(x); }
 static double power(double a, double b) { return std::pow(a, b); }
 
+static double same(double x) { return x; }
 static double neg(double x) { return -x; }
 static double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 static double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -371,6 +372,7 @@ void cleave::attachElementwiseModels(MLIRContext *c) {
   ReferenceModel<SiluOp, unary<SiluOp, silu>>::attach(c);
   ReferenceModel<ReluOp, unary<ReluOp, relu>>::attach(c);
   ReferenceModel<FloorOp, unary<FloorOp, roundDown>>::attach(c);
+  ReferenceModel<StopGradientOp, unary<StopGradientOp, same>>::attach(c);
   ReferenceModel<GeluOp, evaluateGelu>::attach(c);
   ReferenceModel<GeluGradOp, evaluateGeluGrad>::attach(c);
   ReferenceModel<CastOp, evaluateCast>::attach(c);

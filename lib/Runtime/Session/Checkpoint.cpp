@@ -44,6 +44,33 @@ static const std::vector<int64_t> &fileShape(const Tensor &tensor) {
   return tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape;
 }
 
+/// The names under which a file may hold `tensor`: tied weights have several.
+static std::vector<std::string> namesOf(const Tensor &tensor) {
+  std::vector<std::string> all = tensor.aliases;
+  all.insert(all.begin(), tensor.name);
+  return all;
+}
+
+/// The names to take where `file` has none of `tensor`'s own: a parameter may
+/// begin as another one.
+static std::vector<std::string> namesIn(const SafetensorsFile &file,
+                                        const Program &program,
+                                        const Tensor &tensor) {
+  std::vector<std::string> own = namesOf(tensor);
+  auto given = [&](const std::string &name) {
+    return file.find(name) != nullptr;
+  };
+  if (tensor.role != Role::Parameter || tensor.of.empty() ||
+      llvm::any_of(own, given))
+    return own;
+  for (const Tensor &other : program.tensors)
+    if (other.name == tensor.of)
+      if (std::vector<std::string> names = namesOf(other);
+          llvm::any_of(names, given))
+        return names;
+  return own;
+}
+
 Error Session::load(llvm::StringRef path, bool optimizer) {
   Expected<SafetensorsFile> file = SafetensorsFile::open(path);
   if (!file)
@@ -55,10 +82,9 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
   for (const Tensor &tensor : getProgram().tensors) {
     if (!belongs(tensor, optimizer))
       continue;
-    // Tied weights: any of their names will do; several must agree.
+    // Any of the names will do; several must agree.
     const Entry *source = nullptr;
-    std::vector<std::string> all = tensor.aliases;
-    all.insert(all.begin(), tensor.name);
+    std::vector<std::string> all = namesIn(*file, getProgram(), tensor);
     for (const std::string &name : all) {
       known.insert(name);
       const Entry *entry = file->find(name);

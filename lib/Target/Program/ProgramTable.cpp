@@ -163,7 +163,8 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
     for (Attribute alias : aliases)
       tensor.aliases.push_back(text(alias));
   tensor.frozen = attr(graph::kFrozenAttr) != nullptr;
-  tensor.of = text(attr(graph::kOfAttr));
+  tensor.of = text(attr(tensor.role == Role::Parameter ? graph::kInitialAttr
+                                                       : graph::kOfAttr));
   tensor.slot = text(attr(graph::kSlotAttr));
   tensor.batchDim = integer(attr(graph::kBatchDimAttr)).value_or(-1);
   tensor.upperBound = integer(attr(kUpperBoundAttr)).value_or(0);

@@ -364,10 +364,7 @@ def identity(c, x, *_, **__):
 
 @converts(aten.detach.default)
 def detach(c, x):
-    if x.type.is_float and not x.constant:
-        raise Unsupported("detach() of a value that is differentiated has no conversion; "
-                          "freeze parameters by requires_grad=False instead")
-    return x
+    return c.b.unary("stop_gradient", x) if x.type.is_float and not x.constant else x
 
 
 @converts(aten.copy.default)

@@ -90,6 +90,7 @@ for _name, _function in {
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos,
     "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid,
     "silu": torch.nn.functional.silu, "relu": torch.relu, "floor": torch.floor,
+    "stop_gradient": torch.detach,
     "not": torch.logical_not, "add": torch.add, "sub": torch.sub, "mul": torch.mul,
     "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow,
     "and": torch.logical_and, "or": torch.logical_or, "select": torch.where,

@@ -9,7 +9,7 @@
 // CHECK-SAME: %[[X:[a-z0-9]+]]: tensor<6x4xf32>
 // The second holder of the weight updates it alike.
 // CHECK-SAME: -> (tensor<f32> {graph.name = "loss"}, tensor<4x4xf32> {graph.updates = "w"}, tensor<4x4xf32> {graph.updates = "v"}, tensor<4x4xf32> {graph.updates = "w", pipe.copy = 1 : i64})
-// CHECK-SAME: pipe.stages = 2 : i64, schedule = "{2+1: F0 F0>1} 0<1B0 B0 B0>1 0<1B1 B1 0<1N B1>1 N N>1 U | 1<F0 1F0 1<F1 1B0 1B0>0 1F1 1<B0 1B1 1B1>0 1N 1N>0 1<B1 1<N 1U", stage_map = "modular"
+// CHECK-SAME: pipe.stages = 2 : i64, schedule = "{2+1: F0 F0>1} {2+1: 0<1B0 B0} 0<1N B1>1 N N>1 U | 1<F0 1F0 1<F1 1B0 1B0>0 1F1 1B1 1B1>0 1N 1N>0 1<B1 1<N 1U", stage_map = "modular"
 
 // One value goes on, and one gradient back.
 // CHECK: %[[F:.*]]:2 = pipe.invoke @train.F(%[[W]], %[[X]]) {part = "F", split = array<i64: -1, 0>, results = ["saved", "saved"]}

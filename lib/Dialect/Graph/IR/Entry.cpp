@@ -11,6 +11,10 @@
 using namespace mlir;
 using namespace cleave::graph;
 
+std::string cleave::graph::auxiliaryName(unsigned head, StringRef name) {
+  return ("auxiliary." + Twine(head) + "." + name).str();
+}
+
 StringRef cleave::graph::getArgString(func::FuncOp entry, unsigned index,
                                       StringRef attribute) {
   auto value = entry.getArgAttrOfType<StringAttr>(index, attribute);

@@ -41,7 +41,7 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     return op->emitOpError() << "attribute '" << name << "' " << expected;
   };
   if (name == kNameAttr || name == kOfAttr || name == kSlotAttr ||
-      name == kUpdatesAttr)
+      name == kUpdatesAttr || name == kInitialAttr)
     return isa<StringAttr>(attribute.getValue()) ? success()
                                                  : error("must be a string");
   if (name == kRoleAttr) {
@@ -59,7 +59,7 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
       return error("must be an array of strings");
     return success();
   }
-  if (name == kFrozenAttr)
+  if (name == kFrozenAttr || name == kLossAttr)
     return isa<UnitAttr>(attribute.getValue()) ? success()
                                                : error("must be a unit");
   if (name == kWeightDecayAttr || name == kLrScaleAttr) {

@@ -43,21 +43,23 @@ public:
 
 private:
   std::string describe(BlockArgument argument);
-  LogicalResult findLoss();
+  LogicalResult findLosses();
   LogicalResult findParameters();
   LogicalResult checkResults();
   void markVarying();
-  LogicalResult checkLoss();
+  LogicalResult checkLosses();
   LogicalResult buildAdjoint(Operation &op);
   void accumulate(Value value, Value contribution, Location loc);
   void finishParameters(Operation &op);
   void returnGradients();
+  void foldStops();
 
   func::FuncOp entry;
   StringRef source; ///< the name of what `entry` is a copy of, for messages
   Block &block;
   OpBuilder builder;
-  Value loss;
+  /// What is differentiated is their sum.
+  SetVector<Value> losses;
   /// The trained parameters, in the order of arguments.
   SmallVector<BlockArgument> parameters;
   llvm::DenseSet<Value> varying;
@@ -77,16 +79,30 @@ std::string Differentiation::describe(BlockArgument argument) {
                       : ("\"" + name + "\"").str();
 }
 
-LogicalResult Differentiation::findLoss() {
+LogicalResult Differentiation::findLosses() {
   auto returnOp = dyn_cast<func::ReturnOp>(block.getTerminator());
   if (!returnOp || returnOp.getNumOperands() == 0)
     return entry.emitError()
            << "'@" << source << "' returns no loss to differentiate";
-  loss = returnOp.getOperand(0);
-  if (!isFloat(loss.getType()) || tensorTypeOf(loss).getRank() != 0)
-    return entry.emitError()
-           << "result 0 of '@" << source << "' has type " << loss.getType()
-           << "; the loss must be a float tensor of rank 0";
+  SmallVector<unsigned> marked;
+  for (unsigned i = 0; i < returnOp.getNumOperands(); ++i)
+    if (entry.getResultAttr(i, kLossAttr))
+      marked.push_back(i);
+  if (marked.empty())
+    marked.push_back(0);
+  for (unsigned i : marked) {
+    Value loss = returnOp.getOperand(i);
+    if (!isFloat(loss.getType()) || tensorTypeOf(loss).getRank() != 0)
+      return entry.emitError()
+             << "result " << i << " of '@" << source << "' has type "
+             << loss.getType() << "; the loss must be a float tensor of rank 0";
+    losses.insert(loss);
+    if (loss.getType() != losses.front().getType())
+      return entry.emitError() << "'@" << source << "' has losses of types "
+                               << losses.front().getType() << " and "
+                               << loss.getType() << ", which have no sum";
+    entry.removeResultAttr(i, StringAttr::get(entry.getContext(), kLossAttr));
+  }
   builder.setInsertionPoint(returnOp);
   return success();
 }
@@ -124,12 +140,13 @@ LogicalResult Differentiation::findParameters() {
 /// result.
 LogicalResult Differentiation::checkResults() {
   Operation *returnOp = block.getTerminator();
-  if (auto argument = dyn_cast<BlockArgument>(loss))
-    return returnOp->emitError()
-           << "the loss of '@" << source << "' is its argument "
-           << describe(argument)
-           << " itself: there is nothing to differentiate; return what ops "
-              "compute from the parameters";
+  for (Value loss : losses)
+    if (auto argument = dyn_cast<BlockArgument>(loss))
+      return returnOp->emitError()
+             << "the loss of '@" << source << "' is its argument "
+             << describe(argument)
+             << " itself: there is nothing to differentiate; return what ops "
+                "compute from the parameters";
   for (auto [i, value] : llvm::enumerate(returnOp->getOperands()))
     if (llvm::is_contained(parameters, value))
       return returnOp->emitError()
@@ -143,7 +160,8 @@ LogicalResult Differentiation::checkResults() {
 void Differentiation::markVarying() {
   varying.insert(parameters.begin(), parameters.end());
   for (Operation &op : block)
-    if (llvm::any_of(op.getOperands(),
+    if (!isa<StopGradientOp>(op) &&
+        llvm::any_of(op.getOperands(),
                      [&](Value value) { return varying.contains(value); }))
       for (Value result : op.getResults())
         if (isFloat(result.getType()))
@@ -151,14 +169,15 @@ void Differentiation::markVarying() {
 }
 
 /// A loss that no parameter moves would train nothing, silently.
-LogicalResult Differentiation::checkLoss() {
-  if (varying.contains(loss))
-    return success();
-  return emitError(loss.getLoc())
-         << "the loss of '@" << source
-         << "' depends on no parameter that is trained: every gradient would "
-            "be zero; compute it from a parameter, or take 'graph.frozen' from "
-            "those that it reads";
+LogicalResult Differentiation::checkLosses() {
+  for (Value loss : losses)
+    if (!varying.contains(loss))
+      return emitError(loss.getLoc())
+             << "the loss of '@" << source
+             << "' depends on no parameter that is trained: every gradient "
+                "would be zero; compute it from a parameter, or take "
+                "'graph.frozen' from those that it reads";
+  return success();
 }
 
 void Differentiation::accumulate(Value value, Value contribution,
@@ -235,12 +254,20 @@ void Differentiation::returnGradients() {
   entry.setAllResultAttrs(attributes);
 }
 
+/// Gradients have been stopped: what is left is the identity.
+void Differentiation::foldStops() {
+  for (auto op : llvm::make_early_inc_range(block.getOps<StopGradientOp>())) {
+    op.getOutput().replaceAllUsesWith(op.getInput());
+    op.erase();
+  }
+}
+
 LogicalResult Differentiation::run() {
-  if (failed(findLoss()) || failed(findParameters()) ||
+  if (failed(findLosses()) || failed(findParameters()) ||
       failed(checkResults()))
     return failure();
   markVarying();
-  if (failed(checkLoss()))
+  if (failed(checkLosses()))
     return failure();
   SmallVector<Operation *> forward;
   for (Operation &op : block.without_terminator())
@@ -251,12 +278,15 @@ LogicalResult Differentiation::run() {
     for (Value operand : op->getOperands())
       first[operand] = op;
 
-  auto seed = SeedOp::create(builder, loss.getLoc(), loss, /*scale=*/Value());
+  // Of the sum of the losses, each has the gradient 1.
+  auto seed = SeedOp::create(builder, losses.front().getLoc(), losses.front(),
+                             /*scale=*/Value());
   for (BlockArgument parameter : parameters) {
     Operation *user = first.lookup(parameter);
     firstUsers[user ? user : seed.getOperation()].push_back(parameter);
   }
-  gradients[loss] = seed.getOutput();
+  for (Value loss : losses)
+    gradients[loss] = seed.getOutput();
   finishParameters(*seed);
   for (Operation *op : llvm::reverse(forward)) {
     if (failed(buildAdjoint(*op)))
@@ -264,6 +294,7 @@ LogicalResult Differentiation::run() {
     finishParameters(*op);
   }
   returnGradients();
+  foldStops();
   return success();
 }
 
@@ -278,6 +309,8 @@ struct Differentiate final
     FailureOr<func::FuncOp> step = cloneEntry(*source, target);
     if (failed(step) || failed(Differentiation(*step, entry).run()))
       return signalPassFailure();
+    if (dropEntry && SymbolTable::symbolKnownUseEmpty(*source, getOperation()))
+      source->erase();
   }
 };
 

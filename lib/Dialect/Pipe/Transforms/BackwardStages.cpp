@@ -130,11 +130,12 @@ void Stages::followForward() {
     bool seed = isSeed(op);
     if (seed)
       seeds.insert(&op);
-    if (!flow.varies(&op) || isEverywhere(op))
+    // What a seed is weighted with is computed by each stage that reads it:
+    // several may, of which none waits for another's backward.
+    if (!flow.varies(&op) || isEverywhere(op) ||
+        (seed && !isa<graph::SeedOp>(op)))
       continue;
-    if (seed) {
-      // Where its scalars are.
-    } else if (std::optional<int64_t> turning = turningPoint(op)) {
+    if (std::optional<int64_t> turning = turningPoint(op)) {
       stages[&op] = *turning;
       bool seeded = false;
       for (OpOperand &operand : op.getOpOperands()) {

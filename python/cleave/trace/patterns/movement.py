@@ -12,8 +12,8 @@ import torch
 from ..ir import Value, scalar_of
 
 _MAPS = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "sigmoid",
-         "silu", "relu", "floor", "not", "gelu", "dropout", "cast", "layer_norm", "rms_norm",
-         "softmax")
+         "silu", "relu", "floor", "stop_gradient", "not", "gelu", "dropout", "cast", "layer_norm",
+         "rms_norm", "softmax")
 
 
 def gather_of_known(b, evaluator, op):

@@ -75,6 +75,13 @@ def Graph_ReluOp    : Graph_UnaryOp<"relu", Graph_FloatTensor, "max(x, 0); its g
 def Graph_FloorOp   : Graph_UnaryOp<"floor", Graph_FloatTensor, "Largest integer not above x; its gradient is 0">;
 def Graph_NotOp     : Graph_UnaryOp<"not", Graph_BoolTensor, "Logical not">;
 
+def Graph_StopGradientOp : Graph_UnaryOp<"stop_gradient", Graph_FloatTensor, "x, to which no gradient flows"> {
+  let description = [{
+    The identity. Differentiation takes what it gives for a constant, and leaves
+    the operand in its place.
+  }];
+}
+
 def Graph_GeluOp : Graph_InferredOp<"gelu", [Graph_Pointwise]> {
   let summary = "Gaussian error linear unit (arXiv 1606.08415)";
   let description = [{

@@ -16,6 +16,10 @@ namespace cleave::graph {
 /// counts beside those of others: the number that it is a mean over.
 inline constexpr llvm::StringLiteral kLossWeightName = "loss_weight";
 
+/// What a parameter of the auxiliary head behind module `head` (from 1) is
+/// called; `name` is that of the final head's, whose value it begins with.
+std::string auxiliaryName(unsigned head, llvm::StringRef name);
+
 /// The string attribute `attribute` of argument `index`, or "".
 llvm::StringRef getArgString(mlir::func::FuncOp entry, unsigned index,
                              llvm::StringRef attribute);

@@ -14,11 +14,13 @@ def Differentiate : Pass<"graph-differentiate", "::mlir::ModuleOp"> {
   let summary = "Adds an entry that computes the gradients of the loss";
   let description = [{
     Reverse-mode differentiation of result 0 of `entry`, a float scalar, for
-    every parameter that is not `graph.frozen`. `entry` stays as it is; the new
+    every parameter that is not `graph.frozen`; where results are marked
+    `graph.loss`, of the sum of those. `entry` stays as it is; the new
     entry `target` is a copy of it, followed by `graph.seed`, the adjoint of each
     op that lies between an unfrozen parameter and the loss, in reverse order,
     and a `graph.gradient` for each parameter as soon as the last of its uses
-    has contributed. A parameter that the loss does not depend on has a zero
+    has contributed. What `graph.stop_gradient` gives is a constant; in `target`
+    its operand stands in its place. A parameter that the loss does not depend on has a zero
     gradient. Contributions of several uses are added from the last use to the
     first.
 
@@ -51,6 +53,65 @@ def Differentiate : Pass<"graph-differentiate", "::mlir::ModuleOp"> {
            "The function whose result 0 is the loss">,
     Option<"target", "target", "std::string", "\"train\"",
            "The name of the function to create">,
+    Option<"dropEntry", "drop-entry", "bool", "false",
+           "Remove `entry`, once what follows from it stands beside it">,
+  ];
+}
+
+def Interlock : Pass<"graph-interlock", "::mlir::ModuleOp"> {
+  let summary = "Gives modules heads of their own, and gradients a horizon";
+  let description = [{
+    Interlocking backpropagation (arXiv 2010.04116). `target` is a copy of
+    `entry` that is cut into M modules, one after another, where one value, the
+    hidden state, goes on; the values that depend on no parameter, and what is
+    made of parameters alone, do not count. Behind each module but the last
+    stands an auxiliary head: a copy of the final head, which is what leads from
+    the last module to result 0, with a parameter of its own,
+    `auxiliary.<k>.<name>`, for each one that is trained there. A tied table is
+    another one in each head.
+
+    A head is trained by its own loss alone. The other parameters of module j are
+    trained by one head alone, that of module min(j + horizon - 1, M): with a
+    horizon of 1 modules learn locally, with M or more all is as without heads.
+    The losses become further results, `auxiliary_loss.<k>`, and
+    `--graph-differentiate` takes the sum of all. What a head does not train is
+    behind `graph.stop_gradient`; for that, modules are copied, up to `horizon`
+    times, and are one again behind differentiation and `--cse`: numbers of
+    random ops stay the same.
+
+    `modules` is M, for modules of even cost, or the beginnings of parameters'
+    names, `h.3.,h.6.`: a module begins with what first reads such a parameter.
+    The head begins at `head` in the same sense or, where that is empty, with
+    what reads the hidden state behind the last reader of a parameter of a
+    numbered list (`h.0.`, `h.1.`, ...).
+    ```mlir
+    %h = graph.linear %x, %layers.0 : ...
+    %y = graph.linear %h, %layers.1 : ...
+    %loss = graph.reduce sum %logits ...  // of a linear with %head
+    return %loss
+    // becomes, with modules=2 horizon=1
+    %h = graph.linear %x, %layers.0 : ...
+    %h1 = graph.linear %x, %layers.0 : ...
+    %l1 = graph.linear %h1, %auxiliary.1.head : ...
+    %loss1 = graph.reduce sum %l1 ...
+    %s = graph.stop_gradient %h : ...
+    %y = graph.linear %s, %layers.1 : ...
+    %l = graph.linear %y, %head : ...
+    %loss = graph.reduce sum %l ...
+    return %loss, %loss1
+    ```
+  }];
+  let options = [
+    Option<"entry", "entry", "std::string", "\"loss\"",
+           "The function whose result 0 is the loss">,
+    Option<"target", "target", "std::string", "\"interlocked\"",
+           "The name of the function to create">,
+    Option<"horizon", "horizon", "int64_t", "1",
+           "The modules that a gradient passes, with that it trains">,
+    Option<"modules", "modules", "std::string", "\"\"",
+           "How many, or where they begin, from the second on">,
+    Option<"head", "head", "std::string", "\"\"",
+           "Where the head begins">,
   ];
 }
 

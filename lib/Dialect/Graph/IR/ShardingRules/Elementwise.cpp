@@ -46,6 +46,7 @@ static bool isFloat(Value value) {
 
 // Linear in what is listed: in {0, 1} jointly, in {0} or {1} alone.
 POINTWISE(NegOp, SET(0))
+POINTWISE(StopGradientOp, SET(0))
 POINTWISE(AddOp, SET(0, 1))
 POINTWISE(SubOp, SET(0, 1))
 POINTWISE(SelectOp, SET(1, 2))
