@@ -66,7 +66,8 @@ private:
     auto content = std::make_shared<std::vector<Mark>>(
         extentBytes(type) / bytesOf(type), 0);
     ++next;
-    forEachElement(type, [&](int64_t at) { (*content)[at] = (next << 32) + at; });
+    forEachElement(type,
+                   [&](int64_t at) { (*content)[at] = (next << 32) + at; });
     return content;
   }
 
@@ -132,8 +133,8 @@ private:
           .getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), kBufferAttr)
           .getInt();
     auto result = cast<OpResult>(value);
-    return result.getOwner()->getAttrOfType<DenseI64ArrayAttr>(kBuffersAttr)
-        [result.getResultNumber()];
+    return result.getOwner()->getAttrOfType<DenseI64ArrayAttr>(
+        kBuffersAttr)[result.getResultNumber()];
   }
 
   /// True when the plan may let the result lie in the operand's memory.
@@ -154,7 +155,8 @@ private:
     // What is written must not be what is being read.
     for (OpResult result : op->getResults())
       for (OpOperand &operand : op->getOpOperands())
-        if (!mayShare(op, result.getResultNumber(), operand.getOperandNumber()) &&
+        if (!mayShare(op, result.getResultNumber(),
+                      operand.getOperandNumber()) &&
             touchSame(part, result, operand.get(), row))
           return op->emitError("memory check: result ")
                  << result.getResultNumber() << " overwrites operand "
@@ -185,7 +187,8 @@ private:
                         ArrayRef<int64_t> row) {
     DenseSet<int64_t> bytes;
     auto collect = [&](Value value, llvm::function_ref<void(int64_t)> visit) {
-      int64_t base = row[bufferOf(part, value)], size = bytesOf(tensorType(value));
+      int64_t base = row[bufferOf(part, value)],
+              size = bytesOf(tensorType(value));
       forEachElement(tensorType(value),
                      [&](int64_t at) { visit(base + at * size); });
     };
@@ -195,7 +198,8 @@ private:
       aHigh = std::max(aHigh, byte);
     });
     bool may = false;
-    collect(b, [&](int64_t byte) { may |= byte + 8 > aLow && byte < aHigh + 8; });
+    collect(b,
+            [&](int64_t byte) { may |= byte + 8 > aLow && byte < aHigh + 8; });
     if (!may)
       return false;
     collect(a, [&](int64_t byte) { bytes.insert(byte); });
@@ -227,9 +231,8 @@ private:
           return failure();
       }
     }
-    for (auto [result, value] :
-         llvm::zip_equal(run.getResults(),
-                         part.front().getTerminator()->getOperands())) {
+    for (auto [result, value] : llvm::zip_equal(
+             run.getResults(), part.front().getTerminator()->getOperands())) {
       // It lies in a whole, perhaps, behind what other micro-batches wrote.
       int64_t skip = getLayout(tensorType(result)).offset;
       auto content = std::make_shared<std::vector<Mark>>(skip, 0);
@@ -251,8 +254,8 @@ private:
                    cast<IntegerAttr>(offset).getInt());
     };
     for (BlockArgument argument : program.getBody().getArguments())
-      if (failed(place(argument,
-                       program.getArgAttr(argument.getArgNumber(), kOffsetAttr))))
+      if (failed(place(argument, program.getArgAttr(argument.getArgNumber(),
+                                                    kOffsetAttr))))
         return failure();
     auto placeConstant = [&](ConstantOp constant) {
       Attribute offset = constant->getAttr(kOffsetAttr);
@@ -278,7 +281,8 @@ private:
       } else if (isa<ViewOp, JoinOp>(op)) {
         values[op.getResult(0)] = through(&op, values);
       } else if (auto constant = dyn_cast<ConstantOp>(op)) {
-        values[constant.getOutput()] = constants[constant->getAttr(kOffsetAttr)];
+        values[constant.getOutput()] =
+            constants[constant->getAttr(kOffsetAttr)];
       }
     }
     return checkEnd(program, values);
@@ -288,14 +292,15 @@ private:
     llvm::StringMap<Value> updates;
     Operation *terminator = program.getBody().front().getTerminator();
     for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-      int64_t skip = getLayout(tensorType(value)).offset * bytesOf(tensorType(value));
+      int64_t skip =
+          getLayout(tensorType(value)).offset * bytesOf(tensorType(value));
       int64_t at =
           cast<IntegerAttr>(program.getResultAttr(i, kOffsetAttr)).getInt();
       if (failed(load(program, "result " + Twine(i), values[value],
                       tensorType(value), at - skip)))
         return failure();
-      if (auto name = program.getResultAttrOfType<StringAttr>(
-              i, graph::kUpdatesAttr))
+      if (auto name =
+              program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr))
         updates[name] = value;
     }
     for (BlockArgument argument : program.getBody().getArguments()) {
@@ -304,10 +309,10 @@ private:
       Value now = argument;
       if (auto it = updates.find(name.getValue()); it != updates.end())
         now = it->second;
-      if (failed(load(program, "argument '" + name.getValue() + "' at the end",
-                      values[now], tensorType(argument),
-                      cast<IntegerAttr>(program.getArgAttr(i, kOffsetAttr))
-                          .getInt())))
+      if (failed(load(
+              program, "argument '" + name.getValue() + "' at the end",
+              values[now], tensorType(argument),
+              cast<IntegerAttr>(program.getArgAttr(i, kOffsetAttr)).getInt())))
         return failure();
     }
     return success();

@@ -13,6 +13,9 @@ import time
 import numpy
 import pytest
 
+from cleave.testing.tools import run_tool, tool
+from cleave.trace import trace
+from training_support import gpt2, tokens
 from test_cleave_run import ARTIFACT, BUILD, TOOL, folder, metrics, pytestmark  # noqa: F401
 
 TWO = ARTIFACT.with_name("bigram2.so")
@@ -191,3 +194,21 @@ def test_interrupt_ends_all_after_the_same_step(folder):
         launcher.kill()
     assert "saved s/step-" in output, output
     assert len(os.listdir("s")) == 1
+
+
+@needs_mpi
+@pytest.mark.parametrize("mesh, schedule", [("pp=2,dp=2", "1f1b"), ("pp=4", "zb-h1")])
+def test_pipelines_of_processes(folder, mesh, schedule):
+    """Positions that are processes compute the bits of those that are threads; each
+    saves what it alone has."""
+    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), tokens(batch=8)).mlir)
+    run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", "--micro-batches=4",
+              f"--schedule={schedule}", "--clip=1", "--threads=4", "-o", "gpt2.so"])
+    flags = [*FLAGS, "--steps", 6, "--save-every", 6, "--eval-data", "train.bin", "--eval-every", 6]
+    run(*flags, "--log", "threads.log", "--save-dir", "threads", artifact="./gpt2.so")
+    run(*flags, "--log", "mpi.log", "--save-dir", "mpi", artifact="./gpt2.so", processes=4)
+    for a, b in zip(metrics("threads.log"), metrics("mpi.log"), strict=True):
+        for key in ("step", "loss", "grad_norm", "eval_loss"):
+            assert a.get(key) == b.get(key), key
+    assert files(pathlib.Path("threads/step-6")) == files(pathlib.Path("mpi/step-6"))
+    run("--resume=mpi", *FLAGS[1:], "--steps", 7, artifact="./gpt2.so")

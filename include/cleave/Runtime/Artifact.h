@@ -31,9 +31,9 @@ public:
   ~Artifact();
 
   /// Opens a shared object that exports
-  ///   const char cleave_program[];            the program, or programs, as JSON
-  ///   const uint64_t cleave_program_size;     its bytes
-  ///   const uint32_t cleave_abi_version;
+  ///   const char cleave_program[];            the program, or programs, as
+  ///   JSON const uint64_t cleave_program_size;     its bytes const uint32_t
+  ///   cleave_abi_version;
   /// and each kernel by its symbol.
   static llvm::Expected<Artifact> open(llvm::StringRef path);
 

@@ -12,8 +12,10 @@
  *
  * A communicator belongs to one rank, and one thread of that rank calls it. All
  * members of a group make the same calls in the same order: groups, requests,
- * starts and waits match by that order, never by a number. A request is made
- * once and runs any number of times; only making one allocates.
+ * starts and waits match by that order, never by a number. Making a group waits
+ * for all its members: ranks make those that they share in an order that all ranks
+ * have. A request is made once and runs any number of times; only making one
+ * allocates.
  *
  * Every call that returns `int` returns 0, or else the communicator has failed:
  * `error` says why, naming the rank that failed, and every later call fails

@@ -58,7 +58,8 @@ int64_t partOf(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
                int64_t rank);
 
 /// Copies the part of a rank out of the whole tensor, or back into it. Padding
-/// is in parts alone: it is zero in what is cut, and left out of what is joined.
+/// is in parts alone: it is zero in what is cut, and left out of what is
+/// joined.
 void cutPart(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
              int64_t rank, const void *whole, void *part);
 void joinPart(const std::vector<MeshAxis> &mesh, const Tensor &tensor,

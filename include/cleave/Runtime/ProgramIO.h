@@ -36,7 +36,8 @@ std::string shapeText(const std::vector<int64_t> &shape);
 /// The program as JSON; fields that hold their default are left out.
 std::string toJSON(const Program &program);
 
-/// The programs of all positions of a pipeline: a list, where there are several.
+/// The programs of all positions of a pipeline: a list, where there are
+/// several.
 std::string toJSON(llvm::ArrayRef<Program> positions);
 
 /// Reads what `toJSON` wrote. The result is not validated.

@@ -32,7 +32,8 @@ Value geluArgument(KernelBuilder &k, Value x) {
   Type t = x.getType();
   double c = 2 * std::sqrt(2 / M_PI);
   Value square = k.mul(x, x);
-  Value poly = k.add(k.mul(square, k.constant(t, c * 0.044715)), k.constant(t, c));
+  Value poly =
+      k.add(k.mul(square, k.constant(t, c * 0.044715)), k.constant(t, c));
   return k.mul(x, poly);
 }
 
@@ -45,7 +46,9 @@ Value scalar(AbsOp, KernelBuilder &k, ArrayRef<Value> v) {
 }
 Value scalar(ExpOp, KernelBuilder &k, ArrayRef<Value> v) { return k.exp(v[0]); }
 Value scalar(LogOp, KernelBuilder &k, ArrayRef<Value> v) { return k.log(v[0]); }
-Value scalar(SqrtOp, KernelBuilder &k, ArrayRef<Value> v) { return k.sqrt(v[0]); }
+Value scalar(SqrtOp, KernelBuilder &k, ArrayRef<Value> v) {
+  return k.sqrt(v[0]);
+}
 Value scalar(RsqrtOp, KernelBuilder &k, ArrayRef<Value> v) {
   return k.div(k.constant(v[0].getType(), 1), k.sqrt(v[0]));
 }
@@ -106,9 +109,8 @@ Value scalar(GeluGradOp op, KernelBuilder &k, ArrayRef<Value> v) {
     Value q = k.exp(k.neg(math::AbsFOp::create(b, k.getLoc(), u)));
     Value inverse = k.div(one, k.add(one, q));
     Value other = k.mul(q, inverse);
-    Value positive = arith::CmpFOp::create(b, k.getLoc(),
-                                           arith::CmpFPredicate::OGE, u,
-                                           k.constant(t, 0));
+    Value positive = arith::CmpFOp::create(
+        b, k.getLoc(), arith::CmpFPredicate::OGE, u, k.constant(t, 0));
     Value s = k.select(positive, inverse, other);
     Value slope = k.add(k.mul(k.mul(x, x), k.constant(t, 3 * a * 0.044715)),
                         k.constant(t, a));
@@ -126,10 +128,18 @@ Value scalar(GeluGradOp op, KernelBuilder &k, ArrayRef<Value> v) {
 Value scalar(CastOp op, KernelBuilder &k, ArrayRef<Value> v) {
   return k.cast(v[0], op.getType().getElementType());
 }
-Value scalar(AddOp, KernelBuilder &k, ArrayRef<Value> v) { return k.add(v[0], v[1]); }
-Value scalar(SubOp, KernelBuilder &k, ArrayRef<Value> v) { return k.sub(v[0], v[1]); }
-Value scalar(MulOp, KernelBuilder &k, ArrayRef<Value> v) { return k.mul(v[0], v[1]); }
-Value scalar(DivOp, KernelBuilder &k, ArrayRef<Value> v) { return k.div(v[0], v[1]); }
+Value scalar(AddOp, KernelBuilder &k, ArrayRef<Value> v) {
+  return k.add(v[0], v[1]);
+}
+Value scalar(SubOp, KernelBuilder &k, ArrayRef<Value> v) {
+  return k.sub(v[0], v[1]);
+}
+Value scalar(MulOp, KernelBuilder &k, ArrayRef<Value> v) {
+  return k.mul(v[0], v[1]);
+}
+Value scalar(DivOp, KernelBuilder &k, ArrayRef<Value> v) {
+  return k.div(v[0], v[1]);
+}
 Value scalar(MaximumOp, KernelBuilder &k, ArrayRef<Value> v) {
   return k.max(v[0], v[1]);
 }
@@ -158,8 +168,12 @@ Value scalar(PowOp, KernelBuilder &k, ArrayRef<Value> v) {
   return math::PowFOp::create(k.getBuilder(), k.getLoc(), v[0], v[1]);
 }
 
-Value scalar(AndOp, KernelBuilder &k, ArrayRef<Value> v) { return k.min(v[0], v[1]); }
-Value scalar(OrOp, KernelBuilder &k, ArrayRef<Value> v) { return k.max(v[0], v[1]); }
+Value scalar(AndOp, KernelBuilder &k, ArrayRef<Value> v) {
+  return k.min(v[0], v[1]);
+}
+Value scalar(OrOp, KernelBuilder &k, ArrayRef<Value> v) {
+  return k.max(v[0], v[1]);
+}
 
 Value scalar(CompareOp op, KernelBuilder &k, ArrayRef<Value> v) {
   using F = arith::CmpFPredicate;
@@ -268,7 +282,8 @@ struct Uniform : KernelLoweringInterface::ExternalModel<Uniform, UniformOp> {
     auto op = cast<UniformOp>(operation);
     OpBuilder &b = k.getBuilder();
     Value bits = draw(op, op.getType().getShape(), k);
-    Value eight = arith::ConstantOp::create(b, k.getLoc(), b.getI32IntegerAttr(8));
+    Value eight =
+        arith::ConstantOp::create(b, k.getLoc(), b.getI32IntegerAttr(8));
     Value upper = arith::ShRUIOp::create(b, k.getLoc(), bits, eight);
     // Below 2^24: exact in f32, and not negative.
     Value value = k.cast(upper, b.getF32Type());
@@ -294,8 +309,7 @@ struct Iota : KernelLoweringInterface::ExternalModel<Iota, IotaOp> {
   }
 };
 
-template <typename... Ops>
-void attachPointwise(MLIRContext *context) {
+template <typename... Ops> void attachPointwise(MLIRContext *context) {
   (Ops::template attachInterface<Pointwise<Ops>>(*context), ...);
 }
 

@@ -12,6 +12,7 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <numeric>
+#include <set>
 
 using namespace cleave::runtime;
 
@@ -22,8 +23,7 @@ public:
   Resolver(Executor &executor, const Artifact &artifact, const Arena &arena,
            const ThreadTeam &team, ContractionTuner &tuner)
       : executor(executor), artifact(artifact), arena(arena), team(team),
-        tuner(tuner),
-        program(artifact.programOf(executor.communicator->rank)),
+        tuner(tuner), program(artifact.programOf(executor.communicator->rank)),
         communicator(executor.communicator) {}
 
   llvm::Error run();
@@ -31,6 +31,11 @@ public:
 private:
   llvm::Expected<Step> resolve(const Part &part, const Action &action,
                                const Command &command);
+  /// Makes all groups: the members of one may have no other one in common, but
+  /// all ranks come to those they share in one order.
+  llvm::Error makeGroups();
+  std::vector<int32_t> membersOf(const CollectiveCommand &command) const;
+  std::vector<int32_t> everyone() const;
   llvm::Expected<cleave_group *> groupFor(const std::vector<int32_t> &ranks);
   llvm::Expected<cleave_request *>
   prepare(const std::vector<int32_t> &ranks,
@@ -107,8 +112,8 @@ Executor::Resolver::collective(const CollectiveCommand &c,
   llvm::SmallVector<cleave_collective> blocks;
   auto add = [&](const ExchangeBlock &block) {
     cleave_collective &what = blocks.emplace_back();
-    what.kind = c.isTransfer() ? CLEAVE_SEND
-                               : static_cast<int32_t>(c.collective);
+    what.kind =
+        c.isTransfer() ? CLEAVE_SEND : static_cast<int32_t>(c.collective);
     what.reduction = static_cast<int32_t>(c.reduction);
     what.dtype = static_cast<int32_t>(c.dtype);
     what.sources = c.sources.empty() ? nullptr : c.sources.data();
@@ -126,17 +131,46 @@ Executor::Resolver::collective(const CollectiveCommand &c,
   };
   add(c);
   llvm::for_each(c.more, add);
-  std::vector<int32_t> members =
-      groupOf(program.mesh, c.axes, communicator->rank);
-  if (c.isTransfer()) {
-    int32_t other = members[static_cast<size_t>(c.root)];
-    members = {communicator->rank, other};
-    if (c.collective == CollectiveKind::Receive)
-      std::swap(members[0], members[1]);
+  if (c.isTransfer())
     for (cleave_collective &what : blocks)
       what.root = 0;
+  return prepare(membersOf(c), blocks);
+}
+
+/// The group of a collective; of a transfer, who sends and who receives.
+std::vector<int32_t>
+Executor::Resolver::membersOf(const CollectiveCommand &c) const {
+  std::vector<int32_t> members =
+      groupOf(program.mesh, c.axes, communicator->rank);
+  if (!c.isTransfer())
+    return members;
+  int32_t other = members[static_cast<size_t>(c.root)];
+  if (c.collective == CollectiveKind::Send)
+    return {communicator->rank, other};
+  return {other, communicator->rank};
+}
+
+std::vector<int32_t> Executor::Resolver::everyone() const {
+  std::vector<int32_t> ranks(static_cast<size_t>(communicator->size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+llvm::Error Executor::Resolver::makeGroups() {
+  std::set<std::vector<int32_t>> all;
+  for (const Part &part : program.parts)
+    for (const Command &command : part.commands) {
+      if (command.kind == CommandKind::Collective)
+        all.insert(membersOf(command.collective));
+      if (command.kind == CommandKind::Check && !command.check.deferred)
+        all.insert(everyone());
+    }
+  for (const std::vector<int32_t> &ranks : all) {
+    llvm::Expected<cleave_group *> group = groupFor(ranks);
+    if (!group)
+      return group.takeError();
   }
-  return prepare(members, blocks);
+  return llvm::Error::success();
 }
 
 llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
@@ -147,9 +181,7 @@ llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
   what.dtype = CLEAVE_I1;
   what.src = flag;
   what.dst = agreed;
-  std::vector<int32_t> everyone(static_cast<size_t>(communicator->size));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return prepare(everyone, what);
+  return prepare(everyone(), what);
 }
 
 size_t Executor::Resolver::count(const CollectiveCommand &c) {
@@ -323,6 +355,8 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
 }
 
 llvm::Error Executor::Resolver::run() {
+  if (llvm::Error error = makeGroups())
+    return error;
   int64_t workspaceBytes = 0;
   for (const auto &[name, source] : program.entries) {
     entry = &executor.entries[name];

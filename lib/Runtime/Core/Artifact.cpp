@@ -73,8 +73,8 @@ void Artifact::summarise() {
         summary.tensors.push_back(tensor);
       number.push_back(it->second);
       Tensor &known = summary.tensors[static_cast<size_t>(it->second)];
-      if (tensor.upperBound > 0 && (known.upperBound == 0 ||
-                                    tensor.upperBound < known.upperBound))
+      if (tensor.upperBound > 0 &&
+          (known.upperBound == 0 || tensor.upperBound < known.upperBound))
         known.upperBound = tensor.upperBound;
     }
     for (const auto &[name, entry] : program.entries) {

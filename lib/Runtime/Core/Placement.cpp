@@ -51,7 +51,8 @@ static int64_t digitValue(const Axes &mesh, const Digit &digit, int64_t rank) {
 int64_t cleave::runtime::positionOf(const Program &program, int64_t rank) {
   if (program.pipelineAxis < 0)
     return 0;
-  const MeshAxis &axis = program.mesh[static_cast<size_t>(program.pipelineAxis)];
+  const MeshAxis &axis =
+      program.mesh[static_cast<size_t>(program.pipelineAxis)];
   return digitValue(program.mesh, {program.pipelineAxis, 1, axis.size}, rank);
 }
 
@@ -159,8 +160,7 @@ struct Loops {
   int64_t first = 0;
   const Tensor &tensor;
 
-  Loops(const Axes &mesh, const Tensor &tensor, int64_t rank)
-      : tensor(tensor) {
+  Loops(const Axes &mesh, const Tensor &tensor, int64_t rank) : tensor(tensor) {
     const std::vector<int64_t> &shape = tensor.heldShape();
     int64_t stride = 1;
     for (int64_t size : shape)

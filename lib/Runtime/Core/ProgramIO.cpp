@@ -40,9 +40,8 @@ static constexpr llvm::StringLiteral kindNames[] = {
     "kernel", "contract", "attention", "attention-backward", "scatter-add",
     "copy",   "fill",     "check",     "collective",         "wait"};
 static constexpr llvm::StringLiteral collectiveNames[] = {
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all",
-    "permute",    "broadcast",  "reduce",         "send",
-    "receive"};
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute",
+    "broadcast",  "reduce",     "send",           "receive"};
 static constexpr llvm::StringLiteral reductionNames[] = {"sum", "max", "min"};
 
 int64_t cleave::runtime::byteSize(DType type) {
@@ -176,10 +175,9 @@ std::string cleave::runtime::toJSON(llvm::ArrayRef<Program> positions) {
   if (positions.size() == 1)
     return toJSON(positions.front());
   return "[" +
-         llvm::join(llvm::map_range(positions,
-                                    [](const Program &program) {
-                                      return toJSON(program);
-                                    }),
+         llvm::join(llvm::map_range(
+                        positions,
+                        [](const Program &program) { return toJSON(program); }),
                     ",\n") +
          "]";
 }

@@ -185,11 +185,12 @@ Error cleave::runtime::validate(llvm::ArrayRef<Program> positions) {
   for (const Program &program : positions)
     for (const Tensor &tensor : program.tensors) {
       const Tensor *&first = known[tensor.name];
-      if (first && (first->role != tensor.role || first->dtype != tensor.dtype ||
-                    first->shape != tensor.shape ||
-                    first->padded != tensor.padded ||
-                    first->sharding != tensor.sharding))
-        return makeError("tensor '" + tensor.name + "' is one tensor at one "
+      if (first &&
+          (first->role != tensor.role || first->dtype != tensor.dtype ||
+           first->shape != tensor.shape || first->padded != tensor.padded ||
+           first->sharding != tensor.sharding))
+        return makeError("tensor '" + tensor.name +
+                         "' is one tensor at one "
                          "position of the pipeline and another one at another");
       first = &tensor;
     }

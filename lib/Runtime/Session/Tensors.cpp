@@ -97,9 +97,9 @@ void Session::write(const Tensor &tensor, const void *whole) {
 }
 
 bool Session::holds(int64_t rank, const Tensor &tensor) const {
-  return llvm::any_of(
-      artifact.programOf(rank).tensors,
-      [&](const Tensor &own) { return own.name == tensor.name; });
+  return llvm::any_of(artifact.programOf(rank).tensors, [&](const Tensor &own) {
+    return own.name == tensor.name;
+  });
 }
 
 bool Session::isEverywhere(const Tensor &tensor) const {
@@ -127,8 +127,7 @@ Error Session::read(const Tensor &tensor, void *whole) const {
   // The first rank that has a part gives it to all.
   std::vector<char> part(static_cast<size_t>(localBytes(mesh, tensor)));
   for (int rank = 0; rank < getRanks(); ++rank) {
-    if (!holds(rank, tensor) ||
-        !seen.insert(partOf(mesh, tensor, rank)).second)
+    if (!holds(rank, tensor) || !seen.insert(partOf(mesh, tensor, rank)).second)
       continue;
     if (Error error = broadcast(rank, data(tensor), part.data(),
                                 static_cast<int64_t>(part.size())))

@@ -340,8 +340,8 @@ LogicalResult CommandTable::transfer(Value value, bool sends,
   command.kind = CommandKind::Collective;
   command.timeClass = TimeClass::Communication;
   runtime::CollectiveCommand &c = command.collective;
-  c.collective = sends ? runtime::CollectiveKind::Send
-                       : runtime::CollectiveKind::Receive;
+  c.collective =
+      sends ? runtime::CollectiveKind::Send : runtime::CollectiveKind::Receive;
   RankedTensorType type = tensorType(value);
   FailureOr<runtime::DType> dtype =
       dtypeOf(value.getLoc(), type.getElementType());

@@ -156,8 +156,7 @@ static json::Object describePosition(ModuleOp module,
              program.getBody().front().getTerminator()->getOperands()))
       if (auto offset =
               program.getResultAttrOfType<IntegerAttr>(i, kOffsetAttr);
-          offset &&
-          offset.getInt() < arena - largest &&
+          offset && offset.getInt() < arena - largest &&
           seen.insert(offset.getInt()).second)
         fixed["output"] += extentBytes(cast<RankedTensorType>(value.getType()));
   json::Object bytes;

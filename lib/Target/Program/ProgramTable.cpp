@@ -295,7 +295,8 @@ FailureOr<Program> Translator::run() {
     if (auto own = entry->getAttrOfType<IntegerAttr>(kArenaBytesAttr))
       program.arenaBytes = own.getInt();
     if (entry.getPosition())
-      program.pipelineAxis = digitsOf(mesh, spmd::AxisRef{spmd::kPipelineAxis})[0].axis;
+      program.pipelineAxis =
+          digitsOf(mesh, spmd::AxisRef{spmd::kPipelineAxis})[0].axis;
   }
   for (const spmd::MeshAxis &axis : mesh.axes) {
     program.mesh.push_back({axis.name, axis.size, axis.sequential});
@@ -352,7 +353,9 @@ LogicalResult Translator::addConstants(ArrayRef<ProgramOp> entries) {
   for (auto &part : parts)
     holders.push_back(symbols.lookup(part.getKey()));
   for (Operation *holder : holders)
-    if (holder->walk([&](ConstantOp constant) { return WalkResult(add(constant)); })
+    if (holder
+            ->walk(
+                [&](ConstantOp constant) { return WalkResult(add(constant)); })
             .wasInterrupted())
       return failure();
   for (auto &[offset, hex] : constants)

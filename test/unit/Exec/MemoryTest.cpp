@@ -85,19 +85,20 @@ TEST_F(Memory, RandomPrograms) {
       }
     }
   }
-  std::printf("%d entries, peak / lower bound: mean %.4f, worst %.4f\n", entries,
-              sum / entries, worst);
+  std::printf("%d entries, peak / lower bound: mean %.4f, worst %.4f\n",
+              entries, sum / entries, worst);
   EXPECT_LE(worst, 1.15);
 }
 
-/// Stages of a pipeline: each position has an arena of its own, and what is sent
-/// stays where it is until it has gone.
+/// Stages of a pipeline: each position has an arena of its own, and what is
+/// sent stays where it is until it has gone.
 TEST_F(Memory, RandomPipelines) {
   struct Case {
     const char *schedule;
     int64_t chunks;
   };
-  constexpr Case cases[] = {{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"zb-v", 2}};
+  constexpr Case cases[] = {
+      {"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"zb-v", 2}};
   for (int seed = 1; seed <= 16; ++seed) {
     const Case &drawn = cases[seed % 4];
     RandomGraph graph = drawRandomGraph(context.get(), seed, {});
@@ -126,7 +127,8 @@ TEST_F(Memory, FindsWrongOffsets) {
     // The buffer of an argument, moved onto that of another.
     for (unsigned i = 0; i + 1 < part.getNumArguments() && i < 4; ++i) {
       auto buffer = [&](unsigned n) {
-        return part.getArgAttrOfType<IntegerAttr>(n, exec::kBufferAttr).getInt();
+        return part.getArgAttrOfType<IntegerAttr>(n, exec::kBufferAttr)
+            .getInt();
       };
       if (part.getArgument(i).use_empty() || buffer(i) == buffer(i + 1))
         continue;
@@ -170,7 +172,8 @@ TEST_F(Memory, OverwrittenTargets) {
     std::string text = R"(
       func.func private @u(%w: tensor<4x4xf32> {exec.dies}, %x: tensor<4x4xf32>)
           -> (tensor<4x4xf32> {exec.alias = 0 : i64, exec.update}, tensor<4x4xf32>) {
-        )" + std::string(body) + R"(
+        )" + std::string(body) +
+                       R"(
       }
       exec.program @e(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
                       %x: tensor<4x4xf32> {graph.name = "x", graph.role = "input"})

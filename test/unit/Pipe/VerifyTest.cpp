@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/Verify.h"
-#include "llvm/ADT/Twine.h"
 #include "cleave/Dialect/Pipe/IR/Pipeline.h"
+#include "llvm/ADT/Twine.h"
 #include "gtest/gtest.h"
 
 using namespace cleave::pipe;

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "ProgramMemory.h"
-#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "llvm/ADT/StringSet.h"
 #include <map>
@@ -133,10 +133,12 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
   static bool diesIn(Value value, RunOp run) {
     if (!value.getDefiningOp<RunOp>())
       return false;
-    return llvm::all_of(value.getUsers(), [&](Operation *user) {
-      return user == run ||
-             (isa<RunOp>(user) && user->isBeforeInBlock(run));
-    }) && llvm::count(value.getUsers(), run) == 1;
+    return llvm::all_of(value.getUsers(),
+                        [&](Operation *user) {
+                          return user == run || (isa<RunOp>(user) &&
+                                                 user->isBeforeInBlock(run));
+                        }) &&
+           llvm::count(value.getUsers(), run) == 1;
   }
 
   void writeParts() {
@@ -221,7 +223,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
                           ("argument:" + name.getValue()).str(), name)))
         return failure();
     }
-    for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
+    for (auto [i, value] :
+         llvm::enumerate(body.getTerminator()->getOperands())) {
       if (program.getResultAttr(i, graph::kUpdatesAttr) ||
           plan.bufferOf(value).fixed >= 0)
         continue;
@@ -244,8 +247,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
       it->second.offset = take(plan.bufferOf(value).bytes);
     else if (it->second.type != type)
       return program.emitOpError("'")
-             << name.getValue() << "' of type " << type
-             << " has type " << it->second.type << " in another entry";
+             << name.getValue() << "' of type " << type << " has type "
+             << it->second.type << " in another entry";
     plan.bufferOf(value).fixed = it->second.offset;
     return success();
   }

@@ -275,9 +275,8 @@ void ProgramMemory::packBuffers() {
   DenseMap<unsigned, std::pair<unsigned, unsigned>> producer;
   for (auto [a, run] : llvm::enumerate(runs))
     for (OpResult result : run.getResults())
-      producer.try_emplace(leader(result),
-                           std::pair(repeats.representative[a],
-                                     result.getResultNumber()));
+      producer.try_emplace(leader(result), std::pair(repeats.representative[a],
+                                                     result.getResultNumber()));
   DenseMap<std::pair<unsigned, unsigned>, unsigned> firstAtPlace;
   DenseMap<unsigned, unsigned> sameAs = shareSlots(roots);
   for (auto [root, slot] : sameAs) {
@@ -320,7 +319,7 @@ void ProgramMemory::packBuffers() {
     packedRoots.push_back(root);
     intervals.push_back(buffer.life);
     items.push_back({buffer.bytes,
-                     buffer.returned     ? "output"
+                     buffer.returned      ? "output"
                      : buffer.accumulates ? "accumulated"
                                           : "saved",
                      nameOf(buffer.value)});
@@ -336,10 +335,10 @@ void ProgramMemory::packBuffers() {
       intervals.push_back(
           {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
       owners.push_back({a, b});
-      items.push_back({buffer.bytes, buffer.scratchOf ? "scratch" : "activation",
-                       buffer.scratchOf
-                           ? buffer.scratchOf->getName().getStringRef().str()
-                           : nameOf(buffer.value)});
+      items.push_back(
+          {buffer.bytes, buffer.scratchOf ? "scratch" : "activation",
+           buffer.scratchOf ? buffer.scratchOf->getName().getStringRef().str()
+                            : nameOf(buffer.value)});
     }
   }
   packing = pack(intervals);
@@ -372,7 +371,7 @@ std::vector<LiveItem> ProgramMemory::liveAtPeak() const {
 int64_t ProgramMemory::address(Value value, int64_t base) {
   const ProgramBuffer &buffer = bufferOf(value);
   RankedTensorType type = tensorType(value);
-  int64_t at = buffer.fixed >= 0 ? buffer.fixed
+  int64_t at = buffer.fixed >= 0    ? buffer.fixed
                : buffer.packed >= 0 ? base + buffer.packed
                                     : base;
   return at + getLayout(type).offset * elementBytes(type.getElementType());
@@ -400,14 +399,15 @@ void ProgramMemory::write(int64_t base) {
   graph::EntryAttributes attributes(program);
   for (BlockArgument argument : program.getBody().getArguments())
     attributes.setArg(argument.getArgNumber(), kOffsetAttr,
-                       builder.getI64IntegerAttr(address(argument, base)));
+                      builder.getI64IntegerAttr(address(argument, base)));
   Operation *terminator = program.getBody().front().getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
     attributes.setResult(i, kOffsetAttr,
                          builder.getI64IntegerAttr(address(value, base)));
   attributes.write();
   program->setAttr(kPeakAttr, builder.getI64IntegerAttr(packing.peak));
-  program->setAttr(kLowerBoundAttr, builder.getI64IntegerAttr(packing.lowerBound));
+  program->setAttr(kLowerBoundAttr,
+                   builder.getI64IntegerAttr(packing.lowerBound));
   SmallVector<Attribute> live;
   for (const LiveItem &item : liveAtPeak())
     live.push_back(builder.getDictionaryAttr(

@@ -76,8 +76,7 @@ public:
 private:
   unsigned leader(mlir::Value value);
   int64_t address(mlir::Value value, int64_t base);
-  llvm::DenseMap<unsigned, unsigned>
-  shareSlots(llvm::ArrayRef<unsigned> roots);
+  llvm::DenseMap<unsigned, unsigned> shareSlots(llvm::ArrayRef<unsigned> roots);
 
   ProgramOp program;
   PartTable &parts;

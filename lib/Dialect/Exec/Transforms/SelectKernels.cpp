@@ -81,8 +81,9 @@ struct SelectKernels : exec::impl::SelectKernelsBase<SelectKernels> {
         Location loc = constant.getLoc();
         RankedTensorType type = tensorType(constant.getOutput());
         if (splat)
-          value = FillOp::create(builder, loc, type,
-                                 cast<TypedAttr>(splat.getSplatValue<Attribute>()));
+          value =
+              FillOp::create(builder, loc, type,
+                             cast<TypedAttr>(splat.getSplatValue<Attribute>()));
         else if (!value)
           value = ConstantOp::create(builder, loc, type, constant.getValue());
         use.set(value);

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// An op of backward stands where the gradient comes from, or before: where what
-/// it reads of forward is. What a gradient has not reached yet stands where
-/// forward ends.
+/// An op of backward stands where the gradient comes from, or before: where
+/// what it reads of forward is. What a gradient has not reached yet stands
+/// where forward ends.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -68,8 +68,8 @@ static bool isRead(const Flow &flow, OpOperand &operand) {
 }
 
 /// The stage of an op of backward that reads forward and seeds alone, such as a
-/// head joined with its loss: where forward ends. What does so without a seed is
-/// forward still, as it is read here.
+/// head joined with its loss: where forward ends. What does so without a seed
+/// is forward still, as it is read here.
 std::optional<int64_t> Stages::turningPoint(Operation &op) const {
   std::optional<int64_t> stage;
   if (isa<graph::SeedOp>(op))

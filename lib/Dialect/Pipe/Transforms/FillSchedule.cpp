@@ -66,9 +66,9 @@ struct FillSchedulePass
     for (std::vector<Action> &actions : order.schedule.devices) {
       std::vector<Action> own;
       for (const Action &action : actions)
-        for (StringRef name : {StringRef(action.part),
-                               StringRef(action.part == "B" ? "I" : ""),
-                               StringRef(action.part == "B" ? "W" : "")})
+        for (StringRef name :
+             {StringRef(action.part), StringRef(action.part == "B" ? "I" : ""),
+              StringRef(action.part == "B" ? "W" : "")})
           if (action.kind == Action::Kind::Run && has(name, action.stage))
             own.push_back({name.str(), action.microBatch, action.stage});
       actions = std::move(own);

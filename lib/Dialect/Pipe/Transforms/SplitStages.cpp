@@ -166,7 +166,8 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
           return failure();
         // In a tree, each micro-batch is a term of its own, however many
         // stages add to it.
-        again = !treeSums && separateUses(function, *flows.back(), *cuts.back());
+        again =
+            !treeSums && separateUses(function, *flows.back(), *cuts.back());
       }
     }
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts))

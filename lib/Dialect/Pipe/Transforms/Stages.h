@@ -36,8 +36,8 @@ public:
   /// parameter whose name begins so. Reports a cut that cannot be.
   llvm::LogicalResult cut(llvm::ArrayRef<std::string> first,
                           const MachineModel &machine);
-  /// Cuts forward where so many thousandths of its ops stand before; a stage may
-  /// have none.
+  /// Cuts forward where so many thousandths of its ops stand before; a stage
+  /// may have none.
   void cutAt(llvm::ArrayRef<int64_t> thousandths);
   /// Parameters are in the stages where `other`, another entry, has them.
   void cutLike(const Stages &other);

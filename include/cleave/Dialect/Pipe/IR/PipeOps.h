@@ -34,8 +34,8 @@ inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 /// On a result of a program: it is what another result is, an update, computed
 /// in this stage, which holds what is updated too.
 inline constexpr llvm::StringLiteral kCopyAttr = "pipe.copy";
-/// On a program: how many stages it is cut into, where that is not one. Some may
-/// have nothing to do.
+/// On a program: how many stages it is cut into, where that is not one. Some
+/// may have nothing to do.
 inline constexpr llvm::StringLiteral kStagesAttr = "pipe.stages";
 
 /// On a program of several devices: what its schedule was made by, or read

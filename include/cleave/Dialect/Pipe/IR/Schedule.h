@@ -18,7 +18,8 @@
 ///   repeat    `{<times>+<step>: ...}`: the actions in braces so many times,
 ///             micro-batches greater by `step` (`-<step>`: less) each time
 ///   devices   separated by `|` or by a new line; lines without actions count
-///             for nothing, `-` is a device without any, and `#` starts a comment
+///             for nothing, `-` is a device without any, and `#` starts a
+///             comment
 ///
 //===----------------------------------------------------------------------===//
 

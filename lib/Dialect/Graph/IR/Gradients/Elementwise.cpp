@@ -39,7 +39,7 @@ CLEAVE_NO_GRADIENT(GeluGradOp)
 #define UNARY(OP, EXPRESSION)                                                  \
   CLEAVE_GRADIENTS(OP) {                                                       \
     Value g = resultGradients[0], x = getInput(), y = getOutput();             \
-    (void)x, (void)y;                                                        \
+    (void)x, (void)y;                                                          \
     if (!g || !needed[0])                                                      \
       return success();                                                        \
     [[maybe_unused]] Formula f{builder, getLoc()};                             \
