@@ -16,7 +16,7 @@ from torch import nn
 
 from cleave.testing.tools import ToolError, interpret
 import test_expert_recipes  # noqa: F401 (its models)
-from pipeline_cases import covering, sample
+from pipeline_cases import RECIPES, covering, sample
 from test_recipes import BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, emit, whole_run
 from training_support import ALL
 
@@ -142,8 +142,8 @@ def test_schedules_by_hand_equal_one_device(tmp_path, tmp_path_factory, position
                                             text):
     path = tmp_path / "mine.sched"
     path.write_text(text)
-    recipe = BESIDE[BY_HAND.index((positions, micro_batches, text))]
-    mesh = ",".join(filter(None, [f"pp={positions}", AXES.get(recipe)]))
+    recipe = list(RECIPES)[BY_HAND.index((positions, micro_batches, text))]
+    mesh = ",".join(filter(None, [f"pp={positions}", RECIPES[recipe]]))
     check_scheduled(tmp_path_factory, "gpt2", mesh, recipe, "adamw", micro_batches,
                     flags=[f"--schedule-file={path}"])
 

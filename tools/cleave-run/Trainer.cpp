@@ -109,6 +109,22 @@ Error Trainer::trainStep(int64_t index) {
   double tokensPerSecond =
       static_cast<double>(batch * length) / result->seconds;
   progress->step(index + 1, *loss, rate, result->seconds, tokensPerSecond);
+  if (options.log.empty())
+    return Error::success();
+  // What else the step says of a batch: the norm of the gradients, losses of
+  // other heads. All processes ask, since not each has it.
+  llvm::json::Object more;
+  const Program &program = session->getProgram();
+  for (int32_t output : program.entries.at("train").outputs) {
+    const Tensor &tensor = program.tensors[static_cast<size_t>(output)];
+    if (tensor.role != Role::Output || !tensor.shape.empty() ||
+        tensor.name == "loss")
+      continue;
+    Expected<double> value = session->getScalar(tensor.name);
+    if (!value)
+      return value.takeError();
+    more[tensor.name] = jsonNumber(*value);
+  }
   if (!log)
     return Error::success();
   llvm::json::Array sent;
@@ -126,19 +142,8 @@ Error Trainer::trainStep(int64_t index) {
                           {"tokens_per_s", jsonNumber(tokensPerSecond)},
                           {"ms", result->seconds * 1e3},
                           {"page_faults", result->pageFaults}};
-  // What else the step says of a batch: the norm of the gradients, losses of
-  // other heads.
-  const Program &program = session->getProgram();
-  for (int32_t output : program.entries.at("train").outputs) {
-    const Tensor &tensor = program.tensors[static_cast<size_t>(output)];
-    if (tensor.role != Role::Output || !tensor.shape.empty() ||
-        tensor.name == "loss")
-      continue;
-    Expected<double> value = session->getScalar(tensor.name);
-    if (!value)
-      return value.takeError();
-    line[tensor.name] = jsonNumber(*value);
-  }
+  for (auto &[name, value] : more)
+    line[name] = std::move(value);
   llvm::json::Object breakdown;
   double rest = result->seconds * 1e3;
   for (auto part :

@@ -129,7 +129,9 @@ Error Session::read(const Tensor &tensor, void *whole) const {
   for (int rank = 0; rank < getRanks(); ++rank) {
     if (!holds(rank, tensor) || !seen.insert(partOf(mesh, tensor, rank)).second)
       continue;
-    if (Error error = broadcast(rank, data(tensor), part.data(),
+    // Of who has none, the source is not read.
+    const char *own = data(tensor);
+    if (Error error = broadcast(rank, own ? own : part.data(), part.data(),
                                 static_cast<int64_t>(part.size())))
       return error;
     if (whole)
