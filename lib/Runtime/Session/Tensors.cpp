@@ -96,20 +96,21 @@ void Session::write(const Tensor &tensor, const void *whole) {
       cutPart(getProgram().mesh, tensor, rank->number(), whole, part);
 }
 
-bool Session::holds(int64_t rank, const Tensor &tensor) const {
-  return llvm::any_of(artifact.programOf(rank).tensors, [&](const Tensor &own) {
+static bool has(const Program &program, const Tensor &tensor) {
+  return llvm::any_of(program.tensors, [&](const Tensor &own) {
     return own.name == tensor.name;
   });
 }
 
+bool Session::holds(int64_t rank, const Tensor &tensor) const {
+  return has(artifact.programOf(rank), tensor);
+}
+
 bool Session::isEverywhere(const Tensor &tensor) const {
-  if (!isWhole(getProgram().mesh, tensor))
-    return false;
-  return llvm::all_of(artifact.getPositions(), [&](const Program &program) {
-    return llvm::any_of(program.tensors, [&](const Tensor &own) {
-      return own.name == tensor.name;
-    });
-  });
+  return isWhole(getProgram().mesh, tensor) &&
+         llvm::all_of(artifact.getPositions(), [&](const Program &program) {
+           return has(program, tensor);
+         });
 }
 
 Error Session::read(const Tensor &tensor, void *whole) const {

@@ -6,19 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "Transfers.h"
-#include "cleave/Dialect/Exec/Transforms/Memory.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
-
-/// `type` as a part has it: where it lies in a whole is each action's affair.
-static Type atStart(Type type) {
-  auto tensor = cast<RankedTensorType>(type);
-  Strided layout = getLayout(tensor);
-  layout.offset = 0;
-  return withLayout(tensor, layout);
-}
 
 Transfers::Transfers(pipe::ProgramOp program, const pipe::Schedule &schedule,
                      const pipe::StageMap &map, SymbolTable &symbols)
@@ -71,17 +62,14 @@ Transfers::partOf(const pipe::Action &action, StringRef what,
   if (auto known = symbols.lookup<func::FuncOp>(name))
     return known;
   OpBuilder builder(program);
-  SmallVector<Type> types;
-  for (Type type : inputs)
-    types.push_back(atStart(type));
   Location loc = invokeOf(action).getLoc();
-  auto part = func::FuncOp::create(builder, loc, name,
-                                   builder.getFunctionType(types, TypeRange()));
+  auto part = func::FuncOp::create(
+      builder, loc, name, builder.getFunctionType(inputs, TypeRange()));
   part.setPrivate();
   builder.setInsertionPointToStart(part.addEntryBlock());
   build(builder, part);
   part.setFunctionType(builder.getFunctionType(
-      types, part.front().getTerminator()->getOperandTypes()));
+      inputs, part.front().getTerminator()->getOperandTypes()));
   symbols.insert(part);
   return part;
 }
@@ -113,25 +101,23 @@ void Transfers::send(OpBuilder &builder, const pipe::Action &action,
 ValueRange Transfers::receive(OpBuilder &builder, const pipe::Action &action,
                               ArrayRef<OpResult> results) {
   int64_t from = map.device(action.stage), to = map.device(action.to);
-  func::FuncOp part =
-      partOf(action, "receive", results, {},
-             [&](OpBuilder &inside, func::FuncOp made) {
-               SmallVector<Value> received;
-               for (OpResult result : results) {
-                 auto invoke = cast<pipe::InvokeOp>(result.getOwner());
-                 unsigned index = result.getResultNumber();
-                 // A whole of what micro-batches have side by side, else as the
-                 // part makes it.
-                 Type type =
-                     invoke.getConcatDim(index)
-                         ? result.getType()
-                         : invoke.getPartFunction().getResultTypes()[index];
-                 received.push_back(ReceiveOp::create(inside, result.getLoc(),
-                                                      atStart(type), from,
-                                                      tokenOf(result, to)));
-               }
-               func::ReturnOp::create(inside, made.getLoc(), received);
-             });
+  func::FuncOp part = partOf(
+      action, "receive", results, {},
+      [&](OpBuilder &inside, func::FuncOp made) {
+        SmallVector<Value> received;
+        for (OpResult result : results) {
+          auto invoke = cast<pipe::InvokeOp>(result.getOwner());
+          unsigned index = result.getResultNumber();
+          // A whole of what micro-batches have side by side, else as the
+          // part makes it.
+          Type type = invoke.getConcatDim(index)
+                          ? result.getType()
+                          : invoke.getPartFunction().getResultTypes()[index];
+          received.push_back(ReceiveOp::create(inside, result.getLoc(), type,
+                                               from, tokenOf(result, to)));
+        }
+        func::ReturnOp::create(inside, made.getLoc(), received);
+      });
   return run(builder, action, part, {}).getResults();
 }
 

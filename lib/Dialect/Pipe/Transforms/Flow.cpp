@@ -7,6 +7,7 @@
 
 #include "Flow.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/Work.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -100,14 +101,7 @@ bool Flow::isUnread(OpOperand &operand) const {
 
 bool Flow::isHeavy(Operation *op) const {
   // What is sent once is not sent again.
-  if (isa<spmd::CommunicationOpInterface>(op))
-    return true;
-  auto costed = dyn_cast<graph::CostOpInterface>(op);
-  if (!costed)
-    return false;
-  graph::WorkClass work = costed.getCost().work;
-  return work == graph::WorkClass::Contraction ||
-         work == graph::WorkClass::Attention;
+  return isa<spmd::CommunicationOpInterface>(op) || graph::isHeavyWork(op);
 }
 
 //===----------------------------------------------------------------------===//

@@ -7,6 +7,7 @@
 
 #include "Lockstep.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/Work.h"
 #include "llvm/ADT/MapVector.h"
 
 using namespace mlir;
@@ -51,14 +52,8 @@ private:
 /// What is no mere preparation: nothing is moved past it that it needs, or that
 /// would be kept for the time that it takes.
 bool Finder::isWork(Operation *op) const {
-  if (ops.contains(op) || isa<CommunicationOpInterface>(op))
-    return true;
-  auto costed = dyn_cast<graph::CostOpInterface>(op);
-  if (!costed)
-    return false;
-  graph::WorkClass work = costed.getCost().work;
-  return work == graph::WorkClass::Contraction ||
-         work == graph::WorkClass::Attention;
+  return ops.contains(op) || isa<CommunicationOpInterface>(op) ||
+         graph::isHeavyWork(op);
 }
 
 /// The ops between the first and the last of `members` that depend on one of

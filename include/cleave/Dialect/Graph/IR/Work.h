@@ -1,0 +1,27 @@
+//===- Work.h - What takes time --------------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_WORK_H
+#define CLEAVE_DIALECT_GRAPH_IR_WORK_H
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+namespace cleave::graph {
+
+/// Whether `op` is one of those that take most of a step: a contraction or
+/// attention, by its cost.
+inline bool isHeavyWork(mlir::Operation *op) {
+  auto costed = llvm::dyn_cast<CostOpInterface>(op);
+  if (!costed)
+    return false;
+  WorkClass work = costed.getCost().work;
+  return work == WorkClass::Contraction || work == WorkClass::Attention;
+}
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_WORK_H
