@@ -85,14 +85,19 @@ def unit(build, scratch, filters):
     return count
 
 
-def python(scratch, filters):
-    """Runs the Python tests; returns their Count."""
+def python(scratch, jobs, filters):
+    """Runs the Python tests in `jobs` processes; returns their Count."""
     out = scratch / "pytest.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["--durations=15", f"--junitxml={out}", str(ROOT / "test" / "python")]
+    environment = dict(os.environ)
+    if jobs > 1:
+        command += ["-n", str(jobs), "--dist", "worksteal"]
+        # The processes share the cores, which PyTorch would take for itself.
+        environment.setdefault("OMP_NUM_THREADS", "1")
     for f in filters:
         command += ["-k", f]
-    run = subprocess.run(command, cwd=ROOT)
+    run = subprocess.run(command, cwd=ROOT, env=environment)
     count = Count()
     if not out.exists():
         count.failed = 1
@@ -116,7 +121,12 @@ def main():
         choices=["lit", "unit", "python"],
         help="run this suite only (may be repeated)",
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count(),
+        help="processes of the lit and Python suites (all cores)",
+    )
     parser.add_argument(
         "--filter", action="append", default=[], help="run the tests that match"
     )
@@ -134,7 +144,7 @@ def main():
             elif suite == "unit":
                 count = unit(build, scratch, options.filter)
             else:
-                count = python(scratch, options.filter)
+                count = python(scratch, options.jobs, options.filter)
             if not options.filter and count.passed + count.failed == 0:
                 print(f"FAIL: the {suite} suite ran no test")
                 count.failed = 1
