@@ -1,8 +1,10 @@
-"""How the time and memory of `cleave-compile` grow with the number of layers.
+"""How the time and memory of `cleave-compile` grow with the number of layers, or of
+micro-batches.
 
 Models of one shape (GPT-2's) are compiled in turn, from text to an artifact, in
-each of several rounds. The medians and the ratios to the smallest model are
-printed as a JSON line for each number of layers.
+each of several rounds. The medians and the ratios to the smallest case are
+printed as a JSON line for each number of layers or, with `--micro-batches`, for
+each number of micro-batches of one sequence, as two stages of a pipeline.
 """
 
 import argparse
@@ -19,13 +21,13 @@ FLAGS = ["--optimizer", "adamw", "--weight-decay", "0.1", "--no-decay", "ndim<2"
 FLAGS += ["--clip", "1.0"]
 
 
-def trace(family, layers, folder):
+def trace(family, layers, folder, batch=1):
     """Writes a model of `layers` layers; returns its file and the seconds."""
-    model = folder / f"{family}-{layers}.mlir"
+    model = folder / f"{family}-{layers}-{batch}.mlir"
     start = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "cleave.models", family]
-        + ["--layers", str(layers), "-o", str(model)],
+        + ["--layers", str(layers), "--batch", str(batch), "-o", str(model)],
         check=True,
         env=dict(os.environ, PYTHONPATH=str(ROOT / "python")),
         stdout=subprocess.DEVNULL,
@@ -33,10 +35,10 @@ def trace(family, layers, folder):
     return model, time.perf_counter() - start
 
 
-def compile_once(compiler, model):
+def compile_once(compiler, model, flags):
     """Compiles; returns seconds of the clock and of the processor, and MiB."""
     start = time.perf_counter()
-    process = subprocess.Popen([compiler, model, *FLAGS, "-o", model.with_suffix(".so")])
+    process = subprocess.Popen([compiler, model, *FLAGS, *flags, "-o", model.with_suffix(".so")])
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -50,25 +52,35 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--family", default="gpt", help="default: %(default)s")
     parser.add_argument("--layers", type=int, nargs="+", default=[12, 48, 96])
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[])
+    parser.add_argument("--schedule", default="1f1b", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     compiler = options.build.resolve() / "bin" / "cleave-compile"
     folder = ROOT / "out" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    layers = sorted(set(options.layers))
-    models = {n: trace(options.family, n, folder) for n in layers}
-    runs = {n: [] for n in layers}
+    counts = sorted(set(options.micro_batches))
+    # Of each case: what it is called, its model and flags.
+    if counts:
+        layers = options.layers[0]
+        cases = {("micro_batches", m): (*trace(options.family, layers, folder, m),
+                                        ["--mesh", "pp=2", "--micro-batches", str(m),
+                                         "--schedule", options.schedule]) for m in counts}
+    else:
+        cases = {("layers", n): (*trace(options.family, n, folder), [])
+                 for n in sorted(set(options.layers))}
+    runs = {case: [] for case in cases}
     for _ in range(options.rounds):
-        for n in layers:
-            runs[n].append(compile_once(compiler, models[n][0]))
+        for case, (model, _, flags) in cases.items():
+            runs[case].append(compile_once(compiler, model, flags))
     first = None
-    for n in layers:
-        wall, user, rss = (statistics.median(column) for column in zip(*runs[n]))
+    for case, (_, traced, _) in cases.items():
+        wall, user, rss = (statistics.median(column) for column in zip(*runs[case]))
         first = first or (wall, user)
         summary = {
             "case": f"compile {options.family}",
-            "layers": n,
-            "trace_s": round(models[n][1], 1),
+            case[0]: case[1],
+            "trace_s": round(traced, 1),
             "wall_s": round(wall, 3),
             "user_s": round(user, 3),
             "vm_hwm_mib": round(rss),

@@ -194,7 +194,9 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
 static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   // From here on order is fixed: each action stands by itself, and a part that
   // adds onto a sum is another than the one that begins it.
-  passes.addPass(exec::createUnrollSchedule());
+  exec::UnrollScheduleOptions unroll;
+  unroll.writeOut = options.writeOutActions;
+  passes.addPass(exec::createUnrollSchedule(unroll));
   passes.addNestedPass<func::FuncOp>(exec::createSelectCollectives());
   passes.addNestedPass<func::FuncOp>(exec::createDecompose());
   passes.addPass(createCSEPass());

@@ -77,6 +77,8 @@ struct PhaseOptions {
   int64_t threads = 1;
   /// Largest piece of logits that is held at once, in bytes.
   int64_t maxLogitsBytes = int64_t(100) << 20;
+  /// Every action is written out, also where a schedule repeats itself.
+  bool writeOutActions = false;
   /// Lanes of 32 bits of the target's vectors.
   int64_t vectorLanes = 16;
 };

@@ -411,15 +411,40 @@ struct Part {
 struct Action {
   int32_t part = 0;
   int32_t microBatch = 0;
-  /// Arena byte offset of each buffer of the part.
-  std::vector<int64_t> offsets;
 
   bool operator==(const Action &) const = default;
 };
 
-/// An entry: "train", "evaluate", "logits".
+/// Where one buffer of a part lies in each of its runs in an entry, in the
+/// order of the actions: at each place of `first`, then at those of `turn` in
+/// turn, each time `step` bytes further, and in the last runs at those of
+/// `last`.
+struct Column {
+  std::vector<int64_t> first, turn;
+  int64_t step = 0;
+  std::vector<int64_t> last;
+
+  /// The arena byte offset in run number `run` of `runs`.
+  int64_t at(int64_t run, int64_t runs) const;
+  /// The column with the offsets `values`.
+  static Column of(const std::vector<int64_t> &values);
+
+  bool operator==(const Column &) const = default;
+};
+
+/// The runs of one part in an entry: of each of its buffers, where it lies.
+struct Rows {
+  int32_t part = 0;
+  std::vector<Column> columns;
+
+  bool operator==(const Rows &) const = default;
+};
+
+/// An entry: "train", "evaluate", "logits". Rows.h reads its rows.
 struct Entry {
   std::vector<Action> actions;
+  /// Of each part that runs.
+  std::vector<Rows> rows;
   /// Indices into Program::tensors.
   std::vector<int32_t> inputs, scalars, outputs;
 
@@ -462,7 +487,7 @@ struct DeviceConstant {
 /// What the devices of one position of a pipeline run: those with the digit
 /// `position` on the axis `pipelineAxis` of the mesh, or all.
 struct Program {
-  static constexpr int kVersion = 6;
+  static constexpr int kVersion = 7;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

@@ -233,11 +233,16 @@ template <typename F> void fields(F &f, const Part *) {
 template <typename F> void fields(F &f, const Action *) {
   f("part", &Action::part);
   f("microBatch", &Action::microBatch);
-  f("offsets", &Action::offsets);
+}
+
+template <typename F> void fields(F &f, const Rows *) {
+  f("part", &Rows::part);
+  f("columns", &Rows::columns);
 }
 
 template <typename F> void fields(F &f, const Entry *) {
   f("actions", &Entry::actions);
+  f("rows", &Entry::rows);
   f("inputs", &Entry::inputs);
   f("scalars", &Entry::scalars);
   f("outputs", &Entry::outputs);

@@ -9,6 +9,7 @@
 #include "cleave/Runtime/Executor.h"
 #include "cleave/Runtime/Placement.h"
 #include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Rows.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <numeric>
@@ -30,6 +31,7 @@ public:
 
 private:
   llvm::Expected<Step> resolve(const Part &part, const Action &action,
+                               llvm::ArrayRef<int64_t> row,
                                const Command &command);
   /// Makes all groups: the members of one may have no other one in common, but
   /// all ranks come to those they share in one order.
@@ -235,12 +237,12 @@ size_t Executor::Resolver::count(const CollectiveCommand &c) {
 
 llvm::Expected<Executor::Step>
 Executor::Resolver::resolve(const Part &part, const Action &action,
+                            llvm::ArrayRef<int64_t> row,
                             const Command &command) {
   auto at = [&](const Ref &ref) -> char * {
     if (ref.buffer < 0)
       return nullptr;
-    return arena.data() + action.offsets[static_cast<size_t>(ref.buffer)] +
-           ref.offset;
+    return arena.data() + row[static_cast<size_t>(ref.buffer)] + ref.offset;
   };
   auto floats = [&](const Ref &ref) {
     return reinterpret_cast<float *>(at(ref));
@@ -366,10 +368,12 @@ llvm::Error Executor::Resolver::run() {
       commands +=
           program.parts[static_cast<size_t>(action.part)].commands.size();
     entry->steps.reserve(commands);
+    RowReader rows(source, program.parts.size());
     for (const Action &action : source.actions) {
       const Part &part = program.parts[static_cast<size_t>(action.part)];
+      llvm::ArrayRef<int64_t> row = rows.next(action);
       for (const Command &command : part.commands) {
-        llvm::Expected<Step> step = resolve(part, action, command);
+        llvm::Expected<Step> step = resolve(part, action, row, command);
         if (!step)
           return step.takeError();
         if (const auto *contraction = std::get_if<Contraction>(&step->what))
@@ -399,19 +403,23 @@ void Executor::tune(const Program &program, const Arena &arena,
                     const ThreadTeam &team, ContractionTuner &tuner) {
   (void)cacheLibraryMemory();
   team.adopt();
-  for (const auto &[name, entry] : program.entries)
-    for (const Action &action : entry.actions)
+  for (const auto &[name, entry] : program.entries) {
+    RowReader rows(entry, program.parts.size());
+    for (const Action &action : entry.actions) {
+      llvm::ArrayRef<int64_t> row = rows.next(action);
       for (const Command &command :
            program.parts[static_cast<size_t>(action.part)].commands) {
         if (command.kind != CommandKind::Contract)
           continue;
         const ContractCommand &c = command.contract;
         auto at = [&](const Ref &ref) {
-          return arena.data() +
-                 action.offsets[static_cast<size_t>(ref.buffer)] + ref.offset;
+          return arena.data() + row[static_cast<size_t>(ref.buffer)] +
+                 ref.offset;
         };
         tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
       }
+    }
+  }
 }
 
 llvm::Expected<Executor> Executor::create(const Artifact &artifact,

@@ -108,6 +108,12 @@ struct ToValue {
       return json::Array{v.buffer};
     return json::Array{v.buffer, v.offset};
   }
+  /// One place, or [first, turn, step, last].
+  static json::Value get(const Column &v) {
+    if (v.first.empty() && v.turn.size() == 1 && v.step == 0 && v.last.empty())
+      return v.turn.front();
+    return json::Array{get(v.first), get(v.turn), v.step, get(v.last)};
+  }
   static json::Value get(const int64_t (&v)[4]) {
     return json::Array{v[0], v[1], v[2], v[3]};
   }
@@ -248,6 +254,20 @@ struct FromValue {
     if (!get((*array)[0], out.buffer, p.index(0)))
       return false;
     return array->size() == 1 || get((*array)[1], out.offset, p.index(1));
+  }
+  static bool get(const json::Value &v, Column &out, json::Path p) {
+    out = {};
+    const json::Array *array = v.getAsArray();
+    if (!array)
+      return get(v, out.turn.emplace_back(), p);
+    if (array->size() != 4) {
+      p.report("expected [first, turn, step, last]");
+      return false;
+    }
+    return get((*array)[0], out.first, p.index(0)) &&
+           get((*array)[1], out.turn, p.index(1)) &&
+           get((*array)[2], out.step, p.index(2)) &&
+           get((*array)[3], out.last, p.index(3));
   }
   static bool get(const json::Value &v, int64_t (&out)[4], json::Path p) {
     const json::Array *array = v.getAsArray();

@@ -11,6 +11,7 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
+#include "llvm/Support/MathExtras.h"
 
 #include <set>
 
@@ -123,6 +124,59 @@ static std::string tokensProblem(const Part &part) {
   }
   if (!open.empty())
     return ("nothing waits for token " + Twine(*open.begin())).str();
+  return "";
+}
+
+/// Each part that an entry runs has a row for each run, inside of the arena.
+static std::string rowsProblem(const Program &program, const Entry &entry) {
+  std::vector<int64_t> runs(program.parts.size(), 0);
+  for (const Action &action : entry.actions)
+    ++runs[static_cast<size_t>(action.part)];
+  std::vector<bool> seen(program.parts.size(), false);
+  for (const Rows &rows : entry.rows) {
+    auto index = static_cast<size_t>(rows.part);
+    if (rows.part < 0 || index >= program.parts.size() || seen[index])
+      return ("has rows of part " + Twine(rows.part) +
+              ", which does not exist or has rows already")
+          .str();
+    seen[index] = true;
+    const Part &part = program.parts[index];
+    if (rows.columns.size() != part.buffers.size())
+      return ("has " + Twine(rows.columns.size()) + " columns for the " +
+              Twine(part.buffers.size()) + " buffers of part '" + part.name +
+              "'")
+          .str();
+    for (auto [b, column] : llvm::enumerate(rows.columns)) {
+      auto fail = [&, b = b](const Twine &message) {
+        return ("buffer " + Twine(b) + " of part '" + part.name + "' " +
+                message)
+            .str();
+      };
+      auto written =
+          static_cast<int64_t>(column.first.size() + column.last.size());
+      if (column.turn.empty() || written > runs[index])
+        return fail("has no place in turn, or more places than runs");
+      for (int64_t run = 0; run < runs[index]; ++run) {
+        // A step that overflows leads outside.
+        int64_t away = 0, unused = 0;
+        if (llvm::MulOverflow(column.step, run, away) ||
+            llvm::any_of(column.turn, [&](int64_t place) {
+              return llvm::AddOverflow(place, away, unused);
+            }))
+          return fail("has steps of " + Twine(column.step));
+        int64_t offset = column.at(run, runs[index]);
+        if (offset < 0 || offset > program.arenaBytes ||
+            part.buffers[b].bytes > program.arenaBytes - offset)
+          return fail("of " + Twine(part.buffers[b].bytes) +
+                      " bytes at offset " + Twine(offset) +
+                      " does not fit the arena of " +
+                      Twine(program.arenaBytes));
+      }
+    }
+  }
+  for (size_t i = 0; i < runs.size(); ++i)
+    if (runs[i] > 0 && !seen[i])
+      return "has no rows of part '" + program.parts[i].name + "'";
   return "";
 }
 
@@ -275,19 +329,9 @@ Error cleave::runtime::validate(const Program &program) {
       if (action.microBatch < 0 || action.microBatch >= program.microBatches)
         return fail("micro-batch " + Twine(action.microBatch) +
                     " does not exist");
-      const Part &part = program.parts[action.part];
-      if (action.offsets.size() != part.buffers.size())
-        return fail(Twine(action.offsets.size()) + " offsets for the " +
-                    Twine(part.buffers.size()) + " buffers of part '" +
-                    part.name + "'");
-      for (auto [b, offset] : llvm::enumerate(action.offsets))
-        if (offset < 0 || offset > program.arenaBytes ||
-            part.buffers[b].bytes > program.arenaBytes - offset)
-          return fail("buffer " + Twine(b) + " of " +
-                      Twine(part.buffers[b].bytes) + " bytes at offset " +
-                      Twine(offset) + " does not fit the arena of " +
-                      Twine(program.arenaBytes));
     }
+    if (std::string why = rowsProblem(program, entry); !why.empty())
+      return makeError("entry '" + name + "': " + why);
     if (std::string why = transfersProblem(program, entry); !why.empty())
       return makeError("entry '" + name + "': " + why);
     for (const auto *list : {&entry.inputs, &entry.scalars, &entry.outputs})

@@ -52,12 +52,22 @@ std::set<int32_t> cleave::buffersOf(const Command &command) {
 
 bool SharedMemory::meet(const std::set<int32_t> &a,
                         const std::set<int32_t> &b) const {
+  auto isFixed = [](const Column &column) {
+    return column.first.empty() && column.turn.size() == 1 &&
+           column.step == 0 && column.last.empty();
+  };
   auto overlap = [&](int32_t one, int32_t other) {
-    return llvm::any_of(actions, [&](const Action *action) {
-      int64_t x = action->offsets[one], y = action->offsets[other];
-      return x < y + part.buffers[other].bytes &&
-             y < x + part.buffers[one].bytes;
-    });
+    for (const auto &[rows, count] : runs) {
+      const Column &here = rows->columns[one], &there = rows->columns[other];
+      int64_t different = isFixed(here) && isFixed(there) ? 1 : count;
+      for (int64_t run = 0; run < different; ++run) {
+        int64_t x = here.at(run, count), y = there.at(run, count);
+        if (x < y + part.buffers[other].bytes &&
+            y < x + part.buffers[one].bytes)
+          return true;
+      }
+    }
+    return false;
   };
   return llvm::any_of(a, [&](int32_t one) {
     return llvm::any_of(
@@ -65,11 +75,14 @@ bool SharedMemory::meet(const std::set<int32_t> &a,
   });
 }
 
-std::vector<std::vector<const Action *>>
-cleave::actionsOfParts(const Program &program) {
-  std::vector<std::vector<const Action *>> actions(program.parts.size());
-  for (const auto &[name, entry] : program.entries)
+std::vector<std::vector<PartRuns>> cleave::runsOfParts(const Program &program) {
+  std::vector<std::vector<PartRuns>> runs(program.parts.size());
+  for (const auto &[name, entry] : program.entries) {
+    std::vector<int64_t> counts(program.parts.size(), 0);
     for (const Action &action : entry.actions)
-      actions[action.part].push_back(&action);
-  return actions;
+      ++counts[action.part];
+    for (const Rows &rows : entry.rows)
+      runs[rows.part].push_back({&rows, counts[rows.part]});
+  }
+  return runs;
 }

@@ -16,25 +16,29 @@ namespace cleave {
 /// The buffers that a command refers to, of its part.
 std::set<int32_t> buffersOf(const runtime::Command &command);
 
+/// The runs of a part in one entry.
+struct PartRuns {
+  const runtime::Rows *rows;
+  int64_t count;
+};
+
 /// Which buffers of a part share memory: in the arena, one may take the place
-/// of another, in any action of the part.
+/// of another, in any run of the part.
 class SharedMemory {
 public:
-  SharedMemory(const runtime::Part &part,
-               std::vector<const runtime::Action *> actions)
-      : part(part), actions(std::move(actions)) {}
+  SharedMemory(const runtime::Part &part, std::vector<PartRuns> runs)
+      : part(part), runs(std::move(runs)) {}
 
   /// Whether a buffer of `a` and one of `b` have a byte in common.
   bool meet(const std::set<int32_t> &a, const std::set<int32_t> &b) const;
 
 private:
   const runtime::Part &part;
-  std::vector<const runtime::Action *> actions;
+  std::vector<PartRuns> runs;
 };
 
-/// The actions of each part, of all entries.
-std::vector<std::vector<const runtime::Action *>>
-actionsOfParts(const runtime::Program &program);
+/// The runs of each part, in all entries.
+std::vector<std::vector<PartRuns>> runsOfParts(const runtime::Program &program);
 
 } // namespace cleave
 

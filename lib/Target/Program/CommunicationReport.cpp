@@ -55,10 +55,10 @@ struct Sent {
   int64_t count = 0;
   double elements = 0, bytes = 0;
 
-  void add(double each, double size) {
-    ++count;
-    elements += each;
-    bytes += each * size;
+  void add(int64_t times, double each, double size) {
+    count += times;
+    elements += static_cast<double>(times) * each;
+    bytes += static_cast<double>(times) * each * size;
   }
   json::Object describe() const {
     return json::Object{
@@ -73,7 +73,8 @@ static json::Object describe(ProgramOp program) {
       places;
   std::map<std::pair<std::string, std::string>, Sent> totals;
   Sent all;
-  for (auto run : program.getBody().getOps<RunOp>()) {
+  for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
+                                           program.countActions())) {
     auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
         run, run.getCalleeAttr());
     if (!part || part.isExternal())
@@ -85,9 +86,9 @@ static json::Object describe(ProgramOp program) {
       std::string axes = spmd::AxisRef{spmd::kPipelineAxis}.str();
       places[{"send", axes, sourceLine(op.getLoc()),
               "position " + std::to_string(op.getTo()) + " reads it"}]
-          .add(elements, size);
-      totals[{"send", axes}].add(elements, size);
-      all.add(elements, size);
+          .add(times, elements, size);
+      totals[{"send", axes}].add(times, elements, size);
+      all.add(times, elements, size);
     }
     for (auto op : part.front().getOps<CollectiveOp>()) {
       double elements = elementsSent(op);
@@ -98,9 +99,9 @@ static json::Object describe(ProgramOp program) {
       std::string axes = axesOf(op);
       places[{kind, axes, sourceLine(op.getLoc()),
               spmd::causeOf(op.getLoc()).str()}]
-          .add(elements, size);
-      totals[{kind, axes}].add(elements, size);
-      all.add(elements, size);
+          .add(times, elements, size);
+      totals[{kind, axes}].add(times, elements, size);
+      all.add(times, elements, size);
     }
   }
   json::Array collectives, sums;

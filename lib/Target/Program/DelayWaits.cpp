@@ -22,8 +22,8 @@ namespace {
 /// The waits of one part.
 class PartWaits {
 public:
-  PartWaits(const Part &part, std::vector<const Action *> actions)
-      : part(part), memory(part, std::move(actions)) {}
+  PartWaits(const Part &part, std::vector<PartRuns> runs)
+      : part(part), memory(part, std::move(runs)) {}
 
   std::vector<Command> run() {
     for (const Command &command : part.commands) {
@@ -73,8 +73,8 @@ private:
 } // namespace
 
 void cleave::delayWaits(Program &program) {
-  std::vector<std::vector<const Action *>> actions = actionsOfParts(program);
+  std::vector<std::vector<PartRuns>> runs = runsOfParts(program);
   for (size_t i = 0; i < program.parts.size(); ++i)
     program.parts[i].commands =
-        PartWaits(program.parts[i], std::move(actions[i])).run();
+        PartWaits(program.parts[i], std::move(runs[i])).run();
 }

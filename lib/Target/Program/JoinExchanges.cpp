@@ -33,9 +33,8 @@ struct Bucket {
 /// The buckets of one part.
 class PartBuckets {
 public:
-  PartBuckets(const Part &part, std::vector<const Action *> actions,
-              int64_t maxBytes)
-      : part(part), memory(part, std::move(actions)), maxBytes(maxBytes) {}
+  PartBuckets(const Part &part, std::vector<PartRuns> runs, int64_t maxBytes)
+      : part(part), memory(part, std::move(runs)), maxBytes(maxBytes) {}
 
   std::vector<Command> run() {
     for (const Command &command : part.commands) {
@@ -143,8 +142,8 @@ private:
 } // namespace
 
 void cleave::joinExchanges(Program &program, int64_t maxBytes) {
-  std::vector<std::vector<const Action *>> actions = actionsOfParts(program);
+  std::vector<std::vector<PartRuns>> runs = runsOfParts(program);
   for (size_t i = 0; i < program.parts.size(); ++i)
     program.parts[i].commands =
-        PartBuckets(program.parts[i], std::move(actions[i]), maxBytes).run();
+        PartBuckets(program.parts[i], std::move(runs[i]), maxBytes).run();
 }

@@ -77,15 +77,16 @@ static json::Object describe(ProgramOp program) {
   entry["lower_bound_bytes"] = integer(program, kLowerBoundAttr);
   std::map<std::string, int64_t> counts;
   int64_t actions = 0;
-  for (auto run : program.getBody().getOps<RunOp>()) {
-    ++actions;
+  for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
+                                           program.countActions())) {
+    actions += times;
     auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
         run, run.getCalleeAttr());
     if (!part || part.isExternal())
       continue;
     for (Operation &op : part.front())
       if (isa<CommandOpInterface>(op))
-        ++counts[op.getName().stripDialect().str()];
+        counts[op.getName().stripDialect().str()] += times;
   }
   entry["actions"] = actions;
   json::Object commands;

@@ -9,6 +9,7 @@
 #include "CommandTable.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Runtime/Rows.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -63,6 +64,7 @@ public:
 
 private:
   LogicalResult addEntry(ProgramOp entry);
+  LogicalResult addActions(ProgramOp op, runtime::Entry &entry);
   LogicalResult addConstants(ArrayRef<ProgramOp> entries);
   /// Shape and sharding of a tensor, of which a device holds `local`.
   void place(runtime::Tensor &tensor, RankedTensorType local,
@@ -226,6 +228,48 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
   return index;
 }
 
+/// The actions, with those that the program repeats, and where their buffers
+/// lie: repeated ones go on as those that are written out.
+LogicalResult Translator::addActions(ProgramOp op, runtime::Entry &entry) {
+  std::map<int32_t, std::vector<ArrayRef<int64_t>>> known;
+  llvm::DenseMap<Operation *, int32_t> partOf;
+  for (auto run : op.getBody().getOps<RunOp>()) {
+    if (!run.getOffsets())
+      return run.emitOpError("has no offsets; run --exec-plan-memory");
+    FailureOr<int32_t> part = addPart(run);
+    if (failed(part))
+      return failure();
+    partOf[run] = *part;
+    known[*part].push_back(*run.getOffsets());
+  }
+  std::map<int32_t, int64_t> counts;
+  op.forEachAction([&](RunOp run, int64_t microBatch) {
+    int32_t part = partOf.lookup(run);
+    entry.actions.push_back({part, static_cast<int32_t>(microBatch)});
+    program.microBatches = std::max(program.microBatches, microBatch + 1);
+    ++counts[part];
+  });
+  for (const auto &[part, rows] : known) {
+    const runtime::Rows &own =
+        entry.rows.emplace_back(runtime::rowsOf(part, rows));
+    auto count = static_cast<int64_t>(rows.size()), more = counts[part] - count;
+    for (const auto &[b, column] : llvm::enumerate(own.columns)) {
+      // What comes in turn must end in the same turn, where the end is another.
+      auto turn = static_cast<int64_t>(column.turn.size());
+      int64_t regular = count - static_cast<int64_t>(column.first.size() +
+                                                     column.last.size());
+      if (more > 0 && (regular < 2 * turn || regular < 3 ||
+                       (turn > 1 && !column.last.empty() && more % turn)))
+        return op.emitOpError("buffer ")
+               << b << " of part '" << program.parts[part].name
+               << "' does not lie in turn, so that its actions cannot be "
+                  "repeated; write them out "
+                  "(--exec-unroll-schedule=write-out)";
+    }
+  }
+  return success();
+}
+
 LogicalResult Translator::addEntry(ProgramOp op) {
   runtime::Entry entry;
   for (BlockArgument argument : op.getBody().getArguments()) {
@@ -245,20 +289,8 @@ LogicalResult Translator::addEntry(ProgramOp op) {
       return failure();
     entry.outputs.push_back(*tensor);
   }
-  for (auto run : op.getBody().getOps<RunOp>()) {
-    if (!run.getOffsets())
-      return run.emitOpError("has no offsets; run --exec-plan-memory");
-    FailureOr<int32_t> part = addPart(run);
-    if (failed(part))
-      return failure();
-    runtime::Action action;
-    action.part = *part;
-    action.microBatch = run.getMicroBatch();
-    program.microBatches =
-        std::max<int64_t>(program.microBatches, action.microBatch + 1);
-    action.offsets.assign(run.getOffsets()->begin(), run.getOffsets()->end());
-    entry.actions.push_back(std::move(action));
-  }
+  if (failed(addActions(op, entry)))
+    return failure();
   program.entries[op.getEntryName().str()] = std::move(entry);
   return success();
 }
@@ -316,9 +348,12 @@ runtime::DeviceConstant Translator::deviceConstant(int64_t offset,
                                                    DeviceValuesAttr values) {
   runtime::DeviceConstant result;
   result.offset = offset;
-  ArrayRef<int64_t> factors = values.getFactors();
-  for (auto [base, dim] :
-       llvm::zip_equal(values.getBase(), values.getAxes().getDims())) {
+  ArrayRef<spmd::DimSharding> dims = values.getAxes().getDims();
+  ArrayRef<int64_t> factors;
+  for (auto [i, base] : llvm::enumerate(values.getBase())) {
+    const spmd::DimSharding &dim = dims[i % dims.size()];
+    if (i % dims.size() == 0)
+      factors = values.getFactors();
     runtime::DeviceValue &value = result.values.emplace_back();
     value.base = base;
     for (const spmd::AxisRef &axis : dim.axes) {

@@ -88,3 +88,29 @@ func.func @global(%q: tensor<1x2x4x8xf32>, %o: tensor<4xi64>) -> tensor<1x2x4x8x
   %0, %lse = exec.attention %q, %q, %q origin %o {scale = 1.0 : f64, global_shape = array<i64: 2, 2, 4>} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   return %0 : tensor<1x2x4x8xf32>
 }
+
+// -----
+
+// expected-error @below {{repeats #exec.repeat<first = 0, length = 2, times = 3, more = 1, step = 1>, but has 1 actions}}
+exec.program @long() attributes {repeats = [#exec.repeat<first = 0, length = 2, times = 3, more = 1, step = 1>]} {
+  exec.run @f() {micro_batch = 0 : i64} : () -> ()
+  exec.return
+}
+func.func private @f() {
+  return
+}
+
+// -----
+
+// expected-error @below {{which overlaps another one or is none}}
+exec.program @none() attributes {repeats = [#exec.repeat<first = 0, length = 1, times = 1, more = 1, step = 1>]} {
+  exec.return
+}
+
+// -----
+
+func.func @rows() -> tensor<3x2xi64> {
+  // expected-error @below {{must have type 'tensor<2x2xi64>'}}
+  %0 = exec.constant #exec.device_values<[0, 0, 6, 0] plus <@mesh, [{}, {}]> times []> -> tensor<3x2xi64>
+  return %0 : tensor<3x2xi64>
+}

@@ -20,8 +20,9 @@
 
 // Where a sample lies depends on the device, and on the micro-batch.
 // UNROLL-LABEL: exec.program @train(
-// UNROLL-DAG: exec.constant #exec.device_values<[0, 0] plus <@mesh, [{"dp"}, {}]> times[3]> -> tensor<2xi64>
-// UNROLL-DAG: exec.constant #exec.device_values<[6, 0] plus <@mesh, [{"dp"}, {}]> times[3]> -> tensor<2xi64>
+// UNROLL: %[[STARTS:.*]] = exec.constant #exec.device_values<[0, 0, 6, 0] plus <@mesh, [{"dp"}, {}]> times[3]> -> tensor<2x2xi64>
+// UNROLL: exec.view %[[STARTS]] : tensor<2x2xi64> -> tensor<2xi64>
+// UNROLL: exec.view %[[STARTS]] : tensor<2x2xi64> -> tensor<2xi64, #exec.layout<[1], offset = 2>>
 func.func @train(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
                  %x: tensor<12x4xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},
                  %rng: tensor<2xi64> {graph.name = "rng", graph.role = "rng"})

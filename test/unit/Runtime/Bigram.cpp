@@ -7,6 +7,7 @@
 
 #include "Bigram.h"
 #include "cleave/Runtime/Placement.h"
+#include "cleave/Runtime/Rows.h"
 
 using namespace cleave::runtime;
 
@@ -326,30 +327,30 @@ Program cleave::test::makeBigram(const BigramShape &shape) {
 
   auto forwardAction = [&](int32_t part, int32_t microBatch) {
     int64_t slice = microBatch * rows * 8;
-    return Action{part,
-                  microBatch,
-                  {offsetOf("ids") + slice, offsetOf("labels") + slice,
-                   offsetOf("embedding.weight"), whole, dE, dW, sums, hiddenAt,
-                   logitsAt, dHiddenAt, shapeAt, offsetOf("rng"), firstAt}};
+    return PlacedAction{{part, microBatch},
+                        {offsetOf("ids") + slice, offsetOf("labels") + slice,
+                         offsetOf("embedding.weight"), whole, dE, dW, sums,
+                         hiddenAt, logitsAt, dHiddenAt, shapeAt,
+                         offsetOf("rng"), firstAt}};
   };
-  Action prologueAction{0,
-                        0,
-                        {offsetOf("labels"), sums, flags, dE, dW, shapeAt,
-                         offsetOf("out.weight"), whole}};
+  PlacedAction prologueAction{{0, 0},
+                              {offsetOf("labels"), sums, flags, dE, dW, shapeAt,
+                               offsetOf("out.weight"), whole}};
   Entry train, eval;
-  train.actions = {prologueAction,
-                   forwardAction(1, 0),
-                   forwardAction(1, 1),
-                   {2,
-                    0,
-                    {offsetOf("embedding.weight"), offsetOf("out.weight"), dE,
-                     dW, offsetOf("embedding.momentum"),
-                     offsetOf("out.momentum"), sums, flags, offsetOf("lr"),
-                     offsetOf("loss"), offsetOf("grad_norm"), shapeAt, dPart}}};
-  eval.actions = {prologueAction,
-                  forwardAction(3, 0),
-                  forwardAction(3, 1),
-                  {4, 0, {sums, offsetOf("loss"), offsetOf("loss_weight")}}};
+  setActions(train,
+             {prologueAction,
+              forwardAction(1, 0),
+              forwardAction(1, 1),
+              {{2, 0},
+               {offsetOf("embedding.weight"), offsetOf("out.weight"), dE, dW,
+                offsetOf("embedding.momentum"), offsetOf("out.momentum"), sums,
+                flags, offsetOf("lr"), offsetOf("loss"), offsetOf("grad_norm"),
+                shapeAt, dPart}}});
+  setActions(eval,
+             {prologueAction,
+              forwardAction(3, 0),
+              forwardAction(3, 1),
+              {{4, 0}, {sums, offsetOf("loss"), offsetOf("loss_weight")}}});
   train.inputs = eval.inputs = {4, 5};
   train.scalars = {6, 7};
   train.outputs = {8, 9};

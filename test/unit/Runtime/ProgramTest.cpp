@@ -139,7 +139,8 @@ Program sample() {
   program.tensors[0].sharding = {{{2, 1, 2}}, {{1, 1, 2}}};
   program.deviceConstants = {{512, {{3, {{{{1, 1, 2}}, 5}}}, {4, {}}}}};
   Entry entry;
-  entry.actions = {{0, 0, {1024, 8192, 512}}, {0, 1, {2048, 8192, 512}}};
+  entry.actions = {{0, 0}, {0, 1}};
+  entry.rows = {{0, {{{1024}, {2048}, 0, {}}, {{}, {8192}}, {{}, {512}}}}};
   entry.inputs = {1};
   program.entries["train"] = entry;
   return program;
@@ -161,7 +162,7 @@ TEST(Program, RoundTrip) {
   EXPECT_EQ(again->parts[0].commands[1].contract.alpha, 0.1f);
   EXPECT_EQ(again->tensors[1].ignoreIndex, -100);
   EXPECT_EQ(again->tensors[0].aliases[0], "tied");
-  EXPECT_EQ(again->entries["train"].actions[1].offsets[0], 2048);
+  EXPECT_EQ(again->entries["train"].rows[0].columns[0].at(1, 2), 2048);
   EXPECT_EQ(again->metadata, program.metadata);
   EXPECT_EQ(again->mesh[0].name, "mb");
   EXPECT_TRUE(again->mesh[0].sequential);
@@ -209,10 +210,21 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   expect([](Program &p) { p.tensors[0].frameworkShape = {31}; },
          "framework's shape [31]");
   expect([](Program &p) { p.tensors[1].name = "tied"; }, "two tensors");
-  expect([](Program &p) { p.entries["train"].actions[1].offsets[1] = 65000; },
-         "action 1: buffer 1 of 4096 bytes at offset 65000");
-  expect([](Program &p) { p.entries["train"].actions[1].offsets.pop_back(); },
-         "2 offsets for the 3 buffers");
+  auto columns = [](Program &p) -> std::vector<Column> & {
+    return p.entries["train"].rows[0].columns;
+  };
+  expect([&](Program &p) { columns(p)[1].step = 56000; },
+         "buffer 1 of part 'forward' of 4096 bytes at offset 64192");
+  expect([&](Program &p) { columns(p)[1].step = INT64_MAX; }, "has steps of");
+  expect([&](Program &p) { columns(p)[1].turn.clear(); }, "no place in turn");
+  expect([&](Program &p) { columns(p)[1].last = {0, 0, 0}; },
+         "more places than runs");
+  expect([&](Program &p) { columns(p).pop_back(); },
+         "2 columns for the 3 buffers");
+  expect([&](Program &p) { p.entries["train"].rows.clear(); },
+         "has no rows of part 'forward'");
+  expect([&](Program &p) { p.entries["train"].rows[0].part = 9; },
+         "has rows of part 9");
   expect([](Program &p) { p.entries["train"].actions[0].part = 7; },
          "part 7 does not exist");
   expect([](Program &p) { p.entries["train"].actions[0].microBatch = 2; },

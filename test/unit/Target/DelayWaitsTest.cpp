@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Runtime/Rows.h"
 #include "cleave/Target/DelayWaits.h"
 #include "gtest/gtest.h"
 
@@ -49,8 +50,10 @@ std::vector<std::string> labels(std::vector<Command> commands,
   for (Buffer &buffer : part.buffers)
     buffer.bytes = 64;
   part.commands = std::move(commands);
+  std::vector<PlacedAction> placed;
   for (std::vector<int64_t> &offsets : actions)
-    program.entries["train"].actions.push_back({0, 0, std::move(offsets)});
+    placed.push_back({{0, 0}, std::move(offsets)});
+  setActions(program.entries["train"], placed);
   delayWaits(program);
   std::vector<std::string> result;
   for (const Command &command : program.parts.front().commands)

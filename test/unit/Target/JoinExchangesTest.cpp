@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Runtime/Rows.h"
 #include "cleave/Target/JoinExchanges.h"
 #include "gtest/gtest.h"
 
@@ -53,7 +54,7 @@ std::vector<Command> joined(std::vector<Command> commands,
   for (Buffer &buffer : part.buffers)
     buffer.bytes = 64;
   part.commands = std::move(commands);
-  program.entries["train"].actions.push_back({0, 0, std::move(offsets)});
+  setActions(program.entries["train"], {{{0, 0}, std::move(offsets)}});
   joinExchanges(program, maxBytes);
   return program.parts.front().commands;
 }

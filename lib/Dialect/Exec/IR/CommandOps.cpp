@@ -94,7 +94,10 @@ LogicalResult JoinOp::verify() {
     boxes.push_back(*box);
     elements += type.getNumElements();
   }
-  if (elements != getType().getNumElements())
+  // What a program repeats is not written out.
+  auto program = dyn_cast<ProgramOp>((*this)->getParentOp());
+  if (elements != getType().getNumElements() &&
+      !(program && program.getRepeats()))
     return emitOpError("operands hold ")
            << elements << " elements of " << getType().getNumElements();
   return success();
@@ -126,13 +129,16 @@ LogicalResult FillOp::verify() {
 
 LogicalResult ConstantOp::verify() {
   if (auto values = dyn_cast<DeviceValuesAttr>(getValue())) {
-    auto type = RankedTensorType::get(values.getBase().size(),
-                                      IntegerType::get(getContext(), 64));
+    int64_t count = values.getBase().size(),
+            row = values.getAxes().getDims().size();
+    auto type = RankedTensorType::get(row, IntegerType::get(getContext(), 64));
+    if (count != row)
+      type = RankedTensorType::get({count / row, row}, type.getElementType());
     if (getType() != type)
       return emitOpError("of device values must have type ")
              << type << ", not " << getType();
     // Only the axes matter.
-    SmallVector<int64_t> ones(values.getBase().size(), 1);
+    SmallVector<int64_t> ones(row, 1);
     return spmd::verifySharding([&] { return emitOpError(); }, *this,
                                 values.getAxes(),
                                 RankedTensorType::get(ones, getType().getElementType()));

@@ -27,11 +27,12 @@ DeviceValuesAttr::verify(function_ref<InFlightDiagnostic()> emitError,
   size_t count = 0;
   for (const spmd::DimSharding &dim : axes.getDims())
     count += dim.axes.size();
-  if (base.size() != axes.getDims().size() || factors.size() != count)
-    return emitError() << "needs one base for each of the "
-                       << axes.getDims().size()
-                       << " dimensions and one factor for each of the "
-                       << count << " axes";
+  size_t dims = axes.getDims().size();
+  if ((dims ? base.empty() || base.size() % dims : !base.empty()) ||
+      factors.size() != count)
+    return emitError() << "needs one base for each of the " << dims
+                       << " dimensions, in each row, and one factor for each "
+                       << "of the " << count << " axes";
   return success();
 }
 

@@ -59,6 +59,32 @@ FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
   return forms;
 }
 
+/// `rows`, each a value of `type`, as one with a row for each of them; its type
+/// is `whole`. Null where they are of different kinds.
+static Attribute stackRows(ArrayRef<Attribute> rows, RankedTensorType type,
+                           RankedTensorType whole) {
+  if (auto first = dyn_cast<DeviceValuesAttr>(rows.front())) {
+    SmallVector<int64_t> base;
+    for (Attribute attr : rows) {
+      auto row = dyn_cast<DeviceValuesAttr>(attr);
+      if (!row || row.getAxes() != first.getAxes() ||
+          row.getFactors() != first.getFactors())
+        return nullptr;
+      llvm::append_range(base, row.getBase());
+    }
+    return DeviceValuesAttr::get(first.getContext(), base, first.getAxes(),
+                                 first.getFactors());
+  }
+  SmallVector<Attribute> elements;
+  for (Attribute attr : rows) {
+    auto row = dyn_cast<DenseElementsAttr>(attr);
+    if (!row || row.getType() != type)
+      return nullptr;
+    llvm::append_range(elements, row.getValues<Attribute>());
+  }
+  return DenseElementsAttr::get(whole, elements);
+}
+
 /// What is known when the micro-batch is becomes a constant, or, where it
 /// differs between micro-batches, an argument.
 LogicalResult PartForms::giveConstants(int64_t count) {
@@ -93,8 +119,16 @@ LogicalResult PartForms::giveConstants(int64_t count) {
         part.setArgAttrsAttr(ArrayAttr::get(part.getContext(), all));
       }
       result.replaceAllUsesWith(argument);
-      constants.push_back(attrs);
-      constantTypes.push_back(result.getType());
+      auto type = cast<RankedTensorType>(result.getType());
+      SmallVector<int64_t> shape(type.getShape());
+      shape.insert(shape.begin(), count);
+      auto whole = RankedTensorType::get(shape, type.getElementType());
+      Attribute rows = stackRows(attrs, type, whole);
+      if (!rows)
+        return op->emitOpError("has values of different kinds for different "
+                               "micro-batches");
+      constants.push_back({rows, whole});
+      rowTypes.push_back(type);
     }
     op->erase();
   }

@@ -25,9 +25,11 @@ struct PartForms {
   llvm::SmallVector<mlir::func::FuncOp> next;
   /// Results that accumulate, in the order of the further arguments of `next`.
   llvm::SmallVector<unsigned> sums;
-  /// Operands beyond those of the invocation: the values, by micro-batch.
-  llvm::SmallVector<llvm::SmallVector<mlir::Attribute>> constants;
-  llvm::SmallVector<mlir::Type> constantTypes;
+  /// Operands beyond those of the invocation: values that have a row for each
+  /// micro-batch, and the types of the rows.
+  llvm::SmallVector<std::pair<mlir::Attribute, mlir::RankedTensorType>>
+      constants;
+  llvm::SmallVector<mlir::RankedTensorType> rowTypes;
 
   /// Makes of what `invoke` calls the first form, for one of `microBatches`:
   /// results are what the invocation reads of them, and slices of a whole lie

@@ -18,14 +18,26 @@ using namespace cleave::exec;
 // Repetition
 //===----------------------------------------------------------------------===//
 
-Repeats cleave::exec::findRepeats(ArrayRef<StringRef> parts) {
-  Repeats result;
-  unsigned n = parts.size(), repetition = 0;
-  for (unsigned i = 0; i < n;) {
+/// Adds `count` repetitions of `period` actions.
+static void addRepetitions(Repeats &result, unsigned period, unsigned count) {
+  unsigned begin = result.representative.size(),
+           repetition = begin ? result.repetition.back() + 1 : 0;
+  for (unsigned j = 0; j < count * period; ++j) {
+    result.representative.push_back(begin + j % period);
+    result.region.push_back({begin, begin + period - 1});
+    result.repetition.push_back(repetition + j / period);
+    result.repeats.push_back(count > 1);
+  }
+}
+
+/// Adds the actions up to `end`.
+static void findUpTo(Repeats &result, ArrayRef<StringRef> parts, unsigned end) {
+  for (unsigned i = result.representative.size(); i < end;
+       i = result.representative.size()) {
     unsigned bestPeriod = 1, bestCount = 1;
-    for (unsigned period = 1; period <= 96 && i + 2 * period <= n; ++period) {
+    for (unsigned period = 1; period <= 96 && i + 2 * period <= end; ++period) {
       unsigned count = 1;
-      while (i + (count + 1) * period <= n &&
+      while (i + (count + 1) * period <= end &&
              llvm::equal(parts.slice(i, period),
                          parts.slice(i + count * period, period)))
         ++count;
@@ -34,15 +46,18 @@ Repeats cleave::exec::findRepeats(ArrayRef<StringRef> parts) {
         bestCount = count;
       }
     }
-    for (unsigned j = 0; j < bestCount * bestPeriod; ++j) {
-      result.representative.push_back(i + j % bestPeriod);
-      result.region.push_back({i, i + bestPeriod - 1});
-      result.repetition.push_back(repetition + j / bestPeriod);
-      result.repeats.push_back(bestCount > 1);
-    }
-    repetition += bestCount;
-    i += bestCount * bestPeriod;
+    addRepetitions(result, bestPeriod, bestCount);
   }
+}
+
+Repeats cleave::exec::findRepeats(ArrayRef<StringRef> parts,
+                                  ArrayRef<RepeatAttr> known) {
+  Repeats result;
+  for (RepeatAttr repeat : known) {
+    findUpTo(result, parts, repeat.getFirst());
+    addRepetitions(result, repeat.getLength(), repeat.getTimes());
+  }
+  findUpTo(result, parts, parts.size());
   return result;
 }
 
@@ -134,7 +149,10 @@ LogicalResult ProgramMemory::analyse() {
   SmallVector<StringRef> names;
   for (RunOp run : runs)
     names.push_back(run.getCallee());
-  repeats = findRepeats(names);
+  SmallVector<RepeatAttr> known;
+  if (ArrayAttr attr = program.getRepeatsAttr())
+    llvm::append_range(known, attr.getAsRange<RepeatAttr>());
+  repeats = findRepeats(names, known);
   return success();
 }
 
@@ -160,8 +178,8 @@ static std::string nameOf(Value value) {
 
 /// Values of one result of a part, of different micro-batches, that are never
 /// there at the same time lie at one place: as many places as a schedule has
-/// micro-batches under way. For each of `roots` that takes the place of another
-/// one, which.
+/// micro-batches under way, in turn. For each of `roots` that takes the place
+/// of another one, which.
 DenseMap<unsigned, unsigned>
 ProgramMemory::shareSlots(ArrayRef<unsigned> roots) {
   DenseMap<unsigned, unsigned> sameAs;
@@ -190,26 +208,46 @@ ProgramMemory::shareSlots(ArrayRef<unsigned> roots) {
     for (Value input : run.getInputs())
       touch(input);
   }
-  for (auto &[place, values] : places) {
-    // The values that lie at each slot last.
-    std::vector<std::pair<unsigned, unsigned>> slots;
-    for (unsigned root : values) {
-      if (!several.contains(root) || buffers[root].returned ||
-          buffers[root].accumulates)
-        continue;
-      auto free = llvm::find_if(slots, [&](const auto &slot) {
-        return slot.second < uses[root].first &&
-               buffers[slot.first].bytes == buffers[root].bytes;
-      });
-      if (free == slots.end()) {
-        slots.push_back({root, uses[root].last});
-        continue;
-      }
-      free->second = uses[root].last;
-      sameAs[root] = free->first;
-    }
+  for (auto &[place, all] : places) {
+    std::vector<unsigned> values;
+    for (unsigned root : all)
+      if (several.contains(root) && !buffers[root].returned &&
+          !buffers[root].accumulates)
+        values.push_back(root);
+    // A value is gone when the one that takes its place comes.
+    auto canTurn = [&](size_t count) {
+      for (size_t i = 0; i + count < values.size(); ++i)
+        if (uses[values[i]].last >= uses[values[i + count]].first ||
+            buffers[values[i]].bytes != buffers[values[i + count]].bytes)
+          return false;
+      return true;
+    };
+    size_t count = 1;
+    while (count < values.size() && !canTurn(count))
+      ++count;
+    for (size_t i = count; i < values.size(); ++i)
+      sameAs[values[i]] = values[i % count];
+    values.resize(std::min(count, values.size()));
+    if (values.size() > 1)
+      turns.push_back(std::move(values));
   }
   return sameAs;
+}
+
+/// Which of the places that come in turn is the last one depends on the number
+/// of micro-batches: each is there while any of them is.
+void ProgramMemory::settleSlots() {
+  for (const std::vector<unsigned> &slots : turns) {
+    Interval all = buffers[slots.front()].life;
+    for (unsigned slot : slots) {
+      all.begin = std::min(all.begin, buffers[slot].life.begin);
+      all.end = std::max(all.end, buffers[slot].life.end);
+    }
+    for (unsigned slot : slots) {
+      buffers[slot].life.begin = all.begin;
+      buffers[slot].life.end = all.end;
+    }
+  }
 }
 
 void ProgramMemory::packBuffers() {
@@ -285,7 +323,6 @@ void ProgramMemory::packBuffers() {
     life.begin = std::min(life.begin, buffers[root].life.begin);
     life.end = std::max(life.end, buffers[root].life.end);
   }
-  std::vector<unsigned> packedRoots;
   for (unsigned root : roots) {
     if (sameAs.contains(root))
       continue;
@@ -305,6 +342,14 @@ void ProgramMemory::packBuffers() {
     if (buffer.returned)
       buffer.life.end = time;
     buffer.life.bytes = buffer.bytes;
+  }
+  settleSlots();
+  std::vector<unsigned> packedRoots;
+  for (unsigned root : roots) {
+    if (sameAs.contains(root))
+      continue;
+    ProgramBuffer &buffer = buffers[root];
+    SmallVector<Touch, 2> &seen = touches[root];
     // What is local to a repetition lies where the first one has it.
     if (seen.size() == 1 && seen.front().repeats && !buffer.returned) {
       auto [it, fresh] = firstAtPlace.try_emplace(producer.lookup(root), root);

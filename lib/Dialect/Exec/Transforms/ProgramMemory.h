@@ -32,8 +32,9 @@ struct Repeats {
   std::vector<bool> repeats;
 };
 
-/// Finds runs of equal sequences of parts.
-Repeats findRepeats(llvm::ArrayRef<llvm::StringRef> parts);
+/// Finds runs of equal sequences of parts; those in `known` are as it says.
+Repeats findRepeats(llvm::ArrayRef<llvm::StringRef> parts,
+                    llvm::ArrayRef<RepeatAttr> known = {});
 
 /// Memory that values of an entry share.
 struct ProgramBuffer {
@@ -77,6 +78,7 @@ private:
   unsigned leader(mlir::Value value);
   int64_t address(mlir::Value value, int64_t base);
   llvm::DenseMap<unsigned, unsigned> shareSlots(llvm::ArrayRef<unsigned> roots);
+  void settleSlots();
 
   ProgramOp program;
   PartTable &parts;
@@ -86,6 +88,8 @@ private:
   llvm::DenseMap<unsigned, ProgramBuffer> buffers;
   Repeats repeats;
   std::vector<int64_t> start;
+  /// The places that values of one result lie at in turn, of several each.
+  std::vector<std::vector<unsigned>> turns;
   /// Places of internal buffers, by representative action; -1 elsewhere.
   std::vector<std::vector<int64_t>> internal;
   Packing packing;

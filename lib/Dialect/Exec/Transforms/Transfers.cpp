@@ -29,8 +29,9 @@ pipe::InvokeOp Transfers::invokeOf(const pipe::Action &action) const {
 SmallVector<OpResult> Transfers::values(const pipe::Action &action,
                                         int64_t device) const {
   pipe::InvokeOp invoke = invokeOf(action);
+  int64_t latest = last.find({action.part, action.stage})->second;
   bool complete =
-      last.find({action.part, action.stage})->second == action.microBatch;
+      action.microBatch == (latest < 0 ? latest : latest - removed);
   SmallVector<OpResult> results;
   for (OpResult result : invoke->getResults())
     if ((complete || invoke.isSaved(result.getResultNumber())) &&
@@ -80,7 +81,7 @@ RunOp Transfers::run(OpBuilder &builder, const pipe::Action &action,
       builder, part.getLoc(), part.getResultTypes(),
       FlatSymbolRefAttr::get(part.getSymNameAttr()), values,
       builder.getI64IntegerAttr(std::max<int64_t>(action.microBatch, 0)),
-      DenseI64ArrayAttr());
+      IntegerAttr(), DenseI64ArrayAttr());
 }
 
 void Transfers::send(OpBuilder &builder, const pipe::Action &action,

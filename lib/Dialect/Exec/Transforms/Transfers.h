@@ -30,6 +30,9 @@ public:
   Transfers(pipe::ProgramOp program, const pipe::Schedule &schedule,
             const pipe::StageMap &map, mlir::SymbolTable &symbols);
 
+  /// From now on, actions are of a schedule that lacks so many micro-batches.
+  void setRemoved(int64_t count) { removed = count; }
+
   /// The results that the run of `action` gives to `device`.
   llvm::SmallVector<mlir::OpResult> values(const pipe::Action &action,
                                            int64_t device) const;
@@ -62,6 +65,7 @@ private:
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
   /// By part and stage, the micro-batch that comes last.
   std::map<std::pair<std::string, int64_t>, int64_t> last;
+  int64_t removed = 0;
   llvm::DenseMap<std::pair<mlir::Value, int64_t>, int64_t> tokens;
 };
 

@@ -24,8 +24,8 @@ namespace {
 /// Unrolls one program for all positions.
 class Positions {
 public:
-  Positions(pipe::ProgramOp source, SymbolTable &symbols)
-      : source(source), symbols(symbols) {}
+  Positions(pipe::ProgramOp source, SymbolTable &symbols, bool writeOut)
+      : source(source), symbols(symbols), writeOut(writeOut) {}
 
   LogicalResult run();
 
@@ -33,9 +33,13 @@ private:
   LogicalResult readSource();
   void dropCopies();
   LogicalResult deferChecks();
+  pipe::ShortSchedule inFull() const;
+  pipe::ShortSchedule shorter();
 
   pipe::ProgramOp source;
   SymbolTable &symbols;
+  /// Nothing is repeated: each action is written out.
+  bool writeOut;
   pipe::Schedule schedule;
   pipe::StageMap map;
   /// How often each position must agree with the others before it updates
@@ -127,6 +131,35 @@ LogicalResult Positions::deferChecks() {
   return success();
 }
 
+pipe::ShortSchedule Positions::inFull() const {
+  pipe::ShortSchedule list{schedule, {}, 0};
+  for (const std::vector<pipe::Action> &actions : schedule.devices)
+    list.places.emplace_back(actions.size());
+  return list;
+}
+
+/// The schedule with repetitions left out. In a tree, no two sums are made
+/// alike.
+pipe::ShortSchedule Positions::shorter() {
+  if (writeOut || source.getTreeSums())
+    return inFull();
+  std::map<std::pair<StringRef, int64_t>, bool> saves;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {
+    bool &own = saves[{invoke.getPart(), invoke.getStage()}];
+    for (OpResult result : invoke->getResults())
+      if (invoke.isSaved(result.getResultNumber()) && !result.use_empty()) {
+        own = true;
+        for (Operation *user : result.getUsers())
+          if (auto reader = dyn_cast<pipe::InvokeOp>(user))
+            saves[{reader.getPart(), reader.getStage()}] = true;
+      }
+  }
+  return pipe::shorten(schedule, source.getMicroBatches(),
+                       [&](const pipe::Action &action) {
+                         return saves[{action.part, action.stage}];
+                       });
+}
+
 LogicalResult Positions::run() {
   if (failed(readSource()))
     return failure();
@@ -145,9 +178,16 @@ LogicalResult Positions::run() {
   Transfers transfers(source, schedule, map, symbols);
   // The new symbols take the old one's name, where there is one position.
   symbols.remove(source);
-  for (auto [position, actions] : llvm::enumerate(schedule.devices)) {
-    Unroller unroller(source, position, map, parts, transfers, symbols);
-    if (failed(unroller.run(actions, stops[position])))
+  pipe::ShortSchedule whole = inFull(), list = shorter();
+  for (int64_t position = 0; position < map.devices; ++position) {
+    FailureOr<ProgramOp> made = ProgramOp();
+    for (const pipe::ShortSchedule *form : {&list, &whole}) {
+      Unroller unroller(source, position, map, parts, transfers, symbols);
+      made = unroller.run(*form, stops[position]);
+      if (failed(made) || *made)
+        break;
+    }
+    if (failed(made))
       return failure();
   }
   source.erase();
@@ -182,13 +222,15 @@ static LogicalResult verifyElements(ModuleOp module) {
 namespace {
 
 struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
+  using UnrollScheduleBase::UnrollScheduleBase;
+
   void runOnOperation() override {
     if (failed(verifyElements(getOperation())))
       return signalPassFailure();
     SymbolTable symbols(getOperation());
     for (auto program :
          llvm::make_early_inc_range(getOperation().getOps<pipe::ProgramOp>()))
-      if (failed(Positions(program, symbols).run()))
+      if (failed(Positions(program, symbols, writeOut).run()))
         return signalPassFailure();
   }
 };

@@ -13,11 +13,18 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
 
-Value Unroller::constantOf(Attribute value, Type type, Location loc) {
+Value Unroller::constantRow(Attribute value, RankedTensorType type,
+                            RankedTensorType row, int64_t index, Location loc) {
   Value &constant = constants[value];
-  if (!constant)
+  if (!constant) {
+    OpBuilder::InsertionGuard guard(builder);
+    builder.setInsertionPointToStart(&program.getBody().front());
     constant = ConstantOp::create(builder, loc, type, value);
-  return constant;
+  }
+  Strided layout = getLayout(type);
+  layout.offset += index * layout.strides.front();
+  layout.strides.erase(layout.strides.begin());
+  return viewAs(builder, loc, constant, withLayout(row, layout));
 }
 
 Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
@@ -26,7 +33,7 @@ Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
   if (dim < 0)
     return result;
   return viewAs(builder, result.getLoc(), result,
-                sliceAt(tensorType(result), dim, microBatch, count));
+                sliceAt(tensorType(result), dim, microBatch, whole));
 }
 
 void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
@@ -48,9 +55,9 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
   for (auto [value, dim] :
        llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
     operands.push_back(valueOf(value, dim, microBatch));
-  for (auto [attrs, type] :
-       llvm::zip_equal(forms.constants, forms.constantTypes))
-    operands.push_back(constantOf(attrs[microBatch], type, invoke.getLoc()));
+  for (auto [constant, type] : llvm::zip_equal(forms.constants, forms.rowTypes))
+    operands.push_back(constantRow(constant.first, constant.second, type,
+                                   microBatch, invoke.getLoc()));
   for (size_t k = 0; k < forms.sums.size() && merged; ++k)
     for (unsigned j = 0; j < merged; ++j)
       operands.push_back(sums[sums.size() - 1 - j][k]);
@@ -58,11 +65,11 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
   for (unsigned i = 0; i < invoke.getNumResults(); ++i)
     if (std::optional<int64_t> dim = invoke.getConcatDim(i))
       types[i] =
-          sliceAt(tensorType(invoke.getResult(i)), *dim, microBatch, count);
-  auto run =
-      RunOp::create(builder, invoke.getLoc(), types,
-                    FlatSymbolRefAttr::get(part.getSymNameAttr()), operands,
-                    builder.getI64IntegerAttr(microBatch), DenseI64ArrayAttr());
+          sliceAt(tensorType(invoke.getResult(i)), *dim, microBatch, whole);
+  auto run = RunOp::create(builder, invoke.getLoc(), types,
+                           FlatSymbolRefAttr::get(part.getSymNameAttr()),
+                           operands, builder.getI64IntegerAttr(microBatch),
+                           IntegerAttr(), DenseI64ArrayAttr());
   latest = run;
   for (auto [i, result] : llvm::enumerate(run.getResults())) {
     SmallVector<Value> &known = values[invoke.getResult(i)];
@@ -123,7 +130,7 @@ ProgramOp Unroller::createProgram() {
       builder, source.getLoc(), name, builder.getFunctionType(inputs, {}),
       source.getSymVisibilityAttr(), builder.getArrayAttr(attrs), ArrayAttr(),
       several ? builder.getI64IntegerAttr(position) : IntegerAttr(),
-      several ? source.getSymNameAttr() : StringAttr());
+      several ? source.getSymNameAttr() : StringAttr(), ArrayAttr());
   for (NamedAttribute attr : source->getDiscardableAttrs())
     created->setAttr(attr.getName(), attr.getValue());
   created.getBody().takeBody(body);
@@ -163,7 +170,7 @@ void Unroller::transfer(const pipe::Action &action) {
   int64_t microBatch = std::max<int64_t>(action.microBatch, 0);
   if (action.kind == pipe::Action::Kind::Send) {
     finishSends();
-    sent = {action, results, {}};
+    sent = {action, results, {}, here};
     for (OpResult result : results)
       sent->values.push_back(valueOf(result, /*dim=*/-1, microBatch));
     transfers.send(builder, action, results, sent->values);
@@ -187,8 +194,11 @@ void Unroller::transfer(const pipe::Action &action) {
 }
 
 void Unroller::finishSends() {
-  if (sent)
-    transfers.await(builder, sent->action, sent->results, sent->values);
+  if (!sent)
+    return;
+  noteRuns(here);
+  transfers.await(builder, sent->action, sent->results, sent->values);
+  noteRuns(sent->place);
   sent.reset();
 }
 
@@ -200,7 +210,8 @@ void Unroller::stop() {
     part = createStop(name);
   RunOp::create(builder, part.getLoc(), TypeRange(),
                 FlatSymbolRefAttr::get(part.getSymNameAttr()), ValueRange(),
-                builder.getI64IntegerAttr(0), DenseI64ArrayAttr());
+                builder.getI64IntegerAttr(0), IntegerAttr(),
+                DenseI64ArrayAttr());
 }
 
 func::FuncOp Unroller::createStop(StringRef name) {
@@ -219,13 +230,25 @@ func::FuncOp Unroller::createStop(StringRef name) {
   return part;
 }
 
-LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, int64_t stops) {
+//===----------------------------------------------------------------------===//
+// Repetition
+//===----------------------------------------------------------------------===//
+
+/// What was made since the last time belongs to `place`.
+void Unroller::noteRuns(const Place &place) {
+  for (RunOp run : noted.fresh)
+    noted.places[run] = place;
+  noted.fresh.clear();
+}
+
+LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
+                                   ArrayRef<Place> places, int64_t stops) {
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
-  program = createProgram();
-  builder.setInsertionPointToEnd(&program.getBody().front());
-  for (const pipe::Action &action : actions) {
+  for (auto [action, place] : llvm::zip_equal(actions, places)) {
+    noteRuns(here);
+    here = place;
     if (action.kind != pipe::Action::Kind::Run) {
       transfer(action);
       continue;
@@ -245,9 +268,33 @@ LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, int64_t stops) {
   finishSends();
   for (; stops > 0; --stops)
     stop();
-  if (failed(createReturn()))
+  noteRuns(here);
+  return success();
+}
+
+FailureOr<ProgramOp> Unroller::run(const pipe::ShortSchedule &list,
+                                   int64_t stops) {
+  count = whole - list.removed;
+  transfers.setRemoved(list.removed);
+  builder.setListener(&noted);
+  program = createProgram();
+  builder.setInsertionPointToEnd(&program.getBody().front());
+  if (failed(runActions(list.schedule.devices[position], list.places[position],
+                        stops)))
     return failure();
-  return linkUpdates(program, symbols);
+  builder.setListener(nullptr);
+  if (list.removed > 0) {
+    std::optional<SmallVector<Attribute>> repeats =
+        RunList(program, list.removed).repeat(noted.places);
+    if (!repeats) {
+      program.erase();
+      return ProgramOp();
+    }
+    program.setRepeatsAttr(builder.getArrayAttr(*repeats));
+  }
+  if (failed(createReturn()) || failed(linkUpdates(program, symbols)))
+    return failure();
+  return program;
 }
 
 bool cleave::exec::updates(pipe::InvokeOp invoke) {

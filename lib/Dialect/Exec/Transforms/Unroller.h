@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_UNROLLER_H
 
 #include "PartForms.h"
+#include "RunList.h"
 #include "Transfers.h"
 
 namespace cleave::exec {
@@ -25,14 +26,19 @@ public:
   Unroller(pipe::ProgramOp source, int64_t position, const pipe::StageMap &map,
            Parts &parts, Transfers &transfers, mlir::SymbolTable &symbols)
       : source(source), position(position), map(map), parts(parts),
-        transfers(transfers), symbols(symbols), count(source.getMicroBatches()),
+        transfers(transfers), symbols(symbols), whole(source.getMicroBatches()),
         builder(source) {}
 
-  /// Unrolls `actions`; before what updates anything, the position agrees
-  /// with the others `stops` times whether a step goes on.
-  mlir::LogicalResult run(llvm::ArrayRef<pipe::Action> actions, int64_t stops);
+  /// Unrolls the position's actions in `list`, of which the program repeats
+  /// some; before what updates anything, the position agrees with the others
+  /// `stops` times whether a step goes on. Returns a null program where what is
+  /// to be repeated is not regular in the end: nothing is left of it then.
+  mlir::FailureOr<ProgramOp> run(const pipe::ShortSchedule &list,
+                                 int64_t stops);
 
 private:
+  using Place = pipe::ShortSchedule::Place;
+
   bool holds(mlir::BlockArgument argument) const;
   ProgramOp createProgram();
   mlir::LogicalResult createReturn();
@@ -42,8 +48,12 @@ private:
   mlir::func::FuncOp createStop(llvm::StringRef name);
   void runPart(pipe::InvokeOp invoke, int64_t microBatch);
   mlir::Value valueOf(mlir::Value value, int64_t dim, int64_t microBatch);
-  mlir::Value constantOf(mlir::Attribute value, mlir::Type type,
-                         mlir::Location loc);
+  mlir::Value constantRow(mlir::Attribute value, mlir::RankedTensorType type,
+                          mlir::RankedTensorType row, int64_t index,
+                          mlir::Location loc);
+  mlir::LogicalResult runActions(llvm::ArrayRef<pipe::Action> actions,
+                                 llvm::ArrayRef<Place> places, int64_t stops);
+  void noteRuns(const Place &place);
 
   mlir::DictionaryAttr attributesOr(mlir::DictionaryAttr known) {
     return known ? known : builder.getDictionaryAttr({});
@@ -59,7 +69,8 @@ private:
   Parts &parts;
   Transfers &transfers;
   mlir::SymbolTable &symbols;
-  int64_t count;
+  /// The micro-batches of a step, and those of the list.
+  int64_t whole, count = 0;
   mlir::OpBuilder builder;
   ProgramOp program;
   /// What each value of the source is: one value, or one for each micro-batch.
@@ -76,8 +87,21 @@ private:
     pipe::Action action;
     llvm::SmallVector<mlir::OpResult> results;
     llvm::SmallVector<mlir::Value> values;
+    Place place;
   };
   std::optional<Sent> sent;
+  /// The places of runs, and those whose place is not known yet.
+  struct Noted : mlir::OpBuilder::Listener {
+    void notifyOperationInserted(mlir::Operation *op,
+                                 mlir::OpBuilder::InsertPoint) override {
+      if (auto run = llvm::dyn_cast<RunOp>(op))
+        fresh.push_back(run);
+    }
+    llvm::SmallVector<RunOp> fresh;
+    RunPlaces places;
+  } noted;
+  /// The place of what is unrolled now.
+  Place here;
   /// The latest run of a part.
   mlir::Operation *latest = nullptr;
 };

@@ -42,6 +42,19 @@ static int64_t stageOn(const TaskTable &table, int64_t device,
   return reader;
 }
 
+/// How long a run takes on the time line: what comes before forward takes next
+/// to none, so that devices do it before others send them anything.
+static int64_t duration(const ResolvedSchedule &schedule, const Node &node) {
+  constexpr int64_t kTask = 1 << 20;
+  const TaskTable &table = *schedule.table;
+  int64_t sum = 0;
+  for (int task : node.tasks) {
+    const PartInfo &part = table.parts[table.tasks[task].part];
+    sum += part.once || isForwardOrBackward(part.name) ? kTask : 1;
+  }
+  return sum;
+}
+
 /// The runs of a schedule that has been verified, on the time line.
 static std::vector<Event> placeRuns(const ResolvedSchedule &schedule) {
   std::vector<Event> line;
@@ -57,7 +70,7 @@ static std::vector<Event> placeRuns(const ResolvedSchedule &schedule) {
     }
     for (int n : nodes) {
       const Node &node = schedule.nodes[n];
-      end[n] = free[node.device] = start + node.tasks.size();
+      end[n] = free[node.device] = start + duration(schedule, node);
       line.push_back({start, true, static_cast<int>(line.size()), n});
     }
   });
@@ -90,7 +103,7 @@ std::optional<Schedule> cleave::pipe::insertTransfers(
   std::map<std::pair<int, int64_t>, Event> transfers;
   std::vector<int64_t> end(resolved.nodes.size());
   for (const Event &run : line)
-    end[run.node] = run.time + resolved.nodes[run.node].tasks.size();
+    end[run.node] = run.time + duration(resolved, resolved.nodes[run.node]);
   for (const Event &run : line) {
     const Node &node = resolved.nodes[run.node];
     for (int need : node.needs) {

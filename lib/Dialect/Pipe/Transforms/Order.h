@@ -18,11 +18,6 @@ struct Order {
   StageMap map;
 };
 
-/// Whether a schedule must name the part: its order is what a schedule is for.
-inline bool isForwardOrBackward(llvm::StringRef part) {
-  return part == "F" || part == "B" || part == "I" || part == "W";
-}
-
 /// The whole order of `program` that `text`, of the file `file`, is; `map` may
 /// be empty. Reports what is wrong at the places of the text.
 mlir::FailureOr<Order> readHandWritten(ProgramOp program, llvm::StringRef text,

@@ -68,7 +68,7 @@ def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
   let description = [{
     One i64 for each dimension of `axes`: its `base`, and for each axis of that
     dimension the `factor` (one for each axis, in order) times the device's
-    position on it.
+    position on it. Several rows of them have a base each, and the rest alike.
     ```mlir
     #exec.device_values<[8, 0] plus #spmd.sharding<@mesh, [{"dp"}, {} ]> times[4]>
     ```
@@ -81,5 +81,23 @@ def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
   }];
   let genVerifyDecl = 1;
 }
+
+def Exec_RepeatAttr : Exec_Attr<"Repeat", "repeat"> {
+  let summary = "Actions that a program repeats without writing them out";
+  let description = [{
+    The `length` runs of a program from number `first` on stand there `times`
+    times, each time with micro-batches greater by `step`. They come `more`
+    times more, behind those that are written out, and go on as these do: so do
+    the places of what they read and write.
+    ```mlir
+    #exec.repeat<first = 2, length = 4, times = 18, more = 492, step = 1>
+    ```
+  }];
+  let parameters = (ins "int64_t":$first, "int64_t":$length, "int64_t":$times,
+                        "int64_t":$more, "int64_t":$step);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+def Exec_RepeatArrayAttr
+    : TypedArrayAttrBase<Exec_RepeatAttr, "repetitions, in order">;
 
 #endif // CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_TD

@@ -20,6 +20,11 @@ def Exec_ProgramOp : Exec_Op<"program", [
     memory: what a run reads of a micro-batch is a view of the whole, and what
     micro-batches write side by side is joined. In a pipeline, there is one for
     each `position`, of the same `entry`.
+
+    What regular schedules repeat for most micro-batches is written out a few
+    times, with `repeats` for the rest. Values are then those of a step of so
+    many fewer micro-batches; an action behind a repetition is of a micro-batch
+    greater by its `later`.
     ```mlir
     exec.program @train(%w: tensor<4xf32> {graph.name = "w"}, %x: tensor<8x4xf32>)
         -> (tensor<f32>, tensor<4xf32> {graph.updates = "w"}) {
@@ -37,7 +42,8 @@ def Exec_ProgramOp : Exec_Op<"program", [
                        OptionalAttr<DictArrayAttr>:$arg_attrs,
                        OptionalAttr<DictArrayAttr>:$res_attrs,
                        OptionalAttr<I64Attr>:$position,
-                       OptionalAttr<StrAttr>:$entry);
+                       OptionalAttr<StrAttr>:$entry,
+                       OptionalAttr<Exec_RepeatArrayAttr>:$repeats);
   let regions = (region SizedRegion<1>:$body);
   let extraClassDeclaration = [{
     /// The name of the entry of which this is the program of one position.
@@ -46,6 +52,12 @@ def Exec_ProgramOp : Exec_Op<"program", [
     }
     /// The position of the pipeline that runs it.
     int64_t getPipelinePosition() { return getPosition().value_or(0); }
+    /// How many actions each of the runs, in order, stands for: itself, and
+    /// those that repeat it.
+    ::llvm::SmallVector<int64_t> countActions();
+    /// Calls `visit` with each action and its micro-batch, in order.
+    void forEachAction(
+        ::llvm::function_ref<void(::cleave::exec::RunOp, int64_t)> visit);
     ::llvm::ArrayRef<::mlir::Type> getArgumentTypes() {
       return getFunctionType().getInputs();
     }
@@ -68,6 +80,7 @@ def Exec_RunOp : Exec_Op<"run", [
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee,
                        Variadic<AnyRankedTensor>:$inputs, I64Attr:$micro_batch,
+                       OptionalAttr<I64Attr>:$later,
                        OptionalAttr<DenseI64ArrayAttr>:$offsets);
   let results = (outs Variadic<AnyRankedTensor>:$outputs);
   let assemblyFormat = [{

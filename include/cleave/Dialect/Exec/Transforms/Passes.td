@@ -18,6 +18,10 @@ def UnrollSchedule : Pass<"exec-unroll-schedule", "::mlir::ModuleOp"> {
     summed over micro-batches gets a second form, for all but the first, that
     adds onto the sums so far in their own memory. A result that updates an
     argument takes its memory.
+
+    Of a schedule that does the same for most micro-batches, as many are written
+    out as show how memory is used in turn; `repeats` says the rest. So a step of
+    512 micro-batches is compiled as fast as one of 20.
     ```mlir
     %g = pipe.invoke @train.B(%s) {part = "B", split = array<i64: -1>, results = ["accumulate"]} : ...
     // becomes, in the order of the schedule
@@ -25,6 +29,8 @@ def UnrollSchedule : Pass<"exec-unroll-schedule", "::mlir::ModuleOp"> {
     %g1 = exec.run @train.B.next(%s1, %g0) {micro_batch = 1 : i64} : ...
     ```
   }];
+  let options = [Option<"writeOut", "write-out", "bool", "false",
+                        "Write out every action; nothing is repeated">];
   let dependentDialects = ["::cleave::exec::ExecDialect"];
 }
 

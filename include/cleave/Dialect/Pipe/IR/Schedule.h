@@ -85,6 +85,11 @@ struct PartInfo {
   bool updates = false;
 };
 
+/// Whether a schedule must name the part: its order is what a schedule is for.
+inline bool isForwardOrBackward(llvm::StringRef part) {
+  return part == "F" || part == "B" || part == "I" || part == "W";
+}
+
 /// A place in a text. Both count from 1; a line of 0 is no place.
 struct TextPlace {
   int64_t line = 0, column = 0;
