@@ -106,11 +106,3 @@ func.func private @f() {
 exec.program @none() attributes {repeats = [#exec.repeat<first = 0, length = 1, times = 1, more = 1, step = 1>]} {
   exec.return
 }
-
-// -----
-
-func.func @rows() -> tensor<3x2xi64> {
-  // expected-error @below {{must have type 'tensor<2x2xi64>'}}
-  %0 = exec.constant #exec.device_values<[0, 0, 6, 0] plus <@mesh, [{}, {}]> times []> -> tensor<3x2xi64>
-  return %0 : tensor<3x2xi64>
-}

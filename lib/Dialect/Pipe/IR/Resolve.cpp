@@ -106,11 +106,16 @@ bool ResolvedSchedule::addAction(const Action &action, int64_t device,
                     before);
       runner[task] = number;
     }
-    for (int task : node.tasks)
-      table->forEachNeed(task, [&](int need) {
-        if (!llvm::is_contained(node.tasks, need))
-          node.needs.push_back(need);
-      });
+    for (int task : node.tasks) {
+      bool first = ran.insert({table->tasks[task].part, device}).second;
+      table->forEachNeed(
+          task,
+          [&](int need) {
+            if (!llvm::is_contained(node.tasks, need))
+              node.needs.push_back(need);
+          },
+          first);
+    }
   }
   nodes.push_back(std::move(node));
   return true;

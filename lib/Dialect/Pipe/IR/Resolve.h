@@ -18,6 +18,7 @@
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include <map>
 #include <memory>
+#include <set>
 
 namespace cleave::pipe {
 
@@ -43,8 +44,10 @@ public:
   /// The tasks that an action of this part does.
   llvm::SmallVector<int, 2> tasksOf(int part, int64_t microBatch,
                                     int64_t device) const;
-  /// Calls `visit` with all tasks that `task` reads.
-  void forEachNeed(int task, llvm::function_ref<void(int)> visit) const;
+  /// Calls `visit` with all tasks that `task` reads; unless `all`, without what
+  /// each micro-batch of its part reads alike, of all micro-batches.
+  void forEachNeed(int task, llvm::function_ref<void(int)> visit,
+                   bool all = true) const;
   /// The action that does a task.
   Action action(int task) const;
 
@@ -121,6 +124,10 @@ private:
   void needLastOnly();
   bool pairTransfers(Violation &error);
   bool formGroups(llvm::ArrayRef<Collective> collectives, Violation &error);
+
+  /// The parts that each device has run so far. What a run reads of all
+  /// micro-batches, only the first one needs: later ones are behind it.
+  std::set<std::pair<int, int64_t>> ran;
 };
 
 /// A schedule that can run.

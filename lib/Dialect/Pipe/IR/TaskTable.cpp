@@ -106,8 +106,8 @@ llvm::SmallVector<int, 2> TaskTable::tasksOf(int part, int64_t microBatch,
   return result;
 }
 
-void TaskTable::forEachNeed(int number,
-                            llvm::function_ref<void(int)> visit) const {
+void TaskTable::forEachNeed(int number, llvm::function_ref<void(int)> visit,
+                            bool all) const {
   const Task &task = tasks[number];
   const PartInfo &part = parts[task.part];
   for (const PartInfo::Use &use : part.uses) {
@@ -116,6 +116,8 @@ void TaskTable::forEachNeed(int number,
       visit(this->task(use.part, task.microBatch, task.device));
       continue;
     }
+    if (!all && !part.once)
+      continue;
     // The devices of a stage join what each has: a device itself reads its own.
     bool own = part.once && from.stage == part.stage;
     for (int64_t i = 0; i < microBatches; ++i)
