@@ -38,6 +38,8 @@ private:
   mlir::LogicalResult createReturn();
   void transfer(const pipe::Action &action);
   void finishSends();
+  void finishReceives(size_t number);
+  void finishReceivesOf(pipe::InvokeOp invoke, int64_t microBatch);
   void stop();
   mlir::func::FuncOp createStop(llvm::StringRef name);
   void runPart(pipe::InvokeOp invoke, int64_t microBatch);
@@ -71,13 +73,16 @@ private:
                  llvm::SmallVector<llvm::SmallVector<mlir::Value>>>
       open;
   llvm::DenseMap<mlir::Attribute, mlir::Value> constants;
-  /// A send that nothing has waited for yet.
-  struct Sent {
+  /// A transfer that nothing has waited for yet.
+  struct UnderWay {
     pipe::Action action;
     llvm::SmallVector<mlir::OpResult> results;
     llvm::SmallVector<mlir::Value> values;
   };
-  std::optional<Sent> sent;
+  std::optional<UnderWay> sent;
+  /// In the order of the schedule; how many stand before `sent`.
+  llvm::SmallVector<UnderWay> receiving;
+  size_t receivingBeforeSent = 0;
   /// The latest run of a part.
   mlir::Operation *latest = nullptr;
 };
