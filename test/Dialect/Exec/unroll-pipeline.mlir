@@ -4,7 +4,7 @@
 
 // A program for each position, with what its stage holds alone. What is sent is
 // waited for before the next thing is, and what is received is begun before the
-// part that comes ahead of its reader.
+// part ahead of its place, and waited for in front of its reader.
 
 // CHECK-LABEL: exec.program @train.0(
 // CHECK-SAME: graph.name = "w"
