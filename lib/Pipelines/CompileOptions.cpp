@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Pipelines/Schedules.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 using namespace mlir;
@@ -67,6 +68,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("schedule_file", options.phases.scheduleFile) &&
       map.mapOptional("max_saved_bytes", options.phases.maxSavedBytes) &&
       map.mapOptional("machine", options.phases.machine) &&
+      map.mapOptional("measured_costs", options.phases.measuredFrom) &&
       map.mapOptional("grad_horizon", options.phases.gradHorizon) &&
       map.mapOptional("modules", options.phases.modules) &&
       map.mapOptional("head", options.phases.head) &&
@@ -83,6 +85,12 @@ cleave::parseCompileOptions(llvm::StringRef json) {
                            path.field("optimizer"));
   if (!read)
     return root.getError();
+  if (!options.phases.measuredFrom.empty()) {
+    auto costs = readMeasuredCosts(options.phases.measuredFrom);
+    if (!costs)
+      return costs.takeError();
+    options.phases.measuredCosts = std::move(*costs);
+  }
   return options;
 }
 

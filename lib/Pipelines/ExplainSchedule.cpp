@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Schedules.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace cleave;
@@ -38,6 +39,15 @@ static std::string percent(double share) {
   return llvm::formatv("{0:F1} %", share * 100);
 }
 
+/// `idle, measured: 5.1 % of device 0, 7.3 % of device 1`.
+static std::string describeIdle(StringRef which, const json::Object &idle) {
+  std::string text = ("idle, " + which + ": ").str();
+  for (auto [device, share] : llvm::enumerate(*idle.getArray("idle")))
+    text += llvm::formatv("{0}{1} of device {2}", device ? ", " : "",
+                          percent(share.getAsNumber().value_or(0)), device);
+  return text;
+}
+
 std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
   std::vector<std::string> lines;
   const json::Object *facts = report.getAsObject();
@@ -54,6 +64,12 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
       percent(number(bubble, "of_makespan")),
       percent(number(bubble, "of_ideal")),
       formatSeconds(number(*facts, "period"))));
+  if (StringRef costs = facts->getString("costs").value_or("");
+      costs != "estimated")
+    lines.push_back(("costs: measured, " + costs).str());
+  for (StringRef which : {"predicted", "measured"})
+    if (const json::Object *idle = facts->getObject(which))
+      lines.push_back(describeIdle(which, *idle));
   for (const json::Value &value : devices) {
     const json::Object &device = *value.getAsObject();
     lines.push_back(llvm::formatv(

@@ -183,6 +183,9 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
     fill.file = options.scheduleFile;
   fill.savedBytes = options.maxSavedBytes;
   fill.machine = options.machine;
+  fill.measuredCosts = options.measuredCosts;
+  if (!options.measuredFrom.empty())
+    fill.measuredFrom = options.measuredFrom;
   passes.addPass(pipe::createSplitStages(split));
   // What backward recomputes is chosen among what the parts exchange.
   passes.addPass(pipe::createRecompute());

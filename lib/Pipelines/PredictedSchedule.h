@@ -30,6 +30,8 @@ struct PredictedSchedule {
   /// Their ops, in the same order.
   std::vector<pipe::InvokeOp> invokes;
   pipe::Costs costs;
+  /// Where they were measured; empty: they are estimates.
+  std::string measuredFrom;
   pipe::Simulation simulation;
 
   std::string name() const;

@@ -24,7 +24,7 @@ public:
   explicit Reporter(const PredictedSchedule &known)
       : known(known), count(ProgramOp(known.program).getMicroBatches()) {}
 
-  json::Value report();
+  json::Object report();
 
 private:
   struct Peak {
@@ -338,7 +338,18 @@ json::Object Reporter::describeGathers() const {
                       {"kept_bytes_if_once", kept}};
 }
 
-json::Value Reporter::report() {
+/// How long a step is, and the share of it in which devices run nothing.
+static json::Object describeIdle(const Timeline &timeline) {
+  std::vector<double> shares = idleShares(timeline);
+  double most = 0;
+  for (double share : shares)
+    most = std::max(most, share);
+  return json::Object{{"makespan", timeline.end()},
+                      {"idle", json::Array(shares)},
+                      {"largest_idle", most}};
+}
+
+json::Object Reporter::report() {
   const Simulation &simulation = known.simulation;
   std::vector<double> busy = findBusy();
   double ideal = *llvm::max_element(busy);
@@ -359,6 +370,9 @@ json::Value Reporter::report() {
       {"machine", json::Object{{"flops", known.machine.flops},
                                {"memory", known.machine.memory},
                                {"link", known.machine.link}}},
+      {"costs", known.measuredFrom.empty() ? "estimated" : known.measuredFrom},
+      {"predicted",
+       describeIdle(makeTimeline("predicted", known.schedule, simulation))},
       {"makespan", simulation.makespan},
       {"period", simulation.period},
       {"ideal", ideal},
@@ -376,11 +390,15 @@ json::Value Reporter::report() {
 }
 
 FailureOr<json::Value> cleave::scheduleReport(ModuleOp module,
-                                              const PhaseOptions &options) {
+                                              const PhaseOptions &options,
+                                              const Timeline *measured) {
   FailureOr<PredictedSchedule> known = PredictedSchedule::of(module, options);
   if (failed(known))
     return failure();
   if (!known->program)
     return json::Value(nullptr);
-  return Reporter(*known).report();
+  json::Object report = Reporter(*known).report();
+  if (measured)
+    report["measured"] = describeIdle(*measured);
+  return json::Value(std::move(report));
 }

@@ -47,6 +47,14 @@ PredictedSchedule::of(ModuleOp module, const PhaseOptions &options) {
   llvm::append_range(result.invokes,
                      result.program.getBody().getOps<InvokeOp>());
   result.costs = costsOf(result.program, result.mesh, *machine);
+  if (!options.measuredCosts.empty()) {
+    FailureOr<Costs> measured = measuredCostsOf(
+        result.program, options.measuredCosts, options.measuredFrom);
+    if (failed(measured))
+      return failure();
+    result.costs = std::move(*measured);
+    result.measuredFrom = options.measuredFrom;
+  }
   std::optional<Simulation> simulation =
       simulate(result.schedule, result.parts, result.program.getMicroBatches(),
                *map, result.costs, error);
@@ -103,10 +111,14 @@ LogicalResult cleave::writeSchedule(raw_ostream &os, ModuleOp module,
                       " micro-batches";
   if (format == ScheduleFormat::Svg) {
     writeTimelineSvg(os, timelines,
-                     title + " (predicted by estimates of flops and bytes)");
+                     title +
+                         (known->measuredFrom.empty()
+                              ? " (predicted by estimates of flops and bytes)"
+                              : " (predicted by what was measured)"));
     return success();
   }
-  FailureOr<llvm::json::Value> report = scheduleReport(module, options);
+  FailureOr<llvm::json::Value> report =
+      scheduleReport(module, options, measured);
   if (failed(report))
     return failure();
   os << "# " << title << "\n" << known->schedule.compact("\n") << "\n#\n";

@@ -55,15 +55,25 @@ public:
     addScheduleReport(compiled.report, std::move(*schedule));
   }
 
-  /// In a form of `parseScheduleFormat`.
-  std::string schedule(const std::string &form) const {
+  /// In a form of `parseScheduleFormat`; with the timeline of the trace at the
+  /// path `measured`, unless it is empty.
+  std::string schedule(const std::string &form,
+                       const std::string &measured) const {
+    std::optional<pipe::Timeline> timeline;
+    if (!measured.empty()) {
+      auto read = readMeasuredTimeline(measured);
+      if (!read)
+        raise(read.takeError());
+      timeline = std::move(*read);
+    }
     auto format = parseScheduleFormat(form);
     if (!format)
       throw nb::value_error("a schedule is shown as text, svg or perfetto");
     std::string text;
     llvm::raw_string_ostream os(text);
     if (mlir::failed(writeSchedule(os, *snapshots.at(Phase::Scheduled),
-                                   options.phases, *format)))
+                                   options.phases, *format,
+                                   timeline ? &*timeline : nullptr)))
       throw CompileFailure("the schedule cannot be shown");
     return text;
   }
@@ -144,7 +154,8 @@ NB_MODULE(_cleave, m) {
   nb::class_<PyCompiled>(m, "Compiled")
       .def("ir", &PyCompiled::ir, nb::arg("phase"))
       .def("report", &PyCompiled::report)
-      .def("schedule", &PyCompiled::schedule, nb::arg("form"))
+      .def("schedule", &PyCompiled::schedule, nb::arg("form"),
+           nb::arg("measured") = "")
       .def("save", &PyCompiled::save, nb::arg("path"))
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
            nb::arg("timing") = false);

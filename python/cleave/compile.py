@@ -12,7 +12,7 @@ import torch
 
 from . import optim
 from .plan import P, entries
-from .state import whole
+from .state import path_of, whole
 from .step import Step, log
 
 
@@ -35,6 +35,7 @@ def compile(
     chunks: int | None = None,
     stages: Sequence[str] | None = None,
     max_saved_bytes: int | None = None,
+    measured_costs: str | os.PathLike | None = None,
     grad_horizon: int | None = None,
     modules: int | Sequence[str] | None = None,
     head: str | None = None,
@@ -86,6 +87,9 @@ def compile(
             parameter whose name begins so; of even cost when None.
         max_saved_bytes: the most that a position may have saved for backward at a
             time; any other schedule than "auto" may fail for it.
+        measured_costs: a trace that `cleave-run --trace` has written of a step with
+            the same stages: schedules are predicted, and "auto" searches, by what
+            parts took in it, in seconds, in the place of estimates.
         grad_horizon: trains by interlocking backpropagation (arXiv 2010.04116):
             each module but the last gets a head and a loss of its own, and the
             gradient of a head passes so many modules, of which it trains the
@@ -103,7 +107,8 @@ def compile(
             once, with their lines.
         cleave.trace.TraceError: the model cannot be followed or called.
         cleave.CompileError: what the compiler refused, with the location; of a
-            schedule written by hand, its line and column.
+            schedule written by hand, its line and column; a trace of measured costs
+            that cannot be read, or does not fit the model.
         OSError: the file of a schedule cannot be read.
         TypeError: an argument is of another kind.
         ValueError: an argument is out of range.
@@ -131,7 +136,7 @@ def compile(
     max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
-    pipeline = _pipeline(schedule, chunks, stages, max_saved_bytes)
+    pipeline = _pipeline(schedule, chunks, stages, max_saved_bytes, measured_costs)
     interlock = _interlock(grad_horizon, modules, head)
     if deterministic is not None:
         deterministic = _whole("deterministic", deterministic, 1)
@@ -181,7 +186,7 @@ def compile(
     return Step(build, model, examples, optimizer, seed)
 
 
-def _pipeline(schedule, chunks, stages, max_saved_bytes) -> dict:
+def _pipeline(schedule, chunks, stages, max_saved_bytes, measured_costs) -> dict:
     """The options of a pipeline."""
     options = {}
     if isinstance(schedule, os.PathLike):
@@ -202,6 +207,8 @@ def _pipeline(schedule, chunks, stages, max_saved_bytes) -> dict:
         options["max_saved_bytes"] = _whole("max_saved_bytes", max_saved_bytes, 0)
     if stages is not None:
         options["stages"] = _beginnings("stages", stages)
+    if measured_costs is not None:
+        options["measured_costs"] = path_of("measured_costs", measured_costs)
     return options
 
 

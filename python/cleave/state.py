@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any, Iterable, Mapping
 
 import torch
@@ -54,6 +55,14 @@ def whole(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; it must be a whole number") from None
+
+
+def path_of(name: str, value: Any) -> str:
+    """`value` as the path of a file. Raises TypeError where it is none."""
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path:
+        raise TypeError(f"{name} is {value!r}; it must be the path of a file")
+    return path
 
 
 def _raise_all(what: str, problems: list[tuple[str, Exception]]) -> None:

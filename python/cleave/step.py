@@ -19,6 +19,7 @@ from .state import (
     choose_tensors,
     initial_values,
     logical_shape,
+    path_of,
     read_counts,
     split_slots,
 )
@@ -466,20 +467,29 @@ class Step:
         return visualize.describe(name, tensors[name], placement["mesh"])
 
     def schedule(self, svg: str | os.PathLike | None = None,
-                 trace: str | os.PathLike | None = None) -> str:
-        """When each device does what in a step, by estimates of flops and bytes: the
-        order as text that `cleave.compile(schedule=...)` takes again, with a timeline
-        and costs in its comments.
+                 trace: str | os.PathLike | None = None,
+                 measured: str | os.PathLike | None = None) -> str:
+        """When each device does what in a step, by estimates of flops and bytes or by
+        the `measured_costs` it was compiled with: the order as text that
+        `cleave.compile(schedule=...)` takes again, with a timeline and costs in its
+        comments.
 
         Args:
             svg: also draws the timeline into this file.
             trace: also writes it into this file, for ui.perfetto.dev.
+            measured: a trace that `cleave-run --trace` has written: its step of median
+                length is shown below what is predicted, in all of these forms.
+
+        Raises:
+            cleave.CompileError: `measured` is no such trace.
         """
+        shown = "" if measured is None else path_of("measured", measured)
         for path, form in ((svg, "svg"), (trace, "perfetto")):
             if path is not None:
+                text = self._live.compiled.schedule(form, shown)
                 with open(path, "w") as file:
-                    file.write(self._live.compiled.schedule(form))
-        return self._live.compiled.schedule("text")
+                    file.write(text)
+        return self._live.compiled.schedule("text", shown)
 
     def communication(self) -> list[dict]:
         """What one rank sent in the last step, by kind and axes: `kind`, `axes`,

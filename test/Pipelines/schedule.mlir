@@ -45,8 +45,23 @@
 // BOTH: # predicted,
 // BOTH: # measured,
 // BOTH: # device 1 |
+// BOTH: # idle, predicted: [[A:[0-9.]+ %]] of device 0, [[B:[0-9.]+ %]] of device 1
+// BOTH-NEXT: # idle, measured: [[A]] of device 0, [[B]] of device 1
 // ONE: # train, one device, 2 micro-batches
 // ONE-NEXT: {2+1: F0 B0} U
+
+// A run that was measured, for which a prediction stands here, costs what it
+// took; its costs are those of whole backwards.
+// RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --emit=schedule --measured-costs=%t.trace.json | FileCheck %s --check-prefix=COSTS
+// RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --emit=schedule | grep predicted > %t.estimated
+// RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --emit=schedule --measured-costs=%t.trace.json | grep predicted | diff %t.estimated -
+// RUN: cleave-compile %s --mesh pp=2 --micro-batches 2 --schedule gpipe --emit=schedule --measured-costs=%t.trace.json | FileCheck %s --check-prefix=COSTS
+// RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule zb-h1 --emit=schedule --measured-costs=%t.trace.json 2>&1 | FileCheck %s --check-prefix=WHOLE
+// RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule interleaved --emit=scheduled --measured-costs=%t.trace.json 2>&1 | FileCheck %s --check-prefix=STAGES
+// COSTS: # costs: measured, {{.*}}.trace.json
+// COSTS-NEXT: # idle, predicted: {{.*}} % of device 0, {{.*}} % of device 1
+// WHOLE: error: 'pipe.program' op measured costs of {{.*}}.trace.json: they are not of 1I, 1W, W; measure a run whose schedule has the same parts
+// STAGES: error: 'pipe.program' op measured costs of {{.*}}.trace.json: they are of 2 stages, and the program has 4; measure a run with the same mesh, chunks and stages
 
 // What is fastest is found; within a limit, with less saved.
 // RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --emit=schedule | FileCheck %s --check-prefix=AUTO

@@ -3,8 +3,10 @@
 """`cleave-run` with a program for two devices: as threads, and as processes that
 mpirun starts."""
 
+import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -212,3 +214,20 @@ def test_pipelines_of_processes(folder, mesh, schedule):
             assert a.get(key) == b.get(key), key
     assert files(pathlib.Path("threads/step-6")) == files(pathlib.Path("mpi/step-6"))
     run("--resume=mpi", *FLAGS[1:], "--steps", 7, artifact="./gpt2.so")
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(4, marks=needs_mpi)])
+def test_communication_of_each_position(folder, processes):
+    """It is what the report of the artifact says that a rank of each position sends."""
+    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), tokens(batch=8)).mlir)
+    run_tool([tool("cleave-compile"), "gpt2.mlir", "--mesh=dp=2,pp=2", "--micro-batches=4",
+              "--threads=4", "-o", "gpt2.so", "--report=report.json"])
+    said = run(*FLAGS, "--steps", 1, "--report-communication", artifact="./gpt2.so",
+               processes=processes).stdout
+    found = re.split(r"communication of a rank of position (\d+) in a step\n", said)
+    assert found[1::2] == ["0", "1"]
+    report = json.loads(pathlib.Path("report.json").read_text())
+    for text, facts in zip(found[2::2], report["communication"]["train"]["positions"], strict=True):
+        sent = [float(x) for x in re.findall(r"MiB +([\d.]+) elements", text)]
+        assert len(sent) >= 3 and sum(sent) == pytest.approx(facts["elements"], rel=1e-6)
+        assert "send over pp" in text and "all-reduce over dp" in text

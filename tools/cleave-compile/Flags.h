@@ -46,8 +46,14 @@ struct Flags {
   cl::opt<std::string> measured{
       "measured-timeline", cl::value_desc("file"), cl::cat(general),
       cl::desc(
-          "Of --emit=schedule: draw this timeline too, a trace of the form "
-          "perfetto, below the predicted one")};
+          "Of --emit=schedule: draw this timeline too, below the predicted "
+          "one: a trace that cleave-run --trace has written, of whose steps "
+          "that of median length is shown, or one of the form perfetto")};
+  cl::opt<std::string> measuredCosts{
+      "measured-costs", cl::value_desc("file"), cl::cat(training),
+      cl::desc("A trace that cleave-run --trace has written: schedules are "
+               "predicted, and searched for, by what the parts of the pipeline "
+               "took in it, in the place of --machine")};
   cl::opt<std::string> reportFile{
       "report", cl::desc("Write memory, commands and decisions as JSON"),
       cl::value_desc("file"), cl::cat(general)};

@@ -81,17 +81,31 @@ static int readScheduleFile(const Flags &flags, std::string &text) {
   return 0;
 }
 
-/// Reads --measured-timeline.
-static int readMeasured(const Flags &flags,
-                        std::optional<pipe::Timeline> &measured) {
-  if (flags.measured.empty())
-    return 0;
-  std::string error;
-  auto buffer = openInputFile(flags.measured, &error);
-  if (!buffer)
-    return fail(error);
-  measured = pipe::readTimelineTrace(buffer->getBuffer(), "measured", error);
-  return measured ? 0 : fail(flags.measured + " is no timeline: " + error);
+/// What runs are said to have taken.
+struct Measured {
+  std::optional<pipe::Timeline> timeline;
+  std::string costs;
+
+  const pipe::Timeline *shown() const {
+    return timeline ? &*timeline : nullptr;
+  }
+};
+
+/// Reads --measured-timeline and --measured-costs.
+static int readMeasured(const Flags &flags, Measured &measured) {
+  if (!flags.measured.empty()) {
+    auto timeline = readMeasuredTimeline(flags.measured);
+    if (!timeline)
+      return fail(llvm::toString(timeline.takeError()));
+    measured.timeline = std::move(*timeline);
+  }
+  if (!flags.measuredCosts.empty()) {
+    auto costs = readMeasuredCosts(flags.measuredCosts);
+    if (!costs)
+      return fail(llvm::toString(costs.takeError()));
+    measured.costs = std::move(*costs);
+  }
+  return 0;
 }
 
 int main(int argc, char **argv) {
@@ -132,12 +146,14 @@ int main(int argc, char **argv) {
         return fail(llvm::toString(std::move(e)));
 
   std::string scheduleText;
-  std::optional<pipe::Timeline> measured;
+  Measured measured;
   if (int status = readScheduleFile(flags, scheduleText))
     return status;
   if (int status = readMeasured(flags, measured))
     return status;
   CompileOptions options = collectOptions(flags, scheduleText);
+  options.phases.measuredCosts = measured.costs;
+  options.phases.measuredFrom = flags.measuredCosts;
   // It says the place itself, as diagnostics do.
   if (std::string mistake = checkSchedule(options.phases); !mistake.empty()) {
     llvm::errs() << mistake << "\n";
@@ -181,7 +197,7 @@ int main(int argc, char **argv) {
     if (phase != Phase::Scheduled || flags.reportFile.empty())
       return;
     FailureOr<llvm::json::Value> report =
-        scheduleReport(reached, options.phases);
+        scheduleReport(reached, options.phases, measured.shown());
     described = succeeded(report);
     if (described)
       schedule = std::move(*report);
@@ -198,7 +214,7 @@ int main(int argc, char **argv) {
     ScheduleFormat format = parseScheduleFormat(flags.scheduleFormat)
                                 .value_or(scheduleFormatOf(flags.output));
     if (failed(writeSchedule(os, *module, options.phases, format,
-                             measured ? &*measured : nullptr)))
+                             measured.shown())))
       return 1;
     if (int status =
             writeFile(destination, [&](raw_ostream &out) { out << text; }))

@@ -14,9 +14,46 @@
 using namespace cleave::run;
 using namespace cleave::runtime;
 using llvm::Error;
+using llvm::Expected;
 using llvm::Twine;
 
+/// What this process did of the schedule: for the first rank of each position
+/// of the pipeline, a line of JSON for each action.
+static std::string describeActions(const Session &session) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  for (int rank = 0; rank < session.getLocalRanks(); ++rank) {
+    if (!session.leadsPosition(rank))
+      continue;
+    for (const ActionEvent &e : session.getActions("train", rank)) {
+      llvm::json::Object args{{"device", session.getPosition(rank)},
+                              {"stage", e.stage},
+                              {"step", e.run},
+                              {"waited", static_cast<double>(e.waited) / 1e3}};
+      if (e.microBatch >= 0)
+        args["micro_batch"] = e.microBatch;
+      os << llvm::json::Value(llvm::json::Object{
+                {"name", llvm::json::fixUTF8(e.name)},
+                {"cat", llvm::json::fixUTF8(e.kind)},
+                {"ph", "X"},
+                {"ts", static_cast<double>(e.start) / 1e3},
+                {"dur", static_cast<double>(e.duration) / 1e3},
+                {"pid", 0},
+                {"tid", 1 + session.getNumber(rank)},
+                {"args", std::move(args)}})
+         << "\n";
+    }
+  }
+  return text;
+}
+
 Error Trainer::writeTrace() {
+  Expected<std::vector<std::string>> actions =
+      session->gather(describeActions(*session));
+  if (!actions)
+    return actions.takeError();
+  if (!session->isLeader())
+    return Error::success();
   return writeFileAtomically(options.trace, [&](llvm::raw_ostream &os) {
     llvm::json::OStream json(os);
     auto event = [&](llvm::StringRef name, llvm::StringRef category,
@@ -41,11 +78,18 @@ Error Trainer::writeTrace() {
         for (auto [i, step] : llvm::enumerate(tracedSteps))
           event(("traced step " + Twine(i + 1)).str(), "step", step.first,
                 step.second, 0, std::nullopt);
+        for (llvm::StringRef text : *actions) {
+          llvm::SmallVector<llvm::StringRef> lines;
+          text.split(lines, '\n', -1, /*KeepEmpty=*/false);
+          for (llvm::StringRef line : lines)
+            json.rawValue(line);
+        }
         for (int rank = 0; rank < session->getLocalRanks(); ++rank)
           for (const TraceEvent &e : session->getExecutor(rank).getTrace()) {
             llvm::StringRef category = timeClassName(e.command->timeClass);
             event(e.command->label.empty() ? category : e.command->label,
-                  category, e.start, e.duration, 1 + rank, e.microBatch);
+                  category, e.start, e.duration, 1 + session->getNumber(rank),
+                  e.action->microBatch);
           }
       });
     });
@@ -83,17 +127,39 @@ void Trainer::reportMemory() const {
   line("peak resident size of the process", peakResident());
 }
 
-void Trainer::reportCommunication() const {
-  llvm::ArrayRef<Communication> sums =
-      session->getExecutor().getCommunication("train");
-  out() << "communication of a rank in a step"
-        << (sums.empty() ? ": none\n" : "\n");
-  for (const Communication &c : sums)
-    out() << llvm::format("%10.3f MiB  %14.1f elements  %6lld in %lld x ",
-                          c.bytes / (1 << 20), c.elements,
-                          static_cast<long long>(c.count),
-                          static_cast<long long>(c.exchanges))
-          << c.kind << " over " << c.axes
-          << llvm::format("  %.2f ms\n",
-                          static_cast<double>(c.nanoseconds) / 1e6);
+/// What ranks of this process sent: the first one of each position of the
+/// pipeline, where there are several.
+static std::string describeCommunication(const Session &session) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  bool pipeline = session.getProgram().pipelineAxis >= 0;
+  for (int rank = 0; rank < session.getLocalRanks(); ++rank) {
+    if (!session.leadsPosition(rank))
+      continue;
+    llvm::ArrayRef<Communication> sums =
+        session.getExecutor(rank).getCommunication("train");
+    os << "communication of a rank";
+    if (pipeline)
+      os << " of position " << session.getPosition(rank);
+    os << " in a step" << (sums.empty() ? ": none\n" : "\n");
+    for (const Communication &c : sums)
+      os << llvm::format("%10.3f MiB  %14.1f elements  %6lld in %lld x ",
+                         c.bytes / (1 << 20), c.elements,
+                         static_cast<long long>(c.count),
+                         static_cast<long long>(c.exchanges))
+         << c.kind << " over " << c.axes
+         << llvm::format("  %.2f ms\n",
+                         static_cast<double>(c.nanoseconds) / 1e6);
+  }
+  return text;
+}
+
+Error Trainer::reportCommunication() const {
+  Expected<std::vector<std::string>> texts =
+      session->gather(describeCommunication(*session));
+  if (!texts)
+    return texts.takeError();
+  for (const std::string &text : *texts)
+    out() << text;
+  return Error::success();
 }

@@ -92,8 +92,7 @@ Error Trainer::trainStep(int64_t index) {
   if (session->find("lr"))
     if (Error error = session->setScalar("lr", rate))
       return error;
-  Executor &executor = session->getExecutor();
-  int64_t clock = executor.traceClock();
+  int64_t clock = session->traceClock();
   Expected<StepResult> result = session->run("train");
   if (!result)
     return makeError("step " + Twine(index + 1) + ": " +
@@ -101,7 +100,7 @@ Error Trainer::trainStep(int64_t index) {
   bool traced = !options.trace.empty() &&
                 static_cast<int64_t>(tracedSteps.size()) < options.traceSteps;
   if (traced)
-    tracedSteps.push_back({clock, executor.traceClock() - clock});
+    tracedSteps.push_back({clock, session->traceClock() - clock});
   position += batch;
   Expected<double> loss = session->getScalar("loss");
   if (!loss)
@@ -191,11 +190,8 @@ Expected<int> Trainer::run() {
                    " steps are done");
   if (!options.trace.empty()) {
     int64_t traced = std::clamp<int64_t>(last - first, 0, options.traceSteps);
-    for (int rank = 0; rank < session->getLocalRanks(); ++rank) {
-      Executor &executor = session->getExecutor(rank);
-      executor.startTrace(executor.countCommands("train") *
-                          static_cast<size_t>(traced));
-    }
+    if (Error error = session->startTrace("train", traced))
+      return error;
   }
   watchInterrupts();
   int64_t tried = first;
@@ -229,14 +225,15 @@ Expected<int> Trainer::run() {
       failure = std::move(unsaved);
   }
   progress->finish();
-  if (!failure && !options.trace.empty() && session->isLeader())
+  if (!failure && !options.trace.empty())
     failure = writeTrace();
   if (failure)
     return failure;
   if (options.reportMemory)
     reportMemory();
   if (options.reportCommunication)
-    reportCommunication();
+    if (Error error = reportCommunication())
+      return error;
   return ended ? 130 : 0;
 }
 

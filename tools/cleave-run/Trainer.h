@@ -83,9 +83,11 @@ private:
   /// Reports the loss of all evaluation data, as if it were one batch.
   llvm::Error evaluate();
   llvm::Error save();
+  /// Of all processes, which the first one writes.
   llvm::Error writeTrace();
   void reportMemory() const;
-  void reportCommunication() const;
+  /// All processes ask.
+  llvm::Error reportCommunication() const;
   /// Whether any rank was interrupted.
   bool stopped();
   /// Where the first rank speaks; nowhere for others.

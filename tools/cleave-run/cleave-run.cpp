@@ -136,7 +136,9 @@ struct Flags {
                              cl::desc("Print where memory went"),
                              cl::cat(outputCategory)};
   cl::opt<bool> reportCommunication{
-      "report-communication", cl::desc("Print what a rank sends in each step"),
+      "report-communication",
+      cl::desc("Print what a rank sends in each step; in a pipeline, one of "
+               "each position"),
       cl::cat(outputCategory)};
 
   /// A mistake on the command line, or nothing.

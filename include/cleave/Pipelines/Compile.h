@@ -45,7 +45,8 @@ struct CompileOptions {
 
 /// Reads options from the JSON object that the Python module passes:
 /// those of `PhaseOptions` and `CompileOptions` with underscores
-/// (`micro_batches`), `optimizer` and `parameters`.
+/// (`micro_batches`), `optimizer` and `parameters`; `measured_costs` is the
+/// path of a trace.
 llvm::Expected<CompileOptions> parseCompileOptions(llvm::StringRef json);
 
 /// Writes the settings of parameters as attributes of the arguments. Reports,

@@ -68,6 +68,9 @@ struct PhaseOptions {
   int64_t maxSavedBytes = -1;
   /// Rates by which costs are estimated (see pipe/Transforms/Costs.h).
   std::string machine;
+  /// In the place of estimates of whole parts: what they took in a run (see
+  /// pipe/IR/MeasuredCosts.h), and what messages call it.
+  std::string measuredCosts, measuredFrom;
   /// Where not 0: heads behind modules, and the modules that a gradient
   /// passes (--graph-interlock). `modules` and `head` say where modules and the
   /// head begin; where `modules` is empty they are the stages of "pp".

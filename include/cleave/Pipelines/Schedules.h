@@ -16,6 +16,7 @@
 #include "cleave/Dialect/Pipe/IR/Timeline.h"
 #include "cleave/Pipelines/Phases.h"
 #include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/Error.h"
 #include "llvm/Support/JSON.h"
 
 namespace cleave {
@@ -39,19 +40,28 @@ std::optional<ScheduleFormat> parseScheduleFormat(llvm::StringRef name);
 /// By the end of a file's name: .svg, .json, or anything else.
 ScheduleFormat scheduleFormatOf(llvm::StringRef path);
 
+/// Reads a trace, of `cleave-run --trace` or of the form that `writeSchedule`
+/// writes, for `measured` below; and what parts took in it, for
+/// `PhaseOptions::measuredCosts`. An error names the file.
+llvm::Expected<pipe::Timeline> readMeasuredTimeline(llvm::StringRef path);
+llvm::Expected<std::string> readMeasuredCosts(llvm::StringRef path);
+
 /// Writes when each device does what in one step of the entry that trains (or
 /// the only one) of `module`, in the scheduled phase, in seconds that are
-/// estimated; and `measured` below it, if it is not null. As text it is a
-/// schedule that can be read again: all else is in comments.
+/// estimated or follow from costs that were measured; and `measured` below it,
+/// if it is not null. As text it is a schedule that can be read again: all else
+/// is in comments.
 llvm::LogicalResult writeSchedule(llvm::raw_ostream &os, mlir::ModuleOp module,
                                   const PhaseOptions &options,
                                   ScheduleFormat format,
                                   const pipe::Timeline *measured = nullptr);
 
 /// The same as facts: costs, times, memory and what is sent, by stage, device
-/// and boundary. Null when the module has no program.
-llvm::FailureOr<llvm::json::Value> scheduleReport(mlir::ModuleOp module,
-                                                  const PhaseOptions &options);
+/// and boundary; with `measured`, how long its devices are busy. Null when the
+/// module has no program.
+llvm::FailureOr<llvm::json::Value>
+scheduleReport(mlir::ModuleOp module, const PhaseOptions &options,
+               const pipe::Timeline *measured = nullptr);
 
 /// Puts `schedule`, of `scheduleReport`, into the report of an artifact, and
 /// the lines of a pipeline's before the other decisions.

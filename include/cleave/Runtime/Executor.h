@@ -55,7 +55,9 @@ struct Communication {
 /// One command of one action, as it ran.
 struct TraceEvent {
   const Command *command = nullptr;
-  int32_t microBatch = 0;
+  const Action *action = nullptr;
+  /// Which of the traced runs it is of.
+  int32_t run = 0;
   /// Nanoseconds since the trace began, and how long.
   int64_t start = 0, duration = 0;
 };
@@ -99,11 +101,12 @@ public:
   /// What this rank sends in each run of an entry.
   llvm::ArrayRef<Communication> getCommunication(llvm::StringRef entry) const;
 
-  /// Starts to record up to `events` commands, until stopped.
-  void startTrace(size_t events);
+  /// Records the commands of the next `runs` runs of an entry. Times count from
+  /// `origin`, of `clock`.
+  void startTrace(llvm::StringRef entry, int64_t runs, int64_t origin);
   const std::vector<TraceEvent> &getTrace() const { return trace; }
-  /// Nanoseconds since the trace began, now.
-  int64_t traceClock() const;
+  /// Nanoseconds, the same for all executors of a machine.
+  static int64_t clock();
 
   /// Memory of the library outside of the arena, in bytes. Its larger part is
   /// shared by all executors of the process and settles in the first step.
@@ -148,7 +151,7 @@ private:
   };
   struct Step {
     const Command *command;
-    int32_t microBatch;
+    const Action *action;
     std::variant<Kernel, Contraction, Attention, Scatter, Copy, Fill, Check,
                  Exchange>
         what;
@@ -185,7 +188,8 @@ private:
   bool timing = false;
   Breakdown breakdown;
   std::vector<TraceEvent> trace;
-  size_t traceCapacity = 0;
+  std::string tracedEntry;
+  int64_t tracedRuns = 0, runsToTrace = 0;
   int64_t traceStart = 0;
 };
 

@@ -400,8 +400,22 @@ struct Buffer {
   bool operator==(const Buffer &) const = default;
 };
 
+/// The action of its entry's schedule that a part is, of any micro-batch; what
+/// traces call it. The executor reads nothing of it.
+struct ScheduledAction {
+  /// As the schedule writes it, `*` in the place of the micro-batch; without,
+  /// it runs once. Empty: the part is no action.
+  std::string name;
+  /// "forward", "backward", "communication", ...
+  std::string kind;
+  int64_t stage = 0;
+
+  bool operator==(const ScheduledAction &) const = default;
+};
+
 struct Part {
   std::string name;
+  ScheduledAction scheduled;
   std::vector<Buffer> buffers;
   std::vector<Command> commands;
 

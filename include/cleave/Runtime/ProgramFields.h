@@ -224,8 +224,15 @@ template <typename F> void fields(F &f, const Buffer *) {
   f("kind", &Buffer::kind);
 }
 
+template <typename F> void fields(F &f, const ScheduledAction *) {
+  f("name", &ScheduledAction::name);
+  f("kind", &ScheduledAction::kind);
+  f("stage", &ScheduledAction::stage);
+}
+
 template <typename F> void fields(F &f, const Part *) {
   f("name", &Part::name);
+  f("scheduled", &Part::scheduled);
   f("buffers", &Part::buffers);
   f("commands", &Part::commands);
 }

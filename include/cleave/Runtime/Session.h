@@ -14,6 +14,7 @@
 #ifndef CLEAVE_RUNTIME_SESSION_H
 #define CLEAVE_RUNTIME_SESSION_H
 
+#include "cleave/Runtime/ActionTrace.h"
 #include "cleave/Runtime/Rank.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <map>
@@ -197,9 +198,30 @@ public:
   Executor &getExecutor(int localRank = 0) {
     return ranks[static_cast<size_t>(localRank)]->getExecutor();
   }
+  const Executor &getExecutor(int localRank = 0) const {
+    return ranks[static_cast<size_t>(localRank)]->getExecutor();
+  }
+
+  /// Records the commands of the next `runs` runs of an entry, on all ranks;
+  /// all processes ask. Times count from when all of them have.
+  llvm::Error startTrace(llvm::StringRef entry, int64_t runs);
+  /// Nanoseconds since then.
+  int64_t traceClock() const { return Executor::clock() - traceStart; }
+  /// What a rank of this process did of the entry's schedule, as traced.
+  std::vector<ActionEvent> getActions(llvm::StringRef entry,
+                                      int localRank = 0) const;
+  /// The number of a rank of this process, its position in the pipeline, and
+  /// whether it is the first one there.
+  int getNumber(int localRank) const {
+    return ranks[static_cast<size_t>(localRank)]->number();
+  }
+  int64_t getPosition(int localRank) const;
+  bool leadsPosition(int localRank) const;
 
   /// Whether `flag` is true in any process; all of them ask.
   llvm::Expected<bool> any(bool flag) const;
+  /// What each process says, in the order of ranks; all of them ask.
+  llvm::Expected<std::vector<std::string>> gather(llvm::StringRef text) const;
 
   /// Ends all ranks, because this process cannot go on.
   void fail(llvm::StringRef message);
@@ -223,6 +245,8 @@ private:
   /// all of them.
   llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body);
   const Rank &first() const { return *ranks.front(); }
+  /// Where ranks are processes: the text of one of them, for all.
+  llvm::Expected<std::string> share(int root, llvm::StringRef text) const;
   /// Where ranks are processes: gives bytes of one of them to all.
   llvm::Error broadcast(int root, const void *src, void *dst,
                         int64_t bytes) const;
@@ -243,6 +267,7 @@ private:
   /// What ended the last run of each rank.
   std::vector<std::optional<std::string>> stopped;
   int64_t seed = 0, step = 0;
+  int64_t traceStart = 0;
 };
 
 /// Reads training.json of a checkpoint, without a session.

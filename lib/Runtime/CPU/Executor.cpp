@@ -13,7 +13,7 @@
 
 using namespace cleave::runtime;
 
-static int64_t now() {
+int64_t Executor::clock() {
   timespec time;
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   return int64_t(time.tv_sec) * 1000000000 + time.tv_nsec;
@@ -119,18 +119,20 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
   std::vector<Communication> &communication = it->second.communication;
   for (Communication &sum : communication)
     sum.nanoseconds = 0;
-  bool measure = timing || trace.size() < traceCapacity;
-  int64_t last = measure ? now() : 0;
+  bool traced = tracedRuns < runsToTrace && name == tracedEntry;
+  bool measure = timing || traced;
+  int64_t last = measure ? clock() : 0;
   for (const Step &step : it->second.steps) {
     bool ok = execute(step);
     if (measure) {
-      int64_t time = now();
+      int64_t time = clock();
       breakdown[step.command->timeClass] += time - last;
       if (const auto *e = std::get_if<Exchange>(&step.what))
         communication[e->counter].nanoseconds += time - last;
-      if (trace.size() < traceCapacity)
-        trace.push_back(
-            {step.command, step.microBatch, last - traceStart, time - last});
+      if (traced)
+        trace.push_back({step.command, step.action,
+                         static_cast<int32_t>(tracedRuns), last - traceStart,
+                         time - last});
       last = time;
     }
     if (ok)
@@ -140,6 +142,7 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
       return why;
     return deferred ? deferred->message : step.command->check.message;
   }
+  tracedRuns += traced;
   return std::nullopt;
 }
 
@@ -151,15 +154,16 @@ Executor::getCommunication(llvm::StringRef entry) const {
   return it->second.communication;
 }
 
-void Executor::startTrace(size_t events) {
+void Executor::startTrace(llvm::StringRef entry, int64_t runs, int64_t origin) {
   trace.clear();
-  trace.reserve(events);
-  traceCapacity = events;
-  traceStart = now();
+  // A step allocates nothing.
+  trace.reserve(countCommands(entry) * static_cast<size_t>(runs));
+  tracedEntry = entry.str();
+  tracedRuns = 0;
+  runsToTrace = runs;
+  traceStart = origin;
 }
 
 int64_t Executor::workspaceBytes() const {
   return workspace.size() + libraryMemoryBytes();
 }
-
-int64_t Executor::traceClock() const { return now() - traceStart; }

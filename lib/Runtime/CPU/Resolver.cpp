@@ -248,7 +248,7 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     return reinterpret_cast<float *>(at(ref));
   };
   auto step = [&](auto &&what) {
-    return Step{&command, action.microBatch, std::move(what)};
+    return Step{&command, &action, std::move(what)};
   };
 
   switch (command.kind) {

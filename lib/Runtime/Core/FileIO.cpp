@@ -7,6 +7,7 @@
 
 #include "cleave/Runtime/FileIO.h"
 #include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Support/JsonDepth.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
@@ -28,9 +29,8 @@ static Error cannotWrite(llvm::StringRef path, const llvm::Twine &reason) {
 }
 
 /// Calls `write` with a stream for `path`.
-static Error
-writeTo(int descriptor, llvm::StringRef path,
-        llvm::function_ref<Error(llvm::raw_ostream &)> write) {
+static Error writeTo(int descriptor, llvm::StringRef path,
+                     llvm::function_ref<Error(llvm::raw_ostream &)> write) {
   llvm::raw_fd_ostream out(descriptor, /*shouldClose=*/false);
   Error error = write(out);
   out.flush();
@@ -124,29 +124,10 @@ Error cleave::runtime::flushStandardOutput() {
 // JSON
 //===----------------------------------------------------------------------===//
 
-/// Programs nest about ten deep.
-static constexpr int maxDepth = 64;
-
-static bool isTooDeep(llvm::StringRef text) {
-  int depth = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    char c = text[i];
-    if (c == '{' || c == '[') {
-      if (++depth > maxDepth)
-        return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    } else if (c == '"') {
-      for (++i; i < text.size() && text[i] != '"'; ++i)
-        i += text[i] == '\\';
-    }
-  }
-  return false;
-}
-
 llvm::Expected<llvm::json::Value>
 cleave::runtime::parseJson(llvm::StringRef text) {
-  if (isTooDeep(text))
-    return makeError("nested more than " + llvm::Twine(maxDepth) + " deep");
+  if (isJsonTooDeep(text))
+    return makeError("nested more than " + llvm::Twine(kMostJsonDepth) +
+                     " deep");
   return llvm::json::parse(text);
 }

@@ -205,16 +205,11 @@ Error Session::shareChoices(int root) {
   std::string text;
   for (const auto &[key, method] : tuner.getChoices())
     text += key + '\t' + methodName(method).str() + '\n';
-  int64_t size = static_cast<int64_t>(text.size()), told = 0;
-  if (Error error = broadcast(root, &size, &told, sizeof(size)))
-    return error;
-  text.resize(static_cast<size_t>(told));
-  std::string received(text.size(), 0);
-  if (told > 0)
-    if (Error error = broadcast(root, text.data(), received.data(), told))
-      return error;
+  Expected<std::string> received = share(root, text);
+  if (!received)
+    return received.takeError();
   llvm::SmallVector<llvm::StringRef> lines;
-  llvm::SplitString(received, lines, "\n");
+  llvm::SplitString(*received, lines, "\n");
   for (llvm::StringRef line : lines) {
     auto [key, name] = line.rsplit('\t');
     for (auto method : {ContractionMethod::Sgemm, ContractionMethod::Matmul})

@@ -182,6 +182,32 @@ Error Session::broadcast(int root, const void *src, void *dst,
   return exchange(what);
 }
 
+Expected<std::string> Session::share(int root, llvm::StringRef text) const {
+  int64_t size = static_cast<int64_t>(text.size()), told = 0;
+  if (Error error = broadcast(root, &size, &told, sizeof(size)))
+    return error;
+  // Of who gives none, the source is not read.
+  std::string own = text.str(), received(static_cast<size_t>(told), 0);
+  own.resize(std::max(own.size(), received.size()));
+  if (told > 0)
+    if (Error error = broadcast(root, own.data(), received.data(), told))
+      return error;
+  return received;
+}
+
+Expected<std::vector<std::string>> Session::gather(llvm::StringRef text) const {
+  if (world || getRanks() == 1)
+    return std::vector<std::string>{text.str()};
+  std::vector<std::string> all;
+  for (int root = 0; root < getRanks(); ++root) {
+    Expected<std::string> own = share(root, text);
+    if (!own)
+      return own.takeError();
+    all.push_back(std::move(*own));
+  }
+  return all;
+}
+
 Expected<bool> Session::any(bool flag) const {
   if (world || getRanks() == 1)
     return flag;

@@ -215,6 +215,9 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
            << "' has no planned memory; run --exec-plan-memory";
   runtime::Part part;
   part.name = function.getName().str();
+  if (auto action = function->getAttrOfType<DictionaryAttr>(kActionAttr))
+    part.scheduled = {text(action.get("name")), text(action.get("kind")),
+                      integer(action.get("stage")).value_or(0)};
   for (Attribute attr : memory) {
     auto entry = cast<DictionaryAttr>(attr);
     part.buffers.push_back(

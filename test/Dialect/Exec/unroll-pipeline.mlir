@@ -1,8 +1,10 @@
 // RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | FileCheck %s
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=ACTION
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | not grep -E '@train[^ ]*[.](sent|receive)([.]last)?[(].*exec.action'
 
 // A program for each position, with what its stage holds alone. What is sent is
 // waited for before the next thing is, and what is received is begun before the
-// part that comes ahead of its reader.
+// part ahead of its place, and waited for in front of its reader.
 
 // CHECK-LABEL: exec.program @train.0(
 // CHECK-SAME: graph.name = "w"
@@ -25,6 +27,7 @@
 // CHECK: %[[G1:.*]] = exec.run @train.B.next({{.*}}, %[[F1]]#0, %[[B1]]#1, %[[G0]]) {micro_batch = 1
 // CHECK: exec.run @train.B.1.send.last(%[[G1]])
 // Nothing is under way when something runs once.
+// CHECK-NEXT: exec.run @train.1N.0.received(
 // CHECK-NEXT: exec.run @train.B.1.sent.last(%[[G1]])
 // CHECK-NEXT: exec.run @train.N(
 // CHECK: exec.run @train.U(
@@ -42,10 +45,25 @@
 // CHECK: %[[X0:.*]] = exec.run @train.F.1.receive() {micro_batch = 0
 // CHECK-NEXT: exec.run @train.F.1.received(%[[X0]]) {micro_batch = 0
 // CHECK-NEXT: %[[X1:.*]] = exec.run @train.F.1.receive() {micro_batch = 1
-// CHECK-NEXT: exec.run @train.1F({{.*}}, %[[X0]]) {micro_batch = 0
+// CHECK-NEXT: %[[Y0:.*]]:3 = exec.run @train.1F({{.*}}, %[[X0]]) {micro_batch = 0
+// What stands in front of its reader does not wait for it.
+// CHECK-NEXT: %[[D0:.*]]:{{[0-9]}} = exec.run @train.1B(
+// CHECK-NEXT: exec.run @train.1B.0.send(%[[D0]]
+// CHECK-NEXT: exec.run @train.F.1.received(%[[X1]]) {micro_batch = 1
+// CHECK-NEXT: exec.run @train.1F.next({{.*}}, %[[X1]], %[[Y0]]#2) {micro_batch = 1
 
 // CHECK-LABEL: func.func private @train.F.1.receive() -> tensor<3x4xf32>
 // CHECK-NEXT: exec.receive {from = 0 : i64, token = [[$TOKEN]] : i64}
+
+// Parts know which action they are: a send where it begins, a receive where it
+// ends.
+// ACTION-DAG: func.func private @train.F({{.*}}exec.action = {kind = "forward", name = "F*", stage = 0 : i64}
+// ACTION-DAG: func.func private @train.1F({{.*}}exec.action = {kind = "forward", name = "1F*", stage = 1 : i64}
+// ACTION-DAG: func.func private @train.B.next({{.*}}exec.action = {kind = "backward", name = "B*", stage = 0 : i64}
+// ACTION-DAG: func.func private @train.U({{.*}}exec.action = {kind = "update", name = "U", stage = 0 : i64}
+// ACTION-DAG: func.func private @train.F.1.send({{.*}}exec.action = {kind = "communication", name = "F*>1", stage = 0 : i64}
+// ACTION-DAG: func.func private @train.F.1.received({{.*}}exec.action = {kind = "communication", name = "1<F*", stage = 0 : i64}
+// ACTION-DAG: func.func private @train.1B.0.received.last({{.*}}exec.action = {kind = "communication", name = "0<1B*", stage = 1 : i64}
 func.func @train(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
                  %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},
                  %x: tensor<6x4xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},

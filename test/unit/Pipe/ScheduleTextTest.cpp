@@ -55,6 +55,21 @@ TEST(ScheduleText, DevicesAndTransfers) {
   EXPECT_EQ(parse("\n# nothing\n").str(), "");
 }
 
+TEST(ScheduleText, OneAction) {
+  for (const char *text : {"F3", "12I0", "U", "F0>1", "1<F3", "0<2P"}) {
+    std::optional<Action> action = Action::parse(text);
+    ASSERT_TRUE(action) << text;
+    EXPECT_EQ(action->str(), text);
+  }
+  for (const char *text : {"", "3", "F0 B0", "F0>", "{2+1: F0}", "F*"})
+    EXPECT_FALSE(Action::parse(text)) << text;
+  // The same for all micro-batches.
+  for (auto [text, pattern] :
+       {std::pair("F3", "F*"), std::pair("12I0", "12I*"), std::pair("U", "U"),
+        std::pair("2F10>1", "2F*>1"), std::pair("0<1F3", "0<1F*")})
+    EXPECT_EQ(Action::parse(text)->pattern(), pattern);
+}
+
 TEST(ScheduleText, Repeats) {
   EXPECT_EQ(parse("{3+1: F2} U").str(), "F2 F3 F4 U");
   EXPECT_EQ(parse("{2+4: F0 1F3>2} B0").str(), "F0 1F3>2 F4 1F7>2 B0");

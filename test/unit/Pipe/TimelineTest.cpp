@@ -7,7 +7,9 @@
 
 #include "cleave/Dialect/Pipe/IR/Timeline.h"
 #include "Schedules.h"
+#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
+#include <array>
 #include <chrono>
 
 using namespace cleave::pipe;
@@ -211,6 +213,14 @@ TEST(Timeline, TraceIsReadBack) {
   }
 }
 
+/// An event as runs write it, times in microseconds.
+std::string ran(llvm::StringRef name, llvm::StringRef kind, int start,
+                int duration, llvm::StringRef args) {
+  return llvm::formatv("{{\"ph\": \"X\", \"name\": \"{0}\", \"cat\": \"{1}\", "
+                       "\"ts\": {2}, \"dur\": {3}, \"args\": {{{4}}}",
+                       name, kind, start, duration, args);
+}
+
 TEST(Timeline, BadTraces) {
   auto errorOf = [](llvm::StringRef text) {
     std::string error = "none";
@@ -232,6 +242,60 @@ TEST(Timeline, BadTraces) {
                              device + "}}]")
                                 .str()))
                     .starts_with("the event 'F0' needs"));
+  auto forward = [](int duration, const char *args) {
+    return "[" + ran("F0", "forward", 0, duration, args) + "]";
+  };
+  EXPECT_TRUE(llvm::StringRef(errorOf(forward(-1, "\"device\": 0")))
+                  .starts_with("the event 'F0' needs"));
+  EXPECT_TRUE(
+      llvm::StringRef(errorOf(forward(1, "\"device\": 0, \"waited\": -1")))
+          .starts_with("the event 'F0' needs"));
+  // The parser itself would end the process.
+  EXPECT_EQ(errorOf(std::string(1 << 20, '[')),
+            "it is nested more than 64 deep");
+}
+
+TEST(Timeline, StepsAreToldApart) {
+  std::string text = "[", error;
+  // Of steps 1, 2 and 3, of 9, 4 and 5 microseconds, in any order.
+  for (auto [step, start, duration] :
+       {std::tuple(2, 20, 4), std::tuple(1, 5, 9), std::tuple(3, 30, 5)})
+    text += ran("F0", "forward", start, duration,
+                llvm::formatv("\"device\": 1, \"step\": {0}", step).str()) +
+            ",";
+  // A command of the same trace.
+  text += ran("contract", "contraction", 0, 3, "\"micro_batch\": 0") + "]";
+  auto steps = readTimelineSteps(text, "x", error);
+  ASSERT_TRUE(steps) << error;
+  ASSERT_EQ(steps->size(), 3u);
+  for (auto [timeline, micro] : llvm::zip(*steps, std::array{9, 4, 5})) {
+    ASSERT_EQ(timeline.rows.size(), 2u);
+    ASSERT_EQ(timeline.rows[1].events.size(), 1u);
+    EXPECT_EQ(timeline.rows[1].events[0].start, 0);
+    EXPECT_NEAR(timeline.end(), micro * 1e-6, 1e-12);
+  }
+  auto shown = readTimelineTrace(text, "x", error);
+  ASSERT_TRUE(shown) << error;
+  EXPECT_NEAR(shown->end(), 5e-6, 1e-12);
+}
+
+TEST(Timeline, WhatARunWaitedIsIdle) {
+  std::string error;
+  std::string text =
+      "[" + ran("F0", "forward", 0, 4, "\"device\": 0, \"micro_batch\": 0") +
+      "," + ran("U", "update", 4, 6, "\"device\": 0, \"waited\": 5") + "," +
+      ran("1<F0", "communication", 0, 5, "\"device\": 1") + "," +
+      ran("U", "update", 5, 5, "\"device\": 1, \"waited\": 50") + "]";
+  auto read = readTimelineTrace(text, "x", error);
+  ASSERT_TRUE(read) << error;
+  EXPECT_NEAR(read->rows[0].events[1].start, 9e-6, 1e-12);
+  EXPECT_NEAR(read->rows[0].events[1].end, 10e-6, 1e-12);
+  std::vector<double> idle = idleShares(*read);
+  ASSERT_EQ(idle.size(), 2u);
+  EXPECT_NEAR(idle[0], 0.5, 1e-9);
+  EXPECT_NEAR(idle[1], 1, 1e-9);
+  EXPECT_TRUE(idleShares(Timeline()).empty());
+  EXPECT_EQ(idleShares(Timeline{"x", {{"a", {}}}}), std::vector<double>{0});
 }
 
 TEST(Timeline, LargeOnesTakeNoTime) {

@@ -44,6 +44,7 @@ Program sample() {
 
   Part part;
   part.name = "forward";
+  part.scheduled = {"1F*", "forward", 1};
   part.buffers = {{4096, "activation"}, {4096, "scratch"}, {16, "scalar"}};
   Command c;
   c.kind = CommandKind::Kernel;
@@ -173,6 +174,7 @@ TEST(Program, RoundTrip) {
   EXPECT_EQ(collective.axes[1], (Digit{2, 2, 2}));
   EXPECT_EQ(collective.dstOffsets[0], 12);
   EXPECT_EQ(again->parts[0].commands[8].wait.token, 7);
+  EXPECT_EQ(again->parts[0].scheduled, (ScheduledAction{"1F*", "forward", 1}));
 }
 
 TEST(Program, ParseErrorsSayWhere) {
@@ -183,12 +185,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 6, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 7, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 6, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 7, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 6, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 7, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);

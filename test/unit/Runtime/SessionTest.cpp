@@ -306,7 +306,7 @@ TEST_F(SessionTest, ReplacingACheckpointLeavesNoMomentWithoutOne) {
 TEST_F(SessionTest, TimeAndTrace) {
   auto session = make();
   ASSERT_OK(session->initialiseRandomly(3));
-  session->getExecutor().startTrace(1000);
+  ASSERT_OK(session->startTrace("train", 1));
   setBatch(*session, 0);
   auto result = session->run("train");
   ASSERT_TRUE(bool(result));
@@ -323,6 +323,49 @@ TEST_F(SessionTest, TimeAndTrace) {
   MemoryReport memory = session->getMemory();
   EXPECT_EQ(memory.arena, session->getProgram().arenaBytes);
   EXPECT_EQ(memory.byKind["parameter"], 2 * 64 * 16 * 4);
+}
+
+TEST_F(SessionTest, ActionsAreTraced) {
+  Program program = cleave::test::makeBigram({});
+  program.parts[0].scheduled = {"3P", "other", 3};
+  program.parts[1].scheduled = {"3F*>4", "forward", 3};
+  // A part without commands takes no time.
+  program.parts.push_back({"empty", {"N", "update", 0}, {}, {}});
+  std::vector<Action> &actions = program.entries["train"].actions;
+  actions.insert(actions.begin(), {5, 0, {}});
+  auto created = Session::create({program}, resolveBigram);
+  ASSERT_TRUE(bool(created)) << llvm::toString(created.takeError());
+  Session &session = **created;
+  ASSERT_OK(session.initialiseRandomly(3));
+  EXPECT_TRUE(session.leadsPosition(0));
+  EXPECT_EQ(session.getPosition(0), 0);
+  EXPECT_TRUE(session.getActions("train").empty());
+  ASSERT_OK(session.startTrace("train", 2));
+  for (const char *entry : {"train", "evaluate", "train", "train"}) {
+    setBatch(session, 0);
+    ASSERT_TRUE(bool(session.run(entry)));
+  }
+  std::vector<ActionEvent> events = session.getActions("train");
+  ASSERT_EQ(events.size(), 8u);
+  const char *names[] = {"N", "3P", "3F0>4", "3F1>4"};
+  for (size_t i = 0; i < events.size(); ++i) {
+    const ActionEvent &event = events[i];
+    EXPECT_EQ(event.name, names[i % 4]);
+    EXPECT_EQ(event.kind, i % 4 == 0   ? "update"
+                          : i % 4 == 1 ? "other"
+                                       : "forward");
+    EXPECT_EQ(event.stage, i % 4 ? 3 : 0);
+    EXPECT_EQ(event.microBatch, i % 4 < 2 ? -1 : static_cast<int>(i % 4) - 2);
+    EXPECT_EQ(event.run, static_cast<int>(i / 4));
+    EXPECT_EQ(event.duration > 0, i % 4 > 0);
+    EXPECT_LE(event.waited, event.duration);
+    if (i > 0)
+      EXPECT_GE(event.start, events[i - 1].start + events[i - 1].duration);
+  }
+  EXPECT_LE(events.back().start + events.back().duration, session.traceClock());
+  // What is traced again begins anew.
+  ASSERT_OK(session.startTrace("train", 1));
+  EXPECT_TRUE(session.getActions("train").empty());
 }
 
 TEST_F(SessionTest, CreationErrors) {

@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Exec/Transforms/Memory.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Pipe/IR/Timeline.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -24,12 +25,27 @@ RankedTensorType cleave::exec::sliceAt(RankedTensorType whole, int64_t dim,
                     layout);
 }
 
+void cleave::exec::setAction(func::FuncOp part, const pipe::Action &action) {
+  Builder builder(part.getContext());
+  part->setAttr(kActionAttr,
+                builder.getDictionaryAttr(
+                    {builder.getNamedAttr(
+                         "name", builder.getStringAttr(action.pattern())),
+                     builder.getNamedAttr(
+                         "kind", builder.getStringAttr(pipe::eventKindName(
+                                     pipe::eventKindOf(action)))),
+                     builder.getNamedAttr(
+                         "stage", builder.getI64IntegerAttr(action.stage))}));
+}
+
 FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
   func::FuncOp part = invoke.getPartFunction();
   if (!part || part.isExternal())
     return invoke.emitOpError("'") << invoke.getCallee() << "' has no body";
   PartForms forms;
   forms.first = part;
+  setAction(part, {invoke.getPart().str(), invoke.getOnce() ? -1 : 0,
+                   static_cast<int64_t>(invoke.getStage())});
   for (auto [i, dim] : llvm::enumerate(invoke.getSplit()))
     if (dim >= 0)
       part.getArgument(i).setType(

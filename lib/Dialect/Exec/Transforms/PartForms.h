@@ -18,6 +18,9 @@ namespace cleave::exec {
 mlir::RankedTensorType sliceAt(mlir::RankedTensorType whole, int64_t dim,
                                int64_t index, int64_t count);
 
+/// Says of `part` that it is run as `action`, of any micro-batch.
+void setAction(mlir::func::FuncOp part, const pipe::Action &action);
+
 /// A part, in the forms that its actions need.
 struct PartForms {
   mlir::func::FuncOp first;

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Transfers.h"
+#include "PartForms.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -96,6 +97,7 @@ void Transfers::send(OpBuilder &builder, const pipe::Action &action,
                                 tokenOf(result, to));
                func::ReturnOp::create(inside, made.getLoc());
              });
+  setAction(part, action);
   run(builder, action, part, values);
 }
 
@@ -135,5 +137,8 @@ void Transfers::await(OpBuilder &builder, const pipe::Action &action,
         AwaitOp::create(inside, made.getLoc(), made.getArguments(), waits);
         func::ReturnOp::create(inside, made.getLoc());
       });
+  // A receive stands in the schedule where it ends, a send where it begins.
+  if (!sends)
+    setAction(part, action);
   run(builder, action, part, values);
 }

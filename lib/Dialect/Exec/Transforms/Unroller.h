@@ -44,6 +44,8 @@ private:
   mlir::LogicalResult createReturn();
   void transfer(const pipe::Action &action);
   void finishSends();
+  void finishReceives(size_t number);
+  void finishReceivesOf(pipe::InvokeOp invoke, int64_t microBatch);
   void stop();
   mlir::func::FuncOp createStop(llvm::StringRef name);
   void runPart(pipe::InvokeOp invoke, int64_t microBatch);
@@ -82,14 +84,17 @@ private:
                  llvm::SmallVector<llvm::SmallVector<mlir::Value>>>
       open;
   llvm::DenseMap<mlir::Attribute, mlir::Value> constants;
-  /// A send that nothing has waited for yet.
-  struct Sent {
+  /// A transfer that nothing has waited for yet.
+  struct UnderWay {
     pipe::Action action;
     llvm::SmallVector<mlir::OpResult> results;
     llvm::SmallVector<mlir::Value> values;
     Place place;
   };
-  std::optional<Sent> sent;
+  std::optional<UnderWay> sent;
+  /// In the order of the schedule; how many stand before `sent`.
+  llvm::SmallVector<UnderWay> receiving;
+  size_t receivingBeforeSent = 0;
   /// The places of runs, and those whose place is not known yet.
   struct Noted : mlir::OpBuilder::Listener {
     void notifyOperationInserted(mlir::Operation *op,

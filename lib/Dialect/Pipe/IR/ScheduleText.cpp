@@ -30,18 +30,25 @@ static constexpr size_t kLongestName = 32;
 /// many devices has one of a few hundred.
 static constexpr size_t kMaxBody = 4096;
 
-std::string Action::str() const {
+/// With `microBatch` as it is written.
+static std::string textOf(const Action &action, const std::string &microBatch) {
   std::string text;
-  if (kind == Kind::Receive)
-    text = std::to_string(to) + '<';
-  if (stage)
-    text += std::to_string(stage);
-  text += part;
-  if (microBatch >= 0)
-    text += std::to_string(microBatch);
-  if (kind == Kind::Send)
-    text += '>' + std::to_string(to);
+  if (action.kind == Action::Kind::Receive)
+    text = std::to_string(action.to) + '<';
+  if (action.stage)
+    text += std::to_string(action.stage);
+  text += action.part + microBatch;
+  if (action.kind == Action::Kind::Send)
+    text += '>' + std::to_string(action.to);
   return text;
+}
+
+std::string Action::str() const {
+  return textOf(*this, microBatch >= 0 ? std::to_string(microBatch) : "");
+}
+
+std::string Action::pattern() const {
+  return textOf(*this, microBatch >= 0 ? "*" : "");
 }
 
 Action Action::send(int64_t stage) const {
@@ -90,6 +97,13 @@ static bool takeAction(StringRef word, Action &action) {
       return false;
   }
   return word.empty();
+}
+
+std::optional<Action> Action::parse(StringRef text) {
+  Action action;
+  if (!takeAction(text, action))
+    return std::nullopt;
+  return action;
 }
 
 /// Part of a text, for a message: short, and what cannot be printed as

@@ -51,6 +51,19 @@ double Timeline::end() const {
   return last;
 }
 
+std::vector<double> cleave::pipe::idleShares(const Timeline &timeline) {
+  double whole = timeline.end();
+  std::vector<double> shares;
+  for (const Timeline::Row &row : timeline.rows) {
+    double busy = 0;
+    for (const TimelineEvent &event : row.events)
+      if (event.kind != EventKind::Communication)
+        busy += event.end - event.start;
+    shares.push_back(whole > 0 ? std::clamp(1 - busy / whole, 0.0, 1.0) : 0);
+  }
+  return shares;
+}
+
 Timeline cleave::pipe::makeTimeline(StringRef name, const Schedule &schedule,
                                     const Simulation &simulation) {
   Timeline timeline{name.str(), {}};

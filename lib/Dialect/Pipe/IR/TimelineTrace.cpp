@@ -8,7 +8,6 @@
 #include "cleave/Dialect/Pipe/IR/Timeline.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/JSON.h"
-#include <cmath>
 
 using namespace cleave::pipe;
 using llvm::StringRef;
@@ -83,70 +82,4 @@ void cleave::pipe::writeTimelineTrace(llvm::raw_ostream &os,
     });
   });
   os << "\n";
-}
-
-std::optional<Timeline> cleave::pipe::readTimelineTrace(StringRef text,
-                                                        StringRef name,
-                                                        std::string &error) {
-  llvm::Expected<json::Value> value = json::parse(text);
-  if (!value) {
-    error = llvm::toString(value.takeError());
-    return std::nullopt;
-  }
-  const json::Object *object = value->getAsObject();
-  const json::Array *events =
-      object ? object->getArray("traceEvents") : value->getAsArray();
-  if (!events) {
-    error = "it has no \"traceEvents\"";
-    return std::nullopt;
-  }
-  /// More devices than any pipeline has.
-  constexpr int64_t kMostDevices = 4096;
-  Timeline timeline{name.str(), {}};
-  double begin = INFINITY;
-  for (const json::Value &entry : *events) {
-    const json::Object *event = entry.getAsObject();
-    if (!event || event->getString("ph") != StringRef("X"))
-      continue;
-    std::optional<EventKind> kind =
-        parseEventKind(event->getString("cat").value_or(""));
-    const json::Object *args = event->getObject("args");
-    std::optional<int64_t> device =
-        args ? args->getInteger("device") : std::nullopt;
-    std::optional<double> start = event->getNumber("ts"),
-                          duration = event->getNumber("dur");
-    if (!kind || !device)
-      continue;
-    if (*device < 0 || *device >= kMostDevices || !start || !duration ||
-        !std::isfinite(*start) || !std::isfinite(*duration) || *duration < 0) {
-      error = "the event '" + event->getString("name").value_or("").str() +
-              "' needs a \"ts\", a \"dur\" that is not negative, and a "
-              "\"device\" from 0 on";
-      return std::nullopt;
-    }
-    while (static_cast<int64_t>(timeline.rows.size()) <= *device)
-      timeline.rows.push_back(
-          {"device " + std::to_string(timeline.rows.size()), {}});
-    timeline.rows[*device].events.push_back(
-        {event->getString("name").value_or("").str(), *kind,
-         args->getInteger("micro_batch").value_or(-1), *start * 1e-6,
-         (*start + *duration) * 1e-6});
-    begin = std::min(begin, *start * 1e-6);
-  }
-  if (timeline.rows.empty()) {
-    error = "none of its events is of a device and of a kind, such as "
-            "\"cat\": \"forward\", \"args\": {\"device\": 0}";
-    return std::nullopt;
-  }
-  for (Timeline::Row &row : timeline.rows) {
-    for (TimelineEvent &event : row.events) {
-      event.start -= begin;
-      event.end -= begin;
-    }
-    llvm::sort(row.events, [](const auto &a, const auto &b) {
-      return std::tie(a.start, a.end, a.action) <
-             std::tie(b.start, b.end, b.action);
-    });
-  }
-  return timeline;
 }

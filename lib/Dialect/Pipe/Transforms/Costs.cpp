@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/OpCost.h"
+#include "cleave/Dialect/Pipe/IR/MeasuredCosts.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/StringSwitch.h"
 #include <cmath>
@@ -105,4 +106,15 @@ Costs cleave::pipe::costsOf(ProgramOp program, const spmd::Mesh &mesh,
     costs.transfer.push_back(most);
   }
   return costs;
+}
+
+FailureOr<Costs> cleave::pipe::measuredCostsOf(ProgramOp program,
+                                               StringRef text, StringRef from) {
+  std::string error;
+  std::optional<Costs> costs;
+  if (auto measured = MeasuredCosts::parse(text, error))
+    costs = measured->costsOf(describeParts(program), error);
+  if (!costs)
+    return program.emitOpError("measured costs of ") << from << ": " << error;
+  return *costs;
 }

@@ -145,16 +145,26 @@ struct FillSchedulePass
     return fit(program, {*made, {generator->map, devices}});
   }
 
-  /// The order that is fastest on the machine.
-  FailureOr<Order> search(ProgramOp program) {
+  /// What parts took in a run, or what they take on the machine.
+  FailureOr<Costs> findCosts(ProgramOp program) {
+    if (!measuredCosts.empty())
+      return measuredCostsOf(program, measuredCosts, measuredFrom);
     std::string error;
     std::optional<MachineModel> known = MachineModel::parse(machine, error);
     if (!known)
       return program.emitOpError("machine: ") << error;
-    std::vector<PartInfo> parts = describeParts(program);
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
-    Costs costs =
-        costsOf(program, mesh ? mesh.getMesh() : spmd::Mesh(), *known);
+    return costsOf(program, mesh ? mesh.getMesh() : spmd::Mesh(), *known);
+  }
+
+  /// The order that is fastest by these costs.
+  FailureOr<Order> search(ProgramOp program) {
+    std::string error;
+    FailureOr<Costs> known = findCosts(program);
+    if (failed(known))
+      return failure();
+    Costs &costs = *known;
+    std::vector<PartInfo> parts = describeParts(program);
     // A stage that has nothing to do has a place in the chain all the same.
     bool split = llvm::any_of(parts, [](const PartInfo &part) {
       return part.name == "I" || part.name == "W";
@@ -245,6 +255,9 @@ struct FillSchedulePass
     if (!main)
       return success();
     devices = countDevices();
+    // What does not fit is said whether anything asks for it or not.
+    if (!measuredCosts.empty() && failed(findCosts(main)))
+      return failure();
     if (!schedule.empty()) {
       name = file;
       FailureOr<Order> order =

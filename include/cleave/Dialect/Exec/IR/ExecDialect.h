@@ -44,6 +44,11 @@ inline constexpr llvm::StringLiteral kIgnoreIndexAttr = "exec.ignore_index";
 /// On a check that is to be deferred.
 inline constexpr llvm::StringLiteral kDeferredAttr = "exec.deferred";
 
+/// On a part: the action of the schedule that a run of it is, as a dictionary
+/// of `name` (as the schedule writes it, `*` in the place of the micro-batch),
+/// `kind` (such as "forward") and `stage`. Parts without are no action.
+inline constexpr llvm::StringLiteral kActionAttr = "exec.action";
+
 /// What memory planning writes down; see the pass. On a module, the largest of
 /// its positions; on the programs of each, its own.
 inline constexpr llvm::StringLiteral kArenaBytesAttr = "exec.arena_bytes";

@@ -52,6 +52,10 @@ struct Action {
 
   bool operator==(const Action &other) const = default;
   std::string str() const;
+  /// The same for all micro-batches: `*` stands in their place.
+  std::string pattern() const;
+  /// Reads what `str` wrote, or returns nothing.
+  static std::optional<Action> parse(llvm::StringRef text);
 
   /// The run whose results a transfer moves; of a run, itself.
   Action run() const { return {part, microBatch, stage}; }

@@ -83,11 +83,24 @@ void writeTimelineTrace(llvm::raw_ostream &os,
                         llvm::ArrayRef<Timeline> timelines);
 
 /// Reads the events of a trace as `writeTimelineTrace` writes it, all processes
-/// as one timeline of this name that begins at 0; others, and other fields, are
-/// left out. On failure returns nothing and sets `error`.
+/// as one timeline of this name; others, and other fields, are left out. `step`
+/// in the `args` of an event says which of several steps it is of: each is a
+/// timeline that begins at 0, in their order. `waited` there, in microseconds,
+/// is how long a run waited for other devices: so much later it begins. On
+/// failure returns nothing and sets `error`.
+std::optional<std::vector<Timeline>> readTimelineSteps(llvm::StringRef json,
+                                                       llvm::StringRef name,
+                                                       std::string &error);
+
+/// The same of one step: of several, that of median length (of an even number,
+/// the shorter one in the middle).
 std::optional<Timeline> readTimelineTrace(llvm::StringRef json,
                                           llvm::StringRef name,
                                           std::string &error);
+
+/// Of each device, the share of the whole timeline in which it runs nothing,
+/// whatever is sent meanwhile.
+std::vector<double> idleShares(const Timeline &timeline);
 
 /// Seconds in the unit that suits them: `1.5 ms`.
 std::string formatSeconds(double seconds);

@@ -7,7 +7,8 @@
 ///
 /// \file
 /// Estimates from shapes alone: each op takes the time of its flops, and that
-/// of the bytes that it reads, writes and sends. Nothing is measured.
+/// of the bytes that it reads, writes and sends. Where a run was measured, what
+/// it took stands in their place.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -73,6 +74,11 @@ llvm::SmallVector<unsigned> resultsReadBy(InvokeOp invoke, int64_t to);
 /// equal shares for each of them.
 Costs costsOf(ProgramOp program, const spmd::Mesh &mesh,
               const MachineModel &machine);
+
+/// Those that `text` has, of the form of `MeasuredCosts`; `from` is what
+/// messages call the run. Located errors.
+llvm::FailureOr<Costs> measuredCostsOf(ProgramOp program, llvm::StringRef text,
+                                       llvm::StringRef from);
 
 } // namespace cleave::pipe
 

@@ -119,7 +119,13 @@ def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
                         "for backward at a time; any number if negative">,
                  Option<"machine", "machine", "std::string", "",
                         "Rates that costs are estimated by: "
-                        "flops=1e11,memory=2e10,link=5e9">];
+                        "flops=1e11,memory=2e10,link=5e9">,
+                 Option<"measuredCosts", "measured-costs", "std::string", "",
+                        "In their place, the seconds that parts took in a run: "
+                        "F=0.012,1F=0.013,F>=0.0004">,
+                 Option<"measuredFrom", "measured-from", "std::string",
+                        "\"<costs>\"",
+                        "Of these: where they come from, for messages">];
 }
 
 def VerifySchedule : Pass<"pipe-verify", "::mlir::ModuleOp"> {

@@ -1,0 +1,113 @@
+"""How well the bubble of a pipeline is predicted by costs measured on another run.
+
+A model of GPT-2's shape is trained at pp=2 on two cores, a rank of one thread on each,
+by several schedules, each in two runs. What the parts took in the first run (both
+ranks busy as they are in the second) predicts the second one's timeline. Prints a JSON
+line for each schedule: the share of a step in which each device runs nothing, in
+percent, as predicted and as measured, and the difference in points. Files that can be
+looked at stay in the folder that is printed.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import contest
+from devices import CORES, keep_cores, say
+
+
+def write_model(options, path):
+    sizes = ["--layers", options.layers, "--hidden", options.hidden, "--heads", options.heads,
+             "--seq", options.seq, "--vocab", options.vocab, "--batch", options.micro_batches]
+    subprocess.run([sys.executable, "-m", "cleave.models", "gpt", *map(str, sizes), "-o", path],
+                   check=True, env=contest.environment(), stderr=subprocess.DEVNULL)
+
+
+def write_tokens(options, path):
+    """Pseudo-random ones: the time of a step does not depend on them."""
+    count = 4 * options.micro_batches * (options.seq + 1)
+    ids = ((i * 2654435761 >> 7) % options.vocab for i in range(count))
+    path.write_bytes(b"".join(token.to_bytes(4, "little") for token in ids))
+
+
+class Pipeline:
+    """One schedule: its artifact, and what it takes to show it."""
+
+    def __init__(self, options, schedule, model, folder):
+        self.options, self.folder = options, folder
+        self.base = folder / f"bubble-{schedule}"
+        self.compiler = options.build / "bin" / "cleave-compile"
+        self.flags = [model, "--mesh", "pp=2", "--schedule", schedule, "--threads", 1,
+                      "--micro-batches", options.micro_batches]
+        self.artifact = f"{self.base}.so"
+        self.call(self.compiler, *self.flags, "-o", self.artifact)
+
+    def call(self, *command):
+        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+
+    def train(self, number):
+        """Runs some steps; returns the trace of them."""
+        trace = f"{self.base}-{number}.json"
+        steps = self.options.steps + 1
+        self.call(self.options.build / "bin" / "cleave-run", self.artifact, "--random-init",
+                  "--data", self.folder / "bubble.bin", "--token-dtype", "u32", "--steps", steps,
+                  "--trace", trace, "--trace-steps", steps, "--threads", CORES)
+        return trace
+
+    def compare(self, costs, timeline):
+        """What `costs` predict, and the run that `timeline` is of."""
+        report = f"{self.base}-report.json"
+        self.call(self.compiler, *self.flags, "--emit=schedule", "-o", f"{self.base}.svg",
+                  "--measured-costs", costs, "--measured-timeline", timeline,
+                  "--report", report)
+        facts = json.loads(pathlib.Path(report).read_text())["schedule"]
+        return facts["predicted"], facts["measured"]
+
+
+def describe(schedule, predicted, measured):
+    def percent(values):
+        return [round(100 * value, 1) for value in values]
+
+    most = [100 * facts["largest_idle"] for facts in (predicted, measured)]
+    points = [100 * abs(a - b) for a, b in zip(predicted["idle"], measured["idle"])]
+    return {
+        "schedule": schedule,
+        "predicted_ms": round(1e3 * predicted["makespan"]),
+        "measured_ms": round(1e3 * measured["makespan"]),
+        "predicted_idle": percent(predicted["idle"]),
+        "measured_idle": percent(measured["idle"]),
+        "difference_points": [round(value, 1) for value in points],
+        "largest_idle": [round(value, 1) for value in most],
+        "largest_idle_difference_points": round(abs(most[0] - most[1]), 1),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, default=contest.ROOT / "build")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--seq", type=int, default=128)
+    parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--micro-batches", type=int, default=8, help="of one sample each")
+    parser.add_argument("--steps", type=int, default=5, help="measured; one more warms up")
+    parser.add_argument("--schedules", default="gpipe,1f1b,zb-h1")
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    keep_cores()
+    folder = contest.make_folder()
+    write_model(options, folder / "bubble.mlir")
+    write_tokens(options, folder / "bubble.bin")
+    pipelines = {name: Pipeline(options, name, folder / "bubble.mlir", folder)
+                 for name in options.schedules.split(",")}
+    for name, pipeline in pipelines.items():
+        first, second = pipeline.train(1), pipeline.train(2)
+        print(json.dumps(describe(name, *pipeline.compare(first, second))), flush=True)
+    say(f"pictures and traces: {folder}/bubble-*")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+//===- Trace.cpp - What ranks did, and when -------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Launch.h"
+#include "cleave/Runtime/Placement.h"
+#include "cleave/Runtime/Session.h"
+
+using namespace cleave::runtime;
+
+llvm::Error Session::startTrace(llvm::StringRef entry, int64_t runs) {
+  // Clocks of machines have no common start: who has the answer to a question
+  // has it when all others have asked.
+  if (llvm::Expected<bool> asked = any(false); !asked)
+    return asked.takeError();
+  traceStart = Executor::clock();
+  // One machine has one clock.
+  if (!world && processesHere() == getRanks()) {
+    llvm::Expected<std::string> first = share(0, llvm::Twine(traceStart).str());
+    if (!first)
+      return first.takeError();
+    llvm::StringRef(*first).getAsInteger(10, traceStart);
+  }
+  for (const std::unique_ptr<Rank> &rank : ranks)
+    rank->getExecutor().startTrace(entry, runs, traceStart);
+  return llvm::Error::success();
+}
+
+std::vector<ActionEvent> Session::getActions(llvm::StringRef entry,
+                                             int localRank) const {
+  const Rank &rank = *ranks[static_cast<size_t>(localRank)];
+  return actionsOf(rank.getProgram(), entry, rank.getExecutor().getTrace());
+}
+
+int64_t Session::getPosition(int localRank) const {
+  return positionOf(getProgram(), getNumber(localRank));
+}
+
+bool Session::leadsPosition(int localRank) const {
+  for (int number = 0; number < getNumber(localRank); ++number)
+    if (positionOf(getProgram(), number) == getPosition(localRank))
+      return false;
+  return true;
+}
