@@ -83,6 +83,8 @@ struct PartInfo {
   int64_t saved = 0;
   /// A run changes the parameters that its stage reads.
   bool updates = false;
+  /// A run reads what updates of its stage change.
+  bool reads = true;
 };
 
 /// A place in a text. Both count from 1; a line of 0 is no place.
