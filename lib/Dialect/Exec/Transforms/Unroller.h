@@ -10,6 +10,7 @@
 
 #include "PartForms.h"
 #include "Transfers.h"
+#include "Versions.h"
 
 namespace cleave::exec {
 
@@ -26,11 +27,11 @@ public:
            Parts &parts, Transfers &transfers, mlir::SymbolTable &symbols)
       : source(source), position(position), map(map), parts(parts),
         transfers(transfers), symbols(symbols), count(source.getMicroBatches()),
-        builder(source) {}
+        builder(source), versions(source) {}
 
-  /// Unrolls `actions`; before what updates anything, the position agrees
+  /// Unrolls `list`; before what updates anything, the position agrees
   /// with the others `stops` times whether a step goes on.
-  mlir::LogicalResult run(llvm::ArrayRef<pipe::Action> actions, int64_t stops);
+  mlir::LogicalResult run(llvm::ArrayRef<pipe::Action> list, int64_t stops);
 
 private:
   bool holds(mlir::BlockArgument argument) const;
@@ -42,6 +43,7 @@ private:
   mlir::func::FuncOp createStop(llvm::StringRef name);
   void runPart(pipe::InvokeOp invoke, int64_t microBatch);
   mlir::Value valueOf(mlir::Value value, int64_t dim, int64_t microBatch);
+  void planVersions(llvm::ArrayRef<pipe::Action> actions);
   mlir::Value constantOf(mlir::Attribute value, mlir::Type type,
                          mlir::Location loc);
 
@@ -78,6 +80,7 @@ private:
     llvm::SmallVector<mlir::Value> values;
   };
   std::optional<Sent> sent;
+  Versions versions;
   /// The latest run of a part.
   mlir::Operation *latest = nullptr;
 };

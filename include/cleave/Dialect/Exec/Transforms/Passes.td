@@ -17,7 +17,9 @@ def UnrollSchedule : Pass<"exec-unroll-schedule", "::mlir::ModuleOp"> {
     a view of the whole; what is laid side by side is joined. A part that is
     summed over micro-batches gets a second form, for all but the first, that
     adds onto the sums so far in their own memory. A result that updates an
-    argument takes its memory.
+    argument takes its memory. Where each micro-batch has its own update, the
+    last one does; each other one takes the memory of a version that nothing
+    reads again, the one before it if it can, and else gets its own.
     ```mlir
     %g = pipe.invoke @train.B(%s) {part = "B", split = array<i64: -1>, results = ["accumulate"]} : ...
     // becomes, in the order of the schedule
