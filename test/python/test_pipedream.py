@@ -248,6 +248,31 @@ def test_by_hand(tmp_path):
     assert name.sub("", again) == name.sub("", made)
 
 
+@pytest.mark.parametrize("text, count", [
+    # Backward in two parts.
+    ("F0 F1 I0 W0 U0 F2 I1 W1 U1 F3 I2 W2 U2 I3 W3 U3\n"
+     "1F0 1I0 1W0 1U0 1F1 1I1 1W1 1U1 1F2 1I2 1W2 1U2 1F3 1I3 1W3 1U3\n", 2),
+    # Two stages on each device.
+    ("F0 F1 2F0 2B0 2U0 B0 U0 F2 2F1 2B1 2U1 B1 U1 F3 2F2 2B2 2U2 B2 U2 2F3 2B3 2U3 B3 U3\n"
+     "1F0 3F0 3B0 3U0 1B0 1U0 1F1 3F1 3B1 3U1 1B1 1U1 1F2 3F2 3B2 3U2 1B2 1U2 "
+     "1F3 3F3 3B3 3U3 1B3 1U3\n", 4)])
+def test_other_forms_by_hand(tmp_path, text, count):
+    """Versions are those of the list: only the first stage is late."""
+    path = tmp_path / "mine.sched"
+    path.write_text(text)
+    program = program_of(tmp_path, "llama", "pp=2", 4, f"--schedule-file={path}", *SGD)
+    step = step_of(tmp_path, "llama", SGD)
+    inputs = first_inputs(step, 4)
+    stages = stages_of(program)
+    assert len(stages) == count
+    # A pipeline of two, of which the first is late by one.
+    halves = {0: stages[0], 1: [name for stage in range(1, count) for name in stages[stage]]}
+    loss, weights, _ = Simulation(step, halves, OPTIMIZERS["sgd"][1], inputs, 4, 1).call(inputs, 1)
+    results, _ = interpret(program, inputs, entry="train")
+    assert abs(float(results["loss"]) - loss) <= 1e-10 * abs(loss)
+    agree({key: results[key] for key in weights}, weights)
+
+
 @pytest.mark.parametrize("text, flags, message", [
     # An update over its bound.
     ("F0 F1 F2 B0 U0 B1 U1 F3 B2 U2 B3 U3\n" + BY_HAND.split("\n")[1], ["--max-staleness=1"],
