@@ -184,13 +184,17 @@ runShards(FunctionOpInterface function, const spmd::Mesh &mesh,
 /// One value of the whole program from what the ranks have published.
 static FailureOr<RefTensor> joinPublished(const PublishedValue &value,
                                           spmd::Mesh mesh) {
-  // One stage and micro-batch of a program.
-  if (spmd::Mesh fewer = mesh.together();
-      fewer.size() == static_cast<int64_t>(value.ranks.size()))
-    mesh = std::move(fewer);
   SmallVector<const RefTensor *> parts;
   for (auto &[rank, tensor] : value.ranks)
     parts.push_back(&tensor);
+  // One stage and micro-batch of a program; of several micro-batches that each
+  // have a value, the last.
+  size_t all = mesh.size();
+  if (spmd::Mesh fewer = mesh.together();
+      parts.size() != all && parts.size() % fewer.size() == 0) {
+    parts.erase(parts.begin(), parts.end() - fewer.size());
+    mesh = std::move(fewer);
+  }
   auto shardings = value.op->getAttrOfType<ArrayAttr>(spmd::kShardingsAttr);
   auto globals = value.op->getAttrOfType<ArrayAttr>(spmd::kGlobalTypesAttr);
   std::optional<RefTensor> whole;

@@ -32,6 +32,10 @@ public:
     together = mesh.together();
     for (auto invoke : program.getBody().front().getOps<InvokeOp>())
       invokes[{invoke.getPart(), invoke.getStage()}] = invoke;
+    for (auto [argument, result] : versionedArguments(program)) {
+      updatedBy[argument] = result.getOwner();
+      argumentOf[result] = argument;
+    }
   }
 
   FailureOr<std::vector<TensorRef>>
@@ -63,7 +67,13 @@ private:
   std::set<std::pair<int64_t, std::string>> received;
   /// The micro-batch that each part of a stage runs last.
   std::map<std::pair<std::string, int64_t>, int64_t> last;
+  /// Of an argument that has versions, the newest.
   DenseMap<Value, Shares> arguments;
+  /// Of one that has versions, the part that makes them, and of each
+  /// micro-batch in flight that which it reads.
+  DenseMap<Value, Operation *> updatedBy;
+  DenseMap<Value, std::map<int64_t, Shares>> readBy;
+  DenseMap<Value, Value> argumentOf;
   /// What each run of a part gave, by micro-batch (0 for a part that runs
   /// once); empty before it ran.
   DenseMap<Value, std::vector<Shares>> runs;
@@ -165,7 +175,7 @@ FailureOr<TensorRef> ProgramRunner::joinResult(unsigned i,
       int64_t batch = 0;
       for (auto [coordinate, axis, other] :
            llvm::zip_equal(coordinates, mesh.axes, together.axes)) {
-        batch = axis.sequential ? coordinate : batch;
+        batch = axis.sequential ? batch * axis.size + coordinate : batch;
         own.push_back(other.size == 1 ? 0 : coordinate);
       }
       const TensorRef &share = shares[together.position(own)];
@@ -226,6 +236,8 @@ FailureOr<Shares> ProgramRunner::wholeValue(Value value, Operation *reader) {
       llvm::any_of(it->second, [](const Shares &run) { return run.empty(); }))
     return reader->emitOpError("reads a result of part '")
            << producer.getPart() << "' before it is complete";
+  if (Value argument = argumentOf.lookup(value))
+    return arguments[argument];
   Shares shares;
   for (int64_t device = 0; device < together.size(); ++device) {
     SmallVector<TensorRef> parts;
@@ -255,6 +267,11 @@ FailureOr<Shares> ProgramRunner::operandOf(InvokeOp invoke, unsigned i,
              << "', before that has run for the micro-batch";
     return it->second[action.microBatch];
   }
+  if (auto it = updatedBy.find(value);
+      it != updatedBy.end() && it->second != invoke && action.microBatch >= 0)
+    return readBy[value]
+        .try_emplace(action.microBatch, arguments[value])
+        .first->second;
   FailureOr<Shares> whole = wholeValue(value, invoke);
   int64_t dim = invoke.getSplit()[i];
   if (failed(whole) || dim < 0)
@@ -308,6 +325,10 @@ LogicalResult ProgramRunner::runAction(const Action &action) {
       return program.emitOpError("action ") << action.str() << " runs twice";
     for (const std::vector<TensorRef> &own : *results)
       parts[run].push_back(own[i]);
+    if (Value argument = argumentOf.lookup(value)) {
+      arguments[argument] = parts[run];
+      readBy[argument].erase(run);
+    }
   }
   return success();
 }

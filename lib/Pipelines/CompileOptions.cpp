@@ -67,6 +67,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("schedule_text", options.phases.scheduleText) &&
       map.mapOptional("schedule_file", options.phases.scheduleFile) &&
       map.mapOptional("max_saved_bytes", options.phases.maxSavedBytes) &&
+      map.mapOptional("max_staleness", options.phases.maxStaleness) &&
       map.mapOptional("machine", options.phases.machine) &&
       map.mapOptional("measured_costs", options.phases.measuredFrom) &&
       map.mapOptional("grad_horizon", options.phases.gradHorizon) &&

@@ -98,6 +98,13 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
                       formatBytes(number(stage, "parameter_bytes")),
                       formatBytes(number(stage, "saved_bytes_per_micro_batch")),
                       stage.getInteger("peak_in_flight").value_or(0)));
+    if (std::optional<int64_t> versions = stage.getInteger("versions"))
+      lines.push_back(llvm::formatv(
+          "stage {0}: holds at most {1} of its parameters, {2}; its updates "
+          "are at most {3} late",
+          stage.getInteger("stage").value_or(0), counted(*versions, "version"),
+          formatBytes(number(stage, "version_bytes")),
+          stage.getInteger("staleness").value_or(0)));
   }
   for (const json::Value &value : *facts->getArray("boundaries")) {
     const json::Object &boundary = *value.getAsObject();

@@ -124,6 +124,11 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   addCleanup(passes);
 }
 
+/// The parts of the batch. That of an asynchronous schedule is one of them.
+static int64_t placedMicroBatches(const PhaseOptions &options) {
+  return pipelineShape(options).asynchronous ? 1 : options.microBatches;
+}
+
 /// Every value has a sharding on the mesh.
 static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   if (!options.mesh.empty() || !options.recipes.empty()) {
@@ -138,7 +143,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     spmd::DecomposeHeadOptions head;
     head.mesh = options.mesh;
     head.recipes = options.recipes;
-    head.microBatches = options.microBatches;
+    head.microBatches = placedMicroBatches(options);
     head.grains = options.grains;
     head.maxChunkBytes = options.maxLogitsBytes;
     passes.addPass(spmd::createDecomposeHead(head));
@@ -152,7 +157,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   }
   // After recipes: what a device has of the samples is cut into micro-batches.
   spmd::PlaceOptions place;
-  place.microBatches = options.microBatches;
+  place.microBatches = placedMicroBatches(options);
   place.grains = options.grains;
   passes.addPass(spmd::createPlace(place));
   passes.addPass(spmd::createPad());
@@ -182,6 +187,7 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   if (!options.scheduleFile.empty())
     fill.file = options.scheduleFile;
   fill.savedBytes = options.maxSavedBytes;
+  fill.maxStaleness = options.maxStaleness;
   fill.machine = options.machine;
   fill.measuredCosts = options.measuredCosts;
   if (!options.measuredFrom.empty())
@@ -189,6 +195,11 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(pipe::createSplitStages(split));
   // What backward recomputes is chosen among what the parts exchange.
   passes.addPass(pipe::createRecompute());
+  if (shape.asynchronous) {
+    pipe::UpdateEachOptions each;
+    each.microBatches = options.microBatches;
+    passes.addPass(pipe::createUpdateEach(each));
+  }
   passes.addPass(pipe::createFillSchedule(fill));
   passes.addPass(pipe::createVerifySchedule());
 }

@@ -39,6 +39,7 @@ PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
       forEachAction(*written, places, [&](const pipe::Action &action, auto &) {
         stages = std::max(stages, std::min(action.stage, kMostNumber) + 1);
         shape.splitBackward |= action.part == "I" || action.part == "W";
+        shape.asynchronous |= action.part == "U" && action.microBatch >= 0;
       });
     int64_t devices = written ? written->devices.size() : 1;
     // A stage that is far off is reported where it stands.
@@ -48,11 +49,25 @@ PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
   } else if (const pipe::Generator *found =
                  pipe::findGenerator(options.schedule, error)) {
     shape.splitBackward = found->split;
+    shape.asynchronous = found->asynchronous;
     shape.chunks = found->chunks ? found->chunks : 2;
   }
   if (options.chunks > 0)
     shape.chunks = options.chunks;
   return shape;
+}
+
+/// The positions of the pipeline; 1 where there is none, or the mesh is wrong.
+static int64_t countPositions(const PhaseOptions &options) {
+  auto axes = spmd::parseMesh(options.mesh);
+  if (!axes) {
+    llvm::consumeError(axes.takeError());
+    return 1;
+  }
+  for (const spmd::MeshAxis &axis : *axes)
+    if (axis.name == spmd::kPipelineAxis)
+      return axis.size;
+  return 1;
 }
 
 /// What is wrong with a schedule written by hand, as far as its own text and
@@ -85,15 +100,12 @@ static std::string checkText(const PhaseOptions &options) {
   if (stages.empty())
     return at({}, "it has no actions; write a line for each device, such as "
                   "F0 B0 U");
-  int64_t devices = written->devices.size(), positions = 1;
-  if (auto axes = spmd::parseMesh(options.mesh)) {
-    for (const spmd::MeshAxis &axis : *axes)
-      if (axis.name == spmd::kPipelineAxis)
-        positions = axis.size;
-  } else {
+  if (auto axes = spmd::parseMesh(options.mesh); !axes) {
     llvm::consumeError(axes.takeError());
     return {}; // Said of the mesh.
   }
+  int64_t devices = written->devices.size(),
+          positions = countPositions(options);
   if (devices != positions)
     return at(places.devices[std::min(positions, devices - 1)],
               "it is for " + llvm::Twine(devices) +
@@ -118,8 +130,33 @@ static std::string checkText(const PhaseOptions &options) {
   return {};
 }
 
+/// What contradicts updates behind each micro-batch, or needs them.
+static std::string checkUpdates(const PhaseOptions &options) {
+  if (!pipelineShape(options).asynchronous)
+    return options.maxStaleness < 0
+               ? ""
+               : "max-staleness: updates are behind all micro-batches, so that "
+                 "none "
+                 "is missing; leave the bound out, or choose the schedule "
+                 "pipedream";
+  if (countPositions(options) < 2)
+    return "schedule: updates behind each micro-batch are those of a pipeline; "
+           "give the mesh an axis \"pp\" of at least 2 positions";
+  if (options.grains > 0)
+    return "schedule: a deterministic step is one update of its grains, and an "
+           "asynchronous schedule has one for each micro-batch; leave one of "
+           "them out";
+  if (options.optimizer.maxGradNorm > 0)
+    return "schedule: clipping to a norm waits for the gradients of all "
+           "stages, "
+           "and with an asynchronous schedule none waits for others; leave one "
+           "of them out";
+  return {};
+}
+
 std::string cleave::checkSchedule(const PhaseOptions &options) {
   std::string error;
+  std::string updates = checkUpdates(options);
   if (!options.machine.empty() &&
       !pipe::MachineModel::parse(options.machine, error))
     return "machine: " + error;
@@ -131,14 +168,16 @@ std::string cleave::checkSchedule(const PhaseOptions &options) {
   if (!options.scheduleText.empty() && options.grains > 0)
     return "schedule: the order of a deterministic step is fixed; leave out "
            "the one written by hand";
-  if (!options.scheduleText.empty())
-    return options.schedule.empty()
-               ? checkText(options)
-               : "schedule: one is named and one written by hand; leave one of "
-                 "them out";
+  if (!options.scheduleText.empty()) {
+    if (!options.schedule.empty())
+      return "schedule: one is named and one written by hand; leave one of "
+             "them out";
+    std::string why = checkText(options);
+    return why.empty() ? updates : why;
+  }
   if (options.schedule.empty() || options.schedule == "auto" ||
       pipe::findGenerator(options.schedule, error))
-    return {};
+    return updates;
   return "schedule: " + error;
 }
 

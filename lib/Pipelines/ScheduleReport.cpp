@@ -36,6 +36,7 @@ private:
   llvm::SetVector<Value> parametersOf(int64_t stage) const;
   llvm::DenseMap<Value, std::string> madeOfParameters(InvokeOp invoke) const;
   json::Object describeBegin(int64_t stage) const;
+  void describeVersions(int64_t stage, json::Object &facts) const;
   json::Array describeStages();
   json::Array describeDevices(ArrayRef<double> busy) const;
   json::Array describeBoundaries() const;
@@ -185,6 +186,28 @@ json::Object Reporter::describeBegin(int64_t stage) const {
   return {};
 }
 
+/// What an asynchronous schedule holds of the parameters of a stage: the newest
+/// version, and those that micro-batches in flight have read.
+void Reporter::describeVersions(int64_t stage, json::Object &facts) const {
+  int64_t bytes = 0;
+  bool any = false;
+  for (auto [argument, result] : versionedArguments(known.program)) {
+    auto own = cast<InvokeOp>(result.getOwner());
+    if (static_cast<int64_t>(own.getStage()) != stage)
+      continue;
+    any = true;
+    if (llvm::any_of(argument.getUsers(),
+                     [&](Operation *user) { return user != own; }))
+      bytes += bytesOf(argument);
+  }
+  if (!any)
+    return;
+  const Simulation::Stage &found = known.simulation.stages[stage];
+  facts["versions"] = found.versions;
+  facts["staleness"] = found.staleness;
+  facts["version_bytes"] = found.versions * bytes;
+}
+
 json::Array Reporter::describeStages() {
   std::vector<Peak> peaks = findPeaks();
   double all = 0;
@@ -225,6 +248,7 @@ json::Array Reporter::describeStages() {
                      {"saved_bytes_per_micro_batch", saved},
                      {"peak_in_flight", peaks[stage].inFlight},
                      {"peak_saved_bytes", peaks[stage].bytes}});
+    describeVersions(stage, *stages.back().getAsObject());
   }
   return stages;
 }

@@ -36,6 +36,7 @@ def compile(
     stages: Sequence[str] | None = None,
     max_saved_bytes: int | None = None,
     measured_costs: str | os.PathLike | None = None,
+    max_staleness: int | None = None,
     grad_horizon: int | None = None,
     modules: int | Sequence[str] | None = None,
     head: str | None = None,
@@ -55,7 +56,9 @@ def compile(
         micro_batches: equal parts in which a batch is computed, one after
             another, to save memory; the result is that of the whole batch. A
             batch that it does not divide is computed in as many parts as do,
-            with a remark.
+            with a remark. With an asynchronous schedule each of them is a step
+            of its own, in order, with the rate of the call: a call makes so many
+            updates, and its loss is the mean of theirs.
         target: "cpu".
         seed: of dropout.
         threads: of the step; the cores of this process when None.
@@ -78,8 +81,8 @@ def compile(
             list beside recipes; "hf" stands for the model's own `tp_plan` on
             the axis "tp", as far as it fits.
         schedule: the order of a pipeline, whose stages are the positions of an
-            axis "pp": a name ("1f1b" when None, "zb-h1", ...), "auto" for the
-            fastest by estimates, or an order written by hand: its text, a line
+            axis "pp": a name ("1f1b" when None, "zb-h1", ...; "pipedream" is
+            asynchronous), "auto" for the fastest by estimates, or an order written by hand: its text, a line
             for each position, or the path of a file that has it. `Step.schedule`
             gives such a text.
         chunks: stages for each position; what the schedule needs when None.
@@ -90,6 +93,9 @@ def compile(
         measured_costs: a trace that `cleave-run --trace` has written of a step with
             the same stages: schedules are predicted, and "auto" searches, by what
             parts took in it, in seconds, in the place of estimates.
+        max_staleness: of an asynchronous schedule, the most updates that come
+            between the parameters that a micro-batch reads and its own update;
+            0: one micro-batch after another.
         grad_horizon: trains by interlocking backpropagation (arXiv 2010.04116):
             each module but the last gets a head and a loss of its own, and the
             gradient of a head passes so many modules, of which it trains the
@@ -136,7 +142,10 @@ def compile(
     max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
-    pipeline = _pipeline(schedule, chunks, stages, max_saved_bytes, measured_costs)
+    pipeline = _pipeline(
+        schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness
+    )
+    each = _updates_each(pipeline)
     interlock = _interlock(grad_horizon, modules, head)
     if deterministic is not None:
         deterministic = _whole("deterministic", deterministic, 1)
@@ -153,9 +162,11 @@ def compile(
     examples, arrange = _flatten(example_inputs)
 
     def build(inputs):
-        traced = trace(model, arrange(inputs), loss_fn=loss_fn)
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
-        parts = max(
+        if each:
+            inputs = _first_part(inputs, batch, micro_batches)
+        traced = trace(model, arrange(inputs), loss_fn=loss_fn)
+        parts = micro_batches if each else max(
             m
             for m in range(1, min(micro_batches, batch) + 1)
             if batch % (m * _sample_parts(axes, recipes)) == 0 or m == 1
@@ -186,7 +197,28 @@ def compile(
     return Step(build, model, examples, optimizer, seed)
 
 
-def _pipeline(schedule, chunks, stages, max_saved_bytes, measured_costs) -> dict:
+def _updates_each(pipeline) -> bool:
+    """Whether the schedule has an update behind each micro-batch."""
+    text = re.sub("#.*", "", pipeline.get("schedule_text", ""))
+    return pipeline.get("schedule") == "pipedream" or bool(re.search(r"\bU\d|\dU\d", text))
+
+
+def _first_part(inputs, batch, parts):
+    """The inputs of the first of equal parts of a batch."""
+    if batch % parts:
+        raise ValueError(
+            f"a batch of {batch} does not divide into {parts} micro-batches, each of "
+            "which is a step of its own"
+        )
+    return tuple(
+        value[: batch // parts] if value.ndim and value.shape[0] == batch else value
+        for value in inputs
+    )
+
+
+def _pipeline(
+    schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness
+) -> dict:
     """The options of a pipeline."""
     options = {}
     if isinstance(schedule, os.PathLike):
@@ -205,6 +237,8 @@ def _pipeline(schedule, chunks, stages, max_saved_bytes, measured_costs) -> dict
         options["chunks"] = _whole("chunks", chunks, 1)
     if max_saved_bytes is not None:
         options["max_saved_bytes"] = _whole("max_saved_bytes", max_saved_bytes, 0)
+    if max_staleness is not None:
+        options["max_staleness"] = _whole("max_staleness", max_staleness, 0)
     if stages is not None:
         options["stages"] = _beginnings("stages", stages)
     if measured_costs is not None:

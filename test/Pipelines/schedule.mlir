@@ -76,7 +76,7 @@
 // RUN: cleave-compile --schedule=help | FileCheck %s --check-prefix=LIST
 // RUN: not cleave-compile %s --mesh pp=2 --schedule=2f2b --emit=schedule 2>&1 | FileCheck %s --check-prefix=NAMES
 // LIST: zb-v{{ +}}2{{ +}}two chunks on each device
-// LIST: pipedream {{.*}}not run yet
+// LIST: pipedream {{.*}}an update behind each backward
 // LIST: auto
 // NAMES: --schedule: '2f2b' is no schedule; write one of gpipe, 1f1b, {{.*}}, or auto
 

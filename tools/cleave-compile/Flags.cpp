@@ -35,9 +35,8 @@ void cleave::listRecipes(raw_ostream &os) {
 std::string cleave::describeSchedules() {
   std::string names;
   for (const pipe::Generator &generator : pipe::generators())
-    if (!generator.asynchronous)
-      names += generator.name.str() +
-               (generator.name == "1f1b" ? " (the default), " : ", ");
+    names += generator.name.str() +
+             (generator.name == "1f1b" ? " (the default), " : ", ");
   return "The order of a pipeline: " + names +
          "or auto, which searches for the fastest. --schedule=help says more";
 }
@@ -45,11 +44,10 @@ std::string cleave::describeSchedules() {
 void cleave::listSchedules(raw_ostream &os) {
   os << "schedule     stages of a position\n";
   for (const pipe::Generator &generator : pipe::generators())
-    os << llvm::formatv(
-        "{0,-12} {1,-9}  {2}{3}\n", generator.name,
-        generator.chunks ? std::to_string(generator.chunks) : "2 or more",
-        generator.description,
-        generator.asynchronous ? " (can be drawn, but not run yet)" : "");
+    os << llvm::formatv("{0,-12} {1,-9}  {2}\n", generator.name,
+                        generator.chunks ? std::to_string(generator.chunks)
+                                         : "2 or more",
+                        generator.description);
   os << "auto         --chunks   what is fastest by the estimated costs of the "
         "stages, within --max-saved-mib\n";
 }
@@ -62,6 +60,8 @@ static std::string checkScheduleFlags(const Flags &flags) {
     return "--chunks must be positive";
   if (flags.maxSavedMib.getNumOccurrences() && !(flags.maxSavedMib >= 0))
     return "--max-saved-mib is not negative";
+  if (flags.maxStaleness.getNumOccurrences() && flags.maxStaleness < 0)
+    return "--max-staleness is not negative";
   if (!flags.scheduleFormat.empty() &&
       !parseScheduleFormat(flags.scheduleFormat))
     return "--schedule-format is text, svg or perfetto, not '" +
@@ -75,6 +75,11 @@ static std::string checkScheduleFlags(const Flags &flags) {
   PhaseOptions options;
   options.schedule = flags.schedule;
   options.machine = flags.machine;
+  options.mesh = flags.mesh;
+  options.grains = flags.deterministic;
+  options.optimizer.maxGradNorm = flags.clip;
+  if (flags.scheduleFile.empty())
+    options.maxStaleness = flags.maxStaleness;
   std::string mistake = checkSchedule(options);
   return mistake.empty() ? mistake : "--" + mistake;
 }
@@ -199,6 +204,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.stages = flags.stages;
   options.phases.schedule = flags.schedule;
   options.phases.chunks = flags.chunks;
+  options.phases.maxStaleness = flags.maxStaleness;
   options.phases.scheduleText = scheduleText;
   options.phases.scheduleFile = flags.scheduleFile;
   options.phases.machine = flags.machine;

@@ -112,6 +112,12 @@ struct Flags {
           "The most that a position of the pipeline may have saved for "
           "backward at a time; --schedule=auto keeps to it, any other order "
           "that exceeds it is an error")};
+  cl::opt<int64_t> maxStaleness{
+      "max-staleness", cl::init(-1), cl::cat(training),
+      cl::value_desc("updates"),
+      cl::desc("Of an asynchronous schedule: the most updates of other "
+               "micro-batches that come between the parameters that one reads "
+               "and its own update; 0 is one after another")};
   cl::opt<std::string> machine{
       "machine", cl::cat(training), cl::value_desc("rates"),
       cl::desc(

@@ -42,7 +42,9 @@ std::optional<Phase> parsePhase(llvm::StringRef name);
 /// What decides the program besides the model.
 struct PhaseOptions {
   graph::OptimizerOptions optimizer;
-  /// Equal parts that the batch is computed in, one after another.
+  /// Equal parts that the batch is computed in, one after another. With an
+  /// asynchronous schedule, the batch of the model is one of them, and the
+  /// program takes as many side by side.
   int64_t microBatches = 1;
   /// Where positive: the grains of the whole batch, in the place of
   /// `microBatches`. Each is computed alike on every mesh and summed up in one
@@ -66,6 +68,9 @@ struct PhaseOptions {
   /// Where not negative: the most bytes that a position of "pp" may have saved
   /// for backward at a time.
   int64_t maxSavedBytes = -1;
+  /// Of an asynchronous schedule, where not negative: the most updates that
+  /// come between the parameters that a micro-batch reads and its own update.
+  int64_t maxStaleness = -1;
   /// Rates by which costs are estimated (see pipe/Transforms/Costs.h).
   std::string machine;
   /// In the place of estimates of whole parts: what they took in a run (see

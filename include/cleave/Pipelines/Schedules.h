@@ -21,11 +21,13 @@
 
 namespace cleave {
 
-/// How many stages a position of the pipeline has, and whether backward is
-/// split: what `options` say or, where they do not, what their schedule needs.
+/// How many stages a position of the pipeline has, whether backward is split,
+/// and whether each micro-batch has its own update: what `options` say or,
+/// where they do not, what their schedule needs.
 struct PipelineShape {
   int64_t chunks = 1;
   bool splitBackward = false;
+  bool asynchronous = false;
 };
 PipelineShape pipelineShape(const PhaseOptions &options);
 

@@ -52,7 +52,7 @@ pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{result kind "mean" is none of saved, accumulate, concat:<dim>, value}}
+  // expected-error @+1 {{result kind "mean" is none of saved, accumulate, concat:<dim>, value, version:<argument>}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["mean"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }
@@ -86,4 +86,13 @@ pipe.program @p(%x: tensor<4xf32>) -> tensor<4xf32> attributes {micro_batches = 
   // expected-error @+1 {{has no place in a pipe.program, which holds pipe.invoke alone}}
   %0 = graph.neg %x : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{result 0 is to be a version of argument 1, which the program has not, or of another type}}
+  %0 = pipe.invoke @f(%x) {part = "U", split = array<i64: -1>, results = ["version:1"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
 }

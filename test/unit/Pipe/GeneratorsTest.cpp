@@ -193,6 +193,28 @@ TEST(Generators, PipeDream) {
     }
 }
 
+/// Within a bound, a device goes ahead by no more than that.
+TEST(Generators, BoundedStaleness) {
+  for (int64_t p : devices())
+    for (int64_t m : microBatchesOf(p))
+      for (int64_t bound = 0; bound < p + 1; ++bound) {
+        Made made("pipedream", p, 1, m, bound);
+        VerifyOptions options;
+        options.staleness = bound;
+        EXPECT_FALSE(made.verify(options));
+        Simulation sim = made.simulate(1, 1, 1);
+        for (int64_t r = 0; r < p; ++r) {
+          int64_t late = std::min(bound, p - r - 1);
+          EXPECT_EQ(sim.stages[r].staleness, late);
+          EXPECT_EQ(sim.stages[r].versions, late + 1);
+          EXPECT_EQ(sim.versions[r], late + 1);
+        }
+        // One micro-batch after another.
+        if (bound == 0)
+          EXPECT_EQ(sim.makespan, m * p * 3);
+      }
+}
+
 /// Text of as many words for any number of micro-batches.
 TEST(Generators, CompactText) {
   auto words = [](const std::string &text) {

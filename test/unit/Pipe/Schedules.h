@@ -40,7 +40,8 @@ inline Schedule parseSchedule(llvm::StringRef text) {
 
 /// A generated schedule and all that is needed to run it.
 struct Made {
-  Made(llvm::StringRef name, int64_t p, int64_t v, int64_t m)
+  Made(llvm::StringRef name, int64_t p, int64_t v, int64_t m,
+       int64_t staleness = -1)
       : microBatches(m) {
     std::string error;
     const Generator *generator = findGenerator(name, error);
@@ -49,7 +50,8 @@ struct Made {
     PipelineOptions options;
     options.asynchronous = generator->asynchronous;
     parts = describePipeline(p * v, options);
-    std::optional<Schedule> made = generateSchedule(name, {p, v, m}, error);
+    std::optional<Schedule> made =
+        generateSchedule(name, {p, v, m, staleness}, error);
     EXPECT_TRUE(made) << error;
     if (made)
       schedule = *made;

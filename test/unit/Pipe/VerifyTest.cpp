@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/Verify.h"
+#include "Schedules.h"
 #include "cleave/Dialect/Pipe/IR/Pipeline.h"
 #include "llvm/ADT/Twine.h"
 #include "gtest/gtest.h"
@@ -185,6 +186,26 @@ TEST(Verify, Staleness) {
   EXPECT_EQ(why(text, options, pipeline),
             "U1 of device 0 comes 1 updates after F1 read the parameters, over "
             "the bound of 0; move F1 behind more of them");
+}
+
+/// All parts of a micro-batch read the version that the first of them read.
+TEST(Verify, VersionsAreKept) {
+  PipelineOptions pipeline;
+  pipeline.asynchronous = true;
+  std::vector<PartInfo> parts = describePipeline(1, pipeline);
+  PartInfo later{"R", false, 0, {{0, true}}};
+  parts.push_back(later);
+  auto found = [&](llvm::StringRef text) {
+    return verifySchedule(parseSchedule(text), parts, 2, StageMap())
+        .value_or("valid");
+  };
+  EXPECT_EQ(found("F0 F1 B0 R0 U0 R1 B1 U1"), "valid");
+  EXPECT_EQ(found("F0 F1 B0 U0 R0 R1 B1 U1"),
+            "R0 of device 0 reads parameters of which U0 let go the version "
+            "that the micro-batch began with; move it before that");
+  // What reads none may come at any time.
+  parts.back().reads = false;
+  EXPECT_EQ(found("F0 F1 B0 U0 R0 R1 B1 U1"), "valid");
 }
 
 } // namespace

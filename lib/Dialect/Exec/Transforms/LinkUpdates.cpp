@@ -53,6 +53,9 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
              << "': it is not the whole result of one action";
     unsigned index = cast<OpResult>(value).getResultNumber();
     auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+    // The last of several versions has it.
+    if (part.getResultAttr(index, kAliasAttr))
+      continue;
     auto [known, fresh] = positions.try_emplace(run);
     if (fresh)
       for (auto [position, input] : llvm::enumerate(run.getInputs()))

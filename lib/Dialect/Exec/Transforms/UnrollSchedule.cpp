@@ -139,9 +139,10 @@ pipe::ShortSchedule Positions::inFull() const {
 }
 
 /// The schedule with repetitions left out. In a tree, no two sums are made
-/// alike.
+/// alike, and versions of parameters lie where others were.
 pipe::ShortSchedule Positions::shorter() {
-  if (writeOut || source.getTreeSums())
+  if (writeOut || source.getTreeSums() ||
+      !pipe::versionedArguments(source).empty())
     return inFull();
   std::map<std::pair<StringRef, int64_t>, bool> saves;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {

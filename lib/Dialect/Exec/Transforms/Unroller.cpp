@@ -53,14 +53,18 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
   func::FuncOp part = merged ? forms.onto(merged, symbols) : forms.first;
   SmallVector<Value> operands;
   for (auto [value, dim] :
-       llvm::zip_equal(invoke.getInputs(), invoke.getSplit()))
-    operands.push_back(valueOf(value, dim, microBatch));
+       llvm::zip_equal(invoke.getInputs(), invoke.getSplit())) {
+    Value version = versions.read(value);
+    operands.push_back(version ? version : valueOf(value, dim, microBatch));
+  }
   for (auto [constant, type] : llvm::zip_equal(forms.constants, forms.rowTypes))
     operands.push_back(constantRow(constant.first, constant.second, type,
                                    microBatch, invoke.getLoc()));
   for (size_t k = 0; k < forms.sums.size() && merged; ++k)
     for (unsigned j = 0; j < merged; ++j)
       operands.push_back(sums[sums.size() - 1 - j][k]);
+  if (!merged)
+    part = versions.formOf(invoke, part, operands, symbols);
   SmallVector<Type> types(part.getResultTypes());
   for (unsigned i = 0; i < invoke.getNumResults(); ++i)
     if (std::optional<int64_t> dim = invoke.getConcatDim(i))
@@ -71,12 +75,14 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
                            operands, builder.getI64IntegerAttr(microBatch),
                            IntegerAttr(), DenseI64ArrayAttr());
   latest = run;
+  versions.finish(invoke, run.getResults());
   for (auto [i, result] : llvm::enumerate(run.getResults())) {
     SmallVector<Value> &known = values[invoke.getResult(i)];
     if (invoke.isSaved(i) || invoke.getConcatDim(i)) {
       known.resize(invoke.getOnce() ? 1 : count);
       known[microBatch] = result;
-    } else if (invoke.isAccumulated(i) || known.empty()) {
+    } else if (invoke.isAccumulated(i) || invoke.getVersioned(i) ||
+               known.empty()) {
       known.assign(1, result);
     }
     if (invoke.getConcatDim(i) &&
@@ -279,6 +285,24 @@ void Unroller::noteRuns(const Place &place) {
   noted.fresh.clear();
 }
 
+/// A prologue, where each micro-batch has its own update.
+static bool isCheck(const pipe::Action &action) {
+  return action.kind == pipe::Action::Kind::Run && action.part == "P";
+}
+
+/// Where each micro-batch has its own update, all positions agree when they
+/// have checked their inputs, which needs nothing else: later, one would wait
+/// for another that waits for it. So these checks come first.
+static SmallVector<pipe::Action> checksFirst(ArrayRef<pipe::Action> list) {
+  SmallVector<pipe::Action> actions;
+  for (bool checks : {true, false})
+    llvm::copy_if(list, std::back_inserter(actions),
+                  [&](const pipe::Action &action) {
+                    return checks == isCheck(action);
+                  });
+  return actions;
+}
+
 LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
                                    ArrayRef<Place> places, int64_t stops) {
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
@@ -287,6 +311,12 @@ LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
   for (auto [action, place] : llvm::zip_equal(actions, places)) {
     noteRuns(here);
     here = place;
+    for (bool first = versions.any() && !isCheck(action); first && stops > 0;
+         --stops) {
+      stop();
+      // Nothing is begun before that.
+      latest = nullptr;
+    }
     if (action.kind != pipe::Action::Kind::Run) {
       transfer(action);
       continue;
@@ -322,8 +352,12 @@ FailureOr<ProgramOp> Unroller::run(const pipe::ShortSchedule &list,
   builder.setListener(&noted);
   program = createProgram();
   builder.setInsertionPointToEnd(&program.getBody().front());
-  if (failed(runActions(list.schedule.devices[position], list.places[position],
-                        stops)))
+  SmallVector<pipe::Action> actions(list.schedule.devices[position]);
+  if (versions.any()) {
+    actions = checksFirst(actions);
+    planVersions(actions);
+  }
+  if (failed(runActions(actions, list.places[position], stops)))
     return failure();
   builder.setListener(nullptr);
   if (list.removed > 0) {
@@ -338,6 +372,18 @@ FailureOr<ProgramOp> Unroller::run(const pipe::ShortSchedule &list,
   if (failed(createReturn()) || failed(linkUpdates(program, symbols)))
     return failure();
   return program;
+}
+
+void Unroller::planVersions(ArrayRef<pipe::Action> actions) {
+  std::map<std::pair<StringRef, int64_t>, pipe::InvokeOp> invokes;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    invokes[{invoke.getPart(), invoke.getStage()}] = invoke;
+  SmallVector<std::pair<pipe::InvokeOp, int64_t>> runs;
+  for (const pipe::Action &action : actions)
+    if (action.kind == pipe::Action::Kind::Run)
+      runs.push_back({invokes[{action.part, action.stage}], action.microBatch});
+  versions.plan(
+      runs, [&](BlockArgument argument) { return values[argument].front(); });
 }
 
 bool cleave::exec::updates(pipe::InvokeOp invoke) {

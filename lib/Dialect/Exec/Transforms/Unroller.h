@@ -11,6 +11,7 @@
 #include "PartForms.h"
 #include "RunList.h"
 #include "Transfers.h"
+#include "Versions.h"
 
 namespace cleave::exec {
 
@@ -27,7 +28,7 @@ public:
            Parts &parts, Transfers &transfers, mlir::SymbolTable &symbols)
       : source(source), position(position), map(map), parts(parts),
         transfers(transfers), symbols(symbols), whole(source.getMicroBatches()),
-        builder(source) {}
+        builder(source), versions(source) {}
 
   /// Unrolls the position's actions in `list`, of which the program repeats
   /// some; before what updates anything, the position agrees with the others
@@ -56,6 +57,7 @@ private:
   mlir::LogicalResult runActions(llvm::ArrayRef<pipe::Action> actions,
                                  llvm::ArrayRef<Place> places, int64_t stops);
   void noteRuns(const Place &place);
+  void planVersions(llvm::ArrayRef<pipe::Action> actions);
 
   mlir::DictionaryAttr attributesOr(mlir::DictionaryAttr known) {
     return known ? known : builder.getDictionaryAttr({});
@@ -107,6 +109,7 @@ private:
   } noted;
   /// The place of what is unrolled now.
   Place here;
+  Versions versions;
   /// The latest run of a part.
   mlir::Operation *latest = nullptr;
 };

@@ -34,6 +34,8 @@ static Schedule alternate(const PipelineSize &size, bool updateEach) {
   for (int64_t r = 0; r < size.devices; ++r) {
     std::vector<Action> &actions = schedule.devices[r];
     int64_t ahead = std::min(m, size.devices - r - 1);
+    if (updateEach && size.staleness >= 0)
+      ahead = std::min(ahead, size.staleness);
     for (int64_t i = 0; i < ahead; ++i)
       actions.push_back({"F", i, r});
     for (int64_t i = 0; i < m; ++i) {

@@ -26,12 +26,16 @@ Schedule cleave::pipe::addOtherParts(Schedule schedule,
       for (unsigned other : part.fuses)
         present[other] = true;
     }
-  // In front is what something present or in front reads.
+  // In front is what something present or in front reads, and what reads
+  // nothing, such as checks of inputs.
   std::vector<bool> front(parts.size(), false);
   for (bool changed = true; changed;) {
     changed = false;
     for (auto [p, part] : llvm::enumerate(parts))
-      if ((present[p] && !part.once) || front[p])
+      if (!part.once && !present[p] && part.fuses.empty() &&
+          part.uses.empty() && !front[p])
+        changed = front[p] = true;
+      else if ((present[p] && !part.once) || front[p])
         for (const PartInfo::Use &use : part.uses)
           if (!present[use.part] && !front[use.part])
             changed = front[use.part] = true;

@@ -62,7 +62,19 @@ LogicalResult ProgramOp::verify() {
   return success();
 }
 
+llvm::MapVector<BlockArgument, OpResult>
+cleave::pipe::versionedArguments(ProgramOp program) {
+  llvm::MapVector<BlockArgument, OpResult> found;
+  for (auto invoke : program.getBody().getOps<InvokeOp>())
+    for (OpResult result : invoke->getOpResults())
+      if (auto index = invoke.getVersioned(result.getResultNumber()))
+        found[program.getArgument(*index)] = result;
+  return found;
+}
+
 std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
+  llvm::MapVector<BlockArgument, OpResult> versioned =
+      versionedArguments(program);
   std::vector<PartInfo> parts;
   llvm::DenseMap<Operation *, unsigned> index;
   for (auto invoke : program.getBody().getOps<InvokeOp>()) {
@@ -70,7 +82,12 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
     info.name = invoke.getPart().str();
     info.once = invoke.getOnce();
     info.stage = invoke.getStage();
+    info.reads = info.updates = false;
+    for (unsigned i = 0; i < invoke.getNumResults(); ++i)
+      info.updates |= invoke.getVersioned(i).has_value();
     for (Value input : invoke.getInputs()) {
+      if (auto argument = dyn_cast<BlockArgument>(input))
+        info.reads |= versioned.contains(argument);
       auto result = dyn_cast<OpResult>(input);
       if (!result)
         continue;
@@ -208,6 +225,14 @@ std::optional<int64_t> InvokeOp::getConcatDim(unsigned index) {
   return dim;
 }
 
+std::optional<int64_t> InvokeOp::getVersioned(unsigned index) {
+  StringRef kind = getKind(index);
+  int64_t argument;
+  if (!kind.consume_front(kVersionPrefix) || kind.getAsInteger(10, argument))
+    return std::nullopt;
+  return argument;
+}
+
 LogicalResult InvokeOp::verify() {
   if (getSplit().size() != getInputs().size())
     return emitOpError("split needs one value for each of the ")
@@ -222,11 +247,21 @@ LogicalResult InvokeOp::verify() {
            << getPart() << "\" must be made of letters alone";
   for (unsigned i = 0; i < getNumResults(); ++i) {
     StringRef kind = getKind(i);
+    std::optional<int64_t> versioned = getVersioned(i);
     bool perMicroBatch =
-        kind == kSaved || kind == kAccumulate || getConcatDim(i);
+        kind == kSaved || kind == kAccumulate || getConcatDim(i) || versioned;
     if (!perMicroBatch && kind != kValue)
       return emitOpError("result kind \"")
-             << kind << "\" is none of saved, accumulate, concat:<dim>, value";
+             << kind
+             << "\" is none of saved, accumulate, concat:<dim>, value, "
+                "version:<argument>";
+    auto program = cast<ProgramOp>((*this)->getParentOp());
+    if (versioned &&
+        (*versioned < 0 || *versioned >= program.getNumArguments() ||
+         program.getArgument(*versioned).getType() != getResult(i).getType()))
+      return emitOpError("result ")
+             << i << " is to be a version of argument " << *versioned
+             << ", which the program has not, or of another type";
     if (perMicroBatch && getOnce())
       return emitOpError("result kind \"")
              << kind << "\" needs a part that runs for each micro-batch";

@@ -49,6 +49,8 @@ std::optional<UpdateReplay::Update> UpdateReplay::run(const Node &node,
   if (node.kind != Action::Kind::Run || node.microBatch < 0)
     return std::nullopt;
   const PartInfo &part = table.parts[node.part];
+  if (!part.reads && !part.updates)
+    return std::nullopt;
   Stage &stage = stages[part.stage];
   auto &[version, firstNode] =
       stage.read.try_emplace(node.microBatch, stage.updates, number)
@@ -57,16 +59,34 @@ std::optional<UpdateReplay::Update> UpdateReplay::run(const Node &node,
     return std::nullopt;
   Update update{stage.updates++ - version, firstNode};
   stage.read.erase(node.microBatch);
+  stage.updated[node.microBatch] = number;
   return update;
+}
+
+int UpdateReplay::letGo(const Node &node) const {
+  if (node.kind != Action::Kind::Run || node.microBatch < 0 ||
+      !table.parts[node.part].reads)
+    return -1;
+  auto stage = stages.find(table.parts[node.part].stage);
+  if (stage == stages.end())
+    return -1;
+  auto it = stage->second.updated.find(node.microBatch);
+  return it == stage->second.updated.end() ? -1 : it->second;
+}
+
+int64_t UpdateReplay::versions(int64_t number) const {
+  auto it = stages.find(number);
+  if (it == stages.end())
+    return 0;
+  std::set<int64_t> distinct{it->second.updates};
+  for (auto &[microBatch, read] : it->second.read)
+    distinct.insert(read.first);
+  return distinct.size();
 }
 
 int64_t UpdateReplay::versions() const {
   int64_t total = 0;
-  for (auto &[number, stage] : stages) {
-    std::set<int64_t> distinct;
-    for (auto &[microBatch, read] : stage.read)
-      distinct.insert(read.first);
-    total += std::max<size_t>(distinct.size(), 1);
-  }
+  for (auto &[number, stage] : stages)
+    total += versions(number);
   return total;
 }

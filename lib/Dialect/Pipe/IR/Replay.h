@@ -54,8 +54,14 @@ public:
 
   /// Returns what is to be said of an update.
   std::optional<Update> run(const Node &node, int number);
-  /// How many versions micro-batches in flight have read, of all stages; at
-  /// least one of each that has an update.
+  /// Of a node that reads parameters, that with the micro-batch's own update
+  /// where this has run: nothing keeps the version that the others read. Else
+  /// -1.
+  int letGo(const Node &node) const;
+  /// How many versions a stage holds: the newest one, and those that
+  /// micro-batches in flight have read.
+  int64_t versions(int64_t stage) const;
+  /// Those of all stages.
   int64_t versions() const;
 
 private:
@@ -63,6 +69,8 @@ private:
     int64_t updates = 0;
     /// For each micro-batch in flight, the version and the first node.
     std::map<int64_t, std::pair<int64_t, int>> read;
+    /// For each micro-batch that has been updated for, the node.
+    std::map<int64_t, int> updated;
   };
   const TaskTable &table;
   std::map<int64_t, Stage> stages;

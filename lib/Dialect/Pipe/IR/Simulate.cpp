@@ -121,6 +121,7 @@ void Clock::place(llvm::ArrayRef<int> nodes) {
 
 /// What depends on the order of each device's own actions alone.
 static void replay(const ResolvedSchedule &schedule, Simulation &result) {
+  result.stages.resize(schedule.table->stages);
   int number = 0;
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     SavedReplay saved(*schedule.table);
@@ -128,7 +129,14 @@ static void replay(const ResolvedSchedule &schedule, Simulation &result) {
     int64_t most = 0, inFlight = 0, versions = 0;
     for (const Node &node : schedule.device(d)) {
       saved.run(node);
-      updates.run(node, number++);
+      auto update = updates.run(node, number++);
+      if (node.kind == Action::Kind::Run) {
+        int64_t number = schedule.table->parts[node.part].stage;
+        Simulation::Stage &stage = result.stages[number];
+        stage.versions = std::max(stage.versions, updates.versions(number));
+        if (update)
+          stage.staleness = std::max(stage.staleness, update->staleness);
+      }
       most = std::max(most, saved.saved());
       inFlight = std::max(inFlight, saved.inFlight());
       versions = std::max(versions, updates.versions());

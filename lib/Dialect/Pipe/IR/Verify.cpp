@@ -154,14 +154,25 @@ static Found checkSaved(const ResolvedSchedule &schedule, int64_t limit) {
   return std::nullopt;
 }
 
-static Found checkStaleness(const ResolvedSchedule &schedule, int64_t limit) {
+/// What reads parameters for a micro-batch comes before its update, so that all
+/// read one version; and not too many updates come between.
+static Found checkVersions(const ResolvedSchedule &schedule,
+                           std::optional<int64_t> limit) {
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     UpdateReplay replay(*schedule.table);
     int n = schedule.begin[d];
     for (const Node &node : schedule.device(d)) {
       int number = n++;
+      if (int own = replay.letGo(node); own >= 0)
+        return aboutNodes(
+            schedule,
+            schedule.str(number) + " of device " + std::to_string(d) +
+                " reads parameters of which " + schedule.str(own) +
+                " let go the version that the micro-batch began with; move it "
+                "before that",
+            {number, own});
       std::optional<UpdateReplay::Update> update = replay.run(node, number);
-      if (!update || update->staleness <= limit)
+      if (!update || !limit || update->staleness <= *limit)
         continue;
       return aboutNodes(
           schedule,
@@ -169,7 +180,7 @@ static Found checkStaleness(const ResolvedSchedule &schedule, int64_t limit) {
               std::to_string(update->staleness) + " updates after " +
               schedule.str(update->firstNode) +
               " read the parameters, over the bound of " +
-              std::to_string(limit) + "; move " +
+              std::to_string(*limit) + "; move " +
               schedule.str(update->firstNode) + " behind more of them",
           {number, update->firstNode});
     }
@@ -198,9 +209,7 @@ static Found check(const ResolvedSchedule &schedule,
   if (options.savedLimit)
     if (Found why = checkSaved(schedule, *options.savedLimit))
       return why;
-  if (options.staleness)
-    return checkStaleness(schedule, *options.staleness);
-  return std::nullopt;
+  return checkVersions(schedule, options.staleness);
 }
 
 std::unique_ptr<VerifiedSchedule>

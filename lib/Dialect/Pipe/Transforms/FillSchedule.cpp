@@ -49,6 +49,8 @@ struct FillSchedulePass
     VerifyOptions options;
     if (savedBytes >= 0)
       options.savedLimit = savedBytes;
+    if (maxStaleness >= 0)
+      options.staleness = maxStaleness;
     return options;
   }
 
@@ -83,8 +85,9 @@ struct FillSchedulePass
             findViolation(*sent, parts, count, order.map, verifyOptions()))
       return program.emitOpError("schedule: ")
              << why->text
-             << "; or choose a schedule that saves less, such as v-half or "
-                "auto";
+             << (savedBytes < 0 ? ""
+                                : "; or choose a schedule that saves less, "
+                                  "such as v-half or auto");
     if (program.getTreeSums() && failed(orderForTree(program, *sent)))
       return failure();
     set(program, {*sent, order.map});
@@ -126,6 +129,25 @@ struct FillSchedulePass
                      StringAttr::get(program.getContext(), name));
   }
 
+  /// Updates are behind each micro-batch, or behind them all, as the parts are.
+  LogicalResult checkUpdates(ProgramOp program, bool asynchronous) {
+    std::vector<PartInfo> parts = describeParts(program);
+    bool each =
+        llvm::any_of(parts, [](const PartInfo &part) { return part.updates; });
+    bool once = llvm::any_of(parts, [](const PartInfo &part) {
+      return part.once && part.name == "U";
+    });
+    if (asynchronous ? !once || each || mainProgram() != program : !each)
+      return success();
+    return program.emitOpError("schedule: '")
+           << name << "' updates "
+           << (asynchronous
+                   ? "behind each micro-batch, and the parts of this program "
+                     "behind all of them; run --pipe-update-each first"
+                   : "behind all micro-batches, and the parts of this program "
+                     "behind each of them");
+  }
+
   /// What `kind` makes for the parts that there are.
   LogicalResult generate(ProgramOp program) {
     int64_t count = program.getMicroBatches(), stages = countStages(program);
@@ -133,13 +155,11 @@ struct FillSchedulePass
     const Generator *generator = findGenerator(kind, error);
     if (!generator)
       return program.emitOpError("schedule: ") << error;
-    if (generator->asynchronous)
-      return program.emitOpError("schedule: '")
-             << kind
-             << "' updates behind each micro-batch, which needs several "
-             << "versions of parameters: it can be drawn, but not run yet";
+    if (failed(checkUpdates(program, generator->asynchronous)))
+      return failure();
     int64_t chunks = (stages + devices - 1) / devices;
-    auto made = generateSchedule(kind, {devices, chunks, count}, error);
+    auto made =
+        generateSchedule(kind, {devices, chunks, count, maxStaleness}, error);
     if (!made)
       return program.emitOpError("schedule: ") << error;
     return fit(program, {*made, {generator->map, devices}});
@@ -269,6 +289,8 @@ struct FillSchedulePass
     }
     name = kind;
     if (devices > 1 && kind == "auto") {
+      if (failed(checkUpdates(main, /*asynchronous=*/false)))
+        return failure();
       FailureOr<Order> order = search(main);
       if (failed(order) || failed(fit(main, *order)))
         return failure();

@@ -17,7 +17,9 @@ def UnrollSchedule : Pass<"exec-unroll-schedule", "::mlir::ModuleOp"> {
     a view of the whole; what is laid side by side is joined. A part that is
     summed over micro-batches gets a second form, for all but the first, that
     adds onto the sums so far in their own memory. A result that updates an
-    argument takes its memory.
+    argument takes its memory. Where each micro-batch has its own update, the
+    last one does; each other one takes the memory of a version that nothing
+    reads again, the one before it if it can, and else gets its own.
 
     Of a schedule that does the same for most micro-batches, as many are written
     out as show how memory is used in turn; `repeats` says the rest. So a step of

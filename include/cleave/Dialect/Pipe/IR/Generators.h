@@ -22,6 +22,9 @@ namespace cleave::pipe {
 
 struct PipelineSize {
   int64_t devices = 1, chunks = 1, microBatches = 1;
+  /// Of an asynchronous schedule: the most updates that may be missing when
+  /// forward reads parameters; any number if negative.
+  int64_t staleness = -1;
 };
 
 struct Generator {

@@ -20,6 +20,7 @@
 #include "mlir/Interfaces/ControlFlowInterfaces.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/MapVector.h"
 
 #include "cleave/Dialect/Pipe/IR/PipeDialect.h.inc"
 
@@ -29,6 +30,7 @@ namespace cleave::pipe {
 inline constexpr llvm::StringLiteral kSaved = "saved";
 inline constexpr llvm::StringLiteral kAccumulate = "accumulate";
 inline constexpr llvm::StringLiteral kValue = "value";
+inline constexpr llvm::StringLiteral kVersionPrefix = "version:";
 inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 
 /// On a result of a program: it is what another result is, an update, computed
@@ -53,6 +55,11 @@ inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
 #include "cleave/Dialect/Pipe/IR/PipeOps.h.inc"
 
 namespace cleave::pipe {
+
+/// The arguments of `program` of which there are versions: the result that
+/// makes the next one.
+llvm::MapVector<mlir::BlockArgument, mlir::OpResult>
+versionedArguments(ProgramOp program);
 
 /// What a schedule must know of the parts of `program`, in their order.
 std::vector<PartInfo> describeParts(ProgramOp program);

@@ -31,7 +31,7 @@ def Pipe_Dialect : Dialect {
     | `B` | backward: what depends on a seed and on no finished gradient |
     | `I`, `W` | in the place of `B`: what earlier stages wait for, and what gradients of parameters alone do |
     | `N` | of several stages: the scalars of finished gradients that the updates of all stages read |
-    | `U` | update: what depends on a finished gradient, or on sums over all micro-batches |
+    | `U` | update: what depends on a finished gradient, or on sums over all micro-batches; with `--pipe-update-each`, for each micro-batch |
 
     In a pipeline, each stage has parts of its own, and computes what it needs of
     the model. Values that one stage gives to another are sent between devices.
@@ -119,6 +119,11 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     | `accumulate` | the sum over micro-batches, in increasing order or, with `tree_sums`, in pairs |
     | `concat:<dim>` | the micro-batches' values side by side along `dim` |
     | `value` | the value: of a `once` part, or the same for each micro-batch |
+    | `version:<argument>` | that of the run that comes last |
+
+    An argument that a result is a `version` of has versions. The first part of a
+    micro-batch that reads it fixes which one all parts of that micro-batch read,
+    the newest there is then; the part that updates it reads the newest.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee,
                        Variadic<AnyRankedTensor>:$inputs, StrAttr:$part,
@@ -136,6 +141,8 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     ::llvm::StringRef getKind(unsigned index) {
       return ::llvm::cast<::mlir::StringAttr>(getResultKinds()[index]).getValue();
     }
+    /// The argument of a `version:<argument>` result, else nothing.
+    ::std::optional<int64_t> getVersioned(unsigned index);
     /// The dimension of a `concat:<dim>` result, else nothing.
     ::std::optional<int64_t> getConcatDim(unsigned index);
     bool isSaved(unsigned index) { return getKind(index) == "saved"; }

@@ -87,6 +87,8 @@ struct PartInfo {
   int64_t saved = 0;
   /// A run changes the parameters that its stage reads.
   bool updates = false;
+  /// A run reads what updates of its stage change.
+  bool reads = true;
 };
 
 /// Whether a schedule must name the part: its order is what a schedule is for.

@@ -60,9 +60,17 @@ struct Simulation {
   /// For each device, the most that is saved at a time, in the unit of
   /// `PartInfo::saved`, and the most micro-batches of which something is.
   std::vector<int64_t> peakSaved, peakInFlight;
-  /// For each device, the most versions of parameters that micro-batches in
-  /// flight have read, added up over its stages.
+  /// For each device, the most versions of parameters that it holds, added up
+  /// over its stages: the newest, and those that micro-batches in flight have
+  /// read.
   std::vector<int64_t> versions;
+  struct Stage {
+    /// The most versions at a time, and the most updates that come between what
+    /// a micro-batch reads and its own.
+    int64_t versions = 0, staleness = 0;
+  };
+  /// For each stage.
+  std::vector<Stage> stages;
 };
 
 /// On failure (the schedule or the costs are wrong) returns nothing and sets

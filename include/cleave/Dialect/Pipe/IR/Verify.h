@@ -18,6 +18,8 @@
 ///   wait for never hinders another, so one order stands for all.
 /// - lists the transfers between two devices, and the collectives of a group,
 ///   in one order on all of them.
+/// - reads parameters for a micro-batch only before it updates them for it, so
+///   that all its parts can read the version that the first of them read.
 ///
 /// Replicas of a pipeline run the same lists. What one copy does in some order,
 /// all can do together, so a collective of the replicas (a gather, a reduction)

@@ -87,6 +87,37 @@ def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
   }];
 }
 
+def UpdateEach : Pass<"pipe-update-each", "::mlir::ModuleOp"> {
+  let summary = "Updates behind each micro-batch";
+  let description = [{
+    Takes programs of one micro-batch, and makes of them programs of several that
+    lie side by side in their inputs, each of which is a step of its own: its
+    gradients are not added to others', and its update is made behind its
+    backward. What the program returns of a number is its mean; a loss that says
+    of how many elements it is the mean, that of all elements.
+
+    Parameters and the optimizer's state have versions (see `version` of
+    `pipe.invoke`). The number of the step that the program is given counts its
+    calls: that of micro-batch i is (step - 1) * count + i + 1, also for random
+    numbers. Checks of inputs become a prologue (P).
+
+    Updates that wait for other stages, a parameter that several stages hold and
+    checks of gradients are reported: they contradict it.
+    ```mlir
+    %g = pipe.invoke @train.B(%w, %s) {part = "B", ..., results = ["accumulate"]} : ...
+    %w2 = pipe.invoke @train.U(%w, %g) {part = "U", once, ..., results = ["value"]} : ...
+    // becomes
+    %g = pipe.invoke @train.B(%w, %s) {part = "B", ..., results = ["saved"]} : ...
+    %w2 = pipe.invoke @train.U(%w, %g) {part = "U", ..., results = ["version"]} : ...
+    ```
+  }];
+  let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
+                        "How many there are">];
+  let dependentDialects = ["::cleave::pipe::PipeDialect",
+                           "::cleave::spmd::SpmdDialect",
+                           "::cleave::graph::GraphDialect"];
+}
+
 def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
   let summary = "Chooses the order of the actions";
   let description = [{
@@ -117,6 +148,10 @@ def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
                  Option<"savedBytes", "saved-bytes", "int64_t", "-1",
                         "The most that a position of the pipeline may have saved "
                         "for backward at a time; any number if negative">,
+                 Option<"maxStaleness", "max-staleness", "int64_t", "-1",
+                        "Of an asynchronous schedule: the most updates that come "
+                        "between what a micro-batch reads and its own; any number "
+                        "if negative">,
                  Option<"machine", "machine", "std::string", "",
                         "Rates that costs are estimated by: "
                         "flops=1e11,memory=2e10,link=5e9">,
