@@ -7,6 +7,7 @@
 
 #include "Unroller.h"
 #include "cleave/Dialect/Exec/Transforms/Memory.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
@@ -89,8 +90,19 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
 // Positions
 //===----------------------------------------------------------------------===//
 
-/// An argument is where parts read it; one that none reads, at position 0.
-bool Unroller::holds(BlockArgument argument) const {
+/// An argument is where parts read it; one that none reads, at position 0; a
+/// scalar also where its value of the step before is.
+bool Unroller::holds(BlockArgument argument) {
+  auto nameOf = [&](BlockArgument own) {
+    auto name = source.getArgAttrOfType<StringAttr>(own.getArgNumber(),
+                                                    graph::kNameAttr);
+    return name ? name.getValue() : StringRef();
+  };
+  for (BlockArgument other : source.getBody().getArguments())
+    if (StringRef name = nameOf(other);
+        name.consume_front(graph::kPreviousPrefix) &&
+        name == nameOf(argument) && holds(other))
+      return true;
   bool read = false, here = false;
   for (Operation *user : argument.getUsers())
     if (auto invoke = dyn_cast<pipe::InvokeOp>(user)) {
@@ -225,6 +237,8 @@ LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, int64_t stops) {
     invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
   program = createProgram();
   builder.setInsertionPointToEnd(&program.getBody().front());
+  // Where updates come first, a step that is stopped has made all of them.
+  bool early = source->hasAttr(pipe::kEarlyUpdateAttr);
   for (const pipe::Action &action : actions) {
     if (action.kind != pipe::Action::Kind::Run) {
       transfer(action);
@@ -238,7 +252,7 @@ LogicalResult Unroller::run(ArrayRef<pipe::Action> actions, int64_t stops) {
     // A step that is stopped leaves nothing under way.
     if (invoke.getOnce())
       finishSends();
-    for (; stops > 0 && updates(invoke); --stops)
+    for (; stops > 0 && !early && updates(invoke); --stops)
       stop();
     runPart(invoke, std::max<int64_t>(action.microBatch, 0));
   }

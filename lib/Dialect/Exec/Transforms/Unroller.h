@@ -28,12 +28,13 @@ public:
         transfers(transfers), symbols(symbols), count(source.getMicroBatches()),
         builder(source) {}
 
-  /// Unrolls `actions`; before what updates anything, the position agrees
-  /// with the others `stops` times whether a step goes on.
+  /// Unrolls `actions`; before what updates anything, or in the end where
+  /// updates come first, the position agrees with the others `stops` times
+  /// whether a step goes on.
   mlir::LogicalResult run(llvm::ArrayRef<pipe::Action> actions, int64_t stops);
 
 private:
-  bool holds(mlir::BlockArgument argument) const;
+  bool holds(mlir::BlockArgument argument);
   ProgramOp createProgram();
   mlir::LogicalResult createReturn();
   void transfer(const pipe::Action &action);
