@@ -81,15 +81,16 @@ static void explainSaving(StringRef name, const llvm::json::Object &entry,
 /// Where updates stand, and what gradients take.
 static void explainUpdates(StringRef name, const llvm::json::Object &entry,
                            llvm::json::Array &decisions) {
-  if (auto fusion = entry.getString("optimizer_fusion"))
-    decisions.push_back(llvm::formatv(
-        "{0}: optimizer fusion {1}", name,
-        *fusion == "backward"
-            ? "backward: each update runs behind its gradient, which dies there"
-        : *fusion == "forward" ? "forward: each update runs in the next step, "
-                                 "before its parameter "
-                                 "is read first"
-                               : *fusion));
+  auto fusion = entry.getString("optimizer_fusion");
+  if (!fusion)
+    return;
+  StringRef text = *fusion;
+  if (text == "backward")
+    text = "backward: each update runs behind its gradient, which dies there";
+  else if (text == "forward")
+    text = "forward: each update runs in the next step, before its parameter "
+           "is read first";
+  decisions.push_back(llvm::formatv("{0}: optimizer fusion {1}", name, text));
   if (auto bytes = entry.getInteger("gradient_peak_bytes"))
     decisions.push_back(
         llvm::formatv("{0}: gradients take {1:F1} MiB at most at a time", name,

@@ -6,14 +6,15 @@ Models are tied and have dropout, so that each step depends on its number.
 """
 
 import re
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 import cleave
-from cleave.testing.tools import interpret
-from test_recipes import BATCH, LENGTH, OPTIMIZERS, emit, random_inputs
+from cleave.testing.tools import interpret, run_tool, tool
+from test_recipes import OPTIMIZERS, emit, random_inputs
 from training_support import ALL, gpt2, same_bits, snapshot, token_batches, tokens
 
 DROPOUT = dict(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
@@ -28,9 +29,10 @@ PLAIN = cleave.SGD(lr=0.05, weight_decay=0.1)
 NESTEROV = cleave.SGD(lr=0.05, momentum=0.9, nesterov=True, max_grad_norm=0.5)
 
 
-def compiled(fusion, optimizer=ADAMW, *, batch=4, model=None, **settings):
+def compiled(fusion, optimizer=ADAMW, *, batch=4, make=None, **settings):
     torch.manual_seed(0)
-    return cleave.compile(model or gpt2(**DROPOUT), tokens(batch=batch), optimizer=optimizer,
+    model = make() if make else gpt2(**DROPOUT)
+    return cleave.compile(model, tokens(batch=batch), optimizer=optimizer,
                           optimizer_fusion=fusion, seed=5, **settings)
 
 
@@ -43,12 +45,12 @@ def batches(count=STEPS, batch=4):
     return token_batches(count, batch=batch, ignored=3)
 
 
-def check_equal(fusions, optimizer, **settings):
+def check_equal(fusions, optimizer, *, steps=STEPS, make=None, **settings):
     """All weights, all state and all losses of the runs are equal bit by bit."""
-    data = batches(batch=settings.get("batch", 4))
+    data = batches(steps, batch=settings.get("batch", 4))
     runs = []
     for fusion in fusions:
-        step = compiled(fusion, optimizer, **settings)
+        step = compiled(fusion, optimizer, make=make, **settings)
         runs.append((train(step, data), snapshot(step)))
     for losses, state in runs[1:]:
         assert losses == runs[0][0]
@@ -99,6 +101,23 @@ def test_bits_on_meshes(mesh, plan, micro_batches):
         fusions.append("backward")
     optimizer = ADAMW if micro_batches == 1 else CLIPPED
     check_equal(fusions, optimizer, batch=8, mesh=mesh, plan=plan, micro_batches=micro_batches)
+
+
+#: Schedules of other kinds, a vocabulary that does not divide, heads behind modules.
+OTHERS = [
+    dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", chunks=2),
+    dict(mesh={"tp": 2}, plan="megatron", model=dict(vocab_size=97)),
+    dict(grad_horizon=1, modules=2),
+]
+
+
+@pytest.mark.parametrize("settings", OTHERS, ids=str)
+def test_bits_of_other_forms(settings):
+    settings = dict(settings)
+    changes = settings.pop("model", dict(n_layer=4))
+    check_equal(["none", "forward"], CLIPPED, steps=3, make=lambda: gpt2(**DROPOUT, **changes),
+                **settings)
 
 
 # ----------------------------------------------------------- bits, interpreted
@@ -292,13 +311,13 @@ def untied():
 
 
 def test_gradients_of_updates_apart_are_all_there():
-    step = compiled("none", model=untied())
+    step = compiled("none", make=untied)
     assert gradient_bytes(step) == sum(sizes(step).values())
 
 
 @pytest.mark.parametrize("mesh", [None, {"dp": 2}])
 def test_gradients_die_in_backward(mesh):
-    step = compiled("backward", model=untied(), mesh=mesh)
+    step = compiled("backward", make=untied, mesh=mesh)
     own = sizes(step)
     assert gradient_bytes(step) == widest(own) == 4 * (32 * 128 + 128)
     assert gradient_bytes(step) < sum(own.values()) / 8
@@ -316,12 +335,12 @@ def test_a_tied_gradient_waits_for_all_its_uses():
 
 def test_kept_gradients_are_reported():
     """They are state of the run: all of them, and of a clip its factor."""
-    step = compiled("forward", CLIPPED, model=untied())
+    step = compiled("forward", CLIPPED, make=untied)
     own = sum(sizes(step).values())
     memory = step.memory()
     assert own <= gradient_bytes(step) <= own + 64
     assert own <= memory["gradient"] <= own + 64
-    assert memory["state"] == compiled("none", CLIPPED, model=untied()).memory()["state"]
+    assert memory["state"] == compiled("none", CLIPPED, make=untied).memory()["state"]
 
 
 def test_what_was_decided_is_explained():
@@ -355,3 +374,35 @@ def test_refusals(settings, why):
 def test_unknown_fusions_are_refused():
     with pytest.raises(ValueError, match="optimizer_fusion is 'sideways'"):
         compiled("sideways")
+
+
+# ------------------------------------------------------------------ cleave-run
+
+
+def test_checkpoints_from_the_middle(tmp_path):
+    """Files are the same, and one continues what the other has begun."""
+    path = {name: str(tmp_path / name) for name in ("m.mlir", "w.safetensors", "data.bin")}
+    run_tool([sys.executable, "-m", "cleave.models", "gpt", "--hidden=32", "--heads=4",
+              "--layers=2", "--seq=16", "--vocab=96", "--batch=4",
+              f"--weights={path['w.safetensors']}", "-o", path["m.mlir"]])
+    np.random.default_rng(1).integers(0, 96, 1 << 12).astype(np.uint16).tofile(path["data.bin"])
+
+    def run(fusion, *flags):
+        artifact = str(tmp_path / f"{fusion}.so")
+        run_tool([tool("cleave-compile"), path["m.mlir"], "--clip=0.1",
+                  f"--optimizer-fusion={fusion}", "-o", artifact])
+        run_tool([tool("cleave-run"), artifact, "--data", path["data.bin"], "--lr=1e-2",
+                  "--lr-schedule=cosine", "--warmup=2", "--steps=9", "--save-every=4",
+                  "--seed=3", *flags])
+
+    start = f"--weights={path['w.safetensors']}"
+    folders = {name: tmp_path / name for name in ("apart", "deferred", "resumed")}
+    run("none", start, f"--save-dir={folders['apart']}")
+    run("forward", start, f"--save-dir={folders['deferred']}")
+    run("none", start, f"--save-dir={folders['resumed']}", "--stop-at=4")
+    run("forward", f"--resume={folders['resumed']}", f"--save-dir={folders['resumed']}")
+    for checkpoint in ("step-4", "step-8"):
+        files = [{name: (folder / checkpoint / name).read_bytes()
+                  for name in ("model.safetensors", "optimizer.safetensors", "training.json")}
+                 for folder in folders.values()]
+        assert files[0] == files[1] == files[2]

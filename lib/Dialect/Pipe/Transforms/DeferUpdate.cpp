@@ -13,12 +13,12 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "DeferredOps.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/IR/IRMapping.h"
-#include <limits>
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_DEFERUPDATE
@@ -36,34 +36,18 @@ class Deferral {
 public:
   explicit Deferral(func::FuncOp entry)
       : entry(entry), body(entry.getBody().front()),
-        builder(entry.getContext()) {}
+        builder(entry.getContext()), ops(entry) {}
 
   LogicalResult run(StringRef target);
 
 private:
-  /// What replaces an argument.
-  struct Update {
-    unsigned result;
-    BlockArgument argument;
-    /// The place of the first reader of it, or of that whose state it is.
-    int64_t reader;
-  };
-
   StringRef argString(BlockArgument argument, StringRef name) {
     return graph::getArgString(entry, argument.getArgNumber(), name);
-  }
-  bool isHeld(Value value) {
-    auto argument = dyn_cast<BlockArgument>(value);
-    return argument && (argString(argument, graph::kRoleAttr) == "parameter" ||
-                        argString(argument, graph::kRoleAttr) == "state");
   }
   bool isScalar(BlockArgument argument) {
     return argString(argument, graph::kRoleAttr) == "scalar";
   }
 
-  void findOps();
-  LogicalResult findUpdates();
-  LogicalResult verifyOperands();
   BlockArgument addArgument(StringRef name, Value like, StringRef role,
                             StringRef of = {});
   BlockArgument addFlag(StringRef name);
@@ -73,18 +57,12 @@ private:
   Value chosen(Value value, BlockArgument old);
   bool isOldValue(Value value, BlockArgument argument);
   void setReturn();
-  void eraseUnread();
   LogicalResult outlineUpdate(StringRef target);
 
   func::FuncOp entry;
   Block &body;
   OpBuilder builder;
-  /// What depends on a finished gradient; of that, what is deferred; and what
-  /// that alone reads.
-  llvm::DenseSet<Operation *> late, deferred, ofUpdate;
-  /// Values made of parameters and state alone; values made of samples.
-  llvm::DenseSet<Value> held, sampled;
-  SmallVector<Update> updates;
+  DeferredOps ops;
   /// What deferred ops read of this step, and the argument that keeps it.
   llvm::MapVector<Value, BlockArgument> kept;
   /// The scalars of the step before.
@@ -95,101 +73,6 @@ private:
 };
 
 } // namespace
-
-void Deferral::findOps() {
-  for (BlockArgument argument : body.getArguments()) {
-    if (isHeld(argument))
-      held.insert(argument);
-    else if (!isScalar(argument))
-      sampled.insert(argument);
-  }
-  for (Operation &op : body.without_terminator()) {
-    auto any = [&](auto test) { return llvm::any_of(op.getOperands(), test); };
-    bool isLate = isa<graph::GradientOp>(op) || any([&](Value value) {
-                    return late.contains(value.getDefiningOp());
-                  });
-    bool ofSamples = isa<graph::SeedOp>(op) ||
-                     any([&](Value value) { return sampled.contains(value); });
-    bool readsHeld = any([&](Value value) { return held.contains(value); });
-    if (isLate)
-      late.insert(&op);
-    else if (ofSamples)
-      sampled.insert(op.result_begin(), op.result_end());
-    if (isLate && readsHeld)
-      deferred.insert(&op);
-    if (readsHeld && (isLate || !ofSamples))
-      held.insert(op.result_begin(), op.result_end());
-  }
-}
-
-LogicalResult Deferral::findUpdates() {
-  llvm::StringMap<BlockArgument> arguments;
-  for (BlockArgument argument : body.getArguments())
-    arguments[argString(argument, graph::kNameAttr)] = argument;
-  // Where an argument, or what is made of it alone, is read first; what only
-  // updates read is no reader.
-  llvm::DenseMap<Value, int64_t> first;
-  auto known = [&](Value value) {
-    auto it = first.find(value);
-    return it == first.end() ? std::numeric_limits<int64_t>::max() : it->second;
-  };
-  int64_t place = 0;
-  for (Operation &op : llvm::reverse(body.without_terminator()))
-    if (!late.contains(&op) && op.getNumResults() != 0 && isPure(&op) &&
-        llvm::all_of(op.getUsers(), [&](Operation *user) {
-          return deferred.contains(user) || ofUpdate.contains(user);
-        }))
-      ofUpdate.insert(&op);
-  auto report =
-      [&](Location loc) {
-        return emitError(loc)
-               << "this reads what an update makes, which "
-                  "--optimizer-fusion=forward leaves to the next step";
-      };
-  for (Operation &op : body.without_terminator()) {
-    ++place;
-    if (deferred.contains(&op) && op.getNumResults() == 0)
-      return report(op.getLoc());
-    if (!deferred.contains(&op) && !ofUpdate.contains(&op))
-      for (Value operand : op.getOperands())
-        if (isHeld(operand))
-          first[operand] = std::min(known(operand), place);
-  }
-  for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
-    bool moves = deferred.contains(value.getDefiningOp());
-    auto name = entry.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
-    if (!name) {
-      if (moves)
-        return report(value.getLoc());
-      continue;
-    }
-    BlockArgument argument = arguments.lookup(name);
-    if (!moves || !argument)
-      continue;
-    int64_t reader = known(argument);
-    if (StringRef of = argString(argument, graph::kOfAttr); !of.empty())
-      if (BlockArgument whole = arguments.lookup(of))
-        reader = std::min(reader, known(whole));
-    updates.push_back({unsigned(i), argument, reader});
-  }
-  llvm::stable_sort(updates, [](const Update &a, const Update &b) {
-    return a.reader < b.reader;
-  });
-  return success();
-}
-
-LogicalResult Deferral::verifyOperands() {
-  for (Operation &op : body.without_terminator()) {
-    if (!deferred.contains(&op))
-      continue;
-    for (Value operand : op.getOperands())
-      if (sampled.contains(operand) && !late.contains(operand.getDefiningOp()))
-        return op.emitOpError("updates by what is made of samples: it cannot "
-                              "be left to the next step by "
-                              "--optimizer-fusion=forward");
-  }
-  return success();
-}
 
 BlockArgument Deferral::addArgument(StringRef name, Value like, StringRef role,
                                     StringRef of) {
@@ -245,14 +128,14 @@ BlockArgument Deferral::addFlag(StringRef name) {
 void Deferral::addScalars() {
   SmallVector<BlockArgument> arguments(body.getArguments());
   llvm::DenseSet<Operation *> seen;
-  SmallVector<Operation *> stack(deferred.begin(), deferred.end());
+  SmallVector<Operation *> stack(ops.deferred.begin(), ops.deferred.end());
   llvm::DenseSet<Value> read;
   while (!stack.empty()) {
     Operation *op = stack.pop_back_val();
     for (Value operand : op->getOperands()) {
       read.insert(operand);
       if (Operation *from = operand.getDefiningOp();
-          from && !late.contains(from) && seen.insert(from).second)
+          from && !ops.late.contains(from) && seen.insert(from).second)
         stack.push_back(from);
     }
   }
@@ -310,7 +193,7 @@ bool Deferral::isOldValue(Value value, BlockArgument argument) {
   if (value == argument)
     return true;
   Operation *op = value.getDefiningOp();
-  return op && !late.contains(op) && op->getNumOperands() == 1 &&
+  return op && !ops.late.contains(op) && op->getNumOperands() == 1 &&
          isOldValue(op->getOperand(0), argument);
 }
 
@@ -320,7 +203,7 @@ Value Deferral::chosen(Value value, BlockArgument old) {
   Value made = value, otherwise;
   while (Operation *op = made.getDefiningOp()) {
     if (!isa<spmd::CommunicationOpInterface>(op) || op->getNumOperands() != 1 ||
-        !deferred.contains(op))
+        !ops.deferred.contains(op))
       break;
     made = op->getOperand(0);
   }
@@ -400,7 +283,7 @@ LogicalResult Deferral::outlineUpdate(StringRef target) {
   module.insert(std::next(entry->getIterator()), copy);
   Operation *terminator = copy.getBody().front().getTerminator();
   llvm::BitVector dropped(copy.getNumResults(), true);
-  for (const Update &update : updates)
+  for (const DeferredOps::Update &update : ops.updates)
     dropped.reset(update.result);
   terminator->eraseOperands(dropped);
   if (failed(copy.eraseResults(dropped)))
@@ -414,17 +297,16 @@ LogicalResult Deferral::outlineUpdate(StringRef target) {
 }
 
 LogicalResult Deferral::run(StringRef target) {
-  findOps();
-  if (failed(findUpdates()) || failed(verifyOperands()))
+  if (failed(ops.find()))
     return failure();
-  if (updates.empty())
+  if (ops.updates.empty())
     return entry.emitOpError("has no update that depends on a gradient, which "
                              "--optimizer-fusion=forward asks to defer");
   for (Operation &op : llvm::make_early_inc_range(body.without_terminator()))
-    if (late.contains(&op) && !deferred.contains(&op))
+    if (ops.late.contains(&op) && !ops.deferred.contains(&op))
       for (Value result : op.getResults())
         if (llvm::any_of(result.getUsers(), [&](Operation *user) {
-              return deferred.contains(user);
+              return ops.deferred.contains(user);
             }))
           keep(result);
   addScalars();
@@ -436,7 +318,7 @@ LogicalResult Deferral::run(StringRef target) {
     order.push_back(&op);
   Operation *terminator = body.getTerminator();
   SmallVector<Value> fresh;
-  for (const Update &update : updates) {
+  for (const DeferredOps::Update &update : ops.updates) {
     builder.setInsertionPoint(update.reader <=
                                       static_cast<int64_t>(order.size())
                                   ? order[update.reader - 1]
@@ -445,13 +327,13 @@ LogicalResult Deferral::run(StringRef target) {
         chosen(terminator->getOperand(update.result), update.argument));
   }
   llvm::DenseSet<Operation *> readers(order.begin(), order.end());
-  for (auto [update, value] : llvm::zip_equal(updates, fresh)) {
+  for (auto [update, value] : llvm::zip_equal(ops.updates, fresh)) {
     terminator->setOperand(update.result, value);
     BlockArgument old = update.argument;
     old.replaceUsesWithIf(value, [&](OpOperand &use) {
       Operation *op = use.getOwner();
-      return readers.contains(op) && !ofUpdate.contains(op) &&
-             !deferred.contains(op);
+      return readers.contains(op) && !ops.ofUpdate.contains(op) &&
+             !ops.deferred.contains(op);
     });
   }
   setReturn();

@@ -295,10 +295,8 @@ LogicalResult Flow::mergeUpdate() {
     for (Operation *op : updates)
       roles[op] = PartId::Backward;
   }
-  if (!early.empty())
-    fused = "forward";
-  else if (trains && merged)
-    fused = "backward";
+  if (trains && (merged || !early.empty()))
+    fused = early.empty() ? "backward" : "forward";
   if (!trains || merged)
     return success();
   Location loc = alone && barrier ? barrier->getLoc() : entry.getLoc();
