@@ -78,6 +78,25 @@ static void explainSaving(StringRef name, const llvm::json::Object &entry,
       mebibytes(entry.getInteger("unsaved_bytes").value_or(0))));
 }
 
+/// Where updates stand, and what gradients take.
+static void explainUpdates(StringRef name, const llvm::json::Object &entry,
+                           llvm::json::Array &decisions) {
+  auto fusion = entry.getString("optimizer_fusion");
+  if (!fusion)
+    return;
+  StringRef text = *fusion;
+  if (text == "backward")
+    text = "backward: each update runs behind its gradient, which dies there";
+  else if (text == "forward")
+    text = "forward: each update runs in the next step, before its parameter "
+           "is read first";
+  decisions.push_back(llvm::formatv("{0}: optimizer fusion {1}", name, text));
+  if (auto bytes = entry.getInteger("gradient_peak_bytes"))
+    decisions.push_back(
+        llvm::formatv("{0}: gradients take {1:F1} MiB at most at a time", name,
+                      static_cast<double>(*bytes) / (1 << 20)));
+}
+
 /// What a device sends in one run of an entry, by place.
 static void explainCommunication(StringRef name,
                                  const llvm::json::Object &entry,
@@ -125,6 +144,9 @@ static llvm::json::Object report(ModuleOp module,
       const llvm::json::Object *entry = value.getAsObject();
       if (auto peak = entry->getInteger("peak_bytes"))
         memory[(StringRef(name) + " peak").str()] = *peak;
+      if (auto gradients = entry->getInteger("gradient_peak_bytes"))
+        memory[(StringRef(name) + " gradients").str()] = *gradients;
+      explainUpdates(StringRef(name), *entry, decisions);
       explainSaving(StringRef(name), *entry, decisions);
     }
   decisions.push_back(

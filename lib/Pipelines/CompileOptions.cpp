@@ -58,6 +58,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   llvm::json::ObjectMapper map(*value, path);
   bool read =
       map && map.mapOptional("micro_batches", options.phases.microBatches) &&
+      map.mapOptional("optimizer_fusion", options.phases.optimizerFusion) &&
       map.mapOptional("grains", options.phases.grains) &&
       map.mapOptional("mesh", options.phases.mesh) &&
       map.mapOptional("recipes", options.phases.recipes) &&
@@ -84,6 +85,11 @@ cleave::parseCompileOptions(llvm::StringRef json) {
             value->getAsObject()->get("optimizer"))
       read = readOptimizer(*optimizer, options.phases.optimizer,
                            path.field("optimizer"));
+  if (read && !isOptimizerFusion(options.phases.optimizerFusion)) {
+    path.field("optimizer_fusion")
+        .report("expected \"auto\", \"none\", \"backward\" or \"forward\"");
+    read = false;
+  }
   if (!read)
     return root.getError();
   if (!options.phases.measuredFrom.empty()) {

@@ -33,6 +33,10 @@ std::optional<Phase> cleave::parsePhase(StringRef name) {
   return std::nullopt;
 }
 
+bool cleave::isOptimizerFusion(StringRef name) {
+  return llvm::is_contained({"auto", "none", "backward", "forward"}, name);
+}
+
 /// The simplifications that every phase begins from: folds, and each value
 /// computed once.
 static void addCleanup(OpPassManager &passes) {
@@ -180,6 +184,8 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   split.chunks = shape.chunks;
   split.splitBackward = shape.splitBackward;
   split.machine = options.machine;
+  bool forward = options.optimizerFusion == "forward";
+  split.fusion = forward ? "auto" : options.optimizerFusion;
   pipe::FillScheduleOptions fill;
   if (!options.schedule.empty())
     fill.kind = options.schedule;
@@ -192,6 +198,9 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   fill.measuredCosts = options.measuredCosts;
   if (!options.measuredFrom.empty())
     fill.measuredFrom = options.measuredFrom;
+  // While an update is a few ops on what each device has.
+  if (forward)
+    passes.addPass(pipe::createDeferUpdate());
   passes.addPass(pipe::createSplitStages(split));
   // What backward recomputes is chosen among what the parts exchange.
   passes.addPass(pipe::createRecompute());

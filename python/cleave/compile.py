@@ -22,6 +22,7 @@ def compile(
     loss_fn=None,
     *,
     optimizer=None,
+    optimizer_fusion: str = "auto",
     micro_batches: int = 1,
     target: str = "cpu",
     seed: int = 0,
@@ -53,6 +54,13 @@ def compile(
             None when the model returns the loss, or an output with `.loss`.
         optimizer: `cleave.AdamW` or `cleave.SGD`; AdamW with torch's defaults
             when None.
+        optimizer_fusion: where updates run. "none": apart, behind all gradients.
+            "backward": each behind its gradient, which dies there; refused where
+            something must come between: a clip of the norm, another micro-batch,
+            the stages of a pipeline. "forward": in the next step, each before its
+            parameter is read first; what reads parameters or state in between
+            runs them. "auto": "backward" where it can be, else "none". The bits
+            are the same.
         micro_batches: equal parts in which a batch is computed, one after
             another, to save memory; the result is that of the whole batch. A
             batch that it does not divide is computed in as many parts as do,
@@ -134,6 +142,11 @@ def compile(
             f"optimizer is a {kind.__module__}.{kind.__qualname__}; the update is "
             "compiled, so it must be a cleave.AdamW(...) or a cleave.SGD(...)"
         )
+    if optimizer_fusion not in ("auto", "none", "backward", "forward"):
+        raise ValueError(
+            f"optimizer_fusion is {optimizer_fusion!r}; it must be 'auto', 'none', "
+            "'backward' or 'forward'"
+        )
     given_threads = threads is not None
     if threads is None:
         threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)
@@ -180,6 +193,7 @@ def compile(
                 parts,
             )
         options = {
+            "optimizer_fusion": optimizer_fusion,
             "micro_batches": parts,
             "grains": deterministic or 0,
             "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),

@@ -141,6 +141,9 @@ static std::string checkOptimizer(const Flags &flags) {
 std::string cleave::checkFlags(const Flags &flags) {
   if (std::string mistake = checkOptimizer(flags); !mistake.empty())
     return mistake;
+  if (!isOptimizerFusion(flags.optimizerFusion))
+    return "--optimizer-fusion is auto, none, backward or forward, not '" +
+           flags.optimizerFusion + "'";
   if (flags.bucketKib < 0)
     return "--bucket-kib is not negative";
   if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
@@ -198,6 +201,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.optimizer.dampening = flags.dampening;
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
+  options.phases.optimizerFusion = flags.optimizerFusion;
   options.phases.microBatches = flags.microBatches;
   options.phases.grains = flags.deterministic;
   options.phases.mesh = flags.mesh;

@@ -93,6 +93,15 @@ struct Flags {
                "and sum them up in one tree: losses and weights then have the "
                "same bits for every \"dp\" that divides the grains, a power of "
                "2")};
+  cl::opt<std::string> optimizerFusion{
+      "optimizer-fusion", cl::init("auto"), cl::cat(training),
+      cl::value_desc("where"),
+      cl::desc(
+          "Where updates run (arXiv 2104.00237). none: apart, behind all "
+          "gradients; backward: each behind its gradient, which dies there, an "
+          "error where that cannot be; forward: in the next step, each before "
+          "its parameter is read first; auto, the default: backward where it "
+          "can be, else none")};
   cl::opt<std::string> mesh{
       "mesh", cl::cat(training), cl::value_desc("axes"),
       cl::desc(

@@ -42,6 +42,11 @@ std::optional<Phase> parsePhase(llvm::StringRef name);
 /// What decides the program besides the model.
 struct PhaseOptions {
   graph::OptimizerOptions optimizer;
+  /// Where updates run: "none": apart, behind all gradients; "backward": each
+  /// behind its gradient, which is an error where something stands between;
+  /// "forward": in the next step, each before its parameter is read first;
+  /// "auto": "backward" where it can be, else "none".
+  std::string optimizerFusion = "auto";
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
   /// program takes as many side by side.
@@ -90,6 +95,9 @@ struct PhaseOptions {
   /// Lanes of 32 bits of the target's vectors.
   int64_t vectorLanes = 16;
 };
+
+/// Whether `name` is a value of `PhaseOptions::optimizerFusion`.
+bool isOptimizerFusion(llvm::StringRef name);
 
 /// Adds the passes that lead from the phase before `phase` to it.
 void addPhase(mlir::OpPassManager &passes, Phase phase,

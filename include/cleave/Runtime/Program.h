@@ -40,6 +40,7 @@ enum class Role : uint8_t {
   Parameter, ///< a named entry of the model's state_dict
   Buffer,    ///< a named constant of the model (a mask, RoPE frequencies)
   State,     ///< optimizer state of the parameter `of`, slot `slot`
+  Gradient,  ///< what the update that is still to come reads, kept for it
   Input,     ///< a tensor given at each step
   Scalar,    ///< a run-time scalar: "lr", "step", "seed", "loss_scale"
   Output     ///< a tensor read after a step: "loss", "grad_norm", "logits"

@@ -125,7 +125,7 @@ public:
   /// The bytes of the whole tensor.
   int64_t bytes(const Tensor &tensor) const;
   /// Where a rank of this process has its part, valid as long as the session;
-  /// null where it has none.
+  /// null where it has none. Of parameters and state, after `finishUpdate`.
   char *data(const Tensor &tensor, int localRank = 0) const {
     return ranks[static_cast<size_t>(localRank)]->data(tensor);
   }
@@ -155,7 +155,13 @@ public:
   /// "rng" ([seed, step]). After "train" the step counts as completed. When a
   /// check of the program fails, its message is the error, and parameters,
   /// state and step count are what they were.
+  ///
+  /// A program may leave its updates to the next step; whatever reads or
+  /// replaces parameters or state makes up for them before, and so does every
+  /// other entry.
   llvm::Expected<StepResult> run(llvm::StringRef entry);
+  /// Makes up for updates that the last step has left, if any.
+  llvm::Error finishUpdate() const;
 
   int64_t getStep() const { return step; }
   void setStep(int64_t completed) { step = completed; }
@@ -255,6 +261,10 @@ private:
   llvm::Error load(llvm::StringRef path, bool optimizer);
   llvm::Error save(llvm::StringRef path, bool optimizer) const;
   void setCounters(int64_t number);
+  void setPending(bool value) const;
+  void keepScalars();
+  llvm::Error execute(llvm::StringRef entry) const;
+  void beforeWriting(const Tensor &tensor);
 
   Artifact artifact;
   ContractionTuner tuner;
@@ -265,7 +275,9 @@ private:
   /// The group of all ranks, for `broadcast`.
   mutable cleave_group *everyone = nullptr;
   /// What ended the last run of each rank.
-  std::vector<std::optional<std::string>> stopped;
+  mutable std::vector<std::optional<std::string>> stopped;
+  /// Whether the last step has left its updates.
+  mutable bool pending = false;
   int64_t seed = 0, step = 0;
   int64_t traceStart = 0;
 };

@@ -33,7 +33,7 @@ static constexpr llvm::StringLiteral dtypeNames[] = {
     "f64", "f32", "f16", "bf16", "i64", "i32", "i8", "i1"};
 static constexpr int64_t dtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
 static constexpr llvm::StringLiteral roleNames[] = {
-    "parameter", "buffer", "state", "input", "scalar", "output"};
+    "parameter", "buffer", "state", "gradient", "input", "scalar", "output"};
 static constexpr llvm::StringLiteral timeClassNames[] = {
     "contraction", "attention", "row-wise", "optimizer", "communication"};
 static constexpr llvm::StringLiteral kindNames[] = {

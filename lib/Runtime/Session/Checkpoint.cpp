@@ -122,6 +122,8 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
   if (!problems.empty())
     return makeError(path + ": the file does not fit the program: " +
                      llvm::join(problems, "; "));
+  if (Error error = finishUpdate())
+    return error;
   for (auto [tensor, entry] : found) {
     if (isEverywhere(*tensor)) {
       file->copyTo(*entry, data(*tensor));
@@ -137,6 +139,8 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
 }
 
 Error Session::save(llvm::StringRef path, bool optimizer) const {
+  if (Error error = finishUpdate())
+    return error;
   std::vector<SafetensorsItem> items;
   llvm::json::Object aliases;
   for (const Tensor &tensor : getProgram().tensors) {

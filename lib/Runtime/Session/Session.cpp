@@ -231,19 +231,41 @@ static int64_t countPageFaults() {
              : 0;
 }
 
-Expected<StepResult> Session::run(llvm::StringRef entry) {
-  if (!hasEntry(entry))
-    return makeError("the program has no entry '" + entry + "'");
-  bool training = entry == "train";
-  setCounters(training ? step + 1 : step);
-  int64_t faults = countPageFaults();
-  auto start = std::chrono::steady_clock::now();
+Error Session::execute(llvm::StringRef entry) const {
   threads->run([&](size_t rank) {
     stopped[rank] = ranks[rank]->getExecutor().run(entry);
   });
   for (const std::optional<std::string> &message : stopped)
     if (message)
       return makeError(*message);
+  return Error::success();
+}
+
+Error Session::finishUpdate() const {
+  if (!pending)
+    return Error::success();
+  setPending(true);
+  pending = false;
+  return execute("update");
+}
+
+Expected<StepResult> Session::run(llvm::StringRef entry) {
+  if (!hasEntry(entry))
+    return makeError("the program has no entry '" + entry + "'");
+  bool training = entry == "train";
+  bool defers = training && hasEntry("update");
+  if (defers)
+    setPending(pending);
+  else if (Error error = finishUpdate())
+    return error;
+  setCounters(training ? step + 1 : step);
+  int64_t faults = countPageFaults();
+  auto start = std::chrono::steady_clock::now();
+  // Also a step that its checks stop has made up for the one before: they take
+  // effect behind all updates.
+  pending = false;
+  if (Error error = execute(entry))
+    return error;
   StepResult result;
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
@@ -254,6 +276,10 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   result.communication = executor.getCommunication(entry);
   if (training)
     ++step;
+  if (defers) {
+    keepScalars();
+    pending = true;
+  }
   return result;
 }
 

@@ -90,7 +90,20 @@ Error Session::setInput(llvm::StringRef name, const void *source, DType dtype,
 // Parts
 //===----------------------------------------------------------------------===//
 
+/// Whether updates change `tensor`.
+static bool isUpdated(const Tensor &tensor) {
+  return tensor.role == Role::Parameter || tensor.role == Role::State;
+}
+
+void Session::beforeWriting(const Tensor &tensor) {
+  if (!isUpdated(tensor))
+    return;
+  if (Error error = finishUpdate())
+    fail(llvm::toString(std::move(error)));
+}
+
 void Session::write(const Tensor &tensor, const void *whole) {
+  beforeWriting(tensor);
   for (const std::unique_ptr<Rank> &rank : ranks)
     if (char *part = rank->data(tensor))
       cutPart(getProgram().mesh, tensor, rank->number(), whole, part);
@@ -114,6 +127,9 @@ bool Session::isEverywhere(const Tensor &tensor) const {
 }
 
 Error Session::read(const Tensor &tensor, void *whole) const {
+  if (isUpdated(tensor))
+    if (Error error = finishUpdate())
+      return error;
   const std::vector<MeshAxis> &mesh = getProgram().mesh;
   bool here = world || isEverywhere(tensor);
   std::set<int64_t> seen;
@@ -276,6 +292,31 @@ Expected<double> Session::getScalar(llvm::StringRef name) const {
   return result;
 }
 
+/// Tells the program whether the step before has left its updates.
+void Session::setPending(bool value) const {
+  if (const Tensor *flag = find("update_pending"))
+    for (const std::unique_ptr<Rank> &rank : ranks)
+      if (char *own = rank->data(*flag))
+        *own = value;
+}
+
+/// Keeps the scalars of the last step for the updates that it has left.
+void Session::keepScalars() {
+  for (const Tensor &tensor : getProgram().tensors) {
+    llvm::StringRef name = tensor.name;
+    const Tensor *source =
+        name.consume_front("previous.") ? find(name) : nullptr;
+    if (!source || tensor.role != Role::Scalar)
+      continue;
+    for (const std::unique_ptr<Rank> &rank : ranks) {
+      char *own = rank->data(tensor), *from = rank->data(*source);
+      if (own && from && tensor.dtype == source->dtype)
+        std::memcpy(own, from,
+                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+    }
+  }
+}
+
 void Session::setCounters(int64_t number) {
   auto set = [&](llvm::StringRef name, int64_t index, int64_t value) {
     const Tensor *tensor = find(name);
@@ -299,6 +340,8 @@ void Session::setCounters(int64_t number) {
 //===----------------------------------------------------------------------===//
 
 void Session::resetTraining() {
+  if (Error error = finishUpdate())
+    fail(llvm::toString(std::move(error)));
   for (const Tensor &tensor : getProgram().tensors)
     if (tensor.role == Role::State)
       for (const std::unique_ptr<Rank> &rank : ranks)

@@ -75,6 +75,11 @@ static json::Object describe(ProgramOp program) {
   json::Object entry;
   entry["peak_bytes"] = integer(program, kPeakAttr);
   entry["lower_bound_bytes"] = integer(program, kLowerBoundAttr);
+  if (int64_t bytes = integer(program, kGradientPeakAttr))
+    entry["gradient_peak_bytes"] = bytes;
+  if (auto fusion =
+          program->getAttrOfType<StringAttr>(pipe::kOptimizerFusionAttr))
+    entry["optimizer_fusion"] = fusion.str();
   std::map<std::string, int64_t> counts;
   int64_t actions = 0;
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),

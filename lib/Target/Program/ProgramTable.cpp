@@ -47,6 +47,7 @@ static std::optional<Role> roleOf(StringRef role) {
       .Case("parameter", Role::Parameter)
       .Case("buffer", Role::Buffer)
       .Case("state", Role::State)
+      .Case("gradient", Role::Gradient)
       .Case("input", Role::Input)
       .Cases({"scalar", "rng"}, Role::Scalar)
       .Default(std::nullopt);

@@ -260,7 +260,7 @@ func.func @targets(%x: tensor<4x8xf32>, %t: tensor<5xi64>) -> tensor<4xf32> {
 
 // -----
 
-// expected-error@+1 {{attribute 'graph.role' must be one of parameter, buffer, input, state, scalar, rng}}
+// expected-error@+1 {{attribute 'graph.role' must be one of parameter, buffer, input, state, gradient, scalar, rng}}
 func.func @role(%x: tensor<4xf32> {graph.role = "weight"}) {
   return
 }

@@ -1,9 +1,14 @@
 // RUN: cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-schedule --pipe-verify | FileCheck %s
+// RUN: cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=none --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=NONE
+// RUN: not cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=backward 2>&1 | FileCheck %s --check-prefix=REFUSED
+// RUN: not cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=backward 2>&1 | FileCheck %s --check-prefix=SEVERAL
+// RUN: not cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=sideways 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 
 // With one micro-batch nothing is summed ahead, and an update runs in backward,
 // behind its gradient.
 
 // CHECK-LABEL: pipe.program @separate(
+// CHECK-SAME: pipe.optimizer_fusion = "backward"
 // CHECK-SAME: schedule = "F0 B0"
 // CHECK: pipe.invoke @separate.F({{.*}} results = ["saved", "accumulate"]
 // CHECK: pipe.invoke @separate.B({{.*}} results = ["value", "value"]
@@ -12,6 +17,18 @@
 // CHECK-NEXT: graph.sub
 // CHECK: graph.gradient %{{.*}} of "v"
 // CHECK-NEXT: graph.sub
+
+// Asked to be apart, it is.
+// NONE-LABEL: pipe.program @separate(
+// NONE-SAME: pipe.optimizer_fusion = "none: it was not asked for"
+// NONE-SAME: schedule = "F0 B0 U"
+// NONE-LABEL: func.func private @separate.B(
+// NONE-NOT: graph.sub
+// NONE-LABEL: func.func private @separate.U(
+// NONE-COUNT-2: graph.sub
+// REFUSED: split-stages-one.mlir:{{[0-9]+}}:11: error: optimizer fusion into backward is not possible: graph.global_norm reads the gradients of several parameters
+// SEVERAL: split-stages-one.mlir:{{[0-9]+}}:1: error: optimizer fusion into backward is not possible: each gradient is complete only with the last of 2 micro-batches
+// UNKNOWN: error: fusion is auto, none or backward, not 'sideways'
 func.func @separate(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
                     %v: tensor<4xf32> {graph.name = "v", graph.role = "parameter"},
                     %x: tensor<6x4xf32> {graph.batch_dim = 0 : i64})
@@ -34,6 +51,7 @@ func.func @separate(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter
 
 // A norm reads every gradient: the update stands apart.
 // CHECK-LABEL: pipe.program @clipped(
+// CHECK-SAME: pipe.optimizer_fusion = "none: graph.global_norm reads
 // CHECK-SAME: schedule = "F0 B0 U"
 // CHECK-LABEL: func.func private @clipped.U(
 // CHECK: graph.global_norm

@@ -9,7 +9,7 @@
 // CHECK-SAME: %[[M:[a-z0-9]+]]: tensor<6xf32>
 // CHECK-SAME: %[[LR:[a-z0-9]+]]: tensor<f32>
 // CHECK-SAME: -> (tensor<f32> {graph.name = "loss"}, tensor<4x4xf32> {graph.updates = "w"}, tensor<6x4xf32>)
-// CHECK-SAME: attributes {micro_batches = 2 : i64, schedule = "P0 P1 F0 B0 F1 B1 U"}
+// CHECK-SAME: attributes {micro_batches = 2 : i64, pipe.optimizer_fusion = "none: each gradient is complete only with the last of 2 micro-batches{{.*}}", schedule = "P0 P1 F0 B0 F1 B1 U"}
 // CHECK: %[[N:.*]] = pipe.invoke @train.P(%[[M]]) {part = "P", split = array<i64: 0>, results = ["accumulate"]} : (tensor<6xf32>) -> tensor<f32>
 // CHECK: %[[F:.*]]:3 = pipe.invoke @train.F(%[[W]], %[[X]], %[[N]]) {part = "F", split = array<i64: -1, 0, -1>, results = ["concat:0", "saved", "accumulate"]}
 // CHECK-SAME: -> (tensor<6x4xf32>, tensor<3x4xf32>, tensor<f32>)

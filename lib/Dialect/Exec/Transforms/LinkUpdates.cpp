@@ -13,6 +13,23 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
 
+/// The run that begins the sum that result `index` of `run` completes, each
+/// onto the one before, and which result of it; the same where it is none.
+static std::pair<RunOp, unsigned> firstOfSum(RunOp run, unsigned index,
+                                             SymbolTable &symbols) {
+  for (;;) {
+    auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+    auto alias = part.getResultAttrOfType<IntegerAttr>(index, kAliasAttr);
+    auto sum = alias ? dyn_cast<OpResult>(run.getInputs()[alias.getInt()])
+                     : OpResult();
+    auto before = sum ? dyn_cast<RunOp>(sum.getOwner()) : RunOp();
+    if (!before)
+      return {run, index};
+    run = before;
+    index = sum.getResultNumber();
+  }
+}
+
 LogicalResult cleave::exec::linkUpdates(ProgramOp program,
                                         SymbolTable &symbols) {
   Builder builder(program.getContext());
@@ -26,6 +43,7 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
   /// The memory that results of a part take.
   struct Link {
     unsigned result, position;
+    bool gradient;
   };
   llvm::MapVector<func::FuncOp, SmallVector<Link>> links;
   /// Where an action first reads each of its inputs.
@@ -52,6 +70,7 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
              << i << " cannot take the memory of argument '" << name.getValue()
              << "': it is not the whole result of one action";
     unsigned index = cast<OpResult>(value).getResultNumber();
+    std::tie(run, index) = firstOfSum(run, index, symbols);
     auto part = symbols.lookup<func::FuncOp>(run.getCallee());
     // The last of several versions has it.
     if (part.getResultAttr(index, kAliasAttr))
@@ -77,15 +96,18 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
         return failure();
       run.getInputsMutable().append(argument);
     }
-    links[part].push_back({index, position});
+    auto role = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                     graph::kRoleAttr);
+    links[part].push_back({index, position, role && role == "gradient"});
   }
   for (const auto &[part, ofPart] : links) {
     graph::EntryAttributes attributes(part);
-    for (auto [result, position] : ofPart) {
+    for (auto [result, position, gradient] : ofPart) {
       attributes.setArg(position, kDiesAttr, builder.getUnitAttr());
       attributes.setResult(result, kAliasAttr,
                            builder.getI64IntegerAttr(position));
-      attributes.setResult(result, kUpdateAttr, builder.getUnitAttr());
+      attributes.setResult(result, gradient ? kGradientAttr : kUpdateAttr,
+                           builder.getUnitAttr());
     }
     attributes.write();
   }

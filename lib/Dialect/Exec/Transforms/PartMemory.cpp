@@ -111,13 +111,13 @@ static bool canTake(Value value, BlockArgument argument) {
       bool inPlace = true;
       for (OpOperand &operand : op->getOpOperands())
         if (rootOf(operand.get()) == argument)
-          inPlace &= operand.get() == argument &&
-                     llvm::any_of(
-                         cast<CommandOpInterface>(op).getShares(),
-                         [&](Share share) {
-                           return share.result == writer.getResultNumber() &&
-                                  share.operand == operand.getOperandNumber();
-                         });
+          inPlace &=
+              operand.get() == argument &&
+              llvm::any_of(cast<CommandOpInterface>(op).getShares(),
+                           [&](Share share) {
+                             return share.result == writer.getResultNumber() &&
+                                    share.operand == operand.getOperandNumber();
+                           });
       if (!inPlace)
         return false;
       continue;
@@ -138,7 +138,8 @@ static bool becomes(Operation *op, unsigned index, Value value) {
     if (!result)
       return false;
     Operation *owner = result.getOwner();
-    std::optional<unsigned> operand = mustShare(owner, result.getResultNumber());
+    std::optional<unsigned> operand =
+        mustShare(owner, result.getResultNumber());
     if (!operand)
       return false;
     if (owner == op && *operand == index)
@@ -226,7 +227,8 @@ LogicalResult cleave::exec::settleResults(func::FuncOp part) {
                  << index << " is another result, too";
         continue;
       }
-      if (!roots.contains(rootOf(value)) && !already && canTake(value, argument)) {
+      if (!roots.contains(rootOf(value)) && !already &&
+          canTake(value, argument)) {
         roots.insert(value);
         continue;
       }
@@ -403,6 +405,7 @@ private:
       }
       memory.bufferOf[value] = it->second;
     }
+    markGradients(part, dying, memory);
     for (auto [time, op] : llvm::enumerate(commands)) {
       int64_t bytes = cast<CommandOpInterface>(op).getScratchBytes(threads);
       if (bytes <= 0)

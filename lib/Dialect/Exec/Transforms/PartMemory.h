@@ -24,6 +24,8 @@ struct PartBuffer {
   int64_t argument = -1;
   llvm::SmallVector<unsigned, 1> results;
   ConstantOp constant;
+  /// A gradient lies in it; see `markGradients`.
+  bool gradient = false;
   /// The op that it is scratch memory of.
   mlir::Operation *scratchOf = nullptr;
   /// The value it is reported as.
@@ -55,6 +57,11 @@ mlir::LogicalResult settleResults(mlir::func::FuncOp part);
 PartMemory assignBuffers(mlir::func::FuncOp part,
                          llvm::ArrayRef<mlir::Operation *> commands,
                          const llvm::BitVector &dying, int64_t threads);
+
+/// Marks the buffers of `memory` that hold gradients: of what an update reads
+/// of its own size, that which it does not replace, and what is kept for one.
+void markGradients(mlir::func::FuncOp part, const llvm::BitVector &dying,
+                   PartMemory &memory);
 
 /// Puts the commands of a part into an order with a lower peak, or leaves them.
 mlir::LogicalResult orderCommands(mlir::func::FuncOp part,

@@ -289,13 +289,17 @@ void ProgramMemory::packBuffers() {
       if (buffer.first < 0 && buffer.results.empty())
         continue;
       int64_t first = std::max<int64_t>(buffer.first, 0);
-      if (buffer.argument >= 0)
+      if (buffer.argument >= 0) {
         touch(run.getInputs()[buffer.argument], a, first, buffer.last);
+        bufferOf(run.getInputs()[buffer.argument]).gradient |= buffer.gradient;
+      }
       for (unsigned i : buffer.results) {
         bool used = !run.getResult(i).use_empty();
         touch(run.getResult(i), a, first,
               used ? buffer.last : std::max(first, buffer.last - 1));
-        buffers[leader(run.getResult(i))].accumulates |= buffer.argument >= 0;
+        ProgramBuffer &whole = buffers[leader(run.getResult(i))];
+        whole.accumulates |= buffer.argument >= 0;
+        whole.gradient |= buffer.gradient;
       }
     }
   }
@@ -364,7 +368,8 @@ void ProgramMemory::packBuffers() {
     packedRoots.push_back(root);
     intervals.push_back(buffer.life);
     items.push_back({buffer.bytes,
-                     buffer.returned      ? "output"
+                     buffer.gradient      ? "gradient"
+                     : buffer.returned    ? "output"
                      : buffer.accumulates ? "accumulated"
                                           : "saved",
                      nameOf(buffer.value)});
@@ -380,10 +385,13 @@ void ProgramMemory::packBuffers() {
       intervals.push_back(
           {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
       owners.push_back({a, b});
-      items.push_back(
-          {buffer.bytes, buffer.scratchOf ? "scratch" : "activation",
-           buffer.scratchOf ? buffer.scratchOf->getName().getStringRef().str()
-                            : nameOf(buffer.value)});
+      items.push_back({buffer.bytes,
+                       buffer.scratchOf  ? "scratch"
+                       : buffer.gradient ? "gradient"
+                                         : "activation",
+                       buffer.scratchOf
+                           ? buffer.scratchOf->getName().getStringRef().str()
+                           : nameOf(buffer.value)});
     }
   }
   packing = pack(intervals);
@@ -460,4 +468,6 @@ void ProgramMemory::write(int64_t base) {
          builder.getNamedAttr("kind", builder.getStringAttr(item.kind)),
          builder.getNamedAttr("name", builder.getStringAttr(item.name))}));
   program->setAttr(kLiveAttr, builder.getArrayAttr(live));
+  if (int64_t bytes = gradientPeak())
+    program->setAttr(kGradientPeakAttr, builder.getI64IntegerAttr(bytes));
 }

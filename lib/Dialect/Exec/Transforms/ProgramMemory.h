@@ -46,8 +46,8 @@ struct ProgramBuffer {
   bool returned = false;
   Interval life{-1, -1, 0};
   mlir::Value value;
-  /// Sums over micro-batches live in it.
-  bool accumulates = false;
+  /// Sums over micro-batches live in it; a gradient does.
+  bool accumulates = false, gradient = false;
 };
 
 /// Something in use at the worst time.
@@ -73,6 +73,8 @@ public:
   const Packing &getPacking() const { return packing; }
   /// What is in use at the worst time, the largest first.
   std::vector<LiveItem> liveAtPeak() const;
+  /// The most bytes of gradients at a time.
+  int64_t gradientPeak();
 
 private:
   unsigned leader(mlir::Value value);

@@ -96,12 +96,22 @@ void Positions::dropCopies() {
 /// Stages do not all run the same, so that they cannot agree at each check.
 /// Those before the update are deferred; of those of the update, which each
 /// stage makes of the same numbers, each position keeps one, and one that
-/// updates nothing agrees all the same.
+/// updates nothing agrees all the same. Where updates come first, all checks
+/// take effect when they are done.
 LogicalResult Positions::deferChecks() {
   stops.assign(map.devices, 0);
+  bool deferred = false;
+  if (source->hasAttr(pipe::kEarlyUpdateAttr)) {
+    for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+      invoke.getPartFunction().walk([&](graph::CheckOp check) {
+        check->setAttr(kDeferredAttr, UnitAttr::get(check.getContext()));
+        deferred = true;
+      });
+    stops.assign(map.devices, deferred ? 1 : 0);
+    return success();
+  }
   if (map.devices == 1)
     return success();
-  bool deferred = false;
   std::vector<std::set<StringRef>> kept(map.devices);
   SmallVector<graph::CheckOp> again;
   Operation *last = nullptr;

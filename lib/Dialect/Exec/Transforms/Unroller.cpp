@@ -7,6 +7,7 @@
 
 #include "Unroller.h"
 #include "cleave/Dialect/Exec/Transforms/Memory.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
@@ -102,8 +103,19 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
 // Positions
 //===----------------------------------------------------------------------===//
 
-/// An argument is where parts read it; one that none reads, at position 0.
-bool Unroller::holds(BlockArgument argument) const {
+/// An argument is where parts read it; one that none reads, at position 0; a
+/// scalar also where its value of the step before is.
+bool Unroller::holds(BlockArgument argument) {
+  auto nameOf = [&](BlockArgument own) {
+    auto name = source.getArgAttrOfType<StringAttr>(own.getArgNumber(),
+                                                    graph::kNameAttr);
+    return name ? name.getValue() : StringRef();
+  };
+  for (BlockArgument other : source.getBody().getArguments())
+    if (StringRef name = nameOf(other);
+        name.consume_front(graph::kPreviousPrefix) &&
+        name == nameOf(argument) && holds(other))
+      return true;
   bool read = false, here = false;
   for (Operation *user : argument.getUsers())
     if (auto invoke = dyn_cast<pipe::InvokeOp>(user)) {
@@ -308,6 +320,8 @@ LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
+  // Where updates come first, a step that is stopped has made all of them.
+  bool early = source->hasAttr(pipe::kEarlyUpdateAttr);
   for (auto [action, place] : llvm::zip_equal(actions, places)) {
     noteRuns(here);
     here = place;
@@ -331,7 +345,7 @@ LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
       finishReceives(receiving.size());
       finishSends();
     }
-    for (; stops > 0 && updates(invoke); --stops)
+    for (; stops > 0 && !early && updates(invoke); --stops)
       stop();
     int64_t microBatch = std::max<int64_t>(action.microBatch, 0);
     finishReceivesOf(invoke, microBatch);

@@ -31,16 +31,17 @@ public:
         builder(source), versions(source) {}
 
   /// Unrolls the position's actions in `list`, of which the program repeats
-  /// some; before what updates anything, the position agrees with the others
-  /// `stops` times whether a step goes on. Returns a null program where what is
-  /// to be repeated is not regular in the end: nothing is left of it then.
+  /// some; before what updates anything, or in the end where updates come
+  /// first, the position agrees with the others `stops` times whether a step
+  /// goes on. Returns a null program where what is to be repeated is not regular
+  /// in the end: nothing is left of it then.
   mlir::FailureOr<ProgramOp> run(const pipe::ShortSchedule &list,
                                  int64_t stops);
 
 private:
   using Place = pipe::ShortSchedule::Place;
 
-  bool holds(mlir::BlockArgument argument) const;
+  bool holds(mlir::BlockArgument argument);
   ProgramOp createProgram();
   mlir::LogicalResult createReturn();
   void transfer(const pipe::Action &action);

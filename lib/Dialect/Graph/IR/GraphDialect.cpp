@@ -46,11 +46,11 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
                                                  : error("must be a string");
   if (name == kRoleAttr) {
     auto role = dyn_cast<StringAttr>(attribute.getValue());
-    static constexpr StringLiteral known[] = {"parameter", "buffer", "input",
-                                              "state",     "scalar", "rng"};
+    static constexpr StringLiteral known[] = {
+        "parameter", "buffer", "input", "state", "gradient", "scalar", "rng"};
     if (!role || !llvm::is_contained(known, role.getValue()))
-      return error("must be one of parameter, buffer, input, state, scalar, "
-                   "rng");
+      return error("must be one of parameter, buffer, input, state, gradient, "
+                   "scalar, rng");
     return success();
   }
   if (name == kAliasesAttr) {

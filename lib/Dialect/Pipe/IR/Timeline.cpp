@@ -21,11 +21,9 @@ EventKind cleave::pipe::eventKindOf(const Action &action) {
   if (action.kind != Action::Kind::Run)
     return EventKind::Communication;
   static constexpr std::pair<llvm::StringLiteral, EventKind> kinds[] = {
-      {"F", EventKind::Forward},
-      {"B", EventKind::Backward},
-      {"I", EventKind::InputGradient},
-      {"W", EventKind::WeightGradient},
-      {"U", EventKind::Update}};
+      {"F", EventKind::Forward},       {"B", EventKind::Backward},
+      {"I", EventKind::InputGradient}, {"W", EventKind::WeightGradient},
+      {"U", EventKind::Update},        {"D", EventKind::Update}};
   for (const auto &[part, kind] : kinds)
     if (action.part == part)
       return kind;

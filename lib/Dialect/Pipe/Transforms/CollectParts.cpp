@@ -26,7 +26,7 @@ public:
       parts.emplace_back().slot = {id, stage};
     };
     int64_t count = stages.size();
-    for (PartId id : {PartId::Prologue, PartId::Forward})
+    for (PartId id : {PartId::Deferred, PartId::Prologue, PartId::Forward})
       for (int64_t i = 0; i < count; ++i)
         add(id, i);
     for (int64_t i = count; i-- > 0;) {
@@ -42,7 +42,7 @@ public:
   }
 
   LogicalResult run(bool treeSums) {
-    findResults();
+    findResults(treeSums);
     for (Part &part : llvm::reverse(parts))
       if (failed(collect(part)))
         return failure();
@@ -71,7 +71,7 @@ private:
   }
   std::pair<Slot, Export> whole(Value value, int64_t stage) const;
   std::string kindOf(Value value, PartId from) const;
-  void findResults();
+  void findResults(bool treeSums);
   LogicalResult collect(Part &part);
   bool isWanted(Operation *op, const Part &part) const;
   std::optional<Slot> sourceOf(Operation *op, const Slot &slot) const;
@@ -138,6 +138,8 @@ std::string Splitter::kindOf(Value value, PartId from) const {
 /// micro-batches have run.
 std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
   Operation *op = value.getDefiningOp();
+  if (flow.isEarlyUpdate(op))
+    return {Slot{homeOf(op), stage}, Export{value, kValue.str()}};
   if (flow.isAccumulation(op)) {
     Value summand = op->getOperand(0);
     Operation *from = summand.getDefiningOp();
@@ -162,7 +164,7 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
   return {slot, Export{value, kindOf(value, home)}};
 }
 
-void Splitter::findResults() {
+void Splitter::findResults(bool treeSums) {
   for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
     if (isa<BlockArgument>(value)) {
       results.push_back({});
@@ -174,12 +176,23 @@ void Splitter::findResults() {
     holders.set(stages.homeOf(op));
     if (name)
       holders = stages.holders(name.getValue());
+    // Where one stage has a gradient, nothing stands between it and its place;
+    // the terms of a tree have places of their own.
+    if (auto gradient = dyn_cast<graph::GradientOp>(op);
+        gradient && !treeSums && holders.count() == 1 &&
+        gradient.getInput().getDefiningOp())
+      if (std::pair<Slot, Export> source =
+              whole(gradient.getInput(), holders.find_first());
+          name && source.first.stage == holders.find_first()) {
+        value = gradient.getInput();
+        op = value.getDefiningOp();
+      }
     for (unsigned stage : holders.set_bits()) {
       std::pair<Slot, Export> source = whole(value, stage);
       require(source.first, source.second);
       if (results.size() == i)
         results.push_back({std::move(source)});
-      else if (flow.part(op) == PartId::Update)
+      else if (flow.part(op) == PartId::Update || flow.isEarlyUpdate(op))
         copies.push_back({i, std::move(source)});
     }
   }
@@ -223,6 +236,10 @@ LogicalResult Splitter::collect(Part &part) {
 /// it computes them.
 std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
   PartId home = homeOf(op);
+  if (flow.isEarlyUpdate(op)) {
+    Slot from{home, slot.stage};
+    return from == slot ? std::nullopt : std::optional(from);
+  }
   if (home == PartId::Update) {
     Slot early{PartId::BeforeUpdate, stages.homeOf(op)};
     return stages.isBeforeUpdate(op) && slot != early ? std::optional(early)
@@ -259,7 +276,8 @@ LogicalResult Splitter::import(Operation *op, Part &part) {
         return op->emitOpError("is needed whole within one micro-batch");
     } else {
       import.from = *sourceOf(op, part.slot);
-      import.source = {result, kSaved.str()};
+      import.source = {result,
+                       flow.isEarlyUpdate(op) ? kValue.str() : kSaved.str()};
     }
     require(import.from, import.source);
     part.imports.push_back(std::move(import));

@@ -15,6 +15,8 @@ using namespace cleave::pipe;
 
 StringRef cleave::pipe::partName(PartId id, bool split) {
   switch (id) {
+  case PartId::Deferred:
+    return "D";
   case PartId::Prologue:
     return "P";
   case PartId::Forward:
@@ -31,9 +33,10 @@ StringRef cleave::pipe::partName(PartId id, bool split) {
   return "";
 }
 
-Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp, bool merge)
+Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp, Fusion fusion,
+           int64_t stages)
     : entry(entry), body(entry.getBody().front()), mesh(meshOp.getMesh()),
-      merge(merge) {
+      fusion(fusion), stages(stages) {
   for (const spmd::MeshAxis &axis : mesh.axes)
     if (axis.sequential)
       count *= axis.size;
@@ -54,14 +57,14 @@ LogicalResult Flow::analyze() {
         return op.emitOpError("has no sharding; run --spmd-partition first");
   findVarying();
   findRoles();
+  findEarlyUpdates();
   for (Operation &op : body.without_terminator())
     if (count > 1 && part(&op) == PartId::Update && varies(&op))
       return op.emitOpError("depends on a finished gradient and on one "
                             "micro-batch");
   if (failed(findPrologue()))
     return failure();
-  mergeUpdate();
-  return success();
+  return mergeUpdate();
 }
 
 //===----------------------------------------------------------------------===//
@@ -146,6 +149,44 @@ void Flow::findRoles() {
   }
 }
 
+/// What becomes of a gradient that is kept from the step before, and is no
+/// result of forward: it runs before forward, or, where that runs once, in it.
+void Flow::findEarlyUpdates() {
+  llvm::DenseSet<Value> kept, held;
+  for (BlockArgument argument : body.getArguments()) {
+    auto role = entry.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                   graph::kRoleAttr);
+    if (role && role == "gradient")
+      kept.insert(argument);
+    if (role && (role == "parameter" || role == "state" || role == "gradient"))
+      held.insert(argument);
+  }
+  if (kept.empty())
+    return;
+  for (Operation &op : body.without_terminator())
+    for (llvm::DenseSet<Value> *set : {&kept, &held})
+      if (llvm::any_of(op.getOperands(),
+                       [&](Value value) { return set->contains(value); }))
+        set->insert(op.result_begin(), op.result_end());
+  SmallVector<Operation *> stack;
+  auto add = [&](Value value) {
+    if (Operation *op = value.getDefiningOp();
+        op && held.contains(value) && early.insert(op).second)
+      stack.push_back(op);
+  };
+  for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands()))
+    if (Operation *op = value.getDefiningOp();
+        op && entry.getResultAttr(i, graph::kUpdatesAttr) &&
+        kept.contains(value) && part(op) == PartId::Forward && !varies(op))
+      add(value);
+  while (!stack.empty())
+    for (Value operand : stack.pop_back_val()->getOperands())
+      add(operand);
+  if (count != 1 || stages != 1)
+    for (Operation *op : early)
+      roles[op] = PartId::Deferred;
+}
+
 /// Sums that forward or backward reads whole: each must depend on inputs alone.
 LogicalResult Flow::findPrologue() {
   // Values that depend on no parameter and on no state.
@@ -216,12 +257,12 @@ LogicalResult Flow::findPrologue() {
 }
 
 /// With one micro-batch, updates join backward.
-void Flow::mergeUpdate() {
-  if (count != 1 || !merge)
-    return;
+LogicalResult Flow::mergeUpdate() {
   // The gradient that each value depends on; null for several.
   llvm::DenseMap<Value, Operation *> gradient;
-  bool separate = false;
+  // What keeps updates apart, and why.
+  Operation *barrier = nullptr;
+  std::string why;
   SmallVector<Operation *> updates;
   for (Operation &op : body.without_terminator()) {
     if (part(&op) != PartId::Update)
@@ -232,18 +273,51 @@ void Flow::mergeUpdate() {
       auto it = gradient.find(operand);
       if (it == gradient.end())
         continue;
-      separate |= one && one != it->second;
+      if (!barrier && one && one != it->second) {
+        barrier = &op;
+        why = "reads the gradients of several parameters, so that all of them "
+              "must be there before any update, as with a clip of their norm";
+      }
       one = it->second;
     }
-    separate |= op.getNumResults() == 0;
+    if (!barrier && op.getNumResults() == 0) {
+      barrier = &op;
+      why = "checks what is known only when all gradients are, and nothing may "
+            "be updated before";
+    }
     for (Value result : op.getResults())
       gradient[result] = one;
   }
-  if (separate)
-    return;
-  merged = true;
-  for (Operation *op : updates)
-    roles[op] = PartId::Backward;
+  bool alone = count == 1 && stages == 1;
+  bool trains = llvm::any_of(updates, llvm::IsaPred<graph::GradientOp>);
+  if (alone && !barrier && !(trains && fusion == Fusion::None)) {
+    merged = true;
+    for (Operation *op : updates)
+      roles[op] = PartId::Backward;
+  }
+  if (trains && (merged || !early.empty()))
+    fused = early.empty() ? "backward" : "forward";
+  if (!trains || merged)
+    return success();
+  Location loc = alone && barrier ? barrier->getLoc() : entry.getLoc();
+  if (count != 1)
+    why = "each gradient is complete only with the last of " +
+          std::to_string(count) +
+          " micro-batches, so that all of them are there at once whatever "
+          "follows";
+  else if (stages != 1)
+    why = "nothing may be updated before all stages have agreed that no check "
+          "of theirs has failed";
+  else if (barrier)
+    why = barrier->getName().getStringRef().str() + " " + why;
+  else
+    why = "it was not asked for";
+  if (fusion == Fusion::Backward)
+    return emitError(loc) << "optimizer fusion into backward is not possible: "
+                          << why;
+  if (early.empty())
+    fused = "none: " + why;
+  return success();
 }
 
 //===----------------------------------------------------------------------===//

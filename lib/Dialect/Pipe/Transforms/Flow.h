@@ -15,6 +15,9 @@ namespace cleave::pipe {
 
 /// The parts, in the order in which they run.
 enum class PartId : unsigned {
+  /// Updates that the step before has left, where they run once for all
+  /// micro-batches.
+  Deferred,
   Prologue,
   Forward,
   Backward,
@@ -38,13 +41,18 @@ struct Layout {
   int64_t dim = 0;
 };
 
+/// Whether updates join backward.
+enum class Fusion { Auto, None, Backward };
+
 /// The dataflow of one partitioned entry.
 class Flow {
 public:
-  /// With `merge`, updates of one micro-batch may join backward.
-  Flow(mlir::func::FuncOp entry, spmd::MeshOp mesh, bool merge);
+  /// Of an entry that is cut into `stages`.
+  Flow(mlir::func::FuncOp entry, spmd::MeshOp mesh, Fusion fusion,
+       int64_t stages);
 
-  /// Finds roles; reports a sum over micro-batches that is needed too early.
+  /// Finds roles; reports a sum over micro-batches that is needed too early,
+  /// and what keeps updates apart that are asked to join backward.
   llvm::LogicalResult analyze();
 
   int64_t microBatches() const { return count; }
@@ -54,6 +62,12 @@ public:
   PartId part(mlir::Operation *op) const { return roles.lookup(op); }
   /// True when updates run in the backward part.
   bool mergedUpdate() const { return merged; }
+  /// Whether `op` is of an update that the step before has left.
+  bool isEarlyUpdate(mlir::Operation *op) const { return early.contains(op); }
+  bool hasEarlyUpdates() const { return !early.empty(); }
+  /// Where updates stand, as `kOptimizerFusionAttr` says it; empty where there
+  /// are none.
+  llvm::StringRef optimizerFusion() const { return fused; }
 
   /// Whether the value differs between micro-batches.
   bool varies(mlir::Value value) const { return varying.contains(value); }
@@ -88,14 +102,19 @@ private:
   bool onSequentialAxis(llvm::ArrayRef<spmd::AxisRef> axes) const;
   void findVarying();
   void findRoles();
-  void mergeUpdate();
+  void findEarlyUpdates();
+  llvm::LogicalResult mergeUpdate();
   llvm::LogicalResult findPrologue();
 
   mlir::func::FuncOp entry;
   mlir::Block &body;
   spmd::Mesh mesh;
   int64_t count = 1;
-  bool merge, merged = false;
+  Fusion fusion;
+  int64_t stages;
+  bool merged = false;
+  std::string fused;
+  llvm::DenseSet<mlir::Operation *> early;
   llvm::DenseSet<mlir::Value> varying;
   llvm::DenseMap<mlir::Operation *, PartId> roles;
   llvm::DenseSet<mlir::Operation *> prologue;

@@ -65,6 +65,10 @@ ProgramOp Outliner::makeProgram(
     stages = std::max(stages, part.slot.stage + 1);
   if (stages > 1)
     program->setAttr(kStagesAttr, builder.getI64IntegerAttr(stages));
+  if (StringRef fusion = flow.optimizerFusion(); !fusion.empty())
+    program->setAttr(kOptimizerFusionAttr, builder.getStringAttr(fusion));
+  if (flow.hasEarlyUpdates())
+    program->setAttr(kEarlyUpdateAttr, builder.getUnitAttr());
   program.setAllArgAttrs(arguments);
   program.setAllResultAttrs(results);
   inside.setInsertionPointToEnd(&program.getBody().front());
@@ -80,7 +84,8 @@ Value Outliner::exported(const Slot &slot, const Export &source) {
 }
 
 void Outliner::outline(Part &part) {
-  bool once = part.slot.id >= PartId::BeforeUpdate;
+  bool once =
+      part.slot.id >= PartId::BeforeUpdate || part.slot.id == PartId::Deferred;
   // Imports in the order of the program, so that the text is stable.
   llvm::sort(part.imports, [&](const Import &a, const Import &b) {
     return flow.order(a.value) < flow.order(b.value);

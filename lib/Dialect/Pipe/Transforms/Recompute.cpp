@@ -109,6 +109,13 @@ public:
           producer.isSaved(result.getResultNumber()))
         read.push_back({terminator->getOperand(result.getResultNumber()),
                         to.getArgument(i)});
+    // What an update makes is in its own place, and is not made again.
+    auto program = cast<ProgramOp>(producer->getParentOp());
+    bool early =
+        program->hasAttr(kEarlyUpdateAttr) && program.getMicroBatches() == 1;
+    for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
+      if (early && producer.getKind(i) == kValue)
+        given.try_emplace(value, i);
     if (!read.empty()) {
       chooseSaved();
       rebuildConsumerBody();
@@ -129,14 +136,14 @@ private:
       add(value);
     while (!stack.empty()) {
       auto result = dyn_cast<OpResult>(stack.pop_back_val());
-      if (result && isCheap(result))
+      if (result && isCheap(result) && !given.contains(result))
         for (Value operand : result.getOwner()->getOperands())
           add(operand);
     }
     MinimumCut graph(vertices.size());
     for (auto [value, vertex] : vertices) {
       auto result = dyn_cast<OpResult>(value);
-      if (!result)
+      if (!result || given.contains(value))
         continue; // An operand of the part: the consumer can read it too.
       graph.setCost(vertex, std::max<int64_t>(bytesOf(value), 1));
       if (!isCheap(result)) {
@@ -166,7 +173,7 @@ private:
         continue;
       }
       auto argument = dyn_cast<BlockArgument>(next);
-      if (argument || saved.contains(next)) {
+      if (argument || saved.contains(next) || given.contains(next)) {
         mapping.map(next, addConsumerArgument(next));
         stack.pop_back();
         continue;
@@ -214,6 +221,10 @@ private:
     for (auto [value, argument] : read)
       if (saved.contains(value))
         arguments.try_emplace(value, argument);
+    for (auto [value, result] : given)
+      for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
+        if (input == producer.getResult(result))
+          arguments.try_emplace(value, to.getArgument(i));
     for (auto [value, argument] : arguments)
       mapping.map(value, argument);
 
@@ -310,7 +321,7 @@ private:
       unsigned index =
           addResult(value, result.getType(), producer.getResultKinds()[i]);
       kept.push_back({i, index});
-      if (producer.isSaved(i))
+      if (producer.isSaved(i) || given.contains(value))
         savedResult[value] = index;
     }
     for (Value value : added)
@@ -382,6 +393,8 @@ private:
   /// stands for it.
   SmallVector<std::pair<Value, BlockArgument>> read;
   llvm::DenseSet<Value> saved;
+  /// Values that the program has of the producer, and which results they are.
+  llvm::DenseMap<Value, unsigned> given;
   /// Arguments of the consumer for values of the producer.
   llvm::DenseMap<Value, Value> arguments;
   /// Values of the producer that became new arguments, in order.

@@ -22,6 +22,7 @@
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSwitch.h"
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_SPLITSTAGES
@@ -131,6 +132,15 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     std::optional<MachineModel> known = MachineModel::parse(machine, error);
     if (!known)
       return getOperation().emitError("machine: ") << error;
+    std::optional<Fusion> wanted =
+        llvm::StringSwitch<std::optional<Fusion>>(fusion)
+            .Case("auto", Fusion::Auto)
+            .Case("none", Fusion::None)
+            .Case("backward", Fusion::Backward)
+            .Default(std::nullopt);
+    if (!wanted)
+      return getOperation().emitError("fusion is auto, none or backward, not '")
+             << fusion << "'";
     SmallVector<std::string> begins;
     for (StringRef name : llvm::split(StringRef(stages), ','))
       if (!name.trim().empty())
@@ -153,8 +163,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       cuts.emplace_back();
       // Once more where what is the same for each micro-batch is another then.
       for (bool again = true; again;) {
-        flows.back() =
-            std::make_unique<Flow>(function, mesh, /*merge=*/count == 1);
+        flows.back() = std::make_unique<Flow>(function, mesh, *wanted, count);
         if (failed(flows.back()->analyze()))
           return failure();
         cuts.back() = std::make_unique<Stages>(function, *flows.back(), count);

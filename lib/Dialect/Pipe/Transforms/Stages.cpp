@@ -37,6 +37,9 @@ Stages::Ops Stages::stagedForward() {
   bool behind = false;
   for (Operation &op : body.without_terminator()) {
     behind |= isa<graph::SeedOp>(op);
+    // What an update makes is a parameter.
+    if (flow.isEarlyUpdate(&op))
+      fromParameters.insert(op.result_begin(), op.result_end());
     if (flow.part(&op) != PartId::Forward || flow.isAccumulation(&op))
       continue;
     bool depends = llvm::any_of(op.getOpOperands(), [&](OpOperand &operand) {
@@ -72,7 +75,7 @@ static std::optional<size_t> firstReader(func::FuncOp entry, const Flow &flow,
             .starts_with(prefix))
       wanted.insert(argument);
   for (Operation &op : entry.getBody().front().without_terminator())
-    if (!flow.varies(&op) && flow.part(&op) == PartId::Forward &&
+    if (!flow.varies(&op) && flow.part(&op) <= PartId::Forward &&
         llvm::any_of(op.getOperands(),
                      [&](Value value) { return wanted.contains(value); }))
       wanted.insert(op.result_begin(), op.result_end());
@@ -175,6 +178,14 @@ void Stages::cutLike(const Stages &other) {
     stages[&op] = stage;
   }
   finish();
+  // Updates alone stand where what they update is.
+  for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands()))
+    if (auto name =
+            entry.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+        name && value.getDefiningOp() &&
+        flow.isEarlyUpdate(value.getDefiningOp()))
+      for (unsigned stage : other.holders(name.getValue()).set_bits())
+        markRead(value, stage);
 }
 
 //===----------------------------------------------------------------------===//

@@ -36,6 +36,8 @@ inline constexpr llvm::StringLiteral kAliasAttr = "exec.alias";
 
 /// On a part's result: it replaces an argument of the entry.
 inline constexpr llvm::StringLiteral kUpdateAttr = "exec.update";
+/// On a part's result: it is kept for the update of the next step.
+inline constexpr llvm::StringLiteral kGradientAttr = "exec.gradient";
 /// On an entry's input of indices: what they must be below, and the one other
 /// value that is allowed.
 inline constexpr llvm::StringLiteral kUpperBoundAttr = "exec.upper_bound";
@@ -61,6 +63,8 @@ inline constexpr llvm::StringLiteral kScratchAttr = "exec.scratch";
 inline constexpr llvm::StringLiteral kPeakAttr = "exec.peak";
 inline constexpr llvm::StringLiteral kLowerBoundAttr = "exec.lower_bound";
 inline constexpr llvm::StringLiteral kLiveAttr = "exec.live";
+/// On a program: the most bytes of gradients at a time, kept ones among them.
+inline constexpr llvm::StringLiteral kGradientPeakAttr = "exec.gradient_peak";
 
 /// Strides and offset, in elements, of a tensor in its buffer.
 struct Strided {

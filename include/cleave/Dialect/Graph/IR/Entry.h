@@ -16,6 +16,11 @@ namespace cleave::graph {
 /// counts beside those of others: the number that it is a mean over.
 inline constexpr llvm::StringLiteral kLossWeightName = "loss_weight";
 
+/// Where updates are left to the next step: what the names of scalars of the
+/// step before begin with, and the scalar that says whether there was one.
+inline constexpr llvm::StringLiteral kPreviousPrefix = "previous.";
+inline constexpr llvm::StringLiteral kPendingName = "update_pending";
+
 /// What a parameter of the auxiliary head behind module `head` (from 1) is
 /// called; `name` is that of the final head's, whose value it begins with.
 std::string auxiliaryName(unsigned head, llvm::StringRef name);

@@ -27,13 +27,13 @@ def Graph_Dialect : Dialect {
     | attribute | on | meaning |
     |---|---|---|
     | `graph.name` | argument, result | the name in the framework |
-    | `graph.role` | argument | `parameter`, `buffer`, `input`, `state`, `scalar` or `rng` |
+    | `graph.role` | argument | `parameter`, `buffer`, `input`, `state`, `gradient` (what an update of the next step reads), `scalar` or `rng` |
     | `graph.aliases` | parameter | further names of the same (tied) tensor |
     | `graph.initial` | parameter | the parameter whose value it begins with where it is given none |
     | `graph.frozen` | parameter | no gradient, no optimizer state |
     | `graph.loss` | result | a loss: what is differentiated is the sum of these; result 0 where none is marked |
     | `graph.batch_dim` | input, result | the dimension that holds samples |
-    | `graph.of`, `graph.slot` | state | the parameter it belongs to, and which state |
+    | `graph.of`, `graph.slot` | state, gradient | the parameter it belongs to, and which state |
     | `graph.framework_shape` | parameter, state | the framework's shape when it is stored factored |
     | `graph.weight_decay`, `graph.lr_scale` | parameter | its own weight decay; a factor on the learning rate |
     | `graph.updates` | result | the argument's name whose value it replaces |

@@ -49,6 +49,13 @@ inline constexpr llvm::StringLiteral kScheduleNameAttr = "pipe.schedule_name";
 inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";
 inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
 
+/// On a program that updates: "forward" or "backward" where each update stands
+/// in that part, or "none: " and why it does not.
+inline constexpr llvm::StringLiteral kOptimizerFusionAttr =
+    "pipe.optimizer_fusion";
+/// On a program: it updates before all of its checks are made.
+inline constexpr llvm::StringLiteral kEarlyUpdateAttr = "pipe.early_update";
+
 } // namespace cleave::pipe
 
 #define GET_OP_CLASSES

@@ -26,6 +26,7 @@ def Pipe_Dialect : Dialect {
 
     | part | what it computes |
     |---|---|
+    | `D` | of several micro-batches or stages: updates that the step before has left |
     | `P` | prologue: sums over micro-batches that depend on inputs alone and that forward or backward needs whole |
     | `F` | forward: what depends on no seed |
     | `B` | backward: what depends on a seed and on no finished gradient |

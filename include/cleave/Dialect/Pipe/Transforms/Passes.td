@@ -10,6 +10,34 @@
 
 include "mlir/Pass/PassBase.td"
 
+def DeferUpdate : Pass<"pipe-defer-update", "::mlir::ModuleOp"> {
+  let summary = "Leaves each update to the next step";
+  let description = [{
+    Of a partitioned entry that trains: what depends on a finished gradient and
+    reads what it replaces moves to the next step, before the first reader of the
+    parameter (forward-fusion, arXiv 2104.00237). What it reads of this step, the
+    gradients and what is made of all of them, is kept in arguments of role
+    `gradient`; scalars are those of the step before, `previous.lr`. Where
+    `update_pending` is false there is nothing to make up for, and parameters and
+    state stay as they are. The updates alone become an entry, to be run where no
+    step follows: before parameters are read.
+    ```mlir
+    func.func @train(%w, %x, %lr) { %y = f(%w, %x); ...; %w1 = sgd %w, %g lr %lr; return %w1 }
+    // becomes
+    func.func @train(%w, %x, %kept, %previous, %pending) {
+      %sgd = sgd %w, %kept lr %previous
+      %w1 = graph.select %pending, %sgd, %w
+      %y = f(%w1, %x); ...
+      return %w1, %g  // updates w, and what is kept
+    }
+    func.func @update(%w, %kept, %previous, %pending) { ... return %w1 }
+    ```
+  }];
+  let options = [Option<"target", "target", "std::string", "\"update\"",
+                        "The entry of the updates alone">];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+}
+
 def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
   let summary = "Outlines the parts of each entry";
   let description = [{
@@ -33,7 +61,10 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     in the same stages.
 
     With one micro-batch and stage, updates join backward, so that gradients die early,
-    unless a check or an op that reads several gradients stands between.
+    unless a check or an op that reads several gradients stands between; with
+    `fusion=backward` what stands between is an error. Updates that the step before has
+    left (--pipe-defer-update) run in forward, or, where that runs more than once, before it
+    (D).
     ```mlir
     func.func @train(...) -> (tensor<f32>, tensor<4xf32>) { ... }
     // becomes
@@ -61,6 +92,8 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                  Option<"machine", "machine", "std::string", "",
                         "Rates that costs are estimated by: "
                         "flops=1e11,memory=2e10,link=5e9">,
+                 Option<"fusion", "fusion", "std::string", "\"auto\"",
+                        "Whether updates join backward: auto, none or backward">,
                  ListOption<"at", "at", "int64_t",
                             "Where stages begin instead, from the second on: "
                             "thousandths of the ops of forward that stand "

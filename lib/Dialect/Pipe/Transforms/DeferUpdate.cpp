@@ -1,0 +1,362 @@
+//===- DeferUpdate.cpp - Updates in the next step -------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// An update is what depends on gradients and reads what it replaces. What it
+/// reads of this step, the finished gradients and what all of them give
+/// together, is kept; the update itself moves to the next step, in front of the
+/// first reader of what it makes.
+///
+//===----------------------------------------------------------------------===//
+
+#include "DeferredOps.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "mlir/IR/IRMapping.h"
+
+namespace cleave::pipe {
+#define GEN_PASS_DEF_DEFERUPDATE
+#include "cleave/Dialect/Pipe/Transforms/Passes.h.inc"
+} // namespace cleave::pipe
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+namespace {
+
+/// The updates of one entry.
+class Deferral {
+public:
+  explicit Deferral(func::FuncOp entry)
+      : entry(entry), body(entry.getBody().front()),
+        builder(entry.getContext()), ops(entry) {}
+
+  LogicalResult run(StringRef target);
+
+private:
+  StringRef argString(BlockArgument argument, StringRef name) {
+    return graph::getArgString(entry, argument.getArgNumber(), name);
+  }
+  bool isScalar(BlockArgument argument) {
+    return argString(argument, graph::kRoleAttr) == "scalar";
+  }
+
+  BlockArgument addArgument(StringRef name, Value like, StringRef role,
+                            StringRef of = {});
+  BlockArgument addFlag(StringRef name);
+  void addScalars();
+  void keep(Value value);
+  Value materialize(Value value);
+  Value chosen(Value value, BlockArgument old);
+  bool isOldValue(Value value, BlockArgument argument);
+  void setReturn();
+  LogicalResult outlineUpdate(StringRef target);
+
+  func::FuncOp entry;
+  Block &body;
+  OpBuilder builder;
+  DeferredOps ops;
+  /// What deferred ops read of this step, and the argument that keeps it.
+  llvm::MapVector<Value, BlockArgument> kept;
+  /// The scalars of the step before.
+  llvm::DenseMap<Value, Value> previous;
+  /// Whether there is anything to make up for.
+  BlockArgument pending;
+  IRMapping mapping;
+};
+
+} // namespace
+
+BlockArgument Deferral::addArgument(StringRef name, Value like, StringRef role,
+                                    StringRef of) {
+  auto text = [&](StringRef string) { return builder.getStringAttr(string); };
+  SmallVector<NamedAttribute> attributes{
+      builder.getNamedAttr(graph::kNameAttr, text(name)),
+      builder.getNamedAttr(graph::kRoleAttr, text(role))};
+  if (!of.empty())
+    attributes.push_back(builder.getNamedAttr(graph::kOfAttr, text(of)));
+  if (auto argument = dyn_cast<BlockArgument>(like)) {
+    for (StringRef place :
+         {StringRef(spmd::kShardingAttr), StringRef(spmd::kGlobalTypeAttr)})
+      if (Attribute known = entry.getArgAttr(argument.getArgNumber(), place))
+        attributes.push_back(builder.getNamedAttr(place, known));
+  } else {
+    auto result = cast<OpResult>(like);
+    for (auto [ofOp, own] :
+         {std::pair(spmd::kShardingsAttr, spmd::kShardingAttr),
+          std::pair(spmd::kGlobalTypesAttr, spmd::kGlobalTypeAttr)})
+      if (auto known = result.getOwner()->getAttrOfType<ArrayAttr>(ofOp))
+        attributes.push_back(
+            builder.getNamedAttr(own, known[result.getResultNumber()]));
+  }
+  unsigned index = entry.getNumArguments();
+  // A tensor can always be inserted.
+  (void)entry.insertArgument(index, like.getType(),
+                             builder.getDictionaryAttr(attributes),
+                             like.getLoc());
+  return entry.getArgument(index);
+}
+
+/// A scalar of the step, one on all devices.
+BlockArgument Deferral::addFlag(StringRef name) {
+  auto type = RankedTensorType::get({}, builder.getI1Type());
+  SmallVector<NamedAttribute> attributes{
+      builder.getNamedAttr(graph::kNameAttr, builder.getStringAttr(name)),
+      builder.getNamedAttr(graph::kRoleAttr, builder.getStringAttr("scalar"))};
+  if (spmd::MeshOp mesh = spmd::findMesh(entry->getParentOfType<ModuleOp>())) {
+    attributes.push_back(builder.getNamedAttr(
+        spmd::kShardingAttr,
+        spmd::ShardingAttr::get(FlatSymbolRefAttr::get(mesh.getSymNameAttr()),
+                                spmd::Sharding::replicated(0))));
+    attributes.push_back(
+        builder.getNamedAttr(spmd::kGlobalTypeAttr, TypeAttr::get(type)));
+  }
+  unsigned index = entry.getNumArguments();
+  (void)entry.insertArgument(index, type, builder.getDictionaryAttr(attributes),
+                             entry.getLoc());
+  return entry.getArgument(index);
+}
+
+/// The scalars that deferred ops read, as they were in their own step.
+void Deferral::addScalars() {
+  SmallVector<BlockArgument> arguments(body.getArguments());
+  llvm::DenseSet<Operation *> seen;
+  SmallVector<Operation *> stack(ops.deferred.begin(), ops.deferred.end());
+  llvm::DenseSet<Value> read;
+  while (!stack.empty()) {
+    Operation *op = stack.pop_back_val();
+    for (Value operand : op->getOperands()) {
+      read.insert(operand);
+      if (Operation *from = operand.getDefiningOp();
+          from && !ops.late.contains(from) && seen.insert(from).second)
+        stack.push_back(from);
+    }
+  }
+  for (BlockArgument argument : arguments)
+    if (isScalar(argument) && read.contains(argument))
+      previous[argument] = addArgument(
+          (graph::kPreviousPrefix + argString(argument, graph::kNameAttr))
+              .str(),
+          argument, "scalar");
+  pending = addFlag(graph::kPendingName);
+}
+
+/// Keeps `value`, which is made of gradients, for the next step.
+void Deferral::keep(Value value) {
+  auto gradient = value.getDefiningOp<graph::GradientOp>();
+  if (gradient)
+    kept[value] = addArgument((gradient.getParameter() + ".gradient").str(),
+                              value, "gradient", gradient.getParameter());
+  else
+    kept[value] =
+        addArgument(("update." + Twine(kept.size())).str(), value, "gradient");
+}
+
+/// The value of the step before, computed where the builder stands.
+Value Deferral::materialize(Value value) {
+  SmallVector<Value> stack{value};
+  while (!stack.empty()) {
+    Value next = stack.back();
+    Operation *op = next.getDefiningOp();
+    if (mapping.contains(next)) {
+      stack.pop_back();
+      continue;
+    }
+    if (!op) {
+      Value scalar = previous.lookup(next);
+      mapping.map(next, scalar ? scalar : next);
+      continue;
+    }
+    if (auto it = kept.find(next); it != kept.end()) {
+      mapping.map(next, it->second);
+      continue;
+    }
+    size_t before = stack.size();
+    for (Value operand : op->getOperands())
+      if (!mapping.contains(operand))
+        stack.push_back(operand);
+    if (stack.size() == before)
+      builder.clone(*op, mapping);
+  }
+  return mapping.lookup(value);
+}
+
+/// Whether `value` is what `argument`, and nothing else, is made into.
+bool Deferral::isOldValue(Value value, BlockArgument argument) {
+  if (value == argument)
+    return true;
+  Operation *op = value.getDefiningOp();
+  return op && !ops.late.contains(op) && op->getNumOperands() == 1 &&
+         isOldValue(op->getOperand(0), argument);
+}
+
+/// `value`, by which `old` is replaced, or `old` where there is nothing to make
+/// up for: chosen where it is computed, before devices exchange it.
+Value Deferral::chosen(Value value, BlockArgument old) {
+  Value made = value, otherwise;
+  while (Operation *op = made.getDefiningOp()) {
+    if (!isa<spmd::CommunicationOpInterface>(op) || op->getNumOperands() != 1 ||
+        !ops.deferred.contains(op))
+      break;
+    made = op->getOperand(0);
+  }
+  if (Operation *op = made.getDefiningOp())
+    for (Value operand : op->getOperands())
+      if (operand.getType() == made.getType() && isOldValue(operand, old))
+        otherwise = operand;
+  if (!otherwise) {
+    made = value;
+    otherwise = old;
+  }
+  Value fresh = materialize(made), before = materialize(otherwise);
+  auto select =
+      graph::SelectOp::create(builder, fresh.getLoc(), pending, fresh, before);
+  auto result = cast<OpResult>(made);
+  for (StringRef name :
+       {StringRef(spmd::kShardingsAttr), StringRef(spmd::kGlobalTypesAttr)})
+    if (auto known = result.getOwner()->getAttrOfType<ArrayAttr>(name))
+      select->setAttr(name,
+                      builder.getArrayAttr({known[result.getResultNumber()]}));
+  if (made == value)
+    return select;
+  // What is sent is what was chosen.
+  IRMapping sent;
+  sent.map(made, select.getOutput());
+  SmallVector<Operation *> chain;
+  for (Value next = value; next != made;
+       next = next.getDefiningOp()->getOperand(0))
+    chain.push_back(next.getDefiningOp());
+  for (Operation *op : llvm::reverse(chain))
+    builder.clone(*op, sent);
+  return sent.lookup(value);
+}
+
+void Deferral::setReturn() {
+  Operation *terminator = body.getTerminator();
+  SmallVector<Value> values(terminator->getOperands());
+  SmallVector<DictionaryAttr> attributes;
+  for (unsigned i = 0; i < entry.getNumResults(); ++i) {
+    DictionaryAttr known = entry.getResultAttrDict(i);
+    attributes.push_back(known ? known : builder.getDictionaryAttr({}));
+  }
+  for (auto &[value, argument] : kept) {
+    NamedAttrList own;
+    own.set(graph::kUpdatesAttr,
+            builder.getStringAttr(argString(argument, graph::kNameAttr)));
+    for (StringRef place :
+         {StringRef(spmd::kShardingAttr), StringRef(spmd::kGlobalTypeAttr)})
+      if (Attribute known = entry.getArgAttr(argument.getArgNumber(), place))
+        own.set(place, known);
+    values.push_back(value);
+    attributes.push_back(own.getDictionary(builder.getContext()));
+  }
+  terminator->setOperands(values);
+  entry.setFunctionType(builder.getFunctionType(body.getArgumentTypes(),
+                                                ValueRange(values).getTypes()));
+  entry.setAllResultAttrs(attributes);
+}
+
+/// Erases ops of `block` whose results nothing reads; with `checks`, those that
+/// have none, too.
+static void eraseDead(Block &block, bool checks) {
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+    if (op.use_empty() && !op.hasTrait<OpTrait::IsTerminator>() &&
+        (checks || op.getNumResults() != 0))
+      op.erase();
+}
+
+/// The updates alone, as an entry that the session runs when no step follows.
+LogicalResult Deferral::outlineUpdate(StringRef target) {
+  auto module = entry->getParentOfType<ModuleOp>();
+  if (module.lookupSymbol(target))
+    return entry.emitOpError("leaves updates to the next step, and '@")
+           << target << "', which makes up for the last of them, is taken";
+  func::FuncOp copy = entry.clone();
+  copy.setName(target);
+  module.insert(std::next(entry->getIterator()), copy);
+  Operation *terminator = copy.getBody().front().getTerminator();
+  llvm::BitVector dropped(copy.getNumResults(), true);
+  for (const DeferredOps::Update &update : ops.updates)
+    dropped.reset(update.result);
+  terminator->eraseOperands(dropped);
+  if (failed(copy.eraseResults(dropped)))
+    return failure();
+  eraseDead(copy.getBody().front(), /*checks=*/true);
+  llvm::BitVector unread(copy.getNumArguments());
+  for (BlockArgument argument : copy.getArguments())
+    if (argument.use_empty())
+      unread.set(argument.getArgNumber());
+  return copy.eraseArguments(unread);
+}
+
+LogicalResult Deferral::run(StringRef target) {
+  if (failed(ops.find()))
+    return failure();
+  if (ops.updates.empty())
+    return entry.emitOpError("has no update that depends on a gradient, which "
+                             "--optimizer-fusion=forward asks to defer");
+  for (Operation &op : llvm::make_early_inc_range(body.without_terminator()))
+    if (ops.late.contains(&op) && !ops.deferred.contains(&op))
+      for (Value result : op.getResults())
+        if (llvm::any_of(result.getUsers(), [&](Operation *user) {
+              return ops.deferred.contains(user);
+            }))
+          keep(result);
+  addScalars();
+
+  // The updates read what is there before them; what was there already reads
+  // what they make.
+  SmallVector<Operation *> order;
+  for (Operation &op : body.without_terminator())
+    order.push_back(&op);
+  Operation *terminator = body.getTerminator();
+  SmallVector<Value> fresh;
+  for (const DeferredOps::Update &update : ops.updates) {
+    builder.setInsertionPoint(update.reader <=
+                                      static_cast<int64_t>(order.size())
+                                  ? order[update.reader - 1]
+                                  : terminator);
+    fresh.push_back(
+        chosen(terminator->getOperand(update.result), update.argument));
+  }
+  llvm::DenseSet<Operation *> readers(order.begin(), order.end());
+  for (auto [update, value] : llvm::zip_equal(ops.updates, fresh)) {
+    terminator->setOperand(update.result, value);
+    BlockArgument old = update.argument;
+    old.replaceUsesWithIf(value, [&](OpOperand &use) {
+      Operation *op = use.getOwner();
+      return readers.contains(op) && !ops.ofUpdate.contains(op) &&
+             !ops.deferred.contains(op);
+    });
+  }
+  setReturn();
+  eraseDead(body, /*checks=*/false);
+  return outlineUpdate(target);
+}
+
+namespace {
+
+struct DeferUpdatePass : cleave::pipe::impl::DeferUpdateBase<DeferUpdatePass> {
+  using DeferUpdateBase::DeferUpdateBase;
+
+  void runOnOperation() override {
+    SmallVector<func::FuncOp> entries;
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (function.isPublic() && !function.isExternal() &&
+          function.getBody().hasOneBlock() &&
+          !function.front().getOps<graph::SeedOp>().empty())
+        entries.push_back(function);
+    for (func::FuncOp entry : entries)
+      if (failed(Deferral(entry).run(target)))
+        return signalPassFailure();
+  }
+};
+
+} // namespace

@@ -1,0 +1,123 @@
+//===- DeferredOps.cpp - What updates are made of -------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "DeferredOps.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include <limits>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+/// Whether `value` is an argument that updates replace.
+bool DeferredOps::isHeld(Value value) {
+  auto argument = dyn_cast<BlockArgument>(value);
+  return argument && (argString(argument, graph::kRoleAttr) == "parameter" ||
+                      argString(argument, graph::kRoleAttr) == "state");
+}
+
+void DeferredOps::findOps() {
+  for (BlockArgument argument : body.getArguments()) {
+    if (isHeld(argument))
+      held.insert(argument);
+    else if (argString(argument, graph::kRoleAttr) != "scalar")
+      sampled.insert(argument);
+  }
+  for (Operation &op : body.without_terminator()) {
+    auto any = [&](auto test) { return llvm::any_of(op.getOperands(), test); };
+    bool isLate = isa<graph::GradientOp>(op) || any([&](Value value) {
+                    return late.contains(value.getDefiningOp());
+                  });
+    bool ofSamples = isa<graph::SeedOp>(op) ||
+                     any([&](Value value) { return sampled.contains(value); });
+    bool readsHeld = any([&](Value value) { return held.contains(value); });
+    if (isLate)
+      late.insert(&op);
+    else if (ofSamples)
+      sampled.insert(op.result_begin(), op.result_end());
+    if (isLate && readsHeld)
+      deferred.insert(&op);
+    if (readsHeld && (isLate || !ofSamples))
+      held.insert(op.result_begin(), op.result_end());
+  }
+}
+
+LogicalResult DeferredOps::findUpdates() {
+  llvm::StringMap<BlockArgument> arguments;
+  for (BlockArgument argument : body.getArguments())
+    arguments[argString(argument, graph::kNameAttr)] = argument;
+  // Where an argument, or what is made of it alone, is read first; what only
+  // updates read is no reader.
+  llvm::DenseMap<Value, int64_t> first;
+  auto known = [&](Value value) {
+    auto it = first.find(value);
+    return it == first.end() ? std::numeric_limits<int64_t>::max() : it->second;
+  };
+  int64_t place = 0;
+  for (Operation &op : llvm::reverse(body.without_terminator()))
+    if (!late.contains(&op) && op.getNumResults() != 0 && isPure(&op) &&
+        llvm::all_of(op.getUsers(), [&](Operation *user) {
+          return deferred.contains(user) || ofUpdate.contains(user);
+        }))
+      ofUpdate.insert(&op);
+  auto report =
+      [&](Location loc) {
+        return emitError(loc)
+               << "this reads what an update makes, which "
+                  "--optimizer-fusion=forward leaves to the next step";
+      };
+  for (Operation &op : body.without_terminator()) {
+    ++place;
+    if (deferred.contains(&op) && op.getNumResults() == 0)
+      return report(op.getLoc());
+    if (!deferred.contains(&op) && !ofUpdate.contains(&op))
+      for (Value operand : op.getOperands())
+        if (isHeld(operand))
+          first[operand] = std::min(known(operand), place);
+  }
+  for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
+    bool moves = deferred.contains(value.getDefiningOp());
+    auto name = entry.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+    if (!name) {
+      if (moves)
+        return report(value.getLoc());
+      continue;
+    }
+    BlockArgument argument = arguments.lookup(name);
+    if (!moves || !argument)
+      continue;
+    int64_t reader = known(argument);
+    if (StringRef of = argString(argument, graph::kOfAttr); !of.empty())
+      if (BlockArgument whole = arguments.lookup(of))
+        reader = std::min(reader, known(whole));
+    updates.push_back({unsigned(i), argument, reader});
+  }
+  llvm::sort(updates, [](const Update &a, const Update &b) {
+    return std::pair(a.reader, a.result) < std::pair(b.reader, b.result);
+  });
+  return success();
+}
+
+LogicalResult DeferredOps::verifyOperands() {
+  for (Operation &op : body.without_terminator()) {
+    if (!deferred.contains(&op))
+      continue;
+    for (Value operand : op.getOperands())
+      if (sampled.contains(operand) && !late.contains(operand.getDefiningOp()))
+        return op.emitOpError("updates by what is made of samples: it cannot "
+                              "be left to the next step by "
+                              "--optimizer-fusion=forward");
+  }
+  return success();
+}
+
+LogicalResult DeferredOps::find() {
+  findOps();
+  if (failed(findUpdates()))
+    return failure();
+  return verifyOperands();
+}

@@ -1,0 +1,30 @@
+// Where updates run, on the command line and in the report.
+
+// RUN: cleave-compile %s --optimizer-fusion=none --emit=scheduled | FileCheck %s --check-prefix=NONE
+// RUN: cleave-compile %s --optimizer-fusion=backward --emit=scheduled | FileCheck %s --check-prefix=BACKWARD
+// RUN: cleave-compile %s --emit=scheduled | FileCheck %s --check-prefix=BACKWARD
+// RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --emit=scheduled | FileCheck %s --check-prefix=FORWARD
+// RUN: not cleave-compile %s --optimizer-fusion=backward --clip=1 --emit=scheduled 2>&1 | FileCheck %s --check-prefix=CLIP
+// RUN: not cleave-compile %s --optimizer-fusion=sideways --emit=scheduled 2>&1 | FileCheck %s --check-prefix=UNKNOWN
+// RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --report=%t.json
+// RUN: FileCheck %s --check-prefix=REPORT --input-file %t.json
+
+// NONE: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: it was not asked for"{{.*}} schedule = "F0 B0 U"
+// BACKWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "backward"{{.*}} schedule = "F0 B0"}
+// FORWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "forward"{{.*}} schedule = "F0 B0 U"
+// CLIP: optimizer-fusion.mlir:{{[0-9]+}}:1: error: optimizer fusion into backward is not possible: graph.global_norm reads the gradients of several parameters
+// UNKNOWN: cleave-compile: --optimizer-fusion is auto, none, backward or forward, not 'sideways'
+
+// Both gradients, of 64 and 8 elements, and the factor of the clip.
+// REPORT-DAG: "gradient": 292
+// REPORT-DAG: "train: optimizer fusion forward: each update runs in the next step, before its parameter is read first"
+// REPORT-DAG: "train gradients": 292
+func.func @loss(%w: tensor<8x8xf32> {graph.name = "w", graph.role = "parameter"}, %b: tensor<8xf32> {graph.name = "b", graph.role = "parameter"},
+  %x: tensor<4x8xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64}) -> (tensor<f32> {graph.name = "loss"}) {
+  %y = graph.contract "bi,oi->bo" %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %z = graph.add %y, %b : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
+  %t = graph.tanh %z : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %u = graph.contract "bi,oi->bo" %t, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %l = graph.reduce sum %u {dims = array<i64: 0, 1>} : (tensor<4x8xf32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
