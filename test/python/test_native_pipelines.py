@@ -73,6 +73,28 @@ def test_deterministic_pipelines_have_the_same_bits(name, mesh, schedule, chunks
         assert torch.equal(own[key], value), key
 
 
+@pytest.mark.parametrize("settings", [
+    {}, {"mesh": {"pp": 2}, "schedule": "1f1b"}, {"mesh": {"pp": 2}, "schedule": "zb-h1"},
+    {"mesh": {"pp": 4}, "schedule": "1f1b"}, {"mesh": {"pp": 2}, "schedule": "zb-v", "chunks": 2},
+    {"mesh": {"pp": 2, "dp": 2}, "schedule": "1f1b", "plan": "zero1"}], ids=str)
+def test_many_micro_batches(settings):
+    """What a schedule repeats is not written out in the program: each micro-batch must
+    have its own samples and mask, and what is saved for it."""
+    case = family("gpt2", batch=80, resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
+
+    def train(**options):
+        step = compile_case(case, cleave.SGD(lr=0.1, momentum=0.9), **options)
+        losses = [float(step(*case.batches[i % len(case.batches)])) for i in range(3)]
+        return losses, step.state_dict(), [step.evaluate(*batch) for batch in case.batches[:1]]
+
+    losses, weights, evaluated = train()
+    own = train(micro_batches=40, **settings)
+    np.testing.assert_allclose(own[0], losses, rtol=1e-5)
+    np.testing.assert_allclose([float(x) for x in own[2]], [float(x) for x in evaluated], rtol=1e-5)
+    for key, value in weights.items():
+        torch.testing.assert_close(own[1][key], value, rtol=1e-4, atol=1e-5, msg=key)
+
+
 def peak(micro_batches, **settings):
     """Bytes of activations and the like while a step runs."""
     case = family("gpt2", batch=micro_batches)

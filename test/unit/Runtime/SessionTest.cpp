@@ -331,8 +331,9 @@ TEST_F(SessionTest, ActionsAreTraced) {
   program.parts[1].scheduled = {"3F*>4", "forward", 3};
   // A part without commands takes no time.
   program.parts.push_back({"empty", {"N", "update", 0}, {}, {}});
-  std::vector<Action> &actions = program.entries["train"].actions;
-  actions.insert(actions.begin(), {5, 0, {}});
+  Entry &train = program.entries["train"];
+  train.actions.insert(train.actions.begin(), {5, 0});
+  train.rows.push_back({5, {}});
   auto created = Session::create({program}, resolveBigram);
   ASSERT_TRUE(bool(created)) << llvm::toString(created.takeError());
   Session &session = **created;

@@ -366,7 +366,8 @@ FailureOr<ProgramOp> Unroller::run(const pipe::ShortSchedule &list,
   builder.setListener(&noted);
   program = createProgram();
   builder.setInsertionPointToEnd(&program.getBody().front());
-  SmallVector<pipe::Action> actions(list.schedule.devices[position]);
+  SmallVector<pipe::Action> actions =
+      llvm::to_vector(list.schedule.devices[position]);
   if (versions.any()) {
     actions = checksFirst(actions);
     planVersions(actions);
