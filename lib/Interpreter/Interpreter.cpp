@@ -77,8 +77,8 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
     return emitError(loc) << "no input is named '" << name
                           << "', which argument " << i << " of '"
                           << function.getName() << "' needs (" << type << ")";
-  auto valid = function.getArgAttrOfType<DenseI64ArrayAttr>(
-      i, graph::kValidShapeAttr);
+  auto valid =
+      function.getArgAttrOfType<DenseI64ArrayAttr>(i, graph::kValidShapeAttr);
   RankedTensorType padded = type;
   if (valid)
     type = type.clone(valid.asArrayRef());

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Runtime/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/EmitCuda.h"
@@ -19,6 +20,13 @@
 using namespace mlir;
 using namespace cleave;
 
+/// Whether a schedule is long enough to be one that repeats itself.
+static bool mayRepeat(ModuleOp module) {
+  return llvm::any_of(
+      module.getOps<pipe::ProgramOp>(),
+      [](pipe::ProgramOp program) { return program.getMicroBatches() > 16; });
+}
+
 LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
@@ -26,10 +34,26 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
     after(Phase::Model, module);
   for (int i = 1; i <= static_cast<int>(last); ++i) {
     Phase phase = static_cast<Phase>(i);
-    PassManager passes(module.getContext());
-    addPhase(passes, phase, options.phases);
-    if (failed(passes.run(module)))
+    OwningOpRef<ModuleOp> before;
+    if (phase == Phase::Executable && !options.phases.writeOutActions &&
+        mayRepeat(module))
+      before = module.clone();
+    auto run = [&](const PhaseOptions &own) {
+      PassManager passes(module.getContext());
+      addPhase(passes, phase, own);
+      return passes.run(module);
+    };
+    if (failed(run(options.phases)))
       return failure();
+    // Where memory is not used in turn, each action has a place of its own.
+    if (before && !rowsRepeat(module)) {
+      module.getBodyRegion().takeBody(before->getBodyRegion());
+      module->setAttrs(before.get()->getAttrDictionary());
+      PhaseOptions own = options.phases;
+      own.writeOutActions = true;
+      if (failed(run(own)))
+        return failure();
+    }
     if (after)
       after(phase, module);
   }

@@ -20,6 +20,11 @@ namespace cleave {
 llvm::FailureOr<std::vector<runtime::Program>>
 translateToPrograms(mlir::ModuleOp module);
 
+/// Whether what programs repeat without writing it out can go on in the memory
+/// of what they do write out, after `--exec-plan-memory`. Where not, compile
+/// again with every action written out.
+bool rowsRepeat(mlir::ModuleOp module);
+
 /// What memory planning decided, for `--report`:
 /// ```
 /// {"arena_bytes": n, "fixed_bytes": {"parameter": n, "state": n, ...},

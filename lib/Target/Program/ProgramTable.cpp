@@ -7,6 +7,7 @@
 
 #include "cleave/Target/ProgramTable.h"
 #include "CommandTable.h"
+#include "RepeatedRows.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Runtime/Rows.h"
@@ -258,17 +259,12 @@ LogicalResult Translator::addActions(ProgramOp op, runtime::Entry &entry) {
         entry.rows.emplace_back(runtime::rowsOf(part, rows));
     auto count = static_cast<int64_t>(rows.size()), more = counts[part] - count;
     for (const auto &[b, column] : llvm::enumerate(own.columns)) {
-      // What comes in turn must end in the same turn, where the end is another.
-      auto turn = static_cast<int64_t>(column.turn.size());
-      int64_t regular = count - static_cast<int64_t>(column.first.size() +
-                                                     column.last.size());
-      if (more > 0 && (regular < 2 * turn || regular < 3 ||
-                       (turn > 1 && !column.last.empty() && more % turn)))
+      if (!goesOn(column, count, more))
         return op.emitOpError("buffer ")
                << b << " of part '" << program.parts[part].name
                << "' does not lie in turn, so that its actions cannot be "
-                  "repeated; write them out "
-                  "(--exec-unroll-schedule=write-out)";
+                  "repeated; write them out (--write-out-actions, "
+                  "--exec-unroll-schedule=write-out)";
     }
   }
   return success();

@@ -27,7 +27,8 @@ static bool sameValues(RankedTensorType a, RankedTensorType b) {
 static LogicalResult verifyInPlace(Operation *op, Value operand, Value result) {
   if (operand && operand.getType() != result.getType())
     return op->emitOpError("result of type ")
-           << result.getType() << " cannot take the memory of an operand of type "
+           << result.getType()
+           << " cannot take the memory of an operand of type "
            << operand.getType();
   return success();
 }
@@ -120,8 +121,8 @@ bool CopyOp::canWriteResult(unsigned, RankedTensorType) { return true; }
 
 LogicalResult FillOp::verify() {
   if (getValue().getType() != getType().getElementType())
-    return emitOpError("value of type ") << getValue().getType() << " fills "
-                                         << getType();
+    return emitOpError("value of type ")
+           << getValue().getType() << " fills " << getType();
   if (!isDense(getType()))
     return emitOpError("fills dense memory only");
   return success();
@@ -139,9 +140,9 @@ LogicalResult ConstantOp::verify() {
              << type << ", not " << getType();
     // Only the axes matter.
     SmallVector<int64_t> ones(row, 1);
-    return spmd::verifySharding([&] { return emitOpError(); }, *this,
-                                values.getAxes(),
-                                RankedTensorType::get(ones, getType().getElementType()));
+    return spmd::verifySharding(
+        [&] { return emitOpError(); }, *this, values.getAxes(),
+        RankedTensorType::get(ones, getType().getElementType()));
   }
   ShapedType type = cast<ElementsAttr>(getValue()).getShapedType();
   if (type != getType())
@@ -168,7 +169,8 @@ SmallVector<Share> ContractOp::getShares() {
 }
 
 int64_t ContractOp::getFlops() {
-  return 2 * getType().getNumElements() * tensorType(getLhs()).getShape().back();
+  return 2 * getType().getNumElements() *
+         tensorType(getLhs()).getShape().back();
 }
 
 LogicalResult ContractOp::verify() {
@@ -178,9 +180,9 @@ LogicalResult ContractOp::verify() {
   if (rank < 2 || rank > 3 || a.getRank() != rank || b.getRank() != rank)
     return emitOpError("needs matrices, or equal batches of them");
   ArrayRef<int64_t> as = a.getShape(), bs = b.getShape(), cs = c.getShape();
-  if (as.drop_back(2) != cs.drop_back(2) || bs.drop_back(2) != cs.drop_back(2) ||
-      as[rank - 2] != cs[rank - 2] || as[rank - 1] != bs[rank - 2] ||
-      bs[rank - 1] != cs[rank - 1])
+  if (as.drop_back(2) != cs.drop_back(2) ||
+      bs.drop_back(2) != cs.drop_back(2) || as[rank - 2] != cs[rank - 2] ||
+      as[rank - 1] != bs[rank - 2] || bs[rank - 1] != cs[rank - 1])
     return emitOpError("shapes ") << a << " and " << b << " do not give " << c;
   if (a.getElementType() != c.getElementType() ||
       b.getElementType() != c.getElementType() || !c.getElementType().isF32())
@@ -247,8 +249,8 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
     return op.emitOpError("global_shape needs four values");
   auto verifyNumbers = [&](Value value, StringRef name,
                            int64_t count) -> LogicalResult {
-    auto wanted = RankedTensorType::get(
-        count, IntegerType::get(op.getContext(), 64));
+    auto wanted =
+        RankedTensorType::get(count, IntegerType::get(op.getContext(), 64));
     if (value && !sameValues(tensorType(value), wanted))
       return op.emitOpError(name)
              << " must be " << wanted << ", not " << value.getType();
@@ -355,8 +357,8 @@ LogicalResult AttentionGradOp::verify() {
       !sameValues(tensorType(getValueGradient()), v))
     return emitOpError("results do not match query, key and value");
   if (getBiasGradient() &&
-      (!getBias() || !sameValues(tensorType(getBiasGradient()),
-                                 tensorType(getBias()))))
+      (!getBias() ||
+       !sameValues(tensorType(getBiasGradient()), tensorType(getBias()))))
     return emitOpError("the gradient for the bias does not match the bias");
   return success();
 }
@@ -375,7 +377,9 @@ SmallVector<Share> ScatterAddOp::getShares() {
   return {};
 }
 
-int64_t ScatterAddOp::getFlops() { return tensorType(getRows()).getNumElements(); }
+int64_t ScatterAddOp::getFlops() {
+  return tensorType(getRows()).getNumElements();
+}
 
 LogicalResult ScatterAddOp::verify() {
   RankedTensorType rows = tensorType(getRows()), ids = tensorType(getIds());

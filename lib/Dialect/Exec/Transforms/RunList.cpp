@@ -74,7 +74,8 @@ std::optional<SmallVector<Attribute>> RunList::repeat(const RunPlaces &places) {
     // It ends before the first run that belongs behind it.
     if (place.later > 0)
       open = -1;
-    if (place.region < 0 || (place.region != open && ranges.count(place.region)))
+    if (place.region < 0 ||
+        (place.region != open && ranges.count(place.region)))
       continue;
     open = place.region;
     auto [it, fresh] = ranges.try_emplace(open, std::pair(i, i));

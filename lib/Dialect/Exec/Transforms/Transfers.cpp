@@ -31,8 +31,7 @@ SmallVector<OpResult> Transfers::values(const pipe::Action &action,
                                         int64_t device) const {
   pipe::InvokeOp invoke = invokeOf(action);
   int64_t latest = last.find({action.part, action.stage})->second;
-  bool complete =
-      action.microBatch == (latest < 0 ? latest : latest - removed);
+  bool complete = action.microBatch == (latest < 0 ? latest : latest - removed);
   SmallVector<OpResult> results;
   for (OpResult result : invoke->getResults())
     if ((complete || invoke.isSaved(result.getResultNumber())) &&

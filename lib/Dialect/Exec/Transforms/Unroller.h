@@ -33,8 +33,8 @@ public:
   /// Unrolls the position's actions in `list`, of which the program repeats
   /// some; before what updates anything, or in the end where updates come
   /// first, the position agrees with the others `stops` times whether a step
-  /// goes on. Returns a null program where what is to be repeated is not regular
-  /// in the end: nothing is left of it then.
+  /// goes on. Returns a null program where what is to be repeated is not
+  /// regular in the end: nothing is left of it then.
   mlir::FailureOr<ProgramOp> run(const pipe::ShortSchedule &list,
                                  int64_t stops);
 
