@@ -25,6 +25,9 @@
 
 using Clock = std::chrono::steady_clock;
 
+/// How soon ranks must be told of a fault.
+static constexpr std::chrono::seconds kInTime(5);
+
 static int runTrials(cleave_communicator *c) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     std::string problem =
@@ -61,6 +64,8 @@ static int runFault(cleave_communicator *c, const char *fault, int who) {
       ::_exit(3);
     if (std::strcmp(fault, "fail") == 0) {
       c->api->fail(c, "out of paper");
+      // The launcher ends all processes with the first: others speak before.
+      std::this_thread::sleep_until(begin + kInTime);
       return 1;
     }
     // Slow, but well.
@@ -76,8 +81,9 @@ static int runFault(cleave_communicator *c, const char *fault, int who) {
     return 0;
   }
   std::printf("rank %d was told, %s: %s\n", c->rank,
-              time.count() < 5 ? "in time" : "too late", c->api->error(c));
+              time < kInTime ? "in time" : "too late", c->api->error(c));
   std::fflush(stdout);
+  std::this_thread::sleep_until(begin + kInTime);
   return 1;
 }
 
