@@ -196,7 +196,9 @@ def test_what_was_measured_is_shown(pipelines, tmp_path):
     pipeline = pipelines("1f1b")
     text = pipeline.show(f"--measured-timeline={pipeline.trace}")
     for which in ("predicted", "measured"):
-        assert re.search(rf"# {which}, [\d.]+ \w+\n# device 0 \|.*F.*B.*\n# device 1 \|", text)
+        # A part that is short beside a wait may have no letter in what was measured.
+        letters = ".*F.*B.*" if which == "predicted" else ".*[FB].*"
+        assert re.search(rf"# {which}, [\d.]+ \w+\n# device 0 \|{letters}\n# device 1 \|", text)
         assert re.search(rf"# idle, {which}: [\d.]+ % of device 0, [\d.]+ % of device 1\n", text)
     facts = json.loads(pipeline.report.read_text())["schedule"]
     # The step of median length, from the first action that runs to the last one's end.
