@@ -203,7 +203,6 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.optimizerFusion = flags.optimizerFusion;
   options.phases.microBatches = flags.microBatches;
-  options.phases.writeOutActions = flags.writeOutActions;
   options.phases.grains = flags.deterministic;
   options.phases.mesh = flags.mesh;
   options.phases.stages = flags.stages;

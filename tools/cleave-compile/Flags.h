@@ -83,11 +83,6 @@ struct Flags {
           "separated by commas")};
   cl::opt<double> clip{"clip", cl::init(0.0), cl::cat(training),
                        cl::desc("Clip the gradients' global 2-norm")};
-  cl::opt<bool> writeOutActions{
-      "write-out-actions",
-      cl::desc("Plan every action by itself, also where a schedule does the "
-               "same for one micro-batch after another"),
-      cl::cat(training)};
   cl::opt<int64_t> microBatches{
       "micro-batches", cl::init(1), cl::cat(training),
       cl::desc("Equal parts in which the batch is computed, one "

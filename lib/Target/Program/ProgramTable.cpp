@@ -263,8 +263,8 @@ LogicalResult Translator::addActions(ProgramOp op, runtime::Entry &entry) {
         return op.emitOpError("buffer ")
                << b << " of part '" << program.parts[part].name
                << "' does not lie in turn, so that its actions cannot be "
-                  "repeated; write them out (--write-out-actions, "
-                  "--exec-unroll-schedule=write-out)";
+                  "repeated; write them out "
+                  "(--exec-unroll-schedule=write-out)";
     }
   }
   return success();

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "ActionStep.h"
 #include "cleave/Dialect/Pipe/IR/Schedule.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
@@ -311,16 +312,6 @@ static void writeAll(llvm::ArrayRef<Action> actions, std::string &text) {
 
 std::string Schedule::str(StringRef separator) const {
   return joinDevices(*this, separator, writeAll);
-}
-
-/// By how much the micro-batch of `later` is greater, when nothing else
-/// differs and both have one; otherwise 0.
-static int64_t stepBetween(const Action &action, const Action &later) {
-  if (action.microBatch < 0 || later.microBatch < 0 ||
-      action.part != later.part || action.stage != later.stage ||
-      action.kind != later.kind || action.to != later.to)
-    return 0;
-  return later.microBatch - action.microBatch;
 }
 
 static void writeCompact(llvm::ArrayRef<Action> actions, std::string &text) {

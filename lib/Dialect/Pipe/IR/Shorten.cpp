@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/Shorten.h"
+#include "ActionStep.h"
 #include "cleave/Support/Repetition.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
@@ -27,14 +28,6 @@ using Key = std::tuple<llvm::StringRef, int64_t, Action::Kind, int64_t>;
 
 static Key keyOf(const Action &action) {
   return {action.part, action.stage, action.kind, action.to};
-}
-
-static int64_t stepBetween(const Action &action, const Action &later) {
-  if (action.microBatch < 0 || later.microBatch < 0 ||
-      action.stage != later.stage || action.kind != later.kind ||
-      action.to != later.to || action.part != later.part)
-    return 0;
-  return later.microBatch - action.microBatch;
 }
 
 namespace {
