@@ -235,6 +235,33 @@ static SmallVector<pipe::Action> checksFirst(ArrayRef<pipe::Action> list) {
   return actions;
 }
 
+/// Positions agree before the first update of each whether the step goes on.
+/// One that came there with something left to receive would wait for a sender
+/// that waits for it first: updates, and what is made of them, come last.
+void Unroller::updatesLast(SmallVector<pipe::Action> &actions,
+                           SmallVector<Place> &places) {
+  std::set<std::pair<StringRef, int64_t>> late;
+  llvm::DenseSet<Operation *> invokes;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    if ((invoke.getOnce() && updates(invoke)) ||
+        llvm::any_of(invoke.getInputs(), [&](Value input) {
+          return invokes.contains(input.getDefiningOp());
+        })) {
+      invokes.insert(invoke);
+      late.insert({invoke.getPart(), invoke.getStage()});
+    }
+  SmallVector<pipe::Action> ordered;
+  SmallVector<Place> own;
+  for (bool behind : {false, true})
+    for (auto [action, place] : llvm::zip_equal(actions, places))
+      if (late.count({action.part, action.stage}) == behind) {
+        ordered.push_back(action);
+        own.push_back(place);
+      }
+  actions = std::move(ordered);
+  places = std::move(own);
+}
+
 LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
                                    ArrayRef<Place> places, int64_t stops) {
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
@@ -288,11 +315,14 @@ FailureOr<ProgramOp> Unroller::run(const pipe::ShortSchedule &list,
   builder.setInsertionPointToEnd(&program.getBody().front());
   SmallVector<pipe::Action> actions =
       llvm::to_vector(list.schedule.devices[position]);
+  SmallVector<Place> places = llvm::to_vector(list.places[position]);
   if (versions.any()) {
     actions = checksFirst(actions);
     planVersions(actions);
+  } else if (!source->hasAttr(pipe::kEarlyUpdateAttr)) {
+    updatesLast(actions, places);
   }
-  if (failed(runActions(actions, list.places[position], stops)))
+  if (failed(runActions(actions, places, stops)))
     return failure();
   builder.setListener(nullptr);
   if (list.removed > 0) {

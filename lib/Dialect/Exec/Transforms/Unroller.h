@@ -57,6 +57,8 @@ private:
                           mlir::Location loc);
   mlir::LogicalResult runActions(llvm::ArrayRef<pipe::Action> actions,
                                  llvm::ArrayRef<Place> places, int64_t stops);
+  void updatesLast(llvm::SmallVector<pipe::Action> &actions,
+                   llvm::SmallVector<Place> &places);
   void noteRuns(const Place &place);
   void planVersions(llvm::ArrayRef<pipe::Action> actions);
 
