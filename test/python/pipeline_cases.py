@@ -62,6 +62,16 @@ def legal(case):
     return case.schedule != "dualpipe-v" or case.micro_batches >= 2 * case.positions
 
 
+def shaped():
+    """Every schedule with models that are no row of layers, and a few with something
+    beside."""
+    cases = [PipelineCase(schedule, positions, recipe, model)
+             for model, beside in (("skips", "zero3"), ("t5", "megatron"))
+             for schedule in SCHEDULES
+             for positions, recipe in ((2, ""), (4, ""), (2, beside))]
+    return list(filter(legal, cases))
+
+
 def pairs_of(case):
     return set(itertools.combinations(dataclasses.astuple(case), 2))
 

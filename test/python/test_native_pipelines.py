@@ -6,7 +6,8 @@ Losses, norms, gradients and updates of SGD are those of one device, to 1e-4 of 
 largest in their layer, dropout on; updates of AdamW are as far from PyTorch's in f64
 as one device's are, at most twice. A drawn sample has each schedule and recipe; with
 ``CLEAVE_TEST_ALL=1`` all cases that cover pairs of schedule, positions, recipe and
-model.
+model. Models with long skips, and with an encoder and a decoder, have some schedules,
+or all.
 """
 
 import numpy as np
@@ -14,11 +15,27 @@ import pytest
 import torch
 
 import cleave
-from pipeline_cases import covering, sample
-from test_native_pairs import (CASES, STEPS, adamw, agree, one_device, references, sgd, steps_of)
-from training_support import ALL, cleave_run, compile_case, family
+from pipeline_cases import covering, sample, shaped
+from shaped_models import EncoderDecoder, Skips
+from test_native_pairs import (BATCH, CASES, STEPS, adamw, agree, one_device, references, sgd,
+                               steps_of)
+from training_support import ALL, Case, cleave_run, compile_case, family, token_batches
+
+def shaped_case(make, dropout):
+    def build():
+        torch.manual_seed(0)
+        return make(dropout=dropout).train()
+    return Case(build, token_batches(batch=BATCH, ignored=3))
+
+
+CASES["skips"] = lambda p: shaped_case(Skips, p)
+CASES["t5"] = lambda p: shaped_case(EncoderDecoder, p)
 
 COVERING = covering()
+SHAPED = shaped()
+if not ALL:
+    SHAPED = sample([case for case in SHAPED if case.schedule in (
+        "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")], 3)
 PARAMETERS = dict(argvalues=COVERING if ALL else sample(COVERING, 5), ids=str)
 
 
@@ -28,8 +45,7 @@ def run(case, model, steps, optimizer):
                       chunks=case.chunks)
 
 
-@pytest.mark.parametrize("case", **PARAMETERS)
-def test_sgd_equals_one_device(case):
+def check_sgd(case):
     one = one_device(case.model, case.micro_batches)
     many = run(case, CASES[case.model](0.1), STEPS, sgd())
     np.testing.assert_allclose(many.losses, one.losses, rtol=1e-4)
@@ -38,8 +54,7 @@ def test_sgd_equals_one_device(case):
     agree(many.updates, one.updates, "update")
 
 
-@pytest.mark.parametrize("case", argvalues=COVERING if ALL else sample(COVERING, 5)[:4], ids=str)
-def test_adamw_is_as_exact_as_one_device(case):
+def check_adamw(case):
     double, single, one = references(case.model, case.micro_batches)
     many = run(case, CASES[case.model](0.0), steps_of(case.model), adamw())
     np.testing.assert_allclose(many.losses, one.losses, rtol=1e-4)
@@ -49,6 +64,27 @@ def test_adamw_is_as_exact_as_one_device(case):
         ratios.append(error / max(*own, 1e-300))
         assert error <= 2 * max(own), (key, error, own)
     assert np.median(ratios) <= 1.5
+
+
+@pytest.mark.parametrize("case", **PARAMETERS)
+def test_sgd_equals_one_device(case):
+    check_sgd(case)
+
+
+@pytest.mark.parametrize("case", argvalues=COVERING if ALL else sample(COVERING, 5)[:4], ids=str)
+def test_adamw_is_as_exact_as_one_device(case):
+    check_adamw(case)
+
+
+@pytest.mark.parametrize("case", SHAPED, ids=str)
+def test_other_shapes_with_sgd(case):
+    """Values may jump stages."""
+    check_sgd(case)
+
+
+@pytest.mark.parametrize("case", SHAPED if ALL else SHAPED[::2], ids=str)
+def test_other_shapes_with_adamw(case):
+    check_adamw(case)
 
 
 @pytest.mark.parametrize("mesh, schedule, chunks", [

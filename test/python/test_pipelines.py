@@ -10,50 +10,13 @@ import json
 import re
 
 import pytest
-import torch
-import transformers
-from torch import nn
 
 from cleave.testing.tools import ToolError, interpret
 import test_expert_recipes  # noqa: F401 (its models)
 from pipeline_cases import RECIPES, covering, sample
+from shaped_models import EncoderDecoder, Skips
 from test_recipes import BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, emit, whole_run
 from training_support import ALL
-
-
-class EncoderDecoder(nn.Module):
-    """Each decoder layer reads what the encoder ended with, and all layers of one
-    share a table of positions' biases."""
-
-    def __init__(self):
-        super().__init__()
-        self.model = transformers.T5ForConditionalGeneration(transformers.T5Config(
-            vocab_size=96, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
-            dropout_rate=0.1, decoder_start_token_id=0))
-
-    def forward(self, input_ids, labels):
-        return self.model(input_ids=input_ids, labels=labels).loss
-
-
-class Skips(nn.Module):
-    """A U: the layers going up read what those going down gave, in reverse."""
-
-    def __init__(self, width=32, depth=3):
-        super().__init__()
-        self.table = nn.Embedding(96, width)
-        self.down = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.up = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, input_ids, labels):
-        x, kept = self.table(input_ids), []
-        for layer in self.down:
-            x = torch.tanh(layer(x))
-            kept.append(x)
-        for layer in self.up:
-            x = self.dropout(torch.relu(layer(torch.cat([x, kept.pop()], -1))))
-        logits = x @ self.table.weight.T
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 MAKERS["t5"] = EncoderDecoder
