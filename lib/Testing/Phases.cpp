@@ -7,6 +7,7 @@
 
 #include "cleave/Testing/Phases.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Testing/RandomShardings.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassRegistry.h"
@@ -90,6 +91,13 @@ std::vector<StepForm> cleave::allPhases() {
     phases.push_back({number + " stages clipped sgd 2",
                       clipped + ",canonicalize,cse" + staged("2"),
                       "clipped sgd"});
+    // Backward in two parts.
+    std::string split = staged("4");
+    split.insert(split.find("at="), "split-backward=true ");
+    StringRef schedule = "pipe-schedule";
+    split.insert(split.find(schedule) + schedule.size(), "{kind=zb-h1}");
+    phases.push_back(
+        {number + " stages split 4", "graph-differentiate" + split, "step"});
   }
   // Steps on several devices: each argument is split at random.
   for (int64_t microBatches : {1, 2}) {
@@ -168,19 +176,30 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
   return module;
 }
 
+static PhaseFacts factsOf(FunctionOpInterface function) {
+  PhaseFacts facts;
+  for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i)
+    facts.isPadded |= function.getArgAttr(i, graph::kValidShapeAttr) != nullptr;
+  llvm::DenseSet<int64_t> stages;
+  function.walk([&](pipe::InvokeOp invoke) {
+    if (invoke.getPart() == "F")
+      stages.insert(invoke.getStage());
+  });
+  facts.stages = stages.size();
+  return facts;
+}
+
 FailureOr<ReferenceResult> cleave::runPhase(const RandomGraph &graph,
                                             const StepForm &phase,
                                             Precision precision,
-                                            bool *isPadded) {
+                                            PhaseFacts *facts) {
   NamedTensors inputs;
   OwningOpRef<ModuleOp> module = lowerToPhase(graph, phase, inputs);
   if (!module)
     return failure();
   auto function = module->lookupSymbol<FunctionOpInterface>(phase.entry);
-  for (unsigned i = 0, e = function ? function.getNumArguments() : 0; i < e;
-       ++i)
-    if (isPadded && function.getArgAttr(i, graph::kValidShapeAttr))
-      *isPadded = true;
+  if (facts && function)
+    *facts = factsOf(function);
   return Interpreter(*module, precision).run(phase.entry, inputs);
 }
 
@@ -211,8 +230,10 @@ Difference cleave::compareResults(const ReferenceResult &expected,
                      double floor) {
     for (auto &[name, tensor] : left) {
       auto it = right.find(name);
-      if (it == right.end())
+      if (it == right.end()) {
+        note(std::nan(""), name + ", which is missing");
         continue;
+      }
       if (tensor.shape != it->second.shape) {
         note(std::nan(""), name);
         continue;
@@ -228,9 +249,6 @@ Difference cleave::compareResults(const ReferenceResult &expected,
   double floor = 1e-4 * gradientNorm(expected);
   compare(expected.outputs, actual.outputs, floor);
   compare(expected.published, actual.published, floor);
-  for (auto &[name, tensor] : expected.published)
-    if (!actual.published.count(name))
-      note(std::nan(""), name + ", whose gradient is missing");
   return worst;
 }
 

@@ -3,7 +3,9 @@
 """Random models: loss, gradients and updates agree in every phase.
 
 Among the phases are steps on several devices, with shardings drawn for arguments
-and intermediate values; in at least a fifth of the models, some do not divide.
+and intermediate values; in at least a fifth of the models, some do not divide. And
+there are pipelines of 2, 3 and 5 stages, cut where the seed says: what is counted is
+what was compared, and has forward in two stages or more.
 100 models by default, 2500 with ``CLEAVE_TEST_ALL=1``.
 """
 
@@ -21,17 +23,20 @@ def test_every_phase_computes_the_same():
     """The tool ends with an error, which names the seed, where phases differ."""
     count = 2500 if ALL else 100
     text = run_tool([tool("cleave-fuzz"), f"--count={count}", f"--finite-differences={1 if ALL else 10}"])
-    models, padded, failures, checked = map(int, re.match(
-        r"(\d+) models.* (\d+) padded .* (\d+) failures.* (\d+) checked", text).groups())
+    models, padded, cut, ways, failures, checked = map(int, re.match(
+        r"(\d+) models.* (\d+) padded .* (\d+) cut into stages in (\d+) ways.* (\d+) failures"
+        r".* (\d+) checked", text).groups())
     assert models >= 0.98 * count and failures == 0, text
     assert padded >= 0.2 * count, text
+    assert cut >= 0.95 * models and ways >= 5 * cut, text
     assert checked >= 1, text
 
 
-def test_a_tolerance_below_rounding_is_not_met():
+@pytest.mark.parametrize("phase", ["local 4", "3 stages 2", "5 stages split 4"])
+def test_a_tolerance_below_rounding_is_not_met(phase):
     """The comparison is not vacuous: rounding itself is seen."""
     with pytest.raises(ToolError, match="differs by"):
-        run_tool([tool("cleave-fuzz"), "--count=10", "--phase=local 4", "--tolerance=1e-18", "--finite-differences=0"])
+        run_tool([tool("cleave-fuzz"), "--count=10", f"--phase={phase}", "--tolerance=1e-18", "--finite-differences=0"])
 
 
 def test_models_follow_from_their_seed():

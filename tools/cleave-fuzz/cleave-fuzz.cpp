@@ -97,7 +97,7 @@ namespace {
 /// What the run found.
 struct Tally {
   int64_t models = 0, ops = 0, skipped = 0, failures = 0, checked = 0,
-          padded = 0;
+          padded = 0, cut = 0, cuts = 0;
   double worst = 0, worstDifference = 0;
 };
 } // namespace
@@ -162,13 +162,16 @@ static void runModel(MLIRContext &context, uint64_t seed,
     return report(seed, phases[0], "the model is not valid", tally);
   std::map<std::string, ReferenceResult> results, typedResults;
   bool isPadded = false;
+  int64_t cuts = 0;
   for (const StepForm &phase : phases) {
     bool isReference = llvm::any_of(phases, [&](const StepForm &other) {
       return other.expected == phase.name;
     });
     if (!StringRef(phase.name).starts_with(only) && !isReference)
       continue;
-    auto result = runPhase(graph, phase, Precision::Exact, &isPadded);
+    PhaseFacts facts;
+    auto result = runPhase(graph, phase, Precision::Exact, &facts);
+    isPadded |= facts.isPadded;
     if (failed(result)) {
       report(seed, phase, "fails", tally);
       if (isReference)
@@ -189,6 +192,7 @@ static void runModel(MLIRContext &context, uint64_t seed,
                    Twine(llvm::formatv("{0:e}", difference.error).str()),
                tally);
       tally.worst = std::max(tally.worst, difference.error);
+      cuts += facts.stages > 1;
     }
     if (isReference)
       results.emplace(phase.name, std::move(*result));
@@ -205,6 +209,8 @@ static void runModel(MLIRContext &context, uint64_t seed,
   }
   ++tally.models;
   tally.padded += isPadded;
+  tally.cut += cuts > 0;
+  tally.cuts += cuts;
   graph.module->walk([&](Operation *op) {
     tally.ops += isa_and_nonnull<func::FuncOp>(op->getParentOp());
   });
@@ -526,8 +532,9 @@ int main(int argc, char **argv) {
   llvm::outs() << tally.models << " models of "
                << (tally.models ? tally.ops / tally.models : 0)
                << " ops on average, " << phases.size() << " phases, "
-               << tally.padded << " padded for their devices, " << tally.skipped
-               << " skipped (not finite), " << tally.failures
+               << tally.padded << " padded for their devices, " << tally.cut
+               << " cut into stages in " << tally.cuts << " ways, "
+               << tally.skipped << " skipped (not finite), " << tally.failures
                << " failures; largest difference "
                << llvm::format("%.1e", tally.worst) << "; " << tally.checked
                << " checked by finite differences, within "

@@ -39,12 +39,20 @@ mlir::OwningOpRef<mlir::ModuleOp> lowerToPhase(const RandomGraph &graph,
                                                const StepForm &phase,
                                                NamedTensors &inputs);
 
+/// What a step that was executed has.
+struct PhaseFacts {
+  /// Whether an argument is padded.
+  bool isPadded = false;
+  /// The stages that compute some of forward.
+  int64_t stages = 0;
+};
+
 /// The step that `phase` makes of the model, executed. A pass or an op that
-/// fails has reported why. `isPadded` becomes true where an argument is padded.
+/// fails has reported why.
 llvm::FailureOr<ReferenceResult> runPhase(const RandomGraph &graph,
                                           const StepForm &phase,
                                           Precision precision,
-                                          bool *isPadded = nullptr);
+                                          PhaseFacts *facts = nullptr);
 
 /// The largest difference of loss, gradients and updated values between two
 /// runs, relative to the norm of each (or to 1e-4 of that of all gradients),
