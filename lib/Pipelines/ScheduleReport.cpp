@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/StringSet.h"
 #include <map>
 #include <set>
 
@@ -22,7 +23,9 @@ namespace {
 class Reporter {
 public:
   explicit Reporter(const PredictedSchedule &known)
-      : known(known), count(ProgramOp(known.program).getMicroBatches()) {}
+      : known(known), count(ProgramOp(known.program).getMicroBatches()) {
+    nameParameters();
+  }
 
   json::Object report();
 
@@ -32,7 +35,7 @@ private:
   };
   std::vector<Peak> findPeaks() const;
   std::vector<double> findBusy() const;
-  std::string parameterName(Value value) const;
+  void nameParameters();
   llvm::SetVector<Value> parametersOf(int64_t stage) const;
   llvm::DenseMap<Value, std::string> madeOfParameters(InvokeOp invoke) const;
   json::Object describeBegin(int64_t stage) const;
@@ -44,6 +47,7 @@ private:
 
   const PredictedSchedule &known;
   int64_t count;
+  llvm::DenseMap<Value, StringRef> names;
 };
 } // namespace
 
@@ -109,20 +113,28 @@ std::vector<double> Reporter::findBusy() const {
   return busy;
 }
 
-/// The name of an argument of the program that is a parameter; empty for
-/// anything else.
-std::string Reporter::parameterName(Value value) const {
-  auto argument = dyn_cast<BlockArgument>(value);
+/// Names what holds a parameter: an argument, and what is made of it, which
+/// forward reads where updates come first.
+void Reporter::nameParameters() {
   ProgramOp program = known.program;
-  if (!argument)
-    return {};
-  auto text = [&](StringRef attribute) {
-    auto found = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                      attribute);
-    return found ? found.str() : std::string();
-  };
-  return text(graph::kRoleAttr) == "parameter" ? text(graph::kNameAttr)
-                                               : std::string();
+  llvm::StringSet<> parameters;
+  for (BlockArgument argument : program.getArguments()) {
+    auto text = [&](StringRef attribute) {
+      auto found = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                        attribute);
+      return found ? found.getValue() : StringRef();
+    };
+    if (text(graph::kRoleAttr) != "parameter")
+      continue;
+    names[argument] = text(graph::kNameAttr);
+    parameters.insert(text(graph::kNameAttr));
+  }
+  for (auto [i, value] : llvm::enumerate(
+           program.getBody().front().getTerminator()->getOperands()))
+    if (auto name =
+            program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
+        name && parameters.contains(name.getValue()))
+      names[value] = name.getValue();
 }
 
 /// Those that parts of a stage read, in the order of the entry.
@@ -130,7 +142,7 @@ llvm::SetVector<Value> Reporter::parametersOf(int64_t stage) const {
   llvm::SetVector<Value> found;
   ProgramOp program = known.program;
   for (BlockArgument argument : program.getArguments())
-    if (!parameterName(argument).empty() &&
+    if (names.contains(argument) &&
         llvm::any_of(argument.getUsers(), [&](Operation *user) {
           auto invoke = dyn_cast<InvokeOp>(user);
           return invoke && static_cast<int64_t>(invoke.getStage()) == stage;
@@ -149,8 +161,8 @@ Reporter::madeOfParameters(InvokeOp invoke) const {
     return made;
   for (auto [argument, input] :
        llvm::zip_equal(function.getArguments(), invoke.getInputs()))
-    if (std::string name = parameterName(input); !name.empty())
-      made[argument] = name;
+    if (auto it = names.find(input); it != names.end())
+      made[argument] = it->second.str();
   for (Operation &op : function.getBody().front().without_terminator()) {
     if (op.getNumOperands() == 0 ||
         !llvm::all_of(op.getOperands(),

@@ -191,6 +191,24 @@ def test_report_of_gathers(tmp_path):
         assert stage["sent_bytes"] > 0
 
 
+@pytest.mark.parametrize("mesh, recipe, micro_batches", [
+    ("pp=2", "", 2), ("pp=2", "", 1), ("pp=4", "", 2), ("pp=2,dp=2", "zero3", 2)])
+def test_report_of_updates_in_the_next_step(tmp_path, mesh, recipe, micro_batches):
+    """Forward reads what updates have made: it is named as what they replace."""
+    flags = [f"--mesh={mesh}", f"--recipe={recipe}", f"--micro-batches={micro_batches}"]
+    apart, deferred = (schedule_report(tmp_path, *flags, f"--optimizer-fusion={fusion}")
+                       for fusion in ("none", "forward"))
+    assert all("D" in stage["seconds"] for stage in deferred["stages"])
+    for one, other in zip(apart["stages"], deferred["stages"], strict=True):
+        for fact in ("begins", "parameters", "parameter_bytes"):
+            assert one[fact] == other[fact], fact
+    assert apart["stages"][0]["begins"]["parameter"] == "transformer.wte.weight"
+    assert deferred["weight_gathers"] == apart["weight_gathers"]
+    assert ("zero3" in recipe) == (apart["weight_gathers"]["count_per_micro_batch"] > 0)
+    text = emit(tmp_path, "gpt2", "schedule", *flags, "--optimizer-fusion=forward")
+    assert "stage 0 from transformer.wte.weight at " in text
+
+
 def part_of(program, name):
     """The body of a part of @train."""
     return re.search(rf"func.func private @train\.{name}\((.*?)\n  }}", program, re.S).group(1)
