@@ -184,6 +184,7 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   split.chunks = shape.chunks;
   split.splitBackward = shape.splitBackward;
   split.machine = options.machine;
+  split.keepWhole = shape.asynchronous;
   bool forward = options.optimizerFusion == "forward";
   split.fusion = forward ? "auto" : options.optimizerFusion;
   pipe::FillScheduleOptions fill;

@@ -191,6 +191,24 @@ def test_recipes_inside_of_stages(tmp_path, mesh, recipe):
     agree(found, expected)
 
 
+@pytest.mark.parametrize("layers, mesh, recipe", [
+    (2, "pp=3,tp=2", "megatron-sp"), (2, "pp=7", ""), (4, "pp=3,tp=2", "megatron-sp")])
+def test_even_stages_begin_where_they_can(tmp_path, layers, mesh, recipe):
+    """Not between what makes a weight's input and its product, of which backward would
+    make the gradient of the weight a stage too early."""
+    sizes = (EACH, LENGTH, ("tie_word_embeddings", False), ("n_layer", layers))
+    program = emit(tmp_path, "gpt2", "scheduled", f"--mesh={mesh}", f"--recipe={recipe}",
+                   "--micro-batches=4", "--schedule=pipedream", *SGD, sizes=sizes)
+    step = emit(tmp_path, "gpt2", "step", *SGD, sizes=sizes)
+    inputs, stages = first_inputs(step, 4), stages_of(program)
+    assert len(stages) == int(mesh[3])
+    simulation = Simulation(step, stages, OPTIMIZERS["sgd"][1], inputs, 4, len(stages))
+    loss, weights, _ = simulation.call(inputs, 1)
+    results, _ = interpret(program, inputs, entry="train")
+    assert abs(float(results["loss"]) - loss) <= 1e-10 * abs(loss)
+    agree({key: results[key] for key in weights}, weights)
+
+
 def test_evaluation_is_that_of_the_whole_batch(tmp_path):
     """A mean over all labels that count, though micro-batches have different numbers."""
     program = program_of(tmp_path, "llama", "pp=2", 4, "--schedule=pipedream", *SGD)

@@ -171,7 +171,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
           cuts.back()->cutLike(*cuts.front());
         else if (!at.empty())
           cuts.back()->cutAt(ArrayRef<int64_t>(&*at.begin(), at.size()));
-        else if (failed(cuts.back()->cut(begins, *known)))
+        else if (failed(cuts.back()->cut(begins, *known, keepWhole)))
           return failure();
         // In a tree, each micro-batch is a term of its own, however many
         // stages add to it.

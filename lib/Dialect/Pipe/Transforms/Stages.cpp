@@ -96,7 +96,7 @@ static bool readsInvariant(const Flow &flow, Operation *op) {
 }
 
 LogicalResult Stages::cut(ArrayRef<std::string> first,
-                          const MachineModel &machine) {
+                          const MachineModel &machine, bool whole) {
   Ops ops = stagedForward();
   if (count > 1 && static_cast<int64_t>(ops.size()) < count)
     return entry.emitOpError("is to be cut into ")
@@ -104,8 +104,16 @@ LogicalResult Stages::cut(ArrayRef<std::string> first,
            << " ops that depend on samples and parameters";
   SmallVector<size_t> cuts;
   if (first.empty()) {
-    if (count > 1)
-      cuts = balancedCuts(ops, secondsOf(ops, machine), count, machine);
+    if (count > 1) {
+      Stages single = apart(ops);
+      std::vector<double> seconds = secondsOf(ops, single, machine);
+      if (whole)
+        cuts = balancedCuts(ops, seconds, count, machine,
+                            wholeBegins(ops, single));
+      if (cuts.empty())
+        cuts = balancedCuts(ops, seconds, count, machine,
+                            llvm::BitVector(ops.size(), true));
+    }
   } else {
     if (static_cast<int64_t>(first.size()) + 1 != count)
       return entry.emitOpError("is to be cut into ")

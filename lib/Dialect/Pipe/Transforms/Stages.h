@@ -33,9 +33,11 @@ public:
 
   /// Cuts forward into stages of even cost on `machine`, or where `first` says:
   /// from the second on, a stage begins before the first op that reads a
-  /// parameter whose name begins so. Reports a cut that cannot be.
+  /// parameter whose name begins so. Where `whole`, stages of even cost begin
+  /// where each parameter is in one stage, and no gradient is made of what an
+  /// earlier one has, if they can. Reports a cut that cannot be.
   llvm::LogicalResult cut(llvm::ArrayRef<std::string> first,
-                          const MachineModel &machine);
+                          const MachineModel &machine, bool whole);
   /// Cuts forward where so many thousandths of its ops stand before; a stage
   /// may have none.
   void cutAt(llvm::ArrayRef<int64_t> thousandths);
@@ -65,8 +67,10 @@ private:
   using Ops = llvm::SmallVector<mlir::Operation *>;
 
   Ops stagedForward();
-  std::vector<double> secondsOf(const Ops &ops,
+  Stages apart(const Ops &ops) const;
+  std::vector<double> secondsOf(const Ops &ops, const Stages &single,
                                 const MachineModel &machine) const;
+  llvm::BitVector wholeBegins(const Ops &ops, const Stages &single) const;
   void assign(const Ops &ops, llvm::ArrayRef<size_t> cuts);
   void finish();
   void findReaders(PartId last);
@@ -103,11 +107,13 @@ private:
 /// Where to cut `ops`, the ops of forward that one stage computes, in order:
 /// the first of each stage from the second on. Of the ways to cut, the one
 /// whose slowest stage is fastest. `seconds` are those of each op with its
-/// backward; what a stage receives comes at `machine.link`.
+/// backward; what a stage receives comes at `machine.link`. A stage begins with
+/// one of `begins`; empty where there are too few of them.
 llvm::SmallVector<size_t> balancedCuts(llvm::ArrayRef<mlir::Operation *> ops,
                                        llvm::ArrayRef<double> seconds,
                                        int64_t count,
-                                       const MachineModel &machine);
+                                       const MachineModel &machine,
+                                       const llvm::BitVector &begins);
 /// The bytes that a cut before each of `ops` sends on.
 llvm::SmallVector<int64_t> crossingBytes(llvm::ArrayRef<mlir::Operation *> ops);
 

@@ -94,6 +94,10 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                         "flops=1e11,memory=2e10,link=5e9">,
                  Option<"fusion", "fusion", "std::string", "\"auto\"",
                         "Whether updates join backward: auto, none or backward">,
+                 Option<"keepWhole", "keep-whole", "bool", "false",
+                        "Of even cuts, take those that leave each parameter and "
+                        "what its gradient is made of in one stage, where there "
+                        "are any">,
                  ListOption<"at", "at", "int64_t",
                             "Where stages begin instead, from the second on: "
                             "thousandths of the ops of forward that stand "
