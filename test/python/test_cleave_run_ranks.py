@@ -221,6 +221,34 @@ def test_pipelines_of_processes(folder, mesh, schedule):
     run("--resume=mpi", *FLAGS[1:], "--steps", 7, artifact="./gpt2.so")
 
 
+@needs_mpi
+@pytest.mark.parametrize("mesh, flags", [
+    ("dp=2", ["--recipe=zero3", "--clip=1"]), ("dp=2", ["--recipe=zero1", "--micro-batches=2"]),
+    ("pp=2", ["--micro-batches=4", "--schedule=1f1b", "--clip=1"]),
+    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=zb-h1", "--recipe=zero2"])])
+def test_updates_in_the_next_step_of_processes(folder, mesh, flags):
+    """They have the bits of updates apart, in threads: losses, evaluations in between,
+    and what is saved, from which either goes on."""
+    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), tokens(batch=8)).mlir)
+    ranks = 4 if "," in mesh else 2
+    for fusion in ("none", "forward"):
+        run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", *flags,
+                  f"--threads={ranks}", f"--optimizer-fusion={fusion}", "-o", f"{fusion}.so"])
+    common = [*FLAGS, "--steps", 7, "--save-every", 3, "--eval-data", "train.bin", "--eval-every", 2]
+    run(*common, "--log", "apart.log", "--save-dir", "apart", artifact="./none.so")
+    run(*common, "--log", "mpi.log", "--save-dir", "mpi", artifact="./forward.so",
+        processes=ranks)
+    for a, b in zip(metrics("apart.log"), metrics("mpi.log"), strict=True):
+        for key in ("step", "loss", "grad_norm", "eval_loss"):
+            assert a.get(key) == b.get(key), key
+    for step in ("step-3", "step-6"):
+        assert files(pathlib.Path("apart", step)) == files(pathlib.Path("mpi", step))
+    more = [*FLAGS[1:], "--steps", 8]
+    run("--resume=mpi", *more, "--log", "a.log", artifact="./none.so")
+    run("--resume=apart", *more, "--log", "b.log", artifact="./forward.so", processes=ranks)
+    assert losses("a.log") == losses("b.log")
+
+
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=needs_mpi)])
 def test_communication_of_each_position(folder, processes):
     """It is what the report of the artifact says that a rank of each position sends."""
