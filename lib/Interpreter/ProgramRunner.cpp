@@ -49,6 +49,8 @@ private:
   LogicalResult checkReceived(const Action &action);
   LogicalResult runLists(const Schedule &schedule);
   LogicalResult runAction(const Action &action);
+  FailureOr<RankTensors> evaluate(InvokeOp invoke, const RankTensors &operands,
+                                  ArrayRef<int64_t> positions);
   FailureOr<Shares> operandOf(InvokeOp invoke, unsigned i,
                               const Action &action);
   FailureOr<Shares> wholeValue(Value value, Operation *reader);
@@ -282,6 +284,31 @@ FailureOr<Shares> ProgramRunner::operandOf(InvokeOp invoke, unsigned i,
   return shares;
 }
 
+/// What the part gives; where it does not run, what is passed on.
+FailureOr<RankTensors> ProgramRunner::evaluate(InvokeOp invoke,
+                                               const RankTensors &operands,
+                                               ArrayRef<int64_t> positions) {
+  if (invoke.isConditional()) {
+    auto flagOf = [&](const std::vector<TensorRef> &own) {
+      return own[invoke.getFlagOperand()];
+    };
+    for (const std::vector<TensorRef> &own : operands)
+      if (!sameElements(*flagOf(own), *flagOf(operands.front())))
+        return invoke.emitOpError("runs on some devices of its stage and not "
+                                  "on others");
+    if (flagOf(operands.front())->ints.front() != 0) {
+      RankTensors passed;
+      for (const std::vector<TensorRef> &own : operands)
+        for (std::vector<TensorRef> &results = passed.emplace_back();
+             results.size() < invoke.getNumResults();)
+          results.push_back(own[invoke.getPassedOperand(results.size())]);
+      return passed;
+    }
+  }
+  return runBlock(invoke.getPartFunction().getBody().front(), operands,
+                  positions, context);
+}
+
 LogicalResult ProgramRunner::runAction(const Action &action) {
   InvokeOp invoke = invokes[{action.part, action.stage}];
   if (!invoke)
@@ -314,8 +341,7 @@ LogicalResult ProgramRunner::runAction(const Action &action) {
       own.push_back(share);
     }
   }
-  FailureOr<RankTensors> results =
-      runBlock(part.getBody().front(), operands, positions, context);
+  FailureOr<RankTensors> results = evaluate(invoke, operands, positions);
   if (failed(results))
     return failure();
   for (auto [i, value] : llvm::enumerate(invoke.getOutputs())) {

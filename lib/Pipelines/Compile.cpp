@@ -121,6 +121,16 @@ static void explainUpdates(StringRef name, const llvm::json::Object &entry,
                       static_cast<double>(*bytes) / (1 << 20)));
 }
 
+/// What updates that are validated behind them cost.
+static void explainValidation(StringRef name, const llvm::json::Object &entry,
+                              llvm::json::Array &decisions) {
+  if (auto bytes = entry.getInteger("kept_bytes"))
+    decisions.push_back(llvm::formatv(
+        "{0}: updates are validated behind them; what they overwrite is kept "
+        "until then, {1:F1} MiB",
+        name, static_cast<double>(*bytes) / (1 << 20)));
+}
+
 /// What a device sends in one run of an entry, by place.
 static void explainCommunication(StringRef name,
                                  const llvm::json::Object &entry,
@@ -170,7 +180,10 @@ static llvm::json::Object report(ModuleOp module,
         memory[(StringRef(name) + " peak").str()] = *peak;
       if (auto gradients = entry->getInteger("gradient_peak_bytes"))
         memory[(StringRef(name) + " gradients").str()] = *gradients;
+      if (auto kept = entry->getInteger("kept_bytes"))
+        memory[(StringRef(name) + " kept").str()] = *kept;
       explainUpdates(StringRef(name), *entry, decisions);
+      explainValidation(StringRef(name), *entry, decisions);
       explainSaving(StringRef(name), *entry, decisions);
     }
   decisions.push_back(

@@ -59,6 +59,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   bool read =
       map && map.mapOptional("micro_batches", options.phases.microBatches) &&
       map.mapOptional("optimizer_fusion", options.phases.optimizerFusion) &&
+      map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&
       map.mapOptional("mesh", options.phases.mesh) &&
       map.mapOptional("recipes", options.phases.recipes) &&

@@ -210,6 +210,8 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
     each.microBatches = options.microBatches;
     passes.addPass(pipe::createUpdateEach(each));
   }
+  if (options.postValidation)
+    passes.addPass(pipe::createPostValidate());
   passes.addPass(pipe::createFillSchedule(fill));
   passes.addPass(pipe::createVerifySchedule());
 }

@@ -221,6 +221,12 @@ private:
           content->begin() + std::min<int64_t>(skip, content->size()),
           content->end());
     }
+    for (auto [i, value] : llvm::enumerate(run.getInputs()))
+      if (part.getArgAttr(i, kUnlessAttr) &&
+          failed(load(run, "the flag of '" + run.getCallee() + "'",
+                      values[value], tensorType(value),
+                      row[bufferOf(part, part.getArgument(i))])))
+        return failure();
     for (Operation &op : part.front()) {
       if (isa<ViewOp, JoinOp>(op)) {
         inner[op.getResult(0)] = through(&op, inner);

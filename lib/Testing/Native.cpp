@@ -52,6 +52,7 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
     options.schedule = drawn.name;
     options.chunks = drawn.chunks;
     options.threads = static_cast<int>(options.devices * options.positions);
+    options.postValidation = rng.chance(0.4);
   }
   return options;
 }
@@ -59,10 +60,11 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
 std::string NativeOptions::text() const {
   return llvm::formatv("micro_batches={0} devices={7} zero={8} threads={1} "
                        "vector_bits={2} max_logits_bytes={3} {4} momentum={5} "
-                       "clip={6} positions={9} schedule={10} chunks={11}",
+                       "clip={6} positions={9} schedule={10} chunks={11} "
+                       "post_validation={12}",
                        microBatches, threads, vectorBits, maxLogitsBytes,
                        sgd ? "sgd" : "adamw", momentum, maxGradNorm, devices,
-                       zero, positions, schedule, chunks);
+                       zero, positions, schedule, chunks, postValidation);
 }
 
 static CompileOptions compileOptions(const NativeOptions &options) {
@@ -75,6 +77,7 @@ static CompileOptions compileOptions(const NativeOptions &options) {
                           std::to_string(options.positions);
     result.phases.schedule = options.schedule;
     result.phases.chunks = options.chunks;
+    result.phases.postValidation = options.postValidation;
   }
   if (options.zero > 0)
     result.phases.recipes = "zero" + std::to_string(options.zero);

@@ -123,6 +123,8 @@ public:
     return result;
   }
 
+  /// Updates of this process's ranks that the last run made again.
+  int64_t updatedAgain() const { return last.updatedAgain; }
   int ranks() const { return session->getRanks(); }
   bool leads() const { return session->isLeader(); }
 
@@ -177,6 +179,7 @@ inline void bindSession(nb::module_ &m) {
       .def("write", &PySession::write, nb::arg("name"), nb::arg("bytes"))
       .def("ranks", &PySession::ranks)
       .def("leads", &PySession::leads)
+      .def("updated_again", &PySession::updatedAgain)
       .def("communication", &PySession::communication)
       .def("run", &PySession::run, nb::arg("entry"), nb::arg("seed"),
            nb::arg("number"))

@@ -38,6 +38,7 @@ def compile(
     max_saved_bytes: int | None = None,
     measured_costs: str | os.PathLike | None = None,
     max_staleness: int | None = None,
+    post_validation: bool = False,
     grad_horizon: int | None = None,
     modules: int | Sequence[str] | None = None,
     head: str | None = None,
@@ -104,6 +105,11 @@ def compile(
         max_staleness: of an asynchronous schedule, the most updates that come
             between the parameters that a micro-batch reads and its own update;
             0: one micro-batch after another.
+        post_validation: stages of a pipeline update when their own gradients are
+            there, and again, from a copy of what was before, where the scalars
+            that come of all stages (a clip's factor) are others than assumed;
+            `Loss.updated_again` counts these. The bits are the same; the copy
+            takes as many bytes as parameters and optimizer state.
         grad_horizon: trains by interlocking backpropagation (arXiv 2010.04116):
             each module but the last gets a head and a loss of its own, and the
             gradient of a head passes so many modules, of which it trains the
@@ -156,7 +162,7 @@ def compile(
     bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
     pipeline = _pipeline(
-        schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness
+        schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness, post_validation
     )
     each = _updates_each(pipeline)
     interlock = _interlock(grad_horizon, modules, head)
@@ -231,7 +237,7 @@ def _first_part(inputs, batch, parts):
 
 
 def _pipeline(
-    schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness
+    schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness, post_validation
 ) -> dict:
     """The options of a pipeline."""
     options = {}
@@ -253,6 +259,8 @@ def _pipeline(
         options["max_saved_bytes"] = _whole("max_saved_bytes", max_saved_bytes, 0)
     if max_staleness is not None:
         options["max_staleness"] = _whole("max_staleness", max_staleness, 0)
+    if post_validation:
+        options["post_validation"] = True
     if stages is not None:
         options["stages"] = _beginnings("stages", stages)
     if measured_costs is not None:

@@ -41,6 +41,8 @@ class Loss(float):
         lr: the learning rate of this step.
         tokens_per_s: elements of the first input over the wall time, 1/s.
         step: number of this step, from 1.
+        updated_again: with `post_validation`, how many stages and replicas of
+            them (of this process) found their update wrong and made it again.
     """
 
     grad_norm: float | None
@@ -48,14 +50,16 @@ class Loss(float):
     lr: float
     tokens_per_s: float
     step: int
+    updated_again: int
 
-    def __new__(cls, value, *, grad_norm, auxiliary, lr, tokens_per_s, step):
+    def __new__(cls, value, *, grad_norm, auxiliary, lr, tokens_per_s, step, updated_again=0):
         loss = super().__new__(cls, value)
         loss.grad_norm = grad_norm
         loss.auxiliary = auxiliary
         loss.lr = lr
         loss.tokens_per_s = tokens_per_s
         loss.step = step
+        loss.updated_again = updated_again
         return loss
 
 
@@ -94,6 +98,11 @@ class _Program:
                 t for t in self.session.tensors() if t["role"] == "input"
             ]
         return self
+
+    @property
+    def updated_again(self):
+        """Updates that the last step found wrong and made again."""
+        return self.session.updated_again()
 
     def close(self):
         """Unmaps the arena."""
@@ -367,6 +376,7 @@ class Step:
             lr=lr,
             tokens_per_s=inputs[0].numel() / seconds,
             step=number,
+            updated_again=program.updated_again,
         )
 
     def _run(self, program, entry, number):

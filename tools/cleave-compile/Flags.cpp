@@ -202,6 +202,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.optimizerFusion = flags.optimizerFusion;
+  options.phases.postValidation = flags.postValidation;
   options.phases.microBatches = flags.microBatches;
   options.phases.grains = flags.deterministic;
   options.phases.mesh = flags.mesh;

@@ -102,6 +102,14 @@ struct Flags {
           "error where that cannot be; forward: in the next step, each before "
           "its parameter is read first; auto, the default: backward where it "
           "can be, else none")};
+  cl::opt<bool> postValidation{
+      "post-validation", cl::cat(training),
+      cl::desc(
+          "Of a pipeline: each stage updates when its own gradients are "
+          "there; where the scalars that come of all stages, as for a clip, "
+          "are others than it assumed, it updates again from a copy of what "
+          "was before (arXiv 2401.10241, section 4). The bits are the same; "
+          "the copy takes as much memory as parameters and state")};
   cl::opt<std::string> mesh{
       "mesh", cl::cat(training), cl::value_desc("axes"),
       cl::desc(

@@ -141,6 +141,8 @@ Error Trainer::trainStep(int64_t index) {
                           {"tokens_per_s", jsonNumber(tokensPerSecond)},
                           {"ms", result->seconds * 1e3},
                           {"page_faults", result->pageFaults}};
+  if (result->updatedAgain > 0)
+    line["updated_again"] = result->updatedAgain;
   for (auto &[name, value] : more)
     line[name] = std::move(value);
   llvm::json::Object breakdown;

@@ -47,6 +47,9 @@ struct PhaseOptions {
   /// "forward": in the next step, each before its parameter is read first;
   /// "auto": "backward" where it can be, else "none".
   std::string optimizerFusion = "auto";
+  /// The stages of a pipeline update before all have said that the update is
+  /// right, and take it back where it was not.
+  bool postValidation = false;
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
   /// program takes as many side by side.

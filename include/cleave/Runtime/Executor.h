@@ -88,6 +88,9 @@ public:
     return entries.count(entry.str()) != 0;
   }
 
+  /// How many actions of the last run made an update again.
+  int64_t countUpdatedAgain() const { return updatedAgain; }
+
   /// Commands of an entry.
   size_t countCommands(llvm::StringRef entry) const {
     auto it = entries.find(entry.str());
@@ -152,6 +155,9 @@ private:
   struct Step {
     const Command *command;
     const Action *action;
+    /// The flag that leaves the action out, if any.
+    const char *unless;
+    bool whenStopped;
     std::variant<Kernel, Contraction, Attention, Scatter, Copy, Fill, Check,
                  Exchange>
         what;
@@ -168,6 +174,8 @@ private:
   /// Ends what was under way when `last` stopped the step, on all ranks alike:
   /// the next step starts it again.
   void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
+  /// Does what is for a step that `last` has stopped.
+  void takeBack(llvm::ArrayRef<Step> steps, const Step *last);
   /// Starts and ends a request.
   bool exchange(cleave_request *request) const;
 
@@ -185,6 +193,7 @@ private:
   /// The first check of the step that failed, if it was deferred.
   const CheckCommand *deferred = nullptr;
   Arena workspace;
+  int64_t updatedAgain = 0;
   bool timing = false;
   Breakdown breakdown;
   std::vector<TraceEvent> trace;

@@ -419,6 +419,10 @@ struct Part {
   ScheduledAction scheduled;
   std::vector<Buffer> buffers;
   std::vector<Command> commands;
+  /// Where this flag, an i1, holds before a run, the run is left out.
+  Ref unless = {};
+  /// It runs only where a check before it has stopped the step.
+  bool whenStopped = false;
 
   bool operator==(const Part &) const = default;
 };
@@ -502,7 +506,7 @@ struct DeviceConstant {
 /// What the devices of one position of a pipeline run: those with the digit
 /// `position` on the axis `pipelineAxis` of the mesh, or all.
 struct Program {
-  static constexpr int kVersion = 7;
+  static constexpr int kVersion = 8;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

@@ -235,6 +235,8 @@ template <typename F> void fields(F &f, const Part *) {
   f("scheduled", &Part::scheduled);
   f("buffers", &Part::buffers);
   f("commands", &Part::commands);
+  f("unless", &Part::unless);
+  f("whenStopped", &Part::whenStopped);
 }
 
 template <typename F> void fields(F &f, const Action *) {

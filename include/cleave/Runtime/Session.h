@@ -68,6 +68,9 @@ struct StepResult {
   double seconds = 0;
   /// Of the process, while the step ran.
   int64_t pageFaults = 0;
+  /// Updates of the ranks of this process that were validated, found wrong and
+  /// made again.
+  int64_t updatedAgain = 0;
   /// Of the first rank of this process, with `timing` only.
   Breakdown breakdown;
   /// What that rank sent; its times with `timing` only. Valid until the next

@@ -25,6 +25,8 @@ struct NativeOptions {
   int64_t positions = 1;
   std::string schedule;
   int64_t chunks = 1;
+  /// Whether the stages update before all have said that they may.
+  bool postValidation = false;
   int threads = 1;
   /// 256, 512, or 0: what the processor has.
   int vectorBits = 0;

@@ -109,12 +109,19 @@ void Executor::finishExchanges(llvm::ArrayRef<Step> steps,
     (void)communicator->api->wait(request);
 }
 
+void Executor::takeBack(llvm::ArrayRef<Step> steps, const Step *last) {
+  for (const Step &step : steps.drop_front(last - steps.data()))
+    if (step.whenStopped)
+      (void)execute(step);
+}
+
 std::optional<std::string> Executor::run(llvm::StringRef name) {
   auto it = entries.find(name.str());
   if (it == entries.end())
     return "the program has no such entry";
   team->adopt();
   deferred = nullptr;
+  updatedAgain = 0;
   breakdown = Breakdown();
   std::vector<Communication> &communication = it->second.communication;
   for (Communication &sum : communication)
@@ -122,7 +129,17 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
   bool traced = tracedRuns < runsToTrace && name == tracedEntry;
   bool measure = timing || traced;
   int64_t last = measure ? clock() : 0;
+  const Action *action = nullptr;
+  bool skipped = false;
   for (const Step &step : it->second.steps) {
+    // An action may overwrite its flag.
+    if (step.action != action) {
+      action = step.action;
+      skipped = step.whenStopped || (step.unless && *step.unless != 0);
+      updatedAgain += step.unless && !skipped;
+    }
+    if (skipped)
+      continue;
     bool ok = execute(step);
     if (measure) {
       int64_t time = clock();
@@ -140,6 +157,7 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
     finishExchanges(it->second.steps, &step);
     if (const char *why = communicator->api->error(communicator); *why)
       return why;
+    takeBack(it->second.steps, &step);
     return deferred ? deferred->message : step.command->check.message;
   }
   tracedRuns += traced;

@@ -224,6 +224,33 @@ static std::string pipelineProblem(const Program &program) {
   return "";
 }
 
+/// What is wrong with when it runs; empty if nothing is. Nothing may wait for
+/// what is left out.
+static std::string conditionProblem(const Part &part) {
+  bool flagged = part.unless.buffer >= 0;
+  if (flagged) {
+    auto buffer = static_cast<size_t>(part.unless.buffer);
+    if (buffer >= part.buffers.size() || part.unless.offset < 0 ||
+        part.unless.offset >= part.buffers[buffer].bytes)
+      return "has a flag that lies in none of its buffers";
+  }
+  if (flagged && part.whenStopped)
+    return "runs both by a flag and in a step that is stopped";
+  for (const Command &command : part.commands) {
+    bool transfer =
+        command.kind == CommandKind::Collective
+            ? command.collective.isTransfer()
+            : command.kind == CommandKind::Wait && command.wait.transfer;
+    if ((flagged || part.whenStopped) &&
+        (transfer || command.kind == CommandKind::Check))
+      return "may be left out, but others wait for it";
+    if (part.whenStopped && (command.kind == CommandKind::Collective ||
+                             command.kind == CommandKind::Wait))
+      return "runs in a step that is stopped, where no rank waits for another";
+  }
+  return "";
+}
+
 Error cleave::runtime::validate(llvm::ArrayRef<Program> positions) {
   for (auto [i, program] : llvm::enumerate(positions)) {
     if (Error error = validate(program))
@@ -315,6 +342,8 @@ Error cleave::runtime::validate(const Program &program) {
     }
     if (std::string why = tokensProblem(part); !why.empty())
       return makeError("part '" + part.name + "': " + why);
+    if (std::string why = conditionProblem(part); !why.empty())
+      return makeError("part '" + part.name + "' " + why);
   }
 
   for (const auto &[name, entry] : program.entries) {

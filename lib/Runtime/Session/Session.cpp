@@ -271,6 +271,8 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
   result.pageFaults = countPageFaults() - faults;
+  for (const auto &rank : ranks)
+    result.updatedAgain += rank->getExecutor().countUpdatedAgain();
   const Executor &executor = first().getExecutor();
   result.breakdown = executor.getBreakdown();
   result.communication = executor.getCommunication(entry);

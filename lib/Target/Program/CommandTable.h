@@ -27,9 +27,10 @@ public:
   CommandTable(mlir::func::FuncOp part, int64_t threads);
 
   llvm::LogicalResult translate(std::vector<runtime::Command> &commands);
+  /// Where a value lies among the buffers of the part.
+  runtime::Ref refOf(mlir::Value value);
 
 private:
-  runtime::Ref refOf(mlir::Value value);
   runtime::Ref scratchOf(mlir::Operation *op);
   runtime::HeadView headView(mlir::Value value);
   void broadcastView(mlir::Value value, runtime::Ref &ref,

@@ -77,6 +77,8 @@ static json::Object describe(ProgramOp program) {
   entry["lower_bound_bytes"] = integer(program, kLowerBoundAttr);
   if (int64_t bytes = integer(program, kGradientPeakAttr))
     entry["gradient_peak_bytes"] = bytes;
+  if (int64_t bytes = integer(program, kKeptBytesAttr))
+    entry["kept_bytes"] = bytes;
   if (auto fusion =
           program->getAttrOfType<StringAttr>(pipe::kOptimizerFusionAttr))
     entry["optimizer_fusion"] = fusion.str();

@@ -228,6 +228,10 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
   CommandTable table(function, program.threads);
   if (failed(table.translate(part.commands)))
     return failure();
+  for (BlockArgument argument : function.getArguments())
+    if (function.getArgAttr(argument.getArgNumber(), kUnlessAttr))
+      part.unless = table.refOf(argument);
+  part.whenStopped = function->hasAttr(kWhenStoppedAttr);
   int32_t index = it->second;
   program.parts.push_back(std::move(part));
   return index;

@@ -75,7 +75,7 @@ pipe.program @p(%x: tensor<4xf32>) -> tensor<f32> attributes {micro_batches = 2 
 // -----
 
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{expected part, stage, once, split or results}}
+  // expected-error @+1 {{expected part, stage, once, split, results or unless}}
   %0 = pipe.invoke @f(%x) {parts = "F"} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }
@@ -94,5 +94,41 @@ func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
   // expected-error @+1 {{result 0 is to be a version of argument 1, which the program has not, or of another type}}
   %0 = pipe.invoke @f(%x) {part = "U", split = array<i64: -1>, results = ["version:1"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{unless needs a flag and one operand for each of the 1 results}}
+  %0 = pipe.invoke @f(%x, %b) {part = "A", once, split = array<i64: -1, -1>, results = ["value"], unless = array<i64: 1>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{unless names operand 0 of type 'tensor<4xf32>' in the place of 'tensor<i1>'}}
+  %0 = pipe.invoke @f(%x, %b) {part = "A", once, split = array<i64: -1, -1>, results = ["value"], unless = array<i64: 0, 0>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{unless names operand 2, which it has not}}
+  %0 = pipe.invoke @f(%x, %b) {part = "A", once, split = array<i64: -1, -1>, results = ["value"], unless = array<i64: 1, 2>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
+pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{unless needs a part that runs once}}
+  %0 = pipe.invoke @f(%x, %b) {part = "A", split = array<i64: -1, -1>, results = ["saved"], unless = array<i64: 1, 0>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
   pipe.return
 }

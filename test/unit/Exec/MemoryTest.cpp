@@ -194,3 +194,38 @@ TEST_F(Memory, OverwrittenTargets) {
       EXPECT_EQ(copies, 1);
   }
 }
+
+/// A flag that decides whether a part runs is there when it would begin,
+/// however long nothing else reads it.
+TEST_F(Memory, FlagsOfParts) {
+  const char *text = R"(
+    func.func private @v(%x: tensor<4xf32>) -> (tensor<i1>, tensor<4xf32>) {
+      %s = exec.view %x : tensor<4xf32> -> tensor<f32>
+      %b = exec.fill true : tensor<i1>
+      %y = exec.copy %x : tensor<4xf32> -> tensor<4xf32>
+      return %b, %y : tensor<i1>, tensor<4xf32>
+    }
+    func.func private @w(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %y = exec.copy %x : tensor<4xf32> -> tensor<4xf32>
+      %z = exec.copy %y : tensor<4xf32> -> tensor<4xf32>
+      return %z : tensor<4xf32>
+    }
+    func.func private @a(%f: tensor<i1> {exec.unless}, %x: tensor<4xf32>, %y: tensor<4xf32> {exec.dies})
+        -> (tensor<4xf32> {exec.alias = 2 : i64}) {
+      %z = exec.copy %x into %y : tensor<4xf32> into tensor<4xf32> -> tensor<4xf32>
+      return %z : tensor<4xf32>
+    }
+    exec.program @e(%x: tensor<4xf32> {graph.name = "x", graph.role = "input"})
+        -> (tensor<4xf32> {graph.name = "y"}) {
+      %0:2 = exec.run @v(%x) {micro_batch = 0 : i64} : (tensor<4xf32>) -> (tensor<i1>, tensor<4xf32>)
+      %1 = exec.run @w(%0#1) {micro_batch = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+      %2 = exec.run @a(%0#0, %x, %1) {micro_batch = 0 : i64} : (tensor<i1>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      exec.return %2 : tensor<4xf32>
+    })";
+  auto module = parseSourceString<ModuleOp>(text, context.get());
+  ASSERT_TRUE(module);
+  PassManager passes(context.get());
+  passes.addPass(exec::createPlanMemory());
+  ASSERT_TRUE(succeeded(passes.run(*module)));
+  EXPECT_TRUE(succeeded(checkMemory(*module)));
+}

@@ -185,15 +185,51 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 7, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 8, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 7, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 8, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 7, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 8, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);
+}
+
+TEST(Program, ConditionsOfParts) {
+  Program program = sample();
+  Part &part = program.parts[0];
+  part.commands.resize(1);
+  part.unless = {0, 3};
+  EXPECT_EQ(messageOf(program), "");
+  llvm::Expected<Program> again = parseProgram(toJSON(program));
+  ASSERT_TRUE(bool(again)) << llvm::toString(again.takeError());
+  EXPECT_EQ(again->parts[0].unless, (Ref{0, 3}));
+  auto expect = [&](auto change, const char *text) {
+    Program other = program;
+    change(other.parts[0]);
+    EXPECT_NE(messageOf(other).find(text), std::string::npos)
+        << messageOf(other);
+  };
+  const char *outside = "has a flag that lies in none of its buffers";
+  expect([](Part &p) { p.unless = {0, p.buffers[0].bytes}; }, outside);
+  expect([](Part &p) { p.unless = {0, -1}; }, outside);
+  expect([](Part &p) { p.unless = {99, 0}; }, outside);
+  expect([](Part &p) { p.whenStopped = true; },
+         "runs both by a flag and in a step that is stopped");
+  Command check;
+  check.kind = CommandKind::Check;
+  check.check.flag = {0, 0};
+  expect([&](Part &p) { p.commands.push_back(check); }, "others wait for it");
+  const std::vector<Command> all = sample().parts[0].commands;
+  part.commands.assign(all.begin() + 7, all.end());
+  EXPECT_EQ(messageOf(program), "");
+  expect(
+      [](Part &p) {
+        p.unless = {};
+        p.whenStopped = true;
+      },
+      "where no rank waits for another");
 }
 
 TEST(Program, ValidationSaysWhatIsWrong) {

@@ -21,6 +21,9 @@ pipe::InvokeOp cleave::exec::dropUnread(pipe::InvokeOp invoke) {
   Block &body = part.front();
   Operation *terminator = body.getTerminator();
   SmallVector<Value> returned, kept;
+  SmallVector<int64_t> unless;
+  if (invoke.isConditional())
+    unless.push_back(invoke.getFlagOperand());
   SmallVector<Attribute> kinds;
   SmallVector<Type> types;
   for (auto [i, result] : llvm::enumerate(invoke.getResults())) {
@@ -30,6 +33,8 @@ pipe::InvokeOp cleave::exec::dropUnread(pipe::InvokeOp invoke) {
     kept.push_back(result);
     kinds.push_back(invoke.getResultKinds()[i]);
     types.push_back(result.getType());
+    if (invoke.isConditional())
+      unless.push_back(invoke.getPassedOperand(i));
   }
   terminator->setOperands(returned);
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
@@ -37,13 +42,14 @@ pipe::InvokeOp cleave::exec::dropUnread(pipe::InvokeOp invoke) {
       op.erase();
   llvm::BitVector unread(body.getNumArguments());
   SmallVector<Value> inputs;
-  SmallVector<int64_t> split;
+  SmallVector<int64_t> split, moved(body.getNumArguments());
   for (BlockArgument argument : body.getArguments()) {
     unsigned i = argument.getArgNumber();
-    if (argument.use_empty()) {
+    if (argument.use_empty() && !llvm::is_contained(unless, int64_t(i))) {
       unread.set(i);
       continue;
     }
+    moved[i] = inputs.size();
     inputs.push_back(invoke.getInputs()[i]);
     split.push_back(invoke.getSplit()[i]);
   }
@@ -54,11 +60,15 @@ pipe::InvokeOp cleave::exec::dropUnread(pipe::InvokeOp invoke) {
   part.removeResAttrsAttr();
   (void)part.eraseArguments(unread);
   OpBuilder builder(invoke);
+  for (int64_t &operand : unless)
+    operand = moved[operand];
   auto fresh = pipe::InvokeOp::create(
       builder, invoke.getLoc(), types, invoke.getCalleeAttr(), inputs,
       invoke.getPartAttr(), invoke.getOnceAttr(),
       builder.getDenseI64ArrayAttr(split), builder.getArrayAttr(kinds),
-      invoke.getStageAttr());
+      invoke.getStageAttr(),
+      unless.empty() ? DenseI64ArrayAttr()
+                     : builder.getDenseI64ArrayAttr(unless));
   for (auto [old, value] : llvm::zip_equal(kept, fresh.getResults()))
     old.replaceAllUsesWith(value);
   invoke.erase();

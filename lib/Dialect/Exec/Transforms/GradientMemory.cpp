@@ -45,8 +45,10 @@ void cleave::exec::markGradients(func::FuncOp part,
         PartBuffer &buffer = memory.buffers[index];
         // What has been sent to a part dies there; what the entry is given
         // stays.
-        bool given = buffer.argument < 0 ? isCopy(operand)
-                                         : !dying.test(buffer.argument);
+        bool given = buffer.argument < 0
+                         ? isCopy(operand)
+                         : !dying.test(buffer.argument) ||
+                               part.getArgAttr(buffer.argument, kKeptAttr);
         if (!updated.contains(index) && !buffer.constant && !given &&
             extentBytes(tensorType(operand)) == bytes)
           buffer.gradient = true;

@@ -38,6 +38,21 @@ void cleave::exec::setAction(func::FuncOp part, const pipe::Action &action) {
                          "stage", builder.getI64IntegerAttr(action.stage))}));
 }
 
+/// Each result lies where what it may pass on does.
+static void passOn(pipe::InvokeOp invoke, func::FuncOp part) {
+  Builder builder(part.getContext());
+  graph::EntryAttributes attributes(part);
+  attributes.setArg(invoke.getFlagOperand(), kUnlessAttr,
+                    builder.getUnitAttr());
+  for (unsigned i = 0; i < invoke.getNumResults(); ++i) {
+    unsigned operand = invoke.getPassedOperand(i);
+    attributes.setArg(operand, kDiesAttr, builder.getUnitAttr());
+    attributes.setResult(i, kAliasAttr, builder.getI64IntegerAttr(operand));
+    attributes.setResult(i, kUpdateAttr, builder.getUnitAttr());
+  }
+  attributes.write();
+}
+
 FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
   func::FuncOp part = invoke.getPartFunction();
   if (!part || part.isExternal())
@@ -72,6 +87,8 @@ FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
   for (unsigned i = 0; i < invoke.getNumResults(); ++i)
     if (invoke.isAccumulated(i))
       forms.sums.push_back(i);
+  if (invoke.isConditional())
+    passOn(invoke, part);
   return forms;
 }
 

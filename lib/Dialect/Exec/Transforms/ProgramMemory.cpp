@@ -164,6 +164,7 @@ void ProgramMemory::packBuffers() {
   };
   for (auto [a, run] : llvm::enumerate(runs)) {
     const PartMemory &memory = parts.memories[run.getCallee()];
+    auto part = parts.functions.lookup(run.getCallee());
     for (const PartBuffer &buffer : memory.buffers) {
       if (buffer.first < 0 && buffer.results.empty())
         continue;
@@ -179,6 +180,7 @@ void ProgramMemory::packBuffers() {
         ProgramBuffer &whole = buffers[leader(run.getResult(i))];
         whole.accumulates |= buffer.argument >= 0;
         whole.gradient |= buffer.gradient;
+        whole.kept |= part.getResultAttr(i, kKeptAttr) != nullptr;
       }
     }
   }
@@ -247,7 +249,8 @@ void ProgramMemory::packBuffers() {
     packedRoots.push_back(root);
     intervals.push_back(buffer.life);
     items.push_back({buffer.bytes,
-                     buffer.gradient      ? "gradient"
+                     buffer.kept          ? "kept"
+                     : buffer.gradient    ? "gradient"
                      : buffer.returned    ? "output"
                      : buffer.accumulates ? "accumulated"
                                           : "saved",

@@ -48,6 +48,8 @@ struct ProgramBuffer {
   mlir::Value value;
   /// Sums over micro-batches live in it; a gradient does.
   bool accumulates = false, gradient = false;
+  /// What an update overwrites lies in it until that is validated.
+  bool kept = false;
 };
 
 /// Something in use at the worst time.

@@ -88,8 +88,10 @@ void Positions::dropCopies() {
     return;
   terminator->eraseOperands(dropped);
   (void)source.eraseResults(dropped);
-  for (auto invoke :
-       llvm::make_early_inc_range(source.getBody().getOps<pipe::InvokeOp>()))
+  // What only those read that are dropped is dropped with them.
+  SmallVector<pipe::InvokeOp> invokes(
+      source.getBody().getOps<pipe::InvokeOp>());
+  for (pipe::InvokeOp invoke : llvm::reverse(invokes))
     dropUnread(invoke);
 }
 

@@ -64,6 +64,10 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
   for (size_t k = 0; k < forms.sums.size() && merged; ++k)
     for (unsigned j = 0; j < merged; ++j)
       operands.push_back(sums[sums.size() - 1 - j][k]);
+  // What reads it runs once.
+  for (auto [i, operand] : llvm::enumerate(operands))
+    if (llvm::any_of(kept, [&](const Kept &own) { return own.old == operand; }))
+      part.setArgAttr(i, kKeptAttr, builder.getUnitAttr());
   if (!merged)
     part = versions.formOf(invoke, part, operands, symbols);
   SmallVector<Type> types(part.getResultTypes());
@@ -176,37 +180,6 @@ LogicalResult Unroller::createReturn() {
   return success();
 }
 
-/// What checks that were deferred have found takes effect.
-void Unroller::stop() {
-  std::string name = (source.getName() + ".stop." + Twine(position)).str();
-  auto part = symbols.lookup<func::FuncOp>(name);
-  if (!part)
-    part = createStop(name);
-  noteRuns(here);
-  RunOp::create(builder, part.getLoc(), TypeRange(),
-                FlatSymbolRefAttr::get(part.getSymNameAttr()), ValueRange(),
-                builder.getI64IntegerAttr(0), IntegerAttr(),
-                DenseI64ArrayAttr());
-  // It is of no micro-batch.
-  noteRuns({});
-}
-
-func::FuncOp Unroller::createStop(StringRef name) {
-  OpBuilder inside(source);
-  auto part = func::FuncOp::create(inside, source.getLoc(), name,
-                                   inside.getFunctionType({}, {}));
-  part.setPrivate();
-  inside.setInsertionPointToStart(part.addEntryBlock());
-  auto type = RankedTensorType::get({}, inside.getI1Type());
-  Value passed = graph::ConstantOp::create(inside, part.getLoc(),
-                                           DenseElementsAttr::get(type, true));
-  graph::CheckOp::create(inside, part.getLoc(), passed,
-                         "a check in another stage stopped the step");
-  func::ReturnOp::create(inside, part.getLoc());
-  symbols.insert(part);
-  return part;
-}
-
 //===----------------------------------------------------------------------===//
 // Repetition
 //===----------------------------------------------------------------------===//
@@ -235,6 +208,15 @@ static SmallVector<pipe::Action> checksFirst(ArrayRef<pipe::Action> list) {
   return actions;
 }
 
+/// Whether the positions must have agreed before that the step goes on. Where
+/// updates come first, a step that is stopped has made all of them, or takes
+/// back what it has made.
+bool Unroller::needsAgreement(pipe::InvokeOp invoke) const {
+  if (source->hasAttr(pipe::kPostValidatedAttr))
+    return invoke.isConditional();
+  return !source->hasAttr(pipe::kEarlyUpdateAttr) && updates(invoke);
+}
+
 /// Positions agree before the first update of each whether the step goes on.
 /// One that came there with something left to receive would wait for a sender
 /// that waits for it first: updates, and what is made of them, come last.
@@ -243,7 +225,7 @@ void Unroller::updatesLast(SmallVector<pipe::Action> &actions,
   std::set<std::pair<StringRef, int64_t>> late;
   llvm::DenseSet<Operation *> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
-    if ((invoke.getOnce() && updates(invoke)) ||
+    if ((invoke.getOnce() && needsAgreement(invoke)) ||
         llvm::any_of(invoke.getInputs(), [&](Value input) {
           return invokes.contains(input.getDefiningOp());
         })) {
@@ -267,8 +249,6 @@ LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     invokes[{invoke.getPart().str(), invoke.getStage()}] = invoke;
-  // Where updates come first, a step that is stopped has made all of them.
-  bool early = source->hasAttr(pipe::kEarlyUpdateAttr);
   for (auto [action, place] : llvm::zip_equal(actions, places)) {
     noteRuns(here);
     here = place;
@@ -287,21 +267,30 @@ LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
       if (invoke.getOnce() && values[operand].size() > 1)
         return invoke.emitOpError("runs once, and reads what is saved for "
                                   "each micro-batch");
+    bool optimistic =
+        source->hasAttr(pipe::kPostValidatedAttr) && updatesFirst(invoke);
     // A step that is stopped leaves nothing under way.
-    if (invoke.getOnce()) {
+    if (invoke.getOnce() && !optimistic) {
       finishReceives(receiving.size());
       finishSends();
     }
-    for (; stops > 0 && !early && updates(invoke); --stops)
-      stop();
+    if (needsAgreement(invoke)) {
+      stopAll(stops);
+      stops = 0;
+    }
+    SmallVector<std::pair<Value, Value>> copied;
+    if (optimistic)
+      copied = keepOld(invoke);
     int64_t microBatch = std::max<int64_t>(action.microBatch, 0);
     finishReceivesOf(invoke, microBatch);
     runPart(invoke, microBatch);
+    // Who reads it from now on reads what it was.
+    for (auto [argument, old] : copied)
+      values[argument].assign(1, old);
   }
   finishReceives(receiving.size());
   finishSends();
-  for (; stops > 0; --stops)
-    stop();
+  stopAll(stops);
   noteRuns(here);
   return success();
 }
@@ -349,14 +338,4 @@ void Unroller::planVersions(ArrayRef<pipe::Action> actions) {
       runs.push_back({invokes[{action.part, action.stage}], action.microBatch});
   versions.plan(
       runs, [&](BlockArgument argument) { return values[argument].front(); });
-}
-
-bool cleave::exec::updates(pipe::InvokeOp invoke) {
-  auto program = cast<pipe::ProgramOp>(invoke->getParentOp());
-  Operation *terminator = program.getBody().front().getTerminator();
-  return llvm::any_of(terminator->getOpOperands(), [&](OpOperand &operand) {
-    return operand.get().getDefiningOp() == invoke &&
-           program.getResultAttr(operand.getOperandNumber(),
-                                 graph::kUpdatesAttr);
-  });
 }

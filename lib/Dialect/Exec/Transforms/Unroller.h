@@ -15,8 +15,10 @@
 
 namespace cleave::exec {
 
-/// Whether a part changes what its program is given.
+/// Whether a part changes what its program is given, for good.
 bool updates(pipe::InvokeOp invoke);
+/// Whether it changes that, and another part may do so again.
+bool updatesFirst(pipe::InvokeOp invoke);
 
 /// Parts of a program, by invocation.
 using Parts = llvm::DenseMap<mlir::Operation *, PartForms>;
@@ -49,7 +51,13 @@ private:
   void finishReceives(size_t number);
   void finishReceivesOf(pipe::InvokeOp invoke, int64_t microBatch);
   void stop();
-  mlir::func::FuncOp createStop(llvm::StringRef name);
+  void stopAll(int64_t stops);
+  llvm::SmallVector<std::pair<mlir::Value, mlir::Value>>
+  keepOld(pipe::InvokeOp invoke);
+  void restore();
+  mlir::func::FuncOp createPart(const llvm::Twine &name,
+                                mlir::TypeRange arguments);
+  mlir::Operation *runPlain(mlir::func::FuncOp part, mlir::ValueRange operands);
   void runPart(pipe::InvokeOp invoke, int64_t microBatch);
   mlir::Value valueOf(mlir::Value value, int64_t dim, int64_t microBatch);
   mlir::Value constantRow(mlir::Attribute value, mlir::RankedTensorType type,
@@ -60,6 +68,7 @@ private:
   void updatesLast(llvm::SmallVector<pipe::Action> &actions,
                    llvm::SmallVector<Place> &places);
   void noteRuns(const Place &place);
+  bool needsAgreement(pipe::InvokeOp invoke) const;
   void planVersions(llvm::ArrayRef<pipe::Action> actions);
 
   mlir::DictionaryAttr attributesOr(mlir::DictionaryAttr known) {
@@ -113,6 +122,12 @@ private:
   /// The place of what is unrolled now.
   Place here;
   Versions versions;
+  /// What updates have been made that may be taken back: the value of the
+  /// source, and what was there before.
+  struct Kept {
+    mlir::Value source, old;
+  };
+  llvm::SmallVector<Kept> kept;
   /// The latest run of a part.
   mlir::Operation *latest = nullptr;
 };

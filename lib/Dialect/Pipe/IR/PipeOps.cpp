@@ -83,6 +83,8 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
     info.once = invoke.getOnce();
     info.stage = invoke.getStage();
     info.reads = info.updates = false;
+    info.late = program->hasAttr(kPostValidatedAttr) &&
+                (info.name == "V" || info.name == "A");
     for (unsigned i = 0; i < invoke.getNumResults(); ++i)
       info.updates |= invoke.getVersioned(i).has_value();
     for (Value input : invoke.getInputs()) {
@@ -158,10 +160,11 @@ LogicalResult ReturnOp::verify() {
 //===----------------------------------------------------------------------===//
 
 /// `{part = "F", stage = 1, once, split = array<i64: -1, 0>, results =
-/// ["saved", ...]}`
+/// ["saved", ...], unless = array<i64: 1, 0>}`
 static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
                                      UnitAttr &once, DenseI64ArrayAttr &split,
-                                     ArrayAttr &kinds, IntegerAttr &stage) {
+                                     ArrayAttr &kinds, IntegerAttr &stage,
+                                     DenseI64ArrayAttr &unless) {
   Builder &builder = parser.getBuilder();
   SMLoc loc = parser.getCurrentLocation();
   auto parseEntry = [&]() -> ParseResult {
@@ -181,9 +184,11 @@ static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
       return parser.parseAttribute(kinds);
     if (key == "stage")
       return parser.parseAttribute(stage, builder.getI64Type());
+    if (key == "unless")
+      return parser.parseAttribute(unless);
     if (key != "split")
-      return parser.emitError(keyLoc,
-                              "expected part, stage, once, split or results");
+      return parser.emitError(
+          keyLoc, "expected part, stage, once, split, results or unless");
     return parser.parseAttribute(split);
   };
   if (parser.parseCommaSeparatedList(OpAsmParser::Delimiter::Braces,
@@ -203,13 +208,16 @@ static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
 static void printInvokeConfig(OpAsmPrinter &printer, Operation *,
                               StringAttr part, UnitAttr once,
                               DenseI64ArrayAttr split, ArrayAttr kinds,
-                              IntegerAttr stage) {
+                              IntegerAttr stage, DenseI64ArrayAttr unless) {
   printer << "{part = " << part;
   if (stage.getInt())
     printer << ", stage = " << stage.getInt();
   if (once)
     printer << ", once";
-  printer << ", split = " << split << ", results = " << kinds << "}";
+  printer << ", split = " << split << ", results = " << kinds;
+  if (unless)
+    printer << ", unless = " << unless;
+  printer << "}";
 }
 
 func::FuncOp InvokeOp::getPartFunction() {
@@ -233,7 +241,34 @@ std::optional<int64_t> InvokeOp::getVersioned(unsigned index) {
   return argument;
 }
 
+/// A flag, and a value of its type for each result.
+static LogicalResult verifyUnless(InvokeOp invoke) {
+  ArrayRef<int64_t> operands = *invoke.getUnless();
+  if (!invoke.getOnce())
+    return invoke.emitOpError("unless needs a part that runs once");
+  if (operands.size() != invoke.getNumResults() + 1)
+    return invoke.emitOpError("unless needs a flag and one operand for each of "
+                              "the ")
+           << invoke.getNumResults() << " results";
+  for (auto [i, operand] : llvm::enumerate(operands)) {
+    if (operand < 0 ||
+        operand >= static_cast<int64_t>(invoke.getInputs().size()))
+      return invoke.emitOpError("unless names operand ")
+             << operand << ", which it has not";
+    Type type = invoke.getInputs()[operand].getType();
+    auto flag =
+        RankedTensorType::get({}, IntegerType::get(invoke.getContext(), 1));
+    Type wanted = i == 0 ? flag : invoke.getResult(i - 1).getType();
+    if (type != wanted)
+      return invoke.emitOpError("unless names operand ")
+             << operand << " of type " << type << " in the place of " << wanted;
+  }
+  return success();
+}
+
 LogicalResult InvokeOp::verify() {
+  if (isConditional() && failed(verifyUnless(*this)))
+    return failure();
   if (getSplit().size() != getInputs().size())
     return emitOpError("split needs one value for each of the ")
            << getInputs().size() << " operands";

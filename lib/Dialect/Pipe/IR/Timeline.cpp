@@ -23,7 +23,8 @@ EventKind cleave::pipe::eventKindOf(const Action &action) {
   static constexpr std::pair<llvm::StringLiteral, EventKind> kinds[] = {
       {"F", EventKind::Forward},       {"B", EventKind::Backward},
       {"I", EventKind::InputGradient}, {"W", EventKind::WeightGradient},
-      {"U", EventKind::Update},        {"D", EventKind::Update}};
+      {"U", EventKind::Update},        {"D", EventKind::Update},
+      {"A", EventKind::Update}};
   for (const auto &[part, kind] : kinds)
     if (action.part == part)
       return kind;

@@ -55,6 +55,13 @@ static int64_t duration(const ResolvedSchedule &schedule, const Node &node) {
   return sum;
 }
 
+/// Whether nothing is sent for the run before all else is done.
+static bool isLate(const TaskTable &table, const Node &node) {
+  return llvm::all_of(node.tasks, [&](int task) {
+    return table.parts[table.tasks[task].part].late;
+  });
+}
+
 /// The runs of a schedule that has been verified, on the time line.
 static std::vector<Event> placeRuns(const ResolvedSchedule &schedule) {
   std::vector<Event> line;
@@ -102,8 +109,17 @@ std::optional<Schedule> cleave::pipe::insertTransfers(
   // What each device reads of others: the node, and the moment it is there.
   std::map<std::pair<int, int64_t>, Event> transfers;
   std::vector<int64_t> end(resolved.nodes.size());
-  for (const Event &run : line)
-    end[run.node] = run.time + duration(resolved, resolved.nodes[run.node]);
+  // When nobody has anything left to do but what is late.
+  int64_t meeting = 0;
+  for (const Event &run : line) {
+    const Node &node = resolved.nodes[run.node];
+    end[run.node] = run.time + duration(resolved, node);
+    if (!isLate(table, node))
+      meeting = std::max(meeting, end[run.node]);
+  }
+  for (Event &run : line)
+    if (isLate(table, resolved.nodes[run.node]))
+      run.time = meeting;
   for (const Event &run : line) {
     const Node &node = resolved.nodes[run.node];
     for (int need : node.needs) {
@@ -114,7 +130,8 @@ std::optional<Schedule> cleave::pipe::insertTransfers(
                            node.action->stage);
       int number = transfers.size();
       transfers.try_emplace({from, node.device},
-                            Event{end[from], false, number, from, to});
+                            Event{isLate(table, node) ? meeting : end[from],
+                                  false, number, from, to});
     }
   }
   for (auto &[key, event] : transfers)

@@ -86,7 +86,9 @@ Costs cleave::pipe::costsOf(ProgramOp program, const spmd::Mesh &mesh,
                             const MachineModel &machine) {
   Costs costs;
   for (auto invoke : program.getBody().getOps<InvokeOp>()) {
-    costs.run.push_back(machine.secondsOf(workOf(invoke, mesh)));
+    // What may run or not is there for the rare case.
+    costs.run.push_back(
+        invoke.isConditional() ? 0 : machine.secondsOf(workOf(invoke, mesh)));
     std::set<int64_t> readers;
     for (Operation *user : invoke->getUsers())
       if (auto reader = dyn_cast<InvokeOp>(user);

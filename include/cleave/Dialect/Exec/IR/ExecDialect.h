@@ -43,6 +43,18 @@ inline constexpr llvm::StringLiteral kGradientAttr = "exec.gradient";
 inline constexpr llvm::StringLiteral kUpperBoundAttr = "exec.upper_bound";
 inline constexpr llvm::StringLiteral kIgnoreIndexAttr = "exec.ignore_index";
 
+/// On a part's argument: a flag; where it holds, runs of the part are left out,
+/// and results are what was in their memory.
+inline constexpr llvm::StringLiteral kUnlessAttr = "exec.unless";
+/// On a part's argument or result: what an update overwrites, kept until it has
+/// been validated.
+inline constexpr llvm::StringLiteral kKeptAttr = "exec.kept";
+/// On a program: the bytes of all that.
+inline constexpr llvm::StringLiteral kKeptBytesAttr = "exec.kept_bytes";
+/// On a part: it runs only where a check before it has stopped the step, and
+/// nothing else behind that does.
+inline constexpr llvm::StringLiteral kWhenStoppedAttr = "exec.when_stopped";
+
 /// On a check that is to be deferred.
 inline constexpr llvm::StringLiteral kDeferredAttr = "exec.deferred";
 

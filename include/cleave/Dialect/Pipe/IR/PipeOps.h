@@ -53,6 +53,9 @@ inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
 /// in that part, or "none: " and why it does not.
 inline constexpr llvm::StringLiteral kOptimizerFusionAttr =
     "pipe.optimizer_fusion";
+/// On a program: its updates are made before anything has shown that they are
+/// right; see `--pipe-post-validate`.
+inline constexpr llvm::StringLiteral kPostValidatedAttr = "pipe.post_validated";
 /// On a program: it updates before all of its checks are made.
 inline constexpr llvm::StringLiteral kEarlyUpdateAttr = "pipe.early_update";
 

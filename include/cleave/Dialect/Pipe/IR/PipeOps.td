@@ -33,6 +33,7 @@ def Pipe_Dialect : Dialect {
     | `I`, `W` | in the place of `B`: what earlier stages wait for, and what gradients of parameters alone do |
     | `N` | of several stages: the scalars of finished gradients that the updates of all stages read |
     | `U` | update: what depends on a finished gradient, or on sums over all micro-batches; with `--pipe-update-each`, for each micro-batch |
+    | `V`, `A` | behind `U`, with `--pipe-post-validate`: what shows whether the update was right, and the update again, which runs where it was not |
 
     In a pipeline, each stage has parts of its own, and computes what it needs of
     the model. Values that one stage gives to another are sent between devices.
@@ -122,6 +123,10 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     | `value` | the value: of a `once` part, or the same for each micro-batch |
     | `version:<argument>` | that of the run that comes last |
 
+    With `unless`, the first of the operands that it numbers is a flag: where that
+    holds, the part does not run, and its results are the operands behind it, one
+    for each.
+
     An argument that a result is a `version` of has versions. The first part of a
     micro-batch that reads it fixes which one all parts of that micro-batch read,
     the newest there is then; the part that updates it reads the newest.
@@ -129,11 +134,20 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
   let arguments = (ins FlatSymbolRefAttr:$callee,
                        Variadic<AnyRankedTensor>:$inputs, StrAttr:$part,
                        UnitAttr:$once, DenseI64ArrayAttr:$split,
-                       StrArrayAttr:$result_kinds, I64Attr:$stage);
+                       StrArrayAttr:$result_kinds, I64Attr:$stage,
+                       OptionalAttr<DenseI64ArrayAttr>:$unless);
+  let builders = [OpBuilder<(ins
+      "::mlir::TypeRange":$types, "::llvm::StringRef":$callee,
+      "::mlir::ValueRange":$inputs, "::llvm::StringRef":$part, "bool":$once,
+      "::llvm::ArrayRef<int64_t>":$split, "::mlir::ArrayAttr":$kinds,
+      "int64_t":$stage), [{
+    build($_builder, $_state, types, callee, inputs, part, once, split, kinds,
+          stage, ::mlir::DenseI64ArrayAttr());
+  }]>];
   let results = (outs Variadic<AnyRankedTensor>:$outputs);
   let assemblyFormat = [{
     $callee `(` $inputs `)` custom<InvokeConfig>($part, $once, $split,
-      $result_kinds, $stage) attr-dict `:` functional-type($inputs, $outputs)
+      $result_kinds, $stage, $unless) attr-dict `:` functional-type($inputs, $outputs)
   }];
   let extraClassDeclaration = [{
     /// The function that holds the part's ops.
@@ -148,6 +162,14 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     ::std::optional<int64_t> getConcatDim(unsigned index);
     bool isSaved(unsigned index) { return getKind(index) == "saved"; }
     bool isAccumulated(unsigned index) { return getKind(index) == "accumulate"; }
+    /// Whether it may run or not.
+    bool isConditional() { return getUnless().has_value(); }
+    /// Of one that may not run: the operand that says so, and that which result
+    /// `index` is then.
+    unsigned getFlagOperand() { return (*getUnless())[0]; }
+    unsigned getPassedOperand(unsigned index) {
+      return (*getUnless())[index + 1];
+    }
   }];
   let hasVerifier = 1;
 }

@@ -89,6 +89,9 @@ struct PartInfo {
   bool updates = false;
   /// A run reads what updates of its stage change.
   bool reads = true;
+  /// What it reads of other devices is sent behind all that is not late: nobody
+  /// waits for it before.
+  bool late = false;
 };
 
 /// Whether a schedule must name the part: its order is what a schedule is for.

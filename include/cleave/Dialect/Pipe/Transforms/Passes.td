@@ -155,6 +155,29 @@ def UpdateEach : Pass<"pipe-update-each", "::mlir::ModuleOp"> {
                            "::cleave::graph::GraphDialect"];
 }
 
+def PostValidate : Pass<"pipe-post-validate", "::mlir::ModuleOp"> {
+  let summary = "Updates stages before others have said what they must know";
+  let description = [{
+    An update that reads scalars of other stages, such as the parts of the global
+    norm that a clip needs, is made as if these were 0: with what its own stage
+    has. Behind it, a part V makes the scalars that tensors are updated with once
+    more, of what all stages have sent, and all that the update reports and
+    checks. Where a scalar differs from what was assumed, a part A updates again,
+    from the values before; else its results are those that there are.
+    ```mlir
+    %w2 = pipe.invoke @train.U(%w, %g, %n, %n1) {part = "U", once, ...}
+    // becomes
+    %w1, %c = pipe.invoke @train.U(%w, %g, %n) {part = "U", once, ...}
+    %right = pipe.invoke @train.V(%n, %n1, %c) {part = "V", once, ...}
+    %w2 = pipe.invoke @train.A(%w, %g, %n, %n1, %right, %w1)
+        {part = "A", once, ..., unless = array<i64: 4, 5>}
+    ```
+    Checks take effect behind the updates, which are taken back then.
+  }];
+  let dependentDialects = ["::cleave::pipe::PipeDialect",
+                           "::cleave::graph::GraphDialect"];
+}
+
 def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
   let summary = "Chooses the order of the actions";
   let description = [{

@@ -1,0 +1,371 @@
+//===- PostValidate.cpp - Updates before what says that they are right ----===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// The update of a stage depends on other stages by a few scalars, such as the
+/// factor of a clip. It is made as if the others gave 0. Where the scalars that
+/// tensors are computed with come out the same when all have given theirs, it
+/// was right; else it is made again, of what was there before it.
+/// Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 4.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/SetVector.h"
+
+namespace cleave::pipe {
+#define GEN_PASS_DEF_POSTVALIDATE
+#include "cleave/Dialect/Pipe/Transforms/Passes.h.inc"
+} // namespace cleave::pipe
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+namespace {
+/// Part of what an update computes, as a part of its own.
+struct Piece {
+  func::FuncOp function;
+  SmallVector<Value> operands;
+};
+
+/// The update of one stage.
+class Update {
+public:
+  Update(InvokeOp invoke, SymbolTable &symbols)
+      : invoke(invoke), function(invoke.getPartFunction()), symbols(symbols),
+        builder(invoke) {}
+
+  /// Splits it where something must be validated. Returns whether anything was.
+  /// Of all updates, what validates stands before the `first` that is made
+  /// again: one that is stopped is taken back.
+  FailureOr<bool> split(InvokeOp &first);
+
+private:
+  bool isTensor(Value value) const {
+    return cast<RankedTensorType>(value.getType()).getNumElements() != 1;
+  }
+  LogicalResult analyze();
+  Piece take(StringRef part, ArrayRef<Value> values, bool withChecks,
+             IRMapping &map);
+  InvokeOp call(const Piece &piece, StringRef part, DenseI64ArrayAttr unless);
+  Value makeFlag(Operation *before, ArrayRef<Value> made,
+                 ArrayRef<Value> assumed);
+  InvokeOp makeAssumed();
+  InvokeOp makeValidation(InvokeOp assumed);
+  InvokeOp makeAgain(InvokeOp assumed, Value flag);
+
+  InvokeOp invoke;
+  func::FuncOp function;
+  SymbolTable &symbols;
+  OpBuilder builder;
+  /// What other stages give it.
+  SmallVector<BlockArgument> remote;
+  bool checks = false;
+  /// Results that update something, those of them that depend on other stages,
+  /// and the rest, which reports.
+  SmallVector<unsigned> updating, dependent, reporting;
+  /// The scalars that depend on other stages and that updates are made with.
+  llvm::SetVector<Value> scalars;
+};
+} // namespace
+
+/// Whether the program returns `result` as the new value of something.
+static bool updatesSomething(OpResult result) {
+  auto program = cast<ProgramOp>(result.getOwner()->getParentOp());
+  return llvm::any_of(result.getUses(), [&](OpOperand &use) {
+    return isa<ReturnOp>(use.getOwner()) &&
+           program.getResultAttr(use.getOperandNumber(), graph::kUpdatesAttr);
+  });
+}
+
+/// What depends on what, within the part.
+LogicalResult Update::analyze() {
+  Block &body = function.front();
+  DenseSet<Value> depends;
+  for (auto [value, argument] :
+       llvm::zip_equal(invoke.getInputs(), body.getArguments())) {
+    auto from = value.getDefiningOp<InvokeOp>();
+    if (!from || !from.getOnce() || from.getStage() == invoke.getStage())
+      continue;
+    if (isTensor(argument))
+      return invoke.emitOpError("reads a whole tensor of part ")
+             << from.getPart() << " of stage " << from.getStage()
+             << ", so that it cannot be made before that is there; leave "
+                "--post-validation out";
+    remote.push_back(argument);
+    depends.insert(argument);
+  }
+  for (Operation &op : body.without_terminator()) {
+    checks |= isa<graph::CheckOp>(op);
+    if (llvm::any_of(op.getOperands(),
+                     [&](Value value) { return depends.contains(value); }))
+      depends.insert(op.result_begin(), op.result_end());
+  }
+  DenseSet<Operation *> live;
+  SmallVector<Value> stack;
+  Operation *terminator = body.getTerminator();
+  for (OpResult result : invoke->getOpResults()) {
+    unsigned i = result.getResultNumber();
+    if (!updatesSomething(result)) {
+      reporting.push_back(i);
+      continue;
+    }
+    Value value = terminator->getOperand(i);
+    updating.push_back(i);
+    stack.push_back(value);
+    if (!depends.contains(value))
+      continue;
+    dependent.push_back(i);
+    if (!isTensor(value))
+      scalars.insert(value);
+  }
+  while (!stack.empty())
+    if (Operation *op = stack.pop_back_val().getDefiningOp();
+        op && live.insert(op).second)
+      llvm::append_range(stack, op->getOperands());
+  for (Operation &op : body.without_terminator())
+    if (live.contains(&op) && llvm::any_of(op.getResults(), [&](Value result) {
+          return isTensor(result);
+        }))
+      for (Value operand : op.getOperands())
+        if (depends.contains(operand) && !isTensor(operand))
+          scalars.insert(operand);
+  return success();
+}
+
+/// A function of what `values` of the part are made of, and perhaps its checks.
+Piece Update::take(StringRef part, ArrayRef<Value> values, bool withChecks,
+                   IRMapping &map) {
+  Piece piece;
+  piece.function = cast<func::FuncOp>(function->clone(map));
+  std::string name = function.getName().str();
+  name.replace(name.size() - 1, 1, part);
+  piece.function.setName(name);
+  symbols.insert(piece.function);
+  piece.function.removeResAttrsAttr();
+  Block &body = piece.function.front();
+  SmallVector<Value> returned;
+  for (Value value : values)
+    returned.push_back(map.lookup(value));
+  body.getTerminator()->setOperands(returned);
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (isOpTriviallyDead(&op) || (!withChecks && isa<graph::CheckOp>(op)))
+      op.erase();
+  return piece;
+}
+
+/// Calls the piece, without what it does not read.
+InvokeOp Update::call(const Piece &piece, StringRef part,
+                      DenseI64ArrayAttr unless) {
+  func::FuncOp own = piece.function;
+  Block &body = own.front();
+  llvm::BitVector unread(body.getNumArguments());
+  SmallVector<Value> kept;
+  SmallVector<int64_t> moved(body.getNumArguments());
+  for (BlockArgument argument : body.getArguments()) {
+    unsigned i = argument.getArgNumber();
+    bool named = unless && llvm::is_contained(unless.asArrayRef(), int64_t(i));
+    moved[i] = kept.size();
+    if (argument.use_empty() && !named)
+      unread.set(i);
+    else
+      kept.push_back(piece.operands[i]);
+  }
+  if (unless)
+    unless = builder.getDenseI64ArrayAttr(llvm::map_to_vector(
+        unless.asArrayRef(), [&](int64_t i) { return moved[i]; }));
+  SmallVector<Type> results(body.getTerminator()->getOperandTypes());
+  own.setFunctionType(
+      builder.getFunctionType(body.getArgumentTypes(), results));
+  (void)own.eraseArguments(unread);
+  SmallVector<Attribute> kinds(results.size(), builder.getStringAttr(kValue));
+  return InvokeOp::create(
+      builder, invoke.getLoc(), results,
+      FlatSymbolRefAttr::get(own.getSymNameAttr()), kept,
+      builder.getStringAttr(part), builder.getUnitAttr(),
+      builder.getDenseI64ArrayAttr(SmallVector<int64_t>(kept.size(), -1)),
+      builder.getArrayAttr(kinds), invoke.getStageAttr(), unless);
+}
+
+/// The update as if other stages gave 0, and the scalars that it was made with.
+InvokeOp Update::makeAssumed() {
+  IRMapping map;
+  SmallVector<Value> values;
+  for (unsigned i : updating)
+    values.push_back(function.front().getTerminator()->getOperand(i));
+  llvm::append_range(values, scalars);
+  Piece piece = take("U", values, /*withChecks=*/false, map);
+  llvm::append_range(piece.operands, invoke.getInputs());
+  OpBuilder inside = OpBuilder::atBlockBegin(&piece.function.front());
+  for (BlockArgument argument : remote) {
+    Value own = map.lookup(argument);
+    if (own.use_empty())
+      continue;
+    auto type = cast<RankedTensorType>(own.getType());
+    Value zero = graph::ConstantOp::create(
+        inside, own.getLoc(), type,
+        DenseElementsAttr::get(type,
+                               inside.getZeroAttr(type.getElementType())));
+    own.replaceAllUsesWith(zero);
+  }
+  return call(piece, "U", DenseI64ArrayAttr());
+}
+
+/// Whether each of `made` is what was assumed, bit by bit: a zero could be of
+/// the other sign.
+Value Update::makeFlag(Operation *before, ArrayRef<Value> made,
+                       ArrayRef<Value> assumed) {
+  OpBuilder inside(before);
+  graph::Formula f{inside, invoke.getLoc()};
+  Value flag;
+  for (auto [own, other] : llvm::zip_equal(made, assumed)) {
+    Value a = f.reshape(own, {}), b = f.reshape(other, {});
+    SmallVector<Value> same = {f.compare(graph::Predicate::eq, a, b)};
+    if (isa<FloatType>(graph::tensorTypeOf(a).getElementType()))
+      same.push_back(f.compare(graph::Predicate::ne, a, f.scalar(a, 0.0)));
+    for (Value holds : same)
+      flag = flag ? graph::AndOp::create(inside, f.loc, flag, holds).getResult()
+                  : holds;
+  }
+  return flag;
+}
+
+/// What the update reports, and whether it was right.
+InvokeOp Update::makeValidation(InvokeOp assumed) {
+  IRMapping map;
+  SmallVector<Value> values;
+  for (unsigned i : reporting)
+    values.push_back(function.front().getTerminator()->getOperand(i));
+  llvm::append_range(values, scalars);
+  Piece piece = take("V", values, /*withChecks=*/true, map);
+  llvm::append_range(piece.operands, invoke.getInputs());
+  Block &body = piece.function.front();
+  SmallVector<Value> made, others;
+  for (auto [k, value] : llvm::enumerate(scalars)) {
+    made.push_back(map.lookup(value));
+    others.push_back(body.addArgument(value.getType(), value.getLoc()));
+    piece.operands.push_back(assumed.getResult(updating.size() + k));
+  }
+  Operation *terminator = body.getTerminator();
+  SmallVector<Value> returned(
+      terminator->getOperands().take_front(reporting.size()));
+  if (!scalars.empty())
+    returned.push_back(makeFlag(terminator, made, others));
+  terminator->setOperands(returned);
+  return call(piece, "V", DenseI64ArrayAttr());
+}
+
+/// The update of what all stages gave, unless `flag` holds.
+InvokeOp Update::makeAgain(InvokeOp assumed, Value flag) {
+  IRMapping map;
+  SmallVector<Value> values, passed = {flag};
+  for (auto [k, i] : llvm::enumerate(updating))
+    if (llvm::is_contained(dependent, i)) {
+      values.push_back(function.front().getTerminator()->getOperand(i));
+      passed.push_back(assumed.getResult(k));
+    }
+  Piece piece = take("A", values, /*withChecks=*/false, map);
+  llvm::append_range(piece.operands, invoke.getInputs());
+  SmallVector<int64_t> unless;
+  for (Value value : passed) {
+    unless.push_back(piece.operands.size());
+    piece.function.front().addArgument(value.getType(), value.getLoc());
+    piece.operands.push_back(value);
+  }
+  return call(piece, "A", builder.getDenseI64ArrayAttr(unless));
+}
+
+FailureOr<bool> Update::split(InvokeOp &first) {
+  if (failed(analyze()))
+    return failure();
+  if (updating.empty() || (remote.empty() && !checks))
+    return false;
+  // The new parts stand behind all others: an update waits for none of them.
+  symbols.remove(function);
+  InvokeOp assumed = makeAssumed();
+  Operation *end = invoke->getBlock()->getTerminator();
+  builder.setInsertionPoint(first ? first.getOperation() : end);
+  InvokeOp validation = makeValidation(assumed), again;
+  if (!scalars.empty()) {
+    builder.setInsertionPoint(end);
+    again = makeAgain(assumed, validation.getResults().back());
+    first = first ? first : again;
+  }
+  for (auto [k, i] : llvm::enumerate(reporting))
+    invoke.getResult(i).replaceAllUsesWith(validation.getResult(k));
+  unsigned next = 0;
+  for (auto [k, i] : llvm::enumerate(updating))
+    invoke.getResult(i).replaceAllUsesWith(llvm::is_contained(dependent, i)
+                                               ? again.getResult(next++)
+                                               : assumed.getResult(k));
+  invoke.erase();
+  function.erase();
+  return true;
+}
+
+namespace {
+struct PostValidatePass
+    : cleave::pipe::impl::PostValidateBase<PostValidatePass> {
+  using PostValidateBase::PostValidateBase;
+
+  LogicalResult run(ProgramOp program, SymbolTable &symbols) {
+    if (program->hasAttr(kEarlyUpdateAttr))
+      return program.emitOpError("updates in the next step, behind its checks; "
+                                 "leave --post-validation or "
+                                 "--optimizer-fusion=forward out");
+    SmallVector<InvokeOp> updates;
+    bool any = false, checks = false;
+    for (auto invoke : program.getBody().getOps<InvokeOp>()) {
+      invoke.getPartFunction().walk([&](graph::CheckOp) { checks = true; });
+      if (llvm::any_of(invoke->getOpResults(), updatesSomething)) {
+        any = true;
+        if (!invoke.getOnce())
+          return invoke.emitOpError(
+              "updates behind each micro-batch: nothing is left that could be "
+              "validated behind all of them; leave --post-validation out");
+        updates.push_back(invoke);
+      }
+    }
+    if (!any)
+      return success();
+    bool split = false;
+    InvokeOp first;
+    for (InvokeOp invoke : updates) {
+      FailureOr<bool> done = Update(invoke, symbols).split(first);
+      if (failed(done))
+        return failure();
+      split |= *done;
+    }
+    if (split || checks)
+      program->setAttr(kPostValidatedAttr, UnitAttr::get(program.getContext()));
+    else
+      program.emitRemark("updates wait for nothing of other stages: there is "
+                         "nothing to validate");
+    return success();
+  }
+
+  void runOnOperation() override {
+    SymbolTable symbols(getOperation());
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      auto stages = program->getAttrOfType<IntegerAttr>(kStagesAttr);
+      if (!stages || stages.getInt() < 2) {
+        program.emitError("has one stage, which waits for no other: "
+                          "post-validation is for a pipeline, a mesh with an "
+                          "axis \"pp\"");
+        return signalPassFailure();
+      }
+      if (failed(run(program, symbols)))
+        return signalPassFailure();
+    }
+  }
+};
+} // namespace
