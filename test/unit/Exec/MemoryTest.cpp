@@ -200,19 +200,19 @@ TEST_F(Memory, OverwrittenTargets) {
 TEST_F(Memory, FlagsOfParts) {
   const char *text = R"(
     func.func private @v(%x: tensor<4xf32>) -> (tensor<i1>, tensor<4xf32>) {
-      %s = exec.view %x : tensor<4xf32> -> tensor<f32>
-      %b = exec.fill true : tensor<i1>
+      %b = exec.fill true -> tensor<i1>
       %y = exec.copy %x : tensor<4xf32> -> tensor<4xf32>
       return %b, %y : tensor<i1>, tensor<4xf32>
     }
     func.func private @w(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %c = exec.fill true -> tensor<i1>
+      exec.check %c, "not so" : tensor<i1>
       %y = exec.copy %x : tensor<4xf32> -> tensor<4xf32>
-      %z = exec.copy %y : tensor<4xf32> -> tensor<4xf32>
-      return %z : tensor<4xf32>
+      return %y : tensor<4xf32>
     }
     func.func private @a(%f: tensor<i1> {exec.unless}, %x: tensor<4xf32>, %y: tensor<4xf32> {exec.dies})
         -> (tensor<4xf32> {exec.alias = 2 : i64}) {
-      %z = exec.copy %x into %y : tensor<4xf32> into tensor<4xf32> -> tensor<4xf32>
+      %z = exec.copy %x into %y : tensor<4xf32>, : tensor<4xf32> -> tensor<4xf32>
       return %z : tensor<4xf32>
     }
     exec.program @e(%x: tensor<4xf32> {graph.name = "x", graph.role = "input"})

@@ -342,10 +342,6 @@ private:
       for (Value result : op->getResults())
         touch(result, time);
     }
-    // It is read before anything runs.
-    for (BlockArgument argument : part.getArguments())
-      if (part.getArgAttr(argument.getArgNumber(), kUnlessAttr))
-        touch(argument, 0);
     for (auto [i, value] :
          llvm::enumerate(part.front().getTerminator()->getOperands())) {
       Life &life = lives[leader(value)];
