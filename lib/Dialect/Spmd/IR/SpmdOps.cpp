@@ -222,21 +222,32 @@ MeshOp cleave::spmd::lookupMesh(Operation *from, FlatSymbolRefAttr name) {
   return SymbolTable::lookupNearestSymbolFrom<MeshOp>(from, name);
 }
 
-std::optional<Sharding> cleave::spmd::writtenSharding(Value value) {
-  ShardingAttr known;
+/// What is written on the op or the argument that gives `value`: one attribute
+/// of an argument, one of a list of `all` results.
+template <typename Attr>
+static Attr readWritten(Value value, StringRef own, StringRef all) {
   if (auto argument = dyn_cast<BlockArgument>(value)) {
-    if (auto function =
-            dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp()))
-      known = function.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(),
-                                                      kShardingAttr);
-  } else {
-    auto result = cast<OpResult>(value);
-    if (auto all = result.getOwner()->getAttrOfType<ArrayAttr>(kShardingsAttr))
-      known = dyn_cast<ShardingAttr>(all[result.getResultNumber()]);
+    auto function = dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp());
+    return function
+               ? function.getArgAttrOfType<Attr>(argument.getArgNumber(), own)
+               : Attr();
   }
+  auto result = cast<OpResult>(value);
+  auto list = result.getOwner()->getAttrOfType<ArrayAttr>(all);
+  return list ? dyn_cast<Attr>(list[result.getResultNumber()]) : Attr();
+}
+
+std::optional<Sharding> cleave::spmd::writtenSharding(Value value) {
+  auto known = readWritten<ShardingAttr>(value, kShardingAttr, kShardingsAttr);
   if (!known)
     return std::nullopt;
   return known.getSharding();
+}
+
+RankedTensorType cleave::spmd::writtenGlobalType(Value value) {
+  auto known = readWritten<TypeAttr>(value, kGlobalTypeAttr, kGlobalTypesAttr);
+  return known ? dyn_cast<RankedTensorType>(known.getValue())
+               : RankedTensorType();
 }
 
 MeshOp cleave::spmd::findMesh(ModuleOp module) {

@@ -8,8 +8,10 @@
 #include "Eras.h"
 #include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Simplify.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/OperationSupport.h"
+#include "mlir/IR/PatternMatch.h"
 #include <map>
 
 namespace cleave::spmd {
@@ -27,27 +29,23 @@ class Optimizer {
 public:
   Optimizer(func::FuncOp function, MeshOp meshOp)
       : body(function.getBody().front()), mesh(meshOp.getMesh()),
-        meshName(FlatSymbolRefAttr::get(meshOp)),
-        builder(function.getContext()) {}
+        rewriter(function.getContext()) {}
 
   void run() {
     mergeEqual();
     for (Operation &op : llvm::make_early_inc_range(body)) {
       auto slice = dyn_cast<SliceOp>(op);
-      if (!slice || !scatter(slice))
-        undo(&op);
+      if (!slice || !scatterSlice(slice, mesh, rewriter))
+        undoMovement(&op, mesh, rewriter);
     }
   }
 
 private:
   void mergeEqual();
-  bool scatter(SliceOp slice);
-  void undo(Operation *op);
 
   Block &body;
   Mesh mesh;
-  FlatSymbolRefAttr meshName;
-  OpBuilder builder;
+  IRRewriter rewriter;
 };
 
 /// Whether two ops are the same on the same operands.
@@ -89,28 +87,40 @@ void Optimizer::mergeEqual() {
   }
 }
 
-/// all_reduce then slice, where nothing else reads the sum: reduce_scatter.
-/// What the slice does not split along is reduced afterwards, when it is
-/// smaller.
-bool Optimizer::scatter(SliceOp slice) {
-  auto reduction = slice.getInput().getDefiningOp<AllReduceOp>();
-  if (!reduction || !reduction->hasOneUse())
-    return false;
-  Move reduce = *readMove(reduction), cut = *readMove(slice);
-  AxisList axes = mesh.significant(reduce.axes), split;
-  for (const AxisList &list : cut.dims)
+/// The axes of all dimensions that split.
+static AxisList flatten(const Mesh &mesh, ArrayRef<AxisList> dims) {
+  AxisList split;
+  for (const AxisList &list : dims)
     for (const AxisRef &axis : mesh.significant(list))
       split.push_back(axis);
+  return split;
+}
+
+bool cleave::spmd::canScatter(const Mesh &mesh, ArrayRef<AxisRef> axes,
+                              ArrayRef<AxisList> dims) {
+  AxisList split = flatten(mesh, dims), all = mesh.significant(axes);
   // Along a sequential axis there is no one to scatter to.
   if (split.empty() || llvm::any_of(split, [&](const AxisRef &axis) {
         return mesh.isSequential(axis);
       }))
     return false;
-  auto digits = mesh.refine(split, axes), rest = mesh.refine(axes, split);
-  if (!digits || !rest || !llvm::all_of(*digits, [&](const AxisRef &digit) {
-        return mesh.overlap(digit, axes);
-      }))
+  auto digits = mesh.refine(split, all), rest = mesh.refine(all, split);
+  return digits && rest && llvm::all_of(*digits, [&](const AxisRef &digit) {
+           return mesh.overlap(digit, all);
+         });
+}
+
+bool cleave::spmd::scatterSlice(SliceOp slice, const Mesh &mesh,
+                                RewriterBase &rewriter) {
+  auto reduction = slice.getInput().getDefiningOp<AllReduceOp>();
+  if (!reduction || !reduction->hasOneUse())
     return false;
+  Move reduce = *readMove(reduction), cut = *readMove(slice);
+  if (!canScatter(mesh, reduce.axes, cut.dims))
+    return false;
+  AxisList axes = mesh.significant(reduce.axes),
+           split = flatten(mesh, cut.dims);
+  auto digits = mesh.refine(split, axes), rest = mesh.refine(axes, split);
   llvm::erase_if(*rest, [&](const AxisRef &digit) {
     return mesh.overlap(digit, *digits);
   });
@@ -130,15 +140,15 @@ bool Optimizer::scatter(SliceOp slice) {
   after.sharding = cut.sharding;
   for (const AxisRef &axis : after.axes)
     cut.sharding.partial.push_back({axis, reduce.reduction});
-  builder.setInsertionPoint(slice);
-  Value value = buildMove(builder, slice.getLoc(), reduction.getInput(), cut,
+  FlatSymbolRefAttr meshName = slice.getSharding().getMesh();
+  rewriter.setInsertionPoint(slice);
+  Value value = buildMove(rewriter, slice.getLoc(), reduction.getInput(), cut,
                           meshName, mesh, global);
   if (!after.axes.empty())
-    value = buildMove(builder, slice.getLoc(), value, after, meshName, mesh,
+    value = buildMove(rewriter, slice.getLoc(), value, after, meshName, mesh,
                       global);
-  slice.replaceAllUsesWith(value);
-  slice.erase();
-  reduction.erase();
+  rewriter.replaceOp(slice, value);
+  rewriter.eraseOp(reduction);
   return true;
 }
 
@@ -161,25 +171,24 @@ static bool isPlain(Operation *op, bool backward) {
   }
 }
 
-/// A movement back to where a value came from is that value: a slice of what
-/// was gathered, the second of two all-to-alls.
-void Optimizer::undo(Operation *op) {
+bool cleave::spmd::undoMovement(Operation *op, const Mesh &mesh,
+                                RewriterBase &rewriter) {
   if (!isPlain(op, /*backward=*/false))
-    return;
+    return false;
   Operation *before = op->getOperand(0).getDefiningOp();
   if (!before || !isPlain(before, /*backward=*/true))
-    return;
+    return false;
   Value source = before->getOperand(0);
   std::optional<Sharding> from = writtenSharding(source),
                           to = writtenSharding(op->getResult(0));
   if (!from || !to || source.getType() != op->getResult(0).getType() ||
       !sameDims(mesh, from->dims, to->dims) ||
       !samePartial(mesh, from->partial, to->partial))
-    return;
-  op->getResult(0).replaceAllUsesWith(source);
-  op->erase();
+    return false;
+  rewriter.replaceOp(op, source);
   if (before->use_empty())
-    before->erase();
+    rewriter.eraseOp(before);
+  return true;
 }
 
 namespace {

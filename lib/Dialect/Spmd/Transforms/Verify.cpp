@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/SplitFurther.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 
 namespace cleave::spmd {
@@ -153,50 +154,23 @@ private:
   }
 
   /// The rule of `op` on whole tensors: its form on one shard, grown again.
-  /// `places` gets the tensors whose shards' places the op must know.
-  FailureOr<graph::ShardingRule>
-  globalRule(Operation *op, SmallVectorImpl<graph::FactorMapping> &places) {
-    Block scratch;
-    OpBuilder builder(op->getContext());
-    builder.setInsertionPointToEnd(&scratch);
-    SmallVector<Value> operands;
-    SmallVector<Type> types;
+  FailureOr<WholeRule> globalRule(Operation *op) {
+    SmallVector<Type> operands, results;
     for (Value operand : op->getOperands())
-      operands.push_back(scratch.addArgument(
-          claims.find(operand)->second.global, op->getLoc()));
+      operands.push_back(claims.find(operand)->second.global);
     for (Value result : op->getResults())
-      types.push_back(claims.find(result)->second.global);
-    Operation *whole = nullptr;
-    auto noPlace = [](RankedTensorType, const graph::FactorMapping &) {
-      return Value();
-    };
-    if (auto partitionable = dyn_cast<graph::PartitionableOpInterface>(op)) {
-      whole = partitionable.buildLocal(builder, operands, types, noPlace);
-      // The whole op, asked again, names the factors of the whole.
-      if (auto again = dyn_cast_or_null<graph::PartitionableOpInterface>(whole))
-        again.buildLocal(
-            builder, operands, types,
-            [&](RankedTensorType, const graph::FactorMapping &mapping) {
-              places.push_back(mapping);
-              return Value();
-            });
-    } else {
-      whole = builder.clone(*op);
-      whole->setOperands(operands);
-      for (auto [result, type] : llvm::zip(whole->getResults(), types))
-        result.setType(type);
-    }
-    auto ruled = dyn_cast_or_null<graph::ShardingRuleOpInterface>(whole);
-    if (!ruled)
+      results.push_back(claims.find(result)->second.global);
+    std::optional<WholeRule> rule = wholeRule(op, operands, results);
+    if (!rule)
       return op->emitOpError("has no sharding rule");
-    return ruled.getShardingRule();
+    return std::move(*rule);
   }
 
   LogicalResult verifyOp(Operation *op) {
-    SmallVector<graph::FactorMapping, 1> places;
-    FailureOr<graph::ShardingRule> rule = globalRule(op, places);
-    if (failed(rule))
+    FailureOr<WholeRule> whole = globalRule(op);
+    if (failed(whole))
       return failure();
+    const graph::ShardingRule *rule = &whole->rule;
     SmallVector<const Sharding *> operands, results;
     SmallVector<int64_t> elements;
     for (Value operand : op->getOperands()) {
@@ -218,7 +192,7 @@ private:
                              axes)) ||
         failed(verifyTensors(op, "result ", *rule, rule->results, results,
                              axes)) ||
-        failed(verifyPlaces(op, *rule, places, axes)))
+        failed(verifyPlaces(op, *rule, whole->places, axes)))
       return failure();
     if (std::optional<std::string> error = turns.op(op, *rule, axes))
       return op->emitOpError() << *error;

@@ -81,6 +81,9 @@ MeshOp findMesh(mlir::ModuleOp module);
 /// Where `value` of a partitioned function lies, as it is written on the op or
 /// the argument that gives it.
 std::optional<Sharding> writtenSharding(mlir::Value value);
+/// The type of the whole tensor of which `value` is a shard, likewise; null
+/// where it is not written.
+mlir::RankedTensorType writtenGlobalType(mlir::Value value);
 
 /// Notes on an op with one result its sharding and its type as a whole tensor.
 void annotate(mlir::Operation *op, ShardingAttr sharding, mlir::Type global);

@@ -1,0 +1,246 @@
+//===- SplitFurther.cpp - Ops on smaller shards ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Spmd/IR/SplitFurther.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Spmd/IR/Moves.h"
+#include "cleave/Dialect/Spmd/IR/OpFactors.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+std::optional<WholeRule>
+cleave::spmd::wholeRule(Operation *op, TypeRange operands, TypeRange results) {
+  WholeRule found;
+  Block scratch;
+  OpBuilder builder(op->getContext());
+  builder.setInsertionPointToEnd(&scratch);
+  SmallVector<Value> values;
+  for (Type type : operands)
+    values.push_back(scratch.addArgument(type, op->getLoc()));
+  Operation *whole = nullptr;
+  auto noPlace = [](RankedTensorType, const graph::FactorMapping &) {
+    return Value();
+  };
+  if (auto partitionable = dyn_cast<graph::PartitionableOpInterface>(op)) {
+    whole = partitionable.buildLocal(builder, values, results, noPlace);
+    // The whole op, asked again, names the factors of the whole.
+    if (auto again = dyn_cast_or_null<graph::PartitionableOpInterface>(whole))
+      again.buildLocal(
+          builder, values, results,
+          [&](RankedTensorType, const graph::FactorMapping &mapping) {
+            found.places.push_back(mapping);
+            return Value();
+          });
+  } else {
+    whole = builder.clone(*op);
+    whole->setOperands(values);
+    for (auto [result, type] : llvm::zip(whole->getResults(), results))
+      result.setType(type);
+  }
+  auto ruled = dyn_cast_or_null<graph::ShardingRuleOpInterface>(whole);
+  if (!ruled)
+    return std::nullopt;
+  found.rule = ruled.getShardingRule();
+  return found;
+}
+
+std::optional<SmallVector<AxisList, 4>>
+cleave::spmd::addedAxes(const Mesh &mesh, const Sharding &from,
+                        const Sharding &to) {
+  SmallVector<AxisList, 4> added;
+  for (auto [before, after] : llvm::zip_equal(from.dims, to.dims)) {
+    AxisList first = mesh.significant(before), all = mesh.significant(after);
+    auto cut = mesh.split(all, mesh.size(first));
+    if (!cut || mesh.significant(cut->first) != first)
+      return std::nullopt;
+    added.push_back(cut->second);
+  }
+  return added;
+}
+
+/// The type of a shard of `global`; null where it does not divide.
+static RankedTensorType shardType(const Mesh &mesh, const Sharding &sharding,
+                                  RankedTensorType global) {
+  unsigned dim;
+  auto shape = localShape(mesh, sharding, global.getShape(), dim);
+  return shape ? RankedTensorType::get(*shape, global.getElementType())
+               : RankedTensorType();
+}
+
+/// `op` on smaller shards, without what is written on it: `place` gives where
+/// its shard begins, for an op that has not been told so far.
+static Operation *buildOn(
+    OpBuilder &builder, Operation *op, ValueRange operands, TypeRange types,
+    function_ref<Value(RankedTensorType, const graph::FactorMapping &)> place) {
+  if (auto partitionable = dyn_cast<graph::PartitionableOpInterface>(op))
+    return partitionable.buildLocal(builder, operands, types, place);
+  Operation *built = builder.clone(*op);
+  built->setOperands(operands);
+  for (auto [result, type] : llvm::zip(built->getResults(), types))
+    result.setType(type);
+  return built;
+}
+
+static bool knowsPlace(Operation *op) {
+  return llvm::any_of(op->getOperands(), [](Value operand) {
+    return operand.getDefiningOp<ShardOffsetOp>() != nullptr;
+  });
+}
+
+/// Whether `op` has a form on shards of the types of `split`.
+static bool canBuild(Operation *op, const FurtherSplit &split,
+                     const Mesh &mesh) {
+  Block scratch;
+  OpBuilder builder(op->getContext());
+  builder.setInsertionPointToEnd(&scratch);
+  SmallVector<Value> operands;
+  SmallVector<Type> types;
+  for (auto [operand, sharding] :
+       llvm::zip_equal(op->getOperands(), split.operands)) {
+    Type type = shardType(mesh, sharding, writtenGlobalType(operand));
+    if (!type)
+      return false;
+    operands.push_back(scratch.addArgument(type, op->getLoc()));
+  }
+  for (auto [result, sharding] :
+       llvm::zip_equal(op->getResults(), split.results)) {
+    types.push_back(shardType(mesh, sharding, writtenGlobalType(result)));
+    if (!types.back())
+      return false;
+  }
+  bool known = knowsPlace(op);
+  return buildOn(
+             builder, op, operands, types,
+             [&](RankedTensorType type, const graph::FactorMapping &) -> Value {
+               if (known)
+                 return {};
+               auto index =
+                   RankedTensorType::get(type.getRank(), builder.getI64Type());
+               return scratch.addArgument(index, op->getLoc());
+             }) != nullptr;
+}
+
+std::optional<FurtherSplit> cleave::spmd::splitFurther(Operation *op,
+                                                       unsigned result,
+                                                       const Sharding &wanted,
+                                                       const Mesh &mesh) {
+  if (op->hasAttr(kTurnedAttr))
+    return std::nullopt;
+  SmallVector<Type> operandTypes, resultTypes;
+  FurtherSplit split;
+  auto read = [&](ValueRange values, SmallVectorImpl<Type> &types,
+                  auto &shardings) {
+    for (Value value : values) {
+      std::optional<Sharding> known = writtenSharding(value);
+      RankedTensorType global = writtenGlobalType(value);
+      if (!known || !global)
+        return false;
+      types.push_back(global);
+      shardings.push_back(std::move(*known));
+    }
+    return true;
+  };
+  if (!read(op->getOperands(), operandTypes, split.operands) ||
+      !read(op->getResults(), resultTypes, split.results))
+    return std::nullopt;
+  std::optional<WholeRule> whole = wholeRule(op, operandTypes, resultTypes);
+  // Only where a shard lies is told anew, and of one tensor.
+  if (!whole || whole->rule.turn.steps != 0 || whole->places.size() > 1 ||
+      (knowsPlace(op) && whole->places.empty()))
+    return std::nullopt;
+  split.whole = std::move(*whole);
+  const graph::ShardingRule &rule = split.whole.rule;
+
+  SmallVector<Sharding, 1> before = split.results;
+  split.results[result].dims = wanted.dims;
+  SmallVector<const Sharding *> operands, results;
+  SmallVector<int64_t> elements;
+  for (auto [sharding, type] : llvm::zip_equal(split.operands, operandTypes)) {
+    operands.push_back(&sharding);
+    elements.push_back(cast<RankedTensorType>(type).getNumElements());
+  }
+  for (const Sharding &sharding : split.results)
+    results.push_back(&sharding);
+  bool agree = true;
+  split.axes = mergeFactors(mesh, rule, operands, results,
+                            [&](const std::string &) { agree = false; });
+  if (!agree)
+    return std::nullopt;
+  auto project = [&](Sharding &sharding, const graph::FactorMapping &mapping) {
+    Sharding further = sharding;
+    further.dims = projectFactors(mesh, rule, mapping, split.axes);
+    further.dims.resize(sharding.dims.size());
+    if (!addedAxes(mesh, sharding, further))
+      return false;
+    sharding = std::move(further);
+    return true;
+  };
+  for (auto [i, sharding] : llvm::enumerate(split.operands))
+    if (!llvm::is_contained(rule.unread, i) &&
+        !project(sharding, rule.operands[i]))
+      return std::nullopt;
+  for (auto [i, sharding] : llvm::enumerate(split.results))
+    if (!project(sharding, rule.results[i]))
+      return std::nullopt;
+  if (!sameDims(mesh, split.results[result].dims, wanted.dims))
+    return std::nullopt;
+  PartialPlan plan = planPartials(mesh, rule, split.axes, operands, elements,
+                                  summedByItself(op));
+  if (!plan.reductions.empty())
+    return std::nullopt;
+  for (auto [partial, known] : llvm::zip_equal(plan.results, before))
+    if (!samePartial(mesh, partial, known.partial))
+      return std::nullopt;
+  if (!canBuild(op, split, mesh))
+    return std::nullopt;
+  return split;
+}
+
+Operation *cleave::spmd::buildFurther(OpBuilder &builder, Operation *op,
+                                      const FurtherSplit &split,
+                                      ValueRange operands,
+                                      FlatSymbolRefAttr meshName,
+                                      const Mesh &mesh) {
+  SmallVector<Type> types;
+  SmallVector<Attribute> shardings, globals;
+  for (auto [result, sharding] :
+       llvm::zip_equal(op->getResults(), split.results)) {
+    RankedTensorType global = writtenGlobalType(result);
+    types.push_back(shardType(mesh, sharding, global));
+    shardings.push_back(ShardingAttr::get(meshName, sharding));
+    globals.push_back(TypeAttr::get(global));
+  }
+  // Where the shard of a tensor of type `global` begins.
+  auto offset = [&](RankedTensorType global) {
+    const graph::FactorMapping &mapping = split.whole.places.front();
+    Sharding place = Sharding::replicated(global.getRank());
+    place.dims = projectFactors(mesh, split.whole.rule, mapping, split.axes);
+    auto type = RankedTensorType::get(global.getRank(), builder.getI64Type());
+    auto made =
+        ShardOffsetOp::create(builder, op->getLoc(), type,
+                              ShardingAttr::get(meshName, place), global);
+    annotate(made, ShardingAttr::get(meshName, Sharding::replicated(1)), type);
+    return made;
+  };
+  SmallVector<Value> values(operands);
+  for (Value &value : values)
+    if (auto known = value.getDefiningOp<ShardOffsetOp>())
+      value = offset(cast<RankedTensorType>(known.getGlobal()));
+  bool known = knowsPlace(op);
+  Operation *built = buildOn(
+      builder, op, values, types,
+      // So far nothing that matters was split: the types are those of the
+      // whole.
+      [&](RankedTensorType type, const graph::FactorMapping &) -> Value {
+        return known ? Value() : offset(type);
+      });
+  built->setAttr(kShardingsAttr, builder.getArrayAttr(shardings));
+  built->setAttr(kGlobalTypesAttr, builder.getArrayAttr(globals));
+  return built;
+}
