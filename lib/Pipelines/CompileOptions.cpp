@@ -65,6 +65,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("recipes", options.phases.recipes) &&
       map.mapOptional("stages", options.phases.stages) &&
       map.mapOptional("chunks", options.phases.chunks) &&
+      map.mapOptional("pipe_slices", options.phases.pipeSlices) &&
       map.mapOptional("schedule", options.phases.schedule) &&
       map.mapOptional("schedule_text", options.phases.scheduleText) &&
       map.mapOptional("schedule_file", options.phases.scheduleFile) &&
@@ -89,6 +90,10 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   if (read && !isOptimizerFusion(options.phases.optimizerFusion)) {
     path.field("optimizer_fusion")
         .report("expected \"auto\", \"none\", \"backward\" or \"forward\"");
+    read = false;
+  }
+  if (read && !isPipeSlices(options.phases.pipeSlices)) {
+    path.field("pipe_slices").report("expected \"auto\", \"on\" or \"off\"");
     read = false;
   }
   if (!read)

@@ -108,11 +108,15 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
   }
   for (const json::Value &value : *facts->getArray("boundaries")) {
     const json::Object &boundary = *value.getAsObject();
+    double bytes = number(boundary, "bytes_per_micro_batch"),
+           whole = number(boundary, "whole_bytes_per_micro_batch");
     lines.push_back(llvm::formatv(
-        "stage {0} to stage {1}: {2} for each micro-batch, {3} in a step",
+        "stage {0} to stage {1}: {2} for each micro-batch{3}, {4} in a step",
         boundary.getInteger("from").value_or(0),
-        boundary.getInteger("to").value_or(0),
-        formatBytes(number(boundary, "bytes_per_micro_batch")),
+        boundary.getInteger("to").value_or(0), formatBytes(bytes),
+        bytes < whole
+            ? " (in slices, in the place of " + formatBytes(whole) + ")"
+            : std::string(),
         formatBytes(number(boundary, "bytes_per_step"))));
   }
   const json::Object &gathers = *facts->getObject("weight_gathers");

@@ -37,6 +37,10 @@ bool cleave::isOptimizerFusion(StringRef name) {
   return llvm::is_contained({"auto", "none", "backward", "forward"}, name);
 }
 
+bool cleave::isPipeSlices(StringRef name) {
+  return llvm::is_contained({"auto", "on", "off"}, name);
+}
+
 /// The simplifications that every phase begins from: folds, and each value
 /// computed once.
 static void addCleanup(OpPassManager &passes) {
@@ -185,6 +189,7 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   split.splitBackward = shape.splitBackward;
   split.machine = options.machine;
   split.keepWhole = shape.asynchronous;
+  split.slices = options.pipeSlices;
   bool forward = options.optimizerFusion == "forward";
   split.fusion = forward ? "auto" : options.optimizerFusion;
   pipe::FillScheduleOptions fill;

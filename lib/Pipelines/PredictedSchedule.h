@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Pipelines/Schedules.h"
+#include "llvm/Support/JSON.h"
 
 namespace cleave {
 
@@ -37,6 +38,10 @@ struct PredictedSchedule {
   std::string name() const;
   int64_t stages() const;
 };
+
+/// What each stage sends each other one, for a micro-batch and for a step,
+/// value by value.
+llvm::json::Array describeBoundaries(const PredictedSchedule &known);
 
 } // namespace cleave
 

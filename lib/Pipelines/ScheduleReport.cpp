@@ -42,7 +42,6 @@ private:
   void describeVersions(int64_t stage, json::Object &facts) const;
   json::Array describeStages();
   json::Array describeDevices(ArrayRef<double> busy) const;
-  json::Array describeBoundaries() const;
   json::Object describeGathers() const;
 
   const PredictedSchedule &known;
@@ -288,54 +287,6 @@ json::Array Reporter::describeDevices(ArrayRef<double> busy) const {
   return devices;
 }
 
-json::Array Reporter::describeBoundaries() const {
-  struct Sent {
-    json::Array values;
-    double elements = 0, bytes = 0, elementsOnce = 0, bytesOnce = 0;
-  };
-  std::map<std::pair<int64_t, int64_t>, Sent> boundaries;
-  for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
-    InvokeOp run = invoke;
-    func::FuncOp function = run.getPartFunction();
-    for (int64_t to = 0; to < known.stages(); ++to) {
-      if (known.map.devicesOf(to) == known.map.devicesOf(part.stage))
-        continue;
-      for (unsigned result : resultsReadBy(run, to)) {
-        Value value = run->getResult(result);
-        auto type = cast<RankedTensorType>(value.getType());
-        bool once = part.once || !run.isSaved(result);
-        Sent &sent = boundaries[{part.stage, to}];
-        (once ? sent.elementsOnce : sent.elements) += type.getNumElements();
-        (once ? sent.bytesOnce : sent.bytes) += bytesOf(value);
-        std::string shape, line;
-        llvm::raw_string_ostream(shape) << type;
-        if (function && !function.isExternal())
-          line = sourceLine(function.getBody()
-                                .front()
-                                .getTerminator()
-                                ->getOperand(result)
-                                .getLoc());
-        sent.values.push_back(json::Object{{"part", part.name},
-                                           {"type", shape},
-                                           {"bytes", bytesOf(value)},
-                                           {"line", line},
-                                           {"once", once}});
-      }
-    }
-  }
-  json::Array result;
-  for (auto &[ends, sent] : boundaries)
-    result.push_back(json::Object{
-        {"from", ends.first},
-        {"to", ends.second},
-        {"elements_per_micro_batch", sent.elements},
-        {"bytes_per_micro_batch", sent.bytes},
-        {"elements_per_step", sent.elements * count + sent.elementsOnce},
-        {"bytes_per_step", sent.bytes * count + sent.bytesOnce},
-        {"values", std::move(sent.values)}});
-  return result;
-}
-
 /// What is sent to have whole parameters (or more of them) where a device holds
 /// parts: as the program does it, and if each were gathered once for a step and
 /// kept.
@@ -421,7 +372,7 @@ json::Object Reporter::report() {
       {"transfers", transfers},
       {"stages", describeStages()},
       {"devices", describeDevices(busy)},
-      {"boundaries", describeBoundaries()},
+      {"boundaries", describeBoundaries(known)},
       {"weight_gathers", describeGathers()}};
 }
 

@@ -35,6 +35,7 @@ def compile(
     schedule: str | os.PathLike | None = None,
     chunks: int | None = None,
     stages: Sequence[str] | None = None,
+    pipe_slices: str = "auto",
     max_saved_bytes: int | None = None,
     measured_costs: str | os.PathLike | None = None,
     max_staleness: int | None = None,
@@ -97,6 +98,11 @@ def compile(
         chunks: stages for each position; what the schedule needs when None.
         stages: where stages begin, from the second on: with what first reads a
             parameter whose name begins so; of even cost when None.
+        pipe_slices: whether devices that have a value in common (that of a tensor
+            parallel layer, say) send it to other stages in slices, which are
+            gathered there. "auto": where fewer elements are sent in all; "on":
+            wherever it divides, for links between stages that are slower than
+            those within one; "off": never.
         max_saved_bytes: the most that a position may have saved for backward at a
             time; any other schedule than "auto" may fail for it.
         measured_costs: a trace that `cleave-run --trace` has written of a step with
@@ -162,7 +168,8 @@ def compile(
     bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
     pipeline = _pipeline(
-        schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness, post_validation
+        schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
+        post_validation,
     )
     each = _updates_each(pipeline)
     interlock = _interlock(grad_horizon, modules, head)
@@ -237,10 +244,13 @@ def _first_part(inputs, batch, parts):
 
 
 def _pipeline(
-    schedule, chunks, stages, max_saved_bytes, measured_costs, max_staleness, post_validation
+    schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
+    post_validation,
 ) -> dict:
     """The options of a pipeline."""
-    options = {}
+    if pipe_slices not in ("auto", "on", "off"):
+        raise ValueError(f"pipe_slices is {pipe_slices!r}; it must be 'auto', 'on' or 'off'")
+    options = {"pipe_slices": pipe_slices}
     if isinstance(schedule, os.PathLike):
         options.update(_read_schedule(schedule))
     elif isinstance(schedule, str):

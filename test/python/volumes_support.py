@@ -64,11 +64,16 @@ def in_ir(folder, name, mesh, plan):
     path.write_text(traced_text(name))
     text = run_tool([tool("cleave-compile"), str(path), "--emit=local", f"--mesh={mesh}",
                      f"--recipe={plan}"])
-    sizes = {axis: int(n) for axis, n in re.findall(
-        r'"(\w+)" = (\d+)', re.search(r"spmd\.mesh .*", text).group())}
     train = text[text.index("func.func @train"):]
+    return elements_sent(text, train[:train.index("\n  }")])
+
+
+def elements_sent(module, function):
+    """By kind, what one rank sends in the text `function` of the text `module`."""
+    sizes = {axis: int(n) for axis, n in re.findall(
+        r'"(\w+)" = (\d+)', re.search(r"spmd\.mesh .*", module).group())}
     sent = collections.Counter()
-    for line in train[:train.index("\n  }")].splitlines():
+    for line in function.splitlines():
         op = re.search(r"spmd\.(all_reduce|all_gather|reduce_scatter|all_to_all|permute|rotate) .*",
                        line)
         if not op:
@@ -77,7 +82,7 @@ def in_ir(folder, name, mesh, plan):
         axes = re.findall(r'"(\w+)"', named.group(1) or named.group(2))
         # Micro-batches follow one another on one rank.
         ranks = math.prod(sizes[axis] for axis in axes if axis != "mb")
-        types = re.findall(r"tensor<((?:\d+x)*)\w+>", op.group()[op.group().rindex("} : "):])
+        types = re.findall(r"tensor<((?:\d+x)*)\w+>", op.group()[op.group().rindex(" : "):])
         n = max(math.prod(int(d) for d in shape.split("x") if d) for shape in types)
         if op[1] in ("permute", "rotate"):
             sent["permute"] += n

@@ -58,6 +58,8 @@ static std::string checkScheduleFlags(const Flags &flags) {
     return "--schedule and --schedule-file exclude each other";
   if (flags.chunks < 0)
     return "--chunks must be positive";
+  if (!isPipeSlices(flags.pipeSlices))
+    return "--pipe-slices is auto, on or off, not '" + flags.pipeSlices + "'";
   if (flags.maxSavedMib.getNumOccurrences() && !(flags.maxSavedMib >= 0))
     return "--max-saved-mib is not negative";
   if (flags.maxStaleness.getNumOccurrences() && flags.maxStaleness < 0)
@@ -209,6 +211,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.stages = flags.stages;
   options.phases.schedule = flags.schedule;
   options.phases.chunks = flags.chunks;
+  options.phases.pipeSlices = flags.pipeSlices;
   options.phases.maxStaleness = flags.maxStaleness;
   options.phases.scheduleText = scheduleText;
   options.phases.scheduleFile = flags.scheduleFile;

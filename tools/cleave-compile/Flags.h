@@ -151,6 +151,14 @@ struct Flags {
           "Where stages begin, from the second on: with what first reads a "
           "parameter whose name begins so (transformer.h.6.,transformer.h."
           "12.). Of even cost by default")};
+  cl::opt<std::string> pipeSlices{
+      "pipe-slices", cl::cat(training), cl::init("auto"),
+      cl::value_desc("auto|on|off"),
+      cl::desc(
+          "Whether devices that have a value in common send it to other "
+          "stages in slices, gathered there: where fewer elements are sent "
+          "in all, wherever it divides (links between stages may be slower "
+          "than those within one), or never")};
   cl::opt<std::string> recipe{
       "recipe", cl::cat(training), cl::value_desc("recipes"),
       cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "

@@ -67,6 +67,9 @@ struct PhaseOptions {
   std::string stages;
   /// Stages for each position of "pp"; 0: as many as the schedule needs.
   int64_t chunks = 0;
+  /// Whether devices that have a value in common send it to other stages in
+  /// slices: "auto" where fewer elements are sent in all, "on" or "off".
+  std::string pipeSlices = "auto";
   /// What generates their order: a name of pipe/IR/Generators.h, or "auto", a
   /// search for the fastest; "1f1b" where empty.
   std::string schedule;
@@ -101,6 +104,8 @@ struct PhaseOptions {
 
 /// Whether `name` is a value of `PhaseOptions::optimizerFusion`.
 bool isOptimizerFusion(llvm::StringRef name);
+/// Whether `name` is a value of `PhaseOptions::pipeSlices`.
+bool isPipeSlices(llvm::StringRef name);
 
 /// Adds the passes that lead from the phase before `phase` to it.
 void addPhase(mlir::OpPassManager &passes, Phase phase,

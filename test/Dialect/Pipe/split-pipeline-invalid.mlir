@@ -4,12 +4,14 @@
 // RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=5 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages 2>&1 | FileCheck %s --check-prefix=MANY
 // RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=at=500 2>&1 | FileCheck %s --check-prefix=AT
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=pp=2 recipes=megatron(pp)" 2>&1 | FileCheck %s --check-prefix=RECIPE
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=slices=some 2>&1 | FileCheck %s --check-prefix=SLICES
 
 // NAME: split-pipeline-invalid.mlir:{{[0-9]+}}:1: error: 'func.func' op has no parameter whose name begins with 'z', where a stage is to begin
 // FIRST: error: 'func.func' op cannot begin a stage at 'w': nothing stands before it in the stage before
 // COUNT: error: 'func.func' op is to be cut into 3 stages: name where the 2 behind the first begin, not 1
 // MANY: error: 'func.func' op is to be cut into 5 stages, and has only 4 ops that depend on samples and parameters
 // AT: error: there are 3 stages: `at` needs a number for each but the first
+// SLICES: error: slices is auto, on or off, not 'some'
 // RECIPE: error: recipe 'megatron' is bound to axis "pp", whose positions are stages of a pipeline: bind it to another axis
 func.func @train(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
                  %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},

@@ -40,6 +40,17 @@ Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp, Fusion fusion,
   for (const spmd::MeshAxis &axis : mesh.axes)
     if (axis.sequential)
       count *= axis.size;
+}
+
+void Flow::listOps() {
+  merged = false;
+  fused.clear();
+  early.clear();
+  varying.clear();
+  roles.clear();
+  prologue.clear();
+  positions.clear();
+  unread.clear();
   for (auto [i, op] : llvm::enumerate(body)) {
     positions[&op] = i;
     // What a barrier waits for says to which part it belongs.
@@ -51,6 +62,7 @@ Flow::Flow(func::FuncOp entry, spmd::MeshOp meshOp, Fusion fusion,
 }
 
 LogicalResult Flow::analyze() {
+  listOps();
   for (Operation &op : body.without_terminator())
     for (Value result : op.getResults())
       if (!spmd::writtenSharding(result))

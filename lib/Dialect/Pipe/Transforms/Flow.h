@@ -52,7 +52,8 @@ public:
        int64_t stages);
 
   /// Finds roles; reports a sum over micro-batches that is needed too early,
-  /// and what keeps updates apart that are asked to join backward.
+  /// and what keeps updates apart that are asked to join backward. Once more
+  /// where ops have become others.
   llvm::LogicalResult analyze();
 
   int64_t microBatches() const { return count; }
@@ -100,6 +101,7 @@ public:
 
 private:
   bool onSequentialAxis(llvm::ArrayRef<spmd::AxisRef> axes) const;
+  void listOps();
   void findVarying();
   void findRoles();
   void findEarlyUpdates();

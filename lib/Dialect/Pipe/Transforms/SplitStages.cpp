@@ -8,19 +8,22 @@
 /// \file
 /// 1. Flow.cpp says of each op its role and whether it varies with the
 ///    micro-batch; Stages.cpp, which stage of the pipeline computes it.
-/// 2. CollectParts.cpp walks the parts backwards, from update to prologue: each
+/// 2. SliceTransfers.cpp lets devices that have a value in common each send a
+///    slice of it.
+/// 3. CollectParts.cpp walks the parts backwards, from update to prologue: each
 ///    takes the ops whose results it needs, or imports a result of an earlier
 ///    part, and what nothing needs is left behind.
-/// 3. OutlineParts.cpp makes of each part a function, and of the entry a
+/// 4. OutlineParts.cpp makes of each part a function, and of the entry a
 ///    program.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "Parts.h"
-#include "Stages.h"
+#include "SliceTransfers.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 
@@ -49,6 +52,13 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
     OpBuilder builder(op);
     auto first = cast<spmd::AllReduceOp>(builder.clone(*op));
     first.setAxesAttr(spmd::AxesAttr::get(op.getContext(), batches));
+    if (std::optional<spmd::Sharding> own = spmd::writtenSharding(op)) {
+      for (const spmd::AxisRef &axis : devices)
+        own->partial.push_back(
+            {axis, static_cast<spmd::PartialKind>(op.getKind())});
+      spmd::annotate(first, spmd::ShardingAttr::get(op.getMeshAttr(), *own),
+                     spmd::writtenGlobalType(op));
+    }
     op.setAxesAttr(spmd::AxesAttr::get(op.getContext(), devices));
     op.getInputMutable().assign(first);
   }
@@ -141,6 +151,15 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (!wanted)
       return getOperation().emitError("fusion is auto, none or backward, not '")
              << fusion << "'";
+    std::optional<Slices> sliced =
+        llvm::StringSwitch<std::optional<Slices>>(slices)
+            .Case("auto", Slices::Auto)
+            .Case("on", Slices::On)
+            .Case("off", Slices::Off)
+            .Default(std::nullopt);
+    if (!sliced)
+      return getOperation().emitError("slices is auto, on or off, not '")
+             << slices << "'";
     SmallVector<std::string> begins;
     for (StringRef name : llvm::split(StringRef(stages), ','))
       if (!name.trim().empty())
@@ -179,6 +198,19 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
             !treeSums && separateUses(function, *flows.back(), *cuts.back());
       }
     }
+    int64_t slicedValues = 0;
+    for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
+      FailureOr<int64_t> own =
+          sliceTransfers(function, mesh, *flow, *cut, *sliced);
+      if (failed(own))
+        return failure();
+      slicedValues += *own;
+    }
+    // Ops on other shards, and new collectives.
+    OpPassManager verifier(ModuleOp::getOperationName());
+    verifier.addPass(spmd::createVerifyLocal());
+    if (slicedValues && failed(runPipeline(verifier, getOperation())))
+      return failure();
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts))
       if (failed(splitEntry(function, *flow, *cut, splitBackward, treeSums)))
         return failure();

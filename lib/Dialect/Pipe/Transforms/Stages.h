@@ -51,6 +51,9 @@ public:
     auto it = stages.find(op);
     return it == stages.end() ? std::nullopt : std::optional(it->second);
   }
+  /// Says so of an op that is made later, or will be no more.
+  void place(mlir::Operation *op, int64_t stage) { stages[op] = stage; }
+  void forget(mlir::Operation *op) { stages.erase(op); }
   /// Of what is the same for each micro-batch: the first stage whose sums over
   /// micro-batches it is made of; 0 where it is made of none.
   int64_t homeOf(mlir::Operation *op) const;

@@ -40,6 +40,10 @@ inline constexpr llvm::StringLiteral kCopyAttr = "pipe.copy";
 /// may have nothing to do.
 inline constexpr llvm::StringLiteral kStagesAttr = "pipe.stages";
 
+/// On a gather of a part: another stage sends in slices what it could send
+/// whole.
+inline constexpr llvm::StringLiteral kSlicedAttr = "pipe.sliced";
+
 /// On a program of several devices: what its schedule was made by, or read
 /// from.
 inline constexpr llvm::StringLiteral kScheduleNameAttr = "pipe.schedule_name";

@@ -60,6 +60,20 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     their norm, are made of what each stage gives (N). All entries have parameters
     in the same stages.
 
+    What the devices of a stage have in common, and others read, each may send in
+    a slice, which is gathered where it is read. Ops behind a sum over these
+    devices that are there for what is sent alone are done on the slice, and the
+    sum becomes a reduce_scatter:
+    ```mlir
+    %s = spmd.all_reduce sum %p over @mesh {"tp"} : tensor<8x4xf32>
+    %y = graph.add %s, %x                  // read by the next stage alone
+    // becomes
+    %s = spmd.reduce_scatter sum %p by #spmd.sharding<@mesh, [{"tp"}, {} ]> ...
+    %y = graph.add %s, %slice : tensor<4x4xf32>
+    // and in the next stage
+    %z = spmd.all_gather %y by #spmd.sharding<@mesh, [{"tp"}, {} ]> ...
+    ```
+
     With one micro-batch and stage, updates join backward, so that gradients die early,
     unless a check or an op that reads several gradients stands between; with
     `fusion=backward` what stands between is an error. Updates that the step before has
@@ -98,6 +112,10 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                         "Of even cuts, take those that leave each parameter and "
                         "what its gradient is made of in one stage, where there "
                         "are any">,
+                 Option<"slices", "slices", "std::string", "\"auto\"",
+                        "Whether devices that have a value in common send it to "
+                        "other stages in slices: auto (where fewer elements are "
+                        "sent in all), on (wherever it divides) or off">,
                  ListOption<"at", "at", "int64_t",
                             "Where stages begin instead, from the second on: "
                             "thousandths of the ops of forward that stand "
