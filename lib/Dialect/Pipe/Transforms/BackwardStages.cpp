@@ -121,6 +121,20 @@ bool Stages::isEverywhere(Operation &op) const {
          });
 }
 
+/// Backward of a stage comes before that of those below: what no gradient has
+/// reached stands where it is read first, in `stage`.
+void Stages::resumeIn(Operation *op, int64_t stage) {
+  if (!op || !resumed.contains(op) || *of(op) >= stage)
+    return;
+  stages[op] = stage;
+  for (OpOperand &operand : op->getOpOperands()) {
+    if (!isRead(flow, operand))
+      continue;
+    resumeIn(operand.get().getDefiningOp(), stage);
+    markRead(operand.get(), stage);
+  }
+}
+
 /// An op of backward stands where the gradient comes from, or before, where
 /// what it reads of forward is.
 void Stages::followForward() {
@@ -142,6 +156,7 @@ void Stages::followForward() {
         Operation *from = operand.get().getDefiningOp();
         if (!isRead(flow, operand))
           continue;
+        resumeIn(from, *turning);
         markRead(operand.get(), *turning);
         seeded |= from && flow.part(from) == PartId::Backward &&
                   (!of(from) || seeds.contains(from));

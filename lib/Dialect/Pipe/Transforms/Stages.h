@@ -81,6 +81,7 @@ private:
   bool isSeed(mlir::Operation &op) const;
   bool isEverywhere(mlir::Operation &op) const;
   std::optional<int64_t> turningPoint(mlir::Operation &op) const;
+  void resumeIn(mlir::Operation *op, int64_t stage);
   void followForward();
   void sinkBackward();
   int64_t lastReader(mlir::Value value, int64_t stage) const;
