@@ -116,6 +116,24 @@ std::vector<StepForm> cleave::allPhases() {
     add("adamw ", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw");
     add("clipped sgd ", clipped + ",canonicalize,cse", "clipped sgd");
   }
+  // The same in stages, which send what devices have in common in slices.
+  for (StringRef slices : {"auto", "on"}) {
+    bool all = slices == "on";
+    StepForm form{("sharded stages " + slices).str(),
+                  all ? "graph-chunk-loss," + adamw + ",canonicalize,cse"
+                      : "graph-differentiate",
+                  all ? "adamw" : "step"};
+    form.stages = all ? 3 : 2;
+    form.shardedMicroBatches = all ? 1 : 2;
+    std::string cut = kDrawnCut.str();
+    form.sharded =
+        "spmd-place{micro-batches=" + std::to_string(form.shardedMicroBatches) +
+        "},spmd-pad,spmd-propagate,spmd-partition,spmd-optimize-collectives,"
+        "spmd-verify,pipe-split-stages{at=" +
+        (all ? cut + "," + cut : cut) + " slices=" + slices.str() +
+        "},pipe-recompute,pipe-schedule,pipe-verify";
+    phases.push_back(form);
+  }
   return phases;
 }
 
@@ -153,11 +171,12 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
                                            const StepForm &phase,
                                            NamedTensors &inputs) {
   OwningOpRef<ModuleOp> module = graph.module.get().clone();
-  std::string pipeline = phase.pipeline;
+  std::string pipeline = phase.pipeline, sharded = phase.sharded;
   Random random(graph.seed);
-  for (size_t at; (at = pipeline.find(kDrawnCut.str())) != std::string::npos;)
-    pipeline.replace(at, kDrawnCut.size(),
-                     std::to_string(random.integer(0, 1000)));
+  for (std::string *text : {&pipeline, &sharded})
+    for (size_t at; (at = text->find(kDrawnCut.str())) != std::string::npos;)
+      text->replace(at, kDrawnCut.size(),
+                    std::to_string(random.integer(0, 1000)));
   if (failed(runPipeline(*module, pipeline)))
     return nullptr;
   inputs = graph.inputs;
@@ -169,8 +188,9 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
     options.microBatches = phase.shardedMicroBatches;
     // Half of them divide.
     options.uneven = graph.seed % 2 ? 0.5 : 0;
+    options.stages = phase.stages;
     drawShardings(*module, phase.entry, graph.seed, options);
-    if (failed(runPipeline(*module, phase.sharded)))
+    if (failed(runPipeline(*module, sharded)))
       return nullptr;
   }
   return module;

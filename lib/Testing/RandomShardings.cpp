@@ -57,6 +57,11 @@ private:
       names.push_back(axis.name);
       sizes.push_back(axis.size);
     }
+    // No tensor is split over it.
+    if (options.stages) {
+      names.push_back(kPipelineAxis);
+      sizes.push_back(options.stages);
+    }
     auto op = MeshOp::create(builder, module.getLoc(), "mesh",
                              builder.getStrArrayAttr(names),
                              builder.getDenseI64ArrayAttr(sizes), ArrayAttr());

@@ -3,9 +3,10 @@
 """Random models: loss, gradients and updates agree in every phase.
 
 Among the phases are steps on several devices, with shardings drawn for arguments
-and intermediate values; in at least a fifth of the models, some do not divide. And
-there are pipelines of 2, 3 and 5 stages, cut where the seed says: what is counted is
-what was compared, and has forward in two stages or more.
+and intermediate values, alone and in stages that are drawn; in at least a fifth of
+the models, some do not divide. And there are pipelines of 2, 3 and 5 stages, cut
+where the seed says: what is counted is what was compared, and has forward in two
+stages or more.
 100 models by default, 2500 with ``CLEAVE_TEST_ALL=1``.
 """
 

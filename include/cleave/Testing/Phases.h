@@ -26,6 +26,8 @@ struct StepForm {
   /// Micro-batches of a step on several devices: shardings are drawn, and
   /// `sharded` is run behind `pipeline`; 0 for a step on one device.
   int64_t shardedMicroBatches = 0;
+  /// Of such a step: the stages of its pipeline; 0 for none.
+  int64_t stages = 0;
   std::string sharded = "";
 };
 

@@ -21,10 +21,13 @@ struct RandomShardingOptions {
   double constrain = 0.03;
   /// How likely an axis may leave a rest of what it splits.
   double uneven = 0;
+  /// Positions of a pipeline beside those of the mesh; 0 for none.
+  int64_t stages = 0;
 };
 
 /// Draws a mesh, gives each argument of `entry` a sharding on it, which divides
-/// its shape unless sizes may be uneven, and annotates some intermediate values.
+/// its shape unless sizes may be uneven, and annotates some intermediate
+/// values.
 void drawShardings(mlir::ModuleOp module, llvm::StringRef entry, uint64_t seed,
                    const RandomShardingOptions &options);
 

@@ -139,3 +139,24 @@ func.func @gathered(%w: tensor<4x8xf32> {graph.name = "w", graph.role = "paramet
   %z = graph.mul %k, %q : (tensor<8x4xf32>, tensor<8x1xf32>) -> tensor<8x4xf32>
   return %z : tensor<8x4xf32>
 }
+
+// -----
+
+// An op that looks up what is not split needs no place.
+
+// BOTH-LABEL: func.func private @picked.F(
+// BOTH: %[[S:.*]] = spmd.reduce_scatter sum %{{.*}} by <@mesh, [{"tp"}, {}]> : tensor<4x4xf32> -> tensor<2x4xf32>
+// BOTH: %[[T:.*]] = graph.tanh %[[S]]
+// BOTH: graph.gather %[[T]], %{{[a-z0-9]+}} {dim = 1 : i64} : (tensor<2x4xf32>, tensor<4xi64>) -> tensor<2x4xf32>
+spmd.mesh @mesh <["pp" = 2, "tp" = 2]>
+func.func @picked(%w: tensor<4x8xf32> {graph.name = "w", graph.role = "parameter", spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
+                  %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},
+                  %a: tensor<8x8xf32> {graph.name = "a", graph.role = "input", graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
+                  %i: tensor<4xi64> {graph.name = "i", graph.role = "input"})
+    -> (tensor<8x4xf32> {graph.name = "z"}) {
+  %y = graph.contract "bi,oi->bo" %a, %w : (tensor<8x8xf32>, tensor<4x8xf32>) -> tensor<8x4xf32>
+  %t = graph.tanh %y : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %g = graph.gather %t, %i {dim = 1 : i64} : (tensor<8x4xf32>, tensor<4xi64>) -> tensor<8x4xf32>
+  %z = graph.contract "bi,oi->bo" %g, %v : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  return %z : tensor<8x4xf32>
+}

@@ -93,6 +93,24 @@ static bool knowsPlace(Operation *op) {
   });
 }
 
+/// How the tensor is split whose shards' places the op must know.
+static SmallVector<AxisList, 4> splitOfPlace(const FurtherSplit &split,
+                                             const Mesh &mesh) {
+  if (split.whole.places.empty())
+    return {};
+  return projectFactors(mesh, split.whole.rule, split.whole.places.front(),
+                        split.axes);
+}
+
+/// Whether `op` must be told its place on smaller shards, and was not so far.
+static bool needsPlace(Operation *op, const FurtherSplit &split,
+                       const Mesh &mesh) {
+  return !knowsPlace(op) &&
+         llvm::any_of(splitOfPlace(split, mesh), [&](ArrayRef<AxisRef> axes) {
+           return mesh.size(axes) > 1;
+         });
+}
+
 /// Whether `op` has a form on shards of the types of `split`.
 static bool canBuild(Operation *op, const FurtherSplit &split,
                      const Mesh &mesh) {
@@ -114,16 +132,12 @@ static bool canBuild(Operation *op, const FurtherSplit &split,
     if (!types.back())
       return false;
   }
-  bool known = knowsPlace(op);
-  return buildOn(
-             builder, op, operands, types,
-             [&](RankedTensorType type, const graph::FactorMapping &) -> Value {
-               if (known)
-                 return {};
-               auto index =
-                   RankedTensorType::get(type.getRank(), builder.getI64Type());
-               return scratch.addArgument(index, op->getLoc());
-             }) != nullptr;
+  bool needs = needsPlace(op, split, mesh);
+  auto place = [&](RankedTensorType type, const graph::FactorMapping &) {
+    auto index = RankedTensorType::get(type.getRank(), builder.getI64Type());
+    return needs ? scratch.addArgument(index, op->getLoc()) : Value();
+  };
+  return buildOn(builder, op, operands, types, place) != nullptr;
 }
 
 std::optional<FurtherSplit> cleave::spmd::splitFurther(Operation *op,
@@ -218,9 +232,8 @@ Operation *cleave::spmd::buildFurther(OpBuilder &builder, Operation *op,
   }
   // Where the shard of a tensor of type `global` begins.
   auto offset = [&](RankedTensorType global) {
-    const graph::FactorMapping &mapping = split.whole.places.front();
     Sharding place = Sharding::replicated(global.getRank());
-    place.dims = projectFactors(mesh, split.whole.rule, mapping, split.axes);
+    place.dims = splitOfPlace(split, mesh);
     auto type = RankedTensorType::get(global.getRank(), builder.getI64Type());
     auto made =
         ShardOffsetOp::create(builder, op->getLoc(), type,
@@ -232,13 +245,13 @@ Operation *cleave::spmd::buildFurther(OpBuilder &builder, Operation *op,
   for (Value &value : values)
     if (auto known = value.getDefiningOp<ShardOffsetOp>())
       value = offset(cast<RankedTensorType>(known.getGlobal()));
-  bool known = knowsPlace(op);
+  bool needs = needsPlace(op, split, mesh);
   Operation *built = buildOn(
       builder, op, values, types,
       // So far nothing that matters was split: the types are those of the
       // whole.
       [&](RankedTensorType type, const graph::FactorMapping &) -> Value {
-        return known ? Value() : offset(type);
+        return needs ? offset(type) : Value();
       });
   built->setAttr(kShardingsAttr, builder.getArrayAttr(shardings));
   built->setAttr(kGlobalTypesAttr, builder.getArrayAttr(globals));
