@@ -105,3 +105,10 @@ def test_forms_are_sharp(name, mesh, plan):
     assert judged or not mesh 
     for term in judged:
         assert form.kept(whole=(term,)) > 1.1 * form.kept(), term
+
+
+def test_forward_holds_a_few_gathered_weights():
+    """ZeRO-3 without backward: a layer's weights are gathered when it comes, and dead
+    when it is done; all of them are more than forward holds with its activations."""
+    memory = report(Form(SHAPES["gpt2"], B, S, "dp=2", "zero3"))["memory"]
+    assert memory["evaluate peak"] < 0.8 * FLOAT * Form(SHAPES["gpt2"], B, S).parameters()

@@ -315,6 +315,13 @@ private:
           emit(next);
       hoist();
     }
+    // What is given waits for nothing else; the rest comes as it is needed.
+    for (unsigned i : original)
+      if (llvm::any_of(writes[i],
+                       [&](unsigned buffer) { return pinned[buffer]; })) {
+        emit(i);
+        hoist();
+      }
     for (unsigned i : original)
       emit(i);
     return order;
