@@ -26,11 +26,14 @@
 // CHECK: exec.run @train.1B.0.received.last(%[[B1]]#0, %[[B1]]#1) {micro_batch = 1
 // CHECK: %[[G1:.*]] = exec.run @train.B.next({{.*}}, %[[F1]]#0, %[[B1]]#1, %[[G0]]) {micro_batch = 1
 // CHECK: exec.run @train.B.1.send.last(%[[G1]])
-// Nothing is under way when something runs once.
+// What runs once hides transfers as well; nothing is under way where the step
+// may stop.
+// CHECK-NEXT: %[[N:.*]] = exec.run @train.N(
 // CHECK-NEXT: exec.run @train.1N.0.received(
 // CHECK-NEXT: exec.run @train.B.1.sent.last(%[[G1]])
-// CHECK-NEXT: exec.run @train.N(
-// CHECK: exec.run @train.U(
+// CHECK-NEXT: exec.run @train.N.1.send(%[[N]])
+// CHECK-NEXT: exec.run @train.N.1.sent(%[[N]])
+// CHECK-NEXT: exec.run @train.U(
 
 // CHECK-LABEL: func.func private @train.F.1.send(
 // CHECK-NEXT: exec.send %{{.*}} {to = 1 : i64, token = [[$TOKEN:[0-9]+]] : i64}

@@ -244,6 +244,14 @@ void Unroller::updatesLast(SmallVector<pipe::Action> &actions,
   places = std::move(own);
 }
 
+/// Whether a step may end before or in a part that runs once.
+static bool mayStop(pipe::InvokeOp invoke) {
+  func::FuncOp part = invoke.getPartFunction();
+  return updates(invoke) ||
+         part.walk([](graph::CheckOp) { return WalkResult::interrupt(); })
+             .wasInterrupted();
+}
+
 LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
                                    ArrayRef<Place> places, int64_t stops) {
   std::map<std::pair<std::string, int64_t>, pipe::InvokeOp> invokes;
@@ -269,8 +277,9 @@ LogicalResult Unroller::runActions(ArrayRef<pipe::Action> actions,
                                   "each micro-batch");
     bool optimistic =
         source->hasAttr(pipe::kPostValidatedAttr) && updatesFirst(invoke);
-    // A step that is stopped leaves nothing under way.
-    if (invoke.getOnce() && !optimistic) {
+    // A step that is stopped leaves nothing under way; what else runs once,
+    // such as a reduction, does so while transfers are.
+    if (invoke.getOnce() && !optimistic && mayStop(invoke)) {
       finishReceives(receiving.size());
       finishSends();
     }
