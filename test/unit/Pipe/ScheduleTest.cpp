@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "cleave/Dialect/Pipe/IR/Search.h"
 #include "gtest/gtest.h"
 #include <algorithm>
 #include <random>
@@ -113,6 +113,44 @@ TEST(Schedule, RandomOrders) {
   }
   EXPECT_GT(valid, 100);
   EXPECT_LT(valid, 1900);
+}
+
+/// Two stages, whose updates read norms of both (N), which read reductions (R);
+/// each stage gathers (G) in front.
+std::vector<PartInfo> stagesThatExchange() {
+  std::vector<PartInfo> parts;
+  for (int64_t s : {0, 1}) {
+    unsigned g = parts.size(), f = g + 1, b = g + 2;
+    parts.push_back({"G", true, s, {}});
+    parts.push_back({"F", false, s, {{g, true}}});
+    parts.push_back({"B", false, s, {{g, true}, {f, true}}});
+    parts.push_back({"R", true, s, {{b, false}}});
+    if (s == 1) {
+      parts[f].uses.push_back({1, true});
+      parts[2].uses.push_back({b, true});
+    }
+  }
+  for (int64_t s : {0, 1})
+    parts.push_back({"N", true, s, {{s == 0 ? 3u : 7u, true}}});
+  for (int64_t s : {0, 1})
+    parts.push_back(
+        {"U", true, s, {{s == 0 ? 3u : 7u, true}, {8, true}, {9, true}}});
+  return parts;
+}
+
+TEST(Schedule, OtherPartsComeBeforeWhatWaitsForThem) {
+  std::vector<PartInfo> parts = stagesThatExchange();
+  auto add = [&](llvm::StringRef text) {
+    return addOtherParts(parse(text), parts, 2, {StageMap::Kind::Modular, 2})
+        .str();
+  };
+  const char *all = "G F0 F1 B0 B1 R N U | 1G 1F0 1B0 1F1 1B1 1R 1N 1U";
+  EXPECT_EQ(add("F0 F1 B0 B1 | 1F0 1B0 1F1 1B1"), all);
+  EXPECT_EQ(add("F0 F1 B0 B1 U | 1F0 1B0 1F1 1B1 1U"), all);
+  EXPECT_EQ(add("F0 F1 B0 B1 N U | 1F0 1B0 1F1 1B1 1R 1U"), all);
+  // What is written stands where it was.
+  EXPECT_EQ(add("G F0 F1 B0 B1 R | 1F0 1B0 1F1 1G 1B1"),
+            "G F0 F1 B0 B1 R N U | 1F0 1B0 1F1 1G 1B1 1R 1N 1U");
 }
 
 } // namespace

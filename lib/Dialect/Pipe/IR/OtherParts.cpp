@@ -7,9 +7,35 @@
 
 #include "cleave/Dialect/Pipe/IR/Search.h"
 #include "llvm/ADT/STLExtras.h"
+#include <map>
 #include <set>
 
 using namespace cleave::pipe;
+
+/// The parts of a schedule that wait for `part`, which it lacks, themselves or
+/// by others that it lacks.
+static std::set<unsigned> waitingFor(unsigned part,
+                                     llvm::ArrayRef<PartInfo> parts,
+                                     const std::vector<bool> &present) {
+  std::set<unsigned> found;
+  std::vector<unsigned> work{part};
+  std::set<unsigned> seen{part};
+  while (!work.empty()) {
+    unsigned next = work.back();
+    work.pop_back();
+    for (auto [p, reader] : llvm::enumerate(parts)) {
+      if (llvm::none_of(reader.uses, [&](const PartInfo::Use &use) {
+            return use.part == next;
+          }))
+        continue;
+      if (present[p])
+        found.insert(p);
+      else if (seen.insert(p).second)
+        work.push_back(p);
+    }
+  }
+  return found;
+}
 
 Schedule cleave::pipe::addOtherParts(Schedule schedule,
                                      llvm::ArrayRef<PartInfo> parts,
@@ -20,8 +46,10 @@ Schedule cleave::pipe::addOtherParts(Schedule schedule,
     for (const Action &action : actions)
       names.insert({action.stage, action.part});
   std::vector<bool> present(parts.size(), false);
+  std::map<std::pair<int64_t, std::string>, unsigned> index;
   for (auto [p, part] : llvm::enumerate(parts))
-    if (names.count({part.stage, part.name})) {
+    if (index[{part.stage, part.name}] = p;
+        names.count({part.stage, part.name})) {
       present[p] = true;
       for (unsigned other : part.fuses)
         present[other] = true;
@@ -45,12 +73,24 @@ Schedule cleave::pipe::addOtherParts(Schedule schedule,
     if (present[p] || !part.fuses.empty())
       continue;
     auto &lists = front[p] ? before : schedule.devices;
+    std::set<unsigned> readers;
+    if (!front[p])
+      readers = waitingFor(p, parts, present);
+    // Behind all but what waits for it.
+    auto add = [&](int64_t device, int64_t microBatch) {
+      std::vector<Action> &own = lists[device];
+      auto at = llvm::find_if(own, [&](const Action &action) {
+        auto known = index.find({action.stage, action.part});
+        return known != index.end() && readers.count(known->second);
+      });
+      own.insert(at, {part.name, microBatch, part.stage});
+    };
     if (part.once)
       for (int64_t device : map.devicesOf(part.stage))
-        lists[device].push_back({part.name, -1, part.stage});
+        add(device, -1);
     else
       for (int64_t i = 0; i < microBatches; ++i)
-        lists[map.device(part.stage, i)].push_back({part.name, i, part.stage});
+        add(map.device(part.stage, i), i);
   }
   for (auto [first, rest] : llvm::zip_equal(before, schedule.devices))
     rest.insert(rest.begin(), first.begin(), first.end());

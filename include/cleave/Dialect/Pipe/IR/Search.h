@@ -52,7 +52,8 @@ std::optional<SearchResult> searchSchedule(llvm::ArrayRef<PartInfo> parts,
                                            std::string &error);
 
 /// Adds to a schedule all parts that it lacks: in front, in their order and for
-/// all micro-batches, those that it reads; the others behind.
+/// all micro-batches, those that it reads; the others behind, but before what
+/// waits for them.
 Schedule addOtherParts(Schedule schedule, llvm::ArrayRef<PartInfo> parts,
                        int64_t microBatches, const StageMap &map);
 
