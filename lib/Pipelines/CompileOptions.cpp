@@ -71,6 +71,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("schedule_file", options.phases.scheduleFile) &&
       map.mapOptional("max_saved_bytes", options.phases.maxSavedBytes) &&
       map.mapOptional("max_staleness", options.phases.maxStaleness) &&
+      map.mapOptional("pipe_gather", options.phases.pipeGather) &&
       map.mapOptional("machine", options.phases.machine) &&
       map.mapOptional("measured_costs", options.phases.measuredFrom) &&
       map.mapOptional("grad_horizon", options.phases.gradHorizon) &&
@@ -94,6 +95,11 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   }
   if (read && !isPipeSlices(options.phases.pipeSlices)) {
     path.field("pipe_slices").report("expected \"auto\", \"on\" or \"off\"");
+    read = false;
+  }
+  if (read && !options.phases.pipeGather.empty() &&
+      !isPipeGather(options.phases.pipeGather)) {
+    path.field("pipe_gather").report("expected \"each\", \"once\" or \"auto\"");
     read = false;
   }
   if (!read)

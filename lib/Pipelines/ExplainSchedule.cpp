@@ -128,6 +128,20 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
                       formatBytes(number(gathers, "sent_bytes_per_step")),
                       formatBytes(number(gathers, "sent_bytes_if_once")),
                       formatBytes(number(gathers, "kept_bytes_if_once"))));
+  if (number(gathers, "count_once") > 0)
+    lines.push_back(llvm::formatv(
+        "parameters are gathered once for a step: {0} sent in it, and {1} more "
+        "held",
+        formatBytes(number(gathers, "sent_bytes_per_step")),
+        formatBytes(number(gathers, "kept_bytes"))));
+  const json::Object &reductions = *facts->getObject("reductions");
+  if (number(reductions, "sent_bytes_per_step") > 0)
+    lines.push_back(llvm::formatv(
+        "gradients are summed up among devices: {0} sent by backward in a "
+        "step, {1} behind it",
+        formatBytes(number(reductions, "sent_bytes_per_step") -
+                    number(reductions, "sent_bytes_once")),
+        formatBytes(number(reductions, "sent_bytes_once"))));
   return lines;
 }
 

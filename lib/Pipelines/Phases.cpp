@@ -179,6 +179,17 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &) {
   passes.addPass(spmd::createVerifyLocal());
 }
 
+/// When parameters are gathered. Each micro-batch of an asynchronous schedule
+/// reads others.
+static std::string gatherMode(const PhaseOptions &options) {
+  PipelineShape shape = pipelineShape(options);
+  if (shape.asynchronous)
+    return "each";
+  if (!options.pipeGather.empty())
+    return options.pipeGather;
+  return shape.gathersOnce ? "once" : "each";
+}
+
 /// Parts, and the order of their actions.
 static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   pipe::SplitStagesOptions split;
@@ -190,6 +201,7 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   split.machine = options.machine;
   split.keepWhole = shape.asynchronous;
   split.slices = options.pipeSlices;
+  split.gather = gatherMode(options);
   bool forward = options.optimizerFusion == "forward";
   split.fusion = forward ? "auto" : options.optimizerFusion;
   pipe::FillScheduleOptions fill;

@@ -43,6 +43,25 @@ struct PredictedSchedule {
 /// value by value.
 llvm::json::Array describeBoundaries(const PredictedSchedule &known);
 
+/// The names of what holds a parameter: an argument, and what is made of it,
+/// which forward reads where updates come first.
+llvm::DenseMap<mlir::Value, llvm::StringRef>
+parameterNames(const PredictedSchedule &known);
+
+/// Of what a part makes of parameters alone, such as gathered ones, and of
+/// these themselves, the names; nothing where it has no body.
+llvm::DenseMap<mlir::Value, std::string>
+madeOfParameters(const PredictedSchedule &known, pipe::InvokeOp invoke);
+
+/// What is sent to have whole parameters (or more of them) where a device holds
+/// parts: as the program does it, and if each were gathered once for a step and
+/// kept.
+llvm::json::Object describeGathers(const PredictedSchedule &known);
+
+/// What backward sends for sums over micro-batches alone, such as gradients:
+/// for each of them, and, behind all, once (R).
+llvm::json::Object describeReductions(const PredictedSchedule &known);
+
 } // namespace cleave
 
 #endif // CLEAVE_LIB_PIPELINES_PREDICTEDSCHEDULE_H

@@ -40,6 +40,7 @@ PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
         stages = std::max(stages, std::min(action.stage, kMostNumber) + 1);
         shape.splitBackward |= action.part == "I" || action.part == "W";
         shape.asynchronous |= action.part == "U" && action.microBatch >= 0;
+        shape.gathersOnce |= action.part == "G";
       });
     int64_t devices = written ? written->devices.size() : 1;
     // A stage that is far off is reported where it stands.
@@ -130,6 +131,10 @@ static std::string checkText(const PhaseOptions &options) {
   return {};
 }
 
+bool cleave::isPipeGather(StringRef name) {
+  return llvm::is_contained({"each", "once", "auto"}, name);
+}
+
 /// What contradicts updates behind each micro-batch, or needs them.
 static std::string checkUpdates(const PhaseOptions &options) {
   if (!pipelineShape(options).asynchronous)
@@ -142,6 +147,10 @@ static std::string checkUpdates(const PhaseOptions &options) {
   if (countPositions(options) < 2)
     return "schedule: updates behind each micro-batch are those of a pipeline; "
            "give the mesh an axis \"pp\" of at least 2 positions";
+  if (options.pipeGather == "once")
+    return "pipe-gather: an asynchronous schedule updates parameters behind "
+           "each micro-batch, so that what is gathered is another thing for "
+           "each; leave it out, or choose a synchronous schedule";
   if (options.grains > 0)
     return "schedule: a deterministic step is one update of its grains, and an "
            "asynchronous schedule has one for each micro-batch; leave one of "

@@ -6,12 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "PredictedSchedule.h"
-#include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "llvm/ADT/SetVector.h"
-#include "llvm/ADT/StringSet.h"
 #include <map>
-#include <set>
 
 using namespace mlir;
 using namespace cleave;
@@ -23,9 +20,8 @@ namespace {
 class Reporter {
 public:
   explicit Reporter(const PredictedSchedule &known)
-      : known(known), count(ProgramOp(known.program).getMicroBatches()) {
-    nameParameters();
-  }
+      : known(known), count(ProgramOp(known.program).getMicroBatches()),
+        names(parameterNames(known)) {}
 
   json::Object report();
 
@@ -35,14 +31,11 @@ private:
   };
   std::vector<Peak> findPeaks() const;
   std::vector<double> findBusy() const;
-  void nameParameters();
   llvm::SetVector<Value> parametersOf(int64_t stage) const;
-  llvm::DenseMap<Value, std::string> madeOfParameters(InvokeOp invoke) const;
   json::Object describeBegin(int64_t stage) const;
   void describeVersions(int64_t stage, json::Object &facts) const;
   json::Array describeStages();
   json::Array describeDevices(ArrayRef<double> busy) const;
-  json::Object describeGathers() const;
 
   const PredictedSchedule &known;
   int64_t count;
@@ -112,30 +105,6 @@ std::vector<double> Reporter::findBusy() const {
   return busy;
 }
 
-/// Names what holds a parameter: an argument, and what is made of it, which
-/// forward reads where updates come first.
-void Reporter::nameParameters() {
-  ProgramOp program = known.program;
-  llvm::StringSet<> parameters;
-  for (BlockArgument argument : program.getArguments()) {
-    auto text = [&](StringRef attribute) {
-      auto found = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                        attribute);
-      return found ? found.getValue() : StringRef();
-    };
-    if (text(graph::kRoleAttr) != "parameter")
-      continue;
-    names[argument] = text(graph::kNameAttr);
-    parameters.insert(text(graph::kNameAttr));
-  }
-  for (auto [i, value] : llvm::enumerate(
-           program.getBody().front().getTerminator()->getOperands()))
-    if (auto name =
-            program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
-        name && parameters.contains(name.getValue()))
-      names[value] = name.getValue();
-}
-
 /// Those that parts of a stage read, in the order of the entry.
 llvm::SetVector<Value> Reporter::parametersOf(int64_t stage) const {
   llvm::SetVector<Value> found;
@@ -150,39 +119,13 @@ llvm::SetVector<Value> Reporter::parametersOf(int64_t stage) const {
   return found;
 }
 
-/// Of what a part makes of parameters alone, such as gathered ones, and of
-/// these themselves, the names; nothing where it has no body.
-llvm::DenseMap<Value, std::string>
-Reporter::madeOfParameters(InvokeOp invoke) const {
-  llvm::DenseMap<Value, std::string> made;
-  func::FuncOp function = invoke.getPartFunction();
-  if (!function || function.isExternal())
-    return made;
-  for (auto [argument, input] :
-       llvm::zip_equal(function.getArguments(), invoke.getInputs()))
-    if (auto it = names.find(input); it != names.end())
-      made[argument] = it->second.str();
-  for (Operation &op : function.getBody().front().without_terminator()) {
-    if (op.getNumOperands() == 0 ||
-        !llvm::all_of(op.getOperands(),
-                      [&](Value value) { return made.count(value); }))
-      continue;
-    std::string names;
-    for (Value operand : op.getOperands())
-      names += (names.empty() ? "" : ", ") + made[operand];
-    for (Value result : op.getResults())
-      made[result] = names;
-  }
-  return made;
-}
-
 /// Where forward of a stage begins: what first reads a parameter and other
 /// values.
 json::Object Reporter::describeBegin(int64_t stage) const {
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
     if (part.stage != stage || part.name != "F")
       continue;
-    llvm::DenseMap<Value, std::string> made = madeOfParameters(invoke);
+    llvm::DenseMap<Value, std::string> made = madeOfParameters(known, invoke);
     if (made.empty())
       continue;
     func::FuncOp function = InvokeOp(invoke).getPartFunction();
@@ -287,44 +230,6 @@ json::Array Reporter::describeDevices(ArrayRef<double> busy) const {
   return devices;
 }
 
-/// What is sent to have whole parameters (or more of them) where a device holds
-/// parts: as the program does it, and if each were gathered once for a step and
-/// kept.
-json::Object Reporter::describeGathers() const {
-  double perMicroBatch = 0, once = 0, kept = 0;
-  int64_t number = 0;
-  std::set<std::tuple<int64_t, std::string, std::string>> seen;
-  for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
-    if (part.once)
-      continue;
-    llvm::DenseMap<Value, std::string> made = madeOfParameters(invoke);
-    if (made.empty())
-      continue;
-    func::FuncOp function = InvokeOp(invoke).getPartFunction();
-    for (Operation &op : function.getBody().front().without_terminator()) {
-      auto sender = dyn_cast<spmd::CommunicationOpInterface>(op);
-      auto it = sender ? made.find(op.getResult(0)) : made.end();
-      if (it == made.end())
-        continue;
-      const std::string &names = it->second;
-      double sent = sender.getBytesSent(known.mesh);
-      ++number;
-      perMicroBatch += sent;
-      std::string type;
-      llvm::raw_string_ostream(type) << op.getResult(0).getType();
-      if (seen.insert({part.stage, names, type}).second) {
-        once += sent;
-        kept += bytesOf(op.getResult(0));
-      }
-    }
-  }
-  return json::Object{{"count_per_micro_batch", number},
-                      {"sent_bytes_per_micro_batch", perMicroBatch},
-                      {"sent_bytes_per_step", perMicroBatch * count},
-                      {"sent_bytes_if_once", once},
-                      {"kept_bytes_if_once", kept}};
-}
-
 /// How long a step is, and the share of it in which devices run nothing.
 static json::Object describeIdle(const Timeline &timeline) {
   std::vector<double> shares = idleShares(timeline);
@@ -373,7 +278,8 @@ json::Object Reporter::report() {
       {"stages", describeStages()},
       {"devices", describeDevices(busy)},
       {"boundaries", describeBoundaries(known)},
-      {"weight_gathers", describeGathers()}};
+      {"weight_gathers", describeGathers(known)},
+      {"reductions", describeReductions(known)}};
 }
 
 FailureOr<json::Value> cleave::scheduleReport(ModuleOp module,

@@ -40,6 +40,7 @@ def compile(
     measured_costs: str | os.PathLike | None = None,
     max_staleness: int | None = None,
     post_validation: bool = False,
+    pipe_gather: str | None = None,
     grad_horizon: int | None = None,
     modules: int | Sequence[str] | None = None,
     head: str | None = None,
@@ -116,6 +117,13 @@ def compile(
             that come of all stages (a clip's factor) are others than assumed;
             `Loss.updated_again` counts these. The bits are the same; the copy
             takes as many bytes as parameters and optimizer state.
+        pipe_gather: when parameters that devices hold in parts ("zero3") are
+            gathered. "each": by forward and by backward of each micro-batch, which
+            hold them no longer than they need. "once": before the first forward of
+            a step, to be held until the last backward. "auto": once where what is
+            gathered has no more bytes than the parameters and the optimizer's
+            state of a device, else each. None: each, unless a schedule written by
+            hand gathers once.
         grad_horizon: trains by interlocking backpropagation (arXiv 2010.04116):
             each module but the last gets a head and a loss of its own, and the
             gradient of a head passes so many modules, of which it trains the
@@ -169,7 +177,7 @@ def compile(
     seed = _whole("seed", seed, -(2**63))
     pipeline = _pipeline(
         schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
-        post_validation,
+        post_validation, pipe_gather,
     )
     each = _updates_each(pipeline)
     interlock = _interlock(grad_horizon, modules, head)
@@ -245,7 +253,7 @@ def _first_part(inputs, batch, parts):
 
 def _pipeline(
     schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
-    post_validation,
+    post_validation, pipe_gather,
 ) -> dict:
     """The options of a pipeline."""
     if pipe_slices not in ("auto", "on", "off"):
@@ -271,6 +279,12 @@ def _pipeline(
         options["max_staleness"] = _whole("max_staleness", max_staleness, 0)
     if post_validation:
         options["post_validation"] = True
+    if pipe_gather is not None:
+        if pipe_gather not in ("each", "once", "auto"):
+            raise ValueError(
+                f"pipe_gather is {pipe_gather!r}; it must be 'each', 'once' or 'auto'"
+            )
+        options["pipe_gather"] = pipe_gather
     if stages is not None:
         options["stages"] = _beginnings("stages", stages)
     if measured_costs is not None:

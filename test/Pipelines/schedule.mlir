@@ -17,7 +17,7 @@
 // TEXT-NEXT: # device 0 |F0
 // TEXT-NEXT: # device 1 |
 // TEXT-NEXT: #{{ +}}0 {{.*}} us
-// TEXT-NEXT: # F forward, B backward, I input gradient, W weight gradient, U update, p other, - idle while something is sent, . idle
+// TEXT-NEXT: # F forward, B backward, I input gradient, W weight gradient, U update, G gather, R reduction, p other, - idle while something is sent, . idle
 // TEXT: # schedule zb-h1: 2 devices, 4 micro-batches; predicted {{.*}} us, of which {{.*}} % are the bubble
 // TEXT: # stage 0 from w at schedule.mlir:{{[0-9]+}}: {{.*}} % of the cost, parameters of 1.0 KiB
 // TEXT: # stage 0 to stage 1: 128 B for each micro-batch, 512 B in a step

@@ -25,7 +25,7 @@ from training_support import gpt2, tokens
 
 STEPS, MICRO_BATCHES = 3, 4
 KINDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient",
-         "U": "update"}
+         "U": "update", "G": "gather", "R": "reduction"}
 
 
 def call(*command, code=0):

@@ -64,6 +64,9 @@ static std::string checkScheduleFlags(const Flags &flags) {
     return "--max-saved-mib is not negative";
   if (flags.maxStaleness.getNumOccurrences() && flags.maxStaleness < 0)
     return "--max-staleness is not negative";
+  if (!flags.pipeGather.empty() && !isPipeGather(flags.pipeGather))
+    return "--pipe-gather is each, once or auto, not '" + flags.pipeGather +
+           "'";
   if (!flags.scheduleFormat.empty() &&
       !parseScheduleFormat(flags.scheduleFormat))
     return "--schedule-format is text, svg or perfetto, not '" +
@@ -80,6 +83,7 @@ static std::string checkScheduleFlags(const Flags &flags) {
   options.mesh = flags.mesh;
   options.grains = flags.deterministic;
   options.optimizer.maxGradNorm = flags.clip;
+  options.pipeGather = flags.pipeGather;
   if (flags.scheduleFile.empty())
     options.maxStaleness = flags.maxStaleness;
   std::string mistake = checkSchedule(options);
@@ -213,6 +217,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.chunks = flags.chunks;
   options.phases.pipeSlices = flags.pipeSlices;
   options.phases.maxStaleness = flags.maxStaleness;
+  options.phases.pipeGather = flags.pipeGather;
   options.phases.scheduleText = scheduleText;
   options.phases.scheduleFile = flags.scheduleFile;
   options.phases.machine = flags.machine;

@@ -135,6 +135,15 @@ struct Flags {
       cl::desc("Of an asynchronous schedule: the most updates of other "
                "micro-batches that come between the parameters that one reads "
                "and its own update; 0 is one after another")};
+  cl::opt<std::string> pipeGather{
+      "pipe-gather", cl::cat(training), cl::value_desc("when"),
+      cl::desc(
+          "When parameters that devices hold in parts (zero3) are gathered. "
+          "each, the default: by forward and by backward of each micro-batch, "
+          "which hold them no longer than they need; once: before the first "
+          "forward of a step, and held until the last backward; auto: once "
+          "where what is gathered has no more bytes than the parameters and "
+          "the optimizer's state of a device, else each")};
   cl::opt<std::string> machine{
       "machine", cl::cat(training), cl::value_desc("rates"),
       cl::desc(

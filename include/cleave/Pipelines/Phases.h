@@ -82,6 +82,11 @@ struct PhaseOptions {
   /// Of an asynchronous schedule, where not negative: the most updates that
   /// come between the parameters that a micro-batch reads and its own update.
   int64_t maxStaleness = -1;
+  /// When parameters that lie in parts are gathered: for "each" micro-batch,
+  /// "once" for a step, or as "auto" finds (see --pipe-split-stages). Where
+  /// empty: each, unless the schedule written by hand has parts that do so
+  /// once.
+  std::string pipeGather;
   /// Rates by which costs are estimated (see pipe/Transforms/Costs.h).
   std::string machine;
   /// In the place of estimates of whole parts: what they took in a run (see
@@ -106,6 +111,9 @@ struct PhaseOptions {
 bool isOptimizerFusion(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::pipeSlices`.
 bool isPipeSlices(llvm::StringRef name);
+
+/// Whether `name` is a value of `PhaseOptions::pipeGather`.
+bool isPipeGather(llvm::StringRef name);
 
 /// Adds the passes that lead from the phase before `phase` to it.
 void addPhase(mlir::OpPassManager &passes, Phase phase,

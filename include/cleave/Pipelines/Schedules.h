@@ -22,12 +22,14 @@
 namespace cleave {
 
 /// How many stages a position of the pipeline has, whether backward is split,
-/// and whether each micro-batch has its own update: what `options` say or,
-/// where they do not, what their schedule needs.
+/// whether each micro-batch has its own update, and more: what `options` say
+/// or, where they do not, what their schedule needs.
 struct PipelineShape {
   int64_t chunks = 1;
   bool splitBackward = false;
   bool asynchronous = false;
+  /// A schedule written by hand has parts that gather parameters once.
+  bool gathersOnce = false;
 };
 PipelineShape pipelineShape(const PhaseOptions &options);
 

@@ -14,9 +14,10 @@
 // PARTS-NOT: spmd.all_reduce
 // PARTS-LABEL: func.func private @train.B(
 // PARTS-NOT: spmd.all_reduce
+// PARTS-LABEL: func.func private @train.R(
+// PARTS: spmd.all_reduce sum %{{.*}} over @mesh {"dp"} : tensor<4xf32>
 // PARTS-LABEL: func.func private @train.U(
 // PARTS: spmd.all_reduce sum %{{.*}} over @mesh {"dp"} : tensor<f32>
-// PARTS: spmd.all_reduce sum %{{.*}} over @mesh {"dp"} : tensor<4xf32>
 
 // Where a sample lies depends on the device, and on the micro-batch.
 // UNROLL-LABEL: exec.program @train(

@@ -28,8 +28,8 @@ struct TimeAxis {
 /// All kinds, in the order of a legend.
 inline constexpr EventKind kEventKinds[] = {
     EventKind::Forward,        EventKind::Backward, EventKind::InputGradient,
-    EventKind::WeightGradient, EventKind::Update,   EventKind::Other,
-    EventKind::Communication};
+    EventKind::WeightGradient, EventKind::Update,   EventKind::Gather,
+    EventKind::Reduction,      EventKind::Other,    EventKind::Communication};
 
 /// Whether any timeline has events of this kind.
 bool hasKind(llvm::ArrayRef<Timeline> timelines, EventKind kind);

@@ -14,8 +14,8 @@ using namespace cleave::pipe;
 using llvm::StringRef;
 
 static constexpr llvm::StringLiteral kKindNames[] = {
-    "forward", "backward", "input gradient", "weight gradient",
-    "update",  "other",    "communication"};
+    "forward", "backward",  "input gradient", "weight gradient", "update",
+    "gather",  "reduction", "other",          "communication"};
 
 EventKind cleave::pipe::eventKindOf(const Action &action) {
   if (action.kind != Action::Kind::Run)
@@ -24,7 +24,8 @@ EventKind cleave::pipe::eventKindOf(const Action &action) {
       {"F", EventKind::Forward},       {"B", EventKind::Backward},
       {"I", EventKind::InputGradient}, {"W", EventKind::WeightGradient},
       {"U", EventKind::Update},        {"D", EventKind::Update},
-      {"A", EventKind::Update}};
+      {"A", EventKind::Update},
+      {"G", EventKind::Gather},        {"R", EventKind::Reduction}};
   for (const auto &[part, kind] : kinds)
     if (action.part == part)
       return kind;

@@ -50,6 +50,10 @@ static StringRef colorOf(EventKind kind) {
     return "#7fb069";
   case EventKind::Update:
     return "#b279a2";
+  case EventKind::Gather:
+    return "#4c78a8";
+  case EventKind::Reduction:
+    return "#8c6d31";
   case EventKind::Other:
     return "#bab0ac";
   case EventKind::Communication:

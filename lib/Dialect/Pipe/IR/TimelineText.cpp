@@ -25,6 +25,10 @@ static char letterOf(EventKind kind) {
     return 'W';
   case EventKind::Update:
     return 'U';
+  case EventKind::Gather:
+    return 'G';
+  case EventKind::Reduction:
+    return 'R';
   case EventKind::Other:
     return 'p';
   case EventKind::Communication:
@@ -99,5 +103,6 @@ void cleave::pipe::writeTimelineText(llvm::raw_ostream &os,
   }
   os << ticks << axis.unit << "\n";
   os << "F forward, B backward, I input gradient, W weight gradient, U update, "
-        "p other, - idle while something is sent, . idle\n";
+        "G gather, R reduction, p other, - idle while something is sent, "
+        ". idle\n";
 }

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Exchanges.h"
 #include "Parts.h"
 #include "Stages.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
@@ -19,14 +20,15 @@ namespace {
 class Splitter {
 public:
   Splitter(func::FuncOp entry, const Flow &flow, const Stages &stages,
-           bool split)
+           const Exchanges &exchanges, bool split)
       : entry(entry), body(entry.getBody().front()), flow(flow), stages(stages),
-        split(split) {
+        exchanges(exchanges), split(split) {
     auto add = [&](PartId id, int64_t stage) {
       parts.emplace_back().slot = {id, stage};
     };
     int64_t count = stages.size();
-    for (PartId id : {PartId::Deferred, PartId::Prologue, PartId::Forward})
+    for (PartId id :
+         {PartId::Deferred, PartId::Prologue, PartId::Gather, PartId::Forward})
       for (int64_t i = 0; i < count; ++i)
         add(id, i);
     for (int64_t i = count; i-- > 0;) {
@@ -34,20 +36,19 @@ public:
       if (split)
         add(PartId::Weights, i);
     }
-    for (PartId id : {PartId::BeforeUpdate, PartId::Update})
+    for (PartId id : {PartId::Reduce, PartId::BeforeUpdate, PartId::Update})
       for (int64_t i = 0; i < count; ++i)
         add(id, i);
     if (split)
       findWeights();
   }
 
-  LogicalResult run(bool treeSums) {
+  FailureOr<ProgramOp> run(bool treeSums) {
     findResults(treeSums);
     for (Part &part : llvm::reverse(parts))
       if (failed(collect(part)))
         return failure();
-    outlineParts(entry, flow, parts, results, copies, treeSums, split);
-    return success();
+    return outlineParts(entry, flow, parts, results, copies, treeSums, split);
   }
 
 private:
@@ -69,6 +70,15 @@ private:
   PartId homeOf(Operation *op) const {
     return weights.contains(op) ? PartId::Weights : flow.part(op);
   }
+  /// Of a collective that runs once, the part that does so for `stage`: its
+  /// own, but for a reduction of what another stage alone has added up.
+  std::optional<Slot> exchangedFor(Operation *op, int64_t stage) const {
+    if (exchanges.isGathered(op))
+      return Slot{PartId::Gather, stage};
+    if (exchanges.isReduced(op))
+      return Slot{PartId::Reduce, stages.sourceOf(op).value_or(stage)};
+    return std::nullopt;
+  }
   std::pair<Slot, Export> whole(Value value, int64_t stage) const;
   std::string kindOf(Value value, PartId from) const;
   void findResults(bool treeSums);
@@ -87,6 +97,7 @@ private:
   Block &body;
   const Flow &flow;
   const Stages &stages;
+  const Exchanges &exchanges;
   bool split;
   llvm::DenseSet<Operation *> weights;
   /// In the order in which they run.
@@ -120,7 +131,7 @@ void Splitter::findWeights() {
 
 /// How the micro-batches' values of `value` become the program's.
 std::string Splitter::kindOf(Value value, PartId from) const {
-  if (from >= PartId::BeforeUpdate)
+  if (isBehindAll(from))
     return kValue.str();
   Layout layout = flow.layout(value);
   switch (layout.kind) {
@@ -140,6 +151,8 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
   Operation *op = value.getDefiningOp();
   if (flow.isEarlyUpdate(op))
     return {Slot{homeOf(op), stage}, Export{value, kValue.str()}};
+  if (std::optional<Slot> slot = exchangedFor(op, stage))
+    return {*slot, Export{value, kValue.str()}};
   if (flow.isAccumulation(op)) {
     Value summand = op->getOperand(0);
     Operation *from = summand.getDefiningOp();
@@ -240,6 +253,9 @@ std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
     Slot from{home, slot.stage};
     return from == slot ? std::nullopt : std::optional(from);
   }
+  // Behind it; in front of it there is no one to take it from.
+  if (std::optional<Slot> from = exchangedFor(op, slot.stage))
+    return slot.id > from->id ? from : std::nullopt;
   if (home == PartId::Update) {
     Slot early{PartId::BeforeUpdate, stages.homeOf(op)};
     return stages.isBeforeUpdate(op) && slot != early ? std::optional(early)
@@ -250,7 +266,7 @@ std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
     return std::nullopt;
   // Where a slice lies is known in every part of its micro-batch, and so is
   // the slice of what is the same for each.
-  bool late = slot.id >= PartId::BeforeUpdate;
+  bool late = isBehindAll(slot.id);
   if (!late && llvm::none_of(op->getOperands(), [&](Value operand) {
         return flow.varies(operand);
       }))
@@ -270,14 +286,14 @@ LogicalResult Splitter::import(Operation *op, Part &part) {
       continue;
     Import import;
     import.value = result;
-    if (flow.isAccumulation(op) || part.slot.id >= PartId::BeforeUpdate) {
+    if (flow.isAccumulation(op) || isBehindAll(part.slot.id)) {
       std::tie(import.from, import.source) = whole(result, part.slot.stage);
       if (import.from.id == PartId::Update || import.from == part.slot)
         return op->emitOpError("is needed whole within one micro-batch");
     } else {
       import.from = *sourceOf(op, part.slot);
-      import.source = {result,
-                       flow.isEarlyUpdate(op) ? kValue.str() : kSaved.str()};
+      bool whole = flow.isEarlyUpdate(op) || runsOnce(import.from.id);
+      import.source = {result, whole ? kValue.str() : kSaved.str()};
     }
     require(import.from, import.source);
     part.imports.push_back(std::move(import));
@@ -285,8 +301,10 @@ LogicalResult Splitter::import(Operation *op, Part &part) {
   return success();
 }
 
-LogicalResult cleave::pipe::splitEntry(func::FuncOp entry, const Flow &flow,
-                                       const Stages &stages, bool split,
-                                       bool treeSums) {
-  return Splitter(entry, flow, stages, split).run(treeSums);
+FailureOr<ProgramOp> cleave::pipe::splitEntry(func::FuncOp entry,
+                                              const Flow &flow,
+                                              const Stages &stages,
+                                              const Exchanges &exchanges,
+                                              bool split, bool treeSums) {
+  return Splitter(entry, flow, stages, exchanges, split).run(treeSums);
 }

@@ -19,12 +19,16 @@ StringRef cleave::pipe::partName(PartId id, bool split) {
     return "D";
   case PartId::Prologue:
     return "P";
+  case PartId::Gather:
+    return "G";
   case PartId::Forward:
     return "F";
   case PartId::Backward:
     return split ? "I" : "B";
   case PartId::Weights:
     return "W";
+  case PartId::Reduce:
+    return "R";
   case PartId::BeforeUpdate:
     return "N";
   case PartId::Update:
@@ -123,21 +127,24 @@ bool Flow::isHeavy(Operation *op) const {
 // Analysis
 //===----------------------------------------------------------------------===//
 
+bool Flow::isOfMicroBatch(Operation *op) const {
+  spmd::ShardingAttr place;
+  if (auto offset = dyn_cast<spmd::ShardOffsetOp>(op))
+    place = offset.getSharding();
+  if (auto slice = dyn_cast<spmd::SliceOp>(op))
+    place = slice.getSharding();
+  return place && llvm::any_of(place.getDims(), [&](const auto &dim) {
+           return onSequentialAxis(dim.axes);
+         });
+}
+
 /// What comes from a slice of an argument, or from the place of a slice.
 void Flow::findVarying() {
   for (BlockArgument argument : body.getArguments())
     if (layout(argument).kind == Layout::Split)
       varying.insert(argument);
   for (Operation &op : body.without_terminator()) {
-    bool varies = false;
-    spmd::ShardingAttr place;
-    if (auto offset = dyn_cast<spmd::ShardOffsetOp>(op))
-      place = offset.getSharding();
-    if (auto slice = dyn_cast<spmd::SliceOp>(op))
-      place = slice.getSharding();
-    if (place)
-      for (const spmd::DimSharding &dim : place.getDims())
-        varies |= onSequentialAxis(dim.axes);
+    bool varies = isOfMicroBatch(&op);
     for (OpOperand &operand : op.getOpOperands())
       varies |= varying.contains(operand.get()) && !isUnread(operand);
     if (varies && !isAccumulation(&op))

@@ -19,10 +19,15 @@ enum class PartId : unsigned {
   /// micro-batches.
   Deferred,
   Prologue,
+  /// What forward and backward need of other devices and is made of parameters
+  /// alone, where it is gathered once.
+  Gather,
   Forward,
   Backward,
   /// Of backward, what gradients of parameters alone wait for.
   Weights,
+  /// Gradients that devices sum up, behind the last micro-batch.
+  Reduce,
   /// What all stages need of each other for their updates.
   BeforeUpdate,
   Update
@@ -30,6 +35,12 @@ enum class PartId : unsigned {
 
 /// With `split`, backward has its two parts.
 llvm::StringRef partName(PartId id, bool split);
+/// Whether a part reads what all micro-batches have given.
+inline bool isBehindAll(PartId id) { return id >= PartId::Reduce; }
+/// Whether a part runs once for all micro-batches.
+inline bool runsOnce(PartId id) {
+  return id == PartId::Deferred || id == PartId::Gather || isBehindAll(id);
+}
 
 /// How a value relates to the micro-batches.
 struct Layout {
@@ -76,6 +87,10 @@ public:
     return llvm::any_of(op->getResults(),
                         [&](mlir::Value v) { return varies(v); });
   }
+
+  /// Whether what the op makes depends on which micro-batch it is, whatever it
+  /// reads.
+  bool isOfMicroBatch(mlir::Operation *op) const;
 
   /// A sum over the micro-batches.
   bool isAccumulation(mlir::Operation *op) const;

@@ -84,8 +84,7 @@ Value Outliner::exported(const Slot &slot, const Export &source) {
 }
 
 void Outliner::outline(Part &part) {
-  bool once =
-      part.slot.id >= PartId::BeforeUpdate || part.slot.id == PartId::Deferred;
+  bool once = runsOnce(part.slot.id);
   // Imports in the order of the program, so that the text is stable.
   llvm::sort(part.imports, [&](const Import &a, const Import &b) {
     return flow.order(a.value) < flow.order(b.value);
@@ -222,15 +221,17 @@ void Outliner::cloneOp(Operation *op, OpBuilder &builder, IRMapping &mapping) {
     flow.stripAttributes(builder.clone(*op, mapping));
 }
 
-void cleave::pipe::outlineParts(
+ProgramOp cleave::pipe::outlineParts(
     func::FuncOp entry, const Flow &flow, MutableArrayRef<Part> parts,
     ArrayRef<EntryResult> results,
     ArrayRef<std::pair<unsigned, std::pair<Slot, Export>>> copies,
     bool treeSums, bool split) {
   Outliner outliner(entry, flow, parts, split);
-  outliner.makeProgram(copies).setTreeSums(treeSums);
+  ProgramOp program = outliner.makeProgram(copies);
+  program.setTreeSums(treeSums);
   for (Part &part : parts)
     if (!part.ops.empty() || !part.exports.empty())
       outliner.outline(part);
   outliner.finish(results, copies);
+  return program;
 }

@@ -13,6 +13,7 @@
 
 namespace cleave::pipe {
 
+class Exchanges;
 class Stages;
 
 /// A part of one stage.
@@ -53,16 +54,20 @@ struct EntryResult {
 };
 
 /// Replaces `entry` by a program of its parts, in the stages that are given;
-/// with `split`, backward has two parts. Reports a sum over micro-batches that
-/// one of them needs whole.
-llvm::LogicalResult splitEntry(mlir::func::FuncOp entry, const Flow &flow,
-                               const Stages &stages, bool split, bool treeSums);
+/// `exchanges` have parts of their own; with `split`, backward has two parts.
+/// Reports a sum over micro-batches that one of them needs whole. Returns the
+/// program.
+llvm::FailureOr<ProgramOp> splitEntry(mlir::func::FuncOp entry,
+                                      const Flow &flow, const Stages &stages,
+                                      const Exchanges &exchanges, bool split,
+                                      bool treeSums);
 
 /// Replaces `entry` by a program of `parts`, in the order in which they run,
 /// each a function of its own. `results` are those of the entry; behind them
 /// come `copies`: the same update in another stage that holds what is updated,
-/// by the number of the result. With `split`, backward has two parts.
-void outlineParts(
+/// by the number of the result. With `split`, backward has two parts. Returns
+/// the program.
+ProgramOp outlineParts(
     mlir::func::FuncOp entry, const Flow &flow,
     llvm::MutableArrayRef<Part> parts, llvm::ArrayRef<EntryResult> results,
     llvm::ArrayRef<std::pair<unsigned, std::pair<Slot, Export>>> copies,

@@ -47,13 +47,13 @@ public:
   /// Splits it where something must be validated. Returns whether anything was.
   /// Of all updates, what validates stands before the `first` that is made
   /// again: one that is stopped is taken back.
-  FailureOr<bool> split(InvokeOp &first);
+  bool split(InvokeOp &first);
 
 private:
   bool isTensor(Value value) const {
     return cast<RankedTensorType>(value.getType()).getNumElements() != 1;
   }
-  LogicalResult analyze();
+  void analyze();
   Piece take(StringRef part, ArrayRef<Value> values, bool withChecks,
              IRMapping &map);
   InvokeOp call(const Piece &piece, StringRef part, DenseI64ArrayAttr unless);
@@ -88,19 +88,16 @@ static bool updatesSomething(OpResult result) {
 }
 
 /// What depends on what, within the part.
-LogicalResult Update::analyze() {
+void Update::analyze() {
   Block &body = function.front();
   DenseSet<Value> depends;
   for (auto [value, argument] :
        llvm::zip_equal(invoke.getInputs(), body.getArguments())) {
     auto from = value.getDefiningOp<InvokeOp>();
-    if (!from || !from.getOnce() || from.getStage() == invoke.getStage())
+    // A tensor of another stage is a gradient, which nothing can stand for.
+    if (!from || !from.getOnce() || from.getStage() == invoke.getStage() ||
+        isTensor(argument))
       continue;
-    if (isTensor(argument))
-      return invoke.emitOpError("reads a whole tensor of part ")
-             << from.getPart() << " of stage " << from.getStage()
-             << ", so that it cannot be made before that is there; leave "
-                "--post-validation out";
     remote.push_back(argument);
     depends.insert(argument);
   }
@@ -139,7 +136,6 @@ LogicalResult Update::analyze() {
       for (Value operand : op.getOperands())
         if (depends.contains(operand) && !isTensor(operand))
           scalars.insert(operand);
-  return success();
 }
 
 /// A function of what `values` of the part are made of, and perhaps its checks.
@@ -284,9 +280,8 @@ InvokeOp Update::makeAgain(InvokeOp assumed, Value flag) {
   return call(piece, "A", builder.getDenseI64ArrayAttr(unless));
 }
 
-FailureOr<bool> Update::split(InvokeOp &first) {
-  if (failed(analyze()))
-    return failure();
+bool Update::split(InvokeOp &first) {
+  analyze();
   if (updating.empty() || (remote.empty() && !checks))
     return false;
   // The new parts stand behind all others: an update waits for none of them.
@@ -339,12 +334,8 @@ struct PostValidatePass
       return success();
     bool split = false;
     InvokeOp first;
-    for (InvokeOp invoke : updates) {
-      FailureOr<bool> done = Update(invoke, symbols).split(first);
-      if (failed(done))
-        return failure();
-      split |= *done;
-    }
+    for (InvokeOp invoke : updates)
+      split |= Update(invoke, symbols).split(first);
     if (split || checks)
       program->setAttr(kPostValidatedAttr, UnitAttr::get(program.getContext()));
     else

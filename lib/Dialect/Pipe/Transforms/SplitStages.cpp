@@ -10,14 +10,16 @@
 ///    micro-batch; Stages.cpp, which stage of the pipeline computes it.
 /// 2. SliceTransfers.cpp lets devices that have a value in common each send a
 ///    slice of it.
-/// 3. CollectParts.cpp walks the parts backwards, from update to prologue: each
+/// 3. Exchanges.cpp finds what devices need to exchange once for a step.
+/// 4. CollectParts.cpp walks the parts backwards, from update to prologue: each
 ///    takes the ops whose results it needs, or imports a result of an earlier
 ///    part, and what nothing needs is left behind.
-/// 4. OutlineParts.cpp makes of each part a function, and of the entry a
+/// 5. OutlineParts.cpp makes of each part a function, and of the entry a
 ///    program.
 ///
 //===----------------------------------------------------------------------===//
 
+#include "Exchanges.h"
 #include "Parts.h"
 #include "SliceTransfers.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
@@ -160,6 +162,15 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (!sliced)
       return getOperation().emitError("slices is auto, on or off, not '")
              << slices << "'";
+    std::optional<GatherMode> mode =
+        llvm::StringSwitch<std::optional<GatherMode>>(gather)
+            .Case("each", GatherMode::Each)
+            .Case("once", GatherMode::Once)
+            .Case("auto", GatherMode::Auto)
+            .Default(std::nullopt);
+    if (!mode)
+      return getOperation().emitError("gather is each, once or auto, not '")
+             << gather << "'";
     SmallVector<std::string> begins;
     for (StringRef name : llvm::split(StringRef(stages), ','))
       if (!name.trim().empty())
@@ -174,10 +185,19 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     });
     std::vector<std::unique_ptr<Flow>> flows;
     std::vector<std::unique_ptr<Stages>> cuts;
+    GatherChoice choice;
     for (func::FuncOp function : entries) {
       if (!function.getBody().hasOneBlock())
         return function.emitOpError("must have one block to be split");
       separateReductions(function, mesh.getMesh());
+      // All entries do as the first one, which trains where there is one.
+      Flow before(function, mesh, *wanted, count);
+      if (failed(before.analyze()))
+        return failure();
+      if (flows.empty())
+        choice = chooseGathers(function, before, mesh.getMesh(), *mode);
+      if (choice.once)
+        joinGathers(function, before, mesh.getMesh());
       flows.emplace_back();
       cuts.emplace_back();
       // Once more where what is the same for each micro-batch is another then.
@@ -211,9 +231,16 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     verifier.addPass(spmd::createVerifyLocal());
     if (slicedValues && failed(runPipeline(verifier, getOperation())))
       return failure();
-    for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts))
-      if (failed(splitEntry(function, *flow, *cut, splitBackward, treeSums)))
+    for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
+      Exchanges exchanges(function, *flow, mesh.getMesh(), choice.once);
+      FailureOr<ProgramOp> program =
+          splitEntry(function, *flow, *cut, exchanges, splitBackward, treeSums);
+      if (failed(program))
         return failure();
+      if (!choice.text.empty())
+        (*program)->setAttr(kGatherAttr,
+                            StringAttr::get(&getContext(), choice.text));
+    }
     return success();
   }
 

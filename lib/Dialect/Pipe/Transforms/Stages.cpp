@@ -306,6 +306,13 @@ int64_t Stages::homeOf(Operation *op) const {
   return std::max(first, 0);
 }
 
+std::optional<int64_t> Stages::sourceOf(Operation *op) const {
+  auto it = sums.find(op);
+  return it != sums.end() && it->second.count() == 1
+             ? std::optional<int64_t>(it->second.find_first())
+             : std::nullopt;
+}
+
 StageSet Stages::holders(StringRef name) const {
   StageSet found(count);
   for (BlockArgument argument : body.getArguments()) {

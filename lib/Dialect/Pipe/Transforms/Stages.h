@@ -57,6 +57,9 @@ public:
   /// Of what is the same for each micro-batch: the first stage whose sums over
   /// micro-batches it is made of; 0 where it is made of none.
   int64_t homeOf(mlir::Operation *op) const;
+  /// The only stage whose sums over micro-batches it is made of; nothing where
+  /// it is made of none, or of those of several.
+  std::optional<int64_t> sourceOf(mlir::Operation *op) const;
   /// Whether it is computed before the updates, in its home alone: a scalar
   /// that tensors are reduced to, and what is too heavy to be computed for that
   /// and again.

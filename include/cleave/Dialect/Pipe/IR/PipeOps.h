@@ -53,6 +53,11 @@ inline constexpr llvm::StringLiteral kScheduleNameAttr = "pipe.schedule_name";
 inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";
 inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
 
+/// On a program: "each" where what devices hold of parameters in parts is
+/// gathered for each micro-batch, "once" where it is for a step; behind a
+/// colon, why, where that was left open.
+inline constexpr llvm::StringLiteral kGatherAttr = "pipe.gather";
+
 /// On a program that updates: "forward" or "backward" where each update stands
 /// in that part, or "none: " and why it does not.
 inline constexpr llvm::StringLiteral kOptimizerFusionAttr =

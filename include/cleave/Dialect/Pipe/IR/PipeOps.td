@@ -28,9 +28,11 @@ def Pipe_Dialect : Dialect {
     |---|---|
     | `D` | of several micro-batches or stages: updates that the step before has left |
     | `P` | prologue: sums over micro-batches that depend on inputs alone and that forward or backward needs whole |
+    | `G` | where that is asked for: what devices exchange of parameters, the same for all micro-batches, once before forward |
     | `F` | forward: what depends on no seed |
     | `B` | backward: what depends on a seed and on no finished gradient |
     | `I`, `W` | in the place of `B`: what earlier stages wait for, and what gradients of parameters alone do |
+    | `R` | behind the last backward: what devices exchange of sums over micro-batches that become gradients |
     | `N` | of several stages: the scalars of finished gradients that the updates of all stages read |
     | `U` | update: what depends on a finished gradient, or on sums over all micro-batches; with `--pipe-update-each`, for each micro-batch |
     | `V`, `A` | behind `U`, with `--pipe-post-validate`: what shows whether the update was right, and the update again, which runs where it was not |

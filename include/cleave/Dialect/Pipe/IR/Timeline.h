@@ -27,6 +27,8 @@ enum class EventKind : uint8_t {
   InputGradient,
   WeightGradient,
   Update,
+  Gather,       ///< of parameters, once for a step
+  Reduction,    ///< of gradients, once for a step
   Other,        ///< prologues, norms
   Communication ///< beside the others, which it does not interrupt
 };

@@ -74,6 +74,13 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     %z = spmd.all_gather %y by #spmd.sharding<@mesh, [{"tp"}, {} ]> ...
     ```
 
+    What devices exchange of finished sums over micro-batches to make gradients of
+    them is a part of its own (R). With `gather=once`, so is what they exchange of
+    values that are made of parameters, optimizer's state and constants alone (G):
+    it runs before forward, and all parts of all micro-batches read its results,
+    also those that a barrier leaves to backward. `auto` does so where these
+    results have no more bytes than the parameters and state of a device.
+
     With one micro-batch and stage, updates join backward, so that gradients die early,
     unless a check or an op that reads several gradients stands between; with
     `fusion=backward` what stands between is an error. Updates that the step before has
@@ -116,6 +123,9 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                         "Whether devices that have a value in common send it to "
                         "other stages in slices: auto (where fewer elements are "
                         "sent in all), on (wherever it divides) or off">,
+                 Option<"gather", "gather", "std::string", "\"each\"",
+                        "When what is made of parameters alone is exchanged: for "
+                        "each micro-batch, once for a step, or auto">,
                  ListOption<"at", "at", "int64_t",
                             "Where stages begin instead, from the second on: "
                             "thousandths of the ops of forward that stand "

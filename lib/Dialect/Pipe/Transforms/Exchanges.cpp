@@ -1,0 +1,234 @@
+//===- Exchanges.cpp - Collectives that a step needs once -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Exchanges.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Pipe/Transforms/Costs.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <map>
+#include <set>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+/// Whether devices exchange something here.
+static bool isExchange(Operation *op, const spmd::Mesh &mesh) {
+  auto sender = dyn_cast<spmd::CommunicationOpInterface>(op);
+  return sender && !mesh.deviceAxes(sender.getCommunicationAxes()).empty();
+}
+
+/// Whether the op needs what `operand` is: a barrier only waits for its second.
+static bool needs(const Flow &flow, OpOperand &operand) {
+  auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
+  return !flow.isUnread(operand) &&
+         !(barrier && operand == barrier.getAfterMutable());
+}
+
+namespace {
+/// What an entry makes of parameters alone, and the collectives among it.
+class Made {
+public:
+  Made(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh);
+
+  /// Whether the op makes what G could make.
+  bool contains(Operation *op) const { return ops.contains(op); }
+  /// Whether something of `op` goes into a collective, or it is one.
+  bool leads(Operation *op) const { return leading.contains(op); }
+  /// The collectives that a micro-batch reads, itself or by what others make of
+  /// them, in their order.
+  ArrayRef<Operation *> read() const { return exchanges; }
+  /// The arguments that the collective is made of.
+  SmallVector<unsigned> sources(Operation *op) const;
+
+private:
+  const Flow &flow;
+  llvm::DenseSet<Operation *> ops, leading;
+  SmallVector<Operation *> exchanges;
+};
+} // namespace
+
+Made::Made(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh)
+    : flow(flow) {
+  Block &body = entry.getBody().front();
+  llvm::DenseSet<Value> values;
+  for (BlockArgument argument : body.getArguments())
+    if (graph::hasRole(entry, argument.getArgNumber(), "parameter") ||
+        graph::hasRole(entry, argument.getArgNumber(), "state"))
+      values.insert(argument);
+  for (Operation &op : body.without_terminator()) {
+    // What an update has left in front of all others is a parameter.
+    if (flow.isEarlyUpdate(&op)) {
+      if (flow.part(&op) == PartId::Deferred)
+        values.insert(op.result_begin(), op.result_end());
+      continue;
+    }
+    if (op.getNumResults() == 0 || !isPure(&op) ||
+        flow.part(&op) == PartId::Update || flow.isAccumulation(&op) ||
+        flow.isOfMicroBatch(&op) ||
+        !llvm::all_of(op.getOpOperands(), [&](OpOperand &operand) {
+          return !needs(flow, operand) || values.contains(operand.get());
+        }))
+      continue;
+    ops.insert(&op);
+    values.insert(op.result_begin(), op.result_end());
+  }
+  // What a micro-batch's own work reads.
+  llvm::DenseSet<Operation *> inLoop;
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    bool looped =
+        !contains(&op) && flow.varies(&op) && flow.part(&op) != PartId::Update;
+    bool lead = contains(&op) && isExchange(&op, mesh);
+    for (OpOperand &use : op.getUses()) {
+      if (!needs(flow, use))
+        continue;
+      looped |= inLoop.contains(use.getOwner());
+      lead |= contains(&op) && leads(use.getOwner());
+    }
+    if (looped)
+      inLoop.insert(&op);
+    if (lead && looped)
+      leading.insert(&op);
+    if (lead && looped && isExchange(&op, mesh))
+      exchanges.push_back(&op);
+  }
+  std::reverse(exchanges.begin(), exchanges.end());
+}
+
+SmallVector<unsigned> Made::sources(Operation *op) const {
+  std::set<unsigned> found;
+  SmallVector<Operation *> work{op};
+  llvm::DenseSet<Operation *> seen;
+  while (!work.empty())
+    for (OpOperand &operand : work.pop_back_val()->getOpOperands()) {
+      if (!needs(flow, operand))
+        continue;
+      if (auto argument = dyn_cast<BlockArgument>(operand.get()))
+        found.insert(argument.getArgNumber());
+      else if (Operation *from = operand.get().getDefiningOp();
+               contains(from) && seen.insert(from).second)
+        work.push_back(from);
+    }
+  return SmallVector<unsigned>(found.begin(), found.end());
+}
+
+GatherChoice cleave::pipe::chooseGathers(func::FuncOp entry, const Flow &flow,
+                                         const spmd::Mesh &mesh,
+                                         GatherMode mode) {
+  Made made(entry, flow, mesh);
+  if (made.read().empty())
+    return {};
+  if (mode == GatherMode::Each)
+    return {false, "each"};
+  if (mode == GatherMode::Once)
+    return {true, "once"};
+  // Alike are what backward gathers again, which G would gather once.
+  using Key = std::tuple<SmallVector<unsigned>, const void *, const void *,
+                         const void *>;
+  std::set<Key> seen;
+  int64_t gathered = 0, held = 0;
+  for (Operation *op : made.read()) {
+    // What another collective alone reads is not kept.
+    if (llvm::all_of(op->getUsers(),
+                     [&](Operation *user) { return made.leads(user); }))
+      continue;
+    Value result = op->getResult(0);
+    if (seen.insert({made.sources(op), op->getName().getAsOpaquePointer(),
+                     op->getAttrDictionary().getAsOpaquePointer(),
+                     result.getType().getAsOpaquePointer()})
+            .second)
+      gathered += bytesOf(result);
+  }
+  for (BlockArgument argument : entry.getArguments())
+    if (graph::hasRole(entry, argument.getArgNumber(), "parameter") ||
+        graph::hasRole(entry, argument.getArgNumber(), "state"))
+      held += bytesOf(argument);
+  bool once = gathered <= held;
+  return {once, llvm::formatv("{0}: gathered parameters of {1} bytes are {2} "
+                              "than the {3} bytes of parameters and state that "
+                              "a device holds",
+                              once ? "once" : "each", gathered,
+                              once ? "no more" : "more", held)
+                    .str()};
+}
+
+void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
+                               const spmd::Mesh &mesh) {
+  Made made(entry, flow, mesh);
+  Block &body = entry.getBody().front();
+  std::map<size_t, SmallVector<Operation *, 1>> known;
+  SmallVector<Operation *> replaced;
+  for (Operation &op : body.without_terminator()) {
+    if (!made.leads(&op) || isa<spmd::BarrierOp>(op))
+      continue;
+    for (OpOperand &operand : op.getOpOperands())
+      while (auto barrier = operand.get().getDefiningOp<spmd::BarrierOp>()) {
+        if (!made.contains(barrier))
+          break;
+        operand.set(barrier.getInput());
+      }
+    size_t hash = OperationEquivalence::computeHash(
+        &op, OperationEquivalence::directHashValue,
+        OperationEquivalence::ignoreHashValue,
+        OperationEquivalence::IgnoreLocations);
+    SmallVector<Operation *, 1> &alike = known[hash];
+    auto same = llvm::find_if(alike, [&](Operation *other) {
+      return OperationEquivalence::isEquivalentTo(
+          other, &op, OperationEquivalence::IgnoreLocations);
+    });
+    if (same == alike.end()) {
+      alike.push_back(&op);
+      continue;
+    }
+    op.replaceAllUsesWith(*same);
+    replaced.push_back(&op);
+  }
+  for (Operation *op : llvm::reverse(replaced))
+    op->erase();
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (isa<spmd::BarrierOp>(op) && op.use_empty())
+      op.erase();
+}
+
+Exchanges::Exchanges(func::FuncOp entry, const Flow &flow,
+                     const spmd::Mesh &mesh, bool gather) {
+  if (gather) {
+    Made made(entry, flow, mesh);
+    gathered.insert(made.read().begin(), made.read().end());
+  }
+  if (flow.mergedUpdate())
+    return;
+  // What gradients are made of.
+  Block &body = entry.getBody().front();
+  llvm::DenseSet<Operation *> wanted;
+  for (Operation &op : llvm::reverse(body.without_terminator()))
+    if (isa<graph::GradientOp>(op) ||
+        llvm::any_of(op.getUses(), [&](OpOperand &use) {
+          return needs(flow, use) && wanted.contains(use.getOwner());
+        }))
+      wanted.insert(&op);
+  // And what is made of finished sums.
+  llvm::DenseSet<Operation *> sums;
+  for (Operation &op : body.without_terminator()) {
+    if (flow.isAccumulation(&op)) {
+      if (!flow.inPrologue(&op))
+        sums.insert(&op);
+      continue;
+    }
+    if (flow.varies(&op) || flow.part(&op) != PartId::Backward)
+      continue;
+    if (llvm::none_of(op.getOpOperands(), [&](OpOperand &operand) {
+          Operation *from = operand.get().getDefiningOp();
+          return from && needs(flow, operand) && sums.contains(from);
+        }))
+      continue;
+    sums.insert(&op);
+    if (wanted.contains(&op) && isExchange(&op, mesh))
+      reduced.insert(&op);
+  }
+}
