@@ -116,21 +116,32 @@ std::vector<StepForm> cleave::allPhases() {
     add("adamw ", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw");
     add("clipped sgd ", clipped + ",canonicalize,cse", "clipped sgd");
   }
-  // The same in stages, which send what devices have in common in slices.
-  for (StringRef slices : {"auto", "on"}) {
-    bool all = slices == "on";
-    StepForm form{("sharded stages " + slices).str(),
-                  all ? "graph-chunk-loss," + adamw + ",canonicalize,cse"
-                      : "graph-differentiate",
-                  all ? "adamw" : "step"};
-    form.stages = all ? 3 : 2;
-    form.shardedMicroBatches = all ? 1 : 2;
-    std::string cut = kDrawnCut.str();
+  // The same in stages, which send what devices have in common in slices; or
+  // whole, with a norm of what all of them have.
+  struct Staged {
+    const char *slices;
+    std::string pipeline;
+    const char *expected;
+    int64_t stages, microBatches;
+  };
+  for (const Staged &own :
+       {Staged{"auto", "graph-differentiate", "step", 2, 2},
+        Staged{"on", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw",
+               3, 1},
+        Staged{"off", clipped + ",canonicalize,cse", "clipped sgd", 3, 2}}) {
+    StepForm form{std::string("sharded stages ") + own.slices, own.pipeline,
+                  own.expected};
+    form.stages = own.stages;
+    form.shardedMicroBatches = own.microBatches;
+    std::string cuts = kDrawnCut.str();
+    for (int64_t i = 2; i < own.stages; ++i)
+      cuts += "," + kDrawnCut.str();
     form.sharded =
-        "spmd-place{micro-batches=" + std::to_string(form.shardedMicroBatches) +
-        "},spmd-pad,spmd-propagate,spmd-partition,spmd-optimize-collectives,"
-        "spmd-verify,pipe-split-stages{at=" +
-        (all ? cut + "," + cut : cut) + " slices=" + slices.str() +
+        "spmd-place{micro-batches=" + std::to_string(own.microBatches) +
+        "},spmd-pad,spmd-propagate,spmd-partition,"
+        "spmd-optimize-collectives,spmd-verify,pipe-split-stages{"
+        "at=" +
+        cuts + " slices=" + own.slices +
         "},pipe-recompute,pipe-schedule,pipe-verify";
     phases.push_back(form);
   }

@@ -54,8 +54,8 @@
 // REDUCE: %[[B:.*]] = pipe.invoke @train.B(
 // REDUCE: %[[R:.*]] = pipe.invoke @train.R(%[[B1]]#0, %[[B]]) {part = "R", once, split = array<i64: -1, -1>, results = ["value"]} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
 // REDUCE: %[[R1:.*]]:2 = pipe.invoke @train.1R(%[[B1]]#2, %[[B1]]#0, %[[B]]) {part = "R", stage = 1, once,
-// REDUCE: %[[N:.*]] = pipe.invoke @train.N(%[[R]]) {part = "N", once,
 // REDUCE: %[[N1:.*]] = pipe.invoke @train.1N(%[[R1]]#0) {part = "N", stage = 1, once,
+// REDUCE: %[[N:.*]] = pipe.invoke @train.N(%[[R]]) {part = "N", once,
 // REDUCE: pipe.invoke @train.U({{.*}}, %[[R]], %[[N]], %[[N1]]) {part = "U", once,
 // REDUCE: pipe.invoke @train.1U({{.*}}, %[[R1]]#0, %[[R1]]#1, %[[N]], %[[N1]]) {part = "U", stage = 1, once,
 // REDUCE-LABEL: func.func private @train.R(

@@ -19,8 +19,8 @@
 
 // What each use of the weight gave is added up once; the squares are summed in
 // one stage for all.
-// CHECK: %[[N:.*]] = pipe.invoke @train.N(%[[B1]]#0, %[[B]]) {part = "N", once,
 // CHECK: %[[N1:.*]] = pipe.invoke @train.1N(%[[B1]]#2) {part = "N", stage = 1, once,
+// CHECK: %[[N:.*]] = pipe.invoke @train.N(%[[B1]]#0, %[[B]]) {part = "N", once,
 // CHECK: %[[U:.*]] = pipe.invoke @train.U(%[[W]], {{.*}}%[[B1]]#0, %[[B]], %[[N]], %[[N1]]) {part = "U", once,
 // CHECK: %[[U1:.*]]:2 = pipe.invoke @train.1U(%[[W]], %[[V]], {{.*}}%[[B1]]#2, %[[B1]]#0, %[[B]], %[[N]], %[[N1]]) {part = "U", stage = 1, once,
 // CHECK: pipe.return %[[F1]]#2, %[[U]], %[[U1]]#1, %[[U1]]#0

@@ -36,9 +36,13 @@ public:
       if (split)
         add(PartId::Weights, i);
     }
-    for (PartId id : {PartId::Reduce, PartId::BeforeUpdate, PartId::Update})
-      for (int64_t i = 0; i < count; ++i)
-        add(id, i);
+    for (int64_t i = 0; i < count; ++i)
+      add(PartId::Reduce, i);
+    // A norm of several stages' gradients is added up towards the first.
+    for (int64_t i = count; i-- > 0;)
+      add(PartId::BeforeUpdate, i);
+    for (int64_t i = 0; i < count; ++i)
+      add(PartId::Update, i);
     if (split)
       findWeights();
   }
