@@ -137,7 +137,7 @@ TEST(Generators, VShaped) {
       // what 1f1b does.
       Simulation sim = Made("zb-v", p, 2, m).simulate(1, 1, 1);
       EXPECT_EQ(sim.makespan, 6 * m + p - 1);
-      EXPECT_EQ(sim.maxIdle, p - 1);
+      EXPECT_EQ(sim.maxIdle, 0);
       EXPECT_EQ(largest(sim.peakSaved), 2 * p);
 
       sim = Made("v-half", p, 2, m).simulate(1, 1, 1);

@@ -30,8 +30,8 @@ static constexpr Generator kGenerators[] = {
      "saves at most 2p-1 micro-batches",
      1, Shape::Modular, true, false, makeZeroBubbleH2},
     {"zb-v",
-     "two chunks on each device, down and up again; no order of these is "
-     "faster where F = I = W; saves as much as 1f1b",
+     "two chunks on each device, down and up again; never idle where "
+     "F = I = W; saves as much as 1f1b",
      2, Shape::V, true, false, makeZeroBubbleV},
     {"v-half", "the chunks of zb-v; saves about half as much as 1f1b", 2,
      Shape::V, true, false, makeVHalf},

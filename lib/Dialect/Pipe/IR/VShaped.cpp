@@ -142,13 +142,45 @@ static Schedule makeFromBlock(const PipelineSize &size,
       fillGaps(chain, repeatBlock(block, size.microBatches)), /*update=*/true);
 }
 
-// What a device saves is the time from F to W, of both chunks, over the round:
-// 2(p-1) times a third of the sum of the two paces of a chunk, and a constant.
+/// Of device `r`, m >= 2p-1; where F = I = W it is never idle between its first
+/// and its last. F of the near chunk runs as far ahead as it takes to go down
+/// and up again; then come rounds of both chunks; on the way out the gradients
+/// that others wait for come first, and weight gradients fill what is left.
+/// Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6.
+static Word makeZeroBubbleWord(int64_t p, int64_t r, int64_t m) {
+  Word word;
+  const int16_t near = r, far = 2 * p - 1 - r;
+  auto repeat = [&](int64_t times, llvm::ArrayRef<Letter> letters) {
+    for (int64_t i = 0; i < times; ++i)
+      word.insert(word.end(), letters.begin(), letters.end());
+  };
+  repeat(2 * (p - r) - 1, {{F, near}});
+  repeat(r, {{F, far}, {F, near}});
+  repeat(p - r, {{F, far}, {I, far}, {W, far}});
+  repeat(m - (2 * p - 1 - r),
+         {{F, near}, {I, near}, {W, near}, {F, far}, {I, far}, {W, far}});
+  repeat(p - r - 1, {{I, near}, {W, near}, {F, far}, {I, far}, {W, far}});
+  repeat(r, {{I, near}, {I, far}});
+  repeat(p - r, {{I, near}, {W, near}});
+  repeat(r, {{W, far}});
+  repeat(r, {{W, near}});
+  return word;
+}
 
 Generated cleave::pipe::makeZeroBubbleV(const PipelineSize &size,
                                         std::string &) {
-  return makeFromBlock(size, {{3, 3, 3, 3}});
+  int64_t p = size.devices, m = size.microBatches;
+  if (m < 2 * p - 1)
+    return makeFromBlock(size, {{3, 3, 3, 3}});
+  Words words;
+  for (int64_t r = 0; r < p; ++r)
+    words.push_back(makeZeroBubbleWord(p, r, m));
+  return Chain({StageMap::Kind::V, p}, 2 * p, m)
+      .toSchedule(words, /*update=*/true);
 }
+
+// What a device saves is the time from F to W, of both chunks, over the round:
+// 2(p-1) times a third of the sum of the two paces of a chunk, and a constant.
 
 Generated cleave::pipe::makeVHalf(const PipelineSize &size, std::string &) {
   return makeFromBlock(size, {{1, 2, 1, 2}, {2, 1, 2, 1}});
