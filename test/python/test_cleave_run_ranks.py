@@ -221,32 +221,56 @@ def test_pipelines_of_processes(folder, mesh, schedule):
     run("--resume=mpi", *FLAGS[1:], "--steps", 7, artifact="./gpt2.so")
 
 
-@needs_mpi
-@pytest.mark.parametrize("mesh, flags", [
-    ("dp=2", ["--recipe=zero3", "--clip=1"]), ("dp=2", ["--recipe=zero1", "--micro-batches=2"]),
-    ("pp=2", ["--micro-batches=4", "--schedule=1f1b", "--clip=1"]),
-    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=zb-h1", "--recipe=zero2"])])
-def test_updates_in_the_next_step_of_processes(folder, mesh, flags):
-    """They have the bits of updates apart, in threads: losses, evaluations in between,
-    and what is saved, from which either goes on."""
+def check_processes(mesh, flags, changes):
+    """A program that updates elsewhere, in processes, has the bits of one that does not, in
+    threads: losses, evaluations in between, and what is saved, from which either goes on.
+    Returns what the processes logged."""
     pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), tokens(batch=8)).mlir)
     ranks = 4 if "," in mesh else 2
-    for fusion in ("none", "forward"):
-        run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", *flags,
-                  f"--threads={ranks}", f"--optimizer-fusion={fusion}", "-o", f"{fusion}.so"])
+    for name, own in (("apart", ["--optimizer-fusion=none"]), ("changed", changes)):
+        run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", *flags, *own,
+                  f"--threads={ranks}", "-o", f"{name}.so"])
     common = [*FLAGS, "--steps", 7, "--save-every", 3, "--eval-data", "train.bin", "--eval-every", 2]
-    run(*common, "--log", "apart.log", "--save-dir", "apart", artifact="./none.so")
-    run(*common, "--log", "mpi.log", "--save-dir", "mpi", artifact="./forward.so",
+    run(*common, "--log", "apart.log", "--save-dir", "apart", artifact="./apart.so")
+    run(*common, "--log", "mpi.log", "--save-dir", "mpi", artifact="./changed.so",
         processes=ranks)
-    for a, b in zip(metrics("apart.log"), metrics("mpi.log"), strict=True):
+    logged = metrics("mpi.log")
+    for a, b in zip(metrics("apart.log"), logged, strict=True):
         for key in ("step", "loss", "grad_norm", "eval_loss"):
             assert a.get(key) == b.get(key), key
     for step in ("step-3", "step-6"):
         assert files(pathlib.Path("apart", step)) == files(pathlib.Path("mpi", step))
     more = [*FLAGS[1:], "--steps", 8]
-    run("--resume=mpi", *more, "--log", "a.log", artifact="./none.so")
-    run("--resume=apart", *more, "--log", "b.log", artifact="./forward.so", processes=ranks)
+    run("--resume=mpi", *more, "--log", "a.log", artifact="./apart.so")
+    run("--resume=apart", *more, "--log", "b.log", artifact="./changed.so", processes=ranks)
     assert losses("a.log") == losses("b.log")
+    return logged
+
+
+@needs_mpi
+@pytest.mark.parametrize("mesh, flags", [
+    ("dp=2", ["--recipe=zero3", "--clip=1"]), ("dp=2", ["--recipe=zero1", "--micro-batches=2"]),
+    ("dp=2", ["--recipe=zero3", "--clip=1", "--micro-batches=2", "--pipe-gather=once"]),
+    ("pp=2", ["--micro-batches=4", "--schedule=1f1b", "--clip=1"]),
+    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=zb-h1", "--recipe=zero2"]),
+    ("pp=2,dp=2", ["--micro-batches=2", "--recipe=zero3", "--clip=1", "--pipe-gather=once"])])
+def test_updates_in_the_next_step_of_processes(folder, mesh, flags):
+    check_processes(mesh, flags, ["--optimizer-fusion=forward"])
+
+
+@needs_mpi
+@pytest.mark.parametrize("mesh, flags", [
+    ("pp=2", ["--micro-batches=4", "--schedule=zb-h1"]),
+    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=1f1b", "--recipe=zero1"])])
+def test_validated_updates_of_processes(folder, mesh, flags):
+    """With a clip that scales all steps, or none."""
+    for clip, again in (("0.01", True), ("1000000", False)):
+        for name in ("apart", "mpi"):
+            shutil.rmtree(name, ignore_errors=True)
+        logged = check_processes(mesh, [*flags, f"--clip={clip}"], ["--post-validation"])
+        steps = [line for line in logged if "loss" in line]
+        assert len(steps) == 7
+        assert all((line.get("updated_again", 0) > 0) == again for line in steps)
 
 
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=needs_mpi)])
