@@ -52,6 +52,16 @@ struct Memory : testing::Test {
     return passes.run(module);
   }
 
+  /// Parses a program and gives its values places; null where that fails.
+  OwningOpRef<ModuleOp> plan(StringRef text) {
+    auto module = parseSourceString<ModuleOp>(text, context.get());
+    PassManager passes(context.get());
+    passes.addPass(exec::createPlanMemory());
+    if (module && failed(passes.run(*module)))
+      return nullptr;
+    return module;
+  }
+
   DialectRegistry registry;
   std::unique_ptr<MLIRContext> context;
 };
@@ -181,11 +191,8 @@ TEST_F(Memory, OverwrittenTargets) {
         %0:2 = exec.run @u(%w, %x) {micro_batch = 0 : i64} : (tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
         exec.return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
       })";
-    auto module = parseSourceString<ModuleOp>(text, context.get());
+    OwningOpRef<ModuleOp> module = plan(text);
     ASSERT_TRUE(module);
-    PassManager passes(context.get());
-    passes.addPass(exec::createPlanMemory());
-    ASSERT_TRUE(succeeded(passes.run(*module)));
     EXPECT_TRUE(succeeded(checkMemory(*module)));
     int copies = 0;
     module->walk([&](exec::CopyOp) { ++copies; });
@@ -222,10 +229,7 @@ TEST_F(Memory, FlagsOfParts) {
       %2 = exec.run @a(%0#0, %x, %1) {micro_batch = 0 : i64} : (tensor<i1>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
       exec.return %2 : tensor<4xf32>
     })";
-  auto module = parseSourceString<ModuleOp>(text, context.get());
+  OwningOpRef<ModuleOp> module = plan(text);
   ASSERT_TRUE(module);
-  PassManager passes(context.get());
-  passes.addPass(exec::createPlanMemory());
-  ASSERT_TRUE(succeeded(passes.run(*module)));
   EXPECT_TRUE(succeeded(checkMemory(*module)));
 }

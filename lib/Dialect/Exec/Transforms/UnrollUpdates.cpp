@@ -24,40 +24,29 @@ using namespace cleave::exec;
 // What updates what
 //===----------------------------------------------------------------------===//
 
-/// The name of what the program returns `value` as the new value of.
-static StringRef updatedBy(Value value) {
-  for (OpOperand &use : value.getUses())
-    if (isa<pipe::ReturnOp>(use.getOwner()))
-      if (auto name = use.getOwner()
-                          ->getParentOfType<pipe::ProgramOp>()
-                          .getResultAttrOfType<StringAttr>(
-                              use.getOperandNumber(), graph::kUpdatesAttr))
-        return name;
-  return {};
-}
-
-/// The same of a value that another part may pass on.
-static StringRef updatedAtFirst(Value value) {
-  if (StringRef name = updatedBy(value); !name.empty())
+/// What `result` is the new value of, where another part may pass it on.
+static StringRef updatedAtFirst(OpResult result) {
+  if (StringRef name = pipe::updatedArgument(result); !name.empty())
     return name;
-  for (OpOperand &use : value.getUses())
+  for (OpOperand &use : result.getUses())
     if (auto invoke = dyn_cast<pipe::InvokeOp>(use.getOwner());
         invoke && invoke.isConditional())
-      for (OpResult result : invoke->getOpResults())
-        if (invoke.getPassedOperand(result.getResultNumber()) ==
+      for (OpResult own : invoke->getOpResults())
+        if (invoke.getPassedOperand(own.getResultNumber()) ==
             use.getOperandNumber())
-          return updatedBy(result);
+          return pipe::updatedArgument(own);
   return {};
 }
 
 bool cleave::exec::updates(pipe::InvokeOp invoke) {
-  return llvm::any_of(invoke.getResults(),
-                      [](Value result) { return !updatedBy(result).empty(); });
+  return llvm::any_of(invoke->getOpResults(), [](OpResult result) {
+    return !pipe::updatedArgument(result).empty();
+  });
 }
 
 bool cleave::exec::updatesFirst(pipe::InvokeOp invoke) {
   return !invoke.isConditional() &&
-         llvm::any_of(invoke.getResults(), [](Value result) {
+         llvm::any_of(invoke->getOpResults(), [](OpResult result) {
            return !updatedAtFirst(result).empty();
          });
 }
@@ -131,7 +120,7 @@ void Unroller::stopAll(int64_t stops) {
 SmallVector<std::pair<Value, Value>> Unroller::keepOld(pipe::InvokeOp invoke) {
   SmallVector<Value> sources;
   SmallVector<BlockArgument> arguments;
-  for (Value result : invoke.getResults()) {
+  for (OpResult result : invoke->getOpResults()) {
     StringRef name = updatedAtFirst(result);
     for (BlockArgument argument : source.getBody().getArguments()) {
       auto own = source.getArgAttrOfType<StringAttr>(argument.getArgNumber(),

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "mlir/Interfaces/FunctionImplementation.h"
 
 using namespace mlir;
@@ -70,6 +71,17 @@ cleave::pipe::versionedArguments(ProgramOp program) {
       if (auto index = invoke.getVersioned(result.getResultNumber()))
         found[program.getArgument(*index)] = result;
   return found;
+}
+
+StringRef cleave::pipe::updatedArgument(OpResult result) {
+  for (OpOperand &use : result.getUses())
+    if (isa<ReturnOp>(use.getOwner()))
+      if (auto name = use.getOwner()
+                          ->getParentOfType<ProgramOp>()
+                          .getResultAttrOfType<StringAttr>(
+                              use.getOperandNumber(), graph::kUpdatesAttr))
+        return name;
+  return {};
 }
 
 std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {

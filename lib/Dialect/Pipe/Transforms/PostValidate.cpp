@@ -80,11 +80,7 @@ private:
 
 /// Whether the program returns `result` as the new value of something.
 static bool updatesSomething(OpResult result) {
-  auto program = cast<ProgramOp>(result.getOwner()->getParentOp());
-  return llvm::any_of(result.getUses(), [&](OpOperand &use) {
-    return isa<ReturnOp>(use.getOwner()) &&
-           program.getResultAttr(use.getOperandNumber(), graph::kUpdatesAttr);
-  });
+  return !updatedArgument(result).empty();
 }
 
 /// What depends on what, within the part.

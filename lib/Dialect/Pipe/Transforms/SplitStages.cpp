@@ -27,7 +27,6 @@
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/ADT/StringSwitch.h"
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_SPLITSTAGES
@@ -129,6 +128,19 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     return (axis ? axis->size : 1) * chunks;
   }
 
+  /// What the option `name` says in its text.
+  template <typename T>
+  FailureOr<T> choose(StringRef name, StringRef text,
+                      ArrayRef<std::pair<StringRef, T>> choices) {
+    for (const auto &[own, value] : choices)
+      if (own == text)
+        return value;
+    InFlightDiagnostic error = getOperation().emitError(name) << " is ";
+    for (const auto &choice : choices.drop_back())
+      error << choice.first << (&choice + 2 == choices.end() ? " " : ", ");
+    return error << "or " << choices.back().first << ", not '" << text << "'";
+  }
+
   LogicalResult split() {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
     if (!mesh)
@@ -144,33 +156,20 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     std::optional<MachineModel> known = MachineModel::parse(machine, error);
     if (!known)
       return getOperation().emitError("machine: ") << error;
-    std::optional<Fusion> wanted =
-        llvm::StringSwitch<std::optional<Fusion>>(fusion)
-            .Case("auto", Fusion::Auto)
-            .Case("none", Fusion::None)
-            .Case("backward", Fusion::Backward)
-            .Default(std::nullopt);
-    if (!wanted)
-      return getOperation().emitError("fusion is auto, none or backward, not '")
-             << fusion << "'";
-    std::optional<Slices> sliced =
-        llvm::StringSwitch<std::optional<Slices>>(slices)
-            .Case("auto", Slices::Auto)
-            .Case("on", Slices::On)
-            .Case("off", Slices::Off)
-            .Default(std::nullopt);
-    if (!sliced)
-      return getOperation().emitError("slices is auto, on or off, not '")
-             << slices << "'";
-    std::optional<GatherMode> mode =
-        llvm::StringSwitch<std::optional<GatherMode>>(gather)
-            .Case("each", GatherMode::Each)
-            .Case("once", GatherMode::Once)
-            .Case("auto", GatherMode::Auto)
-            .Default(std::nullopt);
-    if (!mode)
-      return getOperation().emitError("gather is each, once or auto, not '")
-             << gather << "'";
+    FailureOr<Fusion> wanted = choose<Fusion>("fusion", fusion,
+                                              {{"auto", Fusion::Auto},
+                                               {"none", Fusion::None},
+                                               {"backward", Fusion::Backward}});
+    FailureOr<Slices> sliced = choose<Slices>(
+        "slices", slices,
+        {{"auto", Slices::Auto}, {"on", Slices::On}, {"off", Slices::Off}});
+    FailureOr<GatherMode> mode =
+        choose<GatherMode>("gather", gather,
+                           {{"each", GatherMode::Each},
+                            {"once", GatherMode::Once},
+                            {"auto", GatherMode::Auto}});
+    if (failed(wanted) || failed(sliced) || failed(mode))
+      return failure();
     SmallVector<std::string> begins;
     for (StringRef name : llvm::split(StringRef(stages), ','))
       if (!name.trim().empty())

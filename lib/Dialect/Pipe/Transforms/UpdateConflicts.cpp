@@ -16,9 +16,8 @@ using namespace cleave::pipe;
 
 /// Whether a result of `invoke` changes what the program is given.
 bool EachProgram::isUpdate(InvokeOp invoke) {
-  return llvm::any_of(terminator()->getOpOperands(), [&](OpOperand &operand) {
-    return operand.get().getDefiningOp() == invoke &&
-           !resultText(operand.getOperandNumber(), graph::kUpdatesAttr).empty();
+  return llvm::any_of(invoke->getOpResults(), [](OpResult result) {
+    return !updatedArgument(result).empty();
   });
 }
 

@@ -80,6 +80,10 @@ namespace cleave::pipe {
 llvm::MapVector<mlir::BlockArgument, mlir::OpResult>
 versionedArguments(ProgramOp program);
 
+/// The name of the argument whose new value `result` of a part is, as the
+/// program returns it; empty where it is no update.
+llvm::StringRef updatedArgument(mlir::OpResult result);
+
 /// What a schedule must know of the parts of `program`, in their order.
 std::vector<PartInfo> describeParts(ProgramOp program);
 
