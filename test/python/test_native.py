@@ -15,7 +15,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from test_gradients import CASES, draw_model
+from op_cases import CASES, draw_model
 
 from cleave.testing.tools import ToolError, list_ops, run_tool, save_tensors, tool
 

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 import pytest
-from test_gradients import CASES, draw_model
+from op_cases import CASES, draw_model
 from test_native import as_f32, compare, model
 
 from cleave.testing.tools import ToolError, optimize

@@ -14,7 +14,7 @@ import os
 from collections import Counter
 
 import pytest
-from test_gradients import CASES, draw_model
+from op_cases import CASES, draw_model
 
 from cleave.testing.tools import list_ops, optimize, run_tool, save_tensors, tool
 
