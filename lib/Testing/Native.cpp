@@ -471,9 +471,14 @@ NativeOutcome cleave::compareNative(ModuleOp module, const NamedTensors &inputs,
       return fail(llvm::toString(std::move(error)));
   Comparison comparison(*step, **session, outcome);
   // Twice: the second step begins from what the first has left.
-  for (const char *entry : {"logits", "evaluate", "train", "train", "evaluate"})
-    if ((*session)->hasEntry(entry) && !comparison.run(entry))
+  int number = 0;
+  for (const char *entry : {"logits", "evaluate", "train", "train", "evaluate"}) {
+    ++number;
+    if ((*session)->hasEntry(entry) && !comparison.run(entry)) {
+      outcome.message = "run " + std::to_string(number) + ", " + outcome.message;
       break;
+    }
+  }
   if (outcome.kind == NativeOutcome::Kind::Different && !diagnostics.empty())
     outcome.message += "\n" + diagnostics;
   return outcome;

@@ -49,6 +49,12 @@ def as_f32(model):
     return text, inputs
 
 
+def test_outputs_at_other_positions():
+    """The stage that gives the loss in training is not the one that does in evaluation."""
+    assert run_tool([tool("cleave-fuzz"), "--native", "--seed=374", "--count=1"]).startswith(
+        "1 models agree")
+
+
 @pytest.mark.parametrize("first", range(1, 2000, 250) if ALL else [1])
 def test_random_models(first):
     """The tool ends with an error, which names the seed, where any differ."""

@@ -246,8 +246,9 @@ private:
   llvm::Error startRanks(const SessionOptions &options);
   llvm::Error tuneContractions();
   llvm::Error shareChoices(int root);
-  /// Whether a rank, of any process, has a part of `tensor`.
-  bool holds(int64_t rank, const Tensor &tensor) const;
+  /// Whether a rank of the position that runs `program`, of any process, has a
+  /// part of `tensor`; of an output, of what was given last.
+  bool holds(const Program &program, const Tensor &tensor) const;
   /// Whether each rank has the whole.
   bool isEverywhere(const Tensor &tensor) const;
   /// Runs `body` as each rank of this process, at the same time; the errors of
@@ -268,8 +269,11 @@ private:
   void keepScalars();
   llvm::Error execute(llvm::StringRef entry) const;
   void beforeWriting(const Tensor &tensor);
+  void noteOutputs(llvm::StringRef entry);
 
   Artifact artifact;
+  /// Of each output, the entry that gave it last.
+  std::map<std::string, std::string> givenBy;
   ContractionTuner tuner;
   std::unique_ptr<ThreadWorld> world;
   std::unique_ptr<RankThreads> threads;

@@ -266,6 +266,7 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   pending = false;
   if (Error error = execute(entry))
     return error;
+  noteOutputs(entry);
   StepResult result;
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)

@@ -115,14 +115,35 @@ static bool has(const Program &program, const Tensor &tensor) {
   });
 }
 
-bool Session::holds(int64_t rank, const Tensor &tensor) const {
-  return has(artifact.programOf(rank), tensor);
+static bool gives(const Program &program, const std::string &entry,
+                  const Tensor &tensor) {
+  auto found = program.entries.find(entry);
+  return found != program.entries.end() &&
+         llvm::any_of(found->second.outputs, [&](int32_t i) {
+           return program.tensors[static_cast<size_t>(i)].name == tensor.name;
+         });
+}
+
+/// Entries may give what has one name at different positions: it is where the
+/// entry gave it that ran last of those that do.
+bool Session::holds(const Program &program, const Tensor &tensor) const {
+  auto entry = givenBy.find(tensor.name);
+  return has(program, tensor) &&
+         (tensor.role != Role::Output || entry == givenBy.end() ||
+          gives(program, entry->second, tensor));
+}
+
+void Session::noteOutputs(llvm::StringRef entry) {
+  for (const Program &program : artifact.getPositions())
+    for (const Tensor &tensor : program.tensors)
+      if (tensor.role == Role::Output && gives(program, entry.str(), tensor))
+        givenBy[tensor.name] = entry.str();
 }
 
 bool Session::isEverywhere(const Tensor &tensor) const {
   return isWhole(getProgram().mesh, tensor) &&
          llvm::all_of(artifact.getPositions(), [&](const Program &program) {
-           return has(program, tensor);
+           return holds(program, tensor);
          });
 }
 
@@ -136,7 +157,7 @@ Error Session::read(const Tensor &tensor, void *whole) const {
   if (here) {
     for (const std::unique_ptr<Rank> &rank : ranks)
       if (char *part = rank->data(tensor);
-          part && whole &&
+          part && whole && holds(artifact.programOf(rank->number()), tensor) &&
           seen.insert(partOf(mesh, tensor, rank->number())).second)
         joinPart(mesh, tensor, rank->number(), part, whole);
     return Error::success();
@@ -144,7 +165,8 @@ Error Session::read(const Tensor &tensor, void *whole) const {
   // The first rank that has a part gives it to all.
   std::vector<char> part(static_cast<size_t>(localBytes(mesh, tensor)));
   for (int rank = 0; rank < getRanks(); ++rank) {
-    if (!holds(rank, tensor) || !seen.insert(partOf(mesh, tensor, rank)).second)
+    if (!holds(artifact.programOf(rank), tensor) ||
+        !seen.insert(partOf(mesh, tensor, rank)).second)
       continue;
     // Of who has none, the source is not read.
     const char *own = data(tensor);
