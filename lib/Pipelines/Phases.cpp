@@ -106,6 +106,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Differentiation copies what it finds: a slice of a linear that becomes a
   // smaller linear here is small in backward too.
   addCleanup(passes);
+  passes.addPass(exec::createGuardIndices());
   // Heads of a fused projection can only be placed where they are a dimension.
   if (!options.mesh.empty())
     passes.addPass(graph::createFactorParameters());

@@ -10,6 +10,7 @@
 #include "cleave/Dialect/Exec/IR/ExecDialect.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/IntegerRanges.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
@@ -32,6 +33,7 @@ void cleave::registerAllDialects(mlir::DialectRegistry &registry) {
   registry.insert<mlir::arith::ArithDialect>();
   registry.insert<mlir::math::MathDialect>();
   // What graph ops answer to phases that the dialect does not know.
+  graph::registerIntegerRangeModels(registry);
   registerReferenceModels(registry);
   exec::registerGraphViewModels(registry);
   registerKernelModels(registry);

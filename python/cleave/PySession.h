@@ -86,7 +86,8 @@ public:
           (name + ": " + std::to_string(bytes.size()) + " bytes given, " +
            std::to_string(session->bytes(tensor)) + " expected")
               .c_str());
-    if (tensor.role == runtime::Role::Input)
+    if (tensor.role == runtime::Role::Input ||
+        tensor.role == runtime::Role::Buffer)
       if (llvm::Error error = runtime::checkTokenIds(tensor, bytes.data()))
         return llvm::toString(std::move(error));
     session->write(tensor, bytes.data());

@@ -40,7 +40,7 @@ def places(index: torch.Tensor, experts: int, capacity: int) -> tuple[torch.Tens
     chosen = F.one_hot(order, experts)
     position = (chosen.cumsum(1) * chosen).sum(-1) - 1
     position = position.view(groups, choices, tokens).transpose(1, 2)
-    return index * capacity + position.clamp(max=capacity - 1), position < capacity
+    return index * capacity + position.clamp(0, capacity - 1), position < capacity
 
 
 def dispatch(x: torch.Tensor, place: torch.Tensor, kept: torch.Tensor | None, experts: int,

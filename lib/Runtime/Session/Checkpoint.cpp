@@ -105,8 +105,11 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
       else
         source = entry;
     }
-    if (source)
+    if (source) {
       found.push_back({&tensor, source});
+      if (Error error = checkTokenIds(tensor, source->data))
+        problems.push_back(llvm::toString(std::move(error)));
+    }
     else if (llvm::none_of(all, [&](const std::string &name) {
                return file->find(name) != nullptr;
              }))

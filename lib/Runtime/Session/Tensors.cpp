@@ -50,6 +50,10 @@ static Error checkIds(const Tensor &tensor, const Id *ids) {
       at[d] = rest % tensor.shape[d];
       rest /= tensor.shape[d];
     }
+    if (tensor.role != Role::Input)
+      return makeError("'" + tensor.name + "' has the index " + Twine(id) +
+                       " at " + shapeText(at) + ", outside of [0, " +
+                       Twine(tensor.upperBound) + ")");
     return makeError("input '" + tensor.name + "' has token id " + Twine(id) +
                      " at " + shapeText(at) +
                      ", but the model's vocabulary has " +

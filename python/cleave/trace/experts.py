@@ -124,6 +124,8 @@ def _switch(self, hidden_states):
     # Those that were dropped are not counted, and came after all that were not.
     first = torch.arange(experts, device=chosen.device) * capacity
     place = (chosen * (chosen.cumsum(1) - 1 + first)).sum(-1, keepdim=True)
+    # As it is; said where indices are looked at.
+    place = place.clamp(0, experts * capacity - 1)
     x = moe.dispatch(hidden_states, place, kept, experts, capacity)
     layers = [self.experts[f"expert_{i}"] for i in range(experts)]
     like = layers[0]

@@ -69,13 +69,21 @@ static IndexUse indexUse(graph::HeadLossOp op, Value operand) {
   return targetUse(op, operand, sizeOf(op.getWeight(), 0));
 }
 
-/// The border is a value of its own, chosen by whoever wrote the program.
-static IndexUse indexUse(graph::PadOp, Value) {
-  return {0, std::nullopt, true};
+/// What moves, on a device or between devices, stays the same indices.
+static IndexUse moved() { return {0, std::nullopt, true}; }
+static IndexUse indexUse(graph::ReshapeOp, Value) { return moved(); }
+static IndexUse indexUse(graph::TransposeOp, Value) { return moved(); }
+static IndexUse indexUse(graph::BroadcastOp, Value) { return moved(); }
+static IndexUse indexUse(graph::SliceOp, Value) { return moved(); }
+static IndexUse indexUse(graph::ConcatOp, Value) { return moved(); }
+
+/// The border is a value of its own.
+static IndexUse indexUse(graph::PadOp op, Value) {
+  IndexUse use = moved();
+  use.added = static_cast<int64_t>(op.getValue().convertToDouble());
+  return use;
 }
 
-/// What moves between devices, or is cut on one, stays the same indices.
-static IndexUse moved() { return {0, std::nullopt, true}; }
 static IndexUse indexUse(spmd::SliceOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::AllGatherOp, Value) { return moved(); }
 static IndexUse indexUse(spmd::AllToAllOp, Value) { return moved(); }
@@ -111,7 +119,9 @@ void cleave::exec::registerGraphIndexModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, graph::GraphDialect *) {
     attach<graph::GatherOp, graph::ScatterAddOp, graph::OneHotOp,
            graph::CrossEntropyOp, graph::CrossEntropyGradOp, graph::HeadLossOp,
-           graph::PadOp, graph::SelectOp>(context);
+           graph::ReshapeOp, graph::TransposeOp, graph::BroadcastOp,
+           graph::SliceOp, graph::ConcatOp, graph::PadOp, graph::SelectOp>(
+        context);
   });
   registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
     attach<spmd::SliceOp, spmd::AllGatherOp, spmd::AllToAllOp, spmd::PermuteOp,

@@ -36,11 +36,10 @@ struct Bounds {
     for (OpOperand &operand : value.getUses()) {
       Operation *user = operand.getOwner();
       unsigned index = operand.getOperandNumber();
-      bool passes = isa<JoinLikeOpInterface>(user) ||
-                    (isa<ViewLikeOpInterface>(user) && index == 0);
+      bool passes = false;
       if (auto use = dyn_cast<IndexUseOpInterface>(user)) {
         add(use.getIndexUse(index));
-        passes |= use.getIndexUse(index).passes;
+        passes = use.getIndexUse(index).passes;
       }
       if (passes)
         for (Value result : user->getResults())
@@ -72,14 +71,16 @@ void cleave::exec::annotateIndexBounds(pipe::ProgramOp program) {
   Builder builder(program.getContext());
   for (BlockArgument argument : program.getBody().getArguments()) {
     auto type = cast<RankedTensorType>(argument.getType());
-    if (!type.getElementType().isInteger() || type.getElementType().isInteger(1))
+    if (!type.getElementType().isInteger() ||
+        type.getElementType().isInteger(1))
       continue;
     Bounds bounds;
     bounds.visit(argument);
     if (bounds.bound == 0)
       continue;
     unsigned i = argument.getArgNumber();
-    program.setArgAttr(i, kUpperBoundAttr, builder.getI64IntegerAttr(bounds.bound));
+    program.setArgAttr(i, kUpperBoundAttr,
+                       builder.getI64IntegerAttr(bounds.bound));
     if (bounds.ignored)
       program.setArgAttr(i, kIgnoreIndexAttr,
                          builder.getI64IntegerAttr(*bounds.ignored));

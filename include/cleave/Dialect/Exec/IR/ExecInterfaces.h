@@ -27,6 +27,8 @@ struct IndexUse {
   std::optional<int64_t> ignored;
   /// The results hold values of the operand.
   bool passes = false;
+  /// What the results may hold besides values of operands that are passed on.
+  std::optional<int64_t> added = std::nullopt;
 };
 
 } // namespace cleave::exec

@@ -36,6 +36,28 @@ def UnrollSchedule : Pass<"exec-unroll-schedule", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::exec::ExecDialect"];
 }
 
+def GuardIndices : Pass<"exec-guard-indices", "::mlir::ModuleOp"> {
+  let summary = "Lets no computed index leave its tensor";
+  let description = [{
+    Native code reads memory where an index says. What a session is given, inputs
+    and buffers, it checks before it is used, also where a model only moves it;
+    other indices that are not known to stay inside, by the ranges of the
+    integers that they are computed from, are checked in the step, which ends
+    with an error before anything is updated. What is read then is another
+    element. Runs on models, where indices are those of whole tensors.
+    ```mlir
+    %y = graph.gather %table, %i {dim = 0 : i64} : (tensor<10x4xf32>, tensor<6xi64>) -> tensor<6x4xf32>
+    // becomes
+    %ok = ... 0 <= %i < 10
+    %all = ... no element is wrong
+    graph.check %all, "an index is outside of [0, 10)" : tensor<i1>
+    %j = graph.select %ok, %i, %zero : (tensor<6xi1>, tensor<6xi64>, tensor<i64>) -> tensor<6xi64>
+    %y = graph.gather %table, %j {dim = 0 : i64} : (tensor<10x4xf32>, tensor<6xi64>) -> tensor<6x4xf32>
+    ```
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+}
+
 def SelectCollectives : Pass<"exec-select-collectives", "::mlir::func::FuncOp"> {
   let summary = "Movements between devices become exchanges of blocks";
   let description = [{

@@ -1,0 +1,23 @@
+//===- IntegerRanges.h - Which integers an op can give ----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_INTEGERRANGES_H
+#define CLEAVE_DIALECT_GRAPH_IR_INTEGERRANGES_H
+
+namespace mlir {
+class DialectRegistry;
+} // namespace mlir
+
+namespace cleave::graph {
+
+/// Registers, for ops that give integers, the range of all elements of a result
+/// by those of the operands, for MLIR's IntegerRangeAnalysis.
+void registerIntegerRangeModels(mlir::DialectRegistry &registry);
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_INTEGERRANGES_H
