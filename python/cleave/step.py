@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import os
@@ -13,6 +12,7 @@ from typing import Any, Callable, Mapping
 import torch
 
 from . import visualize
+from .messages import close_names
 from .state import (
     TORCH_TYPES,
     choose_slots,
@@ -456,7 +456,8 @@ class Step:
         return "\n".join(self.report()["decisions"])
 
     def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
-        """A picture of which rank holds which part of a tensor.
+        """A picture of which rank holds which part of a tensor. In a pipeline, the
+        ranks of the positions that use it hold it, and others nothing.
 
         Args:
             name: of a parameter, state or input, as `state_dict` names it.
@@ -468,13 +469,18 @@ class Step:
         placement = self.report()["placement"]
         tensors = placement.get("tensors", {})
         if name not in tensors:
-            close = difflib.get_close_matches(name, tensors, n=3)
-            hint = f"; did you mean {', '.join(close)}?" if close else ""
+            close = close_names(name, tensors)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise KeyError(f"the step has no tensor '{name}'{hint}")
+        mesh = placement["mesh"]
+        positions = None
+        if any(axis["axis"] == visualize.PIPELINE for axis in mesh):
+            # One position alone is no pipeline: it holds all.
+            positions = visualize.holders(self.ir("executable")).get(name)
         if svg is not None:
             with open(svg, "w") as file:
-                file.write(visualize.draw(name, tensors[name], placement["mesh"]))
-        return visualize.describe(name, tensors[name], placement["mesh"])
+                file.write(visualize.draw(name, tensors[name], mesh, positions))
+        return visualize.describe(name, tensors[name], mesh, positions)
 
     def schedule(self, svg: str | os.PathLike | None = None,
                  trace: str | os.PathLike | None = None,
