@@ -12,6 +12,7 @@ from typing import Any, Callable, Mapping
 import torch
 
 from . import visualize
+from .explain import explain, largest_position, memory_of
 from .messages import close_names
 from .state import (
     TORCH_TYPES,
@@ -22,6 +23,7 @@ from .state import (
     path_of,
     read_counts,
     split_slots,
+    whole,
 )
 
 log = logging.getLogger("cleave")
@@ -447,13 +449,49 @@ class Step:
         """What `cleave-compile --report` writes."""
         return json.loads(self._live.compiled.report())
 
-    def memory(self) -> dict[str, int]:
-        """Bytes of the arena: in all, and at its peak by kind."""
-        return self.report()["memory"]
+    def memory(self, position: int | None = None) -> dict[str, int]:
+        """Bytes of a device's arena, known before anything ran.
+
+        | key | bytes |
+        |---|---|
+        | `arena` | in all: those of the kinds below, and a few between tensors |
+        | `parameter`, `buffer`, `state`, `input`, `scalar`, `output` | of tensors by their role, each with a place of its own: `state` is the optimizer's, `scalar` the learning rate, the step and their like, `output` the loss and its like |
+        | `constant` | of tensors that the compiler made: where a device's part lies in a whole, tables |
+        | `gradient` | of gradients that are kept from step to step, with `optimizer_fusion="forward"` |
+        | `shared` | which all else takes in turn: activations, gradients, scratch; as much as the entry needs that needs most |
+        | `train peak`, `evaluate peak`, `logits peak` | of `shared` in use at a time, at most, by that entry |
+        | `train gradients` | of gradients that are there at a time, at most; part of `shared` |
+        | `train kept` | of copies, with `post_validation` |
+        | `position` | no bytes: which position of the pipeline this is; only in a pipeline |
+
+        Kinds that a program does not have are left out.
+
+        Args:
+            position: of the pipeline; that with the largest arena when None.
+
+        Raises:
+            ValueError: there is no such position.
+        """
+        report = self.report()
+        count = len(report["plan"].get("positions", "0"))
+        if position is not None:
+            position = whole("position", position)
+            if not 0 <= position < count:
+                raise ValueError(
+                    f"position is {position}; the step has "
+                    + (f"positions 0 to {count - 1}" if count > 1 else "position 0 alone")
+                )
+        if count == 1:
+            return report["memory"]
+        if position is None:
+            position = largest_position(report)
+        return {"position": position, **memory_of(report, position)}
 
     def explain(self) -> str:
-        """What was decided and why, one line each."""
-        return "\n".join(self.report()["decisions"])
+        """What was decided and why, one line each. In a pipeline, a line that begins
+        with a position is of one of its devices, and each position has a line for all
+        that it sends; "device" is a position in the lines of the schedule."""
+        return "\n".join(explain(self.report()))
 
     def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
         """A picture of which rank holds which part of a tensor. In a pipeline, the
@@ -508,12 +546,13 @@ class Step:
         return self._live.compiled.schedule("text", shown)
 
     def communication(self) -> list[dict]:
-        """What one rank sent in the last step, by kind and axes: `kind`, `axes`,
+        """What rank 0 sent in the last step, by kind and axes: `kind`, `axes`,
         `count` (of tensors), `exchanges` (of which small tensors share one),
         `elements`, `bytes` and `ms`. Counted as rings send it; empty on one
-        device."""
+        device. In a pipeline rank 0 is of position 0; what others send is in
+        `explain` and, as numbers, in `report`."""
         return self._live.session.communication()
 
     def timings(self) -> dict[str, float]:
-        """Milliseconds of the last step by kind of work."""
+        """Milliseconds of the last step of rank 0 by kind of work."""
         return self._live.session.timings()

@@ -152,7 +152,7 @@ def test_collectives_are_explained():
     assert all("lies in parts over \"tp\"" in c["cause"] and re.match(r"(modeling_llama|loss_utils).py:", c["line"])
                for c in train["collectives"])
     text = step.explain()
-    assert "train: each device sends 0.04 MiB in 13 collectives" in text
+    assert "train: each device sends 40.4 KiB in 13 collectives" in text
     assert 'down_proj.weight" lies in parts over "tp"' in text
     step(*case.batches[0])
     sent = {(c["kind"].replace("-", "_"), c["count"], c["elements"]) for c in step.communication()}
