@@ -11,6 +11,7 @@ from typing import Mapping, Sequence
 import torch
 
 from . import optim
+from .messages import readable_places
 from .plan import P, entries
 from .state import path_of, whole
 from .step import Step, log
@@ -227,7 +228,10 @@ def compile(
             "optimizer": optimizer.options(),
             "parameters": _parameter_options(optimizer, traced.parameters),
         }
-        return traced, _cleave.compile(traced.mlir, json.dumps(options))
+        try:
+            return traced, _cleave.compile(traced.named_mlir, json.dumps(options))
+        except _cleave.CompileError as error:
+            raise _cleave.CompileError(readable_places(str(error))) from None
 
     return Step(build, model, examples, optimizer, seed)
 

@@ -5,11 +5,13 @@
 import re
 
 import pytest
+import torch
 
 import cleave
 from cleave import visualize
-from cleave.messages import format_bytes
-from training_support import compile_case, family
+from cleave.messages import format_bytes, readable_places
+from cleave.trace import trace
+from training_support import compile_case, family, net, token_loss, tokens
 
 POSITION = r"position (\d), (\w+): each device sends (.+) in (\d+) collectives"
 
@@ -94,3 +96,64 @@ def test_one_device_is_one_position():
     assert "position" not in step.memory() and "position" not in step.explain()
     with pytest.raises(ValueError, match="position is 1; the step has position 0 alone"):
         step.memory(1)
+
+
+# Places -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text, expected", [
+    ('loc("m.py":2:3): wrong', "m.py:2:3: wrong"),
+    ('loc("-":2:3): wrong', "<traced model>:2:3: wrong"),
+    ('loc("f(x) \\".py":1:2): wrong', 'f(x) \\".py:1:2: wrong'),
+    ('loc("ids"): it is wrong', "'ids': it is wrong"),
+    ('loc("ids"): input "ids" is wrong', 'input "ids" is wrong'),
+    ("loc(unknown): wrong\n  note: loc(unknown): so", "wrong\n  note: so"),
+    ('loc(fused<"since (a)">["a", "b.py":1:2]): wrong', "b.py:1:2: wrong"),
+    ('loc(callsite("f"("x.py":3:4) at "y.py":5:6)): wrong\n  note: loc("z.py":1:1): so',
+     "x.py:3:4: wrong\n  note: z.py:1:1: so"),
+    ("alloc(3), loc(", "alloc(3), loc("),
+])
+def test_places_of_diagnostics(text, expected):
+    assert readable_places(text) == expected
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(plan={"up.weight": cleave.P("tp")}, mesh={"tp": 2}),
+     r"""^"up.weight" cannot be placed as 'up.weight=\[tp\]': it has 2 dimensions, not 1$"""),
+    (dict(plan="megatron", mesh={"tp": 3}), '^dimension 0 of parameter "bias" comes in 4'),
+    (dict(plan={"none": cleave.P("tp")}, mesh={"tp": 2}), "^placement 'none=.tp.' fits no par"),
+])
+def test_errors_name_arguments(options, message):
+    """In the place of a line in a text that nobody sees."""
+    with pytest.raises(cleave.CompileError, match=message):
+        cleave.compile(net(), tokens(), token_loss, **options)
+
+
+def test_errors_of_ops_have_the_line():
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(x).to(torch.bfloat16) @ torch.ones(4, 4, dtype=torch.bfloat16)
+
+    inputs = torch.ones(2, 4), torch.ones(2, 4)
+    with pytest.raises(cleave.CompileError, match=rf"^{__file__}:\d+:\d+: 'graph.* no native form"):
+        cleave.compile(Half(), inputs, lambda y, t: ((y - t) ** 2).mean().float())
+
+
+def test_lines_of_explanations_are_of_files(step):
+    places = set(re.findall(r" at (\S+?)[,:;]? ", step.explain() + " "))
+    assert any(place.startswith("modeling_llama.py:") for place in places)
+    assert not [place for place in places if place.startswith("-:")]
+    assert '"-:' not in str(step.report()).replace("'", '"')
+
+
+def test_names_and_lines_are_one_module():
+    """The text that has names in the place of lines of its own is otherwise the same."""
+    traced = trace(net(), tokens(), token_loss)
+    assert ' loc("ids")' in traced.named_mlir and ' loc("ids")' not in traced.mlir
+    assert ' loc("qkv.weight")' in traced.named_mlir
+    plain = re.sub(r' loc\((unknown|"[\w.]+")\)', "", traced.named_mlir)
+    assert plain == traced.mlir

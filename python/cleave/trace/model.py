@@ -67,6 +67,9 @@ class TracedModel:
     input_types: dict[str, tuple[tuple[int, ...], torch.dtype]]
     #: Entries of the module, such as ("loss", "logits").
     entries: tuple[str, ...]
+    #: The same module as `mlir`, in which the locations of arguments are their names
+    #: and not their places in the text: for a compiler that reads no file.
+    named_mlir: str
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -117,15 +120,16 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     for function in functions:
         for argument in function.arguments:
             argument.frozen |= argument.name in unused
-    printer = Printer()
+    printers = Printer(), Printer(named=True)
     for function in functions:
-        printer.add(function)
+        for printer in printers:
+            printer.add(function)
     used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
     kept = [t for t in tensors.all() if t.role == "parameter" or t.name in used]
     for tensor in kept:
         tensor.frozen |= tensor.name in unused
     return TracedModel(
-        mlir=printer.text(), tensors=kept, input_names=list(call.inputs),
+        mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept, input_names=list(call.inputs),
         input_types={n: (tuple(t.shape), t.dtype) for n, t in call.inputs.items()},
         entries=tuple(f.name for f in functions))
 
