@@ -11,8 +11,8 @@ from typing import Mapping, Sequence
 import torch
 
 from . import optim
-from .messages import readable_places
-from .plan import P, entries
+from .messages import readable_places, warn
+from .plan import P, entries, idle_axes
 from .state import path_of, whole
 from .step import Step, log
 
@@ -79,7 +79,7 @@ def compile(
             are exchanged together up to so many bytes; 0: each alone.
         mesh: the devices as named axes, major to minor, with their sizes:
             `{"dp": 2, "tp": 4}`; one device when None. They are ranks that are
-            threads of this process.
+            threads of this process. An axis that splits nothing is warned of.
         deterministic: grains, a power of 2, that the batch is computed in, each
             alike on every mesh and by one thread, and summed up in one tree
             over all of them: losses and weights have the same bits for every
@@ -229,9 +229,13 @@ def compile(
             "parameters": _parameter_options(optimizer, traced.parameters),
         }
         try:
-            return traced, _cleave.compile(traced.named_mlir, json.dumps(options))
+            compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
         except _cleave.CompileError as error:
             raise _cleave.CompileError(readable_places(str(error))) from None
+        remarks = _axis_remarks(axes, compiled)
+        for remark in remarks:
+            warn(remark)
+        return traced, compiled, [*remarks, *_module_remarks(interlock, compiled)]
 
     return Step(build, model, examples, optimizer, seed)
 
@@ -314,6 +318,39 @@ def _interlock(grad_horizon, modules, head) -> dict:
             raise TypeError(f"head is {type(head).__name__}, not the beginning of a name")
         options["head"] = head
     return options
+
+
+def _axis_remarks(axes, compiled) -> list[str]:
+    """Of each axis of the mesh that is there for nothing."""
+    if not axes:
+        return []
+    return [
+        f'axis "{axis}" splits nothing: its {axes[axis]} positions all do the same; name a '
+        "recipe that is bound to it"
+        for axis in idle_axes(compiled.ir("placed"), axes)
+    ]
+
+
+def _module_remarks(interlock, compiled) -> list[str]:
+    """Which head trains each module of a gradient horizon."""
+    if not interlock:
+        return []
+    names = interlock.get("modules", "")
+    if names.isdecimal():
+        count, begins = int(names), []
+    elif names:
+        begins = names.split(",")
+        count = len(begins) + 1
+    else:
+        count, begins = len(json.loads(compiled.report())["schedule"]["stages"]), []
+    horizon = interlock["grad_horizon"]
+    lines = []
+    for module in range(1, count + 1):
+        head = min(module + horizon - 1, count)
+        trainer = "the model's head" if head == count else f"the head behind module {head}"
+        begin = f" from {begins[module - 2]}" if begins and module > 1 else ""
+        lines.append(f"module {module} of {count}{begin}: trained by {trainer}")
+    return lines
 
 
 def _beginnings(what, names) -> str:

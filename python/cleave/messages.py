@@ -5,8 +5,13 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import sys
+import warnings
 from typing import Iterable
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(rf"{_STRING}|[()]")
@@ -31,6 +36,14 @@ def close_names(name: str, names: Iterable[str]) -> list[str]:
     holding = sorted((n for n in names if name and name in n), key=len)
     return (holding[:3] or difflib.get_close_matches(name, names, n=3)
             or difflib.get_close_matches(name, names, n=1, cutoff=0.0))
+
+
+def warn(message: str) -> None:
+    """Warns at the line that called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def readable_places(text: str) -> str:

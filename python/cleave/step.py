@@ -14,6 +14,7 @@ import torch
 from . import visualize
 from .explain import explain, largest_position, memory_of
 from .messages import close_names
+from .plan import PIPELINE
 from .state import (
     TORCH_TYPES,
     choose_slots,
@@ -86,9 +87,10 @@ class Evaluation(float):
 class _Program:
     """One compiled shape: the artifact, and its session while it is live."""
 
-    def __init__(self, traced, compiled):
+    def __init__(self, traced, compiled, remarks):
         self.traced = traced
         self.compiled = compiled
+        self.remarks = remarks
         self.session = None
 
     def open(self):
@@ -147,7 +149,7 @@ class Step:
 
     def __init__(self, build: Callable, module, example_inputs, optimizer, seed):
         """`build(inputs)` traces and compiles for the shapes of `inputs` and
-        returns (traced model, compiled program)."""
+        returns (traced model, compiled program, lines to explain it with)."""
         self._build = build
         self._module = module
         self._optimizer = optimizer
@@ -491,7 +493,7 @@ class Step:
         """What was decided and why, one line each. In a pipeline, a line that begins
         with a position is of one of its devices, and each position has a line for all
         that it sends; "device" is a position in the lines of the schedule."""
-        return "\n".join(explain(self.report()))
+        return "\n".join(explain(self.report(), self._live.remarks))
 
     def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
         """A picture of which rank holds which part of a tensor. In a pipeline, the
@@ -512,7 +514,7 @@ class Step:
             raise KeyError(f"the step has no tensor '{name}'{hint}")
         mesh = placement["mesh"]
         positions = None
-        if any(axis["axis"] == visualize.PIPELINE for axis in mesh):
+        if any(axis["axis"] == PIPELINE for axis in mesh):
             # One position alone is no pipeline: it holds all.
             positions = visualize.holders(self.ir("executable")).get(name)
         if svg is not None:

@@ -11,9 +11,7 @@ import math
 import re
 
 from .messages import format_bytes
-
-#: The axis whose positions are those of a pipeline, and hold tensors of their own.
-PIPELINE = "pp"
+from .plan import PIPELINE
 
 
 @dataclasses.dataclass(frozen=True)

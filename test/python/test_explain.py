@@ -157,3 +157,48 @@ def test_names_and_lines_are_one_module():
     assert ' loc("qkv.weight")' in traced.named_mlir
     plain = re.sub(r' loc\((unknown|"[\w.]+")\)', "", traced.named_mlir)
     assert plain == traced.mlir
+
+
+# Axes and modules ---------------------------------------------------------------------
+
+
+def test_an_axis_that_splits_nothing_is_warned_of():
+    """At the line that compiles, and in words."""
+    text = 'axis "tp" splits nothing: its 2 positions all do the same; name a recipe'
+    with pytest.warns(UserWarning, match=text) as caught:
+        step = cleave.compile(net(), tokens(), token_loss, mesh={"dp": 2, "tp": 2, "x": 1})
+    assert [warning.filename for warning in caught] == [__file__]
+    assert step.explain().count("splits nothing") == 1 and text in step.explain()
+
+
+@pytest.mark.parametrize("settings", [
+    dict(mesh={"tp": 2}, plan="megatron"), dict(mesh={"pp": 2, "dp": 2}),
+    dict(mesh={"pp": 2, "f": 2}, plan="zero1(f)"), dict(mesh={"dp": 1}),
+    dict(mesh={"a": 2}, plan={"up.weight": cleave.P("a", None)}),
+    dict(mesh={"row": 2, "col": 2}, plan="summa2d"),
+])
+@pytest.mark.filterwarnings("error")
+def test_axes_that_split_something_are_not(settings):
+    case = family("llama") if settings.get("plan") in ("megatron", "summa2d") else None
+    step = (compile_case(case, cleave.SGD(lr=0.1), **settings) if case else
+            cleave.compile(net(), tokens(), token_loss, optimizer=cleave.SGD(lr=0.1), **settings))
+    assert "splits nothing" not in step.explain()
+
+
+@pytest.mark.parametrize("settings, expected", [
+    (dict(grad_horizon=1, modules=["transformer.h.1."]), [
+        "module 1 of 2: trained by the head behind module 1",
+        "module 2 of 2 from transformer.h.1.: trained by the model's head"]),
+    (dict(grad_horizon=2, modules=3), [
+        "module 1 of 3: trained by the head behind module 2",
+        "module 2 of 3: trained by the model's head",
+        "module 3 of 3: trained by the model's head"]),
+    (dict(grad_horizon=1, mesh={"pp": 2}), [
+        "module 1 of 2: trained by the head behind module 1",
+        "module 2 of 2: trained by the model's head"]),
+    ({}, []),
+])
+def test_heads_of_modules_are_explained(settings, expected):
+    step = compile_case(family("gpt2", n_layer=3), cleave.SGD(lr=0.1), **settings)
+    lines = step.explain().splitlines()
+    assert [line for line in lines if line.startswith("module ")] == expected
