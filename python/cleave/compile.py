@@ -94,9 +94,9 @@ def compile(
             the axis "tp", as far as it fits.
         schedule: the order of a pipeline, whose stages are the positions of an
             axis "pp": a name ("1f1b" when None, "zb-h1", ...; "pipedream" is
-            asynchronous), "auto" for the fastest by estimates, or an order written by hand: its text, a line
-            for each position, or the path of a file that has it. `Step.schedule`
-            gives such a text.
+            asynchronous), "auto" for the fastest by estimates, or an order written by
+            hand: its text, a line for each position, or the path of a file that has it.
+            `Step.schedule` gives such a text.
         chunks: stages for each position; what the schedule needs when None.
         stages: where stages begin, from the second on: with what first reads a
             parameter whose name begins so; of even cost when None.
@@ -142,9 +142,11 @@ def compile(
             once, with their lines.
         cleave.trace.TraceError: the model cannot be followed or called.
         cleave.CompileError: what the compiler refused, with the location; of a
-            schedule written by hand, its line and column; a trace of measured costs
-            that cannot be read, or does not fit the model.
-        OSError: the file of a schedule cannot be read.
+            schedule written by hand, its line and column; a string that is no
+            schedule's name and no file's; a trace of measured costs that cannot be
+            read, or does not fit the model.
+        OSError: the file of a schedule cannot be read, or is not there, given as a
+            `pathlib.Path`.
         TypeError: an argument is of another kind.
         ValueError: an argument is out of range.
     """
@@ -231,7 +233,10 @@ def compile(
         try:
             compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
         except _cleave.CompileError as error:
-            raise _cleave.CompileError(readable_places(str(error))) from None
+            message = readable_places(str(error))
+            if message.startswith(f"schedule: '{pipeline.get('schedule')}' is no schedule"):
+                message += "; nor is there a file of this name"
+            raise _cleave.CompileError(message) from None
         remarks = _axis_remarks(axes, compiled)
         for remark in remarks:
             warn(remark)
@@ -270,13 +275,12 @@ def _pipeline(
     if isinstance(schedule, os.PathLike):
         options.update(_read_schedule(schedule))
     elif isinstance(schedule, str):
-        # A name is one word of small letters; a schedule has actions, F0.
         if os.path.isfile(schedule):
             options.update(_read_schedule(schedule))
-        elif re.fullmatch(r"[a-z0-9-]*[a-z0-9]", schedule):
-            options["schedule"] = schedule
-        else:
+        elif _is_order(schedule):
             options.update(schedule_text=schedule, schedule_file="<schedule>")
+        else:
+            options["schedule"] = schedule
     elif schedule is not None:
         raise TypeError(f"schedule is {type(schedule).__name__}, not a name, a text or a path")
     if chunks is not None:
@@ -298,6 +302,16 @@ def _pipeline(
     if measured_costs is not None:
         options["measured_costs"] = path_of("measured_costs", measured_costs)
     return options
+
+
+def _is_order(text: str) -> bool:
+    """Whether a string is an order of actions, right or wrong, and not a name: of a
+    schedule, or of a file that is not there."""
+    order = text.partition("#")[0]
+    if "\n" not in text and re.search(r"[/\\]|\.[A-Za-z]\w*$", order):
+        return False
+    # One action is one word, as are names.
+    return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
 
 
 def _interlock(grad_horizon, modules, head) -> dict:
