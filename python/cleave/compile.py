@@ -6,12 +6,13 @@ import json
 import math
 import os
 import re
+import warnings
 from typing import Mapping, Sequence
 
 import torch
 
 from . import optim
-from .messages import readable_places, warn
+from .messages import readable_places, some_names, warn
 from .plan import P, entries, idle_axes
 from .state import path_of, whole
 from .step import Step, log
@@ -49,7 +50,10 @@ def compile(
     """Compiles a training step of `model`.
 
     Args:
-        model: a `torch.nn.Module`; its parameters are copied, not changed.
+        model: a `torch.nn.Module`; its parameters are copied, not changed. Those
+            that are trained are float32. It is trained as in training mode, with its
+            dropout, whatever mode it is in; a model in `eval()` mode that has
+            dropout is warned of.
         example_inputs: tensors of the shapes of a whole batch, samples first:
             a tuple, a dict by name, or ((model inputs...), (targets...)).
             A step takes them in this order, or by name.
@@ -147,7 +151,8 @@ def compile(
             read, or does not fit the model.
         OSError: the file of a schedule cannot be read, or is not there, given as a
             `pathlib.Path`.
-        TypeError: an argument is of another kind.
+        TypeError: an argument is of another kind, or a trained parameter of another
+            type than float32.
         ValueError: an argument is out of range.
     """
     from . import _cleave
@@ -155,6 +160,7 @@ def compile(
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
+    _check_types(model)
     if target != "cpu":
         raise ValueError(f"target '{target}' is not known; targets: cpu")
     if optimizer is None:
@@ -197,12 +203,17 @@ def compile(
     axes = _axes(mesh)
     recipes = entries(plan, model)
     examples, arrange = _flatten(example_inputs)
+    warned = []
 
     def build(inputs):
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         if each:
             inputs = _first_part(inputs, batch, micro_batches)
-        traced = trace(model, arrange(inputs), loss_fn=loss_fn)
+        with warnings.catch_warnings():
+            # Of a batch of another shape everything has been said.
+            if warned:
+                warnings.simplefilter("ignore")
+            traced = trace(model, arrange(inputs), loss_fn=loss_fn)
         parts = micro_batches if each else max(
             m
             for m in range(1, min(micro_batches, batch) + 1)
@@ -236,13 +247,42 @@ def compile(
             message = readable_places(str(error))
             if message.startswith(f"schedule: '{pipeline.get('schedule')}' is no schedule"):
                 message += "; nor is there a file of this name"
+            if " native form " in message or " type" in message:
+                message += _other_types(model)
             raise _cleave.CompileError(message) from None
         remarks = _axis_remarks(axes, compiled)
-        for remark in remarks:
-            warn(remark)
+        if not warned:
+            for remark in remarks:
+                warn(remark)
+        warned.append(True)
         return traced, compiled, [*remarks, *_module_remarks(interlock, compiled)]
 
     return Step(build, model, examples, optimizer, seed)
+
+
+def _check_types(model) -> None:
+    """A step trains in f32. Frozen parameters may be of other types, if the model
+    casts them where it reads them."""
+    other = {name: p.dtype for name, p in model.named_parameters()
+             if p.requires_grad and p.dtype != torch.float32}
+    if other:
+        kinds = " and ".join(sorted({str(t).removeprefix("torch.") for t in other.values()}))
+        raise TypeError(
+            f"the model trains parameters of {kinds} ({some_names(other)}); a compiled step "
+            "trains float32 alone: call model.float(), or freeze them (requires_grad_(False)). "
+            "cleave.trace takes other types for the interpreter"
+        )
+
+
+def _other_types(model) -> str:
+    """What an error may come of that speaks of types."""
+    other = [name for name, p in model.named_parameters()
+             if p.dtype.is_floating_point and p.dtype != torch.float32]
+    if not other:
+        return ""
+    kind = str(model.get_parameter(other[0]).dtype).removeprefix("torch.")
+    return (f"; a step computes in float32: cast frozen parameters of {kind} "
+            f"({some_names(other)}) where they are read, or call model.float()")
 
 
 def _updates_each(pipeline) -> bool:

@@ -29,6 +29,14 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
+def some_names(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a and 4 more`."""
+    first, *rest = names
+    if not rest:
+        return first
+    return f"{first} and {rest[0] if len(rest) == 1 else f'{len(rest)} more'}"
+
+
 def close_names(name: str, names: Iterable[str]) -> list[str]:
     """At most three of `names` that are like `name`: those that hold it, else those
     written alike, else the closest one; none of no names."""

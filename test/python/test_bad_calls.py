@@ -79,6 +79,50 @@ def test_compile(options, kind, message):
         compiled(**options)
 
 
+@pytest.mark.parametrize("change, message", [
+    (lambda m: m.bfloat16(), r"trains parameters of bfloat16 \(first.weight and 2 more\); a compiled "
+     r"step trains float32 alone: call model.float\(\)"),
+    (lambda m: m.double(), r"trains parameters of float64"),
+    (lambda m: m.first.half(), r"trains parameters of float16"),
+    (lambda m: setattr(m.first, "bias", nn.Parameter(torch.zeros(4).double())),
+     r"trains parameters of float64 \(first.bias\); a"),
+])
+def test_types_that_are_not_trained(change, message):
+    model = Tied()
+    change(model)
+    with pytest.raises(TypeError, match=message):
+        compiled(model)
+
+
+class Frozen(nn.Module):
+    """Frozen weights of another type."""
+
+    def __init__(self, dtype, cast=True):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        weight = torch.linspace(-2, 2, 16).view(4, 4).to(dtype)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.cast = cast
+
+    def forward(self, x):
+        if self.cast:
+            return self.first(x) @ self.weight.float()
+        return (self.first(x).to(self.weight.dtype) @ self.weight).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8])
+def test_frozen_parameters_of_other_types(dtype):
+    model = Frozen(dtype)
+    step = compiled(model)
+    assert float(step(X, Y)) == pytest.approx(float(F.cross_entropy(model(X), Y).detach()), rel=1e-5)
+
+
+def test_computing_in_other_types():
+    with pytest.raises(CompileError, match=r"no native form .*; a step computes in float32: cast "
+                       r"frozen parameters of bfloat16 \(weight\) where they are read"):
+        compiled(Frozen(torch.bfloat16, cast=False))
+
+
 @pytest.mark.parametrize("make, message", [
     (lambda: cleave.AdamW(lr=-1), "lr is -1"),
     (lambda: cleave.AdamW(lr="fast"), "lr is 'fast'"),

@@ -10,6 +10,7 @@ from typing import Any, Callable
 import torch
 from torch.export.graph_signature import InputKind
 
+from ..messages import warn
 from . import ir
 from .convert import Conversion
 from .evaluate import Evaluator
@@ -98,7 +99,8 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
     The module may be on the meta device: no weight is read or allocated. It is
     traced in training mode for `@loss` and in evaluation mode for `@logits`,
-    and left in the mode it was in.
+    and left in the mode it was in. A module in evaluation mode whose loss draws
+    dropout when it is trained is warned of.
 
     Parameters with `requires_grad=False`, and those the loss does not depend
     on, are frozen. Buffers are constants of the model; attention masks found
@@ -116,6 +118,10 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         logits = None
     if logits is not None and logits.outputs:
         functions.append(_entry("logits", tensors, logits, call))
+    if not module.training and any(a.role == "rng" for a in functions[0].arguments):
+        warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
+             "train() mode; call model.train() to say so, or set the probability of its "
+             "dropout to 0")
     unused = functions[0].unused_parameters()
     for function in functions:
         for argument in function.arguments:
