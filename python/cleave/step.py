@@ -454,17 +454,22 @@ class Step:
     def memory(self, position: int | None = None) -> dict[str, int]:
         """Bytes of a device's arena, known before anything ran.
 
-        | key | bytes |
-        |---|---|
-        | `arena` | in all: those of the kinds below, and a few between tensors |
-        | `parameter`, `buffer`, `state`, `input`, `scalar`, `output` | of tensors by their role, each with a place of its own: `state` is the optimizer's, `scalar` the learning rate, the step and their like, `output` the loss and its like |
-        | `constant` | of tensors that the compiler made: where a device's part lies in a whole, tables |
-        | `gradient` | of gradients that are kept from step to step, with `optimizer_fusion="forward"` |
-        | `shared` | which all else takes in turn: activations, gradients, scratch; as much as the entry needs that needs most |
-        | `train peak`, `evaluate peak`, `logits peak` | of `shared` in use at a time, at most, by that entry |
-        | `train gradients` | of gradients that are there at a time, at most; part of `shared` |
-        | `train kept` | of copies, with `post_validation` |
-        | `position` | no bytes: which position of the pipeline this is; only in a pipeline |
+        `arena`: in all; those of the kinds below, and a few between tensors.
+        `parameter`, `buffer`, `state`, `input`, `scalar`, `output`: of tensors by
+            their role, each with a place of its own. State is the optimizer's,
+            scalars are the learning rate, the step and their like, outputs the loss
+            and its like.
+        `constant`: of tensors that the compiler made: tables, and where a device's
+            part lies in a whole.
+        `gradient`: of gradients that are kept from step to step, with
+            `optimizer_fusion="forward"`.
+        `shared`: which activations, gradients and scratch take in turn; as much as
+            the entry needs that needs most.
+        `train peak`, `evaluate peak`, `logits peak`: of `shared`, what that entry has
+            in use at a time, at most.
+        `train gradients`: of gradients that are there at a time, at most.
+        `train kept`: of what updates overwrite, with `post_validation`.
+        `position`: no bytes, but which position of a pipeline this is of; only there.
 
         Kinds that a program does not have are left out.
 

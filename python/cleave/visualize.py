@@ -48,8 +48,10 @@ def holders(executable: str) -> dict[str, set[int]]:
     """
     found: dict[str, set[int]] = {}
     for line in executable.splitlines():
+        if not line.lstrip().startswith("exec.program @"):
+            continue
         position = re.findall(r"\bposition = (\d+) : i64", line)
-        if not line.lstrip().startswith("exec.program @") or not position:
+        if not position:
             continue
         for names in _argument_names(line):
             for name in names:

@@ -80,8 +80,8 @@ def test_compile(options, kind, message):
 
 
 @pytest.mark.parametrize("change, message", [
-    (lambda m: m.bfloat16(), r"trains parameters of bfloat16 \(first.weight and 2 more\); a compiled "
-     r"step trains float32 alone: call model.float\(\)"),
+    (lambda m: m.bfloat16(), r"trains parameters of bfloat16 \(first.weight and 2 more\); "
+     r"a compiled step trains float32 alone: call model.float\(\)"),
     (lambda m: m.double(), r"trains parameters of float64"),
     (lambda m: m.first.half(), r"trains parameters of float16"),
     (lambda m: setattr(m.first, "bias", nn.Parameter(torch.zeros(4).double())),
@@ -114,7 +114,8 @@ class Frozen(nn.Module):
 def test_frozen_parameters_of_other_types(dtype):
     model = Frozen(dtype)
     step = compiled(model)
-    assert float(step(X, Y)) == pytest.approx(float(F.cross_entropy(model(X), Y).detach()), rel=1e-5)
+    expected = float(F.cross_entropy(model(X), Y).detach())
+    assert float(step(X, Y)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_computing_in_other_types():

@@ -50,10 +50,13 @@ def test_positions_of_a_pipeline():
 
 
 def test_who_holds_what_is_read_from_programs():
-    text = """
-  exec.program @train.0(%a: tensor<4xf32> {graph.aliases = ["b\\22)", "c"], graph.name = "a"}, %l: tensor<f32> {graph.name = "lr"}) -> (tensor<f32> {graph.name = "loss"}) attributes {position = 0 : i64} {
-  exec.program @train.1(%l: tensor<f32> {graph.name = "lr"}) attributes {position = 1 : i64} {
-  exec.program @evaluate.1(%a: tensor<4xf32> {graph.aliases = ["b\\22)", "c"], graph.name = "a"}) attributes {position = 1 : i64} {
+    table = '%a: tensor<4xf32> {graph.aliases = ["b\\22)", "c"], graph.name = "a"}'
+    rate = '%l: tensor<f32> {graph.name = "lr"}'
+    result = 'tensor<f32> {graph.name = "loss"}'
+    text = f"""
+  exec.program @train.0({table}, {rate}) -> ({result}) attributes {{position = 0 : i64}} {{
+  exec.program @train.1({rate}) attributes {{position = 1 : i64}} {{
+  exec.program @evaluate.1({table}) attributes {{position = 1 : i64}} {{
 """
     assert visualize.holders(text) == {"a": {0, 1}, 'b")': {0, 1}, "c": {0, 1}, "lr": {0, 1}}
     assert visualize.holders(text.replace("position = ", "place = ")) == {}

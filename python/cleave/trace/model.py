@@ -135,7 +135,8 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     for tensor in kept:
         tensor.frozen |= tensor.name in unused
     return TracedModel(
-        mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept, input_names=list(call.inputs),
+        mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept,
+        input_names=list(call.inputs),
         input_types={n: (tuple(t.shape), t.dtype) for n, t in call.inputs.items()},
         entries=tuple(f.name for f in functions))
 
