@@ -102,8 +102,8 @@ def compile(
             hand: its text, a line for each position, or the path of a file that has it.
             `Step.schedule` gives such a text.
         chunks: stages for each position; what the schedule needs when None.
-        stages: where stages begin, from the second on: with what first reads a
-            parameter whose name begins so; of even cost when None.
+        stages: where the second, the third and so on begin: at the first op that
+            reads a parameter whose name starts so; of even cost when None.
         pipe_slices: whether devices that have a value in common (that of a tensor
             parallel layer, say) send it to other stages in slices, which are
             gathered there. "auto": where fewer elements are sent in all; "on":
