@@ -6,12 +6,14 @@ import json
 import math
 import os
 import re
+import warnings
 from typing import Mapping, Sequence
 
 import torch
 
 from . import optim
-from .plan import P, entries
+from .messages import readable_places, some_names, warn
+from .plan import P, entries, idle_axes
 from .state import path_of, whole
 from .step import Step, log
 
@@ -48,7 +50,10 @@ def compile(
     """Compiles a training step of `model`.
 
     Args:
-        model: a `torch.nn.Module`; its parameters are copied, not changed.
+        model: a `torch.nn.Module`; its parameters are copied, not changed. Those
+            that are trained are float32. It is trained as in training mode, with its
+            dropout, whatever mode it is in; a model in `eval()` mode that has
+            dropout is warned of.
         example_inputs: tensors of the shapes of a whole batch, samples first:
             a tuple, a dict by name, or ((model inputs...), (targets...)).
             A step takes them in this order, or by name.
@@ -78,7 +83,7 @@ def compile(
             are exchanged together up to so many bytes; 0: each alone.
         mesh: the devices as named axes, major to minor, with their sizes:
             `{"dp": 2, "tp": 4}`; one device when None. They are ranks that are
-            threads of this process.
+            threads of this process. An axis that splits nothing is warned of.
         deterministic: grains, a power of 2, that the batch is computed in, each
             alike on every mesh and by one thread, and summed up in one tree
             over all of them: losses and weights have the same bits for every
@@ -93,12 +98,12 @@ def compile(
             the axis "tp", as far as it fits.
         schedule: the order of a pipeline, whose stages are the positions of an
             axis "pp": a name ("1f1b" when None, "zb-h1", ...; "pipedream" is
-            asynchronous), "auto" for the fastest by estimates, or an order written by hand: its text, a line
-            for each position, or the path of a file that has it. `Step.schedule`
-            gives such a text.
+            asynchronous), "auto" for the fastest by estimates, or an order written by
+            hand: its text, a line for each position, or the path of a file that has it.
+            `Step.schedule` gives such a text.
         chunks: stages for each position; what the schedule needs when None.
-        stages: where stages begin, from the second on: with what first reads a
-            parameter whose name begins so; of even cost when None.
+        stages: where the second, the third and so on begin: at the first op that
+            reads a parameter whose name starts so; of even cost when None.
         pipe_slices: whether devices that have a value in common (that of a tensor
             parallel layer, say) send it to other stages in slices, which are
             gathered there. "auto": where fewer elements are sent in all; "on":
@@ -141,10 +146,13 @@ def compile(
             once, with their lines.
         cleave.trace.TraceError: the model cannot be followed or called.
         cleave.CompileError: what the compiler refused, with the location; of a
-            schedule written by hand, its line and column; a trace of measured costs
-            that cannot be read, or does not fit the model.
-        OSError: the file of a schedule cannot be read.
-        TypeError: an argument is of another kind.
+            schedule written by hand, its line and column; a string that is no
+            schedule's name and no file's; a trace of measured costs that cannot be
+            read, or does not fit the model.
+        OSError: the file of a schedule cannot be read, or is not there, given as a
+            `pathlib.Path`.
+        TypeError: an argument is of another kind, or a trained parameter of another
+            type than float32.
         ValueError: an argument is out of range.
     """
     from . import _cleave
@@ -152,6 +160,7 @@ def compile(
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
+    _check_types(model)
     if target != "cpu":
         raise ValueError(f"target '{target}' is not known; targets: cpu")
     if optimizer is None:
@@ -194,12 +203,17 @@ def compile(
     axes = _axes(mesh)
     recipes = entries(plan, model)
     examples, arrange = _flatten(example_inputs)
+    warned = []
 
     def build(inputs):
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         if each:
             inputs = _first_part(inputs, batch, micro_batches)
-        traced = trace(model, arrange(inputs), loss_fn=loss_fn)
+        with warnings.catch_warnings():
+            # Of a batch of another shape everything has been said.
+            if warned:
+                warnings.simplefilter("ignore")
+            traced = trace(model, arrange(inputs), loss_fn=loss_fn)
         parts = micro_batches if each else max(
             m
             for m in range(1, min(micro_batches, batch) + 1)
@@ -227,9 +241,48 @@ def compile(
             "optimizer": optimizer.options(),
             "parameters": _parameter_options(optimizer, traced.parameters),
         }
-        return traced, _cleave.compile(traced.mlir, json.dumps(options))
+        try:
+            compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
+        except _cleave.CompileError as error:
+            message = readable_places(str(error))
+            if message.startswith(f"schedule: '{pipeline.get('schedule')}' is no schedule"):
+                message += "; nor is there a file of this name"
+            if " native form " in message or " type" in message:
+                message += _other_types(model)
+            raise _cleave.CompileError(message) from None
+        remarks = _axis_remarks(axes, compiled)
+        if not warned:
+            for remark in remarks:
+                warn(remark)
+        warned.append(True)
+        return traced, compiled, [*remarks, *_module_remarks(interlock, compiled)]
 
     return Step(build, model, examples, optimizer, seed)
+
+
+def _check_types(model) -> None:
+    """A step trains in f32. Frozen parameters may be of other types, if the model
+    casts them where it reads them."""
+    other = {name: p.dtype for name, p in model.named_parameters()
+             if p.requires_grad and p.dtype != torch.float32}
+    if other:
+        kinds = " and ".join(sorted({str(t).removeprefix("torch.") for t in other.values()}))
+        raise TypeError(
+            f"the model trains parameters of {kinds} ({some_names(other)}); a compiled step "
+            "trains float32 alone: call model.float(), or freeze them (requires_grad_(False)). "
+            "cleave.trace takes other types for the interpreter"
+        )
+
+
+def _other_types(model) -> str:
+    """What an error may come of that speaks of types."""
+    other = [name for name, p in model.named_parameters()
+             if p.dtype.is_floating_point and p.dtype != torch.float32]
+    if not other:
+        return ""
+    kind = str(model.get_parameter(other[0]).dtype).removeprefix("torch.")
+    return (f"; a step computes in float32: cast frozen parameters of {kind} "
+            f"({some_names(other)}) where they are read, or call model.float()")
 
 
 def _updates_each(pipeline) -> bool:
@@ -262,13 +315,12 @@ def _pipeline(
     if isinstance(schedule, os.PathLike):
         options.update(_read_schedule(schedule))
     elif isinstance(schedule, str):
-        # A name is one word of small letters; a schedule has actions, F0.
         if os.path.isfile(schedule):
             options.update(_read_schedule(schedule))
-        elif re.fullmatch(r"[a-z0-9-]*[a-z0-9]", schedule):
-            options["schedule"] = schedule
-        else:
+        elif _is_order(schedule):
             options.update(schedule_text=schedule, schedule_file="<schedule>")
+        else:
+            options["schedule"] = schedule
     elif schedule is not None:
         raise TypeError(f"schedule is {type(schedule).__name__}, not a name, a text or a path")
     if chunks is not None:
@@ -292,6 +344,16 @@ def _pipeline(
     return options
 
 
+def _is_order(text: str) -> bool:
+    """Whether a string is an order of actions, right or wrong, and not a name: of a
+    schedule, or of a file that is not there."""
+    order = text.partition("#")[0]
+    if "\n" not in text and re.search(r"[/\\]|\.[A-Za-z]\w*$", order):
+        return False
+    # One action is one word, as are names.
+    return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
+
+
 def _interlock(grad_horizon, modules, head) -> dict:
     """The options of interlocking backpropagation."""
     if grad_horizon is None:
@@ -310,6 +372,39 @@ def _interlock(grad_horizon, modules, head) -> dict:
             raise TypeError(f"head is {type(head).__name__}, not the beginning of a name")
         options["head"] = head
     return options
+
+
+def _axis_remarks(axes, compiled) -> list[str]:
+    """Of each axis of the mesh that is there for nothing."""
+    if not axes:
+        return []
+    return [
+        f'axis "{axis}" splits nothing: its {axes[axis]} positions all do the same; name a '
+        "recipe that is bound to it"
+        for axis in idle_axes(compiled.ir("placed"), axes)
+    ]
+
+
+def _module_remarks(interlock, compiled) -> list[str]:
+    """Which head trains each module of a gradient horizon."""
+    if not interlock:
+        return []
+    names = interlock.get("modules", "")
+    if names.isdecimal():
+        count, begins = int(names), []
+    elif names:
+        begins = names.split(",")
+        count = len(begins) + 1
+    else:
+        count, begins = len(json.loads(compiled.report())["schedule"]["stages"]), []
+    horizon = interlock["grad_horizon"]
+    lines = []
+    for module in range(1, count + 1):
+        head = min(module + horizon - 1, count)
+        trainer = "the model's head" if head == count else f"the head behind module {head}"
+        begin = f" from {begins[module - 2]}" if begins and module > 1 else ""
+        lines.append(f"module {module} of {count}{begin}: trained by {trainer}")
+    return lines
 
 
 def _beginnings(what, names) -> str:

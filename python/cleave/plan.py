@@ -7,6 +7,9 @@ from __future__ import annotations
 import re
 from typing import Mapping, Sequence
 
+#: The axis whose positions are those of a pipeline, and hold tensors of their own.
+PIPELINE = "pp"
+
 _AXIS = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -89,6 +92,19 @@ def entries(plan, model) -> list[str]:
         else:
             raise TypeError(_wrong(part))
     return result
+
+
+def idle_axes(placed: str, mesh: Mapping[str, int]) -> list[str]:
+    """The axes of several positions that nothing lies in parts over, but for stages.
+
+    `placed` is the IR of that phase, in which every value has a sharding:
+    `[{"dp"}, {"tp", "cp"}]`.
+    """
+    splitting = set()
+    for axes in re.findall(r'\{"[^{}=]*\}', placed):
+        splitting.update(re.findall(r'"(\w+)"', axes))
+    return [axis for axis, size in mesh.items()
+            if size > 1 and axis != PIPELINE and axis not in splitting]
 
 
 def _wrong(plan) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import os
@@ -13,6 +12,9 @@ from typing import Any, Callable, Mapping
 import torch
 
 from . import visualize
+from .explain import explain, largest_position, memory_of
+from .messages import close_names
+from .plan import PIPELINE
 from .state import (
     TORCH_TYPES,
     choose_slots,
@@ -22,6 +24,7 @@ from .state import (
     path_of,
     read_counts,
     split_slots,
+    whole,
 )
 
 log = logging.getLogger("cleave")
@@ -84,9 +87,10 @@ class Evaluation(float):
 class _Program:
     """One compiled shape: the artifact, and its session while it is live."""
 
-    def __init__(self, traced, compiled):
+    def __init__(self, traced, compiled, remarks):
         self.traced = traced
         self.compiled = compiled
+        self.remarks = remarks
         self.session = None
 
     def open(self):
@@ -145,7 +149,7 @@ class Step:
 
     def __init__(self, build: Callable, module, example_inputs, optimizer, seed):
         """`build(inputs)` traces and compiles for the shapes of `inputs` and
-        returns (traced model, compiled program)."""
+        returns (traced model, compiled program, lines to explain it with)."""
         self._build = build
         self._module = module
         self._optimizer = optimizer
@@ -447,16 +451,58 @@ class Step:
         """What `cleave-compile --report` writes."""
         return json.loads(self._live.compiled.report())
 
-    def memory(self) -> dict[str, int]:
-        """Bytes of the arena: in all, and at its peak by kind."""
-        return self.report()["memory"]
+    def memory(self, position: int | None = None) -> dict[str, int]:
+        """Bytes of a device's arena, known before anything ran.
+
+        `arena`: in all; those of the kinds below, and a few between tensors.
+        `parameter`, `buffer`, `state`, `input`, `scalar`, `output`: of tensors by
+            their role, each with a place of its own. State is the optimizer's,
+            scalars are the learning rate, the step and their like, outputs the loss
+            and its like.
+        `constant`: of tensors that the compiler made: tables, and where a device's
+            part lies in a whole.
+        `gradient`: of gradients that are kept from step to step, with
+            `optimizer_fusion="forward"`.
+        `shared`: which activations, gradients and scratch take in turn; as much as
+            the entry needs that needs most.
+        `train peak`, `evaluate peak`, `logits peak`: of `shared`, what that entry has
+            in use at a time, at most.
+        `train gradients`: of gradients that are there at a time, at most.
+        `train kept`: of what updates overwrite, with `post_validation`.
+        `position`: no bytes, but which position of a pipeline this is of; only there.
+
+        Kinds that a program does not have are left out.
+
+        Args:
+            position: of the pipeline; that with the largest arena when None.
+
+        Raises:
+            ValueError: there is no such position.
+        """
+        report = self.report()
+        count = len(report["plan"].get("positions", "0"))
+        if position is not None:
+            position = whole("position", position)
+            if not 0 <= position < count:
+                raise ValueError(
+                    f"position is {position}; the step has "
+                    + (f"positions 0 to {count - 1}" if count > 1 else "position 0 alone")
+                )
+        if count == 1:
+            return report["memory"]
+        if position is None:
+            position = largest_position(report)
+        return {"position": position, **memory_of(report, position)}
 
     def explain(self) -> str:
-        """What was decided and why, one line each."""
-        return "\n".join(self.report()["decisions"])
+        """What was decided and why, one line each. In a pipeline, a line that begins
+        with a position is of one of its devices, and each position has a line for all
+        that it sends; "device" is a position in the lines of the schedule."""
+        return "\n".join(explain(self.report(), self._live.remarks))
 
     def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
-        """A picture of which rank holds which part of a tensor.
+        """A picture of which rank holds which part of a tensor. In a pipeline, the
+        ranks of the positions that use it hold it, and others nothing.
 
         Args:
             name: of a parameter, state or input, as `state_dict` names it.
@@ -468,13 +514,18 @@ class Step:
         placement = self.report()["placement"]
         tensors = placement.get("tensors", {})
         if name not in tensors:
-            close = difflib.get_close_matches(name, tensors, n=3)
-            hint = f"; did you mean {', '.join(close)}?" if close else ""
+            close = close_names(name, tensors)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise KeyError(f"the step has no tensor '{name}'{hint}")
+        mesh = placement["mesh"]
+        positions = None
+        if any(axis["axis"] == PIPELINE for axis in mesh):
+            # One position alone is no pipeline: it holds all.
+            positions = visualize.holders(self.ir("executable")).get(name)
         if svg is not None:
             with open(svg, "w") as file:
-                file.write(visualize.draw(name, tensors[name], placement["mesh"]))
-        return visualize.describe(name, tensors[name], placement["mesh"])
+                file.write(visualize.draw(name, tensors[name], mesh, positions))
+        return visualize.describe(name, tensors[name], mesh, positions)
 
     def schedule(self, svg: str | os.PathLike | None = None,
                  trace: str | os.PathLike | None = None,
@@ -502,12 +553,13 @@ class Step:
         return self._live.compiled.schedule("text", shown)
 
     def communication(self) -> list[dict]:
-        """What one rank sent in the last step, by kind and axes: `kind`, `axes`,
+        """What rank 0 sent in the last step, by kind and axes: `kind`, `axes`,
         `count` (of tensors), `exchanges` (of which small tensors share one),
         `elements`, `bytes` and `ms`. Counted as rings send it; empty on one
-        device."""
+        device. In a pipeline rank 0 is of position 0; what others send is in
+        `explain` and, as numbers, in `report`."""
         return self._live.session.communication()
 
     def timings(self) -> dict[str, float]:
-        """Milliseconds of the last step by kind of work."""
+        """Milliseconds of the last step of rank 0 by kind of work."""
         return self._live.session.timings()

@@ -8,6 +8,10 @@ import dataclasses
 import html
 import itertools
 import math
+import re
+
+from .messages import format_bytes
+from .plan import PIPELINE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +23,56 @@ class Part:
     ranks: tuple[int, ...]
 
 
-def parts(shape, dims, mesh) -> list[Part]:
+_STRING = r'"(?:[^"\\]|\\.)*"'
+
+
+def _strings(text: str) -> list[str]:
+    """The string literals of MLIR in `text`."""
+    return [
+        re.sub(rb"\\([0-9A-Fa-f]{2}|.)", _unescaped, literal[1:-1].encode()).decode()
+        for literal in re.findall(_STRING, text)
+    ]
+
+
+def _unescaped(match: re.Match) -> bytes:
+    code = match[1]
+    return bytes([int(code, 16)]) if len(code) == 2 else code
+
+
+def holders(executable: str) -> dict[str, set[int]]:
+    """The positions of a pipeline that hold each tensor, by its names.
+
+    Args:
+        executable: the IR of that phase, which has a program for each entry and
+            position, whose arguments are what the position holds.
+    """
+    found: dict[str, set[int]] = {}
+    for line in executable.splitlines():
+        if not line.lstrip().startswith("exec.program @"):
+            continue
+        position = re.findall(r"\bposition = (\d+) : i64", line)
+        if not position:
+            continue
+        for names in _argument_names(line):
+            for name in names:
+                found.setdefault(name, set()).add(int(position[-1]))
+    return found
+
+
+def _argument_names(line: str):
+    """Of each argument of the program that begins in `line`, its names."""
+    depth = 0
+    for token in re.finditer(_STRING + r"|[()]|graph\.(?:name|aliases) = ", line):
+        text = token[0]
+        depth += (text == "(") - (text == ")")
+        if text == ")" and not depth:
+            return
+        if text.startswith("graph."):
+            value = re.compile(rf"\[(?:{_STRING}|[, ])*\]|{_STRING}").match(line, token.end())
+            yield _strings(value[0])
+
+
+def parts(shape, dims, mesh, positions=None) -> list[Part]:
     """The parts of a tensor.
 
     Args:
@@ -28,15 +81,19 @@ def parts(shape, dims, mesh) -> list[Part]:
             dict of `axis`, `pre` (the parts of its more significant digits) and
             `size`.
         mesh: the axes, major to minor, each a dict of `axis` and `size`.
+        positions: of a pipeline, those whose ranks hold the tensor; all when None.
 
     Returns:
-        The parts in the order of their places; every rank holds one.
+        The parts in the order of their places; every rank of these positions holds
+        one.
     """
     names = [axis["axis"] for axis in mesh]
     sizes = [axis["size"] for axis in mesh]
     holders: dict[tuple, list[int]] = {}
     for rank, position in enumerate(itertools.product(*map(range, sizes))):
         coordinates = dict(zip(names, position))
+        if positions is not None and coordinates.get(PIPELINE, 0) not in positions:
+            continue
         extents = dict(zip(names, sizes))
         ranges = []
         for size, axes in zip(shape, dims):
@@ -62,13 +119,6 @@ def _ranks(ranks) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-
-
 def _grid(found):
     """The parts as rows and columns: by their first dimension, and the rest."""
     rows = sorted({part.ranges[:1] for part in found})
@@ -81,10 +131,21 @@ def _label(ranges) -> str:
     return " x ".join(f"{a}:{b}" for a, b in ranges)
 
 
-def describe(name, tensor, mesh) -> str:
-    """A picture in text: a cell for each part, with the ranks that hold it."""
+def _others(found, mesh) -> list[int]:
+    """The ranks that hold none of the parts."""
+    holding = {rank for part in found for rank in part.ranks}
+    return [r for r in range(math.prod(a["size"] for a in mesh)) if r not in holding]
+
+
+def _empty_ranks(ranks) -> str:
+    return f"rank {ranks[0]} holds" if len(ranks) == 1 else f"ranks {_ranks(ranks)} hold"
+
+
+def describe(name, tensor, mesh, positions=None) -> str:
+    """A picture in text: a cell for each part, with the ranks that hold it, and
+    those that hold none; `positions` as in `parts`."""
     shape = tensor["shape"]
-    found = parts(shape, tensor["dims"], mesh)
+    found = parts(shape, tensor["dims"], mesh, positions)
     held = math.prod(b - a for a, b in found[0].ranges) * tensor["element_bits"] / 8
     whole = math.prod(shape) * tensor["element_bits"] / 8
     devices = ", ".join(f"{axis['axis']}={axis['size']}" for axis in mesh)
@@ -96,6 +157,10 @@ def describe(name, tensor, mesh) -> str:
             over = " and ".join(f"\"{axis['axis']}\"" for axis in axes)
             count = math.prod(axis["size"] for axis in axes)
             lines.append(f"  dimension {i} in {count} parts over {over}")
+    others = _others(found, mesh)
+    if others:
+        which = "position" if len(positions) == 1 else "positions"
+        lines.append(f"  at {which} {_ranks(sorted(positions))} of \"{PIPELINE}\"")
     rows, columns, cells = _grid(found)
     table = [["", *map(_label, columns)]]
     for row in rows:
@@ -106,16 +171,27 @@ def describe(name, tensor, mesh) -> str:
     for row in table:
         cells_text = " | ".join(text.ljust(width) for text, width in zip(row, widths))
         lines += [f"  | {cells_text} |", rule]
-    lines.append(f"  each rank holds {_bytes(held)} of {_bytes(whole)}")
+    size = f"{format_bytes(held)} of {format_bytes(whole)}"
+    if others:
+        several = len(found) > 1 or len(found[0].ranks) > 1
+        lines.append(
+            f"  {'each of these ranks' if several else 'this rank'} holds {size}; "
+            f"{_empty_ranks(others)} nothing of it"
+        )
+    else:
+        lines.append(f"  each rank holds {size}")
     return "\n".join(lines)
 
 
-def draw(name, tensor, mesh) -> str:
+def draw(name, tensor, mesh, positions=None) -> str:
     """The same picture as SVG."""
-    found = parts(tensor["shape"], tensor["dims"], mesh)
+    found = parts(tensor["shape"], tensor["dims"], mesh, positions)
+    others = _others(found, mesh)
     rows, columns, cells = _grid(found)
     wide, high, left, top = 120, 44, 110, 56
-    width, height = left + wide * len(columns) + 10, top + high * len(rows) + 10
+    width = max(left + wide * len(columns), 230 if others else 0) + 10
+    bottom = top + high * len(rows) + 10
+    height = bottom + (20 if others else 0)
     groups = sorted({part.ranks for part in found})
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -139,5 +215,9 @@ def draw(name, tensor, mesh) -> str:
                 f'<text x="{left + wide * i + 6}" y="{y + high / 2 + 4}">'
                 f"{_ranks(ranks)}</text>"
             )
+    if others:
+        out.append(
+            f'<text x="10" y="{bottom + 6}" fill="#777">{_empty_ranks(others)} nothing</text>'
+        )
     out.append("</svg>")
     return "\n".join(out)

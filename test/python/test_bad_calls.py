@@ -54,6 +54,11 @@ def step():
     (dict(inputs=(X[:, :3], Y)), TraceError, r"test_bad_calls.py:\d+: .*cannot be multiplied|same"),
     (dict(loss_fn=3), TraceError, "loss_fn is int, not a function"),
     (dict(loss_fn=None, inputs=(X,)), TraceError, "returns no scalar loss"),
+    (dict(loss_fn=None), TraceError, r"forward takes 1 input \(x\), and 2 are given; pass loss_fn, "
+     r"called as loss_fn\(output, \*targets\), where the model returns no loss of its own$"),
+    (dict(loss_fn=None, inputs=dict(x=X, y=Y)), TraceError,
+     r"forward takes 1 input \(x\), not y; pass loss_fn"),
+    (dict(loss_fn=None, inputs=((X,), (Y,))), TraceError, "has targets, which no loss_fn takes"),
     (dict(target="gpu"), ValueError, "target 'gpu' is not known; targets: cpu"),
     (dict(optimizer="adamw"), TypeError, r"builtins.str; .*cleave.AdamW\(...\)"),
     (dict(optimizer=cleave.AdamW), TypeError, "must be a cleave.AdamW"),
@@ -72,6 +77,51 @@ def step():
 def test_compile(options, kind, message):
     with pytest.raises(kind, match=message):
         compiled(**options)
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda m: m.bfloat16(), r"trains parameters of bfloat16 \(first.weight and 2 more\); "
+     r"a compiled step trains float32 alone: call model.float\(\)"),
+    (lambda m: m.double(), r"trains parameters of float64"),
+    (lambda m: m.first.half(), r"trains parameters of float16"),
+    (lambda m: setattr(m.first, "bias", nn.Parameter(torch.zeros(4).double())),
+     r"trains parameters of float64 \(first.bias\); a"),
+])
+def test_types_that_are_not_trained(change, message):
+    model = Tied()
+    change(model)
+    with pytest.raises(TypeError, match=message):
+        compiled(model)
+
+
+class Frozen(nn.Module):
+    """Frozen weights of another type."""
+
+    def __init__(self, dtype, cast=True):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        weight = torch.linspace(-2, 2, 16).view(4, 4).to(dtype)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.cast = cast
+
+    def forward(self, x):
+        if self.cast:
+            return self.first(x) @ self.weight.float()
+        return (self.first(x).to(self.weight.dtype) @ self.weight).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8])
+def test_frozen_parameters_of_other_types(dtype):
+    model = Frozen(dtype)
+    step = compiled(model)
+    expected = float(F.cross_entropy(model(X), Y).detach())
+    assert float(step(X, Y)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_computing_in_other_types():
+    with pytest.raises(CompileError, match=r"no native form .*; a step computes in float32: cast "
+                       r"frozen parameters of bfloat16 \(weight\) where they are read"):
+        compiled(Frozen(torch.bfloat16, cast=False))
 
 
 @pytest.mark.parametrize("make, message", [

@@ -78,6 +78,26 @@ def test_bad_schedules(options, error, message):
         compiled(**options)
 
 
+@pytest.mark.parametrize("name", [
+    "nope.sched", "orders/nope", "my orders/nope.txt", "nope", "NOPE", "1F1B", "zb_h1", "ZB-H1",
+])
+def test_names_of_no_schedule_and_no_file(name):
+    """What is no order of actions is a name, whichever: both are said."""
+    with pytest.raises(cleave.CompileError, match=f"^schedule: '{name}' is no schedule; write one "
+                       "of gpipe, 1f1b, .*; nor is there a file of this name$"):
+        compiled(schedule=name)
+
+
+@pytest.mark.parametrize("text", ["F0,B0", "F", "-", "F0 b.", "F9", "F0 B0 # as in a/b.txt"])
+def test_wrong_texts_are_no_names(text):
+    with pytest.raises(cleave.CompileError, match="^<schedule>:1:"):
+        compiled(schedule=text)
+
+
+def test_a_comment_may_hold_anything():
+    compiled(schedule=BACKWARDS + "  # as in a/b.txt")
+
+
 def test_bad_files(tmp_path):
     with pytest.raises(OSError, match="absent"):
         compiled(schedule=tmp_path / "absent")

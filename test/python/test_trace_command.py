@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -77,6 +78,12 @@ def nothing():
 
 def text():
     return Net(), "text", nn.functional.cross_entropy
+
+def resting():
+    class Dropping(Net):
+        def forward(self, x):
+            return nn.functional.dropout(super().forward(x), 0.5, self.training)
+    return Dropping().eval(), (torch.randn(2, 4), torch.tensor([0, 2])), nn.functional.cross_entropy
 
 def number():
     return Net(), (torch.randn(2, 4), torch.tensor([0, 2])), 5
@@ -297,6 +304,49 @@ def test_wrong_calls(module, inputs, loss_fn, message):
         cleave.trace.trace(module, inputs, loss_fn)
 
 
+class Dropping(nn.Linear):
+    """Draws dropout in training mode, unless `p` is 0."""
+
+    def __init__(self, p):
+        super().__init__(4, 3)
+        self.p = p
+
+    def forward(self, x):
+        return F.dropout(super().forward(x), self.p, self.training)
+
+
+INPUTS = torch.ones(2, 4), torch.ones(2, 3)
+
+
+def test_dropout_of_a_module_in_eval_mode_is_warned_of():
+    """It is trained with it, which eval() says otherwise."""
+    module = Dropping(0.5).eval()
+    with pytest.warns(UserWarning, match="in eval.. mode, and is trained with its drop") as caught:
+        traced = cleave.trace.trace(module, INPUTS, F.mse_loss)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert "graph.dropout" in entry_text(traced.mlir) and not module.training
+    with pytest.warns(UserWarning, match="in eval.. mode"):
+        step = cleave.compile(module, INPUTS, F.mse_loss, optimizer=cleave.SGD(lr=0.1))
+    with warnings.catch_warnings():
+        # Not of each shape of a batch.
+        warnings.simplefilter("error")
+        step(torch.ones(5, 4), torch.ones(5, 3))
+
+
+@pytest.mark.parametrize("module", [Dropping(0.5), Dropping(0.0).eval(), nn.Linear(4, 3).eval()])
+@pytest.mark.filterwarnings("error")
+def test_modules_without_dropout_or_in_training_mode_are_not(module):
+    cleave.trace.trace(module, INPUTS, F.mse_loss)
+
+
+def test_the_command_warns(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert main(["source.py:resting", "-o", "resting.mlir", "--no-weights"]) == 0
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 1 and printed[0].startswith("warning: the model is in eval() mode")
+
+
+@pytest.mark.filterwarnings("ignore:the model is in eval")
 def test_modes_and_settings_are_put_back():
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3))
     module.eval()

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import warnings
 
 import torch
 
@@ -117,7 +118,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, weights: str) -> None:
     module, inputs, loss_fn = call(load(options.source), options.source)
-    traced = trace(module, inputs, loss_fn)
+    with warnings.catch_warnings(record=True) as caught:
+        traced = trace(module, inputs, loss_fn)
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
     on_meta = any(t.tensor.is_meta for t in traced.tensors)
     if on_meta and options.weights:
         raise CommandError("the module is on the meta device: there are no weights to write")

@@ -62,6 +62,30 @@ def _positional_names(function: Callable[..., Any]) -> list[str]:
     return [n for n, p in _parameters_of(function).items() if p.kind in _BY_POSITION]
 
 
+_PASS_LOSS = ("pass loss_fn, called as loss_fn(output, *targets), where the model returns no "
+              "loss of its own")
+
+
+def _check_taken(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
+                 by_name: bool) -> None:
+    """Says of inputs that forward does not take, and that no loss_fn takes, what is
+    missing."""
+    kinds = {p.kind for p in forward.values()}
+    rest = inspect.Parameter.VAR_KEYWORD if by_name else inspect.Parameter.VAR_POSITIONAL
+    names = [n for n, p in forward.items()
+             if p.kind in _BY_POSITION or (by_name and p.kind is inspect.Parameter.KEYWORD_ONLY)]
+    if not forward or rest in kinds:
+        return
+    if by_name:
+        unknown = [n for n in given if n not in names]
+    else:
+        unknown = given[len(names):]
+    if unknown:
+        takes = f"{len(names)} input{'s' if len(names) != 1 else ''} ({', '.join(names)})"
+        what = f"not {', '.join(unknown)}" if by_name else f"and {len(given)} are given"
+        raise TraceError(f"the model's forward takes {takes}, {what}; {_PASS_LOSS}")
+
+
 def plan_call(module: torch.nn.Module, example_inputs: Any,
               loss_fn: Callable[..., Any] | None) -> Call:
     """Decides which input goes where; see `cleave.trace.trace`."""
@@ -79,6 +103,8 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
             targets = [n for n in inputs if n not in forward and not accepts]
             if not targets:
                 targets = [list(inputs)[-1]]
+        else:
+            _check_taken(forward, list(inputs), True)
         return Call(_tensors(inputs), [], {n: n for n in inputs if n not in targets}, targets)
     if not isinstance(example_inputs, Sequence) or isinstance(example_inputs, str):
         raise TraceError(f"example_inputs is {type(example_inputs).__name__}, not a tuple of "
@@ -89,6 +115,8 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
                          "step takes, as a tuple or a dict by name")
     if len(example_inputs) == 2 and all(isinstance(x, (tuple, list)) for x in example_inputs):
         count = len(example_inputs[0])
+        if loss_fn is None and example_inputs[1]:
+            raise TraceError(f"example_inputs has targets, which no loss_fn takes; {_PASS_LOSS}")
         example_inputs = tuple(example_inputs[0]) + tuple(example_inputs[1])
     elif loss_fn is not None:
         count = len(example_inputs) - _target_count(loss_fn)
@@ -105,6 +133,8 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
         # Models that take many optional tensors: the last one given is the target.
         order[-1] = "labels"
         keyword["labels"] = "labels"
+    if loss_fn is None:
+        _check_taken(forward, [n for n in order if n not in keyword], False)
     inputs = dict(zip(order, given))
     targets = []
     for i, tensor in enumerate(example_inputs[count:]):

@@ -10,6 +10,7 @@ from typing import Any, Callable
 import torch
 from torch.export.graph_signature import InputKind
 
+from ..messages import warn
 from . import ir
 from .convert import Conversion
 from .evaluate import Evaluator
@@ -67,6 +68,9 @@ class TracedModel:
     input_types: dict[str, tuple[tuple[int, ...], torch.dtype]]
     #: Entries of the module, such as ("loss", "logits").
     entries: tuple[str, ...]
+    #: The same module as `mlir`, in which the locations of arguments are their names
+    #: and not their places in the text: for a compiler that reads no file.
+    named_mlir: str
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -95,7 +99,8 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
     The module may be on the meta device: no weight is read or allocated. It is
     traced in training mode for `@loss` and in evaluation mode for `@logits`,
-    and left in the mode it was in.
+    and left in the mode it was in. A module in evaluation mode whose loss draws
+    dropout when it is trained is warned of.
 
     Parameters with `requires_grad=False`, and those the loss does not depend
     on, are frozen. Buffers are constants of the model; attention masks found
@@ -113,19 +118,25 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         logits = None
     if logits is not None and logits.outputs:
         functions.append(_entry("logits", tensors, logits, call))
+    if not module.training and any(a.role == "rng" for a in functions[0].arguments):
+        warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
+             "train() mode; call model.train() to say so, or set the probability of its "
+             "dropout to 0")
     unused = functions[0].unused_parameters()
     for function in functions:
         for argument in function.arguments:
             argument.frozen |= argument.name in unused
-    printer = Printer()
+    printers = Printer(), Printer(named=True)
     for function in functions:
-        printer.add(function)
+        for printer in printers:
+            printer.add(function)
     used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
     kept = [t for t in tensors.all() if t.role == "parameter" or t.name in used]
     for tensor in kept:
         tensor.frozen |= tensor.name in unused
     return TracedModel(
-        mlir=printer.text(), tensors=kept, input_names=list(call.inputs),
+        mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept,
+        input_names=list(call.inputs),
         input_types={n: (tuple(t.shape), t.dtype) for n, t in call.inputs.items()},
         entries=tuple(f.name for f in functions))
 

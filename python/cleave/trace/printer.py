@@ -88,9 +88,15 @@ def _dictionary(attrs: dict[str, Any]) -> str:
 
 
 class Printer:
-    """Collects functions and the locations they mention."""
+    """Collects functions and the locations they mention.
 
-    def __init__(self) -> None:
+    What has no line of Python has the place in the text where it stands, for a text
+    that becomes a file. With `named`, for a text that nobody sees, arguments have
+    their names instead, and the rest no location.
+    """
+
+    def __init__(self, named: bool = False) -> None:
+        self.named = named
         self._locations: dict[tuple[str, int, int], str] = {}
         self._functions: list[str] = []
 
@@ -99,13 +105,19 @@ class Printer:
 
     def location(self, location: tuple[str, int, int] | None) -> str:
         if location is None:
-            return ""
+            return self.unknown()
         alias = self._locations.setdefault(location, f"#loc{len(self._locations) + 1}")
         return f" loc({alias})"
 
+    def unknown(self) -> str:
+        return " loc(unknown)" if self.named else ""
+
+    def argument(self, name: str) -> str:
+        return f" loc({quote(name)})" if self.named else ""
+
     def text(self) -> str:
         """The module."""
-        lines = ["module {", *self._functions, "}"]
+        lines = ["module {", *self._functions, "}" + self.unknown()]
         for (file, line, column), alias in self._locations.items():
             lines.append(f"{alias} = loc({quote(file)}:{line}:{column})")
         return "\n".join(lines) + "\n"
@@ -125,7 +137,8 @@ class _FunctionPrinter:
             name = self._argument_name(argument.name, taken)
             self.names[id(argument.value)] = name
             arguments.append(f"    {name}: {argument.value.type} "
-                             f"{_dictionary(_argument_attrs(argument))}")
+                             f"{_dictionary(_argument_attrs(argument))}"
+                             f"{self.printer.argument(argument.name)}")
         results = [f"{r.value.type} {_dictionary(_result_attrs(r))}"
                    for r in self.function.results]
         lines = [f"  func.func @{self.function.name}(", ",\n".join(arguments) +
@@ -134,8 +147,8 @@ class _FunctionPrinter:
             lines.append("    " + self._op(op, f"%{number}") + self.printer.location(op.location))
         values = [r.value for r in self.function.results]
         lines.append("    return " + ", ".join(map(self._use, values)) + " : " +
-                     ", ".join(str(v.type) for v in values))
-        lines.append("  }")
+                     ", ".join(str(v.type) for v in values) + self.printer.unknown())
+        lines.append("  }" + self.printer.unknown())
         return "\n".join(lines)
 
     @staticmethod
