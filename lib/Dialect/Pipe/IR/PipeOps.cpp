@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/OpCost.h"
 #include "mlir/Interfaces/FunctionImplementation.h"
 
 using namespace mlir;
@@ -84,6 +85,61 @@ StringRef cleave::pipe::updatedArgument(OpResult result) {
   return {};
 }
 
+double cleave::pipe::countedFlops(InvokeOp invoke) {
+  func::FuncOp part = invoke.getPartFunction();
+  if (invoke.getOnce() || !isForwardOrBackward(invoke.getPart()) || !part ||
+      part.isExternal())
+    return 0;
+  double flops = 0;
+  for (Operation &op : part.getBody().front().without_terminator())
+    if (auto costed = dyn_cast<graph::CostOpInterface>(op))
+      flops += costed.getCost().flops;
+  return flops;
+}
+
+/// What a run of a part leaves in memory for later parts of its stage and
+/// micro-batch: of what it gives, what they read, and of what it receives, what
+/// they read as well. What is given to other stages alone is sent and gone.
+static int64_t savedBytes(InvokeOp invoke) {
+  if (invoke.getOnce())
+    return 0;
+  int64_t bytes = 0;
+  auto readLater = [&](Value value) {
+    return llvm::any_of(value.getUsers(), [&](Operation *user) {
+      auto reader = dyn_cast<InvokeOp>(user);
+      return reader && !reader.getOnce() &&
+             reader.getStage() == invoke.getStage() &&
+             invoke->isBeforeInBlock(reader);
+    });
+  };
+  auto add = [&](Value value) {
+    auto type = cast<RankedTensorType>(value.getType());
+    int64_t bits = type.getElementType().getIntOrFloatBitWidth();
+    bytes += type.getNumElements() * ((bits + 7) / 8);
+  };
+  for (auto [i, result] : llvm::enumerate(invoke.getOutputs()))
+    if (invoke.isSaved(i) && readLater(result))
+      add(result);
+  llvm::SmallDenseSet<Value> received;
+  for (Value input : invoke.getInputs()) {
+    auto result = dyn_cast<OpResult>(input);
+    if (!result || !received.insert(input).second)
+      continue;
+    auto from = cast<InvokeOp>(result.getOwner());
+    // The first part of the stage that reads it counts it.
+    bool first = llvm::none_of(input.getUsers(), [&](Operation *user) {
+      auto reader = dyn_cast<InvokeOp>(user);
+      return reader && !reader.getOnce() &&
+             reader.getStage() == invoke.getStage() &&
+             reader->isBeforeInBlock(invoke);
+    });
+    if (from.getStage() != invoke.getStage() && !from.getOnce() &&
+        from.isSaved(result.getResultNumber()) && first && readLater(input))
+      add(input);
+  }
+  return bytes;
+}
+
 std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
   llvm::MapVector<BlockArgument, OpResult> versioned =
       versionedArguments(program);
@@ -115,12 +171,7 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
       if (!known)
         info.uses.push_back(use);
     }
-    for (auto [i, result] : llvm::enumerate(invoke.getOutputs()))
-      if (invoke.isSaved(i)) {
-        auto type = cast<RankedTensorType>(result.getType());
-        int64_t bits = type.getElementType().getIntOrFloatBitWidth();
-        info.saved += type.getNumElements() * ((bits + 7) / 8);
-      }
+    info.saved = savedBytes(invoke);
     index[invoke] = parts.size();
     parts.push_back(std::move(info));
   }
