@@ -249,6 +249,10 @@ def test_another_run_is_not_saved_among_checkpoints(folder):
     assert "name another --save-dir" in result.stderr
     train("--steps", 6, *flags, start="--resume=c")
     assert sorted(os.listdir("c")) == ["step-2", "step-4", "step-6"]
+    # One that goes on from an earlier step is told of what is later.
+    said = train("--steps", 5, *flags, start="--resume=c/step-2").stdout
+    assert "c/step-6 is later than where this run begins: --resume c takes it until" in said
+    assert "is later" not in train("--steps", 7, *flags, start="--resume=c").stdout
     # An empty folder, or one of other files, is as good as none.
     os.makedirs("d/step-3")
     train("--steps", 2, "--save-every", 2, "--save-dir", "d")

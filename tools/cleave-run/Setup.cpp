@@ -191,21 +191,29 @@ Error Trainer::openData() {
   return open(options.evalData, evalTokens, evalOrder, /*shuffle=*/false);
 }
 
-/// A run that begins anew does not write beside the checkpoints of another one:
-/// the latest of a folder is what `--resume` takes.
+/// A run that begins anew does not write beside the checkpoints of another one,
+/// and one that goes on says where later ones stand in its way: the latest of a
+/// folder is what `--resume` takes.
 Error Trainer::checkOthers() const {
-  if (!resumeFrom.empty())
-    return Error::success();
   Expected<std::string> other = findCheckpoint(options.saveDirectory);
   if (!other) {
     llvm::consumeError(other.takeError());
     return Error::success();
   }
-  return makeError(
-      options.saveDirectory + ": holds checkpoints of another run (" + *other +
-      "), of which --resume would take the latest; go on "
-      "with --resume " +
-      options.saveDirectory + ", name another --save-dir, or remove them");
+  if (resumeFrom.empty())
+    return makeError(options.saveDirectory +
+                     ": holds checkpoints of another run (" + *other +
+                     "), of which --resume would take the latest; go on with "
+                     "--resume " +
+                     options.saveDirectory +
+                     ", name another --save-dir, or remove them");
+  Expected<TrainingState> state = readTrainingState(*other);
+  if (!state)
+    llvm::consumeError(state.takeError());
+  else if (state->step > session->getStep())
+    out() << *other << " is later than where this run begins: --resume "
+          << options.saveDirectory << " takes it until this run is further\n";
+  return Error::success();
 }
 
 Error Trainer::openLog() {
