@@ -12,6 +12,7 @@
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Runtime/FileIO.h"
+#include "cleave/Support/CommandLine.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/SourceMgr.h"
@@ -42,6 +43,7 @@ Options:
   --list-ops           prints what each op of the graph dialect declares, as a
                        JSON object by the op's name
   --help               prints this
+  --version            prints the version of Cleave
 
 Exit status: 0, 1 for an error in a file or in the program, 2 for a mistake in
 the arguments.
@@ -67,6 +69,10 @@ static std::optional<int> parseOptions(int argc, char **argv,
     StringRef argument = argv[i];
     if (argument == "--help" || argument == "-h") {
       llvm::outs() << llvm::format(kHelp, argv[0], argv[0]);
+      return 0;
+    }
+    if (argument == "--version") {
+      printVersion(llvm::outs(), "cleave-reference");
       return 0;
     }
     if (!argument.starts_with("-")) {

@@ -76,7 +76,8 @@ static void explainSaving(StringRef name, const llvm::json::Object &entry,
     return llvm::formatv("{0:F1} MiB", static_cast<double>(bytes) / (1 << 20))
         .str();
   };
-  if (const llvm::json::Array *saved = entry.getArray("saved")) {
+  const llvm::json::Array *saved = entry.getArray("saved");
+  if (saved && !saved->empty()) {
     int64_t bytes = 0;
     for (const llvm::json::Value &value : *saved)
       bytes += value.getAsObject()->getInteger("bytes").value_or(0);

@@ -48,6 +48,17 @@ static std::string describeIdle(StringRef which, const json::Object &idle) {
   return text;
 }
 
+/// `2 micro-batches`; of a device with several stages, `8 chunks, of which a
+/// micro-batch has 2`: it saves a micro-batch in each of its stages.
+static std::string describeInFlight(const json::Object &device) {
+  size_t stages = device.getArray("stages")->size();
+  if (stages < 2)
+    return counted(device.getInteger("peak_in_flight").value_or(0),
+                   "micro-batch");
+  return counted(device.getInteger("peak_chunks").value_or(0), "chunk") +
+         llvm::formatv(", of which a micro-batch has {0}", stages).str();
+}
+
 std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
   std::vector<std::string> lines;
   const json::Object *facts = report.getAsObject();
@@ -74,12 +85,10 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
     const json::Object &device = *value.getAsObject();
     lines.push_back(llvm::formatv(
         "device {0}: busy {1}, idle {2} between its first and last action; "
-        "saves "
-        "at most {3}, {4}",
+        "saves at most {3}, {4}",
         device.getInteger("device").value_or(0),
         formatSeconds(number(device, "busy")),
-        formatSeconds(number(device, "idle_between")),
-        counted(device.getInteger("peak_in_flight").value_or(0), "micro-batch"),
+        formatSeconds(number(device, "idle_between")), describeInFlight(device),
         formatBytes(number(device, "peak_saved_bytes"))));
   }
   for (const json::Value &value : *facts->getArray("stages")) {
@@ -89,15 +98,16 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
     StringRef line = begins.getString("line").value_or("");
     lines.push_back(
         llvm::formatv("stage {0}{1}{2}: {3} of the cost, parameters of {4}; "
-                      "saves {5} for each "
-                      "micro-batch, at most {6} of them",
+                      "saves {5} for each micro-batch, at most {6} of them, "
+                      "{7}",
                       stage.getInteger("stage").value_or(0),
                       first.empty() ? std::string() : (" from " + first).str(),
                       line.empty() ? std::string() : (" at " + line).str(),
                       percent(number(stage, "cost_share")),
                       formatBytes(number(stage, "parameter_bytes")),
                       formatBytes(number(stage, "saved_bytes_per_micro_batch")),
-                      stage.getInteger("peak_in_flight").value_or(0)));
+                      stage.getInteger("peak_in_flight").value_or(0),
+                      formatBytes(number(stage, "peak_saved_bytes"))));
     if (std::optional<int64_t> versions = stage.getInteger("versions"))
       lines.push_back(llvm::formatv(
           "stage {0}: holds at most {1} of its parameters, {2}; its updates "

@@ -7,6 +7,7 @@
 
 #include "PredictedSchedule.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/StringSet.h"
 #include <map>
 #include <set>
@@ -83,9 +84,35 @@ static double count(const PredictedSchedule &known) {
   return ProgramOp(known.program).getMicroBatches();
 }
 
+namespace {
+/// The bytes of a step by the axes along which they are sent.
+class AxesBytes {
+public:
+  void add(const PredictedSchedule &known, spmd::CommunicationOpInterface op,
+           double bytes) {
+    std::string text;
+    for (const spmd::AxisRef &axis :
+         known.mesh.deviceAxes(op.getCommunicationAxes()))
+      text += (text.empty() ? "" : ", ") + axis.str();
+    if (bytes > 0)
+      this->bytes[text] += bytes;
+  }
+  json::Object describe() const {
+    json::Object result;
+    for (const auto &[axes, sent] : bytes)
+      result[axes] = sent;
+    return result;
+  }
+
+private:
+  std::map<std::string, double> bytes;
+};
+} // namespace
+
 json::Object cleave::describeGathers(const PredictedSchedule &known) {
   double perMicroBatch = 0, inFront = 0, once = 0, kept = 0, held = 0;
   int64_t number = 0, numberInFront = 0;
+  AxesBytes axes;
   std::set<std::tuple<int64_t, std::string, const void *, const void *>> seen;
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
     // Of what runs once, what micro-batches read.
@@ -106,6 +133,7 @@ json::Object cleave::describeGathers(const PredictedSchedule &known) {
         continue;
       double sent = sender.getBytesSent(known.mesh);
       (part.once ? inFront : perMicroBatch) += sent;
+      axes.add(known, sender, part.once ? sent : sent * count(known));
       ++(part.once ? numberInFront : number);
       Value result = op.getResult(0);
       if (part.once &&
@@ -129,14 +157,37 @@ json::Object cleave::describeGathers(const PredictedSchedule &known) {
       {"sent_bytes_per_micro_batch", perMicroBatch},
       {"sent_bytes_once", inFront},
       {"sent_bytes_per_step", perMicroBatch * count(known) + inFront},
+      {"sent_bytes_by_axes", axes.describe()},
       {"kept_bytes", held},
       {"sent_bytes_if_once", once},
       {"kept_bytes_if_once", kept}};
 }
 
+/// Whether an op gives of a sum the sum of what it gives of the summands, and
+/// adds nothing up itself: what becomes of a gradient that is made, up to where
+/// it is added to that of other micro-batches.
+static bool passesSums(OpOperand &use) {
+  Operation *op = use.getOwner();
+  // A part of what a device has, and what moves it.
+  if (isa<spmd::SliceOp, spmd::CommunicationOpInterface>(op))
+    return true;
+  auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+  if (!ruled)
+    return false;
+  graph::ShardingRule rule = ruled.getShardingRule();
+  return llvm::any_of(rule.linear,
+                      [&](ArrayRef<unsigned> set) {
+                        return llvm::is_contained(set, use.getOperandNumber());
+                      }) &&
+         llvm::none_of(rule.factors, [](const graph::Factor &factor) {
+           return factor.kind == graph::FactorKind::Reduction;
+         });
+}
+
 json::Object cleave::describeReductions(const PredictedSchedule &known) {
   double perMicroBatch = 0, once = 0;
   int64_t number = 0, numberOnce = 0;
+  AxesBytes axes;
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
     InvokeOp run = invoke;
     func::FuncOp function = run.getPartFunction();
@@ -147,9 +198,9 @@ json::Object cleave::describeReductions(const PredictedSchedule &known) {
     for (Operation &op :
          llvm::reverse(function.getBody().front().without_terminator())) {
       bool own = part.once || llvm::all_of(op.getUses(), [&](OpOperand &use) {
-                   return summed.contains(use.getOwner()) ||
-                          (isa<func::ReturnOp>(use.getOwner()) &&
-                           run.isAccumulated(use.getOperandNumber()));
+                   if (isa<func::ReturnOp>(use.getOwner()))
+                     return run.isAccumulated(use.getOperandNumber());
+                   return summed.contains(use.getOwner()) && passesSums(use);
                  });
       if (!own)
         continue;
@@ -158,7 +209,9 @@ json::Object cleave::describeReductions(const PredictedSchedule &known) {
       if (!sender)
         continue;
       ++(part.once ? numberOnce : number);
-      (part.once ? once : perMicroBatch) += sender.getBytesSent(known.mesh);
+      double sent = sender.getBytesSent(known.mesh);
+      (part.once ? once : perMicroBatch) += sent;
+      axes.add(known, sender, part.once ? sent : sent * count(known));
     }
   }
   return json::Object{
@@ -166,5 +219,6 @@ json::Object cleave::describeReductions(const PredictedSchedule &known) {
       {"count_once", numberOnce},
       {"sent_bytes_per_micro_batch", perMicroBatch},
       {"sent_bytes_once", once},
-      {"sent_bytes_per_step", perMicroBatch * count(known) + once}};
+      {"sent_bytes_per_step", perMicroBatch * count(known) + once},
+      {"sent_bytes_by_axes", axes.describe()}};
 }

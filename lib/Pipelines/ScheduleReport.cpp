@@ -29,6 +29,8 @@ private:
   struct Peak {
     int64_t inFlight = 0, bytes = 0;
   };
+  bool savesFor(const PartInfo::Use &use, const PartInfo &part) const;
+  std::vector<int64_t> countReaders() const;
   std::vector<Peak> findPeaks() const;
   std::vector<double> findBusy() const;
   llvm::SetVector<Value> parametersOf(int64_t stage) const;
@@ -43,21 +45,30 @@ private:
 };
 } // namespace
 
+/// Whether `part` reads what another of its stage saves.
+bool Reporter::savesFor(const PartInfo::Use &use, const PartInfo &part) const {
+  const PartInfo &from = known.parts[use.part];
+  return use.sameMicroBatch && !part.once && !from.once &&
+         from.stage == part.stage && from.saved;
+}
+
+/// Of each part, how many others read what it saves.
+std::vector<int64_t> Reporter::countReaders() const {
+  std::vector<int64_t> readers(known.parts.size(), 0);
+  for (const PartInfo &part : known.parts)
+    for (const PartInfo::Use &use : part.uses)
+      readers[use.part] += savesFor(use, part);
+  return readers;
+}
+
 /// Of each stage, the most micro-batches of which something is saved at a time,
 /// and its bytes.
 std::vector<Reporter::Peak> Reporter::findPeaks() const {
   ArrayRef<PartInfo> parts = known.parts;
   std::map<std::pair<int64_t, StringRef>, unsigned> index;
-  std::vector<int64_t> readers(parts.size(), 0);
-  auto savesFor = [&](const PartInfo::Use &use, const PartInfo &part) {
-    return use.sameMicroBatch && !part.once && !parts[use.part].once &&
-           parts[use.part].stage == part.stage && parts[use.part].saved;
-  };
-  for (auto [p, part] : llvm::enumerate(parts)) {
+  std::vector<int64_t> readers = countReaders();
+  for (auto [p, part] : llvm::enumerate(parts))
     index[{part.stage, part.name}] = p;
-    for (const PartInfo::Use &use : part.uses)
-      readers[use.part] += savesFor(use, part);
-  }
   std::vector<Peak> peaks(known.stages());
   for (const std::vector<Action> &actions : known.schedule.devices) {
     /// Of each run, how many readers it waits for; of each stage, its bytes and
@@ -164,6 +175,7 @@ void Reporter::describeVersions(int64_t stage, json::Object &facts) const {
 
 json::Array Reporter::describeStages() {
   std::vector<Peak> peaks = findPeaks();
+  std::vector<int64_t> readers = countReaders();
   double all = 0;
   for (auto [part, seconds] : llvm::zip_equal(known.parts, known.costs.run))
     if (!part.once)
@@ -174,8 +186,8 @@ json::Array Reporter::describeStages() {
     double own = 0;
     int64_t saved = 0, parameterBytes = 0;
     json::Object seconds;
-    for (auto [part, invoke, cost] :
-         llvm::zip_equal(known.parts, known.invokes, known.costs.run)) {
+    for (auto [part, invoke, cost, read] : llvm::zip_equal(
+             known.parts, known.invokes, known.costs.run, readers)) {
       if (part.stage != stage)
         continue;
       seconds[part.name] = cost;
@@ -183,7 +195,7 @@ json::Array Reporter::describeStages() {
         continue;
       own += cost;
       work += workOf(invoke, known.mesh);
-      saved += part.saved;
+      saved += read ? part.saved : 0;
     }
     llvm::SetVector<Value> parameters = parametersOf(stage);
     for (Value parameter : parameters)
@@ -225,6 +237,7 @@ json::Array Reporter::describeDevices(ArrayRef<double> busy) const {
                      {"busy", busy[d]},
                      {"idle_between", simulation.idle[d]},
                      {"peak_in_flight", simulation.peakInFlight[d]},
+                     {"peak_chunks", simulation.peakChunks[d]},
                      {"peak_saved_bytes", simulation.peakSaved[d]}});
   }
   return devices;

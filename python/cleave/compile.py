@@ -68,7 +68,8 @@ def compile(
             the stages of a pipeline. "forward": in the next step, each before its
             parameter is read first; what reads parameters or state in between
             runs them. "auto": "backward" where it can be, else "none". The bits
-            are the same.
+            are the same. "backward" needs less memory for gradients; "auto" does
+            not compare arenas, which it may make a little larger or smaller.
         micro_batches: equal parts in which a batch is computed, one after
             another, to save memory; the result is that of the whole batch. A
             batch that it does not divide is computed in as many parts as do,
@@ -201,6 +202,8 @@ def compile(
             )
         threads = 1
     axes = _axes(mesh)
+    if "pp" not in axes:
+        _remark_pipeline(pipeline, interlock)
     recipes = entries(plan, model)
     examples, arrange = _flatten(example_inputs)
     warned = []
@@ -352,6 +355,15 @@ def _is_order(text: str) -> bool:
         return False
     # One action is one word, as are names.
     return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
+
+
+def _remark_pipeline(pipeline, interlock):
+    """Names what is given and is of a pipeline, where there is none. An order that is
+    written by hand is one of a single device as well, and modules begin as stages do."""
+    for name in ("schedule", "chunks", "stages", "pipe_slices", "max_saved_bytes"):
+        if (name in pipeline and pipeline[name] != "auto"
+                and not (name == "stages" and interlock)):
+            log.warning('remark: %s is of a pipeline, and the mesh has no axis "pp"', name)
 
 
 def _interlock(grad_horizon, modules, head) -> dict:

@@ -9,7 +9,7 @@
 // RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --report=%t.json
 // RUN: FileCheck %s --check-prefix=REPORT --input-file %t.json
 
-// NONE: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: it was not asked for"{{.*}} schedule = "F0 B0 U"
+// NONE: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: it was asked to be apart"{{.*}} schedule = "F0 B0 U"
 // BACKWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "backward"{{.*}} schedule = "F0 B0"}
 // FORWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "forward"{{.*}} schedule = "F0 B0 U"
 // CLIP: optimizer-fusion.mlir:{{[0-9]+}}:1: error: optimizer fusion into backward is not possible: graph.global_norm reads the gradients of several parameters

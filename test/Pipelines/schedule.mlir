@@ -69,9 +69,10 @@
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --max-saved-mib=0.0002 --emit=schedule 2>&1 | FileCheck %s --check-prefix=NOTHING
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule gpipe --max-saved-mib=0.0003 --emit=schedule 2>&1 | FileCheck %s --check-prefix=OVER
 // AUTO: # train, auto, 4 micro-batches
-// LITTLE: # device 0: {{.*}} saves at most 1 micro-batch, 256 B
+// LITTLE: # device 0: {{.*}} saves at most 2 micro-batches, 256 B
+// LITTLE: # device 1: {{.*}} saves at most 1 micro-batch, 256 B
 // NOTHING: error: 'pipe.program' op schedule: no order was found that runs and keeps the limit
-// OVER: error: 'pipe.program' op schedule: F1 of device 0 brings what is saved to {{.*}}, over the limit of 314; {{.*}} or choose a schedule that saves less
+// OVER: error: 'pipe.program' op schedule: F2 of device 0 brings what is saved to {{.*}}, over the limit of 314 bytes (0.0003 MiB); raise the limit, or choose a schedule that saves less, such as v-half, v-min or auto
 
 // RUN: cleave-compile --schedule=help | FileCheck %s --check-prefix=LIST
 // RUN: not cleave-compile %s --mesh pp=2 --schedule=2f2b --emit=schedule 2>&1 | FileCheck %s --check-prefix=NAMES

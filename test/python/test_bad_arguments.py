@@ -130,13 +130,17 @@ def test_modules_that_are_not_there(folder):
 # Flags --------------------------------------------------------------------------------
 
 RUN_FLAGS = {
-    "--bogus": "Unknown command line argument", "--steps": "requires a value",
+    "--bogus": "unknown option '--bogus'", "--stops=3": "did you mean --steps",
+    "--steps": "requires a value",
     "--steps=0": "at least 1", "--steps=-3": "at least 1", "--steps=x": "invalid",
     "--steps=99999999999999999999": "invalid", "--lr=nan": "finite", "--lr=inf": "finite",
     "--lr=-1": "finite", "--min-lr=1": "--min-lr <= --lr", "--warmup=-1": "at least 0",
     "--threads=-1": "at least 0", "--seed=x": "invalid", "--lr-schedule=zigzag": "zigzag",
     "--token-dtype=u7": "u8, u16, u32, i32 or i64, not 'u7'", "--label-shift=2": "0 or 1",
     "--save-every=-1": "at least 0", "--keep=-1": "at least 0", "--eval-every=-1": "at least 0",
+    "--keep=3": "--keep is of --save-every", "--save-dir c": "--save-dir is of --save-every",
+    "--eval-every=3": "--eval-every is of --eval-data", "--trace-steps=3": "is of --trace",
+    "--tokenizer t.json": "is tokens already",
     "--stop-at=-1": "at least 0", "--trace-steps=0": "at least 1",
     "--random-init --weights w": "exclude one another",
     "--random-init --resume c": "exclude one another",
@@ -146,7 +150,10 @@ RUN_FLAGS = {
     "second.so": "Too many positional arguments",
 }
 COMPILE_FLAGS = {
-    "": "nothing to write", "--bogus": "Unknown command line argument", "-o": "requires a value",
+    "": "nothing to write", "--bogus": "unknown option '--bogus'",
+    "--opimizer sgd": "unknown option '--opimizer'; did you mean --optimizer",
+    "-o o.so --clip=-1": "--clip is finite",
+    "-o o.so --threads=0": "--threads is positive", "-o": "requires a value",
     "-o o.so --micro-batches=0": "positive", "-o o.so --micro-batches=-2": "positive",
     "-o o.so --micro-batches=x": "invalid", "-o o.so --threads=-1": "positive",
     "-o o.so --threads=1025": "at most 1024", "-o o.so --threads=9223372036854775807": "at most",
@@ -155,12 +162,13 @@ COMPILE_FLAGS = {
     "-o o.so --optimizer=adam": "adamw or sgd, not 'adam'", "-o o.so --beta1=2": "below 1",
     "-o o.so --beta2=nan": "below 1", "-o o.so --eps=-1": "not negative",
     "-o o.so --clip=nan": "not negative", "-o o.so --weight-decay=-1": "not negative",
-    "-o o.so --weight-decay=nan": "not negative", "-o o.so --clip=-1": "not negative",
+    "-o o.so --weight-decay=nan": "not negative",
     "-o o.so --momentum=0.9": "--momentum has no effect with --optimizer adamw",
     "-o o.so --nesterov": "no effect", "-o o.so --optimizer sgd --beta1=0.5": "--beta1 has no effect",
     "-o o.so --optimizer sgd --eps=1": "no effect",
     "-o o.so --optimizer sgd --nesterov": "needs --momentum",
-    "-o o.so --optimizer sgd --dampening=nan": "finite", "--emit=nothing": "does not know",
+    "-o o.so --optimizer sgd --dampening=nan": "finite",
+    "--emit=nothing": "executable, llvm, cuda or schedule, not 'nothing'",
     "--emit=step --report=r.json": "excludes --emit", "-o -": "standard output",
     "-o o.so second.mlir": "Too many positional arguments",
 }

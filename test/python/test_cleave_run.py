@@ -225,6 +225,57 @@ def test_saved_weights_are_plain_safetensors(folder):
     assert sorted(os.listdir("c")) == ["step-1", "step-2", "step-3"]
 
 
+def test_labels_are_named(folder):
+    """What the model learns depends on them: this one is compiled for the next tokens."""
+    assert "\nlabels: the next tokens\n" in "\n" + train("--steps", 1).stdout
+    said = train("--steps", 1, "--label-shift", 0).stdout
+    assert "labels: the tokens themselves, for a model that shifts them; --label-shift 1" in said
+    names = [name for name in ("ids", "input_ids", "tokens")
+             if b'"' + name.encode() + b'"' in ARTIFACT.read_bytes()]
+    result = train("--steps", 1, f"--labels-input={names[0]}", code=1)
+    assert "which takes the tokens unless --ids-input names another" in result.stderr
+
+
+def test_what_ends_with_the_run_is_said(folder):
+    assert "no checkpoints: the trained weights end with this run" in train("--steps", 1).stdout
+    assert "no checkpoints" not in train("--steps", 1, "--save-every", 1).stdout
+
+
+def test_another_run_is_not_saved_among_checkpoints(folder):
+    flags = ["--save-every", 2, "--save-dir", "c"]
+    train("--steps", 4, *flags)
+    result = train("--steps", 2, *flags, code=1)
+    assert "c: holds checkpoints of another run (c/step-4), of which" in result.stderr
+    assert "name another --save-dir" in result.stderr
+    train("--steps", 6, *flags, start="--resume=c")
+    assert sorted(os.listdir("c")) == ["step-2", "step-4", "step-6"]
+    # One that goes on from an earlier step is told of what is later.
+    said = train("--steps", 5, *flags, start="--resume=c/step-2").stdout
+    assert "c/step-6 is later than where this run begins: --resume c takes it until" in said
+    assert "is later" not in train("--steps", 7, *flags, start="--resume=c").stdout
+    # An empty folder, or one of other files, is as good as none.
+    os.makedirs("d/step-3")
+    train("--steps", 2, "--save-every", 2, "--save-dir", "d")
+
+
+def test_folder_that_takes_no_files_is_refused_before_the_first_step(folder):
+    result = train("--steps", 2, "--save-every", 1, "--save-dir", "/proc/none/c", code=1)
+    assert "/proc/none/c: cannot write: " in result.stderr and "step 1" not in result.stdout
+
+
+def test_threads_of_a_checkpoint(folder):
+    train("--steps", 1, "--save-every", 1, "--save-dir", "c")
+    result = run("--resume=c", "--data", "train.bin", "--threads", 1, "--steps", 2)
+    assert ("the checkpoint was made with 2 threads of all ranks together, and this run has 1:"
+            in result.stdout)
+
+
+def test_artifact_that_is_not_there():
+    result = subprocess.run([TOOL, "nope.so"], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr == "cleave-run: error: nope.so: no such file\n"
+
+
 def test_help(folder):
     text = subprocess.run([TOOL, "--help"], capture_output=True, text=True).stdout
     assert "--lr-schedule" in text and "x86-asm-syntax" not in text

@@ -60,7 +60,7 @@ def test_refused_settings(settings, message):
 
 @pytest.mark.parametrize("devices, grains, message", [
     (4, 2, "4 devices, which do not divide the 2 grains"),
-    (1, 16, "16 micro-batches do not divide"),
+    (1, 16, "8 samples, which 16 grains do not divide: use 1, 2, 4 or 8"),
 ])
 def test_grains_that_do_not_fit(devices, grains, message):
     with pytest.raises(cleave.CompileError, match=message):

@@ -7,19 +7,21 @@ interpreter they give the step of one device to 1e-10; natively in f32 they hold
 rules of test_native_pipelines.
 """
 
+import collections
+import json
 import re
 
 import numpy as np
 import pytest
 
 import cleave
-from cleave.testing.tools import ToolError
+from cleave.testing.tools import ToolError, run_tool, tool
 from test_native_pairs import CASES as NATIVE
 from test_native_pairs import STEPS, agree, one_device, sgd
 from test_pipelines import check_scheduled, part_of, schedule_report
 from test_recipes import emit
 from training_support import cleave_run, compile_case, family
-from volumes_support import at_run_time, parameters, sizes_of
+from volumes_support import at_run_time, parameters, sizes_of, traced_text
 
 
 def exchanged(program, part):
@@ -229,6 +231,58 @@ def test_report_of_reductions(tmp_path):
     assert once["sent_bytes_once"] == whole / 2
     assert third["count_once"] == third["sent_bytes_once"] == 0
     assert 4 * whole / 2 <= third["sent_bytes_per_step"] + 4 * 96 * 32 * 8 / 2 * 2
+
+
+#: A mesh, recipes, flags of the pipeline.
+SUMS = [
+    ("dp=2", "zero1", []), ("dp=2", "zero2", []), ("dp=2", "zero3", []),
+    ("dp=2", "zero3", ["--pipe-gather=once"]),
+    ("pp=2,dp=2", "zero1", []), ("pp=2,dp=2", "zero2", []), ("pp=2,dp=2", "zero3", []),
+    ("pp=2,dp=2", "zero3", ["--pipe-gather=once"]),
+    ("pp=2,dp=2", "zero3", ["--schedule=zb-h1"]),
+    ("tp=2,dp=2", "zero2,megatron-sp", []), ("tp=2,dp=2", "zero3,megatron-sp", []),
+    ("pp=2,tp=2,dp=2", "zero3,megatron-sp", []),
+]
+
+
+@pytest.mark.parametrize("mesh, recipes, more", SUMS)
+def test_report_adds_up(tmp_path, mesh, recipes, more):
+    """Among the devices that share the samples: gradients that are summed up, weights that
+    are gathered for micro-batches, and those that an update gathers are all that is sent,
+    but for single numbers, such as the loss, and whole parameters that are too small."""
+    path, model = tmp_path / "report.json", tmp_path / "model.mlir"
+    model.write_text(traced_text("gpt2"))
+    run_tool([tool("cleave-compile"), str(model), f"--mesh={mesh}", f"--recipe={recipes}",
+              "--micro-batches=4", "--clip=1", f"--report={path}", *more])
+    report = json.loads(path.read_text())
+    train = report["communication"]["train"]
+    sent = collections.Counter()
+    for position in train.get("positions", [train]):
+        for entry in position["totals"]:
+            sent[entry["axes"], entry["kind"]] += entry["bytes"]
+    gathers, sums = (report["schedule"][name] for name in ("weight_gathers", "reductions"))
+    for told in (gathers, sums):
+        assert sum(told["sent_bytes_by_axes"].values()) == told["sent_bytes_per_step"]
+        assert told["sent_bytes_per_step"] == (4 * told["sent_bytes_per_micro_batch"]
+                                               + told["sent_bytes_once"])
+    # An update of zero1 and zero2 gathers what lies whole: half of each parameter is sent.
+    whole = sum(stage["parameter_bytes"] for stage in report["schedule"]["stages"])
+    updates = whole / 2 if "zero3" not in recipes else 0
+    found = sum(told["sent_bytes_by_axes"].get('"dp"', 0) for told in (gathers, sums))
+    total = sum(size for (axes, _), size in sent.items() if axes == '"dp"')
+    assert 0 <= total - found - updates <= 40 * 4, (total, gathers, sums)
+    reduced = sum(sent['"dp"', kind] for kind in ("all_reduce", "reduce_scatter"))
+    assert 0 <= reduced - sums["sent_bytes_by_axes"]['"dp"'] <= 40 * 4
+    assert sent['"dp"', "all_gather"] == gathers["sent_bytes_by_axes"].get('"dp"', 0) + updates
+    if "tp" not in mesh:
+        assert set(sums["sent_bytes_by_axes"]) == {'"dp"'}
+        return
+    # Of what lies whole over tp, gradients are summed up over it; not of what passes on.
+    assert set(sums["sent_bytes_by_axes"]) == {'"dp"', '"tp"'}
+    width, layers = 32, 2
+    small = (2 * layers + 1) * 2 * width + 2 * layers * width
+    assert sums["sent_bytes_by_axes"]['"tp"'] <= 4 * 4 * (small + 8 * width) * 1.01
+    assert '"tp"' not in gathers["sent_bytes_by_axes"]
 
 
 def test_auto_is_what_its_rule_says(tmp_path):

@@ -44,7 +44,9 @@ class Pipeline:
         self.model = folder / "gpt2.mlir"
         self.model.write_text(trace(gpt2(**changes), tokens(batch=8)).mlir)
         self.flags = [self.model, f"--mesh={mesh}", f"--micro-batches={MICRO_BATCHES}",
-                      f"--schedule={schedule}", "--clip=1", "--threads=4"]
+                      "--clip=1", "--threads=4"]
+        if "pp" in mesh:
+            self.flags.append(f"--schedule={schedule}")
         self.trace = folder / "trace.json"
         data = folder / "train.bin"
         data.write_bytes(bytes(range(3, 96)) * 40)
@@ -304,6 +306,32 @@ def test_bad_costs(pipelines, tmp_path, content, message):
     said = call(tool("cleave-compile"), *pipeline.flags, f"--measured-costs={path}",
                 "-o", tmp_path / "x.so", code=1)
     assert message in said and not (tmp_path / "x.so").exists()
+
+
+def test_costs_of_another_model(pipelines, tmp_path):
+    """Of as many stages and the same parts: what these compute tells it apart. The number
+    of micro-batches does not, where each has as many samples."""
+    pipeline = pipelines("1f1b")
+    flags = [f"--measured-costs={pipeline.trace}", "--mesh=pp=2", "--emit=schedule"]
+    other = tmp_path / "other.mlir"
+    for changes, batch, code in [({"n_layer": 4}, 8, 1), ({"n_inner": 80}, 8, 1),
+                                 ({}, 16, 1), ({}, 8, 0)]:
+        model = gpt2(tie_word_embeddings=False, **changes)
+        other.write_text(trace(model, tokens(batch=batch)).mlir)
+        said = call(tool("cleave-compile"), other, *flags, "--micro-batches=4", "--clip=1",
+                    code=code)
+        assert ("they are of another model: a run of F has" in said) == bool(code)
+    other.write_text(trace(gpt2(tie_word_embeddings=False), tokens(batch=16)).mlir)
+    assert "measured" in call(tool("cleave-compile"), other, *flags, "--micro-batches=8",
+                              "--clip=1")
+    # A trace without that fact serves any.
+    events = json.loads(pipeline.trace.read_text())["traceEvents"]
+    for event in events:
+        event.get("args", {}).pop("flops", None)
+    (tmp_path / "plain.json").write_text(json.dumps(events))
+    other.write_text(trace(gpt2(tie_word_embeddings=False, n_layer=4), tokens(batch=8)).mlir)
+    call(tool("cleave-compile"), other, f"--measured-costs={tmp_path / 'plain.json'}", *flags[1:],
+         "--micro-batches=4", "--clip=1")
 
 
 def test_costs_of_another_program(pipelines):

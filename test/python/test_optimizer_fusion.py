@@ -349,7 +349,7 @@ def test_what_was_decided_is_explained():
         return re.search("train: optimizer fusion (.*)", text).group(1)
 
     assert line("auto").startswith("backward: each update runs behind its gradient")
-    assert line("none") == "none: it was not asked for"
+    assert line("none") == "none: it was asked to be apart"
     assert line("auto", CLIPPED).startswith("none: graph.global_norm reads the gradients of several")
     assert "complete only with the last of 2 micro-batches" in line("auto", micro_batches=2)
     assert line("forward", CLIPPED).startswith("forward: each update runs in the next step")

@@ -42,6 +42,29 @@ def test_a_schedule_is_a_text_or_a_path(tmp_path):
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-6)
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_saved_is_what_forward_leaves_to_backward(micro_batches):
+    """Not gradients, which wait for the norm of all, nor sums of micro-batches."""
+    step = compiled(micro_batches=micro_batches, optimizer=cleave.AdamW(max_grad_norm=1.0))
+    report = step.report()
+    entry = report["plan"]["entries"]["train"]
+    saved = sum(value["bytes"] for value in entry["saved"])
+    assert saved == report["schedule"]["stages"][0]["saved_bytes_per_micro_batch"] > 0
+    assert {value["part"] for value in entry["saved"]} == {"train.F"}
+    assert saved < entry["peak_bytes"]
+    assert f"train: saves {len(entry['saved'])} values for backward" in step.explain()
+    assert "evaluate: saves" not in step.explain()
+
+
+def test_what_is_of_a_pipeline_is_said_without_one(caplog):
+    compiled(schedule="zb-v", chunks=2, max_saved_bytes=1, pipe_slices="on")
+    for name in ("schedule", "chunks", "max_saved_bytes", "pipe_slices"):
+        assert f'{name} is of a pipeline, and the mesh has no axis "pp"' in caplog.text
+    caplog.clear()
+    compiled(schedule=BACKWARDS)
+    assert "is of a pipeline" not in caplog.text
+
+
 def test_what_is_shown_is_a_schedule(tmp_path):
     svg, trace = tmp_path / "step.svg", tmp_path / "step.json"
     step = compiled(schedule=BACKWARDS)

@@ -69,8 +69,9 @@ def train(folder, artifact, *flags, code=0, weights="build.safetensors"):
 def test_artifact_trains_as_the_step_does(folder, name, parts):
     command("cleave-compile", f"{name}.mlir", *FLAGS, "--micro-batches", parts, "-o", "net.so",
             "--report", "report.json", cwd=folder)
+    saved = folder / f"saved-{name}-{parts}"
     lines = train(folder, "net.so", "--lr", 1e-2, "--lr-schedule", "cosine", "--warmup", 3,
-                  "--steps", 12, "--seed", 7, "--save-every", 12, "--save-dir", "saved",
+                  "--steps", 12, "--seed", 7, "--save-every", 12, "--save-dir", saved,
                   weights=f"{name}.safetensors")
     assert [line["step"] for line in lines] == list(range(1, 13))
     rates = dict(resid_pdrop=0.1, attn_pdrop=0.1) if name == "dropping" else {}
@@ -81,7 +82,7 @@ def test_artifact_trains_as_the_step_does(folder, name, parts):
     np.testing.assert_allclose([line["lr"] for line in lines], [loss.lr for loss in losses],
                                rtol=1e-12)
     assert lines[-1]["loss"] < lines[0]["loss"]
-    saved = load_file(folder / "saved/step-12/model.safetensors")
+    saved = load_file(saved / "step-12/model.safetensors")
     assert saved.keys() == load_file(folder / f"{name}.safetensors").keys()
     if name == "build":
         # The order of the samples is the data's; the loss does not depend on it.

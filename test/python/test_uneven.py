@@ -95,7 +95,7 @@ def test_devices_share_keys_and_values(tmp_path_factory, mesh, recipes, name, he
 
 @pytest.mark.parametrize("name, changes, parts, message", [
     ("gpt2", {"n_head": 12, "n_embd": 48}, 8,
-     "comes in 12, which the 8 positions of axis \"tp\" do not divide: use 2, 3, 4, 6 or 12"),
+     "comes in 12 heads, which the 8 positions of axis \"tp\" do not divide: use 2, 3, 4, 6 or 12"),
     ("llama", {"num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 48}, 8,
      "comes in 4 groups of 3 heads, which the 8 positions of axis \"tp\" do not divide: use 2, 4 or 12"),
     ("gpt2", {"n_inner": 6}, 8, "do not divide"),

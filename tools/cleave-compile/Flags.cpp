@@ -49,15 +49,23 @@ void cleave::listSchedules(raw_ostream &os) {
                                          : "2 or more",
                         generator.description);
   os << "auto         --chunks   what is fastest by the estimated costs of the "
-        "stages, within --max-saved-mib\n";
+        "stages, within --max-saved-mib\n"
+        "What is saved is counted in micro-batches of even stages, m of them, "
+        "on p positions.\nIn bytes, those with a split backward (";
+  std::string split;
+  for (const pipe::Generator &generator : pipe::generators())
+    if (generator.split)
+      split += generator.name.str() + ", ";
+  os << split
+     << "auto) save more for each:\nalso what the gradients of weights (W) "
+        "need "
+        "of those of inputs (I).\n";
 }
 
 /// What is wrong with the schedule; empty when nothing is.
 static std::string checkScheduleFlags(const Flags &flags) {
   if (!flags.schedule.empty() && !flags.scheduleFile.empty())
     return "--schedule and --schedule-file exclude each other";
-  if (flags.chunks < 0)
-    return "--chunks must be positive";
   if (!isPipeSlices(flags.pipeSlices))
     return "--pipe-slices is auto, on or off, not '" + flags.pipeSlices + "'";
   if (flags.maxSavedMib.getNumOccurrences() && !(flags.maxSavedMib >= 0))
@@ -116,14 +124,13 @@ static std::string checkOptimizer(const Flags &flags) {
   const double infinity = std::numeric_limits<double>::infinity();
   if (flags.optimizer != "adamw" && flags.optimizer != "sgd")
     return "--optimizer is adamw or sgd, not '" + flags.optimizer + "'";
-  if (outside(flags.beta1, 1) || outside(flags.beta2, 1))
-    return "--beta1 and --beta2 are at least 0 and below 1";
-  if (outside(flags.epsilon, infinity) || outside(flags.momentum, infinity) ||
-      outside(flags.clip, infinity))
-    return "--eps, --momentum and --clip are finite and not negative";
-  if (flags.weightDecay.getNumOccurrences() &&
-      outside(flags.weightDecay, infinity))
-    return "--weight-decay is finite and not negative";
+  for (const cl::opt<double> *flag : {&flags.beta1, &flags.beta2})
+    if (outside(*flag, 1))
+      return ("--" + flag->ArgStr + " is at least 0 and below 1").str();
+  for (const cl::opt<double> *flag :
+       {&flags.epsilon, &flags.momentum, &flags.clip, &flags.weightDecay})
+    if (flag->getNumOccurrences() && outside(*flag, infinity))
+      return ("--" + flag->ArgStr + " is finite and not negative").str();
   if (!std::isfinite(flags.dampening))
     return "--dampening is finite";
   // What has no effect was meant for another optimizer.
@@ -152,14 +159,15 @@ std::string cleave::checkFlags(const Flags &flags) {
            flags.optimizerFusion + "'";
   if (flags.bucketKib < 0)
     return "--bucket-kib is not negative";
-  if (flags.microBatches < 1 || flags.threads < 0 || flags.maxLogitsMib < 1)
-    return "--micro-batches, --threads and --max-logits-mib are positive";
+  for (const cl::opt<int64_t> *flag :
+       {&flags.microBatches, &flags.threads, &flags.maxLogitsMib, &flags.chunks,
+        &flags.gradHorizon})
+    if (flag->getNumOccurrences() && *flag < 1)
+      return ("--" + flag->ArgStr + " is positive").str();
   if (std::string mistake = checkMesh(flags); !mistake.empty())
     return mistake;
   if (std::string mistake = checkScheduleFlags(flags); !mistake.empty())
     return mistake;
-  if (flags.gradHorizon.getNumOccurrences() && flags.gradHorizon < 1)
-    return "--grad-horizon is positive";
   for (const cl::Option *flag :
        {static_cast<const cl::Option *>(&flags.modules),
         static_cast<const cl::Option *>(&flags.head)})
@@ -181,7 +189,9 @@ std::string cleave::checkFlags(const Flags &flags) {
   bool shown =
       flags.emit == "llvm" || flags.emit == "cuda" || flags.emit == "schedule";
   if (!flags.emit.empty() && !shown && !parsePhase(flags.emit))
-    return "--emit does not know '" + flags.emit + "'";
+    return "--emit is model, step, placed, local, scheduled, executable, llvm, "
+           "cuda or schedule, not '" +
+           flags.emit + "'";
   if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty())
     return "nothing to write: give -o, --emit or --report";
   if (flags.emit.empty() && flags.output == "-")
@@ -190,6 +200,29 @@ std::string cleave::checkFlags(const Flags &flags) {
       !flags.reportFile.empty())
     return "--report is of an artifact: it excludes --emit";
   return "";
+}
+
+std::vector<std::string> cleave::flagsOutOfPlace(const Flags &flags) {
+  auto axes = spmd::parseMesh(flags.mesh);
+  bool pipeline = axes && llvm::any_of(*axes, [](const spmd::MeshAxis &axis) {
+                    return axis.name == spmd::kPipelineAxis;
+                  });
+  if (!axes)
+    llvm::consumeError(axes.takeError());
+  std::vector<std::string> found;
+  if (pipeline)
+    return found;
+  // Modules may begin where stages are said to.
+  bool modules = flags.gradHorizon.getNumOccurrences();
+  for (const cl::Option *flag : std::initializer_list<const cl::Option *>{
+           &flags.schedule, &flags.chunks, &flags.stages, &flags.pipeSlices,
+           &flags.maxSavedMib})
+    if (flag->getNumOccurrences() && !(modules && flag == &flags.stages))
+      found.push_back(("--" + flag->ArgStr +
+                       " is of a pipeline, and --mesh has no axis \"" +
+                       spmd::kPipelineAxis + "\"")
+                          .str());
+  return found;
 }
 
 CompileOptions cleave::collectOptions(const Flags &flags,

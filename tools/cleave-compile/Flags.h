@@ -206,7 +206,7 @@ struct Flags {
                            cl::desc("Processor, as clang names it; "
                                     "default: this one")};
   cl::opt<int> vectorBits{"vector-bits", cl::init(0), cl::cat(target),
-                          cl::desc("Width of vectors: 256 or 512; "
+                          cl::desc("Width of vectors: 128, 256 or 512; "
                                    "default: what the processor has")};
   cl::opt<int64_t> threads{
       "threads", cl::init(0), cl::cat(target),
@@ -216,6 +216,9 @@ struct Flags {
 
 /// What is wrong with the flags; empty when nothing is.
 std::string checkFlags(const Flags &flags);
+
+/// Those that are given where nothing asks for them, a sentence for each.
+std::vector<std::string> flagsOutOfPlace(const Flags &flags);
 
 /// The flags as options, but for what depends on the module. `scheduleText` is
 /// what --schedule-file holds.

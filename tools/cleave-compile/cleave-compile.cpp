@@ -12,6 +12,7 @@
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/Schedules.h"
 #include "cleave/Runtime/FileIO.h"
+#include "cleave/Support/CommandLine.h"
 #include "mlir/Bytecode/BytecodeReader.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Support/FileUtilities.h"
@@ -127,6 +128,9 @@ int main(int argc, char **argv) {
     listSchedules(llvm::outs());
     return 0;
   }
+  printVersionOf("cleave-compile");
+  if (std::string mistake = findUnknownOption(argc, argv); !mistake.empty())
+    return usage(mistake);
   if (!cl::ParseCommandLineOptions(
           argc, argv,
           "Cleave: compiles a model into a training step for this machine\n\n"
@@ -135,6 +139,13 @@ int main(int argc, char **argv) {
     return 2;
   if (std::string mistake = checkFlags(flags); !mistake.empty())
     return usage(mistake);
+  if (StringRef(flags.input).ends_with(".py"))
+    return fail(flags.input +
+                " is a Python file; trace the model in it first, as in python "
+                "-m cleave.trace " +
+                flags.input + ":build -o model.mlir");
+  for (const std::string &text : flagsOutOfPlace(flags))
+    llvm::errs() << "warning: " << text << "\n";
   std::optional<Phase> stop = parsePhase(flags.emit);
   if (flags.emit == "schedule")
     stop = Phase::Scheduled;

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Support/CommandLine.h"
 #include "cleave/Testing/CheckReshard.h"
 #include "cleave/Testing/Faults.h"
 #include "cleave/Testing/Native.h"
@@ -481,6 +482,7 @@ static int runNativeOfFile(MLIRContext &context) {
 }
 
 int main(int argc, char **argv) {
+  printVersionOf("cleave-fuzz");
   cl::HideUnrelatedOptions(category);
   cl::ParseCommandLineOptions(
       argc, argv,

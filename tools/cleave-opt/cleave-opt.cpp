@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Support/CommandLine.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/InitLLVM.h"
@@ -19,6 +20,7 @@ static cl::opt<std::string> output("o", cl::desc("Output filename"),
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  cleave::printVersionOf("cleave-opt");
   mlir::DialectRegistry registry;
   cleave::registerAllDialects(registry);
   cleave::registerAllPasses();

@@ -6,11 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Support/CommandLine.h"
 #include "mlir/IR/DialectRegistry.h"
 #include "mlir/IR/MLIRContext.h"
 #include "mlir/Tools/mlir-reduce/MlirReduceMain.h"
 
 int main(int argc, char **argv) {
+  cleave::printVersionOf("cleave-reduce");
   mlir::DialectRegistry registry;
   cleave::registerAllDialects(registry);
   cleave::registerAllPasses();

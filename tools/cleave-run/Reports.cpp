@@ -32,6 +32,8 @@ static std::string describeActions(const Session &session) {
                               {"waited", static_cast<double>(e.waited) / 1e3}};
       if (e.microBatch >= 0)
         args["micro_batch"] = e.microBatch;
+      if (e.flops > 0)
+        args["flops"] = e.flops;
       os << llvm::json::Value(llvm::json::Object{
                 {"name", llvm::json::fixUTF8(e.name)},
                 {"cat", llvm::json::fixUTF8(e.kind)},

@@ -73,6 +73,10 @@ Error Trainer::findInputs() {
       return error;
   for (int32_t index : entry.inputs) {
     const Tensor &tensor = program.tensors[static_cast<size_t>(index)];
+    if (&tensor == labels && !ids)
+      return makeError("--labels-input names '" + tensor.name +
+                       "', the first input of integers, which takes the tokens "
+                       "unless --ids-input names another; name that too");
     if (&tensor == ids || &tensor == labels)
       continue;
     if (isTokens(tensor) && !ids) {
@@ -112,6 +116,14 @@ Error Trainer::findInputs() {
   shift = options.labelShift.value_or(shift);
   if (shift != 0 && shift != 1)
     return makeError("label_shift must be 0 or 1");
+  // A model that is given the wrong ones learns to copy, or to look further
+  // ahead than it says.
+  if (labels)
+    out() << "labels: "
+          << (shift ? "the next tokens"
+                    : "the tokens themselves, for a model that shifts them; "
+                      "--label-shift 1 makes them the next tokens")
+          << "\n";
   idsBuffer.resize(static_cast<size_t>(batch * length));
   labelsBuffer.resize(idsBuffer.size());
   return Error::success();
@@ -134,8 +146,10 @@ Error Trainer::loadState() {
     out() << "resumed from " << resumeFrom << " after step " << state->step
           << "\n";
     if (state->threads != session->getThreads())
-      out() << "the checkpoint was made by " << state->threads
-            << " threads, this run has " << session->getThreads()
+      out() << "the checkpoint was made with " << state->threads
+            << (state->threads == 1 ? " thread" : " threads")
+            << " of all ranks together, and this run has "
+            << session->getThreads()
             << ": results may differ in the last bits\n";
     return Error::success();
   }
@@ -175,6 +189,31 @@ Error Trainer::openData() {
                      ": the program cannot evaluate; compile it with an "
                      "'evaluate' entry or leave out --eval-data");
   return open(options.evalData, evalTokens, evalOrder, /*shuffle=*/false);
+}
+
+/// A run that begins anew does not write beside the checkpoints of another one,
+/// and one that goes on says where later ones stand in its way: the latest of a
+/// folder is what `--resume` takes.
+Error Trainer::checkOthers() const {
+  Expected<std::string> other = findCheckpoint(options.saveDirectory);
+  if (!other) {
+    llvm::consumeError(other.takeError());
+    return Error::success();
+  }
+  if (resumeFrom.empty())
+    return makeError(options.saveDirectory +
+                     ": holds checkpoints of another run (" + *other +
+                     "), of which --resume would take the latest; go on with "
+                     "--resume " +
+                     options.saveDirectory +
+                     ", name another --save-dir, or remove them");
+  Expected<TrainingState> state = readTrainingState(*other);
+  if (!state)
+    llvm::consumeError(state.takeError());
+  else if (state->step > session->getStep())
+    out() << *other << " is later than where this run begins: --resume "
+          << options.saveDirectory << " takes it until this run is further\n";
+  return Error::success();
 }
 
 Error Trainer::openLog() {
@@ -246,8 +285,14 @@ Error Trainer::setUp() {
   if (!options.trace.empty() && session->isLeader())
     if (Error error = checkWritable(options.trace))
       return error;
-  if (options.saveEvery > 0 && session->isLeader())
+  if (options.saveEvery > 0 && session->isLeader()) {
     if (Error error = checkWritableFolder(options.saveDirectory))
       return error;
+    if (Error error = checkOthers())
+      return error;
+  }
+  if (options.saveEvery == 0)
+    out() << "no checkpoints: the trained weights end with this run; "
+             "--save-every N keeps them\n";
   return openLog();
 }

@@ -72,6 +72,7 @@ private:
   llvm::Error explainResume(llvm::Error error) const;
   llvm::Error openData();
   llvm::Error openLog();
+  llvm::Error checkOthers() const;
   /// Fills the inputs with the windows from `position` on; rows from `rows` on
   /// are padding.
   llvm::Error fillBatch(const runtime::TokenData &data,

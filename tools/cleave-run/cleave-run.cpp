@@ -7,6 +7,7 @@
 
 #include "Trainer.h"
 #include "cleave/Runtime/FileIO.h"
+#include "cleave/Support/CommandLine.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/InitLLVM.h"
@@ -65,8 +66,9 @@ struct Flags {
       cl::value_desc("name"), cl::cat(dataCategory)};
   cl::opt<int64_t> labelShift{
       "label-shift",
-      cl::desc("1: labels are the next tokens; 0: the same tokens, the model "
-               "shifts them (default: as compiled)"),
+      cl::desc("1: labels are the next tokens; 0, the default: the tokens "
+               "themselves, for a model that shifts them. One that does not "
+               "would learn to copy"),
       cl::value_desc("0|1"), cl::cat(dataCategory)};
 
   cl::opt<double> rate{"lr", cl::desc("Peak learning rate (default 3e-4)"),
@@ -116,7 +118,7 @@ struct Flags {
       cl::init(0), cl::value_desc("n"), cl::cat(outputCategory)};
   cl::opt<std::string> saveDirectory{
       "save-dir",
-      cl::desc("Where checkpoints go, each in a folder step-N "
+      cl::desc("Where --save-every puts checkpoints, each in a folder step-N "
                "(default: checkpoints)"),
       cl::init("checkpoints"), cl::value_desc("folder"),
       cl::cat(outputCategory)};
@@ -177,6 +179,25 @@ std::string Flags::check() const {
     return "rates must be finite and satisfy 0 <= --min-lr <= --lr";
   if (!llvm::is_contained({"u8", "u16", "u32", "i32", "i64"}, tokenType))
     return "--token-dtype is u8, u16, u32, i32 or i64, not '" + tokenType + "'";
+  // What says nothing was meant for another flag.
+  struct {
+    const cl::Option &flag;
+    bool used;
+    const char *of;
+  } own[] = {{evalEvery, !evalData.empty(), "--eval-data"},
+             {evalBatches, !evalData.empty(), "--eval-data"},
+             {keep, saveEvery > 0, "--save-every"},
+             {saveDirectory, saveEvery > 0, "--save-every"},
+             {traceSteps, !traceFile.empty(), "--trace"}};
+  for (const auto &[flag, used, of] : own)
+    if (flag.getNumOccurrences() && !used)
+      return ("--" + flag.ArgStr + " is of " + of + ", which is missing").str();
+  auto isText = [](llvm::StringRef path) {
+    return !path.empty() && !path.ends_with(".npy") && !path.ends_with(".bin");
+  };
+  if (!tokenizer.empty() && !isText(data) && !isText(evalData))
+    return "--tokenizer has no effect: data that ends in .bin or .npy is "
+           "tokens already";
   if (!idsInput.empty() && idsInput == labelsInput)
     return "--ids-input and --labels-input name the same input";
   if (labelShift.getNumOccurrences() && labelShift != 0 && labelShift != 1)
@@ -218,6 +239,15 @@ int main(int argc, char **argv) {
   Flags flags;
   cl::HideUnrelatedOptions(
       {&modelCategory, &dataCategory, &trainingCategory, &outputCategory});
+  cleave::printVersionOf("cleave-run");
+  auto usage = [](const llvm::Twine &mistake) {
+    llvm::WithColor::error(llvm::errs(), "cleave-run")
+        << mistake << "; see cleave-run --help\n";
+    return 2;
+  };
+  if (std::string mistake = cleave::findUnknownOption(argc, argv);
+      !mistake.empty())
+    return usage(mistake);
   if (!cl::ParseCommandLineOptions(
           argc, argv,
           "cleave-run: trains a model that cleave-compile compiled\n\n"
@@ -228,12 +258,14 @@ int main(int argc, char **argv) {
           "interpreter;\n  see cleave-run --reference --help\n",
           &llvm::errs()))
     return 2;
-  std::string mistake = flags.check();
-  if (!mistake.empty()) {
+  // What else is missing is of no use to who has mistyped its name.
+  if (!llvm::sys::fs::exists(flags.artifact)) {
     llvm::WithColor::error(llvm::errs(), "cleave-run")
-        << mistake << "; see cleave-run --help\n";
-    return 2;
+        << flags.artifact << ": no such file\n";
+    return 1;
   }
+  if (std::string mistake = flags.check(); !mistake.empty())
+    return usage(mistake);
 
   Options options;
   options.artifact = flags.artifact;

@@ -18,6 +18,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Support/CommandLine.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/MemoryBuffer.h"
 
@@ -101,6 +102,7 @@ llvm::cl::opt<std::string>
 } // namespace
 
 int main(int argc, char **argv) {
+  printVersionOf("cleave-status");
   llvm::cl::ParseCommandLineOptions(argc, argv,
                                     "Cleave: what each graph op can do\n");
   DialectRegistry registry;

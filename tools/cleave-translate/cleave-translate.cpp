@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Support/CommandLine.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/EmitCuda.h"
 #include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
@@ -39,6 +40,7 @@ static LogicalResult write(Operation *op, raw_ostream &os,
 }
 
 int main(int argc, char **argv) {
+  printVersionOf("cleave-translate");
   TranslateFromMLIRRegistration llvmText(
       "exec-to-llvm", "kernels as LLVM IR",
       [](Operation *op, raw_ostream &os) { return write(op, os, printLLVM); },

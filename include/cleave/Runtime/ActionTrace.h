@@ -17,6 +17,8 @@ struct ActionEvent {
   /// Such as `1F3`, and "forward".
   std::string name, kind;
   int64_t stage = 0;
+  /// Floating-point operations, 0 where it is not said.
+  int64_t flops = 0;
   /// -1 for what runs once.
   int32_t microBatch = -1;
   /// Which of the traced runs it is of.

@@ -410,6 +410,9 @@ struct ScheduledAction {
   /// "forward", "backward", "communication", ...
   std::string kind;
   int64_t stage = 0;
+  /// Floating-point operations of a run of forward or backward, by which a
+  /// trace shows of what model it is; 0 of others.
+  int64_t flops = 0;
 
   bool operator==(const ScheduledAction &) const = default;
 };

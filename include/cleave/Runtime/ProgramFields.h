@@ -228,6 +228,7 @@ template <typename F> void fields(F &f, const ScheduledAction *) {
   f("name", &ScheduledAction::name);
   f("kind", &ScheduledAction::kind);
   f("stage", &ScheduledAction::stage);
+  f("flops", &ScheduledAction::flops);
 }
 
 template <typename F> void fields(F &f, const Part *) {

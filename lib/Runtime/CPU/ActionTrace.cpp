@@ -49,6 +49,7 @@ cleave::runtime::actionsOf(const Program &program, llvm::StringRef entry,
       event.name = nameOf(scheduled, action.microBatch);
       event.kind = scheduled.kind;
       event.stage = scheduled.stage;
+      event.flops = scheduled.flops;
       event.microBatch = once ? -1 : action.microBatch;
       event.run = run;
       events.push_back(std::move(event));

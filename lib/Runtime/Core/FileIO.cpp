@@ -106,8 +106,19 @@ Error cleave::runtime::checkWritableFolder(llvm::StringRef path) {
   llvm::StringRef folder = path;
   while (!folder.empty() && !fs::exists(folder))
     folder = llvm::sys::path::parent_path(folder);
-  if (const char *reason = whyNotIn(folder.empty() ? "." : folder))
+  if (folder.empty())
+    folder = ".";
+  if (const char *reason = whyNotIn(folder))
     return cannotWrite(path, reason);
+  // Permissions do not tell all, as of a file system that takes no files.
+  llvm::SmallString<128> model(folder), made;
+  fs::make_absolute(model);
+  llvm::sys::path::append(model, ".tmp-%%%%%%%%");
+  fs::createUniquePath(model, made, /*MakeAbsolute=*/false);
+  if (std::error_code error =
+          fs::create_directory(made, /*IgnoreExisting=*/false))
+    return cannotWrite(path, error.message());
+  fs::remove(made);
   return Error::success();
 }
 

@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Pipe/IR/Timeline.h"
 #include "cleave/Target/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
@@ -24,21 +25,48 @@ static int64_t integer(Operation *op, StringRef name) {
   return attr ? attr.getInt() : 0;
 }
 
-/// Values that an action hands to a later one of the same micro-batch.
+/// The part of an action; null where it has no body.
+static func::FuncOp partOf(RunOp run) {
+  auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+      run, run.getCalleeAttr());
+  return part && !part.isExternal() ? part : nullptr;
+}
+
+/// What an action is; nothing where its part does not say so.
+static std::optional<pipe::EventKind> kindOf(RunOp run) {
+  func::FuncOp part = partOf(run);
+  auto action =
+      part ? part->getAttrOfType<DictionaryAttr>(kActionAttr) : nullptr;
+  auto kind = action ? action.getAs<StringAttr>("kind") : nullptr;
+  return kind ? pipe::parseEventKind(kind.getValue()) : std::nullopt;
+}
+
+/// Values that forward of a micro-batch hands to its backward: what it makes of
+/// them, and what it receives.
 static json::Array savedValues(ProgramOp program) {
+  auto isRead = [](Value value, ArrayRef<pipe::EventKind> kinds) {
+    return llvm::any_of(value.getUsers(), [&](Operation *user) {
+      auto reader = dyn_cast<RunOp>(user);
+      std::optional<pipe::EventKind> kind =
+          reader ? kindOf(reader) : std::nullopt;
+      return kind && llvm::is_contained(kinds, *kind);
+    });
+  };
   json::Array saved;
   for (auto run : program.getBody().getOps<RunOp>()) {
-    if (run.getMicroBatch() != 0)
+    std::optional<pipe::EventKind> kind = kindOf(run);
+    bool own = kind == pipe::EventKind::Forward,
+         received = kind == pipe::EventKind::Communication;
+    if (run.getMicroBatch() != 0 || (!own && !received))
       continue;
     for (OpResult result : run.getResults()) {
-      bool read = llvm::any_of(
-          result.getUsers(), [](Operation *user) { return isa<RunOp>(user); });
-      auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
-          run, run.getCalleeAttr());
-      if (!read || !part || part.isExternal())
+      if (!isRead(result,
+                  {pipe::EventKind::Backward, pipe::EventKind::InputGradient,
+                   pipe::EventKind::WeightGradient}) ||
+          (received && !isRead(result, {pipe::EventKind::Forward})))
         continue;
-      Value value =
-          part.front().getTerminator()->getOperand(result.getResultNumber());
+      Value value = partOf(run).front().getTerminator()->getOperand(
+          result.getResultNumber());
       auto type = cast<RankedTensorType>(result.getType());
       std::string text;
       llvm::raw_string_ostream(text) << type;

@@ -219,7 +219,8 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
   part.name = function.getName().str();
   if (auto action = function->getAttrOfType<DictionaryAttr>(kActionAttr))
     part.scheduled = {text(action.get("name")), text(action.get("kind")),
-                      integer(action.get("stage")).value_or(0)};
+                      integer(action.get("stage")).value_or(0),
+                      integer(action.get("flops")).value_or(0)};
   for (Attribute attr : memory) {
     auto entry = cast<DictionaryAttr>(attr);
     part.buffers.push_back(

@@ -60,9 +60,9 @@
 
 // Parts know which action they are: a send where it begins, a receive where it
 // ends.
-// ACTION-DAG: func.func private @train.F({{.*}}exec.action = {kind = "forward", name = "F*", stage = 0 : i64}
-// ACTION-DAG: func.func private @train.1F({{.*}}exec.action = {kind = "forward", name = "1F*", stage = 1 : i64}
-// ACTION-DAG: func.func private @train.B.next({{.*}}exec.action = {kind = "backward", name = "B*", stage = 0 : i64}
+// ACTION-DAG: func.func private @train.F({{.*}}exec.action = {flops = 264 : i64, kind = "forward", name = "F*", stage = 0 : i64}
+// ACTION-DAG: func.func private @train.1F({{.*}}exec.action = {flops = 216 : i64, kind = "forward", name = "1F*", stage = 1 : i64}
+// ACTION-DAG: func.func private @train.B.next({{.*}}exec.action = {flops = 108 : i64, kind = "backward", name = "B*", stage = 0 : i64}
 // ACTION-DAG: func.func private @train.U({{.*}}exec.action = {kind = "update", name = "U", stage = 0 : i64}
 // ACTION-DAG: func.func private @train.F.1.send({{.*}}exec.action = {kind = "communication", name = "F*>1", stage = 0 : i64}
 // ACTION-DAG: func.func private @train.F.1.received({{.*}}exec.action = {kind = "communication", name = "1<F*", stage = 0 : i64}

@@ -6,7 +6,7 @@
 // RUN: not cleave-opt %s --split-input-file --graph-interlock=modules=4 2>&1 | FileCheck %s --check-prefix=MANY
 
 // HORIZON: error: the gradient horizon is 0; it must be positive
-// ONE: error: 'func.func' op is to be cut into 1 modules: a gradient horizon needs two or more
+// ONE: error: 'func.func' op is to be cut into 1 module: a gradient horizon needs two or more; say how many, or with which parameters they begin, from the second on (--modules)
 // NEGATIVE: error: 'func.func' op is to be cut into -3 modules
 // NONE: error: 'func.func' op is to be cut into one module: a gradient horizon needs two or more; say how many
 // MANY: error: 'func.func' op has no numbered list of layers that its head could stand behind; name a parameter that the head begins with (--head)

@@ -20,7 +20,7 @@
 
 // Asked to be apart, it is.
 // NONE-LABEL: pipe.program @separate(
-// NONE-SAME: pipe.optimizer_fusion = "none: it was not asked for"
+// NONE-SAME: pipe.optimizer_fusion = "none: it was asked to be apart"
 // NONE-SAME: schedule = "F0 B0 U"
 // NONE-LABEL: func.func private @separate.B(
 // NONE-NOT: graph.sub

@@ -18,7 +18,7 @@
 
 // IDLE: warning: axis "x" splits nothing: its 2 positions all do the same; name a recipe that is bound to it
 // PARTS: error: dimension 0 of parameter "up" comes in 16, which the 32 positions of axis "tp" do not divide: use 2, 4, 8 or 16
-// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, which the 5 positions of axis "dp" do not divide: use 2 or 4
+// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, fewer than the 5 positions of axis "dp": use at most 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
 // NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ring, summa25d, summa2d, two-ring, ulysses, zero1, zero2, zero3
 // SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size
@@ -29,7 +29,7 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
 // RING: error: ring: there is no attention whose keys could travel one
 // CONTEXT: error: context: no input runs along the sequence of an attention
-// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, which the 9 positions of axis "cp" do not divide: use 2, 4 or 8
+// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, fewer than the 9 positions of axis "cp": use at most 8
 // UPDATE: error: zero1: no entry updates parameters
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=ep=2 recipes=expert" 2>&1 | FileCheck %s --check-prefix=NONE
@@ -37,7 +37,7 @@
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=8 recipes=expert" 2>&1 | FileCheck %s --check-prefix=TOKENS
 // NONE: error: expert: no products with weights go side by side, each with weights of its own, as those of experts do
 // EXPERTS: error: 'graph.contract' op has 4 experts, which the 3 positions of axis "ep" do not divide: use 2 or 4
-// TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, which the 8 positions of axis "ep" do not divide: use 2, 3 or 6
+// TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, fewer than the 8 positions of axis "ep": use at most 6
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=4 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=SQUARE
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=3,col=3 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=BLOCKS

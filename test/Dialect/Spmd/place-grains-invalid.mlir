@@ -10,7 +10,7 @@ module {
 
 // -----
 
-// expected-error @+1 {{argument 0 has 6 samples, which 4 micro-batches do not divide: use 1, 2, 3 or 6}}
+// expected-error @+1 {{argument 0 has 6 samples, which 4 grains do not divide: use 1 or 2}}
 func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}) {
   return
 }

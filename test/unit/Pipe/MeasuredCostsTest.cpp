@@ -85,6 +85,31 @@ TEST(MeasuredCosts, AreText) {
   }
 }
 
+TEST(MeasuredCosts, WhatWasComputedTellsModelsApart) {
+  std::string error;
+  Timeline timeline{"measured", {{"device 0", {}}}};
+  timeline.rows[0].events.push_back(
+      {"F0", EventKind::Forward, 0, 0, 1, /*flops=*/1000});
+  timeline.rows[0].events.push_back({"B0", EventKind::Backward, 0, 1, 2});
+  auto costs = MeasuredCosts::of(timeline, error);
+  ASSERT_TRUE(costs) << error;
+  EXPECT_EQ(costs->str(), "B=1,F=1,F#=1000");
+  auto again = MeasuredCosts::parse(costs->str(), error);
+  ASSERT_TRUE(again) << error;
+  std::vector<PartInfo> parts(2);
+  parts[0].name = "F";
+  parts[1].name = "B";
+  EXPECT_EQ(again->checkWork(parts, {1000.0, 5.0}), "");
+  // As good as the same; not said by who asks.
+  EXPECT_EQ(again->checkWork(parts, {1040.0, 5.0}), "");
+  EXPECT_EQ(again->checkWork(parts, {0.0, 5.0}), "");
+  EXPECT_EQ(
+      again->checkWork(parts, {2000.0, 5.0}),
+      "they are of another model: a run of F has 1.000e+03 floating-point "
+      "operations there, and 2.000e+03 here; measure a run of this model "
+      "with the same mesh, stages and samples of a micro-batch");
+}
+
 TEST(MeasuredCosts, FitParts) {
   Made made("1f1b", 2, 1, 4);
   std::string error;

@@ -172,6 +172,18 @@ TEST(Verify, SavedLimit) {
   EXPECT_EQ(why("F0 I0 F1 W0 B1 U | 1F0 1B0 1F1 1B1 1U", options),
             "F1 of device 0 brings what is saved to 2, over the limit of 1; "
             "move W0, which frees what F0 saved, before it");
+  // What waits for the forward that exceeds it cannot run before.
+  options.savedLimit = 0;
+  EXPECT_EQ(
+      why("F0 F1 B0 B1 U | 1F0 1B0 1F1 1B1 1U", options),
+      "F0 of device 0 brings what is saved to 1, over the limit of 0, and "
+      "nothing that could run before it frees any; raise the limit");
+  // Of bytes the unit is said; of an order that was made, nothing to move.
+  options.savedLimit = 1;
+  options.savedInBytes = options.generated = true;
+  EXPECT_EQ(why("F0 F1 B0 B1 U | 1F0 1B0 1F1 1B1 1U", options),
+            "F1 of device 0 brings what is saved to 2 bytes (0.0000 MiB), over "
+            "the limit of 1 bytes (0.0000 MiB)");
 }
 
 TEST(Verify, Staleness) {

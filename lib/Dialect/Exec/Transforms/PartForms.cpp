@@ -25,17 +25,19 @@ RankedTensorType cleave::exec::sliceAt(RankedTensorType whole, int64_t dim,
                     layout);
 }
 
-void cleave::exec::setAction(func::FuncOp part, const pipe::Action &action) {
+void cleave::exec::setAction(func::FuncOp part, const pipe::Action &action,
+                             double flops) {
   Builder builder(part.getContext());
-  part->setAttr(kActionAttr,
-                builder.getDictionaryAttr(
-                    {builder.getNamedAttr(
-                         "name", builder.getStringAttr(action.pattern())),
-                     builder.getNamedAttr(
-                         "kind", builder.getStringAttr(pipe::eventKindName(
-                                     pipe::eventKindOf(action)))),
-                     builder.getNamedAttr(
-                         "stage", builder.getI64IntegerAttr(action.stage))}));
+  NamedAttrList facts;
+  facts.set("name", builder.getStringAttr(action.pattern()));
+  facts.set("kind", builder.getStringAttr(
+                        pipe::eventKindName(pipe::eventKindOf(action))));
+  facts.set("stage", builder.getI64IntegerAttr(action.stage));
+  // Larger ones than any run has would not fit.
+  if (flops >= 1)
+    facts.set("flops", builder.getI64IntegerAttr(
+                           static_cast<int64_t>(std::min(flops, 0x1p62))));
+  part->setAttr(kActionAttr, facts.getDictionary(part.getContext()));
 }
 
 /// Each result lies where what it may pass on does.
@@ -59,8 +61,10 @@ FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
     return invoke.emitOpError("'") << invoke.getCallee() << "' has no body";
   PartForms forms;
   forms.first = part;
-  setAction(part, {invoke.getPart().str(), invoke.getOnce() ? -1 : 0,
-                   static_cast<int64_t>(invoke.getStage())});
+  setAction(part,
+            {invoke.getPart().str(), invoke.getOnce() ? -1 : 0,
+             static_cast<int64_t>(invoke.getStage())},
+            pipe::countedFlops(invoke));
   for (auto [i, dim] : llvm::enumerate(invoke.getSplit()))
     if (dim >= 0)
       part.getArgument(i).setType(

@@ -18,8 +18,10 @@ namespace cleave::exec {
 mlir::RankedTensorType sliceAt(mlir::RankedTensorType whole, int64_t dim,
                                int64_t index, int64_t count);
 
-/// Says of `part` that it is run as `action`, of any micro-batch.
-void setAction(mlir::func::FuncOp part, const pipe::Action &action);
+/// Says of `part` that it is run as `action`, of any micro-batch, and computes
+/// so many floating-point operations (0: not said).
+void setAction(mlir::func::FuncOp part, const pipe::Action &action,
+               double flops = 0);
 
 /// A part, in the forms that its actions need.
 struct PartForms {

@@ -307,7 +307,9 @@ LogicalResult Modules::cut(StringRef modules, StringRef head) {
     if (number < 2)
       return entry.emitOpError()
              << "is to be cut into " << number
-             << " modules: a gradient horizon needs two or more";
+             << (number == 1 ? " module" : " modules")
+             << ": a gradient horizon needs two or more; say how many, or with "
+                "which parameters they begin, from the second on (--modules)";
     return failure(failed(cutHead(head)) || failed(cutEvenly(number)) ||
                    failed(checkHidden()));
   }

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Pipe/IR/MeasuredCosts.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
 #include <cmath>
 
 using namespace cleave::pipe;
@@ -15,6 +16,10 @@ using llvm::StringRef;
 
 /// More stages than any pipeline has.
 static constexpr int64_t kMostStages = 1 << 20;
+
+/// Work that differs by less is the same model: costs that are as near predict
+/// as well.
+static constexpr double kSameWork = 0.05;
 
 /// Of some numbers; of an even number, the mean of both in the middle.
 static double medianOf(std::vector<double> &values) {
@@ -36,6 +41,7 @@ private:
   using Part = MeasuredCosts::Part;
   std::string &error;
   std::map<Part, std::vector<double>> runs;
+  std::map<Part, double> flops;
   /// By part and the stage that receives.
   std::map<std::pair<Part, int64_t>, std::vector<double>> transfers;
 };
@@ -53,9 +59,11 @@ bool Collector::add(const Timeline &step) {
                 "' is no action of a schedule, such as 1F0, F0>1 or U";
         return false;
       }
-      if (action->kind == Action::Kind::Run)
+      if (action->kind == Action::Kind::Run) {
         runs[{action->stage, action->part}].push_back(event.end - event.start);
-      else if (action->kind == Action::Kind::Send)
+        if (event.flops > 0)
+          flops[{action->stage, action->part}] = event.flops;
+      } else if (action->kind == Action::Kind::Send)
         sends[action->str()] = &event;
       else
         receives.push_back({*action, &event});
@@ -70,6 +78,7 @@ bool Collector::add(const Timeline &step) {
 
 MeasuredCosts Collector::costs() {
   MeasuredCosts result;
+  result.flops = std::move(flops);
   for (auto &[part, seconds] : runs)
     result.run[part] = medianOf(seconds);
   for (auto &[key, seconds] : transfers) {
@@ -107,6 +116,7 @@ std::string MeasuredCosts::str() const {
   };
   write(run, "");
   write(transfer, ">");
+  write(flops, "#");
   return text;
 }
 
@@ -117,7 +127,7 @@ std::optional<MeasuredCosts> MeasuredCosts::parse(StringRef text,
   text.split(entries, ',', -1, /*KeepEmpty=*/false);
   for (StringRef entry : entries) {
     auto [name, value] = entry.trim().split('=');
-    bool moves = name.consume_back(">");
+    bool moves = name.consume_back(">"), works = name.consume_back("#");
     std::optional<Action> action = Action::parse(name);
     double seconds = 0;
     if (!action || action->kind != Action::Kind::Run ||
@@ -128,8 +138,9 @@ std::optional<MeasuredCosts> MeasuredCosts::parse(StringRef text,
               "F=0.012,1F=0.013,F>=0.0004";
       return std::nullopt;
     }
-    (moves ? result.transfer : result.run)[{action->stage, action->part}] =
-        seconds;
+    (moves   ? result.transfer
+     : works ? result.flops
+             : result.run)[{action->stage, action->part}] = seconds;
   }
   return result;
 }
@@ -165,4 +176,21 @@ std::optional<Costs> MeasuredCosts::costsOf(llvm::ArrayRef<PartInfo> parts,
           "; measure a run whose schedule has the same parts (backward whole, "
           "B, or split, I and W) and whose step has the same settings";
   return std::nullopt;
+}
+
+std::string MeasuredCosts::checkWork(llvm::ArrayRef<PartInfo> parts,
+                                     llvm::ArrayRef<double> wanted) const {
+  for (auto [part, own] : llvm::zip_equal(parts, wanted)) {
+    auto it = flops.find({part.stage, part.name});
+    if (it == flops.end() || own <= 0 ||
+        std::abs(it->second - own) <= kSameWork * own)
+      continue;
+    return llvm::formatv("they are of another model: a run of {0} has {1:e3} "
+                         "floating-point operations there, and {2:e3} here; "
+                         "measure a run of this model with the same mesh, "
+                         "stages and samples of a micro-batch",
+                         Action{part.name, -1, part.stage}.str(), it->second,
+                         own);
+  }
+  return "";
 }

@@ -57,7 +57,8 @@ static std::optional<ReadEvent> readEvent(const json::Value &entry,
                    TimelineEvent{std::move(name), *kind,
                                  args->getInteger("micro_batch").value_or(-1),
                                  start + std::min(waited, duration),
-                                 start + duration}};
+                                 start + duration,
+                                 args->getNumber("flops").value_or(0)}};
 }
 
 /// Lets events begin at 0, one after another.

@@ -15,6 +15,7 @@ void SavedReplay::run(const Node &node) {
     return;
   for (int task : node.tasks) {
     const Task &info = table.tasks[task];
+    int64_t stage = table.parts[info.part].stage;
     table.forEachNeed(task, [&](int need) {
       if (!llvm::is_contained(table.readers[table.tasks[need].part], info.part))
         return;
@@ -26,6 +27,9 @@ void SavedReplay::run(const Node &node) {
       auto count = live.find(info.microBatch);
       if (--count->second == 0)
         live.erase(count);
+      auto own = liveOfStages.find({stage, info.microBatch});
+      if (--own->second == 0)
+        liveOfStages.erase(own);
       waiting.erase(it);
     });
     int readers = table.readers[info.part].size();
@@ -33,15 +37,21 @@ void SavedReplay::run(const Node &node) {
       total += table.parts[info.part].saved;
       waiting.push_back({task, readers});
       ++live[info.microBatch];
+      ++liveOfStages[{stage, info.microBatch}];
     }
   }
 }
 
-std::pair<int, int> SavedReplay::oldest() const {
-  int task = waiting.front().first;
-  const Task &info = table.tasks[task];
-  int reader = table.readers[info.part].back();
-  return {task, table.task(reader, info.microBatch, info.device)};
+std::optional<std::pair<int, int>>
+SavedReplay::oldest(llvm::function_ref<bool(int)> accept) const {
+  for (auto [task, readers] : waiting) {
+    const Task &info = table.tasks[task];
+    int reader = table.task(table.readers[info.part].back(), info.microBatch,
+                            info.device);
+    if (accept(reader))
+      return std::make_pair(task, reader);
+  }
+  return std::nullopt;
 }
 
 std::optional<UpdateReplay::Update> UpdateReplay::run(const Node &node,

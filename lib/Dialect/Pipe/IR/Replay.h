@@ -27,15 +27,20 @@ public:
   int64_t saved() const { return total; }
   /// How many micro-batches have something saved.
   int64_t inFlight() const { return live.size(); }
-  /// Of what is saved, the task that ran first, and one that will read it.
-  std::pair<int, int> oldest() const;
+  /// The same, counted in each stage.
+  int64_t inFlightOfStages() const { return liveOfStages.size(); }
+  /// Of what is saved, the task that ran first, and one that will read it and
+  /// for which `accept` holds; nothing if there is none.
+  std::optional<std::pair<int, int>>
+  oldest(llvm::function_ref<bool(int)> accept) const;
 
 private:
   const TaskTable &table;
   /// Tasks whose results are saved, in order; how many readers each waits for.
   std::vector<std::pair<int, int>> waiting;
-  /// For each micro-batch, how many such tasks it has.
+  /// For each micro-batch, how many such tasks it has; and in each stage.
   std::map<int64_t, int> live;
+  std::map<std::pair<int64_t, int64_t>, int> liveOfStages;
   int64_t total = 0;
 };
 

@@ -126,7 +126,7 @@ static void replay(const ResolvedSchedule &schedule, Simulation &result) {
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     SavedReplay saved(*schedule.table);
     UpdateReplay updates(*schedule.table);
-    int64_t most = 0, inFlight = 0, versions = 0;
+    int64_t most = 0, inFlight = 0, chunks = 0, versions = 0;
     for (const Node &node : schedule.device(d)) {
       saved.run(node);
       auto update = updates.run(node, number++);
@@ -139,10 +139,12 @@ static void replay(const ResolvedSchedule &schedule, Simulation &result) {
       }
       most = std::max(most, saved.saved());
       inFlight = std::max(inFlight, saved.inFlight());
+      chunks = std::max(chunks, saved.inFlightOfStages());
       versions = std::max(versions, updates.versions());
     }
     result.peakSaved.push_back(most);
     result.peakInFlight.push_back(inFlight);
+    result.peakChunks.push_back(chunks);
     result.versions.push_back(versions);
   }
 }

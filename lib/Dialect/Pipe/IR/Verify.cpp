@@ -8,6 +8,7 @@
 #include "Replay.h"
 #include "Resolve.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/FormatVariadic.h"
 
 using namespace cleave::pipe;
 using Found = std::optional<Violation>;
@@ -131,24 +132,63 @@ static Found checkCollectiveOrder(const ResolvedSchedule &schedule) {
   return std::nullopt;
 }
 
-static Found checkSaved(const ResolvedSchedule &schedule, int64_t limit) {
+/// Whether `task` reads what one of `others` gives, itself or by what it reads.
+static bool needsAny(const TaskTable &table, int task,
+                     llvm::ArrayRef<int> others) {
+  std::set<int> seen{task};
+  std::vector<int> work{task};
+  while (!work.empty()) {
+    int next = work.back();
+    work.pop_back();
+    if (llvm::is_contained(others, next))
+      return true;
+    table.forEachNeed(next, [&](int need) {
+      if (seen.insert(need).second)
+        work.push_back(need);
+    });
+  }
+  return false;
+}
+
+static Found checkSaved(const ResolvedSchedule &schedule,
+                        const VerifyOptions &options) {
+  int64_t limit = *options.savedLimit;
+  auto amount = [&](int64_t saved) {
+    std::string text = std::to_string(saved);
+    if (options.savedInBytes)
+      text += llvm::formatv(" bytes ({0:F4} MiB)",
+                            static_cast<double>(saved) / (1 << 20));
+    return text;
+  };
   for (int64_t d = 0; d < schedule.deviceCount(); ++d) {
     SavedReplay replay(*schedule.table);
-    int n = schedule.begin[d];
+    int n = schedule.begin[d] - 1;
     for (const Node &node : schedule.device(d)) {
-      replay.run(node);
-      if (replay.saved() > limit) {
-        auto [task, reader] = replay.oldest();
-        return aboutNodes(
-            schedule,
-            schedule.str(n) + " of device " + std::to_string(d) +
-                " brings what is saved to " + std::to_string(replay.saved()) +
-                ", over the limit of " + std::to_string(limit) + "; move " +
-                schedule.str(schedule.runner[reader]) + ", which frees what " +
-                schedule.str(schedule.runner[task]) + " saved, before it",
-            {n, schedule.runner[reader]});
-      }
       ++n;
+      replay.run(node);
+      if (replay.saved() <= limit)
+        continue;
+      std::string text = schedule.str(n) + " of device " + std::to_string(d) +
+                         " brings what is saved to " + amount(replay.saved()) +
+                         ", over the limit of " + amount(limit);
+      if (options.generated)
+        return aboutNodes(schedule, std::move(text), {n});
+      // What must come behind the run frees nothing before it.
+      auto known = replay.oldest([&](int reader) {
+        return !needsAny(*schedule.table, reader, node.tasks);
+      });
+      if (!known)
+        return aboutNodes(schedule,
+                          text + ", and nothing that could run before it frees "
+                                 "any; raise the limit",
+                          {n});
+      auto [task, reader] = *known;
+      return aboutNodes(
+          schedule,
+          text + "; move " + schedule.str(schedule.runner[reader]) +
+              ", which frees what " + schedule.str(schedule.runner[task]) +
+              " saved, before it",
+          {n, schedule.runner[reader]});
     }
   }
   return std::nullopt;
@@ -207,7 +247,7 @@ static Found check(const ResolvedSchedule &schedule,
   if (!machine.finished())
     return machine.describeCycle();
   if (options.savedLimit)
-    if (Found why = checkSaved(schedule, *options.savedLimit))
+    if (Found why = checkSaved(schedule, options))
       return why;
   return checkVersions(schedule, options.staleness);
 }

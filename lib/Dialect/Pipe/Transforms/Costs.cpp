@@ -114,8 +114,16 @@ FailureOr<Costs> cleave::pipe::measuredCostsOf(ProgramOp program,
                                                StringRef text, StringRef from) {
   std::string error;
   std::optional<Costs> costs;
-  if (auto measured = MeasuredCosts::parse(text, error))
-    costs = measured->costsOf(describeParts(program), error);
+  if (auto measured = MeasuredCosts::parse(text, error)) {
+    std::vector<PartInfo> parts = describeParts(program);
+    costs = measured->costsOf(parts, error);
+    std::vector<double> wanted;
+    for (auto invoke : program.getBody().getOps<InvokeOp>())
+      wanted.push_back(countedFlops(invoke));
+    if (costs)
+      if (error = measured->checkWork(parts, wanted); !error.empty())
+        costs.reset();
+  }
   if (!costs)
     return program.emitOpError("measured costs of ") << from << ": " << error;
   return *costs;

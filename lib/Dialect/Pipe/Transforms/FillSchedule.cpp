@@ -45,13 +45,33 @@ struct FillSchedulePass
     return known ? known.getInt() : devices;
   }
 
-  VerifyOptions verifyOptions() {
+  VerifyOptions verifyOptions(bool generated = false) {
     VerifyOptions options;
+    options.savedInBytes = true;
+    options.generated = generated;
     if (savedBytes >= 0)
       options.savedLimit = savedBytes;
     if (maxStaleness >= 0)
       options.staleness = maxStaleness;
     return options;
+  }
+
+  /// What to do where a generated order saves more than the limit.
+  std::string savingLess() {
+    if (savedBytes < 0)
+      return "";
+    std::string names;
+    for (StringRef other : {"v-half", "v-min", "auto"})
+      if (schedule.empty() && other != kind &&
+          !(kind == "v-min" && other == "v-half"))
+        names += (names.empty()     ? ""
+                  : other == "auto" ? " or "
+                                    : ", ") +
+                 other.str();
+    return "; raise the limit" +
+           (names.empty()
+                ? names
+                : ", or choose a schedule that saves less, such as " + names);
   }
 
   /// Gives `program` what there is of an order without transfers, a whole
@@ -81,13 +101,9 @@ struct FillSchedulePass
                         parts, count, order.map, error);
     if (!sent)
       return program.emitOpError("schedule: ") << error;
-    if (auto why =
-            findViolation(*sent, parts, count, order.map, verifyOptions()))
-      return program.emitOpError("schedule: ")
-             << why->text
-             << (savedBytes < 0 ? ""
-                                : "; or choose a schedule that saves less, "
-                                  "such as v-half or auto");
+    if (auto why = findViolation(*sent, parts, count, order.map,
+                                 verifyOptions(schedule.empty())))
+      return program.emitOpError("schedule: ") << why->text << savingLess();
     if (program.getTreeSums() && failed(orderForTree(program, *sent)))
       return failure();
     set(program, {*sent, order.map});

@@ -330,7 +330,7 @@ LogicalResult Flow::mergeUpdate() {
   else if (barrier)
     why = barrier->getName().getStringRef().str() + " " + why;
   else
-    why = "it was not asked for";
+    why = "it was asked to be apart";
   if (fusion == Fusion::Backward)
     return emitError(loc) << "optimizer fusion into backward is not possible: "
                           << why;

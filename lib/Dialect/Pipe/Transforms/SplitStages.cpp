@@ -193,8 +193,14 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       Flow before(function, mesh, *wanted, count);
       if (failed(before.analyze()))
         return failure();
-      if (flows.empty())
+      if (flows.empty()) {
         choice = chooseGathers(function, before, mesh.getMesh(), *mode);
+        if (*mode == GatherMode::Once && choice.text.empty())
+          function.emitWarning(
+              "gathers nothing once: no micro-batch reads what "
+              "devices hold in parts, as with zero3 "
+              "(--pipe-gather)");
+      }
       if (choice.once)
         joinGathers(function, before, mesh.getMesh());
       flows.emplace_back();

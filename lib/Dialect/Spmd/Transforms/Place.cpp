@@ -109,6 +109,23 @@ private:
     return success();
   }
 
+  /// The numbers of grains into which all batches divide.
+  static std::string
+  grainsThatFit(ArrayRef<std::pair<unsigned, Samples>> batches) {
+    SmallVector<int64_t> sizes;
+    int64_t parts = 1;
+    for (const auto &[i, samples] : batches) {
+      sizes.push_back(samples.each & -samples.each);
+      parts = samples.parts;
+    }
+    std::string text;
+    int64_t most = *llvm::min_element(sizes) * parts;
+    for (int64_t n = parts; n <= most; n *= 2)
+      text += (text.empty() ? "" : n == most ? " or " : ", ") +
+              std::to_string(n);
+    return text;
+  }
+
   /// Every batch must divide into micro-batches. One that is padded for devices
   /// is padded for micro-batches as well, and so is what holds the same samples.
   LogicalResult checkSizes() {
@@ -127,9 +144,17 @@ private:
                    : samples.each % microBatches == 0)
           continue;
         auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+        std::string what =
+            std::to_string(i) +
+            (name ? " (\"" + name.str() + "\")" : std::string());
+        // Of the whole batch, as they are asked for.
+        if (grains > 0)
+          return function.emitOpError("argument ")
+                 << what << " has " << samples.all << " samples, which "
+                 << grains.getValue() << " grains do not divide: use "
+                 << grainsThatFit(batches);
         return function.emitOpError("argument ")
-               << i << (name ? " (\"" + name.str() + "\")" : std::string())
-               << " has " << samples.each << " samples"
+               << what << " has " << samples.each << " samples"
                << (samples.each == samples.all ? "" : " on each device")
                << ", which " << microBatches.getValue()
                << " micro-batches do not divide: use " << divisors(sizes);

@@ -60,7 +60,8 @@ inline constexpr llvm::StringLiteral kDeferredAttr = "exec.deferred";
 
 /// On a part: the action of the schedule that a run of it is, as a dictionary
 /// of `name` (as the schedule writes it, `*` in the place of the micro-batch),
-/// `kind` (such as "forward") and `stage`. Parts without are no action.
+/// `kind` (such as "forward"), `stage` and, of forward and backward, `flops`.
+/// Parts without are no action.
 inline constexpr llvm::StringLiteral kActionAttr = "exec.action";
 
 /// What memory planning writes down; see the pass. On a module, the largest of

@@ -84,6 +84,10 @@ versionedArguments(ProgramOp program);
 /// program returns it; empty where it is no update.
 llvm::StringRef updatedArgument(mlir::OpResult result);
 
+/// The floating-point operations of a run of forward or backward; 0 of other
+/// parts, and where the part has no body.
+double countedFlops(InvokeOp invoke);
+
 /// What a schedule must know of the parts of `program`, in their order.
 std::vector<PartInfo> describeParts(ProgramOp program);
 

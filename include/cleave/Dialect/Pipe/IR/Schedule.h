@@ -83,7 +83,7 @@ struct PartInfo {
   /// own then, and nothing names it in `uses`.
   std::vector<unsigned> fuses = {};
   /// How much a run saves until all parts of its stage that read it have run
-  /// for the micro-batch, in any unit.
+  /// for the micro-batch, in any unit: of its results and of what it receives.
   int64_t saved = 0;
   /// A run changes the parameters that its stage reads.
   bool updates = false;

@@ -58,8 +58,9 @@ struct Simulation {
   /// device goes on with the second at once.
   double period = 0;
   /// For each device, the most that is saved at a time, in the unit of
-  /// `PartInfo::saved`, and the most micro-batches of which something is.
-  std::vector<int64_t> peakSaved, peakInFlight;
+  /// `PartInfo::saved`, the most micro-batches of which something is, and the
+  /// same counted in each of its stages.
+  std::vector<int64_t> peakSaved, peakInFlight, peakChunks;
   /// For each device, the most versions of parameters that it holds, added up
   /// over its stages: the newest, and those that micro-batches in flight have
   /// read.

@@ -47,6 +47,8 @@ struct TimelineEvent {
   int64_t microBatch = -1;
   /// In seconds.
   double start = 0, end = 0;
+  /// Floating-point operations of a run; 0 where it is not known.
+  double flops = 0;
 };
 
 struct Timeline {
@@ -88,8 +90,9 @@ void writeTimelineTrace(llvm::raw_ostream &os,
 /// as one timeline of this name; others, and other fields, are left out. `step`
 /// in the `args` of an event says which of several steps it is of: each is a
 /// timeline that begins at 0, in their order. `waited` there, in microseconds,
-/// is how long a run waited for other devices: so much later it begins. On
-/// failure returns nothing and sets `error`.
+/// is how long a run waited for other devices: so much later it begins; `flops`
+/// are its floating-point operations. On failure returns nothing and sets
+/// `error`.
 std::optional<std::vector<Timeline>> readTimelineSteps(llvm::StringRef json,
                                                        llvm::StringRef name,
                                                        std::string &error);

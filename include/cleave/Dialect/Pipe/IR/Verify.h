@@ -50,6 +50,10 @@ struct VerifyOptions {
   /// The most that a device may have saved at a time, in the unit of
   /// `PartInfo::saved`.
   std::optional<int64_t> savedLimit = std::nullopt;
+  /// That unit is bytes, and messages say so.
+  bool savedInBytes = false;
+  /// The order was made by a generator: messages do not say what to move.
+  bool generated = false;
   /// How many updates of a stage may come between the first action of a
   /// micro-batch there and its own update.
   std::optional<int64_t> staleness = std::nullopt;

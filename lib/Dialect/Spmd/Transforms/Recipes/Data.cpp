@@ -36,9 +36,8 @@ LogicalResult cleave::spmd::applyData(Annotator &annotator, StringRef axis) {
         return function.emitOpError("argument ")
                << index << " (\""
                << graph::getArgString(function, index, graph::kNameAttr)
-               << "\") has " << size << " samples, which the " << parts
-               << " positions of axis \"" << axis << "\" do not divide: use "
-               << partsThatFit(size);
+               << "\") has " << size << " samples, fewer than the " << parts
+               << " positions of axis \"" << axis << "\": use at most " << size;
       annotator.split(argument, dim.getInt(), axis);
     }
   return success();

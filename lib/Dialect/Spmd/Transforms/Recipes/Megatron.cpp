@@ -91,6 +91,10 @@ static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
         << "\" comes in " << places;
   if (known.heads > 0)
     error << " groups of " << known.heads / known.divisor << " heads";
+  else if (known.attended)
+    error << " heads";
+  else if (sizeOf({argument, dim}) != known.divisor)
+    error << " groups, of which each is used as a whole";
   error << ", which the " << parts << " positions of axis \"" << axis
         << "\" do not divide";
   std::string fits = partsThatFit(known, places);

@@ -148,9 +148,8 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
       if (size < parts)
         return function.emitOpError("dimension ")
                << dim << " of argument " << argument.getArgNumber() << " has "
-               << size << " places, which the " << parts
-               << " positions of axis \"" << axis << "\" do not divide: use "
-               << partsThatFit(size);
+               << size << " places, fewer than the " << parts
+               << " positions of axis \"" << axis << "\": use at most " << size;
       annotator.split(argument, dim, axis);
     }
   }

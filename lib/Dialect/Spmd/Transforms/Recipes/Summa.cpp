@@ -169,7 +169,8 @@ LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
       error << "dimension " << place->second << " of parameter \""
             << graph::getArgString(function, argument.getArgNumber(),
                                    graph::kNameAttr)
-            << "\" comes in " << known.divisor << ", which the " << parts
+            << "\" comes in " << known.divisor
+            << (known.attended ? " heads" : "") << ", which the " << parts
             << " positions of axis \"" << axis << "\" do not divide";
       std::string fits = partsThatFit(known.divisor);
       if (!fits.empty())

@@ -1,0 +1,65 @@
+//===- CommandLine.h - What command lines have in common --------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_SUPPORT_COMMANDLINE_H
+#define CLEAVE_SUPPORT_COMMANDLINE_H
+
+#include "cleave/Support/Version.h"
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Config/llvm-config.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace cleave {
+
+/// The version of Cleave, and of what it is built on.
+inline void printVersion(llvm::raw_ostream &os, llvm::StringRef tool) {
+  os << tool << " (Cleave) " << CLEAVE_VERSION << "\n  LLVM "
+     << LLVM_VERSION_STRING << "\n";
+}
+
+/// Lets `--version` say that.
+inline void printVersionOf(llvm::StringRef tool) {
+  llvm::cl::SetVersionPrinter(
+      [tool](llvm::raw_ostream &os) { printVersion(os, tool); });
+}
+
+/// What is wrong with the first option of a command line that is not known:
+/// `unknown option '--opimizer'; did you mean --optimizer?`. Empty when all are
+/// known. The library's own message goes on to what stands behind it.
+inline std::string findUnknownOption(int argc, const char *const *argv) {
+  const auto &known = llvm::cl::getRegisteredOptions();
+  for (llvm::StringRef word :
+       llvm::ArrayRef(argv, argc).drop_front(argc > 0 ? 1 : 0)) {
+    if (word == "--")
+      break;
+    llvm::StringRef name = word.ltrim('-').split('=').first;
+    // `-` is a file, `-1` a number.
+    if (!word.starts_with("-") || name.empty() || llvm::isDigit(name[0]) ||
+        name[0] == '.' || known.contains(name))
+      continue;
+    std::string text = "unknown option '" + word.split('=').first.str() + "'";
+    llvm::StringRef nearest;
+    unsigned least = 1 + name.size() / 3;
+    for (const auto &entry : known)
+      if (unsigned distance = name.edit_distance(entry.first, true, least);
+          distance <= least && !entry.first.empty()) {
+        if (distance < least || nearest.empty() || entry.first < nearest)
+          nearest = entry.first;
+        least = distance;
+      }
+    return nearest.empty() ? text
+                           : text + "; did you mean --" + nearest.str() + "?";
+  }
+  return "";
+}
+
+} // namespace cleave
+
+#endif // CLEAVE_SUPPORT_COMMANDLINE_H
