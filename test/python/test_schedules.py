@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import cleave
+from cleave.messages import format_bytes
 
 
 class Layers(nn.Module):
@@ -52,7 +53,7 @@ def test_saved_is_what_forward_leaves_to_backward(micro_batches):
     assert saved == report["schedule"]["stages"][0]["saved_bytes_per_micro_batch"] > 0
     assert {value["part"] for value in entry["saved"]} == {"train.F"}
     assert saved < entry["peak_bytes"]
-    assert f"train: saves {len(entry['saved'])} values for backward" in step.explain()
+    assert f"train: saves {format_bytes(saved)} for backward of each micro-batch" in step.explain()
     assert "evaluate: saves" not in step.explain()
 
 
