@@ -56,7 +56,7 @@ void cleave::listSchedules(raw_ostream &os) {
 static std::string checkScheduleFlags(const Flags &flags) {
   if (!flags.schedule.empty() && !flags.scheduleFile.empty())
     return "--schedule and --schedule-file exclude each other";
-  if (flags.chunks < 0)
+  if (flags.chunks.getNumOccurrences() && flags.chunks < 1)
     return "--chunks must be positive";
   if (!isPipeSlices(flags.pipeSlices))
     return "--pipe-slices is auto, on or off, not '" + flags.pipeSlices + "'";
