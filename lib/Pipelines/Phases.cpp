@@ -74,7 +74,10 @@ static int64_t countStages(const PhaseOptions &options) {
   }
   for (const spmd::MeshAxis &axis : *axes)
     if (axis.name == spmd::kPipelineAxis)
-      return axis.size * pipelineShape(options).chunks;
+      // What is too much is said where stages are made.
+      return std::min<uint64_t>(llvm::SaturatingMultiply<uint64_t>(
+                                    axis.size, pipelineShape(options).chunks),
+                                1 << 20);
   return 1;
 }
 

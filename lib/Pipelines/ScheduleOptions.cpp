@@ -94,7 +94,7 @@ static std::string checkText(const PhaseOptions &options) {
                 [&](const pipe::Action &action, const pipe::TextPlace &place) {
                   stages.try_emplace(action.stage, action.str(), place);
                   if (action.microBatch > last) {
-                    last = std::min(action.microBatch, kMostNumber);
+                    last = action.microBatch;
                     lastPlace = place;
                   }
                 });
@@ -122,12 +122,23 @@ static std::string checkText(const PhaseOptions &options) {
                                   " has no actions; write them too");
     ++wanted;
   }
-  if (last >= 0 && last + 1 != options.microBatches)
-    return at(lastPlace, "it is for " + llvm::Twine(last + 1) +
+  // Each position has as many stages.
+  int64_t all = positions * pipelineShape(options).chunks;
+  if (wanted < all) {
+    const auto &[action, place] = stages.rbegin()->second;
+    return at(place, llvm::Twine(action) + " is of the last of " +
+                         llvm::Twine(wanted) + " stages, and " +
+                         llvm::Twine(positions) + " positions have " +
+                         llvm::Twine(all) + " between them; write actions of " +
+                         "stage " + llvm::Twine(wanted) + " too");
+  }
+  uint64_t count = static_cast<uint64_t>(last) + 1;
+  if (last >= 0 && count != static_cast<uint64_t>(options.microBatches))
+    return at(lastPlace, "it is for " + llvm::Twine(count) +
                              " micro-batches, and the step has " +
                              llvm::Twine(options.microBatches) +
                              "; write as many, or cut the batch into " +
-                             llvm::Twine(last + 1));
+                             llvm::Twine(count));
   return {};
 }
 
@@ -151,6 +162,10 @@ static std::string checkUpdates(const PhaseOptions &options) {
     return "pipe-gather: an asynchronous schedule updates parameters behind "
            "each micro-batch, so that what is gathered is another thing for "
            "each; leave it out, or choose a synchronous schedule";
+  if (options.optimizerFusion == "forward")
+    return "optimizer-fusion: an asynchronous schedule updates behind each "
+           "micro-batch, and \"forward\" leaves updates to the next step; "
+           "leave it out, or choose a synchronous schedule";
   if (options.grains > 0)
     return "schedule: a deterministic step is one update of its grains, and an "
            "asynchronous schedule has one for each micro-batch; leave one of "
@@ -163,9 +178,41 @@ static std::string checkUpdates(const PhaseOptions &options) {
   return {};
 }
 
+/// What adds up in another order than that of the tree over grains.
+static std::string checkDeterministic(const PhaseOptions &options) {
+  if (options.grains <= 0)
+    return {};
+  auto plan = spmd::parsePlan(options.recipes);
+  if (!plan) {
+    llvm::consumeError(plan.takeError());
+    return {}; // Said of the plan.
+  }
+  for (const spmd::RecipeCall &call : plan->recipes) {
+    if (call.name == "zero2" || call.name == "zero3")
+      return "deterministic: recipe '" + call.name +
+             "' adds gradients up on devices that hold a part of each, in "
+             "another order than that of the grains; choose zero1 without a "
+             "clip, or leave one of them out";
+    if (call.name == "zero1" && options.optimizer.maxGradNorm > 0)
+      return "deterministic: with recipe 'zero1' each device adds up its own "
+             "part of the norm to clip to, in another order than one that has "
+             "it all; leave out the clip, the recipe or the mode";
+  }
+  return {};
+}
+
 std::string cleave::checkSchedule(const PhaseOptions &options) {
   std::string error;
   std::string updates = checkUpdates(options);
+  // Where the schedule stands in a file, so does what is wrong with it.
+  auto located = [&](std::string text) {
+    if (text.empty() || options.scheduleFile.empty() ||
+        !StringRef(text).starts_with("schedule:"))
+      return text;
+    return options.scheduleFile + ":1:1: error: " + text;
+  };
+  if (std::string why = checkDeterministic(options); !why.empty())
+    return why;
   if (!options.machine.empty() &&
       !pipe::MachineModel::parse(options.machine, error))
     return "machine: " + error;
@@ -175,14 +222,14 @@ std::string cleave::checkSchedule(const PhaseOptions &options) {
            "such as F0 B0 U";
   // Micro-batches are summed up in the order in which they come.
   if (!options.scheduleText.empty() && options.grains > 0)
-    return "schedule: the order of a deterministic step is fixed; leave out "
-           "the one written by hand";
+    return located("schedule: the order of a deterministic step is fixed; "
+                   "leave out the one written by hand");
   if (!options.scheduleText.empty()) {
     if (!options.schedule.empty())
       return "schedule: one is named and one written by hand; leave one of "
              "them out";
     std::string why = checkText(options);
-    return why.empty() ? updates : why;
+    return why.empty() ? located(updates) : why;
   }
   if (options.schedule.empty() || options.schedule == "auto" ||
       pipe::findGenerator(options.schedule, error))

@@ -286,7 +286,9 @@ json::Object Reporter::report() {
            {"of_makespan",
             share(simulation.makespan - ideal, simulation.makespan)},
            {"of_ideal", share(simulation.makespan - ideal, ideal)},
-           {"of_period", share(simulation.period - ideal, simulation.period)}}},
+           // Rounding may leave less than nothing.
+           {"of_period", share(std::max(simulation.period - ideal, 0.0),
+                               simulation.period)}}},
       {"transfers", transfers},
       {"stages", describeStages()},
       {"devices", describeDevices(busy)},

@@ -89,7 +89,8 @@ def compile(
             alike on every mesh and by one thread, and summed up in one tree
             over all of them: losses and weights have the same bits for every
             number of devices "dp" that divides it. In the place of
-            `micro_batches` and `threads`.
+            `micro_batches` and `threads`. Refused with what adds up parts in
+            another order: "zero2", "zero3", and "zero1" with a clip.
         plan: what is split over them: a recipe or several, such as
             `["megatron-sp", "zero1"]`, each bound to its own axis or to
             another, `"zero3(fsdp)"`. An axis "dp" splits the samples. A dict

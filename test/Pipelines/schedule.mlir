@@ -76,6 +76,8 @@
 
 // RUN: cleave-compile --schedule=help | FileCheck %s --check-prefix=LIST
 // RUN: not cleave-compile %s --mesh pp=2 --schedule=2f2b --emit=schedule 2>&1 | FileCheck %s --check-prefix=NAMES
+// RUN: not cleave-compile %s --mesh pp=2 --chunks 0 --emit=schedule 2>&1 | FileCheck %s --check-prefix=CHUNKS
+// CHUNKS: --chunks must be positive
 // LIST: zb-v{{ +}}2{{ +}}two chunks on each device
 // LIST: pipedream {{.*}}an update behind each backward
 // LIST: auto

@@ -37,6 +37,22 @@ def test_devices_give_the_same_bits(name, grains):
             same(run(case, grains, devices), first)
 
 
+def test_zero1_gives_the_same_bits():
+    """Without a clip: parts of the state change no sum."""
+    case = family("gpt2", batch=8)
+    one, two = (cleave_run(case, STEPS, cleave.AdamW(lr=1e-3), deterministic=4, **settings)
+                for settings in ({}, {"mesh": {"dp": 2}, "plan": "zero1"}))
+    same(one, two)
+
+
+@pytest.mark.parametrize("plan, clip", [("zero1", 1.0), ("zero2", None), ("zero3", None)])
+def test_recipes_that_add_up_in_parts_are_refused(plan, clip):
+    case = family("gpt2", batch=8)
+    with pytest.raises(cleave.CompileError, match=f"deterministic: .*recipe '{plan}'"):
+        cleave_run(case, 1, cleave.AdamW(lr=1e-3, max_grad_norm=clip), mesh={"dp": 2},
+                   plan=plan, deterministic=4)
+
+
 def test_other_bits_without_it():
     """The comparison is not vacuous: sums in another order are seen."""
     case = family("gpt2", batch=8)

@@ -89,7 +89,8 @@ def test_other_shapes_with_adamw(case):
 
 @pytest.mark.parametrize("mesh, schedule, chunks", [
     ({"pp": 2}, "1f1b", 1), ({"pp": 4}, "zb-h1", 1), ({"pp": 2}, "zb-v", 2),
-    ({"pp": 2, "dp": 2}, "1f1b", 1)])
+    ({"pp": 2, "dp": 2}, "1f1b", 1), ({"pp": 2, "dp": 2}, "zb-h1", 1),
+    ({"dp": 2, "pp": 2}, "zb-v", 2)])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_deterministic_pipelines_have_the_same_bits(name, mesh, schedule, chunks):
     """As one device with the same grains has: losses, norms and weights."""

@@ -107,6 +107,8 @@ def test_bits_on_meshes(mesh, plan, micro_batches):
 OTHERS = [
     dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"),
     dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", chunks=2),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="zb-v"),
+    dict(mesh={"pp": 2}, micro_batches=1, schedule="zb-v"),
     dict(mesh={"tp": 2}, plan="megatron", model=dict(vocab_size=97)),
     dict(grad_horizon=1, modules=2),
 ]

@@ -7,6 +7,45 @@ pipe.program @p() attributes {micro_batches = 0 : i64} {
 
 // -----
 
+// expected-error @+1 {{micro_batches must not be more than 1048576}}
+pipe.program @p() attributes {micro_batches = 1000000000000 : i64} {
+  pipe.return
+}
+
+// -----
+
+// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, not 1000000000 : i64}}
+pipe.program @p() attributes {micro_batches = 1 : i64, pipe.stages = 1000000000 : i64} {
+  pipe.return
+}
+
+// -----
+
+// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, not -5 : i64}}
+pipe.program @p() attributes {micro_batches = 1 : i64, pipe.stages = -5 : i64} {
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<?xf32>) -> tensor<?xf32>
+pipe.program @p(%x: tensor<?xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{takes and gives tensors of static shapes, of integers or floats, not 'tensor<?xf32>'}}
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<?xf32>) -> tensor<?xf32>
+  pipe.return
+}
+
+// -----
+
+func.func private @f(tensor<4xf32>) -> tensor<4xindex>
+pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
+  // expected-error @+1 {{takes and gives tensors of static shapes, of integers or floats, not 'tensor<4xindex>'}}
+  %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xindex>
+  pipe.return
+}
+
+// -----
+
 // expected-error @+1 {{schedule: 'F-' is not an action}}
 pipe.program @p() attributes {micro_batches = 1 : i64, schedule = "F-"} {
   pipe.return

@@ -4,6 +4,13 @@
 // RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=5 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages 2>&1 | FileCheck %s --check-prefix=MANY
 // RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=at=500 2>&1 | FileCheck %s --check-prefix=AT
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=pp=2 recipes=megatron(pp)" 2>&1 | FileCheck %s --check-prefix=RECIPE
+// RUN: not cleave-opt %s --spmd-apply-recipes="mesh=pp=2 recipes=w=[pp,-]" 2>&1 | FileCheck %s --check-prefix=PLACEMENT
+// RUN: not cleave-opt %s --spmd-apply-recipes="mesh=pp=2,tp=2 recipes=x?=[-,pp+tp]" 2>&1 | FileCheck %s --check-prefix=HINT
+// RUN: sed 's/"v", graph/"v", spmd.sharding = #spmd.sharding<@mesh, [{"pp"}, {}]>, graph/' %s > %t.mlir
+// RUN: sed -i '1i spmd.mesh @mesh <["pp" = 2]>' %t.mlir
+// RUN: not cleave-opt %t.mlir --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages 2>&1 | FileCheck %s --check-prefix=SHARDING
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=chunks=4611686018427387905 2>&1 | FileCheck %s --check-prefix=CHUNKS
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=chunks=5000 2>&1 | FileCheck %s --check-prefix=CHUNKS
 // RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=slices=some 2>&1 | FileCheck %s --check-prefix=SLICES
 
 // NAME: split-pipeline-invalid.mlir:{{[0-9]+}}:1: error: 'func.func' op has no parameter whose name begins with 'z', where a stage is to begin
@@ -11,7 +18,11 @@
 // COUNT: error: 'func.func' op is to be cut into 3 stages: name where the 2 behind the first begin, not 1
 // MANY: error: 'func.func' op is to be cut into 5 stages, and has only 4 ops that depend on samples and parameters
 // AT: error: there are 3 stages: `at` needs a number for each but the first
+// CHUNKS: error: there are {{[0-9]+}} chunks for each of 2 positions, which are more than 4096 stages: choose fewer chunks
 // SLICES: error: slices is auto, on or off, not 'some'
+// PLACEMENT: error: placement 'w=[pp,-]' names axis "pp", whose positions are stages of a pipeline: split over another axis
+// HINT: error: placement 'x?=[-,pp+tp]' names axis "pp", whose positions are stages of a pipeline: split over another axis
+// SHARDING: split-pipeline-invalid.mlir{{.*}}: error: is split over axis "pp", whose positions are stages of a pipeline: split over another axis
 // RECIPE: error: recipe 'megatron' is bound to axis "pp", whose positions are stages of a pipeline: bind it to another axis
 func.func @train(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
                  %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},

@@ -14,3 +14,16 @@ module {
 func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}) {
   return
 }
+
+// -----
+
+module {
+  spmd.mesh @mesh <["dp" = 2, "tp" = 2]>
+  func.func @f(
+      %v: tensor<8xf32> {graph.role = "parameter", spmd.sharding = #spmd.sharding<@mesh, [{"tp"}]>},
+      // expected-error @+1 {{is a parameter in parts over "dp", which splits the samples: its gradient would be summed up in another order than that of the grains}}
+      %w: tensor<8xf32> {graph.role = "parameter", spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>},
+      %x: tensor<8xf32> {graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) {
+    return
+  }
+}

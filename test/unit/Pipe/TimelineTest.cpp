@@ -251,6 +251,15 @@ TEST(Timeline, BadTraces) {
       llvm::StringRef(errorOf(forward(1, "\"device\": 0, \"waited\": -1")))
           .starts_with("the event 'F0' needs"));
   // The parser itself would end the process.
+  // Of which sums and microseconds would be no numbers.
+  for (llvm::StringRef time :
+       {"\"ts\": 0, \"dur\": 9e307", "\"ts\": -2e18, \"dur\": 1"})
+    EXPECT_TRUE(
+        llvm::StringRef(errorOf(("[{\"ph\": \"X\", \"name\": \"F0\", \"cat\": "
+                                 "\"forward\", " +
+                                 time + ", \"args\": {\"device\": 0}}]")
+                                    .str()))
+            .starts_with("the event 'F0' needs"));
   EXPECT_EQ(errorOf(std::string(1 << 20, '[')),
             "it is nested more than 64 deep");
 }

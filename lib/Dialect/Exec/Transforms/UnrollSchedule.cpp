@@ -9,6 +9,7 @@
 #include "Unroller.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 
 namespace cleave::exec {
@@ -31,7 +32,7 @@ public:
 
 private:
   LogicalResult readSource();
-  void dropCopies();
+  LogicalResult dropCopies();
   LogicalResult deferChecks();
   pipe::ShortSchedule inFull() const;
   pipe::ShortSchedule shorter();
@@ -55,7 +56,7 @@ LogicalResult Positions::readSource() {
       return invoke.emitOpError("is a second part \"")
              << invoke.getPart() << "\" of stage " << invoke.getStage();
   FailureOr<pipe::Schedule> read = pipe::readSchedule(source);
-  if (failed(read))
+  if (failed(read) || failed(pipe::verifyPartFunctions(source)))
     return failure();
   schedule = std::move(*read);
   FailureOr<pipe::StageMap> found =
@@ -69,30 +70,78 @@ LogicalResult Positions::readSource() {
   return success();
 }
 
+/// Readers of `copy` read `kept`, the same value of another part, and so does
+/// what its own part makes of it.
+static void readInstead(OpResult copy, Value kept) {
+  auto invoke = cast<pipe::InvokeOp>(copy.getOwner());
+  copy.replaceAllUsesWith(kept);
+  func::FuncOp part = invoke.getPartFunction();
+  Operation *terminator = part.front().getTerminator();
+  Value made = terminator->getOperand(copy.getResultNumber());
+  if (!made.getDefiningOp() || made.hasOneUse())
+    return;
+  (void)part.insertArgument(part.getNumArguments(), made.getType(), {},
+                            made.getLoc());
+  made.replaceAllUsesExcept(part.getArguments().back(), terminator);
+  invoke.getInputsMutable().append(kept);
+  SmallVector<int64_t> split(invoke.getSplit());
+  split.push_back(-1);
+  invoke.setSplit(split);
+}
+
 /// Of several stages at one position that all hold a parameter, one updates it.
-void Positions::dropCopies() {
+/// Where updates come first, the others read what that one has made.
+LogicalResult Positions::dropCopies() {
   Operation *terminator = source.getBody().front().getTerminator();
-  std::set<std::pair<StringRef, int64_t>> updated;
+  bool early = source->hasAttr(pipe::kEarlyUpdateAttr);
+  std::map<std::pair<StringRef, int64_t>, OpResult> updated;
   llvm::BitVector dropped(terminator->getNumOperands());
+  SmallVector<std::pair<OpResult, OpResult>> replaced;
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     auto name = source.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
     auto invoke = value.getDefiningOp<pipe::InvokeOp>();
     if (!name || !invoke)
       continue;
-    bool fresh =
-        updated.insert({name.getValue(), map.device(invoke.getStage())}).second;
-    if (!fresh && source.getResultAttr(i, pipe::kCopyAttr))
-      dropped.set(i);
+    auto [kept, fresh] =
+        updated.insert({{name.getValue(), map.device(invoke.getStage())},
+                        cast<OpResult>(value)});
+    if (fresh || !source.getResultAttr(i, pipe::kCopyAttr))
+      continue;
+    dropped.set(i);
+    if (early)
+      replaced.push_back({cast<OpResult>(value), kept->second});
   }
   if (dropped.none())
-    return;
+    return success();
   terminator->eraseOperands(dropped);
   (void)source.eraseResults(dropped);
+  for (auto [copy, kept] : replaced) {
+    auto later = cast<pipe::InvokeOp>(copy.getOwner());
+    auto first = cast<pipe::InvokeOp>(kept.getOwner());
+    if (later == first)
+      continue;
+    auto runs = [](pipe::InvokeOp invoke, const pipe::Action &action) {
+      return action.part == invoke.getPart() &&
+             action.stage == static_cast<int64_t>(invoke.getStage());
+    };
+    for (const pipe::Action &action :
+         schedule.devices[map.device(first.getStage())]) {
+      if (runs(first, action))
+        break;
+      if (runs(later, action))
+        return source.emitOpError("schedule: ")
+               << action.str() << " reads a parameter that stage "
+               << first.getStage() << " updates at the same position: let "
+               << first.getPart() << " of that stage run first";
+    }
+    readInstead(copy, kept);
+  }
   // What only those read that are dropped is dropped with them.
   SmallVector<pipe::InvokeOp> invokes(
       source.getBody().getOps<pipe::InvokeOp>());
   for (pipe::InvokeOp invoke : llvm::reverse(invokes))
     dropUnread(invoke);
+  return success();
 }
 
 /// Stages do not all run the same, so that they cannot agree at each check.
@@ -176,8 +225,7 @@ pipe::ShortSchedule Positions::shorter() {
 LogicalResult Positions::run() {
   if (failed(readSource()))
     return failure();
-  dropCopies();
-  if (failed(deferChecks()))
+  if (failed(dropCopies()) || failed(deferChecks()))
     return failure();
   Parts parts;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {

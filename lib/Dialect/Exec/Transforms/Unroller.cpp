@@ -316,7 +316,8 @@ FailureOr<ProgramOp> Unroller::run(const pipe::ShortSchedule &list,
   SmallVector<Place> places = llvm::to_vector(list.places[position]);
   if (versions.any()) {
     actions = checksFirst(actions);
-    planVersions(actions);
+    if (failed(planVersions(actions)))
+      return failure();
   } else if (!source->hasAttr(pipe::kEarlyUpdateAttr)) {
     updatesLast(actions, places);
   }
@@ -337,7 +338,14 @@ FailureOr<ProgramOp> Unroller::run(const pipe::ShortSchedule &list,
   return program;
 }
 
-void Unroller::planVersions(ArrayRef<pipe::Action> actions) {
+LogicalResult Unroller::planVersions(ArrayRef<pipe::Action> actions) {
+  for (auto [argument, maker] : pipe::versionedArguments(source))
+    if (isHere(cast<pipe::InvokeOp>(maker.getOwner())) &&
+        values[argument].empty())
+      return maker.getOwner()->emitOpError("gives a version of argument ")
+             << argument.getArgNumber()
+             << ", which no part at its position reads: let it update what is "
+                "there";
   std::map<std::pair<StringRef, int64_t>, pipe::InvokeOp> invokes;
   for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
     invokes[{invoke.getPart(), invoke.getStage()}] = invoke;
@@ -347,4 +355,5 @@ void Unroller::planVersions(ArrayRef<pipe::Action> actions) {
       runs.push_back({invokes[{action.part, action.stage}], action.microBatch});
   versions.plan(
       runs, [&](BlockArgument argument) { return values[argument].front(); });
+  return success();
 }

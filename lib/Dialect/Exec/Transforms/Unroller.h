@@ -69,7 +69,7 @@ private:
                    llvm::SmallVector<Place> &places);
   void noteRuns(const Place &place);
   bool needsAgreement(pipe::InvokeOp invoke) const;
-  void planVersions(llvm::ArrayRef<pipe::Action> actions);
+  mlir::LogicalResult planVersions(llvm::ArrayRef<pipe::Action> actions);
 
   mlir::DictionaryAttr attributesOr(mlir::DictionaryAttr known) {
     return known ? known : builder.getDictionaryAttr({});

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/OpCost.h"
+#include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "mlir/Interfaces/FunctionImplementation.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -48,9 +49,23 @@ void ProgramOp::print(OpAsmPrinter &printer) {
       getArgAttrsAttrName(), getResAttrsAttrName());
 }
 
+/// More are a mistake, and too many to make lists of.
+static constexpr int64_t kMostMicroBatches = 1 << 20;
+static constexpr int64_t kMostStages = 1 << 12;
+
 LogicalResult ProgramOp::verify() {
   if (getMicroBatches() < 1)
     return emitOpError("micro_batches must be positive");
+  if (getMicroBatches() > kMostMicroBatches)
+    return emitOpError("micro_batches must not be more than ")
+           << kMostMicroBatches;
+  if (Attribute stages = (*this)->getAttr(kStagesAttr)) {
+    auto count = dyn_cast<IntegerAttr>(stages);
+    if (!count || !count.getType().isSignlessInteger(64) ||
+        count.getInt() < 1 || count.getInt() > kMostStages)
+      return emitOpError(kStagesAttr) << " must be a number from 1 to "
+                                      << kMostStages << ", not " << stages;
+  }
   if (std::optional<StringRef> text = getSchedule()) {
     std::string error;
     if (!Schedule::parse(*text, error))
@@ -147,6 +162,37 @@ static int64_t savedBytes(InvokeOp invoke) {
     if (findReader(value, invoke, behind) && !findReader(value, invoke, before))
       add(value);
   return bytes;
+}
+
+LogicalResult cleave::pipe::verifyPartFunctions(ProgramOp program) {
+  auto module = program->getParentOfType<ModuleOp>();
+  for (auto invoke : program.getBody().getOps<InvokeOp>()) {
+    func::FuncOp function = invoke.getPartFunction();
+    if (!function || !function.getBody().hasOneBlock())
+      return invoke.emitOpError("'")
+             << invoke.getCallee() << "' has no body of one block";
+  }
+  llvm::DenseMap<StringAttr, Operation *> first;
+  WalkResult result = module.walk([&](Operation *op) {
+    StringAttr callee;
+    if (auto invoke = dyn_cast<InvokeOp>(op))
+      callee = invoke.getCalleeAttr().getAttr();
+    else if (auto call = dyn_cast<func::CallOp>(op))
+      callee = call.getCalleeAttr().getAttr();
+    else
+      return WalkResult::advance();
+    auto [it, fresh] = first.try_emplace(callee, op);
+    if (fresh ||
+        (op->getParentOp() != program && it->second->getParentOp() != program))
+      return WalkResult::advance();
+    InFlightDiagnostic error = op->emitOpError("'")
+                               << callee.getValue()
+                               << "' is a part elsewhere too: let each part "
+                                  "have a function of its own";
+    error.attachNote(it->second->getLoc()) << "it is called here first";
+    return WalkResult::interrupt();
+  });
+  return failure(result.wasInterrupted());
 }
 
 std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
@@ -345,6 +391,16 @@ static LogicalResult verifyUnless(InvokeOp invoke) {
 }
 
 LogicalResult InvokeOp::verify() {
+  SmallVector<Type> types(getOperandTypes());
+  llvm::append_range(types, getResultTypes());
+  for (Type type : types) {
+    auto tensor = cast<RankedTensorType>(type);
+    if (!tensor.hasStaticShape() || !tensor.getElementType().isIntOrFloat())
+      return emitOpError(
+                 "takes and gives tensors of static shapes, of integers "
+                 "or floats, not ")
+             << type;
+  }
   if (isConditional() && failed(verifyUnless(*this)))
     return failure();
   if (getSplit().size() != getInputs().size())

@@ -19,6 +19,8 @@ namespace json = llvm::json;
 
 /// More devices than any pipeline has.
 static constexpr int64_t kMostDevices = 4096;
+/// In seconds. Sums of longer times are not finite in the end.
+static constexpr double kMostTime = 1e12;
 
 namespace {
 /// What an event says, where it is one of a device.
@@ -47,10 +49,12 @@ static std::optional<ReadEvent> readEvent(const json::Value &entry,
   double duration = object->getNumber("dur").value_or(NAN) * 1e-6;
   double waited = args->getNumber("waited").value_or(0) * 1e-6;
   if (*device < 0 || *device >= kMostDevices ||
-      !std::isfinite(start + duration) || !(duration >= 0) || !(waited >= 0)) {
+      !(std::abs(start) <= kMostTime) || !(duration <= kMostTime) ||
+      !(duration >= 0) || !(waited >= 0)) {
     error = "the event '" + name +
-            "' needs a \"ts\", a \"dur\" that is not negative, and a "
-            "\"device\" from 0 on; a time that it \"waited\" is not negative";
+            "' needs a \"ts\", a \"dur\" that is not negative, both no more "
+            "than 1e18, and a \"device\" from 0 on; a time that it \"waited\" "
+            "is not negative";
     return std::nullopt;
   }
   return ReadEvent{*device, args->getInteger("step").value_or(0),

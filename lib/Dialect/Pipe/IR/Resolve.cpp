@@ -147,6 +147,8 @@ bool ResolvedSchedule::pairTransfers(Violation &error) {
   auto key = [&](int n) {
     return Key(nodes[n].part, nodes[n].microBatch, nodes[n].action->to);
   };
+  // What is sent to a device is there for all its stages.
+  std::map<Key, int> devices[2];
   for (int n = 0, e = nodes.size(); n < e; ++n) {
     if (nodes[n].kind == Action::Kind::Run)
       continue;
@@ -155,6 +157,18 @@ bool ResolvedSchedule::pairTransfers(Violation &error) {
     if (!inserted) {
       error = {str(n) + " stands twice; leave one of them out",
                {ref(n), ref(first->second)}};
+      return false;
+    }
+    int64_t device =
+        table->map.device(nodes[n].action->to, nodes[n].microBatch);
+    auto [before, alone] =
+        devices[nodes[n].kind == Action::Kind::Receive].try_emplace(
+            Key(nodes[n].part, nodes[n].microBatch, device), n);
+    if (!alone) {
+      error = {str(n) + " moves to device " + std::to_string(device) +
+                   " what " + str(before->second) +
+                   " does; leave one of them out",
+               {ref(n), ref(before->second)}};
       return false;
     }
   }

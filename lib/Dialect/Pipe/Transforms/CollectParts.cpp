@@ -70,6 +70,9 @@ private:
   }
 
   void findWeights();
+  /// Whether a sum over micro-batches, or what is made of one, is for those who
+  /// run the step alone: returned as it is, or once devices have added it up.
+  bool isReported(Operation *op) const;
   /// The part that computes `op`, as Flow says.
   PartId homeOf(Operation *op) const {
     return weights.contains(op) ? PartId::Weights : flow.part(op);
@@ -112,6 +115,14 @@ private:
 };
 } // namespace
 
+bool Splitter::isReported(Operation *op) const {
+  return llvm::all_of(op->getUsers(), [&](Operation *user) {
+    return user->hasTrait<OpTrait::IsTerminator>() ||
+           (!flow.varies(user) && flow.part(user) != PartId::Update &&
+            user->getNumResults() > 0 && isReported(user));
+  });
+}
+
 /// Of backward, what no stage waits for.
 void Splitter::findWeights() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
@@ -120,9 +131,7 @@ void Splitter::findWeights() {
     // What is only reported, such as the loss, stays with what makes it.
     auto isOfUpdate = [&](Operation *user) {
       if (flow.isAccumulation(user))
-        return llvm::any_of(user->getUsers(), [](Operation *reader) {
-          return !reader->hasTrait<OpTrait::IsTerminator>();
-        });
+        return !isReported(user);
       return !flow.varies(user) || flow.part(user) == PartId::Update;
     };
     if (llvm::all_of(op.getUsers(), [&](Operation *user) {

@@ -31,7 +31,10 @@ private:
                                std::max<int64_t>(place.column, 1));
   }
   TextPlace placeOf(const ActionRef &action) const {
-    int64_t index = action.index - offset[action.device];
+    const std::vector<int64_t> &from = origins[action.device];
+    int64_t index = action.index;
+    if (!from.empty())
+      index = action.index < from.size() ? from[action.index] : -1;
     const std::vector<TextPlace> &own = places.actions[action.device];
     return index >= 0 && index < static_cast<int64_t>(own.size())
                ? own[index]
@@ -47,8 +50,9 @@ private:
   std::vector<PartInfo> parts;
   Schedule written;
   SchedulePlaces places;
-  /// Of each device, how many actions were added in front of those written.
-  std::vector<int64_t> offset;
+  /// Of each device to which actions were added: for each of its actions, which
+  /// one of those written it is, or -1.
+  std::vector<std::vector<int64_t>> origins;
 };
 } // namespace
 
@@ -139,7 +143,9 @@ Schedule HandWritten::withOtherParts(const StageMap &map) {
     llvm::erase_if(actions, [&](const Action &action) {
       return isAdded(action) && isForwardOrBackward(action.part);
     });
-    offset[d] = llvm::find_if_not(actions, isAdded) - actions.begin();
+    int64_t next = 0;
+    for (const Action &action : actions)
+      origins[d].push_back(isAdded(action) ? -1 : next++);
   }
   return result;
 }
@@ -154,7 +160,7 @@ FailureOr<Order> HandWritten::read(StringRef text, StringRef mapName,
   written = std::move(*parsed);
   if (auto stages = program->getAttrOfType<IntegerAttr>(kStagesAttr))
     leaveOutWhatIsEmpty(stages.getInt());
-  offset.assign(written.devices.size(), 0);
+  origins.resize(written.devices.size());
   if (static_cast<int64_t>(written.devices.size()) == devices) {
     FailureOr<StageMap> map = chooseMap(mapName, devices);
     if (failed(map))
@@ -164,13 +170,11 @@ FailureOr<Order> HandWritten::read(StringRef text, StringRef mapName,
         return action.kind != Action::Kind::Run;
       });
     });
-    // One device may need no transfers, and lists all it does.
-    bool complete = hasTransfers || devices == 1;
-    Order order{complete ? written : withOtherParts(*map), *map};
+    Order order{hasTransfers ? written : withOtherParts(*map), *map};
     if (auto why = findViolation(order.schedule, parts,
                                  program.getMicroBatches(), *map, options))
       return report(order.schedule, *why);
-    if (!complete) {
+    if (!hasTransfers && devices > 1) {
       auto sent = insertTransfers(order.schedule, parts,
                                   program.getMicroBatches(), *map, error);
       if (!sent)

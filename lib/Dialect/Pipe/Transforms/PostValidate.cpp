@@ -15,6 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "mlir/IR/IRMapping.h"
@@ -350,7 +351,7 @@ struct PostValidatePass
                           "axis \"pp\"");
         return signalPassFailure();
       }
-      if (failed(run(program, symbols)))
+      if (failed(verifyPartFunctions(program)) || failed(run(program, symbols)))
         return signalPassFailure();
     }
   }

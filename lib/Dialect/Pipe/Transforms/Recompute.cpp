@@ -15,6 +15,7 @@
 
 #include "MinimumCut.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/IR/IRMapping.h"
@@ -405,6 +406,8 @@ private:
 struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
   void runOnOperation() override {
     for (auto program : getOperation().getOps<ProgramOp>()) {
+      if (failed(verifyPartFunctions(program)))
+        return signalPassFailure();
       SmallVector<InvokeOp> invokes(program.getBody().getOps<InvokeOp>());
       Tally tally;
       for (size_t c = 0; c < invokes.size(); ++c)

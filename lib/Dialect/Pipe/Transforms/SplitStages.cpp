@@ -27,6 +27,7 @@
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/MathExtras.h"
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_SPLITSTAGES
@@ -63,6 +64,36 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
     op.setAxesAttr(spmd::AxesAttr::get(op.getContext(), devices));
     op.getInputMutable().assign(first);
   }
+}
+
+/// No tensor is split over the positions of a pipeline: they run other parts.
+static LogicalResult verifyWhole(func::FuncOp function,
+                                 const spmd::Mesh &mesh) {
+  spmd::AxisRef stages{spmd::kPipelineAxis};
+  auto verify = [&](Value value) -> LogicalResult {
+    std::optional<spmd::Sharding> own = spmd::writtenSharding(value);
+    if (!own || mesh.size(stages) == 1)
+      return success();
+    bool split = llvm::any_of(own->dims, [&](const spmd::AxisList &axes) {
+      return mesh.overlap(stages, axes);
+    });
+    for (const spmd::PartialAxis &partial : own->partial)
+      split |= mesh.overlap(stages, partial.axis);
+    if (!split)
+      return success();
+    return emitError(value.getLoc())
+           << "is split over axis \"" << spmd::kPipelineAxis
+           << "\", whose positions are stages of a pipeline: split over "
+              "another axis";
+  };
+  for (BlockArgument argument : function.getArguments())
+    if (failed(verify(argument)))
+      return failure();
+  for (Operation &op : function.getBody().front())
+    for (Value result : op.getResults())
+      if (failed(verify(result)))
+        return failure();
+  return success();
 }
 
 /// Whether `op` of sums is the sum of what it makes of their terms: an
@@ -122,10 +153,10 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
 struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
   using SplitStagesBase::SplitStagesBase;
 
-  /// The stages of the pipeline: `chunks` for each position of its axis.
-  int64_t countStages(const spmd::Mesh &mesh) {
+  /// The positions of the pipeline, each with `chunks` stages.
+  static int64_t countPositions(const spmd::Mesh &mesh) {
     const spmd::MeshAxis *axis = mesh.find(spmd::kPipelineAxis);
-    return (axis ? axis->size : 1) * chunks;
+    return axis ? axis->size : 1;
   }
 
   /// What the option `name` says in its text.
@@ -148,7 +179,17 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (chunks < 1)
       return getOperation().emitError("chunks must be positive, not ")
              << chunks.getValue();
-    int64_t count = countStages(mesh.getMesh());
+    // More are a mistake, and too many to count with.
+    constexpr int64_t most = 1 << 12;
+    int64_t count;
+    if (llvm::MulOverflow(countPositions(mesh.getMesh()), chunks.getValue(),
+                          count) ||
+        count > most)
+      return getOperation().emitError("there are ")
+             << chunks.getValue() << " chunks for each of "
+             << countPositions(mesh.getMesh())
+             << " positions, which are more than " << most
+             << " stages: choose fewer chunks";
     if (!at.empty() && static_cast<int64_t>(at.size()) + 1 != count)
       return getOperation().emitError("there are ")
              << count << " stages: `at` needs a number for each but the first";
@@ -188,6 +229,8 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     for (func::FuncOp function : entries) {
       if (!function.getBody().hasOneBlock())
         return function.emitOpError("must have one block to be split");
+      if (failed(verifyWhole(function, mesh.getMesh())))
+        return failure();
       separateReductions(function, mesh.getMesh());
       // All entries do as the first one, which trains where there is one.
       Flow before(function, mesh, *wanted, count);

@@ -63,17 +63,33 @@ void Stages::assign(const Ops &ops, ArrayRef<size_t> cuts) {
   }
 }
 
-/// The index in `ops` of the first that reads, itself or by what is the same
-/// for each micro-batch, a parameter whose name begins with `prefix`.
-static std::optional<size_t> firstReader(func::FuncOp entry, const Flow &flow,
-                                         ArrayRef<Operation *> ops,
-                                         StringRef prefix) {
+/// The parameters whose names, or other names of tied ones, begin with
+/// `prefix`.
+static llvm::DenseSet<Value> parametersNamed(func::FuncOp entry,
+                                             StringRef prefix) {
   llvm::DenseSet<Value> wanted;
+  auto isNamed = [&](unsigned index) {
+    if (graph::getArgString(entry, index, graph::kNameAttr).starts_with(prefix))
+      return true;
+    auto aliases =
+        entry.getArgAttrOfType<ArrayAttr>(index, graph::kAliasesAttr);
+    return aliases && llvm::any_of(aliases.getAsValueRange<StringAttr>(),
+                                   [&](StringRef alias) {
+                                     return alias.starts_with(prefix);
+                                   });
+  };
   for (BlockArgument argument : entry.getArguments())
     if (graph::hasRole(entry, argument.getArgNumber(), "parameter") &&
-        graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr)
-            .starts_with(prefix))
+        isNamed(argument.getArgNumber()))
       wanted.insert(argument);
+  return wanted;
+}
+
+/// The index in `ops` of the first that reads, itself or by what is the same
+/// for each micro-batch, one of the parameters `wanted`.
+static std::optional<size_t> firstReader(func::FuncOp entry, const Flow &flow,
+                                         ArrayRef<Operation *> ops,
+                                         llvm::DenseSet<Value> wanted) {
   for (Operation &op : entry.getBody().front().without_terminator())
     if (!flow.varies(&op) && flow.part(&op) <= PartId::Forward &&
         llvm::any_of(op.getOperands(),
@@ -121,7 +137,12 @@ LogicalResult Stages::cut(ArrayRef<std::string> first,
              << " behind the first begin, not " << first.size();
     SmallVector<int64_t> crossing = crossingBytes(ops);
     for (StringRef name : first) {
-      std::optional<size_t> reader = firstReader(entry, flow, ops, name);
+      llvm::DenseSet<Value> wanted = parametersNamed(entry, name);
+      std::optional<size_t> reader = firstReader(entry, flow, ops, wanted);
+      if (!reader && !wanted.empty())
+        return entry.emitOpError("cannot begin a stage at '")
+               << name << "': what reads it is computed with the loss, in the "
+               << "last stage; begin it at a parameter before";
       if (!reader)
         return entry.emitOpError("has no parameter whose name begins with '")
                << name << "', where a stage is to begin";

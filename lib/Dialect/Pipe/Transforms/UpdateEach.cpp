@@ -14,6 +14,7 @@
 #include "EachProgram.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 
 namespace cleave::pipe {
@@ -327,14 +328,12 @@ LogicalResult EachProgram::run() {
     return program.emitOpError("has ")
            << program.getMicroBatches()
            << " micro-batches already; place it with one";
-  if (failed(checkShared()))
+  if (failed(checkShared()) || failed(verifyPartFunctions(program)))
     return failure();
   auto invokes = [&] {
     return llvm::to_vector(program.getBody().getOps<InvokeOp>());
   };
   for (InvokeOp invoke : invokes()) {
-    if (!invoke.getPartFunction())
-      return invoke.emitOpError("has no function");
     if ((invoke.getOnce() || isUpdate(invoke)) && failed(checkWaits(invoke)))
       return failure();
   }

@@ -87,6 +87,40 @@ private:
     return {size, parts, (size + parts - 1) / parts, size % parts != 0};
   }
 
+  /// Grains are summed up in a tree; what a device holds of a parameter in parts
+  /// over those that split the samples would be summed up in another order.
+  LogicalResult checkParameters() {
+    MeshOp meshOp = findMesh(getOperation());
+    if (!meshOp)
+      return success();
+    Mesh mesh = meshOp.getMesh();
+    for (auto function : getOperation().getOps<func::FuncOp>()) {
+      AxisList samples;
+      for (unsigned i = 0; i < function.getNumArguments(); ++i)
+        if (std::optional<int64_t> dim = batchDim(function, i))
+          if (auto given =
+                  function.getArgAttrOfType<ShardingAttr>(i, kShardingAttr))
+            llvm::append_range(samples, given.getSharding().dims[*dim]);
+      for (BlockArgument argument : function.getArguments()) {
+        unsigned i = argument.getArgNumber();
+        auto role =
+            function.getArgAttrOfType<StringAttr>(i, graph::kRoleAttr);
+        auto given = function.getArgAttrOfType<ShardingAttr>(i, kShardingAttr);
+        if (!role || role != "parameter" || !given)
+          continue;
+        for (const AxisList &axes : given.getSharding().dims)
+          for (const AxisRef &axis : axes)
+            if (mesh.overlap(axis, samples))
+              return emitError(argument.getLoc())
+                     << "is a parameter in parts over \"" << axis.name
+                     << "\", which splits the samples: its gradient would be "
+                        "summed up in another order than that of the grains; "
+                        "leave it whole, or split it over another axis";
+      }
+    }
+    return success();
+  }
+
   /// The devices that split the samples share the grains out.
   LogicalResult countGrains() {
     if (grains == 0)
@@ -101,6 +135,8 @@ private:
         if (std::optional<int64_t> dim = batchDim(function, i))
           parts = samplesOf(function, i, *dim).parts;
     parts = std::max<int64_t>(parts, 1);
+    if (failed(checkParameters()))
+      return failure();
     if (grains % parts != 0)
       return getOperation().emitError("the samples are split over ")
              << parts << " devices, which do not divide the "

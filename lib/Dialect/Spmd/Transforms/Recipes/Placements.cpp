@@ -69,7 +69,12 @@ static bool names(const Placement &placement, func::FuncOp function,
 
 LogicalResult Placing::checkAxes(const Placement &placement) {
   for (const auto &axes : placement.dims)
-    for (const std::string &axis : axes)
+    for (const std::string &axis : axes) {
+      if (axis == kPipelineAxis)
+        return annotator.getModule().emitError("placement '")
+               << placement.str() << "' names axis \"" << axis
+               << "\", whose positions are stages of a pipeline: split over "
+               << "another axis";
       if (!mesh.find(axis)) {
         std::string known;
         for (const MeshAxis &other : mesh.axes)
@@ -78,6 +83,7 @@ LogicalResult Placing::checkAxes(const Placement &placement) {
                << placement.str() << "' names axis \"" << axis
                << "\", which the mesh does not have: it has " << known;
       }
+    }
   return success();
 }
 

@@ -1,0 +1,22 @@
+//===- PartFunctions.h - The functions of a program's parts -----*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_PIPE_IR_PARTFUNCTIONS_H
+#define CLEAVE_DIALECT_PIPE_IR_PARTFUNCTIONS_H
+
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
+
+namespace cleave::pipe {
+
+/// Fails, with a message, unless each part of `program` has a function with a
+/// body of one block, which nothing else in the module calls: one who changes a
+/// part changes its function.
+mlir::LogicalResult verifyPartFunctions(ProgramOp program);
+
+} // namespace cleave::pipe
+
+#endif // CLEAVE_DIALECT_PIPE_IR_PARTFUNCTIONS_H
