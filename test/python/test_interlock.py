@@ -390,8 +390,8 @@ def test_bad_modules(settings, error, message):
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--grad-horizon=0"], "--grad-horizon is positive"),
-    (["--grad-horizon=-2"], "--grad-horizon is positive"),
+    (["--grad-horizon=0"], "--grad-horizon must be positive"),
+    (["--grad-horizon=-2"], "--grad-horizon must be positive"),
     (["--modules=4"], "--modules is of --grad-horizon"),
     (["--grad-horizon=2"], "cut into 1 module: .*--modules"),
     (["--grad-horizon=2", "--modules=layers.1.,"], "an empty name"),

@@ -259,7 +259,7 @@ def test_backward_stands_with_forward(tmp_path_factory, mesh, recipes):
     (["--mesh=pp=2", "--schedule=2f2b"], "--schedule: .*2f2b.*gpipe"),
     (["--mesh=pp=2", "--schedule=interleaved", "--micro-batches=1"], "interleaved.*multiple"),
     (["--mesh=pp=2", "--schedule=pipedream"], "wte.weight' is held by stages 0 and 1"),
-    (["--mesh=pp=2", "--chunks=-1"], "--chunks is positive"),
+    (["--mesh=pp=2", "--chunks=-1"], "--chunks must be positive"),
     (["--mesh=pp=2", "--stages=transformer.g."], "no parameter whose name begins with"),
     (["--mesh=pp=2", "--micro-batches=3"], "micro-batches do not divide"),
     (["--mesh=pp=2", "--recipe=zero1(pp)"], "stages of a pipeline"),

@@ -69,9 +69,9 @@ static std::string checkScheduleFlags(const Flags &flags) {
   if (!isPipeSlices(flags.pipeSlices))
     return "--pipe-slices is auto, on or off, not '" + flags.pipeSlices + "'";
   if (flags.maxSavedMib.getNumOccurrences() && !(flags.maxSavedMib >= 0))
-    return "--max-saved-mib is not negative";
+    return "--max-saved-mib must not be negative";
   if (flags.maxStaleness.getNumOccurrences() && flags.maxStaleness < 0)
-    return "--max-staleness is not negative";
+    return "--max-staleness must not be negative";
   if (!flags.pipeGather.empty() && !isPipeGather(flags.pipeGather))
     return "--pipe-gather is each, once or auto, not '" + flags.pipeGather +
            "'";
@@ -158,12 +158,12 @@ std::string cleave::checkFlags(const Flags &flags) {
     return "--optimizer-fusion is auto, none, backward or forward, not '" +
            flags.optimizerFusion + "'";
   if (flags.bucketKib < 0)
-    return "--bucket-kib is not negative";
+    return "--bucket-kib must not be negative";
   for (const cl::opt<int64_t> *flag :
        {&flags.microBatches, &flags.threads, &flags.maxLogitsMib, &flags.chunks,
         &flags.gradHorizon})
     if (flag->getNumOccurrences() && *flag < 1)
-      return ("--" + flag->ArgStr + " is positive").str();
+      return ("--" + flag->ArgStr + " must be positive").str();
   if (std::string mistake = checkMesh(flags); !mistake.empty())
     return mistake;
   if (std::string mistake = checkScheduleFlags(flags); !mistake.empty())
