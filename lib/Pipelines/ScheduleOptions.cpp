@@ -188,15 +188,17 @@ static std::string checkDeterministic(const PhaseOptions &options) {
     return {}; // Said of the plan.
   }
   for (const spmd::RecipeCall &call : plan->recipes) {
-    if (call.name == "zero2" || call.name == "zero3")
+    spmd::SumsInParts sums = spmd::sumsInParts(call);
+    if (sums == spmd::SumsInParts::Gradients)
       return "deterministic: recipe '" + call.name +
              "' adds gradients up on devices that hold a part of each, in "
              "another order than that of the grains; choose zero1 without a "
              "clip, or leave one of them out";
-    if (call.name == "zero1" && options.optimizer.maxGradNorm > 0)
-      return "deterministic: with recipe 'zero1' each device adds up its own "
-             "part of the norm to clip to, in another order than one that has "
-             "it all; leave out the clip, the recipe or the mode";
+    if (sums == spmd::SumsInParts::Norm && options.optimizer.maxGradNorm > 0)
+      return "deterministic: with recipe '" + call.name +
+             "' each device adds up its own part of the norm to clip to, in "
+             "another order than one that has it all; leave out the clip, the "
+             "recipe or the mode";
   }
   return {};
 }

@@ -89,6 +89,9 @@ struct RecipeAxis {
 };
 
 /// What a table of recipes says of one.
+/// What devices that hold parts of it add up in an order of their own.
+enum class SumsInParts { None, Norm, Gradients };
+
 struct RecipeInfo {
   llvm::StringRef name;
   llvm::SmallVector<RecipeAxis, 3> axes;
@@ -98,6 +101,7 @@ struct RecipeInfo {
   /// Its positions see keys in turn, so that causal ones share their work where
   /// each has an early and a late chunk of the sequence.
   bool inTurn = false;
+  SumsInParts sums = SumsInParts::None;
 };
 llvm::ArrayRef<RecipeInfo> recipeTable();
 
@@ -108,6 +112,8 @@ RecipeSplit splitBy(const RecipeCall &call, llvm::StringRef axis);
 bool splitsEvenly(const RecipeCall &call);
 /// Whether its positions see keys in turn.
 bool seesKeysInTurn(const RecipeCall &call);
+/// What it adds up in parts: of gradients, their norm too.
+SumsInParts sumsInParts(const RecipeCall &call);
 
 } // namespace cleave::spmd
 

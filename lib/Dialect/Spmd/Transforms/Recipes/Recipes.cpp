@@ -106,11 +106,28 @@ static const Recipe recipes[] = {
       "the sequence, and the heads inside of attention"},
      one<applyUlysses>,
      2},
-    {{"zero1", {{"dp", kResting}}, "the optimizer's state"},
+    {{"zero1",
+      {{"dp", kResting}},
+      "the optimizer's state",
+      /*even=*/false,
+      /*inTurn=*/false,
+      SumsInParts::Norm},
      one<applyZero1>,
      5},
-    {{"zero2", {{"dp", kResting}}, "zero1, and gradients"}, one<applyZero2>, 5},
-    {{"zero3", {{"dp", kResting}}, "zero2, and parameters"},
+    {{"zero2",
+      {{"dp", kResting}},
+      "zero1, and gradients",
+      /*even=*/false,
+      /*inTurn=*/false,
+      SumsInParts::Gradients},
+     one<applyZero2>,
+     5},
+    {{"zero3",
+      {{"dp", kResting}},
+      "zero2, and parameters",
+      /*even=*/false,
+      /*inTurn=*/false,
+      SumsInParts::Gradients},
      one<applyZero3>,
      5},
 };
@@ -147,6 +164,11 @@ bool cleave::spmd::splitsEvenly(const RecipeCall &call) {
 bool cleave::spmd::seesKeysInTurn(const RecipeCall &call) {
   const Recipe *recipe = findRecipe(call.name);
   return recipe && recipe->info.inTurn;
+}
+
+SumsInParts cleave::spmd::sumsInParts(const RecipeCall &call) {
+  const Recipe *recipe = findRecipe(call.name);
+  return recipe ? recipe->info.sums : SumsInParts::None;
 }
 
 static bool splitsFeatures(const Recipe *recipe) {
