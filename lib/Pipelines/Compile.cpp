@@ -15,7 +15,6 @@
 #include "cleave/Target/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
-#include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -69,134 +68,44 @@ static FailureOr<CpuTarget> targetOf(ModuleOp module,
   return *target;
 }
 
-/// What backward of one entry reads of forward, and what it computes again.
-static void explainSaving(StringRef name, const llvm::json::Object &entry,
-                          llvm::json::Array &decisions) {
-  auto mebibytes = [](int64_t bytes) {
-    return llvm::formatv("{0:F1} MiB", static_cast<double>(bytes) / (1 << 20))
-        .str();
-  };
-  const llvm::json::Array *saved = entry.getArray("saved");
-  if (saved && !saved->empty()) {
-    int64_t bytes = 0;
-    for (const llvm::json::Value &value : *saved)
-      bytes += value.getAsObject()->getInteger("bytes").value_or(0);
-    decisions.push_back(
-        llvm::formatv("{0}: saves {1} values for backward, {2} for each "
-                      "micro-batch",
-                      name, saved->size(), mebibytes(bytes)));
-  }
-  const llvm::json::Array *recomputed = entry.getArray("recomputed");
-  if (!recomputed || recomputed->empty())
-    return;
-  for (const llvm::json::Value &value : *recomputed) {
-    const llvm::json::Object &group = *value.getAsObject();
-    StringRef line = group.getString("name").value_or("");
-    decisions.push_back(llvm::formatv(
-        "{0}: computes again in backward: {1} {2}{3}, {4} not saved", name,
-        group.getInteger("ops").value_or(0), group.getString("op").value_or(""),
-        line.empty() ? std::string() : (" at " + line).str(),
-        mebibytes(group.getInteger("bytes").value_or(0))));
-  }
-  decisions.push_back(llvm::formatv(
-      "{0}: recomputation saves {1} less for each micro-batch", name,
-      mebibytes(entry.getInteger("unsaved_bytes").value_or(0))));
+/// Of one position: bytes in all, by kind of tensor, and by entry what
+/// activations and the like take at most.
+static llvm::json::Object summarizeMemory(const llvm::json::Object &plan) {
+  llvm::json::Object memory;
+  if (auto arena = plan.getInteger("arena_bytes"))
+    memory["arena"] = *arena;
+  if (const llvm::json::Object *fixed = plan.getObject("bytes"))
+    for (const auto &[kind, bytes] : *fixed)
+      memory[kind] = bytes;
+  const llvm::json::Object *entries = plan.getObject("entries");
+  if (!entries)
+    return memory;
+  for (const auto &[name, value] : *entries)
+    for (auto [field, what] : {std::pair("peak_bytes", " peak"),
+                               std::pair("gradient_peak_bytes", " gradients"),
+                               std::pair("kept_bytes", " kept")})
+      if (auto bytes = value.getAsObject()->getInteger(field))
+        memory[(StringRef(name) + what).str()] = *bytes;
+  return memory;
 }
 
-/// Where updates stand, and what gradients take.
-static void explainUpdates(StringRef name, const llvm::json::Object &entry,
-                           llvm::json::Array &decisions) {
-  auto fusion = entry.getString("optimizer_fusion");
-  if (!fusion)
-    return;
-  StringRef text = *fusion;
-  if (text == "backward")
-    text = "backward: each update runs behind its gradient, which dies there";
-  else if (text == "forward")
-    text = "forward: each update runs in the next step, before its parameter "
-           "is read first";
-  decisions.push_back(llvm::formatv("{0}: optimizer fusion {1}", name, text));
-  if (auto bytes = entry.getInteger("gradient_peak_bytes"))
-    decisions.push_back(
-        llvm::formatv("{0}: gradients take {1:F1} MiB at most at a time", name,
-                      static_cast<double>(*bytes) / (1 << 20)));
-}
-
-/// What updates that are validated behind them cost.
-static void explainValidation(StringRef name, const llvm::json::Object &entry,
-                              llvm::json::Array &decisions) {
-  if (auto bytes = entry.getInteger("kept_bytes"))
-    decisions.push_back(llvm::formatv(
-        "{0}: updates are validated behind them; what they overwrite is kept "
-        "until then, {1:F1} MiB",
-        name, static_cast<double>(*bytes) / (1 << 20)));
-}
-
-/// What a device sends in one run of an entry, by place.
-static void explainCommunication(StringRef name,
-                                 const llvm::json::Object &entry,
-                                 llvm::json::Array &decisions) {
-  auto mebibytes = [](const llvm::json::Object &sent) {
-    return llvm::formatv("{0:F2} MiB",
-                         sent.getNumber("bytes").value_or(0) / (1 << 20))
-        .str();
-  };
-  auto text = [](const llvm::json::Object &object, StringRef key) {
-    return object.getString(key).value_or("").str();
-  };
-  int64_t count = entry.getInteger("count").value_or(0);
-  if (count == 0)
-    return;
-  decisions.push_back(
-      llvm::formatv("{0}: each device sends {1} in {2} collectives", name,
-                    mebibytes(entry), count));
-  for (const llvm::json::Value &value : *entry.getArray("collectives")) {
-    const llvm::json::Object &place = *value.getAsObject();
-    std::string line = text(place, "line"), cause = text(place, "cause");
-    decisions.push_back(llvm::formatv(
-        "{0}: {1} {2} over {3}, {4}{5}{6}", name,
-        place.getInteger("count").value_or(0), text(place, "kind"),
-        text(place, "axes"), mebibytes(place),
-        line.empty() ? std::string() : " at " + line,
-        cause.empty() ? std::string() : ", since " + cause));
-  }
-}
-
-/// Facts for people: bytes by kind, what is live at the peak, decisions.
+/// All but the schedule, which is of an earlier phase, and what says it in
+/// words.
 static llvm::json::Object report(ModuleOp module,
                                  const CompileOptions &options) {
   llvm::json::Value plan = memoryReport(module);
-  const llvm::json::Object &facts = *plan.getAsObject();
-  llvm::json::Object memory;
-  llvm::json::Array decisions;
-  if (auto arena = facts.getInteger("arena_bytes"))
-    memory["arena"] = *arena;
-  if (const llvm::json::Object *fixed = facts.getObject("bytes"))
-    for (const auto &[kind, bytes] : *fixed)
-      memory[kind] = bytes;
-  if (const llvm::json::Object *entries = facts.getObject("entries"))
-    for (const auto &[name, value] : *entries) {
-      const llvm::json::Object *entry = value.getAsObject();
-      if (auto peak = entry->getInteger("peak_bytes"))
-        memory[(StringRef(name) + " peak").str()] = *peak;
-      if (auto gradients = entry->getInteger("gradient_peak_bytes"))
-        memory[(StringRef(name) + " gradients").str()] = *gradients;
-      if (auto kept = entry->getInteger("kept_bytes"))
-        memory[(StringRef(name) + " kept").str()] = *kept;
-      explainUpdates(StringRef(name), *entry, decisions);
-      explainValidation(StringRef(name), *entry, decisions);
-      explainSaving(StringRef(name), *entry, decisions);
+  llvm::json::Object &facts = *plan.getAsObject();
+  llvm::json::Object memory = summarizeMemory(facts);
+  if (llvm::json::Array *positions = facts.getArray("positions"))
+    for (llvm::json::Value &position : *positions) {
+      llvm::json::Object &own = *position.getAsObject();
+      own["memory"] = summarizeMemory(own);
     }
-  decisions.push_back(
-      llvm::formatv("micro-batches: {0}", options.phases.microBatches));
-  llvm::json::Value communication = communicationReport(module);
-  for (const auto &[name, entry] : *communication.getAsObject())
-    explainCommunication(StringRef(name), *entry.getAsObject(), decisions);
   return llvm::json::Object{{"memory", std::move(memory)},
-                            {"communication", std::move(communication)},
+                            {"communication", communicationReport(module)},
                             {"placement", placementReport(module)},
                             {"plan", std::move(plan)},
-                            {"decisions", std::move(decisions)}};
+                            {"micro_batches", options.phases.microBatches}};
 }
 
 FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "ReportText.h"
 #include "cleave/Pipelines/Schedules.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -13,18 +14,6 @@ using namespace cleave;
 using llvm::StringRef;
 using pipe::formatSeconds;
 namespace json = llvm::json;
-
-static std::string formatBytes(double bytes) {
-  if (bytes < 1 << 10)
-    return llvm::formatv("{0} B", static_cast<int64_t>(bytes));
-  if (bytes < 1 << 20)
-    return llvm::formatv("{0:F1} KiB", bytes / (1 << 10));
-  return llvm::formatv("{0:F1} MiB", bytes / (1 << 20));
-}
-
-static double number(const json::Object &object, StringRef key) {
-  return object.getNumber(key).value_or(0);
-}
 
 /// `1 device`, `2 devices`.
 static std::string counted(int64_t count, StringRef noun) {
@@ -153,17 +142,4 @@ std::vector<std::string> cleave::explainSchedule(const json::Value &report) {
                     number(reductions, "sent_bytes_once")),
         formatBytes(number(reductions, "sent_bytes_once"))));
   return lines;
-}
-
-void cleave::addScheduleReport(json::Object &report, json::Value schedule) {
-  json::Array decisions;
-  const json::Object *facts = schedule.getAsObject();
-  if (facts && facts->getArray("devices")->size() > 1)
-    for (std::string &line : explainSchedule(schedule))
-      decisions.push_back(std::move(line));
-  if (json::Array *others = report.getArray("decisions"))
-    for (json::Value &other : *others)
-      decisions.push_back(std::move(other));
-  report["decisions"] = std::move(decisions);
-  report["schedule"] = std::move(schedule);
 }

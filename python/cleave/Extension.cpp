@@ -32,8 +32,12 @@ public:
     context = std::make_unique<mlir::MLIRContext>(registry);
     std::string messages;
     mlir::ScopedDiagnosticHandler handler(
-        context.get(),
-        [&](mlir::Diagnostic &diagnostic) { collect(diagnostic, messages); });
+        context.get(), [&](mlir::Diagnostic &diagnostic) {
+          if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Warning)
+            warnings.push_back(describe(diagnostic));
+          if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
+            messages += (messages.empty() ? "" : "\n") + describe(diagnostic);
+        });
     OneErrorPerPlace onlyFirst(context.get());
     context->printOpOnDiagnostic(false);
     module = mlir::parseSourceString<mlir::ModuleOp>(text, context.get());
@@ -52,7 +56,7 @@ public:
         scheduleReport(*snapshots.at(Phase::Scheduled), options.phases);
     if (mlir::failed(schedule))
       throw CompileFailure(messages);
-    addScheduleReport(compiled.report, std::move(*schedule));
+    completeReport(compiled.report, std::move(*schedule));
   }
 
   /// In a form of `parseScheduleFormat`; with the timeline of the trace at the
@@ -99,6 +103,9 @@ public:
     return text;
   }
 
+  /// What the compiler warned of.
+  const std::vector<std::string> &givenWarnings() const { return warnings; }
+
   std::string report() const {
     std::string text;
     llvm::raw_string_ostream(text)
@@ -122,15 +129,13 @@ public:
   }
 
 private:
-  static void collect(mlir::Diagnostic &diagnostic, std::string &messages) {
-    llvm::raw_string_ostream os(messages);
-    if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Remark)
-      return;
-    if (!messages.empty())
-      os << "\n";
+  static std::string describe(mlir::Diagnostic &diagnostic) {
+    std::string text;
+    llvm::raw_string_ostream os(text);
     os << diagnostic.getLocation() << ": " << diagnostic;
     for (mlir::Diagnostic &note : diagnostic.getNotes())
       os << "\n  note: " << note.getLocation() << ": " << note;
+    return text;
   }
 
   /// Clones are cheap beside text: constants and types are shared.
@@ -139,6 +144,7 @@ private:
   }
 
   CompileOptions options;
+  std::vector<std::string> warnings;
   std::unique_ptr<mlir::MLIRContext> context;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::map<Phase, mlir::OwningOpRef<mlir::ModuleOp>> snapshots;
@@ -154,6 +160,7 @@ NB_MODULE(_cleave, m) {
   nb::class_<PyCompiled>(m, "Compiled")
       .def("ir", &PyCompiled::ir, nb::arg("phase"))
       .def("report", &PyCompiled::report)
+      .def("warnings", &PyCompiled::givenWarnings)
       .def("schedule", &PyCompiled::schedule, nb::arg("form"),
            nb::arg("measured") = "")
       .def("save", &PyCompiled::save, nb::arg("path"))

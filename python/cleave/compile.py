@@ -13,7 +13,7 @@ import torch
 
 from . import optim
 from .messages import readable_places, some_names, warn
-from .plan import P, entries, idle_axes
+from .plan import P, entries
 from .state import path_of, whole
 from .step import Step, log
 
@@ -254,7 +254,7 @@ def compile(
             if " native form " in message or " type" in message:
                 message += _other_types(model)
             raise _cleave.CompileError(message) from None
-        remarks = _axis_remarks(axes, compiled)
+        remarks = list(map(readable_places, compiled.warnings()))
         if not warned:
             for remark in remarks:
                 warn(remark)
@@ -385,17 +385,6 @@ def _interlock(grad_horizon, modules, head) -> dict:
             raise TypeError(f"head is {type(head).__name__}, not the beginning of a name")
         options["head"] = head
     return options
-
-
-def _axis_remarks(axes, compiled) -> list[str]:
-    """Of each axis of the mesh that is there for nothing."""
-    if not axes:
-        return []
-    return [
-        f'axis "{axis}" splits nothing: its {axes[axis]} positions all do the same; name a '
-        "recipe that is bound to it"
-        for axis in idle_axes(compiled.ir("placed"), axes)
-    ]
 
 
 def _module_remarks(interlock, compiled) -> list[str]:

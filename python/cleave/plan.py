@@ -94,19 +94,6 @@ def entries(plan, model) -> list[str]:
     return result
 
 
-def idle_axes(placed: str, mesh: Mapping[str, int]) -> list[str]:
-    """The axes of several positions that nothing lies in parts over, but for stages.
-
-    `placed` is the IR of that phase, in which every value has a sharding:
-    `[{"dp"}, {"tp", "cp"}]`.
-    """
-    splitting = set()
-    for axes in re.findall(r'\{"[^{}=]*\}', placed):
-        splitting.update(re.findall(r'"(\w+)"', axes))
-    return [axis for axis, size in mesh.items()
-            if size > 1 and axis != PIPELINE and axis not in splitting]
-
-
 def _wrong(plan) -> str:
     return (
         f"plan is {plan!r}, not a recipe's name, a dict of names and cleave.P(...), "

@@ -12,9 +12,7 @@ from typing import Any, Callable, Mapping
 import torch
 
 from . import visualize
-from .explain import explain, largest_position, memory_of
 from .messages import close_names
-from .plan import PIPELINE
 from .state import (
     TORCH_TYPES,
     choose_slots,
@@ -490,15 +488,16 @@ class Step:
                 )
         if count == 1:
             return report["memory"]
+        plan = report["plan"]
         if position is None:
-            position = largest_position(report)
-        return {"position": position, **memory_of(report, position)}
+            position = plan["largest"]
+        return {"position": position, **plan["positions"][position]["memory"]}
 
     def explain(self) -> str:
         """What was decided and why, one line each. In a pipeline, a line that begins
         with a position is of one of its devices, and each position has a line for all
         that it sends; "device" is a position in the lines of the schedule."""
-        return "\n".join(explain(self.report(), self._live.remarks))
+        return "\n".join([*self._live.remarks, *self.report()["decisions"]])
 
     def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
         """A picture of which rank holds which part of a tensor. In a pipeline, the
@@ -518,14 +517,10 @@ class Step:
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise KeyError(f"the step has no tensor '{name}'{hint}")
         mesh = placement["mesh"]
-        positions = None
-        if any(axis["axis"] == PIPELINE for axis in mesh):
-            # One position alone is no pipeline: it holds all.
-            positions = visualize.holders(self.ir("executable")).get(name)
         if svg is not None:
             with open(svg, "w") as file:
-                file.write(visualize.draw(name, tensors[name], mesh, positions))
-        return visualize.describe(name, tensors[name], mesh, positions)
+                file.write(visualize.draw(name, tensors[name], mesh))
+        return visualize.describe(name, tensors[name], mesh)
 
     def schedule(self, svg: str | os.PathLike | None = None,
                  trace: str | os.PathLike | None = None,

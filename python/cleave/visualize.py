@@ -8,7 +8,6 @@ import dataclasses
 import html
 import itertools
 import math
-import re
 
 from .messages import format_bytes
 from .plan import PIPELINE
@@ -21,55 +20,6 @@ class Part:
     #: Of each dimension, from and to.
     ranges: tuple[tuple[int, int], ...]
     ranks: tuple[int, ...]
-
-
-_STRING = r'"(?:[^"\\]|\\.)*"'
-
-
-def _strings(text: str) -> list[str]:
-    """The string literals of MLIR in `text`."""
-    return [
-        re.sub(rb"\\([0-9A-Fa-f]{2}|.)", _unescaped, literal[1:-1].encode()).decode()
-        for literal in re.findall(_STRING, text)
-    ]
-
-
-def _unescaped(match: re.Match) -> bytes:
-    code = match[1]
-    return bytes([int(code, 16)]) if len(code) == 2 else code
-
-
-def holders(executable: str) -> dict[str, set[int]]:
-    """The positions of a pipeline that hold each tensor, by its names.
-
-    Args:
-        executable: the IR of that phase, which has a program for each entry and
-            position, whose arguments are what the position holds.
-    """
-    found: dict[str, set[int]] = {}
-    for line in executable.splitlines():
-        if not line.lstrip().startswith("exec.program @"):
-            continue
-        position = re.findall(r"\bposition = (\d+) : i64", line)
-        if not position:
-            continue
-        for names in _argument_names(line):
-            for name in names:
-                found.setdefault(name, set()).add(int(position[-1]))
-    return found
-
-
-def _argument_names(line: str):
-    """Of each argument of the program that begins in `line`, its names."""
-    depth = 0
-    for token in re.finditer(_STRING + r"|[()]|graph\.(?:name|aliases) = ", line):
-        text = token[0]
-        depth += (text == "(") - (text == ")")
-        if text == ")" and not depth:
-            return
-        if text.startswith("graph."):
-            value = re.compile(rf"\[(?:{_STRING}|[, ])*\]|{_STRING}").match(line, token.end())
-            yield _strings(value[0])
 
 
 def parts(shape, dims, mesh, positions=None) -> list[Part]:
@@ -141,10 +91,16 @@ def _empty_ranks(ranks) -> str:
     return f"rank {ranks[0]} holds" if len(ranks) == 1 else f"ranks {_ranks(ranks)} hold"
 
 
-def describe(name, tensor, mesh, positions=None) -> str:
+def describe(name, tensor, mesh) -> str:
     """A picture in text: a cell for each part, with the ranks that hold it, and
-    those that hold none; `positions` as in `parts`."""
-    shape = tensor["shape"]
+    those that hold none.
+
+    Args:
+        name: of the tensor.
+        tensor: what the report's `placement` says of it.
+        mesh: as in `parts`.
+    """
+    shape, positions = tensor["shape"], tensor.get("positions")
     found = parts(shape, tensor["dims"], mesh, positions)
     held = math.prod(b - a for a, b in found[0].ranges) * tensor["element_bits"] / 8
     whole = math.prod(shape) * tensor["element_bits"] / 8
@@ -183,9 +139,9 @@ def describe(name, tensor, mesh, positions=None) -> str:
     return "\n".join(lines)
 
 
-def draw(name, tensor, mesh, positions=None) -> str:
+def draw(name, tensor, mesh) -> str:
     """The same picture as SVG."""
-    found = parts(tensor["shape"], tensor["dims"], mesh, positions)
+    found = parts(tensor["shape"], tensor["dims"], mesh, tensor.get("positions"))
     others = _others(found, mesh)
     rows, columns, cells = _grid(found)
     wide, high, left, top = 120, 44, 110, 56

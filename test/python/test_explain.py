@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import cleave
-from cleave import visualize
 from cleave.messages import format_bytes, readable_places
 from cleave.trace import trace
 from training_support import compile_case, family, net, token_loss, tokens
@@ -45,14 +44,14 @@ def test_positions_say_what_they_send(step):
 
 def test_collectives_of_every_parameter_are_there(step):
     """At the positions that hold it, and no other."""
-    held = visualize.holders(step.ir("executable"))
+    tensors = step.report()["placement"]["tensors"]
     lines = step.explain().splitlines()
     names = [t["name"] for t in step._live.session.tensors() if t["role"] == "parameter"]
     assert len(names) > 20
     for name in names:
         at = {int(line[9]) for line in lines if re.match(r"position \d, train: ", line)
               and f'since "{name}" lies in parts over "dp"' in line}
-        assert at == held[name], name
+        assert sorted(at) == tensors[name]["positions"], name
 
 
 def test_no_figure_is_of_an_unnamed_position(step):
@@ -169,6 +168,14 @@ def test_an_axis_that_splits_nothing_is_warned_of():
         step = cleave.compile(net(), tokens(), token_loss, mesh={"dp": 2, "tp": 2, "x": 1})
     assert [warning.filename for warning in caught] == [__file__]
     assert step.explain().count("splits nothing") == 1 and text in step.explain()
+
+
+def test_what_the_compiler_warns_of_is_a_warning():
+    text = r"gathers nothing once: .* \(--pipe-gather\)"
+    with pytest.warns(UserWarning, match=text) as caught:
+        step = cleave.compile(net(), tokens(), token_loss, mesh={"pp": 2}, pipe_gather="once")
+    assert [warning.filename for warning in caught] == [__file__]
+    assert len(re.findall(text, step.explain())) == 1 and "loc(" not in step.explain()
 
 
 @pytest.mark.parametrize("settings", [

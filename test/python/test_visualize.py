@@ -40,26 +40,14 @@ def test_positions_of_a_pipeline():
     mesh = [dict(axis="pp", size=3), dict(axis="tp", size=2)]
     found = visualize.parts([8], [[over("tp", 2)]], mesh, {0, 2})
     assert [(p.ranges, p.ranks) for p in found] == [(((0, 4),), (0, 4)), (((4, 8),), (1, 5))]
-    tensor = dict(shape=[8], element_bits=32, dims=[[over("tp", 2)]])
-    picture = visualize.describe("x", tensor, mesh, {0, 2})
+    tensor = dict(shape=[8], element_bits=32, dims=[[over("tp", 2)]], positions=[0, 2])
+    picture = visualize.describe("x", tensor, mesh)
     assert 'at positions 0, 2 of "pp"' in picture
     assert "| 0:4 | 0, 4 |" in picture
     assert "each of these ranks holds 16 B of 32 B; ranks 2-3 hold nothing of it" in picture
-    assert "ranks 2-3 hold nothing" in visualize.draw("x", tensor, mesh, {0, 2})
-    assert "each rank holds 16 B of 32 B" in visualize.describe("x", tensor, mesh, {0, 1, 2})
-
-
-def test_who_holds_what_is_read_from_programs():
-    table = '%a: tensor<4xf32> {graph.aliases = ["b\\22)", "c"], graph.name = "a"}'
-    rate = '%l: tensor<f32> {graph.name = "lr"}'
-    result = 'tensor<f32> {graph.name = "loss"}'
-    text = f"""
-  exec.program @train.0({table}, {rate}) -> ({result}) attributes {{position = 0 : i64}} {{
-  exec.program @train.1({rate}) attributes {{position = 1 : i64}} {{
-  exec.program @evaluate.1({table}) attributes {{position = 1 : i64}} {{
-"""
-    assert visualize.holders(text) == {"a": {0, 1}, 'b")': {0, 1}, "c": {0, 1}, "lr": {0, 1}}
-    assert visualize.holders(text.replace("position = ", "place = ")) == {}
+    assert "ranks 2-3 hold nothing" in visualize.draw("x", tensor, mesh)
+    tensor["positions"] = [0, 1, 2]
+    assert "each rank holds 16 B of 32 B" in visualize.describe("x", tensor, mesh)
 
 
 def test_one_device():
@@ -115,7 +103,6 @@ def test_pictures_are_what_positions_hold(name, settings):
     step = compile_case(family(name, batch=8), optimizer(), micro_batches=2, **settings)
     report = step.report()
     mesh, tensors = report["placement"]["mesh"], report["placement"]["tensors"]
-    held = visualize.holders(step.ir("executable"))
     devices = math.prod(axis["size"] for axis in mesh) // mesh[0]["size"]
     for role in ("parameter", "state"):
         found = [0] * mesh[0]["size"]
@@ -124,7 +111,7 @@ def test_pictures_are_what_positions_hold(name, settings):
                 continue
             tensor = tensors[fact["name"]]
             for part in visualize.parts(tensor["shape"], tensor["dims"], mesh,
-                                        held[fact["name"]]):
+                                        tensor["positions"]):
                 size = math.prod(b - a for a, b in part.ranges) * tensor["element_bits"] // 8
                 for rank in part.ranks:
                     found[rank // devices] += size

@@ -253,6 +253,6 @@ int main(int argc, char **argv) {
   if (!flags.output.empty())
     if (llvm::Error e = writeArtifact(*compiled, flags.output))
       return fail(llvm::toString(std::move(e)));
-  addScheduleReport(compiled->report, std::move(schedule));
+  completeReport(compiled->report, std::move(schedule));
   return writeReport(flags.reportFile, std::move(compiled->report));
 }

@@ -68,8 +68,8 @@ scheduleReport(mlir::ModuleOp module, const PhaseOptions &options,
                const pipe::Timeline *measured = nullptr);
 
 /// Puts `schedule`, of `scheduleReport`, into the report of an artifact, and
-/// the lines of a pipeline's before the other decisions.
-void addScheduleReport(llvm::json::Object &report, llvm::json::Value schedule);
+/// what all of it says for people: `decisions`, a line for each.
+void completeReport(llvm::json::Object &report, llvm::json::Value schedule);
 
 /// The facts of `scheduleReport` that matter most, as lines for people.
 std::vector<std::string> explainSchedule(const llvm::json::Value &report);

@@ -34,6 +34,8 @@ bool rowsRepeat(mlir::ModuleOp module);
 ///    "name"}, ...], "saved": [{"bytes", "type", "name"}, ...],
 ///    "recomputed": ["...", ...]}}}
 /// ```
+/// In a pipeline it is that of `largest`, the position with the largest arena,
+/// and `positions` has all.
 llvm::json::Value memoryReport(mlir::ModuleOp module);
 
 /// What each device sends in one run of an entry, in ring terms, after
@@ -51,8 +53,10 @@ llvm::json::Value communicationReport(mlir::ModuleOp module);
 /// ```
 /// {"mesh": [{"axis": "tp", "size": 2}, ...],
 ///  "tensors": {"w": {"shape": [8, 4], "element_bits": 32,
-///    "dims": [[{"axis": "tp", "pre": 1, "size": 2}], []]}}}
+///    "dims": [[{"axis": "tp", "pre": 1, "size": 2}], []],
+///    "positions": [0]}}}
 /// ```
+/// `positions`: of a pipeline, those that hold the tensor.
 llvm::json::Value placementReport(mlir::ModuleOp module);
 
 } // namespace cleave

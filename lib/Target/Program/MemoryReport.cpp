@@ -210,16 +210,20 @@ json::Value cleave::memoryReport(ModuleOp module) {
     positions[program.getPipelinePosition()].push_back(program);
   json::Object report;
   json::Array all;
-  int64_t largest = -1;
+  int64_t largest = -1, at = 0;
   for (auto &[position, programs] : positions) {
     json::Object own = describePosition(module, programs);
     int64_t bytes = own.getInteger("arena_bytes").value_or(0);
-    if (bytes > largest)
+    if (bytes > largest) {
       report = json::Object(own);
-    largest = std::max(largest, bytes);
+      largest = bytes;
+      at = position;
+    }
     all.push_back(std::move(own));
   }
-  if (positions.size() > 1)
+  if (positions.size() > 1) {
+    report["largest"] = at;
     report["positions"] = std::move(all);
+  }
   return report;
 }

@@ -14,7 +14,7 @@
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=tp=2 recipes=megatron,megatron-sp" 2>&1 | FileCheck %s --check-prefix=BOTH
 // BOTH: error: recipes 'megatron' and 'megatron-sp' both split the same things over axis "tp": name one of them
-// RUN: cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=x=2" 2>&1 | FileCheck %s --check-prefix=IDLE
+// RUN: cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=x=2" --spmd-propagate 2>&1 | FileCheck %s --check-prefix=IDLE
 
 // IDLE: warning: axis "x" splits nothing: its 2 positions all do the same; name a recipe that is bound to it
 // PARTS: error: dimension 0 of parameter "up" comes in 16, which the 32 positions of axis "tp" do not divide: use 2, 4, 8 or 16

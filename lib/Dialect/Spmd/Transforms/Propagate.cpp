@@ -11,6 +11,8 @@
 #include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "mlir/IR/AttrTypeSubElements.h"
+#include <set>
 
 namespace cleave::spmd {
 #define GEN_PASS_DEF_PROPAGATE
@@ -428,6 +430,26 @@ struct PropagatePass : spmd::impl::PropagateBase<PropagatePass> {
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal() && failed(Propagation(function, mesh).run()))
         return signalPassFailure();
+    warnOfIdleAxes(mesh.getMesh());
+  }
+
+  /// Along an axis that nothing lies in parts over, positions repeat each other.
+  void warnOfIdleAxes(const Mesh &mesh) {
+    std::set<StringRef> splitting;
+    AttrTypeWalker walker;
+    walker.addWalk([&](ShardingAttr attribute) {
+      for (const AxisList &list : attribute.getSharding().dims)
+        for (const AxisRef &axis : list)
+          splitting.insert(axis.name);
+    });
+    getOperation().walk(
+        [&](Operation *op) { walker.walk(op->getAttrDictionary()); });
+    for (const MeshAxis &axis : mesh.axes)
+      if (axis.size > 1 && !axis.sequential && axis.name != kPipelineAxis &&
+          !splitting.count(axis.name))
+        getOperation().emitWarning("axis \"")
+            << axis.name << "\" splits nothing: its " << axis.size
+            << " positions all do the same; name a recipe that is bound to it";
   }
 };
 } // namespace

@@ -59,9 +59,6 @@ struct Placement {
 struct Plan {
   std::vector<RecipeCall> recipes;
   std::vector<Placement> placements;
-
-  /// Whether anything is bound to `axis`.
-  bool uses(llvm::StringRef axis) const;
 };
 
 /// `megatron-sp,*.bias=[-],wte.weight=[dp+tp,-]`: recipes and placements in any

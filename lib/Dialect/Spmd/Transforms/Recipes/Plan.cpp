@@ -47,18 +47,6 @@ std::string Placement::str() const {
   return text + "]";
 }
 
-bool Plan::uses(StringRef axis) const {
-  return llvm::any_of(recipes,
-                      [&](const RecipeCall &call) {
-                        return llvm::is_contained(call.axes, axis);
-                      }) ||
-         llvm::any_of(placements, [&](const Placement &placement) {
-           return llvm::any_of(placement.dims, [&](const auto &axes) {
-             return llvm::is_contained(axes, axis);
-           });
-         });
-}
-
 /// Takes the first entry of a list off `text`: commas inside of brackets belong
 /// to an entry.
 static StringRef takeEntry(StringRef &text) {

@@ -372,12 +372,6 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
         return failure();
     }
     norms.finish(annotator);
-    for (const MeshAxis &axis : known.axes)
-      if (axis.size > 1 && axis.name != kPipelineAxis &&
-          !plan.uses(axis.name))
-        getOperation().emitWarning("axis \"")
-            << axis.name << "\" splits nothing: its " << axis.size
-            << " positions all do the same; name a recipe that is bound to it";
     return success();
   }
 

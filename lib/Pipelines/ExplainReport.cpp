@@ -1,0 +1,221 @@
+//===- ExplainReport.cpp - What was decided, for people -------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ReportText.h"
+#include "cleave/Pipelines/Schedules.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace cleave;
+using llvm::StringRef;
+namespace json = llvm::json;
+
+std::string cleave::formatBytes(double bytes) {
+  if (bytes < 1024)
+    return llvm::formatv("{0} B", static_cast<int64_t>(bytes));
+  StringRef unit;
+  for (StringRef larger : {"KiB", "MiB", "GiB"}) {
+    if (bytes < 1024)
+      break;
+    bytes /= 1024;
+    unit = larger;
+  }
+  return llvm::formatv("{0:F1} {1}", bytes, unit);
+}
+
+namespace {
+
+/// Writes a line for each fact of a report. In a pipeline each line says of
+/// which position it is.
+class Explainer {
+public:
+  explicit Explainer(const json::Object &report);
+  json::Array explain();
+
+private:
+  void explainUpdates(const json::Object &entry, StringRef prefix);
+  void explainMemory(const json::Object &entry, StringRef prefix);
+  void explainRecomputation(const json::Object &entry, StringRef prefix);
+  void explainCommunication(const json::Object &sent, StringRef prefix);
+  void explainSaving(StringRef name);
+  void add(const llvm::Twine &prefix, const llvm::Twine &text) {
+    lines.push_back((prefix + text).str());
+  }
+  /// What `name` has of `position`; null where it is not there.
+  const json::Object *entryAt(size_t position, StringRef name) const;
+  const json::Object *sentAt(size_t position, StringRef name) const;
+
+  const json::Object &report;
+  /// What was planned of each position, one when there is no pipeline.
+  std::vector<const json::Object *> positions;
+  /// Of the entries; what trains comes first.
+  std::vector<std::string> names;
+  json::Array lines;
+};
+
+} // namespace
+
+Explainer::Explainer(const json::Object &report) : report(report) {
+  const json::Object &plan = *report.getObject("plan");
+  if (const json::Array *several = plan.getArray("positions"))
+    for (const json::Value &position : *several)
+      positions.push_back(position.getAsObject());
+  else
+    positions.push_back(&plan);
+  for (const json::Object *position : positions)
+    if (const json::Object *entries = position->getObject("entries"))
+      for (const auto &[name, entry] : *entries)
+        if (!llvm::is_contained(names, StringRef(name)))
+          names.push_back(StringRef(name).str());
+  llvm::sort(names, [](const std::string &a, const std::string &b) {
+    return std::make_pair(a != "train", a) < std::make_pair(b != "train", b);
+  });
+}
+
+const json::Object *Explainer::entryAt(size_t position, StringRef name) const {
+  const json::Object *entries = positions[position]->getObject("entries");
+  return entries ? entries->getObject(name) : nullptr;
+}
+
+const json::Object *Explainer::sentAt(size_t position, StringRef name) const {
+  const json::Object *sent = report.getObject("communication")->getObject(name);
+  const json::Array *each = sent ? sent->getArray("positions") : nullptr;
+  if (!each)
+    return sent;
+  return position < each->size() ? (*each)[position].getAsObject() : nullptr;
+}
+
+/// Where updates stand.
+void Explainer::explainUpdates(const json::Object &entry, StringRef prefix) {
+  auto fusion = entry.getString("optimizer_fusion");
+  if (!fusion)
+    return;
+  add(prefix + "optimizer fusion ",
+      llvm::StringSwitch<StringRef>(*fusion)
+          .Case("backward", "backward: each update runs behind its gradient, "
+                            "which dies there")
+          .Case("forward", "forward: each update runs in the next step, before "
+                           "its parameter is read first")
+          .Default(*fusion));
+}
+
+/// What gradients, and copies of what updates overwrite, take of a device.
+void Explainer::explainMemory(const json::Object &entry, StringRef prefix) {
+  if (auto bytes = entry.getNumber("gradient_peak_bytes"))
+    add(prefix, "gradients take " + formatBytes(*bytes) + " at most at a time");
+  if (auto bytes = entry.getNumber("kept_bytes"))
+    add(prefix, "updates are validated behind them; what they overwrite is "
+                "kept until then, " +
+                    formatBytes(*bytes));
+}
+
+void Explainer::explainRecomputation(const json::Object &entry,
+                                     StringRef prefix) {
+  const json::Array *recomputed = entry.getArray("recomputed");
+  if (!recomputed || recomputed->empty())
+    return;
+  for (const json::Value &value : *recomputed) {
+    const json::Object &group = *value.getAsObject();
+    std::string line = textOf(group, "name");
+    add(prefix + "computes again in backward: ",
+        llvm::formatv("{0} {1}{2}, {3} not saved",
+                      group.getInteger("ops").value_or(0), textOf(group, "op"),
+                      line.empty() ? line : " at " + line,
+                      formatBytes(number(group, "bytes"))));
+  }
+  add(prefix, "recomputation saves " +
+                  formatBytes(number(entry, "unsaved_bytes")) +
+                  " less for each micro-batch");
+}
+
+/// What backward reads of forward; the lines of a pipeline say it by stage.
+void Explainer::explainSaving(StringRef name) {
+  const json::Object *schedule = report.getObject("schedule");
+  if (!schedule || textOf(*schedule, "entry") != name)
+    return;
+  double bytes = 0;
+  for (const json::Value &stage : *schedule->getArray("stages"))
+    bytes += number(*stage.getAsObject(), "saved_bytes_per_micro_batch");
+  add(name,
+      ": saves " + formatBytes(bytes) + " for backward of each micro-batch");
+}
+
+/// What a device sends in one run of an entry, by place.
+void Explainer::explainCommunication(const json::Object &sent,
+                                     StringRef prefix) {
+  int64_t count = sent.getInteger("count").value_or(0);
+  if (count == 0)
+    return;
+  add(prefix, "each device sends " + formatBytes(number(sent, "bytes")) +
+                  " in " + llvm::Twine(count) + " collectives");
+  for (const json::Value &value : *sent.getArray("collectives")) {
+    const json::Object &place = *value.getAsObject();
+    std::string line = textOf(place, "line"), cause = textOf(place, "cause");
+    // A parameter stands for the line, and may be in the cause already.
+    if (StringRef(cause).contains("\"" + line + "\""))
+      line.clear();
+    add(prefix, llvm::formatv("{0} {1} over {2}, {3}{4}{5}",
+                              place.getInteger("count").value_or(0),
+                              textOf(place, "kind"), textOf(place, "axes"),
+                              formatBytes(number(place, "bytes")),
+                              line.empty() ? line : " at " + line,
+                              cause.empty() ? cause : ", since " + cause));
+  }
+}
+
+json::Array Explainer::explain() {
+  bool several = positions.size() > 1;
+  if (several) {
+    if (const json::Value *schedule = report.get("schedule"))
+      for (std::string &line : explainSchedule(*schedule))
+        lines.push_back(std::move(line));
+    // What is the same everywhere.
+    for (const std::string &name : names) {
+      const json::Object *entry = nullptr;
+      for (size_t i = 0; i < positions.size() && !entry; ++i)
+        entry = entryAt(i, name);
+      explainUpdates(*entry, "all positions, " + name + ": ");
+      explainRecomputation(*entry, "all positions, " + name + ": ");
+    }
+    int64_t largest =
+        report.getObject("plan")->getInteger("largest").value_or(0);
+    for (auto [i, position] : llvm::enumerate(positions))
+      add("position " + llvm::Twine(i) + ": the arena of a device has ",
+          formatBytes(number(*position, "arena_bytes")) +
+              (static_cast<int64_t>(i) == largest ? ", the largest" : ""));
+  }
+  for (size_t i = 0; i < positions.size(); ++i)
+    for (const std::string &name : names) {
+      const json::Object *entry = entryAt(i, name);
+      if (!entry)
+        continue;
+      if (several) {
+        explainMemory(*entry,
+                      "position " + std::to_string(i) + ", " + name + ": ");
+        continue;
+      }
+      explainUpdates(*entry, name + ": ");
+      explainMemory(*entry, name + ": ");
+      explainSaving(name);
+      explainRecomputation(*entry, name + ": ");
+    }
+  add("micro-batches: ",
+      llvm::Twine(report.getInteger("micro_batches").value_or(1)));
+  for (size_t i = 0; i < positions.size(); ++i)
+    for (const std::string &name : names)
+      if (const json::Object *sent = sentAt(i, name))
+        explainCommunication(*sent, several ? "position " + std::to_string(i) +
+                                                  ", " + name + ": "
+                                            : name + ": ");
+  return std::move(lines);
+}
+
+void cleave::completeReport(json::Object &report, json::Value schedule) {
+  report["schedule"] = std::move(schedule);
+  report["decisions"] = Explainer(report).explain();
+}
