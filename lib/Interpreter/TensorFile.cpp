@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Interpreter/TensorFile.h"
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Runtime/Safetensors.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/MLIRContext.h"
@@ -96,7 +97,7 @@ std::optional<NamedTensors> cleave::readTensorFile(StringRef path,
       return std::nullopt;
     }
     RefTensor tensor(entry.shape, type);
-    int64_t bytes = (type.getIntOrFloatBitWidth() + 7) / 8;
+    int64_t bytes = elementBytes(type);
     for (int64_t i = 0, e = tensor.size(); i < e; ++i) {
       if (tensor.isFloat())
         tensor.floats[i] = readFloat(entry.data + i * bytes, type);
@@ -110,7 +111,7 @@ std::optional<NamedTensors> cleave::readTensorFile(StringRef path,
 
 /// The elements of `tensor` as bytes of elements of `type`.
 static std::vector<char> encode(const RefTensor &tensor, Type type) {
-  int64_t width = (type.getIntOrFloatBitWidth() + 7) / 8;
+  int64_t width = elementBytes(type);
   std::vector<char> bytes;
   bytes.reserve(tensor.size() * width);
   auto append = [&](uint64_t bits) {

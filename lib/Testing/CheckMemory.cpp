@@ -29,10 +29,6 @@ RankedTensorType tensorType(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
 
-int64_t bytesOf(RankedTensorType type) {
-  return elementBytes(type.getElementType());
-}
-
 /// Calls `visit` with the offset, in elements, of each element of `type`.
 void forEachElement(RankedTensorType type,
                     llvm::function_ref<void(int64_t)> visit) {
@@ -64,7 +60,7 @@ private:
 
   Content fresh(RankedTensorType type) {
     auto content = std::make_shared<std::vector<Mark>>(
-        extentBytes(type) / bytesOf(type), 0);
+        extentBytes(type) / elementBytes(type.getElementType()), 0);
     ++next;
     forEachElement(type,
                    [&](int64_t at) { (*content)[at] = (next << 32) + at; });
@@ -76,7 +72,7 @@ private:
   LogicalResult store(Operation *op, const Content &content,
                       RankedTensorType type, int64_t base) {
     bool inside = true;
-    int64_t size = bytesOf(type);
+    int64_t size = elementBytes(type.getElementType());
     forEachElement(type, [&](int64_t at) {
       int64_t byte = base + at * size;
       if (byte < 0 || byte + size > static_cast<int64_t>(arena.size())) {
@@ -94,7 +90,7 @@ private:
   LogicalResult load(Operation *op, const Twine &what, const Content &content,
                      RankedTensorType type, int64_t base) {
     bool same = true;
-    int64_t size = bytesOf(type);
+    int64_t size = elementBytes(type.getElementType());
     forEachElement(type, [&](int64_t at) {
       int64_t byte = base + at * size;
       if (byte < 0 || byte + size > static_cast<int64_t>(arena.size()) ||
@@ -117,7 +113,7 @@ private:
       return values[op->getOperand(0)];
     auto type = tensorType(op->getResult(0));
     auto content = std::make_shared<std::vector<Mark>>(
-        extentBytes(type) / bytesOf(type), 0);
+        extentBytes(type) / elementBytes(type.getElementType()), 0);
     for (Value input : op->getOperands())
       forEachElement(tensorType(input), [&](int64_t at) {
         (*content)[at] = (*values[input])[at];
@@ -188,7 +184,7 @@ private:
     DenseSet<int64_t> bytes;
     auto collect = [&](Value value, llvm::function_ref<void(int64_t)> visit) {
       int64_t base = row[bufferOf(part, value)],
-              size = bytesOf(tensorType(value));
+              size = elementBytes(tensorType(value).getElementType());
       forEachElement(tensorType(value),
                      [&](int64_t at) { visit(base + at * size); });
     };
@@ -298,8 +294,8 @@ private:
     llvm::StringMap<Value> updates;
     Operation *terminator = program.getBody().front().getTerminator();
     for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-      int64_t skip =
-          getLayout(tensorType(value)).offset * bytesOf(tensorType(value));
+      int64_t skip = getLayout(tensorType(value)).offset *
+                     elementBytes(tensorType(value).getElementType());
       int64_t at =
           cast<IntegerAttr>(program.getResultAttr(i, kOffsetAttr)).getInt();
       if (failed(load(program, "result " + Twine(i), values[value],

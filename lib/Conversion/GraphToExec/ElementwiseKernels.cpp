@@ -199,11 +199,7 @@ Value scalar(SelectOp, KernelBuilder &k, ArrayRef<Value> v) {
 
 /// An op whose element is a function of its operands' elements.
 template <typename OpTy>
-struct Pointwise
-    : KernelLoweringInterface::ExternalModel<Pointwise<OpTy>, OpTy> {
-  KernelSpace getKernelSpace(Operation *op) const {
-    return KernelSpace::flat(numElements(op->getResult(0)));
-  }
+struct Pointwise : FlatModel<Pointwise<OpTy>, OpTy> {
   LogicalResult emitKernel(Operation *op, KernelBuilder &k) const {
     auto shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
     SmallVector<Value> values;
@@ -245,11 +241,7 @@ Value draw(OpTy op, ArrayRef<int64_t> shape, KernelBuilder &k) {
                   steps, op.getId());
 }
 
-struct Dropout : KernelLoweringInterface::ExternalModel<Dropout, DropoutOp> {
-  KernelSpace getKernelSpace(Operation *op) const {
-    return KernelSpace::flat(numElements(op->getResult(0)));
-  }
-
+struct Dropout : FlatModel<Dropout, DropoutOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<DropoutOp>(operation);
     auto type = cast<RankedTensorType>(op.getInput().getType());
@@ -273,11 +265,7 @@ struct Dropout : KernelLoweringInterface::ExternalModel<Dropout, DropoutOp> {
   }
 };
 
-struct Uniform : KernelLoweringInterface::ExternalModel<Uniform, UniformOp> {
-  KernelSpace getKernelSpace(Operation *op) const {
-    return KernelSpace::flat(numElements(op->getResult(0)));
-  }
-
+struct Uniform : FlatModel<Uniform, UniformOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<UniformOp>(operation);
     OpBuilder &b = k.getBuilder();
@@ -293,10 +281,7 @@ struct Uniform : KernelLoweringInterface::ExternalModel<Uniform, UniformOp> {
   }
 };
 
-struct Iota : KernelLoweringInterface::ExternalModel<Iota, IotaOp> {
-  KernelSpace getKernelSpace(Operation *op) const {
-    return KernelSpace::flat(numElements(op->getResult(0)));
-  }
+struct Iota : FlatModel<Iota, IotaOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<IotaOp>(operation);
     auto type = cast<RankedTensorType>(op.getOutput().getType());

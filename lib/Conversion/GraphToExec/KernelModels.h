@@ -10,6 +10,7 @@
 
 #include "cleave/Conversion/GraphToExec/KernelBuilder.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
 
 namespace cleave {
 
@@ -17,9 +18,54 @@ inline int64_t numElements(mlir::Value value) {
   return mlir::cast<mlir::RankedTensorType>(value.getType()).getNumElements();
 }
 
+inline mlir::RankedTensorType typeOf(mlir::Value value) {
+  return mlir::cast<mlir::RankedTensorType>(value.getType());
+}
+
+inline int64_t product(llvm::ArrayRef<int64_t> shape) {
+  int64_t n = 1;
+  for (int64_t d : shape)
+    n *= d;
+  return n;
+}
+
+/// An op that computes each element of result 0 on its own.
+template <typename Derived, typename OpTy>
+struct FlatModel : KernelLoweringInterface::ExternalModel<Derived, OpTy> {
+  KernelSpace getKernelSpace(mlir::Operation *op) const {
+    return KernelSpace::flat(numElements(op->getResult(0)));
+  }
+};
+
+inline mlir::Value i64Constant(KernelBuilder &k, int64_t value) {
+  mlir::OpBuilder &b = k.getBuilder();
+  return mlir::arith::ConstantOp::create(b, k.getLoc(),
+                                         b.getI64IntegerAttr(value));
+}
+
+inline mlir::Value compare(KernelBuilder &k,
+                           mlir::arith::CmpIPredicate predicate, mlir::Value a,
+                           int64_t value) {
+  return mlir::arith::CmpIOp::create(k.getBuilder(), k.getLoc(), predicate, a,
+                                     i64Constant(k, value));
+}
+
+/// `where and condition`, where a null `where` is true.
+inline mlir::Value both(KernelBuilder &k, mlir::Value where,
+                        mlir::Value condition) {
+  return where ? k.min(where, condition) : condition;
+}
+
+/// The value of `op` by ops that have kernels; `op` stays.
+mlir::Value decomposeConcat(graph::ConcatOp op, mlir::OpBuilder &b);
+
 void attachElementwiseKernels(mlir::MLIRContext *context);
 void attachRowKernels(mlir::MLIRContext *context);
+void attachReduceKernels(mlir::MLIRContext *context);
 void attachShapeKernels(mlir::MLIRContext *context);
+void attachIndexKernels(mlir::MLIRContext *context);
+void attachWindowKernels(mlir::MLIRContext *context);
+void attachRopeKernels(mlir::MLIRContext *context);
 void attachTrainingKernels(mlir::MLIRContext *context);
 
 } // namespace cleave

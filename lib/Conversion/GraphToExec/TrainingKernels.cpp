@@ -159,7 +159,11 @@ void cleave::registerKernelModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, GraphDialect *) {
     attachElementwiseKernels(context);
     attachRowKernels(context);
+    attachReduceKernels(context);
     attachShapeKernels(context);
+    attachIndexKernels(context);
+    attachWindowKernels(context);
+    attachRopeKernels(context);
     attachTrainingKernels(context);
     context->loadDialect<exec::ExecDialect>();
   });

@@ -135,8 +135,7 @@ LogicalResult KernelEmitter::prepare() {
     int64_t base = 0;
     kernel.getBody().walk([&](AccumulateOp op) {
       int64_t width = isa<PassOp>(op->getParentOp()) ? cols : 1;
-      int64_t size =
-          std::max(1u, op.getValue().getType().getIntOrFloatBitWidth() / 8);
+      int64_t size = elementBytes(op.getValue().getType());
       int64_t groupBytes = (width * size + 63) / 64 * 64;
       partials[op] = {base, groupBytes, width};
       base += groupBytes * kernel.getItems();

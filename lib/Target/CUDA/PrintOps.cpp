@@ -43,7 +43,7 @@ std::string KernelPrinter::memoryName(Type type) {
 }
 
 int64_t KernelPrinter::byteSize(Type type) {
-  return std::max(1u, type.getIntOrFloatBitWidth() / 8);
+  return elementBytes(type);
 }
 
 std::string KernelPrinter::name(Value value) { return names.lookup(value); }

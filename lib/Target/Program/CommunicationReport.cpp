@@ -82,7 +82,7 @@ static json::Object describe(ProgramOp program) {
     for (auto op : part.front().getOps<SendOp>()) {
       RankedTensorType type = op.getInput().getType();
       double elements = static_cast<double>(type.getNumElements()),
-             size = type.getElementTypeBitWidth() / 8.0;
+             size = elementBytes(type.getElementType());
       std::string axes = spmd::AxisRef{spmd::kPipelineAxis}.str();
       places[{"send", axes, sourceLine(op.getLoc()),
               "position " + std::to_string(op.getTo()) + " reads it"}]
@@ -92,9 +92,7 @@ static json::Object describe(ProgramOp program) {
     }
     for (auto op : part.front().getOps<CollectiveOp>()) {
       double elements = elementsSent(op);
-      double size =
-          op.getInput().getType().getElementType().getIntOrFloatBitWidth() /
-          8.0;
+      double size = elementBytes(op.getInput().getType().getElementType());
       std::string kind = stringifyCollectiveKind(op.getKind()).str();
       std::string axes = axesOf(op);
       places[{kind, axes, sourceLine(op.getLoc()),

@@ -62,8 +62,7 @@ int64_t KernelOp::getFinishItems() {
 int64_t KernelOp::getScratchBytes() {
   int64_t bytes = 0;
   getBody().walk([&](AccumulateOp op) {
-    int64_t size =
-        std::max(1u, op.getValue().getType().getIntOrFloatBitWidth() / 8);
+    int64_t size = elementBytes(op.getValue().getType());
     // Each group's row starts on a cache line of its own.
     int64_t row = (accumulatorWidth(op) * size + 63) / 64 * 64;
     bytes += row * getItems();

@@ -56,10 +56,6 @@ RankedTensorType cleave::exec::denseType(RankedTensorType type) {
   return RankedTensorType::get(type.getShape(), type.getElementType());
 }
 
-int64_t cleave::exec::elementBytes(Type elementType) {
-  return llvm::divideCeil(elementType.getIntOrFloatBitWidth(), 8);
-}
-
 int64_t cleave::exec::extentBytes(RankedTensorType type) {
   if (type.getNumElements() == 0)
     return 0;

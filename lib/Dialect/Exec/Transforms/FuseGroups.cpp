@@ -25,12 +25,6 @@ int64_t elementsOf(Value v) {
   return cast<RankedTensorType>(v.getType()).getNumElements();
 }
 
-int64_t bytesOf(Value v) {
-  auto type = cast<RankedTensorType>(v.getType());
-  return type.getNumElements() *
-         std::max(1u, type.getElementTypeBitWidth() / 8);
-}
-
 class Grouping {
 public:
   explicit Grouping(ArrayRef<FusionNode> nodes) : nodes(nodes) {}

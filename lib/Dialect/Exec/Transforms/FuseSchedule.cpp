@@ -156,8 +156,7 @@ void Scheduler::demand(Value v, int pass, DenseSet<Operation *> &needed) {
     if (StoreOp store = stored.lookup(v); store && time.lookup(store) < pass)
       return again();
     DenseSet<Operation *> seen;
-    int64_t bytes = kernel.getCols() *
-                    std::max(1u, v.getType().getIntOrFloatBitWidth() / 8);
+    int64_t bytes = kernel.getCols() * elementBytes(v.getType());
     if (costOfCone(v, seen) > kCheap && bytes <= kMaxKeptBytes) {
       if (!llvm::is_contained(keepIn[first->second], v))
         keepIn[first->second].push_back(v);

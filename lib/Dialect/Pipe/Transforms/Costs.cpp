@@ -41,12 +41,6 @@ std::optional<MachineModel> MachineModel::parse(StringRef text,
   return machine;
 }
 
-int64_t cleave::pipe::bytesOf(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
-  return type.getNumElements() * ((bits + 7) / 8);
-}
-
 Work cleave::pipe::workOf(Operation *op, const spmd::Mesh &mesh) {
   Work work;
   if (auto sender = dyn_cast<spmd::CommunicationOpInterface>(op))

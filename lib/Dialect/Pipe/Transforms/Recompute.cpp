@@ -15,6 +15,7 @@
 
 #include "MinimumCut.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -29,12 +30,6 @@ namespace cleave::pipe {
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
-
-static int64_t bytesOf(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
-  return type.getNumElements() * ((bits + 7) / 8);
-}
 
 /// Whether backward may compute `result` again.
 static bool isCheap(OpResult result) {

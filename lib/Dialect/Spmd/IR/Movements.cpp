@@ -5,9 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::spmd;
 
 #include "cleave/Dialect/Spmd/IR/SpmdInterfaces.cpp.inc"
@@ -18,7 +20,7 @@ using namespace cleave::spmd;
 
 double CommunicationOpInterface::getBytesSent(const Mesh &mesh) {
   Type element = getElementTypeOrSelf((*this)->getResult(0).getType());
-  return getElementsSent(mesh) * ((element.getIntOrFloatBitWidth() + 7) / 8);
+  return getElementsSent(mesh) * elementBytes(element);
 }
 
 static double elementsOf(Value value) {

@@ -6,11 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "Mover.h"
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Remarks.h"
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::spmd;
 
 void Mover::define(Value local, const Sharding &sharding,
@@ -44,9 +46,9 @@ Value Mover::move(Value local, const Sharding &to, unsigned era,
     local = smallestForm(local);
   // A copy: new values move the table.
   Known from = values.find(local)->second;
-  int64_t bits = from.global.getElementTypeBitWidth();
   const ReshardPlan &plan =
-      planner.plan(from.sharding, to, from.global.getShape(), (bits + 7) / 8);
+      planner.plan(from.sharding, to, from.global.getShape(),
+                   elementBytes(from.global.getElementType()));
   if (!plan.error.empty()) {
     error = "has sharding " + from.sharding.str() + " and cannot be moved to " +
             to.str() + ": " + plan.error;

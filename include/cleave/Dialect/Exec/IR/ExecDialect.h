@@ -8,6 +8,7 @@
 #ifndef CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 #define CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -105,8 +106,6 @@ mlir::RankedTensorType denseType(mlir::RankedTensorType type);
 /// The bytes from the buffer's first element to the last one of `type`.
 int64_t extentBytes(mlir::RankedTensorType type);
 
-/// Bytes of one element in memory; an i1 takes one.
-int64_t elementBytes(mlir::Type elementType);
 
 /// True for a matrix, or a batch of them, that a product can read: rows side
 /// by side or columns; with `rowsOnly`, that it can write.

@@ -15,6 +15,7 @@
 #ifndef CLEAVE_DIALECT_PIPE_TRANSFORMS_COSTS_H
 #define CLEAVE_DIALECT_PIPE_TRANSFORMS_COSTS_H
 
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Pipe/IR/Simulate.h"
 
@@ -61,9 +62,6 @@ struct MachineModel {
 Work workOf(mlir::Operation *op, const spmd::Mesh &mesh);
 /// Of all ops of a part.
 Work workOf(InvokeOp invoke, const spmd::Mesh &mesh);
-
-/// Of a tensor.
-int64_t bytesOf(mlir::Value value);
 
 /// What a part of one stage gives to another stage, for each run: the results
 /// of `invoke` that parts of the stage `to` read.

@@ -9,18 +9,12 @@
 #define CLEAVE_LIB_DIALECT_GRAPH_IR_COSTS_COSTBUILDER_H
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
 
 namespace cleave::graph {
 
 inline int64_t elementsOf(mlir::Value value) {
   return llvm::cast<mlir::RankedTensorType>(value.getType()).getNumElements();
-}
-
-/// Bytes of a tensor; a truth value takes one.
-inline int64_t bytesOf(mlir::Value value) {
-  auto type = llvm::cast<mlir::RankedTensorType>(value.getType());
-  int64_t bits = type.getElementType().getIntOrFloatBitWidth();
-  return type.getNumElements() * ((bits + 7) / 8);
 }
 
 /// What the gradient of an op reads: flat indices of operands and results.
