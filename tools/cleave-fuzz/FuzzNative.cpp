@@ -1,0 +1,117 @@
+//===- FuzzNative.cpp - Native code beside the interpreter ----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Fuzz.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Interpreter/TensorFile.h"
+#include "cleave/Testing/Native.h"
+#include "mlir/Parser/Parser.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <map>
+
+using namespace mlir;
+using namespace cleave;
+
+namespace {
+/// What the comparisons with native code found.
+struct NativeTally {
+  int64_t models = 0, notFinite = 0, unstable = 0, failures = 0;
+  double worst = 0;
+  std::map<std::string, int64_t> ops;
+};
+} // namespace
+
+static void runNative(ModuleOp module, const NamedTensors &inputs,
+                      NativeOptions native, const Twine &name, bool verbose,
+                      NativeTally &tally) {
+  if (verbose)
+    llvm::errs() << name << ", " << native.text() << "\n";
+  NativeOutcome outcome = compareNative(module, inputs, native);
+  // A model may be too small to be cut: it runs as one stage.
+  if (native.positions > 1 &&
+      StringRef(outcome.message).contains("stages, and has only")) {
+    native.positions = native.chunks = 1;
+    native.threads = static_cast<int>(native.devices);
+    outcome = compareNative(module, inputs, native);
+  }
+  for (auto &[op, count] : outcome.ops)
+    tally.ops[op] += count;
+  switch (outcome.kind) {
+  case NativeOutcome::Kind::Equal:
+    ++tally.models;
+    tally.worst = std::max(tally.worst, outcome.worst);
+    return;
+  case NativeOutcome::Kind::NotFinite:
+    ++tally.notFinite;
+    return;
+  case NativeOutcome::Kind::Unstable:
+    ++tally.unstable;
+    if (verbose)
+      llvm::errs() << name << " is unstable: " << outcome.message << "\n";
+    return;
+  case NativeOutcome::Kind::Different:
+    ++tally.failures;
+    llvm::errs() << name << " (" << native.text() << "): " << outcome.message
+                 << "\n";
+    return;
+  }
+}
+
+int cleave::fuzzNative(const DialectRegistry &registry,
+                       const FuzzOptions &options) {
+  NativeTally tally;
+  for (int64_t i = 0; i < options.count; ++i) {
+    MLIRContext context(registry, MLIRContext::Threading::DISABLED);
+    uint64_t seed = options.seed + i;
+    RandomGraph graph = drawRandomGraph(&context, seed, {});
+    runNative(*graph.module, graph.inputs, NativeOptions::draw(seed),
+              "seed " + Twine(seed), options.verbose, tally);
+  }
+  llvm::outs() << tally.models << " models agree, " << tally.notFinite
+               << " not finite, " << tally.unstable << " unstable, "
+               << tally.failures << " failures; largest difference "
+               << llvm::format("%.2f", tally.worst) << " of what is allowed\n";
+  return tally.failures || tally.models == 0 ? 1 : 0;
+}
+
+int cleave::fuzzNativeOfModule(MLIRContext &context,
+                               const FuzzOptions &options) {
+  OwningOpRef<ModuleOp> module =
+      parseSourceFile<ModuleOp>(StringRef(options.module), &context);
+  std::string error;
+  auto inputs = readTensorFile(options.inputs, &context, error);
+  if (!inputs)
+    llvm::errs() << "error: " << error << "\n";
+  if (!module || !inputs)
+    return 1;
+  NativeTally tally;
+  for (int64_t i = 0; i < options.arrangements; ++i) {
+    NativeOptions native = NativeOptions::draw(options.seed + i);
+    if (options.oneMicroBatch)
+      native.microBatches = 1;
+    // It may be too small to be cut into stages.
+    native.positions = 1;
+    // A module that says where it runs is not split again.
+    if (!module->getOps<spmd::MeshOp>().empty()) {
+      native.devices = 1;
+      native.zero = 0;
+    }
+    runNative(*module, *inputs, native, options.module, options.verbose, tally);
+  }
+  llvm::json::Object ops;
+  for (auto &[name, number] : tally.ops)
+    ops[name] = number;
+  llvm::outs() << llvm::formatv("{0:2}", llvm::json::Value(llvm::json::Object{
+                                             {"agree", tally.models},
+                                             {"not_finite", tally.notFinite},
+                                             {"unstable", tally.unstable},
+                                             {"failures", tally.failures},
+                                             {"worst", tally.worst},
+                                             {"ops", std::move(ops)}}))
+               << "\n";
+  return tally.failures || tally.models == 0 ? 1 : 0;
+}
