@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import cleave
-from cleave.step import StepError
+from cleave import StepError
 from training_support import same_bits, snapshot
 
 ROWS, WIDTH = 10, 8

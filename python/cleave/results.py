@@ -1,0 +1,59 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""What a step and an evaluation return."""
+
+from __future__ import annotations
+
+
+class StepError(RuntimeError):
+    """A step could not run, or stopped before it changed any state."""
+
+
+class Loss(float):
+    """The loss of a step, a float with what else the step reports.
+
+    Attributes:
+        grad_norm: 2-norm of all gradients before clipping, or None without
+            clipping.
+        auxiliary: the losses of auxiliary heads, first to last; empty without.
+        lr: the learning rate of this step.
+        tokens_per_s: elements of the first input over the wall time, 1/s.
+        step: number of this step, from 1.
+        updated_again: with `post_validation`, how many stages and replicas of
+            them (of this process) found their update wrong and made it again.
+    """
+
+    grad_norm: float | None
+    auxiliary: list[float]
+    lr: float
+    tokens_per_s: float
+    step: int
+    updated_again: int
+
+    def __new__(cls, value, *, grad_norm, auxiliary, lr, tokens_per_s, step, updated_again=0):
+        loss = super().__new__(cls, value)
+        loss.grad_norm = grad_norm
+        loss.auxiliary = auxiliary
+        loss.lr = lr
+        loss.tokens_per_s = tokens_per_s
+        loss.step = step
+        loss.updated_again = updated_again
+        return loss
+
+
+class Evaluation(float):
+    """The loss of a batch without dropout, a float with how much it counts.
+
+    Attributes:
+        weight: the number of labels, or the sum of weights, that the loss is a
+            mean over. `sum(e * e.weight) / sum(e.weight)` over the batches of a
+            data set is its loss, whatever is ignored in each of them. None where
+            the loss is not a mean over what inputs count.
+    """
+
+    weight: float | None
+
+    def __new__(cls, value, *, weight):
+        loss = super().__new__(cls, value)
+        loss.weight = weight
+        return loss
