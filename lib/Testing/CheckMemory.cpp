@@ -8,6 +8,7 @@
 #include "cleave/Testing/CheckMemory.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <functional>
 #include <map>
@@ -224,6 +225,9 @@ private:
                       row[bufferOf(part, part.getArgument(i))])))
         return failure();
     for (Operation &op : part.front()) {
+      if (auto check = dyn_cast<CheckOp>(op);
+          check && !check.getDeferred() && failed(checkUnchanged(check)))
+        return failure();
       if (isa<ViewOp, JoinOp>(op)) {
         inner[op.getResult(0)] = through(&op, inner);
       } else if (auto constant = dyn_cast<ConstantOp>(op)) {
@@ -246,6 +250,38 @@ private:
 
   //===--- Entries --------------------------------------------------------===//
 
+  /// Notes what a step must have left as it was when a check stops it: what the
+  /// entry updates, unless it is taken back or that of the step before.
+  void noteKept(ProgramOp program, const Values &values) {
+    kept.clear();
+    auto fusion =
+        program->getAttrOfType<StringAttr>(pipe::kOptimizerFusionAttr);
+    bool takesBack =
+        llvm::any_of(program.getBody().getOps<RunOp>(), [&](RunOp run) {
+          return symbols.lookup(run.getCallee())->hasAttr(kWhenStoppedAttr);
+        });
+    if (takesBack || (fusion && fusion.getValue() == "forward"))
+      return;
+    for (BlockArgument argument : program.getBody().getArguments()) {
+      auto role = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                       graph::kRoleAttr);
+      if (role && (role == "parameter" || role == "buffer" || role == "state"))
+        kept.push_back({argument, values.lookup(argument),
+                        program.getArgAttrOfType<IntegerAttr>(
+                            argument.getArgNumber(), kOffsetAttr)});
+    }
+  }
+
+  /// What `check` may stop has changed nothing.
+  LogicalResult checkUnchanged(CheckOp check) {
+    for (const Kept &own : kept)
+      if (failed(load(check, "what a step that is stopped leaves as it was",
+                      own.content, tensorType(own.argument),
+                      own.offset.getInt())))
+        return failure();
+    return success();
+  }
+
   LogicalResult runProgram(ProgramOp program) {
     std::fill(arena.begin(), arena.end(), 0);
     constants.clear();
@@ -259,6 +295,7 @@ private:
       if (failed(place(argument, program.getArgAttr(argument.getArgNumber(),
                                                     kOffsetAttr))))
         return failure();
+    noteKept(program, values);
     auto placeConstant = [&](ConstantOp constant) {
       Attribute offset = constant->getAttr(kOffsetAttr);
       Content &content = constants[offset];
@@ -320,9 +357,17 @@ private:
     return success();
   }
 
+  /// An argument of the entry, what it holds at first, and where it lies.
+  struct Kept {
+    BlockArgument argument;
+    Content content;
+    IntegerAttr offset;
+  };
+
   ModuleOp module;
   SymbolTable symbols;
   std::vector<Mark> arena;
+  std::vector<Kept> kept;
   DenseMap<Attribute, Content> constants;
   Mark next = 0;
 };

@@ -96,3 +96,62 @@ def test_rows_that_are_known_to_be_there_cost_nothing():
     ids = torch.arange(6).repeat(4, 1)
     step = cleave.compile(Plain(0), (ids, ids), loss_fn=loss, optimizer=cleave.SGD(lr=0.1))
     assert "an index is outside" not in step.ir("step")
+
+
+# Several layers of one line -------------------------------------------------------------
+
+
+class Look(torch.nn.Module):
+    """Reads a row that its input and a parameter choose."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.zeros(WIDTH))
+        self.table = torch.nn.Embedding(ROWS, WIDTH)
+
+    def forward(self, x):
+        return 0.5 * x + self.table((x * self.gain).sum(-1).to(torch.int64))
+
+
+class Looks(torch.nn.Module):
+    def __init__(self, wrong):
+        super().__init__()
+        self.embed = torch.nn.Embedding(ROWS, WIDTH)
+        self.layers = torch.nn.ModuleList(Look() for _ in range(4))
+        self.head = torch.nn.Linear(WIDTH, ROWS)
+        torch.nn.init.constant_(self.embed.weight, 0.1)
+        for layer in self.layers:
+            torch.nn.init.zeros_(layer.table.weight)
+        if wrong is not None:
+            torch.nn.init.constant_(self.layers[wrong].gain, -1000.0)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("settings", [
+    dict(micro_batches=2), dict(mesh={"pp": 2}), dict(mesh={"pp": 2}, micro_batches=2),
+    dict(mesh={"pp": 4}, micro_batches=2), dict(mesh={"dp": 2, "pp": 2}, micro_batches=2),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", chunks=2),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="zb-v"),
+], ids=str)
+def test_each_layer_is_guarded(settings):
+    """Checks of one message are several, and the step says what one of them has found,
+    in whichever stage."""
+    ids = torch.arange(6).repeat(4, 1)
+    for wrong in (None, 0, 1, 2, 3):
+        torch.manual_seed(0)
+        step = cleave.compile(Looks(wrong), (ids, ids), loss_fn=loss,
+                              optimizer=cleave.SGD(lr=0.1), **settings)
+        before = snapshot(step)
+        if wrong is None:
+            assert float(step(ids, ids)) > 0 and not same_bits(snapshot(step), before)
+            continue
+        for run in (step, step.evaluate):
+            with pytest.raises(StepError,
+                               match=r"^test_indices.py:\d+: an index is outside of \[0, 10\)$"):
+                run(ids, ids)
+        assert same_bits(snapshot(step), before)

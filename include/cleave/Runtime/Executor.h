@@ -62,6 +62,15 @@ struct TraceEvent {
   int64_t start = 0, duration = 0;
 };
 
+/// Why a run of an entry has ended early.
+struct Stop {
+  std::string message;
+  /// A check of this rank has failed, not one of another rank.
+  bool own = false;
+  /// The communicator has failed: ranks can tell each other nothing any more.
+  bool broken = false;
+};
+
 /// Runs entries. Actions and references are resolved to pointers once, so that
 /// a step allocates nothing and decides nothing.
 class Executor {
@@ -79,10 +88,11 @@ public:
   create(const Artifact &artifact, const Arena &arena, const ThreadTeam &team,
          ContractionTuner &tuner, cleave_communicator *communicator);
 
-  /// Runs an entry, with all ranks. The message of a `Check` that failed on any
-  /// of them, if one did: then nothing after it has run on any. Or what ended
-  /// the communicator.
-  std::optional<std::string> run(llvm::StringRef entry);
+  /// Runs an entry, with all ranks. If a `Check` has failed on any of them, its
+  /// message, or, on a rank where none has, that of the next one that all come
+  /// to: then nothing after that has run on any. Or what ended the
+  /// communicator.
+  std::optional<Stop> run(llvm::StringRef entry);
 
   bool hasEntry(llvm::StringRef entry) const {
     return entries.count(entry.str()) != 0;

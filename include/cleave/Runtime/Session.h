@@ -268,6 +268,9 @@ private:
   void setPending(bool value) const;
   void keepScalars();
   llvm::Error execute(llvm::StringRef entry) const;
+  /// What a step that was stopped says, the same in all processes: the message
+  /// of the first rank that has found something.
+  llvm::Error explain(const Stop &stop) const;
   void beforeWriting(const Tensor &tensor);
   void noteOutputs(llvm::StringRef entry);
 
@@ -282,7 +285,7 @@ private:
   /// The group of all ranks, for `broadcast`.
   mutable cleave_group *everyone = nullptr;
   /// What ended the last run of each rank.
-  mutable std::vector<std::optional<std::string>> stopped;
+  mutable std::vector<std::optional<Stop>> stopped;
   /// Whether the last step has left its updates.
   mutable bool pending = false;
   int64_t seed = 0, step = 0;

@@ -115,10 +115,10 @@ void Executor::takeBack(llvm::ArrayRef<Step> steps, const Step *last) {
       (void)execute(step);
 }
 
-std::optional<std::string> Executor::run(llvm::StringRef name) {
+std::optional<Stop> Executor::run(llvm::StringRef name) {
   auto it = entries.find(name.str());
   if (it == entries.end())
-    return "the program has no such entry";
+    return Stop{"the program has no such entry", true, true};
   team->adopt();
   deferred = nullptr;
   updatedAgain = 0;
@@ -156,9 +156,11 @@ std::optional<std::string> Executor::run(llvm::StringRef name) {
       continue;
     finishExchanges(it->second.steps, &step);
     if (const char *why = communicator->api->error(communicator); *why)
-      return why;
+      return Stop{why, false, true};
     takeBack(it->second.steps, &step);
-    return deferred ? deferred->message : step.command->check.message;
+    const Check &check = std::get<Check>(step.what);
+    return Stop{deferred ? deferred->message : step.command->check.message,
+                *check.own == 0, false};
   }
   tracedRuns += traced;
   return std::nullopt;

@@ -235,10 +235,31 @@ Error Session::execute(llvm::StringRef entry) const {
   threads->run([&](size_t rank) {
     stopped[rank] = ranks[rank]->getExecutor().run(entry);
   });
-  for (const std::optional<std::string> &message : stopped)
-    if (message)
-      return makeError(*message);
-  return Error::success();
+  const Stop *why = nullptr;
+  for (const std::optional<Stop> &stop : stopped) {
+    if (stop && stop->broken)
+      return makeError(stop->message);
+    if (stop && (!why || (stop->own && !why->own)))
+      why = &*stop;
+  }
+  return why ? explain(*why) : Error::success();
+}
+
+Error Session::explain(const Stop &stop) const {
+  if (world || getRanks() == 1)
+    return makeError(stop.message);
+  // All have stopped at the same place.
+  int64_t own = stop.own ? first().number() : getRanks() - 1, known = 0;
+  cleave_collective what{};
+  what.kind = CLEAVE_ALL_REDUCE;
+  what.reduction = CLEAVE_MIN;
+  what.dtype = CLEAVE_I64;
+  what.src = &own;
+  what.dst = &known;
+  if (Error error = exchange(what))
+    return error;
+  Expected<std::string> message = share(static_cast<int>(known), stop.message);
+  return message ? makeError(*message) : message.takeError();
 }
 
 Error Session::finishUpdate() const {

@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PartMemory.h"
+#include "llvm/ADT/SetVector.h"
 #include <functional>
 #include <set>
 
@@ -94,11 +95,36 @@ private:
                 mustShare(op, cast<OpResult>(result).getResultNumber()))
           overwrites(op, op->getOperand(*operand));
     }
-    // A result in an argument's memory is written after all readers of that.
+    // A result in an argument's memory is written after all readers of that,
+    // and when no check can stop the step any more.
     Operation *terminator = part.front().getTerminator();
+    llvm::SetVector<Operation *> overwriting;
     for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
-      if (std::optional<unsigned> alias = aliasOf(part, i))
+      if (std::optional<unsigned> alias = aliasOf(part, i)) {
         overwrites(chainHead(value), part.getArgument(*alias));
+        overwriting.insert(chainHead(value));
+      }
+    for (Operation *op : commands)
+      if (auto check = dyn_cast<CheckOp>(op); check && !check.getDeferred()) {
+        llvm::BitVector needed = neededFor(number[op]);
+        for (Operation *head : overwriting)
+          if (auto it = number.find(head);
+              it != number.end() && !needed.test(it->second))
+            edge(op, head);
+      }
+  }
+
+  /// The commands that have to run before command `i`.
+  llvm::BitVector neededFor(unsigned i) const {
+    llvm::BitVector needed(commands.size());
+    SmallVector<unsigned> stack{i};
+    while (!stack.empty())
+      for (unsigned need : before[stack.pop_back_val()])
+        if (!needed.test(need)) {
+          needed.set(need);
+          stack.push_back(need);
+        }
+    return needed;
   }
 
   /// The first command to write the memory of `value`.

@@ -144,6 +144,10 @@ LogicalResult Positions::dropCopies() {
   return success();
 }
 
+/// A check of the entry: its number there, or, of one without, its message and
+/// how many of that message stand before it.
+using CheckKey = std::pair<StringRef, int64_t>;
+
 /// Stages do not all run the same, so that they cannot agree at each check.
 /// Those before the update are deferred; of those of the update, which each
 /// stage makes of the same numbers, each position keeps one, and one that
@@ -163,25 +167,46 @@ LogicalResult Positions::deferChecks() {
   }
   if (map.devices == 1)
     return success();
-  std::vector<std::set<StringRef>> kept(map.devices);
+  std::map<std::pair<StringRef, int64_t>, pipe::InvokeOp> updating;
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>()) {
+    if (updates(invoke)) {
+      updating[{invoke.getPart(), invoke.getStage()}] = invoke;
+      continue;
+    }
+    invoke.getPartFunction().walk([&](graph::CheckOp check) {
+      check->setAttr(kDeferredAttr, UnitAttr::get(check.getContext()));
+      deferred = true;
+    });
+  }
+  // The update that runs first at a position is the one that checks.
+  SmallVector<pipe::InvokeOp> inOrder;
+  for (const std::vector<pipe::Action> &actions : schedule.devices)
+    for (const pipe::Action &action : actions)
+      if (action.kind == pipe::Action::Kind::Run)
+        if (auto it = updating.find({action.part, action.stage});
+            it != updating.end()) {
+          inOrder.push_back(it->second);
+          updating.erase(it);
+        }
+  std::vector<std::set<CheckKey>> kept(map.devices);
   SmallVector<graph::CheckOp> again;
   Operation *last = nullptr;
-  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+  for (pipe::InvokeOp invoke : inOrder) {
+    std::map<StringRef, int64_t> same;
     invoke.getPartFunction().walk([&](graph::CheckOp check) {
-      if (!updates(invoke)) {
-        check->setAttr(kDeferredAttr, UnitAttr::get(check.getContext()));
-        deferred = true;
-        return;
-      }
-      if (kept[map.device(invoke.getStage())].insert(check.getMessage()).second)
+      auto number = check->getAttrOfType<IntegerAttr>(pipe::kCheckAttr);
+      CheckKey key{number ? "" : check.getMessage(),
+                   number ? number.getInt() : same[check.getMessage()]++};
+      if (kept[map.device(invoke.getStage())].insert(key).second)
         last = check;
       else
         again.push_back(check);
     });
+  }
   for (graph::CheckOp check : again)
     check.erase();
   size_t most = 0;
-  for (const std::set<StringRef> &own : kept)
+  for (const std::set<CheckKey> &own : kept)
     most = std::max(most, own.size());
   for (auto [count, own] : llvm::zip_equal(stops, kept)) {
     if (!own.empty() && own.size() != most)

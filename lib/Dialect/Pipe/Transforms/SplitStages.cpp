@@ -231,6 +231,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         return function.emitOpError("must have one block to be split");
       if (failed(verifyWhole(function, mesh.getMesh())))
         return failure();
+      numberChecks(function);
       separateReductions(function, mesh.getMesh());
       // All entries do as the first one, which trains where there is one.
       Flow before(function, mesh, *wanted, count);
@@ -290,6 +291,13 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
                             StringAttr::get(&getContext(), choice.text));
     }
     return success();
+  }
+
+  static void numberChecks(func::FuncOp function) {
+    Builder builder(function.getContext());
+    for (auto [i, check] :
+         llvm::enumerate(function.getBody().front().getOps<graph::CheckOp>()))
+      check->setAttr(kCheckAttr, builder.getI64IntegerAttr(i));
   }
 
   static bool hasSeed(func::FuncOp function) {

@@ -40,6 +40,10 @@ inline constexpr llvm::StringLiteral kCopyAttr = "pipe.copy";
 /// may have nothing to do.
 inline constexpr llvm::StringLiteral kStagesAttr = "pipe.stages";
 
+/// On a check of a part: its number among those of the entry. Every stage has
+/// the checks of the update; other checks may have the same message.
+inline constexpr llvm::StringLiteral kCheckAttr = "pipe.check";
+
 /// On a gather of a part: another stage sends in slices what it could send
 /// whole.
 inline constexpr llvm::StringLiteral kSlicedAttr = "pipe.sliced";
