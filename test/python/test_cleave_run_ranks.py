@@ -14,6 +14,7 @@ import time
 
 import numpy
 import pytest
+import torch
 
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
@@ -288,3 +289,40 @@ def test_communication_of_each_position(folder, processes):
         sent = [float(x) for x in re.findall(r"MiB +([\d.]+) elements", text)]
         assert len(sent) >= 3 and sum(sent) == pytest.approx(facts["elements"], rel=1e-6)
         assert "send over pp" in text and "all-reduce over dp" in text
+
+
+class Look(torch.nn.Module):
+    """A language model of four layers that read a row of theirs, which is not there in
+    one of them."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.embed = torch.nn.Embedding(256, 8)
+        self.tables = torch.nn.ModuleList(torch.nn.Embedding(10, 8) for _ in range(4))
+        self.head = torch.nn.Linear(8, 256)
+        self.wrong = wrong
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for i, table in enumerate(self.tables):
+            row = (0.0 * x).sum(-1).to(torch.int64) + (10 if i == self.wrong else 0)
+            x = x + table(row)
+        return self.head(x)
+
+
+def next_tokens(logits, labels):
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+@needs_mpi
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_all_processes_say_what_one_has_found(folder, wrong, micro_batches):
+    """Whichever stage the layer is in."""
+    model, batch = Look(wrong), (torch.zeros(4, 8, dtype=torch.int64),) * 2
+    pathlib.Path("look.mlir").write_text(trace(model, batch, loss_fn=next_tokens).mlir)
+    run_tool([tool("cleave-compile"), "look.mlir", "--mesh=pp=2", "--threads=2",
+              f"--micro-batches={micro_batches}", "-o", "look.so"])
+    result = run(*FLAGS, "--steps", 2, artifact="./look.so", processes=2, code=1)
+    reason = r"test_cleave_run_ranks.py:\d+: an index is outside of \[0, 10\)"
+    assert re.search(reason, result.stderr) and "another stage" not in result.stderr

@@ -126,6 +126,8 @@ void Trainer::reportMemory() const {
   for (const auto &[kind, bytes] : memory.byKind)
     line("  " + kind, bytes);
   line("workspace of the library", memory.workspace);
+  if (memory.messages)
+    line("messages between processes", memory.messages);
   line("peak resident size of the process", peakResident());
 }
 

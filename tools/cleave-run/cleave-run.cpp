@@ -225,6 +225,13 @@ static int runReference(int argc, char **argv) {
   return 1;
 }
 
+/// In one piece: other processes may write to the same place.
+static void printError(const llvm::Twine &message) {
+  llvm::errs().SetBuffered();
+  llvm::WithColor::error(llvm::errs(), "cleave-run") << message << "\n";
+  llvm::errs().SetUnbuffered();
+}
+
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   if (llvm::is_contained(llvm::ArrayRef(argv, argc),
@@ -241,8 +248,7 @@ int main(int argc, char **argv) {
       {&modelCategory, &dataCategory, &trainingCategory, &outputCategory});
   cleave::printVersionOf("cleave-run");
   auto usage = [](const llvm::Twine &mistake) {
-    llvm::WithColor::error(llvm::errs(), "cleave-run")
-        << mistake << "; see cleave-run --help\n";
+    printError(mistake + "; see cleave-run --help");
     return 2;
   };
   if (std::string mistake = cleave::findUnknownOption(argc, argv);
@@ -260,8 +266,7 @@ int main(int argc, char **argv) {
     return 2;
   // What else is missing is of no use to who has mistyped its name.
   if (!llvm::sys::fs::exists(flags.artifact)) {
-    llvm::WithColor::error(llvm::errs(), "cleave-run")
-        << flags.artifact << ": no such file\n";
+    printError(flags.artifact + ": no such file");
     return 1;
   }
   if (std::string mistake = flags.check(); !mistake.empty())
@@ -312,7 +317,6 @@ int main(int argc, char **argv) {
     return status;
   std::string message = llvm::toString(std::move(failure));
   trainer.fail(message);
-  llvm::WithColor::error(llvm::errs(), "cleave-run")
-      << trainer.speaker(message) << message << "\n";
+  printError(trainer.speaker(message) + message);
   return 1;
 }

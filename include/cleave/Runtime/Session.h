@@ -89,6 +89,8 @@ struct MemoryReport {
   std::map<std::string, int64_t> byKind;
   /// The library's workspace beside the arena.
   int64_t workspace = 0;
+  /// Of messages between processes; 0 where ranks are threads.
+  int64_t messages = 0;
 };
 
 /// All ranks of a program, seen as one: inputs are given whole and cut for each

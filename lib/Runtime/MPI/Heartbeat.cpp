@@ -28,6 +28,9 @@ static constexpr int64_t periodMs = 250, silenceMs = 3500;
 /// Who was kept from its own work for that long does not judge the others.
 static constexpr int64_t stallMs = 1000;
 
+/// When who was not heard yet is out of reach.
+static constexpr int64_t unheardMs = 3000;
+
 /// How long the thread that works may take to notice a failure.
 static constexpr int64_t noticeMs = 800;
 
@@ -38,6 +41,7 @@ struct Heartbeat::Packet {
   uint64_t key;
   uint32_t kind;
   int32_t rank;
+  int32_t closing;
   char text[480];
 };
 
@@ -47,30 +51,33 @@ static int64_t nowMs() {
   return int64_t(time.tv_sec) * 1000 + time.tv_nsec / 1000000;
 }
 
-/// An address of this machine that others reach.
-static uint32_t ownHost() {
+/// The addresses of this machine that others may reach.
+static void findHosts(Address &own) {
   ifaddrs *list = nullptr;
   if (::getifaddrs(&list) != 0)
-    return 0;
-  uint32_t result = 0;
-  for (ifaddrs *entry = list; entry && result == 0; entry = entry->ifa_next)
+    return;
+  int count = 0;
+  for (ifaddrs *entry = list; entry && count < Address::kHosts;
+       entry = entry->ifa_next)
     if (entry->ifa_addr && entry->ifa_addr->sa_family == AF_INET &&
         (entry->ifa_flags & IFF_UP) && !(entry->ifa_flags & IFF_LOOPBACK))
-      result =
+      own.hosts[count++] =
           reinterpret_cast<sockaddr_in *>(entry->ifa_addr)->sin_addr.s_addr;
   ::freeifaddrs(list);
-  return result;
 }
 
 std::string Heartbeat::open(bool local, Address &own) {
-  own.host = local ? htonl(INADDR_LOOPBACK) : ownHost();
+  if (local)
+    own.hosts[0] = htonl(INADDR_LOOPBACK);
+  else
+    findHosts(own);
   sockaddr_in address{};
   socklen_t size = sizeof(address);
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = local ? own.host : htonl(INADDR_ANY);
+  address.sin_addr.s_addr = local ? own.hosts[0] : htonl(INADDR_ANY);
   socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   auto *raw = reinterpret_cast<sockaddr *>(&address);
-  if (own.host == 0 || socket < 0 || ::bind(socket, raw, size) != 0 ||
+  if (socket < 0 || ::bind(socket, raw, size) != 0 ||
       ::getsockname(socket, raw, &size) != 0)
     return std::string("cannot open a socket for heartbeats: ") +
            std::strerror(errno);
@@ -84,10 +91,8 @@ void Heartbeat::start(int ownRank, uint64_t ownKey,
   key = ownKey;
   count = addresses.size();
   peers = std::make_unique<Peer[]>(count);
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count; ++i)
     peers[i].address = addresses[i];
-    peers[i].heard = nowMs();
-  }
   thread = std::thread([this] { run(); });
 }
 
@@ -104,29 +109,46 @@ void Heartbeat::send(uint32_t kind, const std::string &text) const {
   packet.key = key;
   packet.kind = kind;
   packet.rank = rank;
+  packet.closing = closing.load();
   std::memcpy(packet.text, text.data(),
               std::min(text.size(), sizeof(packet.text) - 1));
   for (size_t i = 0; i < count; ++i) {
     if (static_cast<int>(i) == rank)
       continue;
+    const Address &address = peers[i].address;
     sockaddr_in to{};
     to.sin_family = AF_INET;
-    to.sin_addr.s_addr = peers[i].address.host;
-    to.sin_port = peers[i].address.port;
-    // What is lost is said again.
-    (void)::sendto(socket, &packet, sizeof(packet), 0,
-                   reinterpret_cast<sockaddr *>(&to), sizeof(to));
+    to.sin_port = address.port;
+    for (uint32_t host : address.hosts) {
+      if (host == 0)
+        break;
+      to.sin_addr.s_addr = host;
+      // What is lost is said again.
+      (void)::sendto(socket, &packet, sizeof(packet), 0,
+                     reinterpret_cast<sockaddr *>(&to), sizeof(to));
+    }
   }
 }
 
 void Heartbeat::receive() {
   Packet packet;
-  while (::recv(socket, &packet, sizeof(packet), 0) == sizeof(packet)) {
+  sockaddr_in from{};
+  socklen_t size = sizeof(from);
+  while (::recvfrom(socket, &packet, sizeof(packet), 0,
+                    reinterpret_cast<sockaddr *>(&from),
+                    &size) == sizeof(packet)) {
     if (packet.key != key || packet.rank < 0 ||
         packet.rank >= static_cast<int>(count))
       continue;
     Peer &peer = peers[static_cast<size_t>(packet.rank)];
+    // The way on which it is heard is the way to it.
+    if (peer.heard == 0 && size == sizeof(from)) {
+      peer.address = Address();
+      peer.address.hosts[0] = from.sin_addr.s_addr;
+      peer.address.port = from.sin_port;
+    }
     peer.heard = nowMs();
+    peer.closing.store(packet.closing);
     packet.text[sizeof(packet.text) - 1] = 0;
     if (packet.kind == kindLeft)
       peer.left.store(true);
@@ -138,9 +160,20 @@ void Heartbeat::receive() {
 void Heartbeat::judge(int64_t now) {
   for (size_t i = 0; i < count; ++i)
     if (static_cast<int>(i) != rank && !peers[i].left.load() &&
-        now - peers[i].heard > silenceMs)
+        peers[i].heard != 0 && now - peers[i].heard > silenceMs)
       blame(static_cast<int>(i),
             "does not answer any more: it has ended or was stopped");
+}
+
+int Heartbeat::waitUntilHeard() const {
+  int64_t begin = nowMs();
+  for (size_t i = 0; i < count; ++i)
+    while (static_cast<int>(i) != rank && peers[i].heard.load() == 0) {
+      if (nowMs() - begin > unheardMs)
+        return static_cast<int>(i);
+      ::usleep(1000);
+    }
+  return -1;
 }
 
 void Heartbeat::run() {
@@ -153,10 +186,15 @@ void Heartbeat::run() {
     last = now;
     receive();
     for (size_t i = 0; stalled && i < count; ++i)
-      peers[i].heard = now;
+      if (peers[i].heard != 0)
+        peers[i].heard = now;
     if (now - spoken >= periodMs) {
       spoken = now;
-      send(leaving.load() ? kindLeft : kindAlive, "");
+      std::string text = failureOfOwn();
+      send(!text.empty()    ? kindFailed
+           : leaving.load() ? kindLeft
+                            : kindAlive,
+           text);
     }
     judge(now);
     endIfUnnoticed(now);
@@ -191,9 +229,21 @@ void Heartbeat::blame(int who, const std::string &text) { note(who, text); }
 void Heartbeat::fail(const std::string &text) {
   bool first = !failure.load();
   note(rank, text);
-  // Several times, since datagrams may be lost.
-  for (int i = 0; first && i < 3; ++i)
+  if (!first)
+    return;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    ownFailure = text.empty() ? "it has failed" : text;
+  }
+  // Several times, since datagrams may be lost, and again for as long as this
+  // process lives.
+  for (int i = 0; i < 3; ++i)
     send(kindFailed, text);
+}
+
+std::string Heartbeat::failureOfOwn() const {
+  std::lock_guard<std::mutex> lock(mutex);
+  return ownFailure;
 }
 
 std::string Heartbeat::error() const {

@@ -26,10 +26,12 @@
 
 namespace cleave::runtime {
 
-/// Where the datagrams of a process go: an IPv4 address and a port, in network
-/// order.
+/// Where the datagrams of a process may be sent to: its IPv4 addresses, in
+/// network order, up to the first 0, and a port. Which of them the others reach
+/// shows in what arrives.
 struct Address {
-  uint32_t host = 0;
+  static constexpr int kHosts = 8;
+  uint32_t hosts[kHosts] = {};
   uint16_t port = 0;
 };
 
@@ -45,6 +47,10 @@ public:
   /// launch and in no others.
   void start(int rank, uint64_t key, std::vector<Address> addresses);
 
+  /// Returns when all others were heard, -1, or, soon, a rank that was not.
+  /// Such a rank is not judged: the network keeps back what it says.
+  int waitUntilHeard() const;
+
   /// Asked by the thread that works; when it does not ask soon after a
   /// failure, it hangs, or is busy for nothing: then the process ends.
   bool failed() {
@@ -58,6 +64,12 @@ public:
   void fail(const std::string &message);
   /// This process waits for others no more.
   void leave() { leaving.store(true); }
+  /// This process waits for the others to close communicator `number` too; 0:
+  /// for none any more.
+  void setClosing(int32_t number) { closing.store(number); }
+  bool isClosing(int rank, int32_t number) const {
+    return peers[static_cast<size_t>(rank)].closing.load() == number;
+  }
   bool hasLeft(int rank) const {
     return peers[static_cast<size_t>(rank)].left.load();
   }
@@ -67,12 +79,16 @@ public:
 private:
   struct Peer {
     Address address;
-    int64_t heard = 0;
+    /// When it was heard last; 0 before it ever was.
+    std::atomic<int64_t> heard{0};
+    std::atomic<int32_t> closing{0};
     std::atomic<bool> left{false};
   };
   struct Packet;
 
   void run();
+  /// What this process has told the others that it failed with, or "".
+  std::string failureOfOwn() const;
   void send(uint32_t kind, const std::string &text) const;
   void receive();
   void judge(int64_t now);
@@ -86,6 +102,9 @@ private:
   std::unique_ptr<Peer[]> peers;
   size_t count = 0;
   std::thread thread;
+  std::atomic<int32_t> closing{0};
+  /// What this process has failed with.
+  std::string ownFailure;
   std::atomic<bool> ended{false}, leaving{false}, failure{false}, asked{false};
   int64_t failedAt = 0;
   mutable std::mutex mutex;

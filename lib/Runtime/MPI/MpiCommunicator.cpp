@@ -27,8 +27,9 @@
 
 using namespace cleave::runtime;
 
-/// A rank that has ended as if all were well is not waited for any longer.
-static constexpr double patienceSeconds = 10;
+/// A rank that has ended as if all were well is not waited for any longer: so
+/// long after its last message everything of it has arrived.
+static constexpr double patienceSeconds = 3.5;
 
 namespace {
 
@@ -37,6 +38,8 @@ struct Process {
   int rank = 0, size = 0;
   /// Processes of this machine.
   int local = 1;
+  /// Communicators so far.
+  int32_t opened = 0;
   Heartbeat heartbeat;
 };
 
@@ -49,6 +52,9 @@ struct MpiCommunicator : cleave_communicator {
 
   explicit MpiCommunicator(Heartbeat &heartbeat) : heartbeat(heartbeat) {}
   std::vector<std::unique_ptr<cleave_group>> groups;
+  Staging staging;
+  /// The same in all processes: they open their communicators together.
+  int32_t number = 0;
   std::string errorText;
 };
 
@@ -92,9 +98,13 @@ struct cleave_group {
       timespec pause{0, 100 * 1000};
       ::nanosleep(&pause, nullptr);
       if (seconds() - begin > patienceSeconds)
-        for (int32_t rank : ranks)
+        for (int32_t rank : ranks) {
           if (owner->heartbeat.hasLeft(rank))
             owner->heartbeat.blame(rank, "has ended while others wait for it");
+          else if (owner->heartbeat.isClosing(rank, owner->number))
+            owner->heartbeat.blame(
+                rank, "has closed the program while others wait for it");
+        }
     }
   }
 };
@@ -159,9 +169,9 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
     return nullptr;
   // Tags of MPI reach to 32767 at least.
   int tag = group->made++ % 32768;
-  return new cleave_request{group,
-                            Transfer(blocks, count, group->comm, group->member,
-                                     members, tag, group->owner->team)};
+  return new cleave_request{
+      group, Transfer(blocks, count, group->comm, group->member, members, tag,
+                      group->owner->team, group->owner->staging)};
 }
 
 int start(cleave_request *request) {
@@ -212,6 +222,8 @@ const char *errorOf(cleave_communicator *c) {
   return me.errorText.c_str();
 }
 
+int64_t held(cleave_communicator *c) { return self(c).staging.bytes(); }
+
 /// Without a failure, all ranks close together. After one, what MPI has is left
 /// as it is.
 void closeRank(cleave_communicator *c) {
@@ -219,7 +231,10 @@ void closeRank(cleave_communicator *c) {
   cleave_group all;
   all.owner = &me;
   all.comm = me.world;
-  if (barrier(&all) != 0) {
+  me.heartbeat.setClosing(me.number);
+  int failed = barrier(&all);
+  me.heartbeat.setClosing(0);
+  if (failed) {
     // Time for the others to say why they end, before the launcher ends them.
     ::usleep(500 * 1000);
     return;
@@ -230,9 +245,9 @@ void closeRank(cleave_communicator *c) {
   delete &me;
 }
 
-constexpr cleave_communicator_api mpiApi = {makeGroup, prepare, start,
-                                            wait,      release, barrier,
-                                            failWith,  errorOf, closeRank};
+constexpr cleave_communicator_api mpiApi = {
+    makeGroup, prepare,  start,   wait, release,
+    barrier,   failWith, errorOf, held, closeRank};
 
 Process *process = nullptr;
 
@@ -242,11 +257,10 @@ void endProcess() {
   if (process->heartbeat.failed())
     return;
   MpiCommunicator me(process->heartbeat);
+  // It has no members to be blamed: who waits here has left as well.
   cleave_group all;
   all.owner = &me;
   all.comm = MPI_COMM_WORLD;
-  for (int rank = 0; rank < process->size; ++rank)
-    all.ranks.push_back(rank);
   process->heartbeat.leave();
   if (barrier(&all) != 0)
     return;
@@ -280,6 +294,12 @@ std::string startHeartbeat(Process &me) {
   MPI_Allgather(&own, sizeof(own), MPI_BYTE, addresses.data(), sizeof(own),
                 MPI_BYTE, MPI_COMM_WORLD);
   me.heartbeat.start(me.rank, key, std::move(addresses));
+  if (int silent = me.heartbeat.waitUntilHeard(); silent >= 0)
+    std::fprintf(stderr,
+                 "warning: rank %d: no datagrams (UDP over IPv4) arrive from "
+                 "rank %d: should that stop, this rank will wait for it\n",
+                 me.rank, silent);
+  MPI_Barrier(MPI_COMM_WORLD);
   return "";
 }
 
@@ -326,6 +346,7 @@ cleave_communicator_open(uint32_t abi, const cleave_team *team, char *error,
   me->team = *team;
   me->rank = process->rank;
   me->size = process->size;
+  me->number = ++process->opened;
   cpu_set_t set;
   CPU_ZERO(&set);
   int cores = ::sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);

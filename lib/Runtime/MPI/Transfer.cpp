@@ -52,11 +52,13 @@ std::string Transfer::check(const cleave_collective *blocks, int32_t count,
 }
 
 Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
-                   int member, int members, int tag, const cleave_team &team)
+                   int member, int members, int tag, const cleave_team &team,
+                   Staging &staging)
     : kind(given->kind), dtype(given->dtype), reduction(given->reduction),
       root(given->root), comm(comm), type(typeOf(dtype)), member(member),
       members(members), tag(tag), team(team),
-      elements(elementsOf(given, count)), bytes(elementBytes(dtype)) {
+      elements(elementsOf(given, count)), bytes(elementBytes(dtype)),
+      staging(staging) {
   size_t n = static_cast<size_t>(members);
   auto listOf = [&](const auto *list) {
     std::vector<std::decay_t<decltype(*list)>> result(n);
@@ -78,9 +80,9 @@ Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
   size_t one = static_cast<size_t>(elements * bytes), all = one * n;
   switch (kind) {
   case CLEAVE_ALL_REDUCE:
-    outgoing.resize(one);
+    outgoingBytes = one;
     if (elements <= smallElements) {
-      incoming.resize(all);
+      incomingBytes = all;
       break;
     }
     for (int i = 0; i < members; ++i) {
@@ -93,28 +95,28 @@ Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
       pieceCounts.push_back(counts[static_cast<size_t>(member)]);
       pieceStarts.push_back(i * pieceCounts.back());
     }
-    incoming.resize(static_cast<size_t>(pieceCounts[0]) * n *
-                    static_cast<size_t>(bytes));
+    incomingBytes =
+        static_cast<size_t>(pieceCounts[0]) * n * static_cast<size_t>(bytes);
     break;
   case CLEAVE_REDUCE_SCATTER:
   case CLEAVE_ALL_TO_ALL:
-    outgoing.resize(all);
-    incoming.resize(all);
+    outgoingBytes = all;
+    incomingBytes = all;
     break;
   case CLEAVE_ALL_GATHER:
-    outgoing.resize(one);
-    incoming.resize(all);
+    outgoingBytes = one;
+    incomingBytes = all;
     break;
   case CLEAVE_SEND:
-    (member == 0 ? outgoing : incoming).resize(one);
+    (member == 0 ? outgoingBytes : incomingBytes) = one;
     break;
   case CLEAVE_REDUCE:
-    outgoing.resize(one);
-    incoming.resize(root == member ? all : 0);
+    outgoingBytes = one;
+    incomingBytes = root == member ? all : 0;
     break;
   default:
-    outgoing.resize(one);
-    incoming.resize(one);
+    outgoingBytes = one;
+    incomingBytes = one;
   }
 }
 
@@ -164,6 +166,8 @@ void Transfer::reducePieces(int64_t count, char *to) const {
 //===----------------------------------------------------------------------===//
 
 void Transfer::start() {
+  outgoing = staging.take(outgoingBytes);
+  incoming = staging.take(incomingBytes);
   int count = static_cast<int>(elements);
   int64_t one = elements * bytes;
   MPI_Request &request = requests.emplace_back(MPI_REQUEST_NULL);
@@ -222,6 +226,15 @@ void Transfer::start() {
 }
 
 bool Transfer::finish(const Complete &complete) {
+  // After a failure MPI may still write there.
+  if (!finishMessages(complete))
+    return false;
+  staging.give(outgoing);
+  staging.give(incoming);
+  return true;
+}
+
+bool Transfer::finishMessages(const Complete &complete) {
   bool ok = complete(requests);
   requests.clear();
   if (!ok)

@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
 
 #include "../Communicator/Blocks.h"
+#include "Staging.h"
 
 #include <functional>
 #include <mpi.h>
@@ -27,7 +28,8 @@ public:
 
   /// `tag` is the same at all members, and of this request alone.
   Transfer(const cleave_collective *blocks, int32_t count, MPI_Comm comm,
-           int member, int members, int tag, const cleave_team &team);
+           int member, int members, int tag, const cleave_team &team,
+           Staging &staging);
 
   /// Why the messages would be too large for MPI, or "".
   static std::string check(const cleave_collective *blocks, int32_t count,
@@ -37,6 +39,7 @@ public:
   bool finish(const Complete &complete);
 
 private:
+  bool finishMessages(const Complete &complete);
   /// One block, and how it lies in a message, behind those before it.
   struct Packed {
     const char *src;
@@ -63,7 +66,10 @@ private:
   int64_t elements, bytes;
   /// Combining dense pieces.
   std::vector<int> counts, starts, pieceCounts, pieceStarts;
-  std::vector<char> outgoing, incoming;
+  Staging &staging;
+  /// Bytes of what is sent and received, and both while under way.
+  size_t outgoingBytes = 0, incomingBytes = 0;
+  StagingBuffer outgoing, incoming;
   std::vector<MPI_Request> requests;
 };
 

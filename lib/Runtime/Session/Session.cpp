@@ -318,6 +318,8 @@ MemoryReport Session::getMemory() const {
   report.arena = largest->getArena().size();
   // What the ranks of a process share is counted by each of them.
   report.workspace = largest->getExecutor().workspaceBytes();
+  cleave_communicator *communicator = largest->getCommunicator();
+  report.messages = communicator->api->held(communicator);
   int64_t rest = report.arena;
   for (const Tensor &tensor : largest->getProgram().tensors) {
     int64_t size = localBytes(getProgram().mesh, tensor);

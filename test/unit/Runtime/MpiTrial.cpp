@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Started by mpirun, with the plugin's path: runs drawn collectives. With the
-// name of a fault and a rank, that rank stops, ends, fails or is slow while the
-// others wait for it; what they are told is printed, and when.
+// name of a fault and a rank, that rank stops, ends, fails, closes or is slow
+// while the others wait for it; what they are told is printed, and when. One
+// that is late goes on when the others have ended.
 //
 //===----------------------------------------------------------------------===//
 
@@ -68,15 +69,20 @@ static int runFault(cleave_communicator *c, const char *fault, int who) {
       std::this_thread::sleep_until(begin + kInTime);
       return 1;
     }
+    if (std::strcmp(fault, "close") == 0)
+      return 1;
     // Slow, but well.
-    while (Clock::now() - begin < std::chrono::seconds(6))
+    while (std::strcmp(fault, "slow") == 0 &&
+           Clock::now() - begin < std::chrono::seconds(6))
       ;
   }
   bool ok = c->api->start(request) == 0 && c->api->wait(request) == 0;
   std::chrono::duration<double> time = Clock::now() - begin;
   c->api->release(request);
   if (ok && out == static_cast<float>(c->size)) {
-    if (c->rank == 0)
+    if (c->rank == who && std::strcmp(fault, "late") == 0)
+      std::this_thread::sleep_for(std::chrono::seconds(6));
+    if (c->rank == who)
       std::printf("the sum is right\n");
     return 0;
   }
@@ -89,7 +95,8 @@ static int runFault(cleave_communicator *c, const char *fault, int who) {
 
 int main(int argc, char **argv) {
   if (argc != 2 && argc != 4) {
-    std::fprintf(stderr, "usage: %s plugin [stop|end|fail|slow rank]\n",
+    std::fprintf(stderr,
+                 "usage: %s plugin [stop|end|fail|close|slow|late rank]\n",
                  argv[0]);
     return 2;
   }
@@ -111,6 +118,9 @@ int main(int argc, char **argv) {
   }
   int code =
       argc == 2 ? runTrials(c) : runFault(c, argv[2], std::atoi(argv[3]));
+  int rank = c->rank;
   c->api->close(c);
+  if (code == 0)
+    std::printf("rank %d has closed\n", rank);
   return code;
 }
