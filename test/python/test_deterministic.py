@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import cleave
-from training_support import cleave_run, family
+from shaped_models import EncoderDecoder
+from training_support import Case, cleave_run, family
 
 STEPS = 4
 
@@ -81,3 +82,48 @@ def test_refused_settings(settings, message):
 def test_grains_that_do_not_fit(devices, grains, message):
     with pytest.raises(cleave.CompileError, match=message):
         run(family("gpt2", batch=8), grains, devices)
+
+
+# One grain for each device -------------------------------------------------------------
+
+
+def few_tokens(case, vocabulary=6):
+    """Most rows of the table are named more than once."""
+    case.batches = [(ids % vocabulary, labels) for ids, labels in case.batches]
+    return case
+
+
+def encoder_decoder():
+    def build():
+        torch.manual_seed(0)
+        return EncoderDecoder(dropout=0.1).train()
+
+    return Case(build, family("gpt2", batch=4).batches)
+
+
+CASES = {
+    "gpt2": lambda: few_tokens(family("gpt2", batch=4, tie_word_embeddings=False)),
+    "llama": lambda: few_tokens(family("llama", batch=4)),
+    # Products over so many tokens are sums of several pieces.
+    "gpt2, long": lambda: family("gpt2", batch=4, length=256, n_positions=256),
+    "t5": encoder_decoder,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_device_for_each_grain(name):
+    """What one device adds onto a sum of grains is summed up by itself before, as where
+    each device has one term alone."""
+    case = CASES[name]()
+    one, two = (run(case, 2, devices) for devices in (1, 2))
+    same(two, one)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
+def test_stages_of_devices_with_one_grain(schedule):
+    """The loss is added up where it is made, whatever waits for it."""
+    case = CASES["gpt2"]()
+    one = run(case, 2, 1)
+    step = cleave_run(case, STEPS, cleave.AdamW(lr=1e-3, weight_decay=0.1, max_grad_norm=1.0),
+                      mesh={"pp": 2, "dp": 2}, deterministic=2, schedule=schedule)
+    same(step, one)

@@ -61,6 +61,7 @@ FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
     return invoke.emitOpError("'") << invoke.getCallee() << "' has no body";
   PartForms forms;
   forms.first = part;
+  forms.treeSums = invoke->getParentOfType<pipe::ProgramOp>().getTreeSums();
   setAction(part,
             {invoke.getPart().str(), invoke.getOnce() ? -1 : 0,
              static_cast<int64_t>(invoke.getStage())},
@@ -190,8 +191,10 @@ func::FuncOp PartForms::onto(unsigned count, SymbolTable &symbols) {
       Value value = terminator->getOperand(i);
       BlockArgument sum =
           part.front().addArgument(value.getType(), value.getLoc());
-      terminator->setOperand(
-          i, graph::AddOp::create(inside, value.getLoc(), sum, value));
+      auto add = graph::AddOp::create(inside, value.getLoc(), sum, value);
+      if (treeSums)
+        add->setAttr(kApartAttr, inside.getUnitAttr());
+      terminator->setOperand(i, add);
     }
   part.setFunctionType(FunctionType::get(part.getContext(),
                                          part.front().getArgumentTypes(),

@@ -35,6 +35,9 @@ struct PartForms {
   llvm::SmallVector<std::pair<mlir::Attribute, mlir::RankedTensorType>>
       constants;
   llvm::SmallVector<mlir::RankedTensorType> rowTypes;
+  /// What is added is a term of its own: nothing of it is added to a sum before
+  /// all of it is there.
+  bool treeSums = false;
 
   /// Makes of what `invoke` calls the first form, for one of `microBatches`:
   /// results are what the invocation reads of them, and slices of a whole lie

@@ -339,8 +339,9 @@ struct Accumulate : OpRewritePattern<graph::AddOp> {
   using OpRewritePattern<graph::AddOp>::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::AddOp op,
                                 PatternRewriter &rewriter) const override {
-    return success(tryOperands(op, op.getLhs(), op.getRhs(), rewriter) ||
-                   tryOperands(op, op.getRhs(), op.getLhs(), rewriter));
+    return success(!op->hasAttr(kApartAttr) &&
+                   (tryOperands(op, op.getLhs(), op.getRhs(), rewriter) ||
+                    tryOperands(op, op.getRhs(), op.getLhs(), rewriter)));
   }
 
   bool tryOperands(graph::AddOp op, Value start, Value sum,

@@ -130,9 +130,12 @@ void Splitter::findWeights() {
       continue;
     // What is only reported, such as the loss, stays with what makes it.
     auto isOfUpdate = [&](Operation *user) {
-      if (flow.isAccumulation(user))
-        return !isReported(user);
-      return !flow.varies(user) || flow.part(user) == PartId::Update;
+      if (user->hasTrait<OpTrait::IsTerminator>())
+        return false;
+      if (flow.part(user) == PartId::Update)
+        return true;
+      return (flow.isAccumulation(user) || !flow.varies(user)) &&
+             !isReported(user);
     };
     if (llvm::all_of(op.getUsers(), [&](Operation *user) {
           return isOfUpdate(user) ||

@@ -56,6 +56,10 @@ inline constexpr llvm::StringLiteral kKeptBytesAttr = "exec.kept_bytes";
 /// nothing else behind that does.
 inline constexpr llvm::StringLiteral kWhenStoppedAttr = "exec.when_stopped";
 
+/// On an addition: what it adds is summed up by itself before, in an order that
+/// is the same wherever it is added.
+inline constexpr llvm::StringLiteral kApartAttr = "exec.apart";
+
 /// On a check that is to be deferred.
 inline constexpr llvm::StringLiteral kDeferredAttr = "exec.deferred";
 
