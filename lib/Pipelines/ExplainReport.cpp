@@ -153,6 +153,9 @@ void Explainer::explainCommunication(const json::Object &sent,
     return;
   add(prefix, "each device sends " + formatBytes(number(sent, "bytes")) +
                   " in " + llvm::Twine(count) + " collectives");
+  if (const json::Object *again = sent.getObject("updated_again"))
+    add(prefix, "an update that is made again sends " +
+                    formatBytes(number(*again, "bytes")) + " more");
   for (const json::Value &value : *sent.getArray("collectives")) {
     const json::Object &place = *value.getAsObject();
     std::string line = textOf(place, "line"), cause = textOf(place, "cause");

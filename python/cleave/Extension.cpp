@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PySession.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
@@ -122,6 +123,8 @@ public:
     runtime::SessionOptions sessionOptions;
     sessionOptions.threads = threads;
     sessionOptions.timing = timing;
+    // Whatever has started this process: `cleave-run` is for several.
+    sessionOptions.launch = runtime::Launch::Threads;
     auto opened = openSession(compiled, sessionOptions);
     if (!opened)
       raise(opened.takeError());
@@ -151,6 +154,22 @@ private:
   CompiledProgram compiled;
 };
 
+/// The axes over which the recipes of a plan split the samples; none of a plan
+/// that is wrong, of which the compiler says more.
+std::vector<std::string> sampleAxes(const std::string &plan) {
+  std::vector<std::string> axes;
+  auto parsed = spmd::parsePlan(plan);
+  if (!parsed) {
+    llvm::consumeError(parsed.takeError());
+    return axes;
+  }
+  for (const spmd::RecipeCall &call : parsed->recipes)
+    for (const std::string &axis : call.axes)
+      if (spmd::splitBy(call, axis) == spmd::RecipeSplit::Samples)
+        axes.push_back(axis);
+  return axes;
+}
+
 } // namespace
 
 NB_MODULE(_cleave, m) {
@@ -166,6 +185,7 @@ NB_MODULE(_cleave, m) {
       .def("save", &PyCompiled::save, nb::arg("path"))
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
            nb::arg("timing") = false);
+  m.def("sample_axes", &sampleAxes, nb::arg("plan"));
   m.def(
       "compile",
       [](const std::string &text, const std::string &options) {

@@ -64,6 +64,7 @@ public:
 
   /// A copy of a whole tensor, joined from all ranks, as bytes.
   Bytes read(const std::string &name) const {
+    requireIdle();
     const runtime::Tensor &tensor = find(name);
     size_t size = static_cast<size_t>(session->bytes(tensor));
     auto *copy = new uint8_t[size];
@@ -80,6 +81,7 @@ public:
   write(const std::string &name,
         nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>
             bytes) {
+    requireIdle();
     const runtime::Tensor &tensor = find(name);
     if (static_cast<int64_t>(bytes.size()) != session->bytes(tensor))
       throw nb::value_error(
@@ -97,10 +99,15 @@ public:
   /// Runs an entry as step `number` of seed `seed`; returns what stopped it, or
   /// nothing.
   std::string run(const std::string &entry, int64_t seed, int64_t number) {
+    requireIdle();
     session->setSeed(seed);
     session->setStep(entry == "train" ? number - 1 : number);
-    nb::gil_scoped_release released;
-    auto result = session->run(entry);
+    running = true;
+    auto result = [&] {
+      nb::gil_scoped_release released;
+      return session->run(entry);
+    }();
+    running = false;
     if (!result)
       return llvm::toString(result.takeError());
     last = *result;
@@ -126,6 +133,9 @@ public:
 
   /// Updates of this process's ranks that the last run made again.
   int64_t updatedAgain() const { return last.updatedAgain; }
+  int64_t updatesPerStep() const {
+    return session->getProgram().updatesPerStep();
+  }
   int ranks() const { return session->getRanks(); }
   bool leads() const { return session->isLeader(); }
 
@@ -143,6 +153,7 @@ public:
 
   /// Reads parameters and buffers from a safetensors file.
   void loadWeights(const std::string &path) {
+    requireIdle();
     if (llvm::Error error = session->loadWeights(path))
       raise(std::move(error));
   }
@@ -166,8 +177,17 @@ private:
     return *tensor;
   }
 
+  /// While an entry runs, other threads of Python have their turn.
+  void requireIdle() const {
+    if (running)
+      throw std::runtime_error("another thread runs this step: one call at a "
+                               "time");
+  }
+
   std::unique_ptr<runtime::Session> session;
   runtime::StepResult last;
+  /// Guarded by the interpreter's lock.
+  bool running = false;
 };
 
 /// Defines the class `Session` and what it raises in a module.
@@ -181,6 +201,7 @@ inline void bindSession(nb::module_ &m) {
       .def("ranks", &PySession::ranks)
       .def("leads", &PySession::leads)
       .def("updated_again", &PySession::updatedAgain)
+      .def("updates_per_step", &PySession::updatesPerStep)
       .def("communication", &PySession::communication)
       .def("run", &PySession::run, nb::arg("entry"), nb::arg("seed"),
            nb::arg("number"))

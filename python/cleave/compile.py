@@ -456,10 +456,9 @@ def _parameter_options(optimizer, parameters) -> dict[str, dict]:
 
 def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
     """The parts into which devices split a batch."""
-    text = ",".join(recipes)
-    bound = {"dp", *re.findall(r"\b(?:dp|expert)\((\w+)\)", text)}
-    if re.search(r"\bexpert\b(?!\()", text):
-        bound.add("ep")
+    from . import _cleave
+
+    bound = {"dp", *_cleave.sample_axes(",".join(recipes))}
     return math.prod(size for axis, size in axes.items() if axis in bound)
 
 

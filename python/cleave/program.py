@@ -36,6 +36,12 @@ class Program:
         return self
 
     @property
+    def updates_per_step(self):
+        """How often one step updates a parameter; with "pipedream", for each
+        micro-batch."""
+        return self.session.updates_per_step()
+
+    @property
     def updated_again(self):
         """Updates that the last step found wrong and made again."""
         return self.session.updated_again()

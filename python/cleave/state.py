@@ -220,12 +220,19 @@ def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
     return {name: given[key] for key, name in wanted.items()}
 
 
-def read_counts(state: Mapping[str, Any]) -> tuple[int, int, int]:
-    """(step, seed, data_position) of a training state."""
+def read_counts(state: Mapping[str, Any], each: int) -> tuple[int, int, int]:
+    """(step, seed, data_position) of a training state, in steps of `each` updates."""
     counts = []
-    for name, least in (("step", 0), ("seed", -(2**63)), ("data_position", 0)):
-        value = whole(f"'{name}'", state.get(name, 0))
+    for name, least, default in (("step", 0, 0), ("seed", -(2**63), 0), ("data_position", 0, 0),
+                                 ("updates_per_step", 1, 1)):
+        value = whole(f"'{name}'", state.get(name, default))
         if not least <= value < 2**63:
             raise ValueError(f"'{name}' is {value}, which is out of range")
         counts.append(value)
-    return counts[0], counts[1], counts[2]
+    step, seed, position, before = counts
+    if step * before % each:
+        raise ValueError(
+            f"{step * before} updates were made, and a step of this program makes {each}: its "
+            "optimizer would count others; compile it for micro-batches that divide them"
+        )
+    return step * before // each, seed, position

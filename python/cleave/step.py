@@ -151,7 +151,8 @@ class Step(Reports):
 
     def training_state(self) -> dict[str, Any]:
         """Optimizer state, step, seed and data position, copied. Together with
-        `state_dict` it continues a run bit for bit."""
+        `state_dict` it continues a run bit for bit. `step` counts calls, each of
+        `updates_per_step` updates: more than 1 with "pipedream"."""
         slots: dict[str, dict[str, torch.Tensor]] = {}
         for name, facts in self._live.tensors.items():
             if facts["role"] == "state":
@@ -159,6 +160,7 @@ class Step(Reports):
                 slots.setdefault(facts["of"], {})[facts["slot"]] = value
         return {
             "step": self._done,
+            "updates_per_step": self._live.updates_per_step,
             "seed": self._seed,
             "data_position": self.data_position,
             "optimizer": split_slots(self._live.traced.parameters, slots),
@@ -172,10 +174,11 @@ class Step(Reports):
             KeyError: entries are missing, or parameters or slots are unknown;
                 all listed.
             TypeError: an entry is of another type.
-            ValueError: shapes differ, or a count is negative; all listed.
+            ValueError: shapes differ, or a count is negative; all listed. Or the
+                updates that were made are no whole number of steps of this program.
         """
         chosen = choose_slots(self._live.traced.parameters, self._live.tensors, state)
-        counts = read_counts(state)
+        counts = read_counts(state, self._live.updates_per_step)
         for name, value in chosen.items():
             self._live.set(name, value)
         self._done, self._seed, self.data_position = counts

@@ -190,3 +190,42 @@ def test_batches_that_do_not_divide():
     case = case_of("llama", 4)
     with pytest.raises(ValueError, match="a batch of 8 does not divide into 3 micro-batches"):
         asynchronous(case, 2, 3)
+
+
+@pytest.mark.parametrize("settings, calls", [
+    (dict(), 1), (dict(mesh={"pp": 2}, micro_batches=2, schedule="pipedream"), 2),
+])
+def test_a_checkpoint_counts_updates(settings, calls):
+    """Another program goes on with the number of the next update, which the means of
+    AdamW and dropout depend on."""
+    case = case_of("gpt2", 4)
+    adam = lambda: cleave.AdamW(lr=0.01)
+    piped = asynchronous(case, 2, 4, optimizer=adam(), max_staleness=0)
+    single = cleave.compile(case.build(), [part[:EACH] for part in case.batches[0]],
+                            optimizer=adam())
+    for batch in case.batches:
+        piped(*batch)
+        for i in range(4):
+            single(*(value[i * EACH:(i + 1) * EACH] for value in batch))
+    ours, theirs = piped.training_state(), single.training_state()
+    assert (ours["step"], ours["updates_per_step"]) == (CALLS, 4)
+    assert (theirs["step"], theirs["updates_per_step"]) == (4 * CALLS, 1)
+    # What was dropped is the same, so that all bits are.
+    results = []
+    for given in (piped, single):
+        other = cleave.compile(case.build(), case.batches[0], optimizer=adam(),
+                               **{"max_staleness": 0, **settings} if settings else {})
+        other.load_state_dict(given.state_dict())
+        other.load_training_state(given.training_state())
+        assert other.training_state()["step"] * calls == 4 * CALLS
+        results.append((float(other(*case.batches[0])), snapshot(other)))
+    assert results[0][0] == results[1][0] and same_bits(results[0][1], results[1][1])
+
+
+def test_updates_that_are_no_whole_step():
+    case = case_of("gpt2", 4)
+    one = cleave.compile(case.build(), case.batches[0], optimizer=sgd())
+    one(*case.batches[0])
+    piped = asynchronous(case, 2, 4)
+    with pytest.raises(ValueError, match="1 updates were made, and a step of this program makes 4"):
+        piped.load_training_state(one.training_state())

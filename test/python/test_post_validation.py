@@ -15,7 +15,8 @@ import torch
 import cleave
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from test_recipes import emit, random_inputs
-from training_support import ALL, family, gpt2, same_bits, snapshot, token_batches, tokens
+from training_support import (ALL, compile_case, family, gpt2, same_bits, snapshot,
+                              token_batches, tokens)
 
 DROPOUT = dict(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1, n_layer=4)
 STEPS = 8
@@ -189,3 +190,19 @@ def test_refusals(tmp_path, flags, message):
     with pytest.raises(ToolError) as error:
         emit(tmp_path, "llama", "scheduled", *flags, "--micro-batches=2", "--post-validation")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("clip, again", [(100.0, False), (0.05, True)])
+def test_what_is_sent_is_counted(clip, again):
+    """The report tells what every step sends from what an update that is made again
+    sends more, and a step counts both."""
+    step = compile_case(family("gpt2", batch=8), cleave.AdamW(lr=1e-3, max_grad_norm=clip),
+                        mesh={"pp": 2, "dp": 2}, plan="zero1", micro_batches=2,
+                        post_validation=True)
+    loss = step(*family("gpt2", batch=8).batches[0])
+    assert (loss.updated_again > 0) == again
+    report = step.report()["communication"]["train"]["positions"][0]
+    more = report["updated_again"]["elements"]
+    assert more > 0 and "an update that is made again sends" in step.explain()
+    sent = sum(c["elements"] for c in step.communication())
+    assert sent == report["elements"] + (more if again else 0)

@@ -119,7 +119,8 @@ def test_wrong_texts_are_no_names(text):
 
 
 def test_a_comment_may_hold_anything():
-    compiled(schedule=BACKWARDS + "  # as in a/b.txt")
+    plain, other = (compiled(schedule=BACKWARDS + end) for end in ("", "  # as in a/b.txt"))
+    assert other.schedule() == plain.schedule() != compiled().schedule()
 
 
 def test_bad_files(tmp_path):

@@ -37,6 +37,21 @@ def restored(step, module):
 # ------------------------------------------------------------ evaluation, logits
 
 
+@pytest.mark.parametrize("mesh, plan, parts", [
+    ({"row": 2, "col": 2}, "summa2d", 4), ({"depth": 2, "row": 2, "col": 2}, "summa25d", 2),
+    ({"ep": 4}, "expert", 2), ({"fsdp": 2, "dp": 2}, ["dp(fsdp)", "zero1"], 2),
+    ({"tp": 2}, "megatron", 8),
+])
+def test_micro_batches_of_whatever_splits_samples(mesh, plan, parts, caplog):
+    """A batch of 8 in 8 micro-batches, or as many as devices leave samples for."""
+    name = "mixtral" if plan == "expert" else "llama"
+    step = compile_case(family(name, batch=8), cleave.SGD(lr=0.1), mesh=mesh, plan=plan,
+                        micro_batches=8)
+    assert step.report()["micro_batches"] == parts
+    said = f"a batch of 8 does not divide into 8 micro-batches; computed in {parts}"
+    assert (said in caplog.text) == (parts != 8)
+
+
 def test_loss_says_more(gpt2_step):
     loss = gpt2_step(*FAMILY.batches[0])
     assert isinstance(loss, float) and loss.lr == 1e-2 and loss.grad_norm > 0

@@ -33,6 +33,10 @@ void sgemm(bool transA, bool transB, int64_t m, int64_t n, int64_t k,
            float alpha, const float *a, int64_t lda, const float *b,
            int64_t ldb, float beta, float *c, int64_t ldc);
 
+/// Why the library has failed in this process, or "": what it wrote then, or
+/// did not, is not to be used.
+std::string libraryFailure();
+
 /// The ways to compute a contraction. Their results differ in rounding.
 enum class ContractionMethod : uint8_t {
   Sgemm,  ///< the library's sgemm on the whole team

@@ -43,11 +43,22 @@ struct Breakdown {
 /// What one rank sends in an entry, by kind and axes. Counted as rings send it:
 /// an all-reduce of n elements by N ranks sends 2 (N - 1) n / N of them (which
 /// may be a fraction), whatever the communicator does.
-struct Communication {
-  std::string kind, axes;
+struct Sent {
   /// Of tensors, and of exchanges: small tensors share one.
   int64_t count = 0, exchanges = 0;
   double elements = 0, bytes = 0;
+
+  void add(const Sent &other) {
+    count += other.count;
+    exchanges += other.exchanges;
+    elements += other.elements;
+    bytes += other.bytes;
+  }
+};
+
+/// What a rank sends of one kind, over the same axes.
+struct Communication : Sent {
+  std::string kind, axes;
   /// Of the last run, with timing.
   int64_t nanoseconds = 0;
 };
@@ -111,7 +122,8 @@ public:
   void setTiming(bool on) { timing = on; }
   const Breakdown &getBreakdown() const { return breakdown; }
 
-  /// What this rank sends in each run of an entry.
+  /// What this rank has sent in the last run of an entry; before the first,
+  /// what it sends in every run.
   llvm::ArrayRef<Communication> getCommunication(llvm::StringRef entry) const;
 
   /// Records the commands of the next `runs` runs of an entry. Times count from
@@ -161,6 +173,8 @@ private:
     /// Its place among the sums of the entry.
     size_t counter;
     bool ends;
+    /// What it adds to them, where it may be left out.
+    const Sent *optional = nullptr;
   };
   struct Step {
     const Command *command;
@@ -174,13 +188,17 @@ private:
   };
   struct EntrySteps {
     std::vector<Step> steps;
-    std::vector<Communication> communication;
+    /// Of the last run, and what every run sends.
+    std::vector<Communication> communication, always;
+    std::deque<Sent> optional;
   };
   class Resolver;
 
   explicit Executor(const ThreadTeam &team) : team(&team) {}
   /// False if a check or the communicator failed.
   bool execute(const Step &step);
+  /// False, and the end of all ranks, if the library has failed.
+  bool checkLibrary() const;
   /// Ends what was under way when `last` stopped the step, on all ranks alike:
   /// the next step starts it again.
   void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;

@@ -533,6 +533,10 @@ struct Program {
   /// Free-form facts for `--report` and checkpoints ("optimizer": ...), as
   /// JSON text.
   std::string metadata;
+
+  /// How often one run of `train` updates a parameter: once, or with each
+  /// micro-batch, which then are along an axis of that name.
+  int64_t updatesPerStep() const;
 };
 
 } // namespace cleave::runtime

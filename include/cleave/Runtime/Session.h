@@ -54,8 +54,9 @@ struct SessionOptions {
 /// What a checkpoint knows besides tensors.
 struct TrainingState {
   int64_t seed = 0;
-  /// Training steps completed.
-  int64_t step = 0;
+  /// Training steps completed, and how often each has updated: the number of
+  /// updates is what the optimizer counts.
+  int64_t step = 0, updatesPerStep = 1;
   /// Sequences consumed since the start of training.
   int64_t dataPosition = 0;
   /// Threads of the run, and its choices of library implementations: with the

@@ -47,6 +47,8 @@ llvm::json::Value memoryReport(mlir::ModuleOp module);
 ///     "cause": "...", "count": n, "elements": x, "bytes": x}, ...],
 ///   "totals": [{"kind", "axes", "count", "elements", "bytes"}, ...]}}
 /// ```
+/// `updated_again`: what an update that was made before it was validated sends
+/// more when it is made once more.
 llvm::json::Value communicationReport(mlir::ModuleOp module);
 
 /// How tensors of the entries lie on the mesh, for `--report`:

@@ -12,9 +12,27 @@
 #include "cleave/Runtime/Contraction.h"
 #include "llvm/ADT/ScopeExit.h"
 
+#include <atomic>
 #include <dnnl.h>
 
 using namespace cleave::runtime;
+
+/// Of any thread; once something went wrong, no result can be trusted.
+static std::atomic<int> failedStatus{dnnl_success};
+
+static void note(dnnl_status_t status) {
+  if (status != dnnl_success)
+    failedStatus.store(status, std::memory_order_relaxed);
+}
+
+std::string cleave::runtime::libraryFailure() {
+  int status = failedStatus.load(std::memory_order_relaxed);
+  if (status == dnnl_success)
+    return "";
+  return "oneDNN could not compute a product (status " +
+         std::to_string(status) +
+         (status == dnnl_out_of_memory ? ": out of memory)" : ")");
+}
 
 void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
                             int64_t k, float alpha, const float *a, int64_t lda,
@@ -31,13 +49,13 @@ void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
   for (int64_t row = 0; row < m; row += kContractionWidth)
     for (int64_t column = 0; column < n; column += kContractionWidth)
       for (int64_t i = 0; i < k; i += kContractionDepth)
-        dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N',
-                   std::min(kContractionWidth, m - row),
-                   std::min(kContractionWidth, n - column),
-                   std::min(kContractionDepth, k - i), alpha,
-                   a + (transA ? i * lda + row : row * lda + i), lda,
-                   b + (transB ? column * ldb + i : i * ldb + column), ldb,
-                   i == 0 ? beta : 1.0f, c + row * ldc + column, ldc);
+        note(dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N',
+                        std::min(kContractionWidth, m - row),
+                        std::min(kContractionWidth, n - column),
+                        std::min(kContractionDepth, k - i), alpha,
+                        a + (transA ? i * lda + row : row * lda + i), lda,
+                        b + (transB ? column * ldb + i : i * ldb + column), ldb,
+                        i == 0 ? beta : 1.0f, c + row * ldc + column, ldc));
 }
 
 //===----------------------------------------------------------------------===//
@@ -161,7 +179,7 @@ struct Contraction::Primitive {
                               {DNNL_ARG_WEIGHTS, weights},
                               {DNNL_ARG_DST, dst},
                               {DNNL_ARG_SCRATCHPAD, scratch}};
-    dnnl_primitive_execute(primitive, library.stream, 4, args);
+    note(dnnl_primitive_execute(primitive, library.stream, 4, args));
   }
 };
 

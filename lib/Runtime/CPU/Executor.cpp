@@ -28,6 +28,14 @@ bool Executor::exchange(cleave_request *request) const {
   return api.start(request) == 0 && api.wait(request) == 0;
 }
 
+bool Executor::checkLibrary() const {
+  std::string why = libraryFailure();
+  if (why.empty())
+    return true;
+  communicator->api->fail(communicator, why.c_str());
+  return false;
+}
+
 bool Executor::execute(const Step &step) {
   const Command &command = *step.command;
   switch (command.kind) {
@@ -49,13 +57,13 @@ bool Executor::execute(const Step &step) {
   }
   case CommandKind::Contract:
     std::get_if<Contraction>(&step.what)->execute(*team, workspace.data());
-    return true;
+    return checkLibrary();
   case CommandKind::AttentionForward:
   case CommandKind::AttentionBackward: {
     const Attention &attention = *std::get_if<Attention>(&step.what);
     (attention.backward ? attentionBackward : attentionForward)(
         command.attention, attention.pointers, *team);
-    return true;
+    return checkLibrary();
   }
   case CommandKind::ScatterAdd: {
     const Scatter &scatter = *std::get_if<Scatter>(&step.what);
@@ -124,8 +132,10 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
   updatedAgain = 0;
   breakdown = Breakdown();
   std::vector<Communication> &communication = it->second.communication;
-  for (Communication &sum : communication)
+  for (auto [sum, always] : llvm::zip_equal(communication, it->second.always)) {
+    static_cast<Sent &>(sum) = always;
     sum.nanoseconds = 0;
+  }
   bool traced = tracedRuns < runsToTrace && name == tracedEntry;
   bool measure = timing || traced;
   int64_t last = measure ? clock() : 0;
@@ -141,6 +151,9 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
     if (skipped)
       continue;
     bool ok = execute(step);
+    if (const auto *e = std::get_if<Exchange>(&step.what);
+        e && e->optional && !e->ends)
+      communication[e->counter].add(*e->optional);
     if (measure) {
       int64_t time = clock();
       breakdown[step.command->timeClass] += time - last;

@@ -47,8 +47,9 @@ private:
              llvm::function_ref<char *(Ref)> at);
   /// Makes `agreed` the smallest of all ranks' flags.
   llvm::Expected<cleave_request *> agreement(const char *flag, char *agreed);
-  /// Adds a collective to the sums of the entry; the number of its sum.
-  size_t count(const CollectiveCommand &command, const Part &part);
+  /// Adds a collective to the sums of the entry, and says which is its own. The
+  /// request is still to be made.
+  Exchange count(const CollectiveCommand &command, const Part &part);
 
   Executor &executor;
   const Artifact &artifact;
@@ -186,7 +187,8 @@ llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
   return prepare(everyone(), what);
 }
 
-size_t Executor::Resolver::count(const CollectiveCommand &c, const Part &part) {
+Executor::Exchange Executor::Resolver::count(const CollectiveCommand &c,
+                                             const Part &part) {
   int64_t members = partCount(c.axes);
   double block = static_cast<double>(c.elements()), sent = 0;
   switch (c.collective) {
@@ -223,15 +225,14 @@ size_t Executor::Resolver::count(const CollectiveCommand &c, const Part &part) {
          (sums[index].kind != kind || sums[index].axes != axes))
     ++index;
   if (index == sums.size())
-    sums.push_back({kind, axes});
-  // What may be left out is not what a run sends.
+    sums.push_back({{}, kind, axes});
+  Sent own{1 + static_cast<int64_t>(c.more.size()), 1, sent,
+           sent * static_cast<double>(byteSize(c.dtype))};
+  // What may be left out is counted when it is not.
   if (part.unless.buffer >= 0)
-    return index;
-  sums[index].count += 1 + static_cast<int64_t>(c.more.size());
-  ++sums[index].exchanges;
-  sums[index].elements += sent;
-  sums[index].bytes += sent * static_cast<double>(byteSize(c.dtype));
-  return index;
+    return {nullptr, index, false, &entry->optional.emplace_back(own)};
+  sums[index].add(own);
+  return {nullptr, index, false};
 }
 
 //===----------------------------------------------------------------------===//
@@ -341,7 +342,8 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     llvm::Expected<cleave_request *> request = collective(c, at);
     if (!request)
       return request.takeError();
-    Exchange exchange{*request, count(c, part), false};
+    Exchange exchange = count(c, part);
+    exchange.request = *request;
     if (c.isTransfer())
       transfers[{c.token, action.microBatch}] = exchange;
     else
@@ -448,5 +450,7 @@ llvm::Expected<Executor> Executor::create(const Artifact &artifact,
   Resolver resolver(executor, artifact, arena, team, tuner);
   if (llvm::Error error = resolver.run())
     return error;
+  for (auto &[name, steps] : executor.entries)
+    steps.always = steps.communication;
   return executor;
 }

@@ -262,3 +262,11 @@ void cleave::runtime::joinPart(const Axes &mesh, const Tensor &tensor,
                     static_cast<size_t>(count * bytes));
       });
 }
+
+int64_t Program::updatesPerStep() const {
+  // As `--pipe-update-each` names it.
+  for (const MeshAxis &axis : mesh)
+    if (axis.sequential && axis.name == "updates")
+      return axis.size;
+  return 1;
+}

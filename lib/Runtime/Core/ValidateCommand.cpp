@@ -44,6 +44,17 @@ public:
     return *this;
   }
 
+  /// Adds dimensions that lie one in the other without gaps, outermost first.
+  Extent &dense(llvm::ArrayRef<int64_t> sizes) {
+    int64_t stride = 1;
+    for (int64_t size : llvm::reverse(sizes)) {
+      dim(size, stride);
+      if (size > 0)
+        overflow |= __builtin_mul_overflow(stride, size, &stride);
+    }
+    return *this;
+  }
+
   /// The number of bytes, or nothing if it has no sensible value.
   std::optional<int64_t> bytes() const {
     int64_t elements, result;
@@ -201,8 +212,7 @@ private:
     headView("k", a.k, a.batch, a.kvHeads, a.keys, a.headSize);
     headView("v", a.v, a.batch, a.kvHeads, a.keys, a.valueSize);
     headView("o", a.o, a.batch, a.heads, a.queries, a.valueSize);
-    ref("lse", a.lse,
-        Extent(4).dim(a.batch * a.heads, a.queries).dim(a.queries, 1).bytes());
+    ref("lse", a.lse, Extent(4).dense({a.batch, a.heads, a.queries}).bytes());
     auto broadcast = [&](int64_t bytes, const int64_t (&s)[4]) {
       return Extent(bytes)
           .dim(a.batch, s[0])
@@ -258,10 +268,10 @@ private:
     headView("dV", a.dV, a.batch, a.kvHeads, a.keys, a.valueSize);
     if (a.dBias.buffer != -1) {
       require(a.bias.buffer != -1, "'dBias' without a bias");
-      int64_t sizes[4] = {a.batch, a.heads, a.queries, a.keys}, elements = 1;
+      int64_t sizes[4] = {a.batch, a.heads, a.queries, a.keys};
       for (int i = 0; i < 4; ++i)
-        elements *= a.biasStrides[i] ? sizes[i] : 1;
-      ref("dBias", a.dBias, elements * 4);
+        sizes[i] = a.biasStrides[i] ? sizes[i] : 1;
+      ref("dBias", a.dBias, Extent(4).dense(sizes).bytes());
     }
   }
 

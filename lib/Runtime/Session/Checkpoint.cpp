@@ -198,6 +198,7 @@ TrainingState Session::getTrainingState(int64_t dataPosition) const {
   TrainingState state;
   state.seed = seed;
   state.step = step;
+  state.updatesPerStep = getProgram().updatesPerStep();
   state.dataPosition = dataPosition;
   state.threads = getThreads();
   for (const auto &[key, method] : tuner.getChoices())
@@ -247,6 +248,7 @@ Error Session::saveCheckpoint(llvm::StringRef directory,
       {"version", checkpointVersion},
       {"seed", state.seed},
       {"step", state.step},
+      {"updates_per_step", state.updatesPerStep},
       {"data_position", state.dataPosition},
       {"threads", state.threads},
       {"contractions", std::move(contractions)},
@@ -274,8 +276,10 @@ Error Session::saveCheckpoint(llvm::StringRef directory,
   // Where files cannot do that, it steps aside and is removed last.
   std::string old = (target + ".old" + suffix).str();
   if (replaces)
-    if (std::error_code code = llvm::sys::fs::rename(target, old))
+    if (std::error_code code = llvm::sys::fs::rename(target, old)) {
+      llvm::sys::fs::remove_directories(temporary);
       return fail(code.message());
+    }
   if (std::error_code code = llvm::sys::fs::rename(temporary, target)) {
     if (replaces)
       llvm::sys::fs::rename(old, target);
@@ -304,15 +308,18 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   auto seed = object->getInteger("seed");
   auto step = object->getInteger("step");
   auto position = object->getInteger("data_position");
+  int64_t updates = object->getInteger("updates_per_step").value_or(1);
   // Far above what anybody trains, and far from where sums overflow.
   constexpr int64_t most = int64_t(1) << 60;
   if (!seed || !step || !position || *step < 0 || *position < 0 ||
-      *step > most || *position > most)
+      *step > most || *position > most || updates < 1 ||
+      updates > most / std::max<int64_t>(*step, 1))
     return makeError(path + ": seed, step or data_position is missing or out "
                             "of range");
   TrainingState state;
   state.seed = *seed;
   state.step = *step;
+  state.updatesPerStep = updates;
   state.dataPosition = *position;
   state.threads = static_cast<int>(object->getInteger("threads").value_or(0));
   if (const llvm::json::Object *choices = object->getObject("contractions"))
@@ -326,6 +333,17 @@ Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
   Expected<TrainingState> state = readTrainingState(directory);
   if (!state)
     return state.takeError();
+  // Steps of this program, after as many updates.
+  int64_t each = getProgram().updatesPerStep(),
+          done = state->step * state->updatesPerStep;
+  if (done % each != 0)
+    return makeError(directory + ": " + Twine(done) +
+                     " updates were made, and a step of this program makes " +
+                     Twine(each) +
+                     ": its optimizer would count others; compile it for "
+                     "micro-batches that divide them");
+  state->step = done / each;
+  state->updatesPerStep = each;
   if (Error error = loadWeights(inside(directory, "model.safetensors")))
     return error;
   if (Error error = loadOptimizer(inside(directory, "optimizer.safetensors")))

@@ -96,7 +96,11 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
     return makeError(path + ": encoding text needs python3 with the package "
                             "'tokenizers' (CLEAVE_PYTHON names another "
                             "interpreter); token files (.bin, .npy) do not");
-  std::string temporary = (cache + "." + Twine(::getpid())).str();
+  // Processes of several machines may share the folder.
+  llvm::SmallString<128> temporary;
+  if (std::error_code error =
+          llvm::sys::fs::createUniqueFile(cache + ".%%%%%%%%", temporary))
+    return makeError(cache + ": cannot write: " + error.message());
   llvm::SmallString<128> errors;
   if (llvm::sys::fs::createTemporaryFile("cleave-tokens", "txt", errors))
     return makeError("cannot create a temporary file");

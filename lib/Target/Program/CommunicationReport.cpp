@@ -67,18 +67,33 @@ struct Sent {
 };
 } // namespace
 
+/// Whether a flag may leave the part out.
+static bool isOptional(func::FuncOp part) {
+  for (unsigned i = 0; i < part.getNumArguments(); ++i)
+    if (part.getArgAttr(i, kUnlessAttr))
+      return true;
+  return false;
+}
+
 static json::Object describe(ProgramOp program) {
   // By kind, axes, line and cause.
   std::map<std::tuple<std::string, std::string, std::string, std::string>, Sent>
       places;
   std::map<std::pair<std::string, std::string>, Sent> totals;
-  Sent all;
+  Sent all, again;
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
                                            program.countActions())) {
     auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
         run, run.getCalleeAttr());
     if (!part || part.isExternal())
       continue;
+    // An update that is made again only where it was wrong.
+    if (isOptional(part)) {
+      for (auto op : part.front().getOps<CollectiveOp>())
+        again.add(times, elementsSent(op),
+                  elementBytes(op.getInput().getType().getElementType()));
+      continue;
+    }
     for (auto op : part.front().getOps<SendOp>()) {
       RankedTensorType type = op.getInput().getType();
       double elements = static_cast<double>(type.getNumElements()),
@@ -118,6 +133,8 @@ static json::Object describe(ProgramOp program) {
     sums.push_back(std::move(entry));
   }
   json::Object result = all.describe();
+  if (again.count)
+    result["updated_again"] = again.describe();
   result["collectives"] = std::move(collectives);
   result["totals"] = std::move(sums);
   return result;

@@ -57,13 +57,18 @@ LogicalResult ProgramMemory::analyse() {
       return op.emitOpError("has no place in a program");
     }
   }
-  for (auto [value, i] : index) {
-    (void)i;
+  // In the order of the program, so that a buffer has the same name each time.
+  auto measure = [&](Value value) {
+    if (!index.contains(value))
+      return;
     ProgramBuffer &buffer = buffers[leader(value)];
     buffer.bytes = std::max(buffer.bytes, extentBytes(tensorType(value)));
-    if (!buffer.value || isa<BlockArgument>(value))
+    if (!buffer.value)
       buffer.value = value;
-  }
+  };
+  llvm::for_each(body.getArguments(), measure);
+  for (Operation &op : body)
+    llvm::for_each(op.getResults(), measure);
   for (Value value : body.getTerminator()->getOperands())
     bufferOf(value).returned = true;
 
