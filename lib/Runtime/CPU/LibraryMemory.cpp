@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
@@ -39,12 +40,14 @@ public:
   static constexpr size_t smallest = 4096;
 
   bool reserve() {
-    void *p = ::mmap(nullptr, reserved + sizes, PROT_READ | PROT_WRITE,
+    void *p = ::mmap(nullptr, unit + reserved + sizes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
       return false;
-    // The size of each block, by its first unit, lies behind the range.
-    base = static_cast<char *>(p);
+    // Blocks are aligned as units are. The size of each, by its first unit,
+    // lies behind the range.
+    auto address = (reinterpret_cast<uintptr_t>(p) + unit - 1) / unit * unit;
+    base = reinterpret_cast<char *>(address);
     unitsOf = reinterpret_cast<uint32_t *>(base + reserved);
     return true;
   }

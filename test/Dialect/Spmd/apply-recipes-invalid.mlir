@@ -27,7 +27,7 @@
 // MESH: error: a recipe needs a mesh
 // ATTENTION: error: ulysses: no input runs along the sequence of an attention
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
-// RING: error: ring: there is no attention whose keys could travel one
+// RING: error: ring: the model has no attention whose keys could travel around a ring
 // CONTEXT: error: context: no input runs along the sequence of an attention
 // SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, fewer than the 9 positions of axis "cp": use at most 8
 // UPDATE: error: zero1: no entry updates parameters

@@ -95,6 +95,7 @@ TEST(ScheduleText, Errors) {
   says("{2+1: F0 U}", "'U' runs once");
   says("{3-1: F1}", "falls below micro-batch 0");
   says("{99999999999+1: F1}", "is too long");
+  says("{9000000+1: F0} | {9000000+1: 1F0}", "is too long");
   says("{2+1: F9223372036854775807}", "cannot be repeated");
 }
 

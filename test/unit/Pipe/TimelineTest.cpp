@@ -260,6 +260,13 @@ TEST(Timeline, BadTraces) {
                                  time + ", \"args\": {\"device\": 0}}]")
                                     .str()))
             .starts_with("the event 'F0' needs"));
+  std::string many = "[";
+  for (int step = 0; step < 300; ++step)
+    many += ran("F0", "forward", 0, 1,
+                "\"device\": 4095, \"step\": " + std::to_string(step)) +
+            (step < 299 ? "," : "]");
+  EXPECT_EQ(errorOf(many), "it has 257 steps and more, of 4096 devices, which "
+                           "is too much to compare; trace fewer steps");
   EXPECT_EQ(errorOf(std::string(1 << 20, '[')),
             "it is nested more than 64 deep");
 }

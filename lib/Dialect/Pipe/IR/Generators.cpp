@@ -83,7 +83,8 @@ std::optional<Schedule> cleave::pipe::generateSchedule(llvm::StringRef name,
     error = name.str() + " needs " +
             (generator->chunks ? std::to_string(generator->chunks)
                                : std::string("at least 2")) +
-            " stages on each device, not " + std::to_string(size.chunks) +
+            (generator->chunks == 1 ? " stage" : " stages") +
+            " on each device, not " + std::to_string(size.chunks) +
             "; cut the model accordingly or choose another schedule";
     return std::nullopt;
   }

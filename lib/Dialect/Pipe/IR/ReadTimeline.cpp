@@ -19,6 +19,8 @@ namespace json = llvm::json;
 
 /// More devices than any pipeline has.
 static constexpr int64_t kMostDevices = 4096;
+/// Of all steps together.
+static constexpr size_t kMostRows = 1 << 20;
 /// In seconds. Sums of longer times are not finite in the end.
 static constexpr double kMostTime = 1e12;
 
@@ -120,6 +122,13 @@ cleave::pipe::readTimelineSteps(StringRef text, StringRef name,
     size_t count = read->device + 1;
     devices = std::max(devices, count);
     std::vector<Timeline::Row> &rows = steps[read->step].rows;
+    // Every step has a row for every device.
+    if (steps.size() > kMostRows / devices) {
+      error = "it has " + std::to_string(steps.size()) +
+              " steps and more, of " + std::to_string(devices) +
+              " devices, which is too much to compare; trace fewer steps";
+      return std::nullopt;
+    }
     while (rows.size() < count)
       rows.push_back({"device " + std::to_string(rows.size()), {}});
     rows[read->device].events.push_back(std::move(read->event));

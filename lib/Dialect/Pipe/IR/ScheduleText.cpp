@@ -122,7 +122,8 @@ namespace {
 /// Reads the words of one device.
 class DeviceReader {
 public:
-  explicit DeviceReader(std::string &error) : error(error) {}
+  /// Reads a list of at most `room` actions.
+  DeviceReader(std::string &error, int64_t room) : error(error), room(room) {}
 
   bool read(StringRef text);
   std::vector<Action> actions;
@@ -139,6 +140,7 @@ private:
   }
 
   std::string &error;
+  int64_t room;
   /// Of an open repeat: its first action, and where it begins.
   std::optional<size_t> body;
   const char *opened = nullptr;
@@ -178,7 +180,7 @@ bool DeviceReader::closeRepeat() {
   size_t end = actions.size(), length = end - *body;
   if (length == 0)
     return fail("a repeat has no actions; write some before }");
-  if (times > kMaxActions / static_cast<int64_t>(length) ||
+  if (times > room / static_cast<int64_t>(length) ||
       std::abs(step) > kMaxActions)
     return fail("a repeat of " + llvm::Twine(times) + " times " +
                 llvm::Twine(length) + " actions by steps of " +
@@ -228,7 +230,7 @@ bool DeviceReader::read(StringRef text) {
     }
     if (close && !closeRepeat())
       return false;
-    if (static_cast<int64_t>(actions.size()) > kMaxActions)
+    if (static_cast<int64_t>(actions.size()) > room)
       return fail("the schedule has too many actions; write fewer than " +
                   llvm::Twine(kMaxActions));
   }
@@ -247,6 +249,7 @@ std::optional<Schedule> Schedule::parse(StringRef text, std::string &error,
   schedule.devices.clear();
   llvm::SmallVector<StringRef> lines;
   text.split(lines, '\n');
+  int64_t room = kMaxActions;
   for (auto [number, whole] : llvm::enumerate(lines)) {
     StringRef line = whole.take_until([](char c) { return c == '#'; }).trim();
     if (line.empty())
@@ -257,7 +260,7 @@ std::optional<Schedule> Schedule::parse(StringRef text, std::string &error,
     llvm::SmallVector<StringRef> lists;
     line.split(lists, '|');
     for (StringRef list : lists) {
-      DeviceReader reader(error);
+      DeviceReader reader(error, room);
       list = list.trim();
       bool idle = list == kIdle;
       if (!idle && !reader.read(list)) {
@@ -271,6 +274,7 @@ std::optional<Schedule> Schedule::parse(StringRef text, std::string &error,
         known.error = known.devices.back();
         return std::nullopt;
       }
+      room -= static_cast<int64_t>(reader.actions.size());
       schedule.devices.push_back(std::move(reader.actions));
       std::vector<TextPlace> &own = known.actions.emplace_back();
       for (const char *begin : reader.begins)

@@ -115,7 +115,8 @@ static LogicalResult mark(Annotator &annotator, StringRef axis,
   }
   if (!found)
     return annotator.getModule().emitError()
-           << recipe << ": there is no attention whose keys could travel one";
+           << recipe << ": the model has no attention whose keys could travel "
+                     "around a ring";
   return success();
 }
 
