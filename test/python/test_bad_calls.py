@@ -4,6 +4,8 @@
 nothing has changed."""
 
 import copy
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torch import nn
 import cleave
 from cleave import CompileError, StepError, _cleave, _runtime
 from cleave.trace import TraceError
+from training_support import net, token_loss, tokens
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
 
@@ -319,3 +322,27 @@ def test_artifacts(step, tmp_path):
     with pytest.raises(CompileError, match="an artifact is a regular file"):
         step._live.compiled.save(str(tmp_path / "full"))
     assert {p.name for p in tmp_path.iterdir()} == {"text.so", "full"}
+
+
+def test_one_call_at_a_time():
+    """While a step runs, other threads have their turn, but not at its memory."""
+    model = net(width=256)
+    batch = tokens(batch=16)
+    step = cleave.compile(model, batch, token_loss, optimizer=cleave.SGD(lr=0.1), threads=1)
+    ended = threading.Event()
+
+    def work():
+        while not ended.is_set():
+            step(*batch)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        with pytest.raises(RuntimeError, match="another thread runs this step"):
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                step.state_dict()
+    finally:
+        ended.set()
+        thread.join()
+    assert step.state_dict()

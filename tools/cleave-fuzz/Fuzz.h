@@ -31,6 +31,15 @@ struct FuzzOptions {
   bool verbose = false;
 };
 
+/// A module and inputs of its entry.
+struct GivenModule {
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  NamedTensors inputs;
+};
+/// Reads the files that `options` name; says what is wrong with them.
+std::optional<GivenModule> readGiven(mlir::MLIRContext &context,
+                                     const FuzzOptions &options);
+
 // Each prints what was found, and returns the exit status: 0 when at least one
 // comparison was made and none failed.
 

@@ -7,9 +7,7 @@
 
 #include "Fuzz.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
-#include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Testing/Native.h"
-#include "mlir/Parser/Parser.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <map>
 
@@ -80,13 +78,8 @@ int cleave::fuzzNative(const DialectRegistry &registry,
 
 int cleave::fuzzNativeOfModule(MLIRContext &context,
                                const FuzzOptions &options) {
-  OwningOpRef<ModuleOp> module =
-      parseSourceFile<ModuleOp>(StringRef(options.module), &context);
-  std::string error;
-  auto inputs = readTensorFile(options.inputs, &context, error);
-  if (!inputs)
-    llvm::errs() << "error: " << error << "\n";
-  if (!module || !inputs)
+  std::optional<GivenModule> given = readGiven(context, options);
+  if (!given)
     return 1;
   NativeTally tally;
   for (int64_t i = 0; i < options.arrangements; ++i) {
@@ -96,11 +89,12 @@ int cleave::fuzzNativeOfModule(MLIRContext &context,
     // It may be too small to be cut into stages.
     native.positions = 1;
     // A module that says where it runs is not split again.
-    if (!module->getOps<spmd::MeshOp>().empty()) {
+    if (!given->module->getOps<spmd::MeshOp>().empty()) {
       native.devices = 1;
       native.zero = 0;
     }
-    runNative(*module, *inputs, native, options.module, options.verbose, tally);
+    runNative(*given->module, given->inputs, native, options.module,
+              options.verbose, tally);
   }
   llvm::json::Object ops;
   for (auto &[name, number] : tally.ops)

@@ -6,9 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Fuzz.h"
-#include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Testing/ShardingRules.h"
-#include "mlir/Parser/Parser.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <map>
 
@@ -36,15 +34,10 @@ static int printTallies(const RuleTallies &tallies) {
 
 int cleave::checkRulesOfModule(MLIRContext &context,
                                const FuzzOptions &options) {
-  OwningOpRef<ModuleOp> module =
-      parseSourceFile<ModuleOp>(StringRef(options.module), &context);
-  std::string error;
-  auto inputs = readTensorFile(options.inputs, &context, error);
-  if (!inputs)
-    llvm::errs() << "error: " << error << "\n";
+  std::optional<GivenModule> given = readGiven(context, options);
   RuleTallies tallies;
-  if (!module || !inputs ||
-      failed(checkShardingRules(*module, "train", *inputs, tallies)))
+  if (!given || failed(checkShardingRules(*given->module, "train",
+                                          given->inputs, tallies)))
     return 1;
   return printTallies(tallies);
 }

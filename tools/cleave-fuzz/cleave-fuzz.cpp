@@ -6,8 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "Fuzz.h"
+#include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Support/CommandLine.h"
+#include "mlir/Parser/Parser.h"
 #include "llvm/Support/CommandLine.h"
 
 using namespace mlir;
@@ -83,6 +85,18 @@ static cl::opt<std::string>
              cl::cat(category));
 static cl::opt<bool> verbose("verbose", cl::desc("Print a line per model"),
                              cl::cat(category));
+
+std::optional<GivenModule> cleave::readGiven(MLIRContext &context,
+                                             const FuzzOptions &options) {
+  auto module = parseSourceFile<ModuleOp>(StringRef(options.module), &context);
+  std::string error;
+  auto inputs = readTensorFile(options.inputs, &context, error);
+  if (!inputs)
+    llvm::errs() << "error: " << error << "\n";
+  if (!module || !inputs)
+    return std::nullopt;
+  return GivenModule{std::move(module), std::move(*inputs)};
+}
 
 int main(int argc, char **argv) {
   printVersionOf("cleave-fuzz");

@@ -40,9 +40,9 @@ struct Breakdown {
   }
 };
 
-/// What one rank sends in an entry, by kind and axes. Counted as rings send it:
-/// an all-reduce of n elements by N ranks sends 2 (N - 1) n / N of them (which
-/// may be a fraction), whatever the communicator does.
+/// What one rank sends. Counted as rings send it: an all-reduce of n elements
+/// by N ranks sends 2 (N - 1) n / N of them (which may be a fraction), whatever
+/// the communicator does.
 struct Sent {
   /// Of tensors, and of exchanges: small tensors share one.
   int64_t count = 0, exchanges = 0;
@@ -56,7 +56,7 @@ struct Sent {
   }
 };
 
-/// What a rank sends of one kind, over the same axes.
+/// What it sends in an entry, of one kind over the same axes.
 struct Communication : Sent {
   std::string kind, axes;
   /// Of the last run, with timing.

@@ -265,6 +265,10 @@ private:
                         int64_t bytes) const;
   /// Where ranks are processes: one collective of all of them.
   llvm::Error exchange(const cleave_collective &what) const;
+  /// Where ranks are processes: `dst` is the `src` of all, combined as
+  /// Communicator.h says.
+  llvm::Error allReduce(int32_t reduction, int32_t dtype, const void *src,
+                        void *dst) const;
   llvm::Error load(llvm::StringRef path, bool optimizer);
   llvm::Error save(llvm::StringRef path, bool optimizer) const;
   void setCounters(int64_t number);

@@ -250,13 +250,7 @@ Error Session::explain(const Stop &stop) const {
     return makeError(stop.message);
   // All have stopped at the same place.
   int64_t own = stop.own ? first().number() : getRanks() - 1, known = 0;
-  cleave_collective what{};
-  what.kind = CLEAVE_ALL_REDUCE;
-  what.reduction = CLEAVE_MIN;
-  what.dtype = CLEAVE_I64;
-  what.src = &own;
-  what.dst = &known;
-  if (Error error = exchange(what))
+  if (Error error = allReduce(CLEAVE_MIN, CLEAVE_I64, &own, &known))
     return error;
   Expected<std::string> message = share(static_cast<int>(known), stop.message);
   return message ? makeError(*message) : message.takeError();

@@ -202,6 +202,17 @@ Error Session::exchange(const cleave_collective &what) const {
   return ok ? Error::success() : failed();
 }
 
+Error Session::allReduce(int32_t reduction, int32_t dtype, const void *src,
+                         void *dst) const {
+  cleave_collective what{};
+  what.kind = CLEAVE_ALL_REDUCE;
+  what.reduction = reduction;
+  what.dtype = dtype;
+  what.src = src;
+  what.dst = dst;
+  return exchange(what);
+}
+
 Error Session::broadcast(int root, const void *src, void *dst,
                          int64_t size) const {
   // Messages have a limit.
@@ -254,13 +265,7 @@ Expected<bool> Session::any(bool flag) const {
   if (world || getRanks() == 1)
     return flag;
   char mine = flag, all = 0;
-  cleave_collective what{};
-  what.kind = CLEAVE_ALL_REDUCE;
-  what.reduction = CLEAVE_MAX;
-  what.dtype = CLEAVE_I1;
-  what.src = &mine;
-  what.dst = &all;
-  if (Error error = exchange(what))
+  if (Error error = allReduce(CLEAVE_MAX, CLEAVE_I1, &mine, &all))
     return error;
   return all != 0;
 }
