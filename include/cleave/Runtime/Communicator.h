@@ -149,8 +149,8 @@ struct cleave_communicator_api {
   void (*fail)(cleave_communicator *, const char *message);
   /** Why the communicator failed; "" while it has not. */
   const char *(*error)(cleave_communicator *);
-  /** Bytes of messages that this rank has memory of its own for: as much as was
-      ever under way at once. */
+  /** Bytes of messages that this rank has memory of its own for: of each size,
+      as much as was ever under way at once. */
   int64_t (*held)(cleave_communicator *);
   /** Ends this rank's part. Without a failure, all ranks should close. */
   void (*close)(cleave_communicator *);

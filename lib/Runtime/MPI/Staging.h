@@ -7,9 +7,9 @@
 ///
 /// \file
 /// A program has a request for each exchange of each micro-batch, of which few
-/// are under way at a time. They take their memory in turn: what is here is as
-/// much as was ever in use at once, and a step that has run before allocates
-/// nothing.
+/// are under way at a time. They take their memory in turn: there is as much of
+/// each size as was ever in use at once, and a step that has run before takes no
+/// more.
 ///
 //===----------------------------------------------------------------------===//
 

@@ -85,10 +85,10 @@ struct RecipeAxis {
   RecipeSplit split;
 };
 
-/// What a table of recipes says of one.
 /// What devices that hold parts of it add up in an order of their own.
 enum class SumsInParts { None, Norm, Gradients };
 
+/// What a table of recipes says of one.
 struct RecipeInfo {
   llvm::StringRef name;
   llvm::SmallVector<RecipeAxis, 3> axes;
