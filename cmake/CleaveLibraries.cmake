@@ -4,16 +4,19 @@
 add_library(CleavePCH OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
 target_precompile_headers(CleavePCH PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
 
-# cleave_add_library(Name SOURCES a.cpp ... [DEPENDS t ...] [LINK l ...] [NO_PCH])
+# All code that TableGen generates. Every library is compiled after it: headers
+# include headers of other folders, so lists for each library would go stale
+# and fail only in a cold build.
+add_custom_target(CleaveTableGen)
+
+# cleave_add_library(Name SOURCES a.cpp ... [LINK l ...] [NO_PCH])
 #
 # A static library of the compiler. `MLIR` and `LLVM` are always the shared
 # libraries: naming a component archive beside them would duplicate TypeIDs.
 function(cleave_add_library name)
-  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  if(ARG_DEPENDS)
-    add_dependencies(${name} ${ARG_DEPENDS})
-  endif()
+  add_dependencies(${name} CleaveTableGen)
   target_link_libraries(${name} PUBLIC ${ARG_LINK} MLIR LLVM)
   if(NOT ARG_NO_PCH)
     target_precompile_headers(${name} REUSE_FROM CleavePCH)
@@ -45,4 +48,5 @@ function(cleave_tablegen target td)
     mlir_tablegen(${out} ${spec})
   endwhile()
   add_public_tablegen_target(${target})
+  add_dependencies(CleaveTableGen ${target})
 endfunction()

@@ -25,6 +25,9 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   add_link_options(-fuse-ld=lld)
 endif()
 
+# Installed programs find LLVM where those of the build do.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
 # Every relocation is resolved when the program is linked: a missing
 # definition is a build error, not a surprise at run time.
 add_link_options(-Wl,-z,defs)

@@ -34,6 +34,12 @@ if mpirun and os.path.exists(plugin):
     config.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     config.substitutions.append(("%mpirun", f"{mpirun} --oversubscribe"))
     config.substitutions.append(("%mpi_plugin", plugin))
+    config.substitutions.append(
+        ("%single_thread_mpi", os.path.join(os.path.dirname(plugin), "libcleave_single_thread_mpi.so")))
+
+# Long proofs, and those that need much memory.
+if os.environ.get("CLEAVE_TEST_ALL"):
+    config.available_features.add("all")
 
 # Tests that compile the CUDA text need a toolkit, never a device.
 cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")

@@ -12,7 +12,7 @@ using namespace cleave;
 
 namespace {
 
-/// The values of one block on all ranks; each is let go after its last use.
+/// The values of one block on all ranks; each is released after its last use.
 class Frame {
 public:
   Frame(Block &block, ArrayRef<int64_t> ranks)
@@ -51,7 +51,7 @@ private:
 
 } // namespace
 
-/// Shows operands and results of `op` to the observer, rank by rank.
+/// Passes operands and results of `op` to the observer, rank by rank.
 static void observe(Operation &op, const Frame &frame,
                     ArrayRef<std::vector<TensorRef>> done,
                     ReferenceContext &context) {
@@ -73,7 +73,7 @@ static LogicalResult runOp(Operation &op, Frame &frame,
       auto tensor = dyn_cast<RankedTensorType>(type);
       if (!tensor || !tensor.hasStaticShape())
         return op.emitOpError("result of type ")
-               << type << " is no tensor of static shape: the reference "
+               << type << " is not a tensor of static shape: the reference "
                << "interpreter cannot hold it";
       tensors.emplace_back(tensor);
     }

@@ -20,9 +20,8 @@ using TensorRef = std::shared_ptr<const RefTensor>;
 using RankTensors = std::vector<std::vector<TensorRef>>;
 
 /// Executes the ops of `block` in order, all ranks together, op by op.
-/// `arguments[i]` are those of rank `ranks[i]`. Returns what the terminator
-/// passes on. An op that reports an error, or has no reference semantics, ends
-/// it.
+/// `arguments[i]` are those of rank `ranks[i]`. Returns the operands of the
+/// terminator. Fails if an op reports an error or has no reference semantics.
 llvm::FailureOr<RankTensors> runBlock(mlir::Block &block,
                                       const RankTensors &arguments,
                                       llvm::ArrayRef<int64_t> ranks,

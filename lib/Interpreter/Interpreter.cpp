@@ -23,7 +23,8 @@ static std::string argumentName(FunctionOpInterface function, unsigned i) {
   return ("arg" + Twine(i)).str();
 }
 
-/// The name of a result: `graph.name`, else what it updates, else `result<i>`.
+/// The name of a result: `graph.name`, else the argument it updates, else
+/// `result<i>`.
 static std::string resultName(FunctionOpInterface function, unsigned i) {
   for (StringRef attribute : {graph::kNameAttr, graph::kUpdatesAttr})
     if (auto name = function.getResultAttrOfType<StringAttr>(i, attribute))
@@ -45,7 +46,7 @@ static const RefTensor *findInput(FunctionOpInterface function, unsigned i,
   return nullptr;
 }
 
-/// The type of argument `i` as a whole tensor.
+/// The type of argument `i` as a global tensor.
 static RankedTensorType wholeType(FunctionOpInterface function, unsigned i) {
   if (auto global =
           function.getArgAttrOfType<TypeAttr>(i, spmd::kGlobalTypeAttr))
@@ -53,7 +54,7 @@ static RankedTensorType wholeType(FunctionOpInterface function, unsigned i) {
   return dyn_cast<RankedTensorType>(function.getArgumentTypes()[i]);
 }
 
-/// What a padded tensor holds that is not padding.
+/// The valid elements of a padded tensor.
 static RefTensor withoutPadding(const RefTensor &tensor, Attribute valid) {
   auto shape = dyn_cast_or_null<DenseI64ArrayAttr>(valid);
   if (!shape)
@@ -62,7 +63,7 @@ static RefTensor withoutPadding(const RefTensor &tensor, Attribute valid) {
   return cutSlice(tensor, start, shape.asArrayRef());
 }
 
-/// Brings the input for argument `i` to the argument's type.
+/// Converts the input for argument `i` to the argument's type.
 static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
                                       const NamedTensors &inputs,
                                       Precision precision) {
@@ -71,7 +72,7 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
   RankedTensorType type = wholeType(function, i);
   if (!type || !type.hasStaticShape())
     return emitError(loc) << "argument '" << name
-                          << "' is no tensor of static shape";
+                          << "' is not a tensor of static shape";
   const RefTensor *input = findInput(function, i, inputs);
   if (!input)
     return emitError(loc) << "no input is named '" << name
@@ -84,7 +85,7 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
     type = type.clone(valid.asArrayRef());
   RefTensor tensor(type.getShape(), type.getElementType());
   if (ArrayRef<int64_t>(input->shape) != type.getShape()) {
-    // A parameter in factored shape is given in the framework's.
+    // A parameter in factored shape is given in the framework's shape.
     auto framework = function.getArgAttrOfType<DenseI64ArrayAttr>(
         i, graph::kFrameworkShapeAttr);
     if (!framework || framework.asArrayRef() != ArrayRef<int64_t>(input->shape))
@@ -125,8 +126,8 @@ runWhole(FunctionOpInterface function, const std::vector<TensorRef> &arguments,
   return std::move(outputs->front());
 }
 
-/// Whether the function speaks of shards: partitioning has noted the types of
-/// whole tensors on it.
+/// Whether the function computes on shards: partitioning has recorded the
+/// global types on it.
 static bool isLocal(FunctionOpInterface function) {
   for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i)
     if (function.getArgAttr(i, spmd::kGlobalTypeAttr))
@@ -137,7 +138,7 @@ static bool isLocal(FunctionOpInterface function) {
   return false;
 }
 
-/// Runs the function on each position of the mesh, and joins the results.
+/// Runs the function on each mesh position, and joins the results.
 static FailureOr<std::vector<TensorRef>>
 runShards(FunctionOpInterface function, const spmd::Mesh &mesh,
           const std::vector<TensorRef> &arguments, ReferenceContext &context) {
@@ -181,14 +182,14 @@ runShards(FunctionOpInterface function, const spmd::Mesh &mesh,
   return results;
 }
 
-/// One value of the whole program from what the ranks have published.
+/// Joins the published values of the ranks to one value of the whole program.
 static FailureOr<RefTensor> joinPublished(const PublishedValue &value,
                                           spmd::Mesh mesh) {
   SmallVector<const RefTensor *> parts;
   for (auto &[rank, tensor] : value.ranks)
     parts.push_back(&tensor);
-  // One stage and micro-batch of a program; of several micro-batches that each
-  // have a value, the last.
+  // From one stage and micro-batch of a program; if several micro-batches have
+  // a value, from the last.
   size_t all = mesh.size();
   if (spmd::Mesh fewer = mesh.together();
       parts.size() != all && parts.size() % fewer.size() == 0) {
@@ -257,7 +258,7 @@ FailureOr<ReferenceResult> Interpreter::run(StringRef entry,
 
   ReferenceResult result;
   for (auto [i, tensor] : llvm::enumerate(*outputs)) {
-    // The same in another stage.
+    // Another stage has the same value.
     if (function.getResultAttr(i, pipe::kCopyAttr))
       continue;
     std::string name = resultName(function, i);

@@ -8,7 +8,7 @@
 #include "ProgramRunner.h"
 #include "Shards.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "cleave/Scheduling/Schedule.h"
 #include <map>
 #include <set>
 
@@ -18,7 +18,7 @@ using namespace cleave::pipe;
 
 namespace {
 
-/// What each of the devices that run an action together has of a value.
+/// The values of the ranks that run an action together.
 using Shares = std::vector<TensorRef>;
 
 class ProgramRunner {
@@ -65,28 +65,28 @@ private:
   spmd::Mesh mesh, together;
   StageMap map;
   std::map<std::pair<StringRef, int64_t>, InvokeOp> invokes;
-  /// Transfers that have happened: to which device, and of which run.
+  /// Completed transfers: the receiving position, and the run.
   std::set<std::pair<int64_t, std::string>> received;
-  /// The micro-batch that each part of a stage runs last.
+  /// For each part of a stage, the last micro-batch that it runs.
   std::map<std::pair<std::string, int64_t>, int64_t> last;
-  /// Of an argument that has versions, the newest.
+  /// For each argument that has versions, the newest.
   DenseMap<Value, Shares> arguments;
-  /// Of one that has versions, the part that makes them, and of each
-  /// micro-batch in flight that which it reads.
+  /// For each argument that has versions, the part that makes them, and the
+  /// version that each micro-batch in flight reads.
   DenseMap<Value, Operation *> updatedBy;
   DenseMap<Value, std::map<int64_t, Shares>> readBy;
   DenseMap<Value, Value> argumentOf;
-  /// What each run of a part gave, by micro-batch (0 for a part that runs
-  /// once); empty before it ran.
+  /// The results of each run of a part, by micro-batch (0 for a part that runs
+  /// once); empty before it runs.
   DenseMap<Value, std::vector<Shares>> runs;
-  /// Values of the whole program, once they were asked for.
+  /// Values of the whole program, once they have been read.
   DenseMap<Value, Shares> wholes;
 };
 
 } // namespace
 
-/// The position of the mesh at which `device` runs `microBatch`. Which stage
-/// that is of does not matter to what it computes.
+/// The mesh position at which `device` runs `microBatch`. The result does not
+/// depend on which stage it is.
 int64_t ProgramRunner::positionOf(int64_t device, int64_t microBatch) const {
   SmallVector<int64_t, 4> coordinates = together.coordinates(device);
   for (auto [coordinate, axis] : llvm::zip_equal(coordinates, mesh.axes))
@@ -96,10 +96,10 @@ int64_t ProgramRunner::positionOf(int64_t device, int64_t microBatch) const {
 }
 
 //===----------------------------------------------------------------------===//
-// Between whole tensors and what devices have of them
+// Between global tensors and values of ranks
 //===----------------------------------------------------------------------===//
 
-/// The dimension of which each micro-batch has a part.
+/// The dimension along which each micro-batch has a slice.
 static std::optional<unsigned> sequentialDim(const spmd::Mesh &mesh,
                                              const spmd::Sharding &sharding) {
   for (auto [dim, axes] : llvm::enumerate(sharding.dims))
@@ -110,7 +110,7 @@ static std::optional<unsigned> sequentialDim(const spmd::Mesh &mesh,
   return std::nullopt;
 }
 
-/// Parts side by side along `dim`.
+/// Concatenates slices along `dim`.
 static TensorRef concatenate(ArrayRef<TensorRef> parts, unsigned dim) {
   SmallVector<int64_t, 4> shape(parts.front()->shape);
   SmallVector<int64_t, 4> offsets(shape.size(), 0);
@@ -123,7 +123,7 @@ static TensorRef concatenate(ArrayRef<TensorRef> parts, unsigned dim) {
   return whole;
 }
 
-/// Part `index` of `count` along `dim`.
+/// Slice `index` of `count` along `dim`.
 static TensorRef takePart(const RefTensor &whole, unsigned dim, int64_t index,
                           int64_t count) {
   SmallVector<int64_t, 4> shape(whole.shape);
@@ -133,7 +133,7 @@ static TensorRef takePart(const RefTensor &whole, unsigned dim, int64_t index,
   return std::make_shared<RefTensor>(cutSlice(whole, offsets, shape));
 }
 
-/// What devices have of argument `i`, for all micro-batches.
+/// The values of argument `i` on the ranks, for all micro-batches.
 Shares ProgramRunner::cutArgument(unsigned i, const TensorRef &whole) {
   auto attribute =
       program.getArgAttrOfType<spmd::ShardingAttr>(i, spmd::kShardingAttr);
@@ -154,7 +154,7 @@ Shares ProgramRunner::cutArgument(unsigned i, const TensorRef &whole) {
   return shares;
 }
 
-/// Result `i` of what devices have of it, for all micro-batches.
+/// Result `i` from the values of the ranks, for all micro-batches.
 FailureOr<TensorRef> ProgramRunner::joinResult(unsigned i,
                                                const Shares &shares) {
   auto attribute =
@@ -169,7 +169,8 @@ FailureOr<TensorRef> ProgramRunner::joinResult(unsigned i,
   } else {
     spmd::Sharding sharding = attribute.getSharding();
     std::optional<unsigned> dim = sequentialDim(mesh, sharding);
-    // All positions: what differs in no axis of the sharding is the same.
+    // All positions: those that do not differ in an axis of the sharding must
+    // have equal values.
     std::vector<TensorRef> parts;
     SmallVector<const RefTensor *> tensors;
     for (int64_t position = 0; position < mesh.size(); ++position) {
@@ -191,7 +192,7 @@ FailureOr<TensorRef> ProgramRunner::joinResult(unsigned i,
                        tensors);
   }
   if (!whole)
-    return program.emitOpError("devices disagree on result ")
+    return program.emitOpError("ranks disagree on result ")
            << i << ": a partial value left the program";
   return TensorRef(std::make_shared<RefTensor>(std::move(*whole)));
 }
@@ -200,7 +201,7 @@ FailureOr<TensorRef> ProgramRunner::joinResult(unsigned i,
 // Between parts
 //===----------------------------------------------------------------------===//
 
-/// The value of the whole program made of what the runs of a part gave.
+/// The value of the whole program, from the results of the runs of a part.
 FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
                                          ArrayRef<TensorRef> parts) {
   SmallVector<const RefTensor *> tensors;
@@ -224,7 +225,7 @@ FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
   return parts.front();
 }
 
-/// A value as one of the whole program.
+/// A value, as one of the whole program.
 FailureOr<Shares> ProgramRunner::wholeValue(Value value, Operation *reader) {
   if (auto it = arguments.find(value); it != arguments.end())
     return it->second;
@@ -284,7 +285,7 @@ FailureOr<Shares> ProgramRunner::operandOf(InvokeOp invoke, unsigned i,
   return shares;
 }
 
-/// What the part gives; where it does not run, what is passed on.
+/// The result of the part; if it does not run, the value that is passed on.
 FailureOr<RankTensors> ProgramRunner::evaluate(InvokeOp invoke,
                                                const RankTensors &operands,
                                                ArrayRef<int64_t> positions) {
@@ -294,7 +295,7 @@ FailureOr<RankTensors> ProgramRunner::evaluate(InvokeOp invoke,
     };
     for (const std::vector<TensorRef> &own : operands)
       if (!sameElements(*flagOf(own), *flagOf(operands.front())))
-        return invoke.emitOpError("runs on some devices of its stage and not "
+        return invoke.emitOpError("runs on some ranks of its stage and not "
                                   "on others");
     if (flagOf(operands.front())->ints.front() != 0) {
       RankTensors passed;
@@ -313,7 +314,7 @@ LogicalResult ProgramRunner::runAction(const Action &action) {
   InvokeOp invoke = invokes[{action.part, action.stage}];
   if (!invoke)
     return program.emitOpError("action ")
-           << action.str() << " is of no part of this program";
+           << action.str() << " does not run a part of this program";
   if (invoke.getOnce() != (action.microBatch < 0) ||
       action.microBatch >= microBatches)
     return program.emitOpError("action ")
@@ -359,7 +360,7 @@ LogicalResult ProgramRunner::runAction(const Action &action) {
   return success();
 }
 
-/// What several stages update is the same in all of them.
+/// A value that several stages update is the same in all of them.
 LogicalResult ProgramRunner::checkCopies(ArrayRef<TensorRef> results) {
   llvm::StringMap<const RefTensor *> first;
   for (auto [i, result] : llvm::enumerate(results)) {
@@ -374,15 +375,16 @@ LogicalResult ProgramRunner::checkCopies(ArrayRef<TensorRef> results) {
   return success();
 }
 
-/// Whether the run that `action` moves, or reads, has been made known to the
-/// device of `stage`.
+/// Whether the results that `action` transfers or reads have been sent to the
+/// position of `stage`.
 bool ProgramRunner::isKnown(const Action &action, int64_t stage) const {
   int64_t device = map.device(stage, action.microBatch);
   return map.device(action.stage, action.microBatch) == device ||
          received.contains({device, action.str()});
 }
 
-/// What `action` reads of other devices has come.
+/// Whether the values that `action` reads from other positions have been
+/// received.
 LogicalResult ProgramRunner::checkReceived(const Action &action) {
   InvokeOp invoke = invokes[{action.part, action.stage}];
   for (Value input : invoke ? invoke.getInputs() : ValueRange()) {
@@ -391,20 +393,20 @@ LogicalResult ProgramRunner::checkReceived(const Action &action) {
       continue;
     Action from{producer.getPart().str(), action.microBatch,
                 static_cast<int64_t>(producer.getStage())};
-    // What is of all micro-batches comes with the last of them.
+    // Values of all micro-batches are sent with the last of them.
     if (!producer.isSaved(cast<OpResult>(input).getResultNumber()) ||
         action.microBatch < 0)
       from.microBatch = last[{from.part, from.stage}];
     if (!isKnown(from, action.stage))
       return program.emitOpError("action ")
              << action.str() << " reads results of " << from.str()
-             << ", which its device has not received";
+             << ", which its pipeline position has not received";
   }
   return success();
 }
 
-/// Each device walks its list; a transfer happens when both ends have come to
-/// it.
+/// Each position executes its list; a transfer happens when both ends have
+/// reached it.
 LogicalResult ProgramRunner::runLists(const Schedule &schedule) {
   size_t count = schedule.devices.size();
   for (const std::vector<Action> &list : schedule.devices)
@@ -438,7 +440,7 @@ LogicalResult ProgramRunner::runLists(const Schedule &schedule) {
   }
   for (size_t device = 0; device < count; ++device)
     if (const Action *action = head(device))
-      return program.emitOpError("deadlock: device ")
+      return program.emitOpError("deadlock: pipeline position ")
              << device << " waits at " << action->str();
   return success();
 }

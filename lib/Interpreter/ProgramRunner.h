@@ -13,8 +13,8 @@
 
 namespace cleave {
 
-/// Executes the actions of the program's schedule, in its order. Whatever an
-/// action reads must have been computed by an earlier one.
+/// Executes the actions of the program's schedule, in its order. An action may
+/// read only results of earlier ones.
 llvm::FailureOr<std::vector<TensorRef>>
 runProgram(pipe::ProgramOp program, const std::vector<TensorRef> &arguments,
            ReferenceContext &context);

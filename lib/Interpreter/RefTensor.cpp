@@ -47,8 +47,8 @@ SmallVector<int64_t, 4> cleave::broadcastStrides(const RefTensor &tensor,
   return result;
 }
 
-/// `x` rounded to `digits` binary digits, with exponents from `minExponent`
-/// on and nothing finite above `largest`.
+/// `x` rounded to `digits` binary digits, with exponents from `minExponent` on
+/// and no finite value above `largest`.
 static double roundToDigits(double x, int digits, int minExponent,
                             double largest) {
   if (x == 0 || !std::isfinite(x))
@@ -114,8 +114,8 @@ bool cleave::accumulatesInF32(Type element, Precision precision) {
          element.getIntOrFloatBitWidth() < 32;
 }
 
-/// Calls `fn(at, i)` for element `i` of a part of `shape`, at its place in a
-/// tensor like `whole`.
+/// Calls `fn(at, i)` for element `i` of a slice of `shape`, where `at` is its
+/// offset in a tensor like `whole`.
 template <typename Fn>
 static void forEachInSlice(const RefTensor &whole, ArrayRef<int64_t> offsets,
                            ArrayRef<int64_t> shape, Fn fn) {

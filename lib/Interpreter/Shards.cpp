@@ -1,4 +1,4 @@
-//===- Shards.cpp - Cutting and joining tensors ---------------------------===//
+//===- Shards.cpp - Slicing and joining tensors ---------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -36,7 +36,7 @@ RefTensor cleave::combineParts(ArrayRef<const RefTensor *> parts,
                                spmd::ReductionKind kind, Precision precision,
                                bool inTree) {
   bool inF32 = accumulatesInF32(parts.front()->element, precision);
-  // Sums of 1, 2, 4, ... parts: two of one size become one of the next.
+  // Sums of 1, 2, 4, ... addends: two of one size become one of the next.
   SmallVector<RefTensor, 1> sums;
   auto merge = [&] {
     RefTensor last = sums.pop_back_val();

@@ -1,4 +1,4 @@
-//===- Shards.h - Cutting and joining tensors -------------------*- C++ -*-===//
+//===- Shards.h - Slicing and joining tensors -------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,8 +13,8 @@
 
 namespace cleave {
 
-/// The sum (max, min) of `parts`: in a binary tree (TreeOrder.h), as
-/// devices sum, or one after the other.
+/// The sum (max, min) of `parts`: in a binary tree (TreeOrder.h), as devices
+/// sum, or one after the other.
 RefTensor combineParts(llvm::ArrayRef<const RefTensor *> parts,
                        spmd::ReductionKind kind, Precision precision,
                        bool inTree = true);
@@ -30,7 +30,7 @@ RefTensor cutShard(const spmd::Mesh &mesh, const spmd::Sharding &sharding,
                    const RefTensor &whole, int64_t rank);
 
 /// The tensor of `shape` whose shards are `shards[r]`, in the order of
-/// positions; nothing where copies of the same part differ.
+/// positions; nothing if replicas of a shard differ.
 std::optional<RefTensor> joinShards(const spmd::Mesh &mesh,
                                     const spmd::Sharding &sharding,
                                     llvm::ArrayRef<int64_t> shape,

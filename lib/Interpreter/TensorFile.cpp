@@ -7,7 +7,7 @@
 
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
-#include "cleave/Runtime/Safetensors.h"
+#include "cleave/Runtime/Core/Safetensors.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/MLIRContext.h"
 #include <cstring>
@@ -16,7 +16,7 @@ using namespace mlir;
 using namespace cleave;
 using runtime::DType;
 
-/// The element type that a file calls `name`, or null.
+/// The element type of the dtype `name` of a file, or null.
 static Type elementType(StringRef name, MLIRContext *context) {
   auto integer = [&](unsigned bits) -> Type {
     return IntegerType::get(context, bits);
@@ -54,7 +54,7 @@ static DType fileType(Type element) {
   }
 }
 
-/// The low `width` bytes at `bytes`, little end first.
+/// The low `width` bytes at `bytes`, little-endian.
 static uint64_t readBits(const char *bytes, int64_t width) {
   uint64_t bits = 0;
   for (int64_t i = 0; i < width; ++i)

@@ -7,12 +7,13 @@
 
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Reports/Reports.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
-#include "cleave/Target/CUDA/EmitCuda.h"
-#include "cleave/Target/DelayWaits.h"
-#include "cleave/Target/JoinExchanges.h"
-#include "cleave/Target/ProgramTable.h"
+#include "cleave/Target/CUDA/PrintCuda.h"
+#include "cleave/Target/Program/DelayWaits.h"
+#include "cleave/Target/Program/JoinExchanges.h"
+#include "cleave/Target/Program/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
 
@@ -105,7 +106,29 @@ static llvm::json::Object report(ModuleOp module,
                             {"communication", communicationReport(module)},
                             {"placement", placementReport(module)},
                             {"plan", std::move(plan)},
+                            {"check_finite", options.phases.checkFinite},
                             {"micro_batches", options.phases.microBatches}};
+}
+
+/// What a checkpoint says of how the program updates.
+static std::string describeOptimizer(const graph::OptimizerOptions &options) {
+  bool adam = options.kind == graph::OptimizerOptions::Kind::AdamW;
+  llvm::json::Object facts{{"kind", adam ? "adamw" : "sgd"},
+                           {"weight_decay", options.effectiveWeightDecay()},
+                           {"max_grad_norm", options.maxGradNorm}};
+  if (adam) {
+    facts["beta1"] = options.beta1;
+    facts["beta2"] = options.beta2;
+    facts["epsilon"] = options.epsilon;
+  } else {
+    facts["momentum"] = options.momentum;
+    facts["dampening"] = options.dampening;
+    facts["nesterov"] = options.nesterov;
+  }
+  std::string text;
+  llvm::raw_string_ostream(text)
+      << llvm::json::Value(llvm::json::Object{{"optimizer", std::move(facts)}});
+  return text;
 }
 
 FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
@@ -121,6 +144,7 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
     delayWaits(program);
     program.cpu = target->cpu;
     program.vectorBits = target->vectorBits;
+    program.metadata = describeOptimizer(options.phases.optimizer);
   }
   auto object = compileKernels(module, *target);
   if (failed(object))

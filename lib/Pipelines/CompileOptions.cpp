@@ -7,7 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Pipelines/Compile.h"
-#include "cleave/Pipelines/Schedules.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 using namespace mlir;
@@ -59,6 +59,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   bool read =
       map && map.mapOptional("micro_batches", options.phases.microBatches) &&
       map.mapOptional("optimizer_fusion", options.phases.optimizerFusion) &&
+      map.mapOptional("check_finite", options.phases.checkFinite) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&
       map.mapOptional("mesh", options.phases.mesh) &&

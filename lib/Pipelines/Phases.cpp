@@ -6,12 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Phases.h"
+#include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
-#include "cleave/Pipelines/Schedules.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -49,8 +50,8 @@ static void addCleanup(OpPassManager &passes) {
 }
 
 /// The optimizer's settings as the pass takes them.
-static graph::ApplyOptimizerOptions
-passOptions(const graph::OptimizerOptions &options) {
+static graph::ApplyOptimizerOptions passOptions(const PhaseOptions &phases) {
+  const graph::OptimizerOptions &options = phases.optimizer;
   bool sgd = options.kind == graph::OptimizerOptions::Kind::Sgd;
   graph::ApplyOptimizerOptions result;
   result.optimizer = sgd ? "sgd" : "adamw";
@@ -62,23 +63,19 @@ passOptions(const graph::OptimizerOptions &options) {
   result.dampening = options.dampening;
   result.nesterov = options.nesterov;
   result.maxGradNorm = options.maxGradNorm;
+  result.checkFinite = phases.checkFinite;
   return result;
 }
 
 /// The stages of the axis "pp"; 1 without it.
 static int64_t countStages(const PhaseOptions &options) {
-  auto axes = spmd::parseMesh(options.mesh);
-  if (!axes) {
-    llvm::consumeError(axes.takeError());
-    return 1; // Said of the mesh.
-  }
-  for (const spmd::MeshAxis &axis : *axes)
-    if (axis.name == spmd::kPipelineAxis)
-      // What is too much is said where stages are made.
-      return std::min<uint64_t>(llvm::SaturatingMultiply<uint64_t>(
-                                    axis.size, pipelineShape(options).chunks),
-                                1 << 20);
-  return 1;
+  std::optional<int64_t> positions = pipelineSize(options.mesh);
+  // What is too much is said where stages are made.
+  return positions ? std::min<uint64_t>(
+                         llvm::SaturatingMultiply<uint64_t>(
+                             *positions, pipelineShape(options).chunks),
+                         1 << 20)
+                   : 1;
 }
 
 /// Heads behind modules: those that are named, or the stages.
@@ -109,7 +106,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Differentiation copies what it finds: a slice of a linear that becomes a
   // smaller linear here is small in backward too.
   addCleanup(passes);
-  passes.addPass(exec::createGuardIndices());
+  passes.addPass(graph::createGuardIndices());
   // Heads of a fused projection can only be placed where they are a dimension.
   if (!options.mesh.empty())
     passes.addPass(graph::createFactorParameters());
@@ -123,7 +120,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   }
   passes.addPass(graph::createDifferentiate(differentiate));
   addCleanup(passes);
-  passes.addPass(graph::createApplyOptimizer(passOptions(options.optimizer)));
+  passes.addPass(graph::createApplyOptimizer(passOptions(options)));
   // The entry without randomness is made from the plain loss, so that the head
   // is joined with its loss in both by the one pass that follows. Nothing runs
   // the plain loss itself: it ends here.

@@ -6,10 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Register.h"
-#include "cleave/Conversion/GraphToExec/KernelBuilder.h"
+#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
+#include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Exec/IR/ExecDialect.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/IndexUse.h"
 #include "cleave/Dialect/Graph/IR/IntegerRanges.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
@@ -35,9 +37,10 @@ void cleave::registerAllDialects(mlir::DialectRegistry &registry) {
   // What graph ops answer to phases that the dialect does not know.
   graph::registerIntegerRangeModels(registry);
   registerReferenceModels(registry);
-  exec::registerGraphViewModels(registry);
+  exec::registerViewLayoutModels(registry);
   registerKernelModels(registry);
-  exec::registerGraphIndexModels(registry);
+  graph::registerIndexUseModels(registry);
+  spmd::registerIndexUseModels(registry);
   exec::registerMicroBatchValueModels(registry);
 }
 
@@ -48,5 +51,6 @@ void cleave::registerAllPasses() {
   graph::registerGraphPasses();
   spmd::registerSpmdPasses();
   pipe::registerPipePasses();
+  exec::registerConversionPasses();
   exec::registerExecPasses();
 }

@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Pipe/IR/Generators.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
-#include "cleave/Pipelines/Schedules.h"
+#include "cleave/Scheduling/Generators/Generators.h"
 #include "llvm/ADT/StringSwitch.h"
 #include <map>
 
@@ -19,10 +19,12 @@ using llvm::StringRef;
 static constexpr int64_t kMostNumber = int64_t(1) << 40;
 
 /// Calls `visit` with each action of a schedule, and where it stands.
-static void forEachAction(
-    const pipe::Schedule &schedule, const pipe::SchedulePlaces &places,
-    llvm::function_ref<void(const pipe::Action &, const pipe::TextPlace &)>
-        visit) {
+static void
+forEachAction(const scheduling::Schedule &schedule,
+              const scheduling::SchedulePlaces &places,
+              llvm::function_ref<void(const scheduling::Action &,
+                                      const scheduling::TextPlace &)>
+                  visit) {
   for (auto [actions, own] : llvm::zip_equal(schedule.devices, places.actions))
     for (auto [action, place] : llvm::zip_equal(actions, own))
       visit(action, place);
@@ -32,22 +34,24 @@ PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
   PipelineShape shape;
   std::string error;
   if (!options.scheduleText.empty()) {
-    pipe::SchedulePlaces places;
-    auto written = pipe::Schedule::parse(options.scheduleText, error, &places);
+    scheduling::SchedulePlaces places;
+    auto written =
+        scheduling::Schedule::parse(options.scheduleText, error, &places);
     int64_t stages = 1;
     if (written)
-      forEachAction(*written, places, [&](const pipe::Action &action, auto &) {
-        stages = std::max(stages, std::min(action.stage, kMostNumber) + 1);
-        shape.splitBackward |= action.part == "I" || action.part == "W";
-        shape.asynchronous |= action.part == "U" && action.microBatch >= 0;
-        shape.gathersOnce |= action.part == "G";
-      });
+      forEachAction(
+          *written, places, [&](const scheduling::Action &action, auto &) {
+            stages = std::max(stages, std::min(action.stage, kMostNumber) + 1);
+            shape.splitBackward |= action.part == "I" || action.part == "W";
+            shape.asynchronous |= action.part == "U" && action.microBatch >= 0;
+            shape.gathersOnce |= action.part == "G";
+          });
     int64_t devices = written ? written->devices.size() : 1;
     // A stage that is far off is reported where it stands.
     shape.chunks = std::min<int64_t>((stages + devices - 1) / devices, 64);
   } else if (options.schedule == "auto") {
     shape.splitBackward = true;
-  } else if (const pipe::Generator *found =
+  } else if (const scheduling::Generator *found =
                  pipe::findGenerator(options.schedule, error)) {
     shape.splitBackward = found->split;
     shape.asynchronous = found->asynchronous;
@@ -58,23 +62,27 @@ PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
   return shape;
 }
 
-/// The positions of the pipeline; 1 where there is none, or the mesh is wrong.
-static int64_t countPositions(const PhaseOptions &options) {
-  auto axes = spmd::parseMesh(options.mesh);
+std::optional<int64_t> cleave::pipelineSize(StringRef mesh) {
+  auto axes = spmd::parseMesh(mesh);
   if (!axes) {
     llvm::consumeError(axes.takeError());
-    return 1;
+    return std::nullopt;
   }
   for (const spmd::MeshAxis &axis : *axes)
     if (axis.name == spmd::kPipelineAxis)
       return axis.size;
-  return 1;
+  return std::nullopt;
+}
+
+/// The positions of the pipeline.
+static int64_t countPositions(const PhaseOptions &options) {
+  return pipelineSize(options.mesh).value_or(1);
 }
 
 /// What is wrong with a schedule written by hand, as far as its own text and
 /// the sizes of the pipeline show.
 static std::string checkText(const PhaseOptions &options) {
-  auto at = [&](const pipe::TextPlace &place, const llvm::Twine &text) {
+  auto at = [&](const scheduling::TextPlace &place, const llvm::Twine &text) {
     return (llvm::Twine(options.scheduleFile) + ":" +
             llvm::Twine(std::max<int64_t>(place.line, 1)) + ":" +
             llvm::Twine(std::max<int64_t>(place.column, 1)) +
@@ -82,16 +90,18 @@ static std::string checkText(const PhaseOptions &options) {
         .str();
   };
   std::string error;
-  pipe::SchedulePlaces places;
-  auto written = pipe::Schedule::parse(options.scheduleText, error, &places);
+  scheduling::SchedulePlaces places;
+  auto written =
+      scheduling::Schedule::parse(options.scheduleText, error, &places);
   if (!written)
     return at(places.error, error);
   int64_t last = -1;
-  pipe::TextPlace lastPlace;
+  scheduling::TextPlace lastPlace;
   // Of each stage that is named, where it is first.
-  std::map<int64_t, std::pair<std::string, pipe::TextPlace>> stages;
+  std::map<int64_t, std::pair<std::string, scheduling::TextPlace>> stages;
   forEachAction(*written, places,
-                [&](const pipe::Action &action, const pipe::TextPlace &place) {
+                [&](const scheduling::Action &action,
+                    const scheduling::TextPlace &place) {
                   stages.try_emplace(action.stage, action.str(), place);
                   if (action.microBatch > last) {
                     last = action.microBatch;
@@ -99,7 +109,8 @@ static std::string checkText(const PhaseOptions &options) {
                   }
                 });
   if (stages.empty())
-    return at({}, "it has no actions; write a line for each device, such as "
+    return at({}, "the schedule has no actions; write a line for each pipeline "
+                  "position, such as "
                   "F0 B0 U");
   if (auto axes = spmd::parseMesh(options.mesh); !axes) {
     llvm::consumeError(axes.takeError());
@@ -109,10 +120,9 @@ static std::string checkText(const PhaseOptions &options) {
           positions = countPositions(options);
   if (devices != positions)
     return at(places.devices[std::min(positions, devices - 1)],
-              "it is for " + llvm::Twine(devices) +
-                  " devices, and the axis \"" + spmd::kPipelineAxis +
-                  "\" has " + llvm::Twine(positions) +
-                  " positions; write a line for each of them");
+              "expected " + llvm::Twine(positions) +
+                  " lists of actions, one for each position of the axis \"" +
+                  spmd::kPipelineAxis + "\", got " + llvm::Twine(devices));
   int64_t wanted = 0;
   for (const auto &[stage, first] : stages) {
     if (stage != wanted)
@@ -175,6 +185,11 @@ static std::string checkUpdates(const PhaseOptions &options) {
            "stages, "
            "and with an asynchronous schedule none waits for others; leave one "
            "of them out";
+  if (options.checkFinite)
+    return "schedule: an asynchronous schedule updates behind each "
+           "micro-batch, before it is known whether all gradients are finite; "
+           "turn that check off (--check-finite=off, check_finite=False), or "
+           "choose a synchronous schedule";
   return {};
 }
 
@@ -215,8 +230,12 @@ std::string cleave::checkSchedule(const PhaseOptions &options) {
   };
   if (std::string why = checkDeterministic(options); !why.empty())
     return why;
+  if (options.checkFinite && options.optimizerFusion == "backward")
+    return "optimizer-fusion: \"backward\" updates behind each gradient, "
+           "before it is known whether all of them are finite; turn that check off "
+           "(--check-finite=off, check_finite=False), or leave the fusion out";
   if (!options.machine.empty() &&
-      !pipe::MachineModel::parse(options.machine, error))
+      !machines::MachineModel::parse(options.machine, error))
     return "machine: " + error;
   if (!options.scheduleFile.empty() && options.scheduleText.empty())
     return options.scheduleFile +

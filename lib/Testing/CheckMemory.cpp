@@ -1,4 +1,4 @@
-//===- CheckMemory.cpp - Checks a plan of memory by running it ------------===//
+//===- CheckMemory.cpp - Checks a memory plan by running it ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -20,10 +20,9 @@ using namespace cleave::exec;
 
 namespace {
 
-/// A mark says which value, of all that a run makes, an element belongs to,
-/// and which element of it.
+/// A mark identifies the value, of all that a run makes, and the element of it.
 using Mark = uint64_t;
-/// What a buffer should hold, by element; 0 is nothing.
+/// The expected marks of a buffer, by element; 0 is nothing.
 using Content = std::shared_ptr<std::vector<Mark>>;
 
 RankedTensorType tensorType(Value value) {
@@ -48,7 +47,7 @@ public:
   Checker(ModuleOp module, int64_t bytes)
       : module(module), symbols(module), arena(bytes, 0) {}
 
-  /// The programs of one position of the pipeline.
+  /// The programs of one pipeline position.
   LogicalResult run(ArrayRef<ProgramOp> programs) {
     for (ProgramOp program : programs)
       if (failed(runProgram(program)))
@@ -68,7 +67,7 @@ private:
     return content;
   }
 
-  /// Writes what `content` holds at the elements of `type`, to a buffer that
+  /// Writes the marks of `content` to the elements of `type`, in a buffer that
   /// begins at byte `base`.
   LogicalResult store(Operation *op, const Content &content,
                       RankedTensorType type, int64_t base) {
@@ -104,11 +103,12 @@ private:
     });
     if (!same)
       return op->emitError("memory check: ")
-             << what << " does not lie where it is read from, byte " << base;
+             << what << " is not at the offset from which it is read, byte "
+             << base;
     return success();
   }
 
-  /// Content of views and joins: that of the buffer they are seen in.
+  /// The marks of views and joins: those of their buffer.
   Content through(Operation *op, Values &values) {
     if (isa<ViewOp>(op))
       return values[op->getOperand(0)];
@@ -134,7 +134,7 @@ private:
         kBuffersAttr)[result.getResultNumber()];
   }
 
-  /// True when the plan may let the result lie in the operand's memory.
+  /// True if the plan may place the result in the operand's memory.
   static bool mayShare(Operation *op, unsigned result, unsigned operand) {
     return llvm::any_of(
         cast<CommandOpInterface>(op).getShares(), [&](Share share) {
@@ -149,7 +149,7 @@ private:
                       values[operand.get()], tensorType(operand.get()),
                       row[bufferOf(part, operand.get())])))
         return failure();
-    // What is written must not be what is being read.
+    // A command must not write memory that it reads.
     for (OpResult result : op->getResults())
       for (OpOperand &operand : op->getOpOperands())
         if (!mayShare(op, result.getResultNumber(),
@@ -172,7 +172,7 @@ private:
                        row[bufferOf(part, result)])))
         return failure();
     }
-    // One result must not have destroyed another.
+    // A result must not have been overwritten by another.
     for (Value result : op->getResults())
       if (failed(load(op, "a result", values[result], tensorType(result),
                       row[bufferOf(part, result)])))
@@ -211,7 +211,7 @@ private:
     Values inner;
     for (auto [argument, value] :
          llvm::zip_equal(part.getArguments(), run.getInputs())) {
-      // A slice of a whole begins where the slice does.
+      // A slice of a whole tensor begins at the slice's offset.
       int64_t skip = getLayout(tensorType(value)).offset;
       const Content &content = values[value];
       inner[argument] = std::make_shared<std::vector<Mark>>(
@@ -239,7 +239,8 @@ private:
     }
     for (auto [result, value] : llvm::zip_equal(
              run.getResults(), part.front().getTerminator()->getOperands())) {
-      // It lies in a whole, perhaps, behind what other micro-batches wrote.
+      // It may be a slice of a whole tensor, after the slices of other
+      // micro-batches.
       int64_t skip = getLayout(tensorType(result)).offset;
       auto content = std::make_shared<std::vector<Mark>>(skip, 0);
       llvm::append_range(*content, *inner[value]);
@@ -250,8 +251,8 @@ private:
 
   //===--- Entries --------------------------------------------------------===//
 
-  /// Notes what a step must have left as it was when a check stops it: what the
-  /// entry updates, unless it is taken back or that of the step before.
+  /// Records the values that a stopped step must not change: those that the
+  /// entry updates, unless they are restored or belong to the previous step.
   void noteKept(ProgramOp program, const Values &values) {
     kept.clear();
     auto fusion =
@@ -272,10 +273,10 @@ private:
     }
   }
 
-  /// What `check` may stop has changed nothing.
+  /// If `check` stops the step, these values are unchanged.
   LogicalResult checkUnchanged(CheckOp check) {
     for (const Kept &own : kept)
-      if (failed(load(check, "what a step that is stopped leaves as it was",
+      if (failed(load(check, "a value that a stopped step must not change",
                       own.content, tensorType(own.argument),
                       own.offset.getInt())))
         return failure();
@@ -357,7 +358,7 @@ private:
     return success();
   }
 
-  /// An argument of the entry, what it holds at first, and where it lies.
+  /// An argument of the entry, its initial marks, and its offset.
   struct Kept {
     BlockArgument argument;
     Content content;

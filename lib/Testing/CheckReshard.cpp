@@ -7,7 +7,7 @@
 
 #include "cleave/Testing/CheckReshard.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Spmd/IR/Reshard.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Reshard.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Interpreter/Interpreter.h"
@@ -37,7 +37,7 @@ public:
     addMesh();
     if (reshard.isUneven())
       return runPadded();
-    // As it is planned, and the long way round.
+    // The planned reshard, and the one through the whole tensor.
     Sharding last = reshard.to, summed = reshard.from;
     last.partial.clear();
     summed.partial = reshard.to.partial;
@@ -53,13 +53,13 @@ public:
     PassManager manager(module.get()->getName());
     manager.addPass(createOptimizeCollectives());
     if (failed(manager.run(*module)))
-      return "the movements cannot be optimized" + text();
+      return "the collectives cannot be optimized" + text();
     return execute();
   }
 
 private:
-  /// Only whole tensors may have sizes that do not divide: the movements follow
-  /// from annotations.
+  /// Only whole tensors may have sizes that are not divisible: their
+  /// collectives follow from annotations.
   std::string runPadded() {
     addWholeFunction();
     PassManager lower(module.get()->getName());
@@ -67,34 +67,34 @@ private:
     lower.addPass(createPropagate());
     lower.addPass(createPartition());
     if (failed(verify(*module)) || failed(lower.run(*module)))
-      return "the annotations cannot be followed" + text();
+      return "the annotations cannot be lowered" + text();
     if (std::string error = execute({"padded"}); !error.empty())
       return error;
     PassManager optimize(module.get()->getName());
     optimize.addPass(createOptimizeCollectives());
     if (failed(optimize.run(*module)))
-      return "the movements cannot be optimized" + text();
+      return "the collectives cannot be optimized" + text();
     return execute({"padded"});
   }
 
-  /// Verifies and executes the functions as they are now.
+  /// Verifies and executes the current functions.
   std::string execute(ArrayRef<StringRef> names = {"planned", "stepwise"}) {
     PassManager manager(module.get()->getName());
     manager.addPass(createVerifyLocal());
     if (failed(verify(*module)) || failed(manager.run(*module)))
-      return "the movements are not valid" + text();
+      return "the collectives are invalid" + text();
     RefTensor expected = combined();
     for (StringRef name : names) {
       auto result =
           Interpreter(*module, Precision::Typed).run(name, {{"x", input()}});
       if (failed(result))
-        return "the movements cannot be executed" + text();
+        return "the collectives cannot be executed" + text();
       const RefTensor &moved = result->outputs.at("result0");
       if (moved.floats != expected.floats || moved.ints != expected.ints)
         return "elements differ in '" + name.str() + "'" + text();
       if (auto sums = result->outputs.find("result1");
           sums != result->outputs.end() && !isSumOf(sums->second, expected))
-        return "sums count what is padding" + text();
+        return "sums include padding" + text();
     }
     return "";
   }
@@ -122,7 +122,7 @@ private:
         type.getElementType());
   }
 
-  /// The argument: for a partial source, its parts along dimension 0.
+  /// The argument: for a partial source, its addends along dimension 0.
   std::pair<Sharding, RankedTensorType> source() {
     Sharding sharding = reshard.from;
     if (sharding.partial.empty())
@@ -139,7 +139,8 @@ private:
     return {sharding, RankedTensorType::get(shape, global.getElementType())};
   }
 
-  /// A function that moves the tensor from one sharding of `way` to the next.
+  /// A function that reshards the tensor from one sharding of `way` to the
+  /// next.
   std::string addFunction(StringRef name, ArrayRef<Sharding> way) {
     auto [sharding, type] = source();
     const Sharding &last = way.back();
@@ -162,16 +163,17 @@ private:
                                      global.getElementTypeBitWidth() / 8);
       if (!plan.error.empty())
         return "there is no plan: " + plan.error;
-      for (const Move &move : plan.moves)
-        value = buildMove(builder, loc, value, move, meshName, mesh, global);
+      for (const Collective &move : plan.moves)
+        value =
+            buildCollective(builder, loc, value, move, meshName, mesh, global);
       from = &to;
     }
     func::ReturnOp::create(builder, loc, value);
     return "";
   }
 
-  /// The whole tensor from the one sharding to the other, and its sums along a
-  /// dimension, after its padding has become something else than zero.
+  /// Reshards the whole tensor from one sharding to the other, and sums it
+  /// along a dimension, after its padding has been set to a nonzero value.
   void addWholeFunction() {
     auto [sharding, type] = source();
     int64_t dim = random.integer(0, global.getRank() - 1);
@@ -204,7 +206,7 @@ private:
                               ArrayRef<int64_t>(dim))});
   }
 
-  /// Whether `sums` has one more than each element of `whole`, summed up.
+  /// Whether `sums` is one more than the sum of the elements of `whole`.
   bool isSumOf(const RefTensor &sums, const RefTensor &whole) {
     int64_t inner = 1, size = reshard.shape[summed];
     for (int64_t dim : ArrayRef(reshard.shape).drop_front(summed + 1))
@@ -219,7 +221,7 @@ private:
     return test(sums.floats, whole.floats) && test(sums.ints, whole.ints);
   }
 
-  /// What the source means, as a value of the function: partial, where it is.
+  /// The source as a value of the function: partial, if it is.
   Value combine(Value value) {
     if (reshard.isPartial()) {
       auto kind = static_cast<graph::ReductionKind>(0);
@@ -236,7 +238,7 @@ private:
       }
       auto reduce = graph::ReduceOp::create(builder, loc, kind, value,
                                             ArrayRef<int64_t>(0));
-      // Of whole tensors, it is found by propagation.
+      // For whole tensors, propagation finds it.
       if (!reshard.isUneven())
         annotate(reduce, attribute(reshard.from), global);
       value = reduce;
@@ -244,7 +246,7 @@ private:
     return value;
   }
 
-  /// Small numbers, of which sums are exact, and no two parts alike.
+  /// Small numbers, whose sums are exact, with different addends.
   RefTensor input() {
     RefTensor tensor(source().second);
     Random numbers = random;
@@ -255,7 +257,7 @@ private:
     return tensor;
   }
 
-  /// What the program means on whole tensors.
+  /// The result on whole tensors.
   RefTensor combined() {
     RefTensor whole = input(), result(global);
     auto combine = [&](auto &to, const auto &from) {
@@ -291,7 +293,7 @@ private:
   OwningOpRef<ModuleOp> module;
   FlatSymbolRefAttr meshName;
   RankedTensorType global;
-  /// The dimension along which a padded tensor is summed up.
+  /// The dimension along which a padded tensor is summed.
   int64_t summed = 0;
 };
 

@@ -1,4 +1,4 @@
-//===- Faults.cpp - Mistakes in a partitioned program ---------------------===//
+//===- Faults.cpp - Faults in a partitioned program -----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,10 +7,10 @@
 
 #include "cleave/Testing/Faults.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
-#include "cleave/Testing/Phases.h"
 #include "cleave/Testing/Rederive.h"
+#include "cleave/Testing/RunPhases.h"
 #include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
 
@@ -31,25 +31,26 @@ static SmallVector<Operation *> movementsOf(ModuleOp module, StringRef entry) {
   if (!function)
     return result;
   for (Operation &op : function.getBody().front())
-    if (auto move = readMove(&op); move && move->kind != MoveKind::Slice)
+    if (auto move = readCollective(&op);
+        move && move->kind != CollectiveKind::Slice)
       result.push_back(&op);
   return result;
 }
 
-unsigned cleave::countMovements(ModuleOp module, StringRef entry) {
+unsigned cleave::countCollectives(ModuleOp module, StringRef entry) {
   return movementsOf(module, entry).size();
 }
 
 namespace {
 using Claim = Rederivation::Claim;
 
-/// Makes one movement wrong.
+/// Makes one collective wrong.
 class Fault {
 public:
   Fault(Rederivation &rewriter, Operation *op, Value operand, Random &random,
         std::string &what)
       : rewriter(rewriter), mesh(rewriter.getMesh()), op(op), operand(operand),
-        move(*readMove(op)), random(random), what(what),
+        move(*readCollective(op)), random(random), what(what),
         given(rewriter.claimOf(operand)),
         expected(rewriter.claimOf(op->getResult(0))) {}
 
@@ -76,18 +77,18 @@ public:
 
 private:
   bool reduces() const {
-    return move.kind == MoveKind::AllReduce ||
-           move.kind == MoveKind::ReduceScatter;
+    return move.kind == CollectiveKind::AllReduce ||
+           move.kind == CollectiveKind::ReduceScatter;
   }
 
-  /// A turn of a ring: which shard is where is all that it says.
+  /// A ring step: its only effect is which shard is where.
   bool keepsSharding() const {
     return sameDims(mesh, given.sharding.dims, expected.sharding.dims) &&
            samePartial(mesh, given.sharding.partial, expected.sharding.partial);
   }
 
-  /// Every list of axes that the movement names.
-  SmallVector<AxisList *> axesOf(Move &own) {
+  /// Every list of axes that the collective names.
+  SmallVector<AxisList *> axesOf(Collective &own) {
     SmallVector<AxisList *> lists;
     if (!own.axes.empty())
       lists.push_back(&own.axes);
@@ -111,24 +112,24 @@ private:
     return result;
   }
 
-  /// The movement as it is now. Where it cannot be made of the operand, what it
-  /// should have made is said of it.
-  Value apply(const Move &own, Value value) {
+  /// The changed collective. If it cannot be built on the operand, the operand
+  /// gets the annotations of its expected result.
+  Value apply(const Collective &own, Value value) {
     Claim claim = rewriter.claimOf(value);
     Sharding made = claim.sharding;
-    if (applyMove(mesh, own, made))
+    if (applyCollective(mesh, own, made))
       made = expected.sharding;
     claim.sharding = made;
     RankedTensorType global = claim.global;
-    claim.global = movedType(mesh, own, global);
+    claim.global = collectiveType(mesh, own, global);
     if (!rewriter.localType(claim))
       return {};
-    Move built = own;
+    Collective built = own;
     built.sharding = made;
     if (built.into)
       built.into = rewriter.now(built.into);
-    Value result = buildMove(rewriter.getBuilder(), op->getLoc(), value, built,
-                             rewriter.getMeshName(), mesh, global);
+    Value result = buildCollective(rewriter.getBuilder(), op->getLoc(), value,
+                                   built, rewriter.getMeshName(), mesh, global);
     return rewriter.define(result.getDefiningOp(), claim);
   }
 
@@ -137,15 +138,15 @@ private:
     if (others.empty())
       return {};
     AxisRef other = random.pick(others);
-    Move wrong = move;
+    Collective wrong = move;
     axesOf(wrong).front()->assign({other});
     what = "over " + other.str();
     return apply(wrong, operand);
   }
 
-  /// Over some digits only, or over another axis too.
+  /// Over some sub-axes only, or over another axis too.
   Value wrongGroup() {
-    Move wrong = move;
+    Collective wrong = move;
     AxisList &list = *axesOf(wrong).front();
     SmallVector<AxisRef> others = otherAxes();
     int64_t size = mesh.size(list);
@@ -168,7 +169,7 @@ private:
   Value wrongReduction() {
     if (!reduces())
       return {};
-    Move wrong = move;
+    Collective wrong = move;
     SmallVector<PartialKind> kinds = {PartialKind::Sum, PartialKind::Max,
                                       PartialKind::Min};
     llvm::erase(kinds, move.reduction);
@@ -178,33 +179,33 @@ private:
     return apply(wrong, operand);
   }
 
-  /// Of a reduction: once more behind it, or before its scatter. Of another
-  /// movement: a sum of copies.
+  /// A reduction: repeated after it, or before its scatter. Another collective:
+  /// a sum of replicas.
   Value duplicatedSum() {
-    Move sum;
-    sum.kind = MoveKind::AllReduce;
+    Collective sum;
+    sum.kind = CollectiveKind::AllReduce;
     for (AxisList *list : axesOf(move))
       sum.axes.append(list->begin(), list->end());
-    bool before = move.kind == MoveKind::ReduceScatter || !reduces();
+    bool before = move.kind == CollectiveKind::ReduceScatter || !reduces();
     what = before ? "of a sum" : "twice";
     Value value = operand;
-    if (before && move.kind != MoveKind::AllGather) {
+    if (before && move.kind != CollectiveKind::AllGather) {
       value = apply(sum, operand);
       if (!value)
         return {};
-      // What is said of it must fit what it is made of.
+      // The annotations must fit the value.
       if (rewriter.localType(rewriter.claimOf(value)) != operand.getType())
         return {};
     }
     value = apply(move, value);
-    if (!value || (before && move.kind != MoveKind::AllGather))
+    if (!value || (before && move.kind != CollectiveKind::AllGather))
       return value;
     return apply(sum, value);
   }
 
-  /// A mean that is taken twice, or not at all: of a sum, or of what lies in
-  /// parts. A maximum is no mean; where rows are shifted by it, any number
-  /// does.
+  /// A mean that is taken twice, or not at all: of a sum, or of a sharded
+  /// value. A maximum is not a mean; if rows are shifted by it, any number is
+  /// correct.
   Value scale() {
     if (reduces() && move.reduction != PartialKind::Sum)
       return {};
@@ -235,32 +236,34 @@ private:
         claim);
   }
 
-  /// Along the dimension that is joined or cut, the parts of two positions
-  /// change places with their neighbours.
+  /// Along the joined or sliced dimension, the shards of two positions are
+  /// exchanged with their neighbours.
   Value shardOrder() {
     if (keepsSharding()) {
       what = "left out";
       return operand;
     }
-    if (move.kind == MoveKind::Broadcast || move.kind == MoveKind::Reduce) {
-      Move wrong = move;
+    if (move.kind == CollectiveKind::Broadcast ||
+        move.kind == CollectiveKind::Reduce) {
+      Collective wrong = move;
       wrong.part = (move.part + 1) % mesh.size(move.axes);
       what = "with another part";
       return apply(wrong, operand);
     }
     std::optional<unsigned> dim;
-    if (move.kind == MoveKind::AllToAll)
+    if (move.kind == CollectiveKind::AllToAll)
       dim = move.from;
-    else if (move.kind != MoveKind::AllReduce && move.kind != MoveKind::Permute)
+    else if (move.kind != CollectiveKind::AllReduce &&
+             move.kind != CollectiveKind::Permute)
       for (auto [i, list] : llvm::enumerate(move.dims))
         if (mesh.size(list) > 1)
           dim = i;
     if (!dim)
       return {};
     int64_t parts = mesh.size(
-        move.kind == MoveKind::AllToAll ? move.axes : move.dims[*dim]);
+        move.kind == CollectiveKind::AllToAll ? move.axes : move.dims[*dim]);
     what = "with parts in another order";
-    if (move.kind == MoveKind::ReduceScatter) {
+    if (move.kind == CollectiveKind::ReduceScatter) {
       Value turned = rotate(operand, *dim, parts);
       return turned ? apply(move, turned) : Value();
     }
@@ -300,10 +303,10 @@ private:
   const Mesh &mesh;
   Operation *op;
   Value operand;
-  Move move;
+  Collective move;
   Random &random;
   std::string &what;
-  /// Copies: new claims move old ones.
+  /// Copies: new annotations move the old ones.
   Claim given, expected;
 };
 } // namespace
@@ -330,7 +333,7 @@ FaultVerdict cleave::judgeFault(ModuleOp faulty, StringRef entry,
                                 ArrayRef<ReferenceResult> expected,
                                 double tolerance) {
   FaultVerdict verdict;
-  // What it says is not of interest.
+  // The diagnostics are not needed.
   ScopedDiagnosticHandler silent(faulty.getContext(),
                                  [](Diagnostic &) { return success(); });
   if (failed(verify(faulty))) {

@@ -15,8 +15,8 @@ namespace cleave {
 
 using Shape = llvm::SmallVector<int64_t, 4>;
 
-/// A value, and the dimension that holds samples: its major part, when other
-/// dimensions were merged into it; -1 when the value is the same for all.
+/// A value, and the dimension that holds samples: its major part, if other
+/// dimensions were merged into it; -1 if the value is the same for all samples.
 struct Item {
   mlir::Value value;
   int64_t batchDim = -1;
@@ -28,8 +28,8 @@ struct Item {
   int64_t last() const { return shape().back(); }
 };
 
-/// Draws one model. Each `add...` appends ops to the pool, or nothing where
-/// the value that was picked does not suit.
+/// Draws one model. Each `add...` appends ops to the pool, or nothing if the
+/// chosen value is not suitable.
 class Generator {
 public:
   Generator(mlir::MLIRContext *context, uint64_t seed,
@@ -37,12 +37,13 @@ public:
       : rng(seed), options(options), builder(context),
         loc(mlir::UnknownLoc::get(context)),
         element(options.element == "f64" ? mlir::Type(builder.getF64Type())
-                                         : mlir::Type(builder.getF32Type())) {}
+                                         : mlir::Type(builder.getF32Type())),
+        hasTwins(Random(seed ^ 0x7417).chance(0.3)) {}
 
   RandomGraph run();
 
 private:
-  /// Values above this size are not made.
+  /// The largest size of a value.
   static constexpr int64_t kLargest = 2048;
 
   // Arguments and constants.
@@ -58,7 +59,7 @@ private:
   mlir::Value rngArgument();
   Item startItem();
 
-  // Picking and bringing into shape.
+  // Choosing values and changing their shapes.
   Item pick();
   int64_t size(llvm::ArrayRef<int64_t> shape);
   void keep(mlir::Value value, int64_t batchDim) {
@@ -71,7 +72,7 @@ private:
   mlir::Value weight(int64_t outputs, int64_t inputs);
   mlir::Value partner(Item item);
 
-  // Steps.
+  // Kinds of ops.
   void addUnary();
   void addGuarded();
   void addBinary();
@@ -94,6 +95,7 @@ private:
   void addPatches();
   void addCast();
   void addParameterOnly();
+  void addTwins();
   mlir::Value buildLoss();
 
   int64_t countOps() { return std::distance(block->begin(), block->end()); }
@@ -111,6 +113,9 @@ private:
   mlir::Value rngValue;
   int64_t names = 0, dropouts = 0;
   bool isDerivative = true;
+  /// Whether two parameters have one gradient: drawn separately, which leaves
+  /// other models unchanged.
+  bool hasTwins;
 };
 
 } // namespace cleave

@@ -1,4 +1,4 @@
-//===- Random.cpp - Numbers that follow from a seed -----------------------===//
+//===- Random.cpp - Seeded random numbers ---------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

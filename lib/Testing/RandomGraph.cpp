@@ -24,7 +24,8 @@ Value Generator::argument(StringRef name, StringRef role,
   for (int64_t i = 0, e = tensor.size(); i < e; ++i) {
     double value = draw();
     if (tensor.isFloat())
-      // Values that f32 holds, so that all modes and targets get the same.
+      // Values that f32 can represent, so that all modes and targets get the
+      // same.
       tensor.floats[i] = static_cast<float>(value);
     else
       tensor.ints[i] = static_cast<int64_t>(value);
@@ -43,7 +44,7 @@ Value Generator::argument(StringRef name, StringRef role,
 Value Generator::parameter(ArrayRef<int64_t> shape, double mean,
                            double spread) {
   SmallVector<NamedAttribute> more;
-  // The first parameter is trained: a model trains something.
+  // The first parameter is trained: a model must train one.
   if (!parameters.empty() && rng.chance(0.08))
     more.push_back(builder.getNamedAttr(kFrozenAttr, builder.getUnitAttr()));
   Value value =
@@ -95,16 +96,16 @@ Item Generator::startItem() {
     padding = builder.getI64IntegerAttr(rng.integer(0, classes - 1));
   }
   return {GatherOp::create(builder, loc, table, ids, /*origin=*/Value(),
-                           builder.getI64IntegerAttr(0), padding,
-                           IntegerAttr(), builder.getI64IntegerAttr(0)),
+                           builder.getI64IntegerAttr(0), padding, IntegerAttr(),
+                           builder.getI64IntegerAttr(0)),
           0};
 }
 
 //===----------------------------------------------------------------------===//
-// Picking and bringing into shape
+// Choosing values and changing their shapes
 //===----------------------------------------------------------------------===//
 
-/// Any value of the pool, more often a recent one.
+/// Any value of the pool, with a preference for recent ones.
 Item Generator::pick() {
   int64_t count = pool.size();
   if (rng.chance(0.6))
@@ -124,7 +125,7 @@ Value Generator::reshape(Value value, ArrayRef<int64_t> shape) {
                            value);
 }
 
-/// The item with samples, and nothing else, in dimension 0.
+/// The item with only samples in dimension 0.
 Item Generator::batchFirst(Item item) {
   if (item.batchDim != 0) {
     Shape order{item.batchDim};
@@ -161,8 +162,8 @@ Value Generator::heads(Item item, int64_t count, int64_t channels) {
   return TransposeOp::create(builder, loc, split, Shape{0, 2, 1, 3});
 }
 
-/// A weight [outputs, inputs]: a parameter in use already, or a new one, small
-/// enough to keep activations of about the same size.
+/// A weight [outputs, inputs]: an existing parameter or a new one, small enough
+/// to keep activations at about the same size.
 Value Generator::weight(int64_t outputs, int64_t inputs) {
   if (rng.chance(0.4))
     for (const Item &known : parameters)
@@ -206,14 +207,14 @@ Value Generator::partner(Item item) {
 //===----------------------------------------------------------------------===//
 
 Value Generator::buildLoss() {
-  // Values that nothing reads yet enter as one number per sample.
+  // Values that are not read yet contribute one number per sample.
   Value collected;
-  SmallVector<Item> unread;
+  SmallVector<Item> unused;
   for (const Item &item : pool)
     if (item.value.use_empty() && item.batchDim >= 0)
-      unread.push_back(item);
-  Item main = unread.empty() ? pool.back() : unread.pop_back_val();
-  for (Item item : unread) {
+      unused.push_back(item);
+  Item main = unused.empty() ? pool.back() : unused.pop_back_val();
+  for (Item item : unused) {
     item = batchFirst(item);
     Shape dims;
     for (int64_t dim = 1; dim < item.rank(); ++dim)
@@ -233,7 +234,7 @@ Value Generator::buildLoss() {
     hidden = AddOp::create(builder, loc, hidden,
                            reshape(collected, {options.batch, 1, 1}));
   int64_t classes = rng.integer(2, 7), rows = main.shape()[1];
-  // A head with the embedding's weight, where one fits, is a tied one.
+  // A head that uses the embedding's weight, if its shape fits, is tied.
   Value head = weight(classes, main.last());
   Value bias = rng.chance(0.3) ? parameter({classes}) : Value();
   Value logits = LinearOp::create(builder, loc, hidden, head, bias);
@@ -242,7 +243,7 @@ Value Generator::buildLoss() {
     logits = reshape(logits, {options.batch * rows, classes});
     shape = {options.batch * rows};
   }
-  // One row is always valid: a batch without any is an error.
+  // One row is always valid: a batch without a valid row is an error.
   bool first = true;
   Value targets = input(shape, builder.getI64Type(), [&] {
     bool ignored = !first && rng.chance(0.25);
@@ -269,6 +270,24 @@ Value Generator::buildLoss() {
                      valid),
       all);
   return DivOp::create(builder, loc, sum, count);
+}
+
+/// Two parameters that have one gradient, as in parallel layers: two weights
+/// that read one value, and biases, all added to one sum.
+void Generator::addTwins() {
+  Item item = pick();
+  if (item.batchDim == item.rank() - 1)
+    return;
+  int64_t outputs = rng.integer(1, 6);
+  bool bias = rng.chance(0.5);
+  auto product = [&]() -> Value {
+    return LinearOp::create(
+        builder, loc, item.value,
+        parameter({outputs, item.last()}, 0, 1.0 / std::sqrt(item.last())),
+        bias ? parameter({outputs}) : Value());
+  };
+  Value first = product(), second = product();
+  keep(AddOp::create(builder, loc, first, second), item.batchDim);
 }
 
 RandomGraph Generator::run() {
@@ -299,6 +318,8 @@ RandomGraph Generator::run() {
   for (int64_t target = rng.integer(options.minOps, options.maxOps);
        countOps() < target;)
     (this->*rng.pick(steps))();
+  if (hasTwins)
+    addTwins();
   Value loss = buildLoss();
   func::ReturnOp::create(builder, loc, loss);
 

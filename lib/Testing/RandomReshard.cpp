@@ -63,7 +63,7 @@ AxisList cleave::drawDigits(Random &random, const Mesh &mesh, bool cut) {
       continue;
     int64_t pre = 1, rest = axis.size;
     while (cut && rest > 1 && random.chance(0.6)) {
-      // Not always the smallest: digits of two shardings may cross.
+      // Not always the smallest: sub-axes of two shardings may overlap.
       int64_t size = rest < 3 || random.chance(0.8) ? 2 : 3;
       while (rest % size != 0)
         ++size;
@@ -83,7 +83,7 @@ AxisList cleave::drawDigits(Random &random, const Mesh &mesh, bool cut) {
   return digits;
 }
 
-/// Puts each digit of `digits` behind a dimension, or nowhere.
+/// Assigns each of `digits` to a dimension, or to none.
 static void place(Random &random, const Mesh &mesh,
                   llvm::ArrayRef<AxisRef> digits, Sharding &sharding) {
   for (const AxisRef &digit : digits)
@@ -119,7 +119,7 @@ static RandomReshard drawOnce(Random &random, int64_t maxPositions,
     }
   }
   place(random, mesh, rest, result.from);
-  // The target has its own digits, apart from those on which it stays partial.
+  // The target has its own sub-axes, besides those on which it stays partial.
   AxisList others = drawDigits(random, mesh, random.chance(0.6));
   llvm::erase_if(
       others, [&](const AxisRef &digit) { return mesh.overlap(digit, kept); });
@@ -128,7 +128,7 @@ static RandomReshard drawOnce(Random &random, int64_t maxPositions,
   for (int64_t dim = 0; dim < rank; ++dim) {
     int64_t parts = std::lcm(mesh.size(result.from.dims[dim]),
                              mesh.size(result.to.dims[dim]));
-    // Also less elements than parts.
+    // There may be fewer elements than shards.
     result.shape.push_back(uneven ? random.integer(2, 2 * parts + 1)
                                   : parts * random.integer(1, 3));
   }
@@ -136,9 +136,10 @@ static RandomReshard drawOnce(Random &random, int64_t maxPositions,
 }
 
 RandomReshard cleave::drawReshard(uint64_t seed, int64_t maxPositions) {
-  // Streams of neighbouring seeds overlap; those of their first numbers do not.
+  // Streams of neighbouring seeds overlap; those seeded by their first numbers
+  // do not.
   Random random(Random(seed).next());
-  // What the seed asks for is drawn until it comes.
+  // Draws until the features of the seed are there.
   int64_t wanted = random.integer(0, 5);
   bool uneven = random.chance(0.4);
   while (true) {

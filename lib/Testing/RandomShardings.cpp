@@ -57,7 +57,7 @@ private:
       names.push_back(axis.name);
       sizes.push_back(axis.size);
     }
-    // No tensor is split over it.
+    // No tensor is sharded over it.
     if (options.stages) {
       names.push_back(kPipelineAxis);
       sizes.push_back(options.stages);
@@ -68,8 +68,8 @@ private:
     meshName = FlatSymbolRefAttr::get(op);
   }
 
-  /// A sharding that divides `shape`, or leaves a rest where that is drawn;
-  /// dimension `batch` into micro-batches too.
+  /// A sharding by which `shape` is divisible, unless uneven sizes are drawn;
+  /// dimension `batch` must be divisible by the micro-batches too.
   Sharding draw(ArrayRef<int64_t> shape, int64_t batch, double density) {
     Sharding sharding = Sharding::replicated(shape.size());
     for (const AxisRef &digit : drawDigits(random, mesh, random.chance(0.3))) {
@@ -78,7 +78,7 @@ private:
       int64_t dim = random.integer(0, shape.size() - 1);
       int64_t devices = mesh.size(sharding.dims[dim]) * mesh.size(digit);
       int64_t parts = dim == batch ? devices * options.microBatches : devices;
-      // Samples that divide are not padded for micro-batches alone.
+      // Samples that are divisible are not padded for micro-batches alone.
       if (shape[dim] % parts == 0 ||
           (options.uneven > 0 && random.chance(options.uneven) &&
            shape[dim] >= parts && shape[dim] % devices != 0))

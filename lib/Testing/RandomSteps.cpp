@@ -1,4 +1,4 @@
-//===- RandomSteps.cpp - What a random model is made of -------------------===//
+//===- RandomSteps.cpp - The ops of a random model ------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,7 +13,7 @@ using namespace cleave;
 using namespace cleave::graph;
 
 //===----------------------------------------------------------------------===//
-// Element-wise steps
+// Element-wise ops
 //===----------------------------------------------------------------------===//
 
 void Generator::addUnary() {
@@ -54,7 +54,7 @@ void Generator::addUnary() {
   keep(y, item.batchDim);
 }
 
-/// Ops whose operand must lie in some range, behind ops that bring it there.
+/// Ops whose operand must be in some range, after ops that bring it there.
 void Generator::addGuarded() {
   Item item = pick();
   Value x = item.value, y;
@@ -201,7 +201,7 @@ void Generator::addLinear() {
 
 void Generator::addContract() {
   if (rng.chance(0.5)) {
-    // Two batched operands, as scores and mixtures are.
+    // Two batched operands, as in attention scores and mixtures.
     Item a = sequence(pick()), b = sequence(pick());
     Value scale = splat(1.0 / std::sqrt(double(a.last())));
     if (a.last() == b.last())
@@ -256,7 +256,7 @@ void Generator::addSoftmax() {
 }
 
 //===----------------------------------------------------------------------===//
-// Movements
+// Layout ops
 //===----------------------------------------------------------------------===//
 
 void Generator::addReshape() {
@@ -274,7 +274,7 @@ void Generator::addReshape() {
         break;
       }
     break;
-  case 1: // merge positions into the samples, whose major part they stay
+  case 1: // merge positions into the samples, which stay the major part
     if (batch == last || batch < 0)
       return;
     shape[batch] *= shape[batch + 1];
@@ -416,7 +416,7 @@ void Generator::addPatches() {
   Value image =
       input({options.batch, channels, rng.integer(3, 6), rng.integer(3, 6)},
             element, [&] { return rng.normal(); });
-  // An activation before it, so that its own gradient is needed as well.
+  // An activation before it, so that the gradient of the windows is needed too.
   if (rng.chance(0.7))
     image = MulOp::create(builder, loc, image, parameter({channels, 1, 1}, 1));
   int64_t stride = rng.integer(1, 3), padding = rng.integer(0, 1);
@@ -480,7 +480,7 @@ void Generator::addAttention() {
   keep(reshape(merged, {options.batch, queries, count * outer}), 0);
 }
 
-/// A value of the parameters alone, which enters by broadcasting.
+/// A value that depends on parameters alone, used by broadcasting.
 void Generator::addParameterOnly() {
   Item item = pick();
   if (item.batchDim < 0 || item.batchDim == item.rank() - 1)

@@ -7,8 +7,8 @@
 
 #include "cleave/Testing/Rederive.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -82,7 +82,7 @@ bool Rederivation::run(Operation *changed, Replacement replace) {
   return true;
 }
 
-/// Whether something else is said of an operand than before.
+/// Whether the annotations of an operand have changed.
 bool Rederivation::isChanged(Operation *op) const {
   return llvm::any_of(op->getOperands(), [&](Value operand) {
     const Sharding &before = claims.find(operand)->second.sharding;
@@ -99,7 +99,7 @@ void Rederivation::copy(Operation *op) {
 }
 
 bool Rederivation::redo(Operation *op) {
-  if (readMove(op) || isa<BarrierOp>(op))
+  if (readCollective(op) || isa<BarrierOp>(op))
     return redoMove(op);
   return redoOp(op);
 }
@@ -107,7 +107,7 @@ bool Rederivation::redo(Operation *op) {
 bool Rederivation::redoMove(Operation *op) {
   Value operand = mapping.lookup(op->getOperand(0));
   Claim claim = claims.find(operand)->second;
-  std::optional<Move> move = readMove(op);
+  std::optional<Collective> move = readCollective(op);
   if (!move) {
     Operation *clone = builder.clone(*op, mapping);
     clone->getResult(0).setType(operand.getType());
@@ -115,20 +115,20 @@ bool Rederivation::redoMove(Operation *op) {
     return true;
   }
   RankedTensorType global = claim.global;
-  claim.global = movedType(mesh, *move, global);
-  if (applyMove(mesh, *move, claim.sharding) || !localType(claim))
+  claim.global = collectiveType(mesh, *move, global);
+  if (applyCollective(mesh, *move, claim.sharding) || !localType(claim))
     return false;
   move->sharding = claim.sharding;
   if (move->into)
     move->into = mapping.lookup(move->into);
-  Value value =
-      buildMove(builder, op->getLoc(), operand, *move, meshName, mesh, global);
+  Value value = buildCollective(builder, op->getLoc(), operand, *move, meshName,
+                                mesh, global);
   set(value, claim);
   mapping.map(op->getResult(0), value);
   return true;
 }
 
-/// `op` on whole tensors.
+/// `op` on global tensors.
 Operation *Rederivation::buildWhole(Operation *op, Block &scratch) {
   OpBuilder whole(op->getContext());
   whole.setInsertionPointToEnd(&scratch);
@@ -157,7 +157,7 @@ bool Rederivation::redoOp(Operation *op) {
   if (!ruled)
     return false;
   graph::ShardingRule rule = ruled.getShardingRule();
-  // Places are found anew.
+  // Offsets are derived again.
   SmallVector<Value> operands;
   SmallVector<const Sharding *> given;
   SmallVector<int64_t> elements;
@@ -182,7 +182,7 @@ bool Rederivation::redoOp(Operation *op) {
   if (!agree || !plan.reductions.empty())
     return false;
   for (auto [i, sharding] : llvm::enumerate(given)) {
-    if (llvm::is_contained(rule.unread, i))
+    if (llvm::is_contained(rule.unused, i))
       continue;
     auto wanted = projectFactors(mesh, rule, rule.operands[i], axes);
     wanted.resize(sharding->dims.size());

@@ -22,7 +22,7 @@ using graph::ShardingRule;
 
 namespace {
 
-/// Tests the rule of one op that was executed.
+/// Tests the rule of one executed op.
 class RuleCheck {
 public:
   RuleCheck(Operation *op, const RefArgs &args,
@@ -65,11 +65,11 @@ private:
     op->emitOpError("sharding rule: ") << what;
   }
 
-  /// Each dimension is as large as its factors together, or has none.
+  /// The size of each dimension is the product of its factors, or it has none.
   bool checkForm() {
     if (rule.operands.size() != operands.size() ||
         rule.results.size() != results.size()) {
-      fail("does not speak of all operands and results");
+      fail("does not cover all operands and results");
       return false;
     }
     auto fits = [&](const FactorMapping &mapping, const RefTensor &tensor) {
@@ -99,7 +99,7 @@ private:
     return true;
   }
 
-  /// Whether `factor` is the major one wherever it appears.
+  /// Whether `factor` is the major one wherever it occurs.
   bool isOuter(int64_t factor) {
     for (auto *mappings : {&rule.operands})
       for (const FactorMapping &mapping : *mappings)
@@ -122,7 +122,7 @@ private:
     return true;
   }
 
-  /// The sharding that splits `factor` of a tensor over the axis "x".
+  /// The sharding of a tensor whose `factor` is sharded over the axis "x".
   spmd::ShardingAttr shardingFor(const FactorMapping &mapping, int64_t rank,
                                  int64_t factor, FlatSymbolRefAttr mesh) {
     auto sharding = spmd::Sharding::replicated(rank);
@@ -132,7 +132,7 @@ private:
     return spmd::ShardingAttr::get(mesh, sharding);
   }
 
-  /// Executes the op alone, with `factor` in `parts` parts, one for each rank.
+  /// Executes the op alone, with `factor` in `parts` shards, one for each rank.
   void checkSplit(int64_t factor, int64_t parts) {
     ++tally.splits;
     MLIRContext *context = op->getContext();
@@ -156,7 +156,7 @@ private:
     Operation *copy = builder.clone(*op);
     copy->setOperands(block->getArguments());
     SmallVector<Value> values(copy->getResults());
-    // What no operand has, the results say how it is split.
+    // A factor that no operand has is sharded as the results have it.
     if (llvm::none_of(rule.operands, [&](const FactorMapping &mapping) {
           return llvm::any_of(mapping, [&](ArrayRef<int64_t> dim) {
             return llvm::is_contained(dim, factor);
@@ -186,7 +186,7 @@ private:
                   Twine(factor));
   }
 
-  /// Replaces the operands in `set` by two summands each.
+  /// Replaces the operands in `set` by two addends each.
   void checkLinear(ArrayRef<unsigned> set) {
     if (operands.empty() || results.empty())
       return;
@@ -226,7 +226,7 @@ private:
           RefArgs(copy, pointers), outputs[side], context));
       copy->destroy();
       if (!evaluated)
-        return fail("summands of operands cannot be executed");
+        return fail("addends of operands cannot be executed");
     }
     for (auto [i, result] : llvm::enumerate(results)) {
       RefTensor sum = outputs[0][i];
@@ -234,11 +234,11 @@ private:
         x += y;
       for (auto [x, y] : llvm::zip_equal(sum.ints, outputs[1][i].ints))
         x = wrapTo(sum.element, x + y);
-      compare(*result, sum, "the sum of result " + Twine(i) + " over summands");
+      compare(*result, sum, "the sum of result " + Twine(i) + " over addends");
     }
   }
 
-  /// The shape of a tensor with more places along `factor`.
+  /// The shape of a tensor with more elements along `factor`.
   SmallVector<int64_t, 4> paddedShape(const FactorMapping &mapping,
                                       const RefTensor &tensor, int64_t factor) {
     SmallVector<int64_t, 4> shape(tensor.shape);
@@ -250,7 +250,7 @@ private:
   }
 
   /// Executes the op on operands that are padded along `factor`, with zeros or
-  /// with what the rule asks for.
+  /// with the values that the rule requires.
   std::optional<std::vector<RefTensor>> runPadded(int64_t factor, bool zeros) {
     std::vector<RefTensor> padded;
     SmallVector<const RefTensor *, 4> pointers;
@@ -298,7 +298,7 @@ private:
     llvm::fill(tensor.ints, integer);
   }
 
-  /// Padding that holds what the rule asks for must not reach valid elements;
+  /// Padding that holds the required values must not affect valid elements;
   /// zeros must give zeros where the rule says so.
   void checkPadding(int64_t factor) {
     ++tally.pads;
@@ -333,7 +333,7 @@ private:
       return fail(what + " has another shape");
     double difference = 0, norm = 0;
     for (auto [a, b] : llvm::zip_equal(whole.floats, other.floats)) {
-      // Infinities and NaN must be the same.
+      // Infinities and NaN must be equal.
       if (a == b || (std::isnan(a) && std::isnan(b)))
         continue;
       difference += (a - b) * (a - b);

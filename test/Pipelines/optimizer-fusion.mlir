@@ -1,10 +1,13 @@
 // Where updates run, on the command line and in the report.
 
-// RUN: cleave-compile %s --optimizer-fusion=none --emit=scheduled | FileCheck %s --check-prefix=NONE
-// RUN: cleave-compile %s --optimizer-fusion=backward --emit=scheduled | FileCheck %s --check-prefix=BACKWARD
-// RUN: cleave-compile %s --emit=scheduled | FileCheck %s --check-prefix=BACKWARD
+// RUN: cleave-compile %s --optimizer-fusion=none --check-finite=off --emit=scheduled | FileCheck %s --check-prefix=NONE
+// RUN: cleave-compile %s --optimizer-fusion=backward --check-finite=off --emit=scheduled | FileCheck %s --check-prefix=BACKWARD
+// RUN: cleave-compile %s --check-finite=off --emit=scheduled | FileCheck %s --check-prefix=BACKWARD
+// RUN: cleave-compile %s --emit=scheduled | FileCheck %s --check-prefix=CHECKED
+// RUN: not cleave-compile %s --optimizer-fusion=backward --emit=scheduled 2>&1 | FileCheck %s --check-prefix=EARLY
+// RUN: not cleave-compile %s --check-finite=maybe --emit=scheduled 2>&1 | FileCheck %s --check-prefix=MAYBE
 // RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --emit=scheduled | FileCheck %s --check-prefix=FORWARD
-// RUN: not cleave-compile %s --optimizer-fusion=backward --clip=1 --emit=scheduled 2>&1 | FileCheck %s --check-prefix=CLIP
+// RUN: not cleave-compile %s --optimizer-fusion=backward --clip=1 --check-finite=off --emit=scheduled 2>&1 | FileCheck %s --check-prefix=CLIP
 // RUN: not cleave-compile %s --optimizer-fusion=sideways --emit=scheduled 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --report=%t.json
 // RUN: FileCheck %s --check-prefix=REPORT --input-file %t.json
@@ -12,6 +15,11 @@
 // NONE: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: it was asked to be apart"{{.*}} schedule = "F0 B0 U"
 // BACKWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "backward"{{.*}} schedule = "F0 B0"}
 // FORWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "forward"{{.*}} schedule = "F0 B0 U"
+// CHECKED: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: graph.{{[a-z_]+}} reads the gradients of several parameters{{.*}} schedule = "F0 B0 U"
+// CHECKED: graph.check {{.*}}, "the loss is not finite"
+// CHECKED: graph.check {{.*}}, "a gradient is not finite"
+// EARLY: cleave-compile: --optimizer-fusion: "backward" updates behind each gradient, before it is known whether all of them are finite; turn that check off (--check-finite=off, check_finite=False), or leave the fusion out
+// MAYBE: cleave-compile: --check-finite is on or off, not 'maybe'
 // CLIP: optimizer-fusion.mlir:{{[0-9]+}}:1: error: optimizer fusion into backward is not possible: graph.global_norm reads the gradients of several parameters
 // UNKNOWN: cleave-compile: --optimizer-fusion is auto, none, backward or forward, not 'sideways'
 

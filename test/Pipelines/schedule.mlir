@@ -14,17 +14,17 @@
 // TEXT-NEXT: 1<F0 {{.*}}1F0{{.*}}1I0 1I0>0{{.*}}1U
 // TEXT-NEXT: #
 // TEXT-NEXT: # predicted, {{[0-9.]+}} us
-// TEXT-NEXT: # device 0 |F0
-// TEXT-NEXT: # device 1 |
+// TEXT-NEXT: # position 0 |F0
+// TEXT-NEXT: # position 1 |
 // TEXT-NEXT: #{{ +}}0 {{.*}} us
-// TEXT-NEXT: # F forward, B backward, I input gradient, W weight gradient, U update, G gather, R reduction, p other, - idle while something is sent, . idle
-// TEXT: # schedule zb-h1: 2 devices, 4 micro-batches; predicted {{.*}} us, of which {{.*}} % are the bubble
+// TEXT-NEXT: # F forward, B backward, I input gradient, W weight gradient, U update, G gather, R reduction, p other, - idle during a transfer, . idle
+// TEXT: # schedule zb-h1: 2 pipeline positions, 4 micro-batches; predicted {{.*}} us, of which {{.*}} % are the bubble
 // TEXT: # stage 0 from w at schedule.mlir:{{[0-9]+}}: {{.*}} % of the cost, parameters of 1.0 KiB
-// TEXT: # stage 0 to stage 1: 128 B for each micro-batch, 512 B in a step
+// TEXT: # stage 0 to stage 1: 128 B for each micro-batch, 516 B in a step
 
 // REPORT-DAG: "name": "zb-h1"
 // REPORT-DAG: "elements_per_micro_batch": 32
-// REPORT-DAG: "bytes_per_step": 512
+// REPORT-DAG: "bytes_per_step": 516
 // REPORT-DAG: "micro_batches": 4
 // REPORT-DAG: "period":
 // REPORT-DAG: "peak_in_flight": 2
@@ -39,14 +39,14 @@
 // RUN: cleave-compile %s --micro-batches 2 --emit=schedule | FileCheck %s --check-prefix=ONE
 // SVG: <svg xmlns="http://www.w3.org/2000/svg"
 // SVG: train, 1f1b, 4 micro-batches
-// SVG: device 1: stage 1
+// SVG: position 1: stage 1
 // SVG: </svg>
 // TRACE: "cat": "forward"
 // BOTH: # predicted,
 // BOTH: # measured,
-// BOTH: # device 1 |
-// BOTH: # idle, predicted: [[A:[0-9.]+ %]] of device 0, [[B:[0-9.]+ %]] of device 1
-// BOTH-NEXT: # idle, measured: [[A]] of device 0, [[B]] of device 1
+// BOTH: # position 1 |
+// BOTH: # idle, predicted: [[A:[0-9.]+ %]] at position 0, [[B:[0-9.]+ %]] at position 1
+// BOTH-NEXT: # idle, measured: [[A]] at position 0, [[B]] at position 1
 // ONE: # train, one device, 2 micro-batches
 // ONE-NEXT: {2+1: F0 B0} U
 
@@ -59,9 +59,9 @@
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule zb-h1 --emit=schedule --measured-costs=%t.trace.json 2>&1 | FileCheck %s --check-prefix=WHOLE
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule interleaved --emit=scheduled --measured-costs=%t.trace.json 2>&1 | FileCheck %s --check-prefix=STAGES
 // COSTS: # costs: measured, {{.*}}.trace.json
-// COSTS-NEXT: # idle, predicted: {{.*}} % of device 0, {{.*}} % of device 1
-// WHOLE: error: 'pipe.program' op measured costs of {{.*}}.trace.json: they are not of 1I, 1W, W; measure a run whose schedule has the same parts
-// STAGES: error: 'pipe.program' op measured costs of {{.*}}.trace.json: they are of 2 stages, and the program has 4; measure a run with the same mesh, chunks and stages
+// COSTS-NEXT: # idle, predicted: {{.*}} % at position 0, {{.*}} % at position 1
+// WHOLE: error: 'pipe.program' op measured costs of {{.*}}.trace.json: the measurement lacks 1I, 1W, W; measure a run with the same settings, whose schedule has the same parts
+// STAGES: error: 'pipe.program' op measured costs of {{.*}}.trace.json: the measurement has 2 stages, and the program has 4; measure a run with the same mesh, chunks and stages
 
 // What is fastest is found; within a limit, with less saved.
 // RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --emit=schedule | FileCheck %s --check-prefix=AUTO
@@ -69,19 +69,19 @@
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --max-saved-mib=0.0002 --emit=schedule 2>&1 | FileCheck %s --check-prefix=NOTHING
 // RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule gpipe --max-saved-mib=0.0003 --emit=schedule 2>&1 | FileCheck %s --check-prefix=OVER
 // AUTO: # train, auto, 4 micro-batches
-// LITTLE: # device 0: {{.*}} saves at most 2 micro-batches, 256 B
-// LITTLE: # device 1: {{.*}} saves at most 1 micro-batch, 256 B
-// NOTHING: error: 'pipe.program' op schedule: no order was found that runs and keeps the limit
-// OVER: error: 'pipe.program' op schedule: F2 of device 0 brings what is saved to {{.*}}, over the limit of 314 bytes (0.0003 MiB); raise the limit, or choose a schedule that saves less, such as v-half, v-min or auto
+// LITTLE: # position 0: {{.*}} saves at most 2 micro-batches, 256 B
+// LITTLE: # position 1: {{.*}} saves at most 1 micro-batch, 256 B
+// NOTHING: error: 'pipe.program' op schedule: no order was found that keeps the limit; raise the limit, or write an order by hand{{$}}
+// OVER: error: 'pipe.program' op schedule: F2 at pipeline position 0 raises the amount saved to {{.*}}, over the limit of 314 bytes (0.0003 MiB); raise the limit, or choose a schedule that saves less, such as v-half, v-min or auto
 
 // RUN: cleave-compile --schedule=help | FileCheck %s --check-prefix=LIST
 // RUN: not cleave-compile %s --mesh pp=2 --schedule=2f2b --emit=schedule 2>&1 | FileCheck %s --check-prefix=NAMES
 // RUN: not cleave-compile %s --mesh pp=2 --chunks 0 --emit=schedule 2>&1 | FileCheck %s --check-prefix=CHUNKS
 // CHUNKS: --chunks must be positive
-// LIST: zb-v{{ +}}2{{ +}}two chunks on each device
-// LIST: pipedream {{.*}}an update behind each backward
+// LIST: zb-v{{ +}}2{{ +}}two chunks at each position
+// LIST: pipedream {{.*}}an update after each backward
 // LIST: auto
-// NAMES: --schedule: '2f2b' is no schedule; write one of gpipe, 1f1b, {{.*}}, or auto
+// NAMES: --schedule: unknown schedule '2f2b'; write one of gpipe, 1f1b, {{.*}}, or auto
 
 func.func @loss(%w: tensor<16x16xf32> {graph.name = "w", graph.role = "parameter"},
                 %v: tensor<16x16xf32> {graph.name = "v", graph.role = "parameter"},

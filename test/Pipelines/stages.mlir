@@ -6,8 +6,8 @@
 // RUN: not cleave-compile %s --mesh pp=2 --stages head --emit=scheduled 2>&1 | FileCheck %s --check-prefix=HEAD
 // RUN: not cleave-compile %s --mesh pp=2 --stages absent --emit=scheduled 2>&1 | FileCheck %s --check-prefix=ABSENT
 
-// HEAD: error: 'func.func' op cannot begin a stage at 'head': what reads it is computed with the loss, in the last stage; begin it at a parameter before
-// ABSENT: error: 'func.func' op has no parameter whose name begins with 'absent', where a stage is to begin
+// HEAD: error: 'func.func' op cannot begin a stage at 'head': its reader is computed with the loss, in the last stage; begin the stage at an earlier parameter
+// ABSENT: error: 'func.func' op has no parameter whose name begins with 'absent', at which a stage is to begin
 func.func @loss(
     %w: tensor<64x8xf32> {graph.name = "w", graph.role = "parameter"},
     %u: tensor<8x8xf32> {graph.name = "u", graph.role = "parameter", graph.aliases = ["other"]},

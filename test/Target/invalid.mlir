@@ -1,6 +1,6 @@
 // RUN: not cleave-translate --exec-to-llvm %s --split-input-file 2>&1 | FileCheck %s
 // RUN: not cleave-translate --exec-to-llvm --cpu=pdp11 %s 2>&1 | FileCheck %s --check-prefix=CPU
-// CPU: there is no x86-64 processor named 'pdp11'
+// CPU: unknown x86-64 processor 'pdp11'
 
 // CHECK: error: has no native code
 exec.kernel @k map [4, 4] (%x: tensor<4xf32>) -> (%y: tensor<4xf32>) {

@@ -6,9 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flags.h"
-#include "cleave/Dialect/Pipe/IR/Generators.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
-#include "cleave/Pipelines/Schedules.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Reports/Reports.h"
+#include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "llvm/Support/MathExtras.h"
 #include <cmath>
@@ -34,7 +35,7 @@ void cleave::listRecipes(raw_ostream &os) {
 
 std::string cleave::describeSchedules() {
   std::string names;
-  for (const pipe::Generator &generator : pipe::generators())
+  for (const scheduling::Generator &generator : scheduling::generators())
     names += generator.name.str() +
              (generator.name == "1f1b" ? " (the default), " : ", ");
   return "The order of a pipeline: " + names +
@@ -43,17 +44,17 @@ std::string cleave::describeSchedules() {
 
 void cleave::listSchedules(raw_ostream &os) {
   os << "schedule     stages of a position\n";
-  for (const pipe::Generator &generator : pipe::generators())
+  for (const scheduling::Generator &generator : scheduling::generators())
     os << llvm::formatv("{0,-12} {1,-9}  {2}\n", generator.name,
                         generator.chunks ? std::to_string(generator.chunks)
                                          : "2 or more",
                         generator.description);
-  os << "auto         --chunks   what is fastest by the estimated costs of the "
+  os << "auto         --chunks   the fastest by the estimated costs of the "
         "stages, within --max-saved-mib\n"
-        "What is saved is counted in micro-batches of even stages, m of them, "
+        "Saved values are counted in micro-batches of even stages, m of them, "
         "on p positions.\nIn bytes, those with a split backward (";
   std::string split;
-  for (const pipe::Generator &generator : pipe::generators())
+  for (const scheduling::Generator &generator : scheduling::generators())
     if (generator.split)
       split += generator.name.str() + ", ";
   os << split
@@ -62,7 +63,7 @@ void cleave::listSchedules(raw_ostream &os) {
         "of those of inputs (I).\n";
 }
 
-/// What is wrong with the schedule; empty when nothing is.
+/// Why the schedule is invalid; empty if it is valid.
 static std::string checkScheduleFlags(const Flags &flags) {
   if (!flags.schedule.empty() && !flags.scheduleFile.empty())
     return "--schedule and --schedule-file exclude each other";
@@ -83,14 +84,16 @@ static std::string checkScheduleFlags(const Flags &flags) {
        {static_cast<const cl::Option *>(&flags.scheduleFormat),
         static_cast<const cl::Option *>(&flags.measured)})
     if (flag->getNumOccurrences() && flags.emit != "schedule")
-      return ("--" + flag->ArgStr + " is of --emit=schedule").str();
-  // That of a file is checked when it has been read.
+      return ("--" + flag->ArgStr + " needs --emit=schedule").str();
+  // The schedule of a file is checked after it has been read.
   PhaseOptions options;
   options.schedule = flags.schedule;
   options.machine = flags.machine;
   options.mesh = flags.mesh;
   options.grains = flags.deterministic;
   options.optimizer.maxGradNorm = flags.clip;
+  options.optimizerFusion = flags.optimizerFusion;
+  options.checkFinite = flags.checkFinite == "on";
   options.pipeGather = flags.pipeGather;
   if (flags.scheduleFile.empty())
     options.maxStaleness = flags.maxStaleness;
@@ -98,7 +101,7 @@ static std::string checkScheduleFlags(const Flags &flags) {
   return mistake.empty() ? mistake : "--" + mistake;
 }
 
-/// What is wrong with the mesh or the recipes; empty when nothing is.
+/// Why the mesh or the recipes are invalid; empty if they are valid.
 static std::string checkMesh(const Flags &flags) {
   auto axes = spmd::parseMesh(flags.mesh);
   if (!axes)
@@ -116,7 +119,7 @@ static std::string checkMesh(const Flags &flags) {
   return {};
 }
 
-/// What is wrong with the numbers of the optimizer; empty when nothing is.
+/// Why the numbers of the optimizer are invalid; empty if they are valid.
 static std::string checkOptimizer(const Flags &flags) {
   auto outside = [](double value, double end) {
     return !(value >= 0 && value < end);
@@ -133,7 +136,7 @@ static std::string checkOptimizer(const Flags &flags) {
       return ("--" + flag->ArgStr + " is finite and not negative").str();
   if (!std::isfinite(flags.dampening))
     return "--dampening is finite";
-  // What has no effect was meant for another optimizer.
+  // A flag without effect was probably meant for another optimizer.
   bool sgd = flags.optimizer == "sgd";
   struct {
     const cl::Option &flag;
@@ -157,6 +160,8 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (!isOptimizerFusion(flags.optimizerFusion))
     return "--optimizer-fusion is auto, none, backward or forward, not '" +
            flags.optimizerFusion + "'";
+  if (flags.checkFinite != "on" && flags.checkFinite != "off")
+    return "--check-finite is on or off, not '" + flags.checkFinite + "'";
   if (flags.bucketKib < 0)
     return "--bucket-kib must not be negative";
   for (const cl::opt<int64_t> *flag :
@@ -172,14 +177,14 @@ std::string cleave::checkFlags(const Flags &flags) {
        {static_cast<const cl::Option *>(&flags.modules),
         static_cast<const cl::Option *>(&flags.head)})
     if (flag->getNumOccurrences() && !flags.gradHorizon.getNumOccurrences())
-      return ("--" + flag->ArgStr + " is of --grad-horizon").str();
+      return ("--" + flag->ArgStr + " needs --grad-horizon").str();
   if (flags.deterministic < 0 ||
       (flags.deterministic && !llvm::isPowerOf2_64(flags.deterministic)))
-    return "--deterministic is a power of 2";
+    return "--deterministic must be a power of 2";
   if (flags.deterministic && (flags.microBatches.getNumOccurrences() ||
                               flags.threads.getNumOccurrences()))
-    return "--deterministic says how the batch is cut and that one thread "
-           "computes it: leave out --micro-batches and --threads";
+    return "--deterministic divides the batch into grains and one thread "
+           "computes each: leave out --micro-batches and --threads";
   if (flags.threads > runtime::Program::kMaxThreads)
     return ("--threads is at most " +
             llvm::Twine(runtime::Program::kMaxThreads))
@@ -192,34 +197,33 @@ std::string cleave::checkFlags(const Flags &flags) {
     return "--emit is model, step, placed, local, scheduled, executable, llvm, "
            "cuda or schedule, not '" +
            flags.emit + "'";
-  if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty())
-    return "nothing to write: give -o, --emit or --report";
+  if (flags.explain.getNumOccurrences() && !parseDetail(flags.explain))
+    return "--explain is summary, layers or full, not '" + flags.explain + "'";
+  if (!flags.emit.empty() && !flags.explain.empty())
+    return "--explain is of an artifact: it excludes --emit";
+  if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty() &&
+      flags.explain.empty())
+    return "nothing to write: give -o, --emit, --report or --explain";
   if (flags.emit.empty() && flags.output == "-")
     return "an artifact cannot be written to standard output";
   if (!flags.emit.empty() && flags.emit != "schedule" &&
       !flags.reportFile.empty())
-    return "--report is of an artifact: it excludes --emit";
+    return "--report needs an artifact: it excludes --emit";
   return "";
 }
 
 std::vector<std::string> cleave::flagsOutOfPlace(const Flags &flags) {
-  auto axes = spmd::parseMesh(flags.mesh);
-  bool pipeline = axes && llvm::any_of(*axes, [](const spmd::MeshAxis &axis) {
-                    return axis.name == spmd::kPipelineAxis;
-                  });
-  if (!axes)
-    llvm::consumeError(axes.takeError());
   std::vector<std::string> found;
-  if (pipeline)
+  if (pipelineSize(flags.mesh))
     return found;
-  // Modules may begin where stages are said to.
+  // Modules may begin where stages do.
   bool modules = flags.gradHorizon.getNumOccurrences();
   for (const cl::Option *flag : std::initializer_list<const cl::Option *>{
            &flags.schedule, &flags.chunks, &flags.stages, &flags.pipeSlices,
            &flags.maxSavedMib})
     if (flag->getNumOccurrences() && !(modules && flag == &flags.stages))
       found.push_back(("--" + flag->ArgStr +
-                       " is of a pipeline, and --mesh has no axis \"" +
+                       " needs a pipeline, and --mesh has no axis \"" +
                        spmd::kPipelineAxis + "\"")
                           .str());
   return found;
@@ -241,6 +245,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.optimizer.nesterov = flags.nesterov;
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.optimizerFusion = flags.optimizerFusion;
+  options.phases.checkFinite = flags.checkFinite == "on";
   options.phases.postValidation = flags.postValidation;
   options.phases.microBatches = flags.microBatches;
   options.phases.grains = flags.deterministic;
@@ -261,7 +266,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.modules = flags.modules;
   options.phases.head = flags.head;
   options.phases.recipes = flags.recipe;
-  // More than any machine has is as good as no limit.
+  // A limit above the memory of any machine means no limit.
   options.phases.maxLogitsBytes =
       std::min<int64_t>(flags.maxLogitsMib, int64_t(1) << 40) << 20;
   options.phases.threads =

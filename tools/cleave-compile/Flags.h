@@ -15,7 +15,7 @@ namespace cleave {
 
 namespace cl = llvm::cl;
 
-/// The names of schedules, for the help.
+/// The names of schedules, for the help text.
 std::string describeSchedules();
 
 extern cl::OptionCategory general, training, target;
@@ -23,7 +23,7 @@ extern cl::OptionCategory general, training, target;
 /// The command line. Not global: the flags that libraries register are removed
 /// first, since some have the same names.
 struct Flags {
-  /// What --schedule says of itself: all names, from their table.
+  /// The description of --schedule: all names, from their table.
   std::string scheduleHelp = describeSchedules();
 
   cl::opt<std::string> input{cl::Positional, cl::Required,
@@ -33,30 +33,39 @@ struct Flags {
       cl::value_desc("file"), cl::cat(general)};
   cl::opt<std::string> emit{
       "emit",
-      cl::desc("What to write instead of an artifact: the IR after a phase "
-               "(model, step, placed, local, scheduled, executable), the "
-               "kernels as LLVM IR (llvm) or as CUDA C++ (cuda), or when each "
-               "device does what (schedule), predicted"),
+      cl::desc(
+          "What to write instead of an artifact: the IR after a phase "
+          "(model, step, placed, local, scheduled, executable), the "
+          "kernels as LLVM IR (llvm) or as CUDA C++ (cuda), or the predicted  "
+          "timeline of each pipeline position (schedule)"),
       cl::value_desc("phase|llvm|cuda|schedule"), cl::cat(general)};
   cl::opt<std::string> scheduleFormat{
       "schedule-format", cl::value_desc("form"), cl::cat(general),
-      cl::desc("Of --emit=schedule: text, svg or perfetto (a trace for "
-               "ui.perfetto.dev); by default as -o ends: .svg, .json, or text, "
-               "which --schedule-file reads again")};
+      cl::desc("With --emit=schedule: text, svg or perfetto (a trace for "
+               "ui.perfetto.dev); by default from the extension of -o: .svg, "
+               ".json, or text, "
+               "which --schedule-file reads")};
   cl::opt<std::string> measured{
       "measured-timeline", cl::value_desc("file"), cl::cat(general),
       cl::desc(
-          "Of --emit=schedule: draw this timeline too, below the predicted "
-          "one: a trace that cleave-run --trace has written, of whose steps "
-          "that of median length is shown, or one of the form perfetto")};
+          "With --emit=schedule: draw this timeline too, below the predicted "
+          "one: a trace written by cleave-run --trace, of which the step "
+          "of median length is shown, or a timeline in the perfetto format")};
   cl::opt<std::string> measuredCosts{
       "measured-costs", cl::value_desc("file"), cl::cat(training),
-      cl::desc("A trace that cleave-run --trace has written: schedules are "
-               "predicted, and searched for, by what the parts of the pipeline "
-               "took in it, in the place of --machine")};
+      cl::desc(
+          "A trace written by cleave-run --trace: schedules are "
+          "predicted, and searched for, by the times of the pipeline's parts "
+          "in it, instead of by --machine")};
   cl::opt<std::string> reportFile{
       "report", cl::desc("Write memory, commands and decisions as JSON"),
       cl::value_desc("file"), cl::cat(general)};
+
+  cl::opt<std::string> explain{
+      "explain",
+      cl::desc("Print what was decided: summary (ten lines), layers (each "
+               "decision, with layers folded) or full"),
+      cl::value_desc("detail"), cl::cat(general)};
 
   cl::opt<std::string> optimizer{"optimizer", cl::init("adamw"),
                                  cl::desc("adamw (the default) or sgd"),
@@ -89,26 +98,36 @@ struct Flags {
                "after another")};
   cl::opt<int64_t> deterministic{
       "deterministic", cl::init(0), cl::cat(training), cl::value_desc("grains"),
-      cl::desc("Compute the batch in so many equal grains, each by one thread, "
-               "and sum them up in one tree: losses and weights then have the "
-               "same bits for every \"dp\" that divides the grains, a power of "
-               "2")};
+      cl::desc(
+          "Compute the batch in this many equal grains, each by one thread, "
+          "and sum them in one tree: losses and weights then have the "
+          "same bits for every \"dp\" that divides the grains, a power of "
+          "2")};
   cl::opt<std::string> optimizerFusion{
       "optimizer-fusion", cl::init("auto"), cl::cat(training),
       cl::value_desc("where"),
       cl::desc(
-          "Where updates run (arXiv 2104.00237). none: apart, behind all "
-          "gradients; backward: each behind its gradient, which dies there, an "
-          "error where that cannot be; forward: in the next step, each before "
-          "its parameter is read first; auto, the default: backward where it "
-          "can be, else none")};
+          "Where updates run (arXiv 2104.00237). none: after all "
+          "gradients; backward: each after its gradient, which is then "
+          "released, an "
+          "error where that is not possible; forward: in the next step, each "
+          "before "
+          "the first reader of its parameter; auto, the default: backward if "
+          "possible, else none")};
+  cl::opt<std::string> checkFinite{
+      "check-finite", cl::init("on"), cl::cat(training),
+      cl::value_desc("on|off"),
+      cl::desc("on, the default: a step whose loss or gradients are not finite "
+               "stops and changes nothing, so that no update runs before all "
+               "gradients are known; off: it updates nevertheless")};
   cl::opt<bool> postValidation{
       "post-validation", cl::cat(training),
       cl::desc(
-          "Of a pipeline: each stage updates when its own gradients are "
-          "there; where the scalars that come of all stages, as for a clip, "
-          "are others than it assumed, it updates again from a copy of what "
-          "was before (arXiv 2401.10241, section 4). The bits are the same; "
+          "In a pipeline, each stage updates when its own gradients are "
+          "complete; if the scalars computed from all stages, as for a clip, "
+          "differ from those it assumed, it updates again from a copy of "
+          "the old values (arXiv 2401.10241, section 4). The bits are the "
+          "same; "
           "the copy takes as much memory as parameters and state")};
   cl::opt<std::string> mesh{
       "mesh", cl::cat(training), cl::value_desc("axes"),
@@ -119,89 +138,95 @@ struct Flags {
                                 cl::value_desc("name"), cl::desc(scheduleHelp)};
   cl::opt<std::string> scheduleFile{
       "schedule-file", cl::cat(training), cl::value_desc("file"),
-      cl::desc(
-          "In its place, an order written by hand: a line for each position "
-          "of the pipeline, as F0 F1 B0 B1 U, with or without transfers; "
-          "docs/Parallelism.md has the form")};
+      cl::desc("Instead of --schedule, an order written by hand: a line for "
+               "each position "
+               "of the pipeline, as F0 F1 B0 B1 U, with or without transfers; "
+               "docs/Parallelism.md describes the format")};
   cl::opt<double> maxSavedMib{
       "max-saved-mib", cl::init(-1.0), cl::cat(training), cl::value_desc("MiB"),
       cl::desc(
-          "The most that a position of the pipeline may have saved for "
-          "backward at a time; --schedule=auto keeps to it, any other order "
+          "The limit of the memory that a pipeline position may have saved for "
+          "backward at a time; --schedule=auto respects it, any other order "
           "that exceeds it is an error")};
   cl::opt<int64_t> maxStaleness{
       "max-staleness", cl::init(-1), cl::cat(training),
       cl::value_desc("updates"),
-      cl::desc("Of an asynchronous schedule: the most updates of other "
-               "micro-batches that come between the parameters that one reads "
-               "and its own update; 0 is one after another")};
+      cl::desc(
+          "For an asynchronous schedule: the largest number of updates of "
+          "other "
+          "micro-batches between the read of the parameters by one micro-batch "
+          "and its own update; 0 means one after another")};
   cl::opt<std::string> pipeGather{
       "pipe-gather", cl::cat(training), cl::value_desc("when"),
       cl::desc(
-          "When parameters that devices hold in parts (zero3) are gathered. "
-          "each, the default: by forward and by backward of each micro-batch, "
-          "which hold them no longer than they need; once: before the first "
+          "When sharded parameters (zero3) are gathered. "
+          "each, the default: in forward and in backward of each micro-batch, "
+          "and released after the last use; once: before the first "
           "forward of a step, and held until the last backward; auto: once "
-          "where what is gathered has no more bytes than the parameters and "
+          "if the gathered parameters have no more bytes than the parameters "
+          "and "
           "the optimizer's state of a device, else each")};
   cl::opt<std::string> machine{
       "machine", cl::cat(training), cl::value_desc("rates"),
       cl::desc(
-          "What a device does in a second, by which stages are balanced and "
+          "The rates of a device per second, by which stages are balanced and "
           "schedules predicted: flops=1e11,memory=2e10,link=5e9 (bytes of "
           "its memory, and sent to another device) by default")};
   cl::opt<int64_t> chunks{
       "chunks", cl::cat(training), cl::init(0), cl::value_desc("number"),
-      cl::desc("Stages for each position of the pipeline; by default what the "
-               "schedule needs")};
+      cl::desc("Stages for each position of the pipeline; by default as the "
+               "schedule requires")};
   cl::opt<std::string> stages{
       "stages", cl::cat(training), cl::value_desc("names"),
       cl::desc(
-          "Where stages begin, from the second on: with what first reads a "
-          "parameter whose name begins so (transformer.h.6.,transformer.h."
-          "12.). Of even cost by default")};
+          "Where stages begin, from the second on: at the first reader of a "
+          "parameter whose name has this prefix (transformer.h.6.,"
+          "transformer.h.12.). By default, stages have even cost")};
   cl::opt<std::string> pipeSlices{
       "pipe-slices", cl::cat(training), cl::init("auto"),
       cl::value_desc("auto|on|off"),
       cl::desc(
-          "Whether devices that have a value in common send it to other "
-          "stages in slices, gathered there: where fewer elements are sent "
-          "in all, wherever it divides (links between stages may be slower "
-          "than those within one), or never")};
+          "Whether devices that hold replicas of a value send it to other "
+          "stages in slices, gathered there: auto: if fewer elements are sent "
+          "in total; on: wherever it is divisible (links between stages may be "
+          "slower "
+          "than those within one); off: never")};
   cl::opt<std::string> recipe{
       "recipe", cl::cat(training), cl::value_desc("recipes"),
-      cl::desc("What is split over them, such as megatron-sp,zero1; a recipe "
+      cl::desc("What is sharded over them, such as megatron-sp,zero1; a recipe "
                "is bound to its own axis, or to another: zero3(fsdp). An axis "
-               "\"dp\" splits the samples. --recipe=help lists all")};
+               "\"dp\" shards the samples. --recipe=help lists all")};
   cl::opt<int64_t> gradHorizon{
       "grad-horizon", cl::cat(training), cl::value_desc("modules"),
       cl::desc(
           "Interlocking backpropagation (arXiv 2010.04116): each module of "
           "--modules but the last gets a head and a loss of its own, and "
-          "the gradient of a head passes so many modules, of which it "
+          "the gradient of a head passes this many modules, of which it "
           "trains the first; 1: modules learn locally")};
   cl::opt<std::string> modules{
       "modules", cl::cat(training), cl::value_desc("number or names"),
-      cl::desc("Of --grad-horizon: how many modules, of even cost, or where "
-               "they begin, as --stages says it. The stages of the pipeline by "
-               "default")};
+      cl::desc(
+          "With --grad-horizon: the number of modules, of even cost, or where "
+          "they begin, as in --stages. The stages of the pipeline by "
+          "default")};
   cl::opt<std::string> head{
       "head", cl::cat(training), cl::value_desc("name"),
-      cl::desc("Of --grad-horizon: where the head begins that auxiliary heads "
-               "are copies of: with what first reads a parameter whose name "
-               "begins so. Behind the last layer by default")};
+      cl::desc(
+          "With --grad-horizon: where the head begins of which auxiliary heads "
+          "are copies: at the first reader of a parameter whose name "
+          "has this prefix. After the last layer by default")};
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
-      cl::desc("Largest piece of the logits that is held at once, in MiB")};
+      cl::desc("The largest chunk of the logits in memory at once, in MiB")};
   cl::opt<int64_t> bucketKib{
       "bucket-kib", cl::init(1024), cl::cat(training),
       cl::desc(
-          "Reductions and gathers of one kind are exchanged together up to "
-          "so many KiB; 0: each alone")};
+          "Merge reductions and gathers of one kind into exchanges of up to "
+          "this many KiB; 0: do not merge")};
 
   cl::opt<bool> remarks{
       "remarks", cl::cat(general),
-      cl::desc("Print where annotations disagree and what was decided")};
+      cl::desc("Print conflicts between annotations and their resolution")};
   cl::opt<std::string> cpu{"cpu", cl::cat(target),
                            cl::desc("Processor, as clang names it; "
                                     "default: this one")};
@@ -210,18 +235,18 @@ struct Flags {
                                    "default: what the processor has")};
   cl::opt<int64_t> threads{
       "threads", cl::init(0), cl::cat(target),
-      cl::desc("Threads that memory is planned for; default: the cores "
+      cl::desc("Threads for which memory is planned; default: the cores "
                "of this machine")};
 };
 
-/// What is wrong with the flags; empty when nothing is.
+/// Why the flags are invalid; empty if they are valid.
 std::string checkFlags(const Flags &flags);
 
-/// Those that are given where nothing asks for them, a sentence for each.
+/// The flags that are given but have no effect, one sentence for each.
 std::vector<std::string> flagsOutOfPlace(const Flags &flags);
 
-/// The flags as options, but for what depends on the module. `scheduleText` is
-/// what --schedule-file holds.
+/// The flags as options, except those that depend on the module. `scheduleText`
+/// is the content of --schedule-file.
 CompileOptions collectOptions(const Flags &flags,
                               const std::string &scheduleText);
 

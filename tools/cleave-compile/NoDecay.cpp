@@ -1,4 +1,4 @@
-//===- NoDecay.cpp - Which parameters are not decayed ---------------------===//
+//===- NoDecay.cpp - Parameters without weight decay ----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -15,7 +15,7 @@ using namespace cleave;
 
 using Predicate = std::function<bool(StringRef name, int64_t rank)>;
 
-/// Reads `ndim<N` and its kin; nothing when `term` is not of that form.
+/// Parses `ndim<N` and the like; nothing if `term` does not have this form.
 static llvm::Expected<std::optional<Predicate>> parseRank(StringRef term) {
   StringRef rest = term;
   if (!rest.consume_front("ndim"))

@@ -1,4 +1,4 @@
-//===- NoDecay.h - Which parameters are not decayed -------------*- C++ -*-===//
+//===- NoDecay.h - Parameters without weight decay --------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -10,8 +10,8 @@
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
-#include "cleave/Pipelines/Schedules.h"
-#include "cleave/Runtime/FileIO.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Support/CommandLine.h"
 #include "mlir/Bytecode/BytecodeReader.h"
 #include "mlir/Parser/Parser.h"
@@ -34,7 +34,7 @@ static int usage(const llvm::Twine &message) {
   return 2;
 }
 
-/// Writes to `path`, whole or not at all; `-` is standard output.
+/// Writes to `path`, completely or not at all; `-` is standard output.
 static int writeFile(StringRef path,
                      llvm::function_ref<void(raw_ostream &)> write) {
   llvm::Error error = llvm::Error::success();
@@ -47,7 +47,7 @@ static int writeFile(StringRef path,
   return error ? fail(llvm::toString(std::move(error))) : 0;
 }
 
-/// Whether the command line asks what a flag may be, as in --recipe=help.
+/// Whether the command line asks for the values of a flag, as in --recipe=help.
 static bool asks(int argc, char **argv, StringRef flag) {
   for (int i = 1; i < argc; ++i) {
     StringRef word = StringRef(argv[i]).ltrim('-');
@@ -59,7 +59,7 @@ static bool asks(int argc, char **argv, StringRef flag) {
   return false;
 }
 
-/// Writes a report, unless no file is named.
+/// Writes a report, if a file is named.
 static int writeReport(StringRef path, llvm::json::Object report) {
   if (path.empty())
     return 0;
@@ -77,17 +77,17 @@ static int readScheduleFile(const Flags &flags, std::string &text) {
   if (!buffer)
     return fail(error);
   if (buffer->getBuffer().contains('\0'))
-    return fail(flags.scheduleFile + " is not a schedule: it is no text");
+    return fail(flags.scheduleFile + " is not a schedule: it is not text");
   text = buffer->getBuffer().str();
   return 0;
 }
 
-/// What runs are said to have taken.
+/// Measured times of runs.
 struct Measured {
-  std::optional<pipe::Timeline> timeline;
+  std::optional<scheduling::Timeline> timeline;
   std::string costs;
 
-  const pipe::Timeline *shown() const {
+  const scheduling::Timeline *shown() const {
     return timeline ? &*timeline : nullptr;
   }
 };
@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
     option->removeArgument();
   Flags flags;
   cl::HideUnrelatedOptions({&general, &training, &target});
-  // Questions, which need no model.
+  // Help requests, which need no model.
   if (asks(argc, argv, "recipe")) {
     listRecipes(llvm::outs());
     return 0;
@@ -149,7 +149,7 @@ int main(int argc, char **argv) {
   std::optional<Phase> stop = parsePhase(flags.emit);
   if (flags.emit == "schedule")
     stop = Phase::Scheduled;
-  // Not after minutes of compilation.
+  // Checked before minutes of compilation.
   for (const std::string &path :
        {flags.output.getValue(), flags.reportFile.getValue()})
     if (!path.empty() && path != "-")
@@ -165,7 +165,7 @@ int main(int argc, char **argv) {
   CompileOptions options = collectOptions(flags, scheduleText);
   options.phases.measuredCosts = measured.costs;
   options.phases.measuredFrom = flags.measuredCosts;
-  // It says the place itself, as diagnostics do.
+  // The message includes the location, as diagnostics do.
   if (std::string mistake = checkSchedule(options.phases); !mistake.empty()) {
     llvm::errs() << mistake << "\n";
     return 1;
@@ -183,11 +183,11 @@ int main(int argc, char **argv) {
     return fail(flags.input + " is not a model: neither text nor bytecode");
   llvm::SourceMgr sources;
   sources.AddNewSourceBuffer(std::move(buffer), SMLoc());
-  // Messages name the place; whole functions as notes would bury it.
+  // Messages include the location; notes with whole functions would hide it.
   context.printOpOnDiagnostic(false);
   SourceMgrDiagnosticHandler diagnostics(sources, &context);
   OneErrorPerPlace onlyFirst(&context);
-  // The handler that came last is asked first.
+  // The last registered handler is called first.
   ScopedDiagnosticHandler remarks(&context, [&](Diagnostic &diagnostic) {
     return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark &&
                    !flags.remarks);
@@ -205,10 +205,11 @@ int main(int argc, char **argv) {
   llvm::json::Value schedule = nullptr;
   bool described = true;
   auto after = [&](Phase phase, ModuleOp reached) {
-    if (phase != Phase::Scheduled || flags.reportFile.empty())
+    if (phase != Phase::Scheduled ||
+        (flags.reportFile.empty() && flags.explain.empty()))
       return;
     FailureOr<llvm::json::Value> report =
-        scheduleReport(reached, options.phases, measured.shown());
+        scheduleReport(reached, costSource(options.phases), measured.shown());
     described = succeeded(report);
     if (described)
       schedule = std::move(*report);
@@ -224,7 +225,7 @@ int main(int argc, char **argv) {
     llvm::raw_string_ostream os(text);
     ScheduleFormat format = parseScheduleFormat(flags.scheduleFormat)
                                 .value_or(scheduleFormatOf(flags.output));
-    if (failed(writeSchedule(os, *module, options.phases, format,
+    if (failed(writeSchedule(os, *module, costSource(options.phases), format,
                              measured.shown())))
       return 1;
     if (int status =
@@ -254,5 +255,12 @@ int main(int argc, char **argv) {
     if (llvm::Error e = writeArtifact(*compiled, flags.output))
       return fail(llvm::toString(std::move(e)));
   completeReport(compiled->report, std::move(schedule));
+  if (std::optional<Detail> detail = parseDetail(flags.explain))
+    if (int status = writeFile("-", [&](raw_ostream &os) {
+          for (const std::string &line :
+               explainReport(compiled->report, *detail))
+            os << line << "\n";
+        }))
+      return status;
   return writeReport(flags.reportFile, std::move(compiled->report));
 }

@@ -8,24 +8,24 @@
 #ifndef CLEAVE_TOOLS_CLEAVE_FUZZ_FUZZ_H
 #define CLEAVE_TOOLS_CLEAVE_FUZZ_FUZZ_H
 
-#include "cleave/Testing/Phases.h"
+#include "cleave/Testing/RunPhases.h"
 
 namespace cleave {
 
-/// What the flags say.
+/// The values of the flags.
 struct FuzzOptions {
-  /// Of the first draw, and how many there are.
+  /// The seed of the first draw, and the number of draws.
   uint64_t seed = 1;
   int64_t count = 100;
-  /// Largest relative difference.
+  /// The largest relative difference allowed.
   double tolerance = 1e-9;
   /// Every n-th model is checked by finite differences; 0: none.
   int64_t differences = 10;
-  /// The phases whose names begin so.
+  /// The prefix of the names of the phases to compare.
   std::string only;
   /// A module, and files of its inputs.
   std::string module, inputs;
-  /// Of a module: how many options are drawn, and whether its batch is cut.
+  /// For a module: the number of options drawn, and whether its batch is split.
   int64_t arrangements = 4;
   bool oneMicroBatch = false;
   bool verbose = false;
@@ -36,28 +36,36 @@ struct GivenModule {
   mlir::OwningOpRef<mlir::ModuleOp> module;
   NamedTensors inputs;
 };
-/// Reads the files that `options` name; says what is wrong with them.
+/// Reads the files that `options` name; returns an error message.
 std::optional<GivenModule> readGiven(mlir::MLIRContext &context,
                                      const FuzzOptions &options);
 
-// Each prints what was found, and returns the exit status: 0 when at least one
-// comparison was made and none failed.
+// Each function prints its findings and returns the exit status: 0 if at least
+// one comparison was made and none failed.
 
 /// Runs random models in every phase of `phases` by the interpreter.
 int fuzzModels(const mlir::DialectRegistry &registry,
                const std::vector<StepForm> &phases, const FuzzOptions &options);
+
+/// Runs random models with random options of a step by the interpreter.
+int fuzzDrawn(const mlir::DialectRegistry &registry,
+              const FuzzOptions &options);
+
+/// Prints the drawn options, and the passes that they run; compiles nothing.
+int listDrawn(const mlir::DialectRegistry &registry,
+              const FuzzOptions &options);
 
 /// Tests the sharding rules of the ops of a module, and of random models' steps
 /// with both optimizers.
 int checkRulesOfModule(mlir::MLIRContext &context, const FuzzOptions &options);
 int checkRulesOfModels(mlir::MLIRContext &context, const FuzzOptions &options);
 
-/// Moves tensors between random shardings on the interpreter's ranks.
+/// Reshards tensors between random shardings on the interpreter's ranks.
 int fuzzReshards(const mlir::DialectRegistry &registry,
                  const FuzzOptions &options);
 
-/// Makes movements of a partitioned program wrong; 1 where one is found neither
-/// by the verifier nor by its results.
+/// Makes collectives of a partitioned program wrong; 1 if a fault is found
+/// neither by the verifier nor by its results.
 int fuzzFaults(mlir::MLIRContext &context, const FuzzOptions &options);
 
 /// Compares native code of random models, and of a module, with the

@@ -1,4 +1,4 @@
-//===- FuzzFaults.cpp - Movements that are made wrong ---------------------===//
+//===- FuzzFaults.cpp - Faults in collectives -----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -15,7 +15,7 @@ using namespace mlir;
 using namespace cleave;
 
 namespace {
-/// What became of the faults of one class.
+/// The outcomes of the faults of one class.
 struct FaultTally {
   int64_t drawn = 0, equivalent = 0, rejected = 0, unequal = 0;
 };
@@ -41,10 +41,10 @@ int cleave::fuzzFaults(MLIRContext &context, const FuzzOptions &options) {
     inputs.push_back(std::move(*tensors));
     expected.push_back(std::move(*result));
   }
-  unsigned movements = countMovements(*module, "train");
+  unsigned movements = countCollectives(*module, "train");
   if (movements == 0) {
     llvm::errs() << "error: '" << options.module
-                 << "' has no movements in @train\n";
+                 << "' has no collectives in @train\n";
     return 1;
   }
   FaultTally tallies[kFaultClasses];

@@ -15,7 +15,7 @@ using namespace mlir;
 using namespace cleave;
 
 namespace {
-/// What the run found.
+/// The findings of the run.
 struct Tally {
   int64_t models = 0, ops = 0, skipped = 0, failures = 0, checked = 0,
           padded = 0, cut = 0, cuts = 0;
@@ -23,7 +23,7 @@ struct Tally {
 };
 } // namespace
 
-/// Reports that model `seed` fails, and how to see it again.
+/// Reports that model `seed` fails, and how to reproduce it.
 static void report(uint64_t seed, const StepForm &phase, const Twine &what,
                    Tally &tally) {
   ++tally.failures;
@@ -33,8 +33,8 @@ static void report(uint64_t seed, const StepForm &phase, const Twine &what,
                << phase.name << "'\n";
 }
 
-/// A direction that crosses a kink gives a wrong difference: only a model whose
-/// differences disagree in every one of several directions is wrong.
+/// A direction that crosses a kink gives a wrong difference: a model is wrong
+/// only if the differences disagree in each of several directions.
 static void checkDifferences(const RandomGraph &graph, uint64_t seed,
                              const StepForm &phase,
                              const ReferenceResult &expected, Tally &tally) {
@@ -66,14 +66,14 @@ static bool isFinite(const ReferenceResult &result) {
   return finite(result.outputs) && finite(result.published);
 }
 
-/// In typed mode, what is only arranged in another way has the same bits.
+/// In typed mode, a phase that only arranges ops differently has the same bits.
 static void compareBits(uint64_t seed, const StepForm &phase,
                         const ReferenceResult &expected,
                         const ReferenceResult &actual, Tally &tally) {
   Difference difference = compareResults(expected, actual);
   if (difference.error != 0)
     report(seed, phase,
-           "in typed mode '" + difference.name + "' has other bits", tally);
+           "in typed mode '" + difference.name + "' has different bits", tally);
 }
 
 static void runModel(MLIRContext &context, uint64_t seed,
@@ -150,7 +150,7 @@ int cleave::fuzzModels(const DialectRegistry &registry,
                        const FuzzOptions &options) {
   Tally tally;
   for (int64_t i = 0; i < options.count;) {
-    // A context keeps all constants it has seen: a new one now and then.
+    // A context keeps all constants: use a new one from time to time.
     MLIRContext own(registry, MLIRContext::Threading::DISABLED);
     for (int64_t last = std::min<int64_t>(options.count, i + 50); i < last; ++i)
       runModel(own, options.seed + i, phases, options, tally);

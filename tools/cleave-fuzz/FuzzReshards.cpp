@@ -1,4 +1,4 @@
-//===- FuzzReshards.cpp - Random movements of tensors ---------------------===//
+//===- FuzzReshards.cpp - Random reshards of tensors ----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

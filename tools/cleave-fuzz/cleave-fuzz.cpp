@@ -1,4 +1,4 @@
-//===- cleave-fuzz.cpp - Draws models and compares what they do -----------===//
+//===- cleave-fuzz.cpp - Draws models and compares executions -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -34,7 +34,7 @@ static cl::opt<bool> emit("emit",
                           cl::cat(category));
 static cl::opt<std::string>
     only("phase",
-         cl::desc("Compare with the phases alone whose names begin so"),
+         cl::desc("Compare only with the phases whose names have this prefix"),
          cl::cat(category));
 static cl::opt<bool> listPhases("list-phases", cl::desc("Print the phases"),
                                 cl::cat(category));
@@ -53,6 +53,17 @@ static cl::opt<bool> randomRules("random-rules",
                                  cl::desc("Test the sharding rules of the ops "
                                           "of random models' steps"),
                                  cl::cat(category));
+static cl::opt<bool> drawnOptions(
+    "options",
+    cl::desc("Compile random models with random options of a "
+             "step, and compare the scheduled program with the step "
+             "by the interpreter; prints what was drawn as JSON"),
+    cl::cat(category));
+static cl::opt<bool>
+    listOptions("list-options",
+                cl::desc("Print as JSON what --options draws and the passes of "
+                         "the phases they run; compile nothing"),
+                cl::cat(category));
 static cl::opt<bool>
     native("native",
            cl::desc("Compile random models to native code, and compare it with "
@@ -69,20 +80,20 @@ static cl::opt<int64_t>
                  cl::cat(category));
 static cl::opt<bool>
     oneMicroBatch("one-micro-batch",
-                  cl::desc("With --native-of: the batch is not cut"),
+                  cl::desc("With --native-of: do not split the batch"),
                   cl::cat(category));
-static cl::opt<bool>
-    reshards("reshards",
-             cl::desc("Move tensors between random shardings of random meshes, "
-                      "on the interpreter's ranks"),
-             cl::cat(category));
-static cl::opt<std::string>
-    faultsOf("faults-of", cl::value_desc("module"),
-             cl::desc("Make movements of the entry `train` of a module of the "
-                      "local phase wrong, --count times, and print as JSON how "
-                      "many the verifier rejects and how many give other "
-                      "results"),
-             cl::cat(category));
+static cl::opt<bool> reshards(
+    "reshards",
+    cl::desc("Reshard tensors between random shardings of random meshes, "
+             "on the interpreter's ranks"),
+    cl::cat(category));
+static cl::opt<std::string> faultsOf(
+    "faults-of", cl::value_desc("module"),
+    cl::desc("Make collectives of the entry `train` of a module of the "
+             "local phase wrong, --count times, and print as JSON how "
+             "many the verifier rejects and how many give other "
+             "results"),
+    cl::cat(category));
 static cl::opt<bool> verbose("verbose", cl::desc("Print a line per model"),
                              cl::cat(category));
 
@@ -125,7 +136,7 @@ int main(int argc, char **argv) {
   if (llvm::none_of(phases, [](const StepForm &phase) {
         return StringRef(phase.name).starts_with(only);
       })) {
-    llvm::errs() << "the name of no phase begins with '" << only
+    llvm::errs() << "no phase name begins with '" << only
                  << "'; see --list-phases\n";
     return 2;
   }
@@ -144,6 +155,10 @@ int main(int argc, char **argv) {
   options.verbose = verbose;
   if (!rulesOf.empty())
     return checkRulesOfModule(context, options);
+  if (listOptions)
+    return listDrawn(registry, options);
+  if (drawnOptions)
+    return fuzzDrawn(registry, options);
   if (native)
     return fuzzNative(registry, options);
   if (!nativeOf.empty())

@@ -24,9 +24,9 @@ int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   cleave::registerAllDialects(registry);
   cleave::registerAllPasses();
-  // As the library's own main program, but for two things: a mistake in the
-  // arguments ends with status 2, as in our other tools, and a message is not
-  // followed by the whole function or module unless that is asked for.
+  // Like the library's main program, with two differences: an error in the
+  // arguments ends with status 2, as in the other tools, and a message is
+  // followed by the whole function or module only on request.
   std::string header = mlir::registerCLIOptions(
       "Cleave: runs passes on model, step and device programs\n", registry);
   auto &flags = cl::getRegisteredOptions();

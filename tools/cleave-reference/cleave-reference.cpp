@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Interpreter/ReferenceMain.h"
+#include "ReferenceMain.h"
 #include "cleave/Pipelines/Register.h"
 #include "mlir/IR/DialectRegistry.h"
 

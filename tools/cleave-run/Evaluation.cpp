@@ -6,16 +6,16 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A batch's loss is a mean over what counts in that batch, of which ignored
-/// labels are no part. Weighted by the number of these, which the program
-/// returns beside it, the means of all batches join to that of all data. A
-/// program that returns no such number has a loss of another kind: its batches
-/// count the same, and none may be padded.
+/// A batch's loss is a mean over its elements, without ignored labels. The mean
+/// of the losses of all batches, weighted by the number of elements, which the
+/// program also returns, is the loss of all data. A program that does not
+/// return this number has another kind of loss: all its batches have the same
+/// weight, and none may be padded.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/Format.h"
 #include <cmath>
 
@@ -35,7 +35,12 @@ Error Trainer::evaluate() {
     batches = std::min(batches, options.evalBatches);
   double sum = 0, weights = 0;
   bool empty = false;
-  for (int64_t i = 0; i < batches && !stopped(); ++i) {
+  for (int64_t i = 0; i < batches; ++i) {
+    // A mean over part of the data cannot be compared with other evaluations.
+    if (stopped()) {
+      progress->note("evaluation: left out, since the run ends");
+      return Error::success();
+    }
     int64_t rows = std::min(batch, available - i * batch);
     if (rows < batch && !padded) {
       progress->note("evaluation: the last " + Twine(rows) +
@@ -58,7 +63,7 @@ Error Trainer::evaluate() {
       weight = *counted;
     }
     if (weight == 0) {
-      empty = true; // The mean over nothing is no number.
+      empty = true; // the mean over no elements is undefined
       continue;
     }
     sum += *loss * weight;

@@ -1,4 +1,4 @@
-//===- Reports.cpp - What a training run tells of itself ------------------===//
+//===- Reports.cpp - Reports of a training run ----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/MemoryBuffer.h"
 
@@ -17,8 +17,8 @@ using llvm::Error;
 using llvm::Expected;
 using llvm::Twine;
 
-/// What this process did of the schedule: for the first rank of each position
-/// of the pipeline, a line of JSON for each action.
+/// The actions of this process: for the first rank of each pipeline position, a
+/// line of JSON for each action.
 static std::string describeActions(const Session &session) {
   std::string text;
   llvm::raw_string_ostream os(text);
@@ -131,8 +131,8 @@ void Trainer::reportMemory() const {
   line("peak resident size of the process", peakResident());
 }
 
-/// What ranks of this process sent: the first one of each position of the
-/// pipeline, where there are several.
+/// The data sent by ranks of this process: by the first one of each pipeline
+/// position, if there are several.
 static std::string describeCommunication(const Session &session) {
   std::string text;
   llvm::raw_string_ostream os(text);

@@ -6,13 +6,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
 
 #include <algorithm>
+#include <charconv>
 
 using namespace cleave::run;
 using namespace cleave::runtime;
@@ -20,7 +21,7 @@ using llvm::Error;
 using llvm::Expected;
 using llvm::Twine;
 
-/// A checkpoint, or the latest of those in a folder.
+/// The checkpoint in a folder, or the latest of its checkpoints.
 static Expected<std::string> findCheckpoint(llvm::StringRef directory) {
   auto isCheckpoint = [](const Twine &path) {
     return llvm::sys::fs::exists(path + "/training.json");
@@ -85,7 +86,7 @@ Error Trainer::findInputs() {
       labels = &tensor;
     } else if (llvm::StringRef(tensor.name).contains("mask") &&
                byteSize(tensor.dtype) == 1) {
-      // Data without padding sees everything.
+      // Data without padding has a mask of ones.
       std::vector<char> ones(static_cast<size_t>(session->bytes(tensor)), 1);
       session->write(tensor, ones.data());
       out() << "input '" << tensor.name << "' is filled with ones\n";
@@ -116,8 +117,8 @@ Error Trainer::findInputs() {
   shift = options.labelShift.value_or(shift);
   if (shift != 0 && shift != 1)
     return makeError("label_shift must be 0 or 1");
-  // A model that is given the wrong ones learns to copy, or to look further
-  // ahead than it says.
+  // With the wrong labels, a model learns to copy, or to predict a token
+  // further ahead.
   if (labels)
     out() << "labels: "
           << (shift ? "the next tokens"
@@ -142,6 +143,8 @@ Error Trainer::loadState() {
     Expected<TrainingState> state = session->loadCheckpoint(resumeFrom);
     if (!state)
       return explainResume(state.takeError());
+    if (Error error = compareRun(*state))
+      return error;
     position = state->dataPosition;
     out() << "resumed from " << resumeFrom << " after step " << state->step
           << "\n";
@@ -176,7 +179,7 @@ Error Trainer::openData() {
           << " sequences of " << length;
     if (windows->leftOver())
       out() << "; the last " << windows->leftOver()
-            << " tokens fill no sequence and are not used";
+            << " tokens do not fill a sequence and are not used";
     out() << "\n";
     return Error::success();
   };
@@ -191,9 +194,9 @@ Error Trainer::openData() {
   return open(options.evalData, evalTokens, evalOrder, /*shuffle=*/false);
 }
 
-/// A run that begins anew does not write beside the checkpoints of another one,
-/// and one that goes on says where later ones stand in its way: the latest of a
-/// folder is what `--resume` takes.
+/// A new run does not write next to the checkpoints of another run, and a
+/// resumed one names later checkpoints of its folder: `--resume` takes the
+/// latest of a folder.
 Error Trainer::checkOthers() const {
   Expected<std::string> other = findCheckpoint(options.saveDirectory);
   if (!other) {
@@ -201,17 +204,17 @@ Error Trainer::checkOthers() const {
     return Error::success();
   }
   if (resumeFrom.empty())
-    return makeError(options.saveDirectory +
-                     ": holds checkpoints of another run (" + *other +
-                     "), of which --resume would take the latest; go on with "
-                     "--resume " +
-                     options.saveDirectory +
-                     ", name another --save-dir, or remove them");
+    return makeError(
+        options.saveDirectory + ": holds checkpoints of another run (" +
+        *other +
+        "), of which --resume would take the latest; continue with "
+        "--resume " +
+        options.saveDirectory + ", name another --save-dir, or remove them");
   Expected<TrainingState> state = readTrainingState(*other);
   if (!state)
     llvm::consumeError(state.takeError());
   else if (state->step > session->getStep())
-    out() << *other << " is later than where this run begins: --resume "
+    out() << *other << " is later than the start of this run: --resume "
           << options.saveDirectory << " takes it until this run is further\n";
   return Error::success();
 }
@@ -233,6 +236,41 @@ Error Trainer::openLog() {
   return Error::success();
 }
 
+/// All settings that decide what is computed, or which collectives processes
+/// run.
+Error Trainer::agreeOnOptions() const {
+  const LearningRate &rates = options.learningRate;
+  static constexpr const char *kinds[] = {"constant", "linear", "cosine"};
+  auto number = [](int64_t value) { return std::to_string(value); };
+  auto real = [](double value) {
+    char text[32];
+    return std::string(text, std::to_chars(text, text + 32, value).ptr);
+  };
+  auto given = [](bool value) -> std::string { return value ? "yes" : "no"; };
+  return session->agree(
+      {{"--lr-schedule", kinds[static_cast<size_t>(rates.kind)]},
+       {"--lr", real(rates.rate)},
+       {"--warmup", number(rates.warmup)},
+       {"--min-lr", real(rates.minimum)},
+       {"--steps", number(options.steps)},
+       {"--stop-at", number(options.stopAt)},
+       {"--eval-every", number(options.evalEvery)},
+       {"--eval-batches", number(options.evalBatches)},
+       {"--save-every", number(options.saveEvery)},
+       {"--trace-steps", number(options.traceSteps)},
+       {"--label-shift", number(options.labelShift.value_or(-1))},
+       {"--ids-input", options.idsInput},
+       {"--labels-input", options.labelsInput},
+       {"whether --weights is given", given(!options.weights.empty())},
+       {"whether --resume is given", given(!options.resume.empty())},
+       {"whether --random-init is given", given(options.randomInit)},
+       {"whether --eval-data is given", given(!options.evalData.empty())},
+       {"whether --log is given", given(!options.log.empty())},
+       {"whether --trace is given", given(!options.trace.empty())},
+       {"whether --report-communication is given",
+        given(options.reportCommunication)}});
+}
+
 Error Trainer::setUp() {
   seed = options.seed.value_or(0);
   SessionOptions sessionOptions;
@@ -244,7 +282,7 @@ Error Trainer::setUp() {
     if (!found)
       return found.takeError();
     resumeFrom = *found;
-    // Choices of implementations are part of what makes bits repeat.
+    // Choices of implementations are needed to repeat the same bits.
     Expected<TrainingState> state = readTrainingState(resumeFrom);
     if (!state)
       return explainResume(state.takeError());
@@ -260,6 +298,8 @@ Error Trainer::setUp() {
   if (!opened)
     return opened.takeError();
   session = std::move(*opened);
+  if (Error error = agreeOnOptions())
+    return error;
   if (!session->hasEntry("train"))
     return makeError(options.artifact + ": the program has no 'train' entry");
   const Tensor *loss = session->find("loss");
@@ -275,18 +315,25 @@ Error Trainer::setUp() {
                      llvm::toString(std::move(error)));
   if (Error error = openData())
     return error;
+  if (Error error =
+          session->agree({{"the training data (hash)", data->hash()},
+                          {"the evaluation data (hash)",
+                           evalTokens ? evalTokens->hash() : "none"}}))
+    return error;
   if (Error error = loadState())
     return error;
   if (const Tensor *scale = session->find("loss_scale"))
     if (scale->role == Role::Scalar)
       if (Error error = session->setScalar("loss_scale", 1.0))
         return error;
-  // What is written later must not fail only then.
+  // Checked now, so that writing does not fail only later.
   if (!options.trace.empty() && session->isLeader())
     if (Error error = checkWritable(options.trace))
       return error;
   if (options.saveEvery > 0 && session->isLeader()) {
     if (Error error = checkWritableFolder(options.saveDirectory))
+      return error;
+    if (Error error = session->lockFolder(options.saveDirectory))
       return error;
     if (Error error = checkOthers())
       return error;

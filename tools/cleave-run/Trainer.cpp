@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Session/Launcher.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 
@@ -80,7 +81,7 @@ Error Trainer::writeLog(llvm::json::Object line) {
   if (!log->has_error())
     return Error::success();
   std::string reason = log->error().message();
-  // An error that is not taken from the stream would end the process.
+  // An error that is not cleared would end the process.
   log->clear_error();
   return makeError(options.log + ": cannot write: " + reason);
 }
@@ -88,7 +89,7 @@ Error Trainer::writeLog(llvm::json::Object line) {
 Error Trainer::trainStep(int64_t index) {
   if (Error error = fillBatch(*data, *order, position, batch))
     return error;
-  double rate = options.schedule.at(index);
+  double rate = options.learningRate.at(index);
   if (session->find("lr"))
     if (Error error = session->setScalar("lr", rate))
       return error;
@@ -110,8 +111,8 @@ Error Trainer::trainStep(int64_t index) {
   progress->step(index + 1, *loss, rate, result->seconds, tokensPerSecond);
   if (options.log.empty())
     return Error::success();
-  // What else the step says of a batch: the norm of the gradients, losses of
-  // other heads. All processes ask, since not each has it.
+  // Further results of a step: the norm of the gradients, losses of other
+  // heads. Collective: all processes call it, since not each has them.
   llvm::json::Object more;
   const Program &program = session->getProgram();
   for (int32_t output : program.entries.at("train").outputs) {
@@ -164,29 +165,50 @@ Error Trainer::trainStep(int64_t index) {
 Error Trainer::save() {
   llvm::SmallString<128> path(options.saveDirectory);
   llvm::sys::path::append(path, "step-" + Twine(session->getStep()));
-  if (Error error = session->saveCheckpoint(path, position))
+  SaveOptions how;
+  how.nonFinite = options.saveNonFinite;
+  how.run = describeRun();
+  if (Error error = session->saveCheckpoint(path, position, how))
     return error;
+  saved = path.str().str();
   if (!session->isLeader())
     return Error::success();
   progress->note("saved " + path);
-  if (!llvm::is_contained(saved, path.str().str()))
-    saved.push_back(path.str().str());
-  // Only what this run has written is ever removed.
-  while (options.keep > 0 &&
-         static_cast<int64_t>(saved.size()) > options.keep) {
-    llvm::sys::fs::remove_directories(saved.front());
-    saved.erase(saved.begin());
-  }
+  removeOld();
   return Error::success();
 }
 
+void Trainer::removeOld() const {
+  if (options.keep == 0)
+    return;
+  // Later steps belong to a run that was resumed from an earlier one and went
+  // further.
+  std::vector<std::pair<int64_t, std::string>> found;
+  std::error_code error;
+  for (llvm::sys::fs::directory_iterator it(options.saveDirectory, error), end;
+       !error && it != end; it.increment(error)) {
+    llvm::StringRef name = llvm::sys::path::filename(it->path());
+    int64_t step;
+    if (name.consume_front("step-") && !name.getAsInteger(10, step) &&
+        step <= session->getStep() &&
+        llvm::sys::fs::exists(it->path() + "/training.json"))
+      found.push_back({step, it->path()});
+  }
+  llvm::sort(found);
+  for (size_t i = 0; static_cast<int64_t>(found.size() - i) > options.keep; ++i)
+    llvm::sys::fs::remove_directories(found[i].second);
+}
+
 Expected<int> Trainer::run() {
+  watchSignals(/*begun=*/false);
   if (Error error = setUp())
     return error;
   int64_t first = session->getStep();
   int64_t last = options.stopAt > 0 ? std::min(options.stopAt, options.steps)
                                     : options.steps;
-  progress.emplace(first, last, out());
+  // mpirun gives its processes a terminal of its own, and passes on what is
+  // drawn there, with its width unknown.
+  progress.emplace(first, last, out(), options.progress, !startedByMpi());
   if (first >= last)
     progress->note("nothing to do: " + Twine(first) + " of " + Twine(last) +
                    " steps are done");
@@ -195,27 +217,36 @@ Expected<int> Trainer::run() {
     if (Error error = session->startTrace("train", traced))
       return error;
   }
-  watchInterrupts();
+  watchSignals(/*begun=*/true);
   int64_t tried = first;
   auto saveNow = [&] {
     tried = session->getStep();
     return save();
   };
   Error failure = Error::success();
-  for (int64_t index = first; index < last && !failure && !stopped(); ++index) {
+  for (int64_t index = first; index < last && !endedBy; ++index) {
     failure = trainStep(index);
     if (failure)
       break;
     if (evalTokens && options.evalEvery > 0 &&
         ((index + 1) % options.evalEvery == 0 || index + 1 == last))
       failure = evaluate();
-    if (!failure && options.saveEvery > 0 &&
-        (index + 1) % options.saveEvery == 0)
+    if (failure)
+      break;
+    // All processes see it at the same step.
+    bool end = stopped();
+    if (saveAsked && options.saveEvery == 0)
+      progress->note("SIGUSR1: nothing is saved without --save-every");
+    if (options.saveEvery > 0 &&
+        (saveAsked || (index + 1) % options.saveEvery == 0))
       failure = saveNow();
+    saveAsked = false;
+    if (end)
+      break;
   }
-  // The last state is kept even between two multiples, and even when the next
-  // step failed: a step that fails changes nothing. Not after a failure of one
-  // process of several, since they save together.
+  // The last state is saved even between two multiples, and even if the next
+  // step failed: a failed step changes nothing. Not after a failure of one of
+  // several processes, since they save together.
   bool alone = session->getLocalRanks() == session->getRanks();
   if (options.saveEvery > 0 && session->getStep() > tried &&
       (!failure || alone)) {
@@ -236,18 +267,30 @@ Expected<int> Trainer::run() {
   if (options.reportCommunication)
     if (Error error = reportCommunication())
       return error;
-  return ended ? 130 : 0;
+  if (!endedBy)
+    return 0;
+  std::string end = (llvm::Twine(signalName(endedBy)) + ": ended after step " +
+                     Twine(session->getStep()))
+                        .str();
+  if (saved.empty())
+    out() << end << ", and nothing was saved\n";
+  else
+    out() << end << "; resume with\n  " << resumeCommand(saved) << "\n";
+  return 128 + endedBy;
 }
 
 bool Trainer::stopped() {
-  // All ranks end after the same step. What goes wrong here is found by the
-  // next one.
-  Expected<bool> any = session->any(interrupted());
-  if (!any)
-    llvm::consumeError(any.takeError());
-  else
-    ended |= *any;
-  return ended;
+  // All ranks end after the same step. An error here is found by the next step.
+  int64_t asked = 2 * int64_t(stopSignal()) + takeSaveSignal();
+  Expected<int64_t> all = session->largest(asked);
+  if (!all) {
+    llvm::consumeError(all.takeError());
+    return endedBy != 0;
+  }
+  if (!endedBy)
+    endedBy = static_cast<int>(*all / 2);
+  saveAsked |= *all % 2 != 0;
+  return endedBy != 0;
 }
 
 llvm::raw_ostream &Trainer::out() const {

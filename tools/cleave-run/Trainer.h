@@ -8,21 +8,25 @@
 #ifndef CLEAVE_TOOLS_CLEAVERUN_TRAINER_H
 #define CLEAVE_TOOLS_CLEAVERUN_TRAINER_H
 
-#include "cleave/Runtime/Schedule.h"
-#include "cleave/Runtime/Session.h"
-#include "cleave/Runtime/TokenData.h"
+#include "cleave/Runtime/Session/LearningRate.h"
+#include "cleave/Runtime/Session/Session.h"
+#include "cleave/Runtime/Session/TokenData.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 #include <optional>
 
 namespace cleave::run {
 
-/// What the command line says.
+/// How a run displays its steps. `Auto`: a bar on a terminal without a launcher
+/// of processes, else nothing.
+enum class ProgressForm : uint8_t { Auto, Bar, Lines, None };
+
+/// The options of the command line.
 struct Options {
   std::string artifact, weights, data, tokenizer, tokenType;
   std::string evalData, saveDirectory, resume, log, trace;
   std::string idsInput, labelsInput;
-  runtime::Schedule schedule;
+  runtime::LearningRate learningRate;
   int64_t steps = 0, stopAt = 0;
   int64_t evalEvery = 0, evalBatches = 0, saveEvery = 0, keep = 0;
   int64_t traceSteps = 0;
@@ -30,16 +34,21 @@ struct Options {
   std::optional<int64_t> labelShift;
   int threads = 0;
   bool randomInit = false, reportMemory = false, reportCommunication = false;
+  bool saveNonFinite = false, acceptChanges = false;
+  ProgressForm progress = ProgressForm::Auto;
+  /// The whole command line.
+  std::vector<std::string> words;
 };
 
-/// One line of output for each step, or a bar on a terminal.
+/// Displays steps: a line for each, a bar, or nothing.
 class Progress {
 public:
-  /// Writes to `out`; the bar only where that is a terminal.
-  Progress(int64_t first, int64_t total, llvm::raw_ostream &out);
+  /// Writes to `out`. `alone`: whether no launcher started this process.
+  Progress(int64_t first, int64_t total, llvm::raw_ostream &out,
+           ProgressForm form, bool alone);
   void step(int64_t step, double loss, double rate, double seconds,
             double tokensPerSecond);
-  /// A line of its own, above the bar.
+  /// Prints a line above the bar.
   void note(const llvm::Twine &text);
   void finish();
 
@@ -47,7 +56,7 @@ private:
   void clear();
   int64_t first, total;
   llvm::raw_ostream &out;
-  bool terminal;
+  ProgressForm form;
   bool drawn = false;
   double smoothed = 0;
 };
@@ -56,23 +65,31 @@ class Trainer {
 public:
   explicit Trainer(const Options &options) : options(options) {}
 
-  /// Trains; the exit code.
+  /// Trains; returns the exit code.
   llvm::Expected<int> run();
   /// Tells the other ranks that this process ends with an error.
   void fail(llvm::StringRef message);
-  /// Which process has this message, where that is not the first one; a message
-  /// of the communicator names the rank already.
+  /// The rank of this process as a prefix of messages, if it is not the first
+  /// one; a message of the communicator includes the rank already.
   std::string speaker(llvm::StringRef message) const;
 
 private:
   llvm::Error setUp();
+  llvm::Error agreeOnOptions() const;
   llvm::Error findInputs();
   llvm::Error loadState();
-  /// Says how to go on where the latest of several checkpoints is damaged.
+  /// Says how to continue if the latest of several checkpoints is damaged.
   llvm::Error explainResume(llvm::Error error) const;
   llvm::Error openData();
   llvm::Error openLog();
   llvm::Error checkOthers() const;
+  /// The facts of this run for a checkpoint, as JSON.
+  std::string describeRun() const;
+  /// Prints the differences from the run of a checkpoint; fails if resuming
+  /// would be wrong.
+  llvm::Error compareRun(const runtime::TrainingState &state) const;
+  /// The command that resumes from a checkpoint.
+  std::string resumeCommand(llvm::StringRef checkpoint) const;
   /// Fills the inputs with the windows from `position` on; rows from `rows` on
   /// are padding.
   llvm::Error fillBatch(const runtime::TokenData &data,
@@ -81,17 +98,20 @@ private:
   /// Adds a line of JSON to the log, if there is one.
   llvm::Error writeLog(llvm::json::Object line);
   llvm::Error trainStep(int64_t index);
-  /// Reports the loss of all evaluation data, as if it were one batch.
+  /// Reports the loss of all evaluation data, as if they were one batch.
   llvm::Error evaluate();
   llvm::Error save();
-  /// Of all processes, which the first one writes.
+  /// Removes the oldest checkpoints; keeps the last --keep.
+  void removeOld() const;
+  /// Writes the traces of all processes, on the first one.
   llvm::Error writeTrace();
   void reportMemory() const;
-  /// All processes ask.
+  /// Collective: all processes call it.
   llvm::Error reportCommunication() const;
-  /// Whether any rank was interrupted.
+  /// Whether a signal to any process ends the run; also records requests to
+  /// save.
   bool stopped();
-  /// Where the first rank speaks; nowhere for others.
+  /// The output of the first rank; discarded on others.
   llvm::raw_ostream &out() const;
 
   const Options &options;
@@ -105,18 +125,28 @@ private:
   std::optional<runtime::WindowOrder> order, evalOrder;
   std::unique_ptr<llvm::raw_fd_ostream> log;
   std::optional<Progress> progress;
-  std::vector<std::string> saved;
-  bool ended = false;
+  /// The latest checkpoint of this run.
+  std::string saved;
+  /// The signal that ends the run; whether a signal asked for a checkpoint.
+  int endedBy = 0;
+  bool saveAsked = false;
   /// Start and length of each traced step, in nanoseconds.
   std::vector<std::pair<int64_t, int64_t>> tracedSteps;
 };
 
-/// A number for JSON, which has no NaN and no infinity: they are null.
+/// A number for JSON, where NaN and infinity become null.
 llvm::json::Value jsonNumber(double value);
 
-/// Set by an interrupt; the step that runs is finished.
-bool interrupted();
-void watchInterrupts();
+/// The signal that asked this process to end after the current step, or 0. A
+/// second one ends it at once.
+int stopSignal();
+/// Whether a signal has asked for a checkpoint since the last call.
+bool takeSaveSignal();
+/// Handles, before the first step, the signals that ask for a checkpoint, and
+/// with `begun` also those that ask to end.
+void watchSignals(bool begun);
+/// The name of a signal, such as "SIGTERM".
+const char *signalName(int number);
 
 } // namespace cleave::run
 

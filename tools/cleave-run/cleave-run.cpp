@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Support/CommandLine.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
@@ -15,20 +15,21 @@
 #include "llvm/Support/WithColor.h"
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <unistd.h>
 
 using namespace cleave::run;
 namespace cl = llvm::cl;
-using Kind = cleave::runtime::Schedule::Kind;
+using Kind = cleave::runtime::LearningRate::Kind;
 
 static cl::OptionCategory modelCategory("Model"), dataCategory("Data"),
     trainingCategory("Training"), outputCategory("Output");
 
 namespace {
 
-/// The flags. Constructed in `main`: the support library brings flags of its
-/// own, which are taken away first.
+/// The flags. Constructed in `main`: the flags that the support library
+/// registers are removed first.
 struct Flags {
 
   cl::opt<std::string> artifact{cl::Positional, cl::Required,
@@ -42,8 +43,14 @@ struct Flags {
                "named *bias 0, other vectors 1"),
       cl::cat(modelCategory)};
   cl::opt<std::string> resume{
-      "resume", cl::desc("Go on from a checkpoint, or the latest in a folder"),
+      "resume", cl::desc("Resume from a checkpoint, or the latest in a folder"),
       cl::value_desc("folder"), cl::cat(modelCategory)};
+
+  cl::opt<bool> acceptChanges{
+      "accept-changes",
+      cl::desc("With --resume: continue with other data, another tokenizer or "
+               "other sequences than the checkpoint's run had"),
+      cl::cat(modelCategory)};
 
   cl::opt<std::string> data{
       "data", cl::desc("Training tokens: .bin, .npy, or text with --tokenizer"),
@@ -86,9 +93,9 @@ struct Flags {
   cl::opt<int64_t> warmup{
       "warmup", cl::desc("Steps of linear warm-up (default 0)"), cl::init(0),
       cl::value_desc("n"), cl::cat(trainingCategory)};
-  cl::opt<double> minimum{"min-lr", cl::desc("Where the rate ends (default 0)"),
-                          cl::init(0), cl::value_desc("rate"),
-                          cl::cat(trainingCategory)};
+  cl::opt<double> minimum{
+      "min-lr", cl::desc("The final learning rate (default 0)"), cl::init(0),
+      cl::value_desc("rate"), cl::cat(trainingCategory)};
   cl::opt<int64_t> steps{
       "steps", cl::desc("Steps of the whole training (default 1000)"),
       cl::init(1000), cl::value_desc("n"), cl::cat(trainingCategory)};
@@ -123,8 +130,26 @@ struct Flags {
       cl::init("checkpoints"), cl::value_desc("folder"),
       cl::cat(outputCategory)};
   cl::opt<int64_t> keep{
-      "keep", cl::desc("Checkpoints of this run to keep (default 0: all)"),
+      "keep",
+      cl::desc("Checkpoints to keep in --save-dir up to the "
+               "current step, also of the runs from which this one "
+               "is resumed (default 0: all)"),
       cl::init(0), cl::value_desc("n"), cl::cat(outputCategory)};
+  cl::opt<bool> saveNonFinite{
+      "save-non-finite",
+      cl::desc("Save also if parameters or optimizer state hold NaN or "
+               "infinity, which ends the run otherwise"),
+      cl::cat(outputCategory)};
+  cl::opt<ProgressForm> progress{
+      "progress",
+      cl::desc("How steps are shown (default: a bar on a terminal, nothing in "
+               "a pipe or under mpirun)"),
+      cl::values(
+          clEnumValN(ProgressForm::Auto, "auto", "the default"),
+          clEnumValN(ProgressForm::Bar, "bar", "a bar that fits the terminal"),
+          clEnumValN(ProgressForm::Lines, "lines", "a line each"),
+          clEnumValN(ProgressForm::None, "none", "not at all")),
+      cl::init(ProgressForm::Auto), cl::cat(outputCategory)};
   cl::opt<std::string> logFile{
       "log", cl::desc("Metrics of each step, as lines of JSON"),
       cl::value_desc("file"), cl::cat(outputCategory)};
@@ -134,16 +159,16 @@ struct Flags {
   cl::opt<int64_t> traceSteps{
       "trace-steps", cl::desc("Steps to trace (default 5)"), cl::init(5),
       cl::value_desc("n"), cl::cat(outputCategory)};
-  cl::opt<bool> reportMemory{"report-memory",
-                             cl::desc("Print where memory went"),
+  cl::opt<bool> reportMemory{"report-memory", cl::desc("Print memory by use"),
                              cl::cat(outputCategory)};
   cl::opt<bool> reportCommunication{
       "report-communication",
-      cl::desc("Print what a rank sends in each step; in a pipeline, one of "
+      cl::desc("Print the data that a rank sends in each step; in a pipeline, "
+               "one rank of "
                "each position"),
       cl::cat(outputCategory)};
 
-  /// A mistake on the command line, or nothing.
+  /// An error on the command line, or nothing.
   std::string check() const;
 };
 
@@ -179,7 +204,7 @@ std::string Flags::check() const {
     return "rates must be finite and satisfy 0 <= --min-lr <= --lr";
   if (!llvm::is_contained({"u8", "u16", "u32", "i32", "i64"}, tokenType))
     return "--token-dtype is u8, u16, u32, i32 or i64, not '" + tokenType + "'";
-  // What says nothing was meant for another flag.
+  // A flag without effect was probably meant with another flag.
   struct {
     const cl::Option &flag;
     bool used;
@@ -188,10 +213,12 @@ std::string Flags::check() const {
              {evalBatches, !evalData.empty(), "--eval-data"},
              {keep, saveEvery > 0, "--save-every"},
              {saveDirectory, saveEvery > 0, "--save-every"},
+             {saveNonFinite, saveEvery > 0, "--save-every"},
+             {acceptChanges, !resume.empty(), "--resume"},
              {traceSteps, !traceFile.empty(), "--trace"}};
   for (const auto &[flag, used, of] : own)
     if (flag.getNumOccurrences() && !used)
-      return ("--" + flag.ArgStr + " is of " + of + ", which is missing").str();
+      return ("--" + flag.ArgStr + " needs " + of + ", which is missing").str();
   auto isText = [](llvm::StringRef path) {
     return !path.empty() && !path.ends_with(".npy") && !path.ends_with(".bin");
   };
@@ -205,8 +232,8 @@ std::string Flags::check() const {
   return "";
 }
 
-/// `--reference` runs the interpreter, a program of its own beside this one, so
-/// that training loads no compiler. Does not return when it is there.
+/// `--reference` runs the interpreter, a separate program in the same folder,
+/// so that training loads no compiler. Returns only if it is not there.
 static int runReference(int argc, char **argv) {
   std::string self = llvm::sys::fs::getMainExecutable(
       argv[0], reinterpret_cast<void *>(&runReference));
@@ -225,7 +252,7 @@ static int runReference(int argc, char **argv) {
   return 1;
 }
 
-/// In one piece: other processes may write to the same place.
+/// Written at once: other processes may write to the same file.
 static void printError(const llvm::Twine &message) {
   llvm::errs().SetBuffered();
   llvm::WithColor::error(llvm::errs(), "cleave-run") << message << "\n";
@@ -233,7 +260,12 @@ static void printError(const llvm::Twine &message) {
 }
 
 int main(int argc, char **argv) {
+  // The support library handles this signal, also if nohup ignores it.
+  struct sigaction hangUp = {};
+  ::sigaction(SIGHUP, nullptr, &hangUp);
   llvm::InitLLVM init(argc, argv);
+  if (hangUp.sa_handler == SIG_IGN)
+    ::sigaction(SIGHUP, &hangUp, nullptr);
   if (llvm::is_contained(llvm::ArrayRef(argv, argc),
                          llvm::StringRef("--reference")))
     return runReference(argc, argv);
@@ -261,10 +293,14 @@ int main(int argc, char **argv) {
           "--tokenizer tok.json --steps 100\n\n"
           "  cleave-run --reference model.mlir ... executes IR by the "
           "reference "
-          "interpreter;\n  see cleave-run --reference --help\n",
+          "interpreter;\n  see cleave-run --reference --help\n\n"
+          "  SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after the step, "
+          "with a checkpoint\n  if there is --save-every, and the status is "
+          "128 + the signal; a second one ends\n  it at once. SIGUSR1 saves "
+          "and continues.\n",
           &llvm::errs()))
     return 2;
-  // What else is missing is of no use to who has mistyped its name.
+  // Other errors do not matter if the file name is mistyped.
   if (!llvm::sys::fs::exists(flags.artifact)) {
     printError(flags.artifact + ": no such file");
     return 1;
@@ -285,8 +321,8 @@ int main(int argc, char **argv) {
   options.trace = flags.traceFile;
   options.idsInput = flags.idsInput;
   options.labelsInput = flags.labelsInput;
-  options.schedule = {flags.scheduleKind, flags.rate, flags.warmup, flags.steps,
-                      flags.minimum};
+  options.learningRate = {flags.scheduleKind, flags.rate, flags.warmup,
+                          flags.steps, flags.minimum};
   options.steps = flags.steps;
   options.stopAt = flags.stopAt;
   options.evalEvery = flags.evalEvery;
@@ -300,6 +336,10 @@ int main(int argc, char **argv) {
     options.labelShift = flags.labelShift;
   options.threads = flags.threads;
   options.randomInit = flags.randomInit;
+  options.saveNonFinite = flags.saveNonFinite;
+  options.acceptChanges = flags.acceptChanges;
+  options.progress = flags.progress;
+  options.words.assign(argv, argv + argc);
   options.reportMemory = flags.reportMemory;
   options.reportCommunication = flags.reportCommunication;
 

@@ -1,4 +1,4 @@
-//===- cleave-status.cpp - What each graph op can do ----------------------===//
+//===- cleave-status.cpp - Status of the graph ops ------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,14 +7,14 @@
 
 ///
 /// \file
-/// Writes docs/Status.md from the interfaces of the registered ops. An op is
-/// complete or it does not land: with `--check FILE`, the program fails when an
-/// op lacks something, or when the file is not what it would write.
+/// Writes docs/Status.md from the interfaces of the registered ops. Every op
+/// must be complete: with `--check FILE`, the program fails if an op lacks
+/// something, or if the file is out of date.
 ///
 //===----------------------------------------------------------------------===//
 
-#include "SelectKernels.h"
-#include "cleave/Conversion/GraphToExec/KernelBuilder.h"
+#include "../../lib/Conversion/GraphToExec/SelectKernels.h"
+#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "cleave/Pipelines/Register.h"
@@ -26,11 +26,11 @@ using namespace mlir;
 using namespace cleave;
 
 namespace {
-/// What an op answers to one question.
+/// An op's answer to one question.
 enum class Answer {
   Yes,
   No,
-  /// The question does not arise.
+  /// The question does not apply.
   None
 };
 
@@ -61,7 +61,7 @@ std::vector<Column> makeColumns(MLIRContext *context) {
       {"verifier", [](RegisteredOperationName) { return Answer::Yes; }},
       {"inference",
        [](RegisteredOperationName name) {
-         // Where a type cannot follow from the operands it is written.
+         // A type that does not follow from the operands is written out.
          return name.hasInterface<InferTypeOpInterface>() ? Answer::Yes
                                                           : Answer::None;
        }},
@@ -85,7 +85,7 @@ std::vector<Column> makeColumns(MLIRContext *context) {
        }},
       {"CPU",
        [selected](RegisteredOperationName name) {
-         // Commands read constants where they lie.
+         // Commands read constants in place.
          return yesIf(name.hasTrait<OpTrait::ConstantLike>() ||
                       name.hasInterface<KernelLoweringInterface>() ||
                       name.hasInterface<KernelDecompositionInterface>() ||

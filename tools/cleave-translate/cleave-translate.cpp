@@ -8,7 +8,7 @@
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Support/CommandLine.h"
 #include "cleave/Target/CPU/CodeGen.h"
-#include "cleave/Target/CUDA/EmitCuda.h"
+#include "cleave/Target/CUDA/PrintCuda.h"
 #include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
 #include "mlir/Tools/mlir-translate/Translation.h"
 #include "llvm/Support/CommandLine.h"
@@ -22,10 +22,10 @@ static llvm::cl::opt<std::string> cpu("cpu",
 static llvm::cl::opt<int> vectorBits("vector-bits",
                                      llvm::cl::desc("Width of vectors"));
 
-/// Writes what `translate` makes of the kernels of a module.
-static LogicalResult write(Operation *op, raw_ostream &os,
-                           FailureOr<std::string> (*translate)(
-                               ModuleOp, const CpuTarget &)) {
+/// Writes the result of `translate` on the kernels of a module.
+static LogicalResult
+write(Operation *op, raw_ostream &os,
+      FailureOr<std::string> (*translate)(ModuleOp, const CpuTarget &)) {
   auto module = dyn_cast<ModuleOp>(op);
   if (!module)
     return op->emitError("a module is needed");

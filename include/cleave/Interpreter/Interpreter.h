@@ -26,19 +26,19 @@ void registerReferenceModels(mlir::DialectRegistry &registry);
 /// Tensors by name.
 using NamedTensors = std::map<std::string, RefTensor>;
 
-/// What a run gives back.
+/// The result of a run.
 struct ReferenceResult {
-  /// Results of the entry, by `graph.name`, else by the argument that
-  /// `graph.updates` names, else `result<i>`.
+  /// Results of the entry, by `graph.name`, or else by the argument in
+  /// `graph.updates`, or else `result<i>`.
   NamedTensors outputs;
-  /// Values that the program publishes beside its results: the finished
+  /// Values that the program publishes in addition to its results: the finished
   /// gradients, by parameter.
   NamedTensors published;
 };
 
 /// Executes an entry of a module, without code generation, in any phase up to
-/// `scheduled`: a function on whole tensors; a function on shards, by one
-/// virtual rank for each position of the mesh, in lockstep, op by op; or a
+/// `scheduled`: a function on global tensors; a function on shards, by one
+/// virtual rank for each mesh position, in lockstep, op by op; or a
 /// `pipe.program`, action by action. A replicated value on which ranks disagree
 /// is an error.
 class Interpreter {
@@ -47,15 +47,15 @@ public:
       : module(module), precision(precision) {}
 
   /// Runs `entry` on `inputs`, by the names of its arguments (`graph.name`, or
-  /// `arg<i>`). Inputs that it has no argument for are left aside.
+  /// `arg<i>`). Inputs for which it has no argument are ignored.
   llvm::FailureOr<ReferenceResult> run(llvm::StringRef entry,
                                        const NamedTensors &inputs);
 
-  /// Has `observer` called after each op on each rank.
+  /// Sets `observer`, which is called after each op on each rank.
   void observe(ReferenceObserver callback) { observer = std::move(callback); }
 
-  /// Has `callback` change results of ops before they are rounded: by what
-  /// another order of operations could have given, for example (Monte Carlo
+  /// Sets `callback`, which may change results of ops before they are rounded,
+  /// for example to those of another order of operations (Monte Carlo
   /// arithmetic; Parker, UCLA CSD-970002, 1997).
   void disturb(ReferenceDisturbance callback) {
     disturbance = std::move(callback);

@@ -18,10 +18,10 @@ namespace cleave {
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
                                    std::array<uint32_t, 2> key);
 
-/// The 32-bit draw of element `index` of the random op `id` at `step`.
-/// Sixteen neighbouring elements take the same word of sixteen neighbouring
-/// counters, so that a vector of lanes computes them at once: element i has
-/// counter (i / 64) * 16 + i % 16, word (i / 16) % 4.
+/// The 32-bit draw of element `index` of the random op `id` at `step`. Sixteen
+/// neighbouring elements take the same word of sixteen neighbouring counters,
+/// so that a vector of lanes computes them together: element i has counter (i /
+/// 64) * 16 + i % 16, word (i / 16) % 4.
 uint32_t randomDraw(int64_t seed, int64_t step, int64_t id, int64_t index);
 
 /// An element is kept by dropout iff its draw is at least this.

@@ -14,19 +14,19 @@
 
 namespace cleave {
 
-/// The two arithmetics of the interpreter.
+/// The two modes of arithmetic of the interpreter.
 ///
-/// `Exact`: every float is an f64, whatever its type says; nothing is rounded.
-/// It answers what the program means.
+/// `Exact`: every float is an f64, whatever its type; nothing is rounded to the
+/// type. It computes what the program means.
 ///
 /// `Typed`: within one op, arithmetic on scalars is in f64, and so are sums of
 /// f32 and of f64. Sums of narrower floats in contractions, reductions and
 /// `scatter_add` accumulate in f32, one term after the other in increasing
-/// order of the index. Each result is then rounded once to its element type,
-/// to nearest even. It answers what the program may cost in accuracy: code
-/// for a device accumulates in another order, and is compared within a bound.
+/// order of the index. Each result is then rounded once to its element type, to
+/// nearest even. It shows the rounding errors of the program: code for a device
+/// accumulates in another order, and is compared within a bound.
 ///
-/// Integers wrap around to the width of their type in both.
+/// In both modes, integers wrap around to the width of their type.
 enum class Precision { Exact, Typed };
 
 /// A dense, row-major tensor. Floats of any type are held as doubles,
@@ -82,13 +82,13 @@ void settle(RefTensor &tensor, Precision precision);
 /// Whether sums of `element` accumulate in f32.
 bool accumulatesInF32(mlir::Type element, Precision precision);
 
-/// The strides of `tensor` seen as broadcast to `shape`: 0 along dimensions
-/// that are repeated.
+/// The strides of `tensor` broadcast to `shape`: 0 along dimensions that are
+/// repeated.
 llvm::SmallVector<int64_t, 4> broadcastStrides(const RefTensor &tensor,
                                                llvm::ArrayRef<int64_t> shape);
 
 /// Calls `fn(i, offsets)` for each index of `shape` in row-major order, where
-/// `i` counts and `offsets[n]` is the place of the element under `strides[n]`.
+/// `i` counts and `offsets[n]` is the offset of the element under `strides[n]`.
 template <size_t N, typename Fn>
 void forEachIndex(llvm::ArrayRef<int64_t> shape,
                   const std::array<llvm::SmallVector<int64_t, 4>, N> &strides,
@@ -116,7 +116,7 @@ void forEachIndex(llvm::ArrayRef<int64_t> shape,
   }
 }
 
-/// The part of `whole` of the given shape that begins at `offsets`.
+/// The slice of `whole` of the given shape that begins at `offsets`.
 RefTensor cutSlice(const RefTensor &whole, llvm::ArrayRef<int64_t> offsets,
                    llvm::ArrayRef<int64_t> shape);
 

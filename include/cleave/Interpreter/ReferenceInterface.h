@@ -1,4 +1,4 @@
-//===- ReferenceInterface.h - What an op computes ---------------*- C++ -*-===//
+//===- ReferenceInterface.h - Interfaces of reference semantics -*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -41,30 +41,30 @@ private:
   llvm::SmallVector<const RefTensor *, 4> tensors;
 };
 
-/// Values that the program names though they are no results, such as finished
+/// Values that the program names in addition to its results, such as finished
 /// gradients: the op that has the value, and the value on each rank.
 struct PublishedValue {
   mlir::Operation *op = nullptr;
   std::map<int64_t, RefTensor> ranks;
 };
 
-/// Sees an op, its operands and its results, which are final.
+/// Called with an op, its operands and its final results.
 using ReferenceObserver = std::function<void(
     mlir::Operation *, const RefArgs &, llvm::ArrayRef<const RefTensor *>)>;
 
-/// Changes a result of an op before others see it.
+/// Changes a result of an op before other ops read it.
 using ReferenceDisturbance =
     std::function<void(mlir::Operation *, RefTensor &)>;
 
-/// What an op may know of where it runs, and what it may report.
+/// What the evaluation of an op can query and report.
 struct ReferenceContext {
   Precision precision = Precision::Exact;
-  /// The rank that evaluates: its number among the positions of the mesh.
+  /// The rank that evaluates: its index among the mesh positions.
   int64_t rank = 0;
   std::map<std::string, PublishedValue> published;
-  /// Called after each op on each rank, where set.
+  /// Called after each op on each rank, if set.
   ReferenceObserver observer;
-  /// Called on each result of each op, where set, before it is rounded.
+  /// Called on each result of each op, if set, before it is rounded.
   ReferenceDisturbance disturbance;
 
   void publish(mlir::Operation *op, llvm::StringRef name,

@@ -13,14 +13,15 @@ include "mlir/IR/OpBase.td"
 def ReferenceOpInterface : OpInterface<"ReferenceOpInterface"> {
   let cppNamespace = "::cleave";
   let description = [{
-    What an op computes, written for clarity and independent of any lowering.
+    The reference semantics of an op, written for clarity and independent of any
+    lowering.
   }];
   let methods = [
     InterfaceMethod<[{
-        Computes the results from the operands. The results come shaped by
-        their types and filled with zeros; the caller rounds them to their
-        element types afterwards. Reports a located error where the operands
-        have no meaning, such as an index out of range.
+        Computes the results from the operands. The results have the shapes of
+        their types and are filled with zeros; the caller rounds them to their
+        element types afterwards. Reports a located error if the operands are
+        invalid, such as an index out of range.
       }],
       "::llvm::LogicalResult", "evaluate",
       (ins "const ::cleave::RefArgs &":$args,
@@ -33,7 +34,7 @@ def ReferenceCollectiveOpInterface
     : OpInterface<"ReferenceCollectiveOpInterface"> {
   let cppNamespace = "::cleave";
   let description = [{
-    What an op computes that the ranks of a mesh execute together.
+    The reference semantics of an op that the ranks of a mesh execute together.
   }];
   let methods = [
     InterfaceMethod<[{

@@ -12,15 +12,15 @@
 
 namespace cleave {
 
-/// Reads the tensors of a safetensors file. Returns nothing and sets `error`,
-/// which names the file, where it is not one.
+/// Reads the tensors of a safetensors file. If it is not one, returns nothing
+/// and sets `error`, which names the file.
 std::optional<NamedTensors> readTensorFile(llvm::StringRef path,
                                            mlir::MLIRContext *context,
                                            std::string &error);
 
-/// Writes `tensors` as a safetensors file: floats as f64 under `Exact`, else
-/// in their own type; integers in their own type. Returns what went wrong, or
-/// an empty string; a file that could not be finished is removed.
+/// Writes `tensors` as a safetensors file: floats as f64 under `Exact`, else in
+/// their own type; integers in their own type. Returns an error message, or an
+/// empty string; an unfinished file is removed.
 std::string writeTensorFile(llvm::StringRef path, const NamedTensors &tensors,
                             Precision precision);
 

@@ -14,8 +14,8 @@
 #define CLEAVE_PIPELINES_COMPILE_H
 
 #include "cleave/Pipelines/Phases.h"
-#include "cleave/Runtime/Program.h"
-#include "cleave/Runtime/Session.h"
+#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Runtime/Session/Session.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/Error.h"

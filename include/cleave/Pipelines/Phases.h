@@ -47,6 +47,10 @@ struct PhaseOptions {
   /// "forward": in the next step, each before its parameter is read first;
   /// "auto": "backward" where it can be, else "none".
   std::string optimizerFusion = "auto";
+  /// A step whose loss or gradients are not finite stops and changes nothing.
+  /// Contradicts updates that run before all gradients are there, unless they
+  /// are validated behind them.
+  bool checkFinite = true;
   /// The stages of a pipeline update before all have said that the update is
   /// right, and take it back where it was not.
   bool postValidation = false;
@@ -70,11 +74,12 @@ struct PhaseOptions {
   /// Whether devices that have a value in common send it to other stages in
   /// slices: "auto" where fewer elements are sent in all, "on" or "off".
   std::string pipeSlices = "auto";
-  /// What generates their order: a name of pipe/IR/Generators.h, or "auto", a
-  /// search for the fastest; "1f1b" where empty.
+  /// What generates their order: a name of Scheduling/Generators/Generators.h,
+  /// or "auto", a search for the fastest; "1f1b" where empty.
   std::string schedule;
-  /// In its place: an order written by hand (its text, see pipe/IR/Schedule.h),
-  /// and what messages call the file that it comes from.
+  /// In its place: an order written by hand (its text, see
+  /// Scheduling/Schedule.h), and what messages call the file that it comes
+  /// from.
   std::string scheduleText, scheduleFile;
   /// Where not negative: the most bytes that a position of "pp" may have saved
   /// for backward at a time.
@@ -90,7 +95,7 @@ struct PhaseOptions {
   /// Rates by which costs are estimated (see pipe/Transforms/Costs.h).
   std::string machine;
   /// In the place of estimates of whole parts: what they took in a run (see
-  /// pipe/IR/MeasuredCosts.h), and what messages call it.
+  /// Scheduling/Timeline/MeasuredCosts.h), and what messages call it.
   std::string measuredCosts, measuredFrom;
   /// Where not 0: heads behind modules, and the modules that a gradient
   /// passes (--graph-interlock). `modules` and `head` say where modules and the

@@ -14,13 +14,13 @@
 
 namespace cleave {
 
-/// Plans `reshard`, verifies the movements, and executes them by the
-/// interpreter, one rank for each position of the mesh, on values that follow
-/// from `seed`; and the long way round: reduced, gathered whole, and cut. Both
-/// before and after `--spmd-optimize-collectives`. Returns what differs from
-/// the whole tensor, or an empty string. A partial source is the sum (max, min)
-/// of as many tensors as it has parts; a target that stays partial is reduced
-/// at the end.
+/// Plans `reshard`, verifies the collectives, and executes them by the
+/// interpreter, one rank for each mesh position, on values drawn from `seed`.
+/// It does the same with a plan that reduces, gathers the whole tensor and
+/// slices it, and repeats both after `--spmd-optimize-collectives`. Returns the
+/// differences from the whole tensor, or an empty string. A partial source is
+/// the sum (max, min) of as many tensors as it has addends; a target that stays
+/// partial is reduced at the end.
 std::string checkReshard(mlir::MLIRContext *context,
                          const RandomReshard &reshard, uint64_t seed);
 

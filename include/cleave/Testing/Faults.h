@@ -1,4 +1,4 @@
-//===- Faults.h - Mistakes in a partitioned program -------------*- C++ -*-===//
+//===- Faults.h - Faults in a partitioned program ---------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Mutation testing of what guards parallel programs: each movement of a
-/// `local` program is made wrong in each way, and both guards are asked, the
-/// verifier of the phase and equality with the program as it was.
+/// Mutation testing of the guards of parallel programs: each collective of a
+/// `local` program is made wrong in each way, and both guards are tested, the
+/// verifier of the phase and equality with the original program.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -34,28 +34,28 @@ enum class FaultClass : uint8_t {
 inline constexpr unsigned kFaultClasses = 7;
 llvm::StringRef faultName(FaultClass fault);
 
-/// The movements of `entry` that send something, in order.
-unsigned countMovements(mlir::ModuleOp module, llvm::StringRef entry);
+/// The collectives of `entry` that communicate, in order.
+unsigned countCollectives(mlir::ModuleOp module, llvm::StringRef entry);
 
-/// A copy of `module` in which movement `index` of `entry` is wrong, with all
-/// that follows from it derived again. Null where the movement cannot be wrong
-/// in this way; `what` says what was done.
+/// A copy of `module` in which collective `index` of `entry` is wrong, with the
+/// types of all later ops derived again. Null if the collective cannot have
+/// this fault; `what` describes the fault.
 mlir::OwningOpRef<mlir::ModuleOp>
 injectFault(mlir::ModuleOp module, llvm::StringRef entry, unsigned index,
             FaultClass fault, Random &random, std::string &what);
 
-/// What the guards say of a faulty program.
+/// The findings of the guards on a faulty program.
 struct FaultVerdict {
-  /// By the verifiers of its ops, or by that of the phase.
+  /// Refused by the verifiers of its ops, or by that of the phase.
   bool rejected = false;
-  /// It gives other results, or cannot be run.
+  /// It has different results, or cannot be run.
   bool unequal = false;
-  /// It has the same bits on every input: no fault.
+  /// It has the same bits on every input: not a fault.
   bool equivalent = false;
 };
 
 /// Verifies `faulty`, and runs it on each of `inputs`; `expected` are the
-/// results of the program as it was.
+/// results of the original program.
 FaultVerdict judgeFault(mlir::ModuleOp faulty, llvm::StringRef entry,
                         llvm::ArrayRef<NamedTensors> inputs,
                         llvm::ArrayRef<ReferenceResult> expected,

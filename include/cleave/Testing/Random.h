@@ -1,4 +1,4 @@
-//===- Random.h - Numbers that follow from a seed ---------------*- C++ -*-===//
+//===- Random.h - Seeded random numbers -------------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,7 +13,7 @@
 
 namespace cleave {
 
-/// Numbers that follow from a seed alone, on every platform.
+/// Random numbers that depend on a seed alone, on every platform.
 class Random {
 public:
   explicit Random(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15 + 1) {}

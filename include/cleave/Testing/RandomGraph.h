@@ -15,13 +15,14 @@
 namespace cleave {
 
 struct RandomGraphOptions {
-  /// The number of ops of the model; the loss comes on top.
+  /// The number of ops of the model, without the loss.
   int64_t minOps = 10, maxOps = 60;
-  /// Samples of a batch; micro-batches must divide it.
+  /// The number of samples of a batch; divisible by the number of
+  /// micro-batches.
   int64_t batch = 4;
   /// Element type of parameters and activations: "f32" or "f64".
   std::string element = "f32";
-  /// Whether it may draw random numbers.
+  /// Whether the model may contain random ops.
   bool dropout = true;
 };
 
@@ -30,15 +31,16 @@ struct RandomGraph {
   mlir::OwningOpRef<mlir::ModuleOp> module;
   NamedTensors inputs;
   /// Whether the gradients are the derivatives of the loss: an embedding with a
-  /// padding index withholds some.
+  /// padding index drops some.
   bool isDerivative = true;
   uint64_t seed = 0;
 };
 
 /// Draws a model in the model phase: parameters (some tied, some frozen),
-/// inputs whose first dimension holds samples, skips and values used more than
-/// once, and a scalar loss, the mean cross entropy of the rows that are not
-/// ignored. No sample sees another, so that the batch can be cut anywhere.
+/// inputs whose first dimension holds samples, skip connections and values used
+/// more than once, and a scalar loss, the mean cross entropy of the rows that
+/// are not ignored. Samples are independent, so that the batch can be split
+/// anywhere.
 RandomGraph drawRandomGraph(mlir::MLIRContext *context, uint64_t seed,
                             const RandomGraphOptions &options);
 

@@ -13,7 +13,7 @@
 
 namespace cleave {
 
-/// A tensor that is to be moved from one sharding to another.
+/// A reshard of one tensor.
 struct RandomReshard {
   spmd::Mesh mesh;
   llvm::SmallVector<int64_t, 4> shape;
@@ -22,20 +22,21 @@ struct RandomReshard {
   bool hasSubAxes() const;
   bool hasSeveralAxes() const;
   bool isPartial() const { return !from.partial.empty(); }
-  /// Whether the source or the target does not divide the shape.
+  /// Whether the shape may be not divisible by the source or the target.
   bool isUneven() const;
 };
 
 /// Draws a mesh of 1 to 4 axes with at most `maxPositions` positions, two
-/// shardings of one shape, whether both divide it, and whether the source is
-/// partial; where both do, the target may stay so. Each feature is in a third
-/// of the draws or more. Names of axes live for ever.
+/// shardings of one shape, whether it is divisible by both, and whether the
+/// source is partial; if both, the target may stay partial. Each feature is in
+/// a third of the draws or more. Names of axes are never freed.
 RandomReshard drawReshard(uint64_t seed, int64_t maxPositions = 16);
 
 /// Draws a mesh of 1 to 4 axes.
 spmd::Mesh drawMesh(Random &random, int64_t maxPositions);
 
-/// The axes of the mesh in random order, some of them cut into digits if `cut`.
+/// The axes of the mesh in random order, some of them split into sub-axes if
+/// `cut`.
 spmd::AxisList drawDigits(Random &random, const spmd::Mesh &mesh, bool cut);
 
 } // namespace cleave

@@ -13,21 +13,21 @@
 namespace cleave {
 
 struct RandomShardingOptions {
-  /// Positions of the mesh.
+  /// The largest number of mesh positions.
   int64_t maxPositions = 8;
-  /// Micro-batches that will be placed: they divide the samples too.
+  /// Micro-batches that will be placed: they must divide the samples too.
   int64_t microBatches = 1;
-  /// How likely an intermediate value is annotated.
+  /// The probability that an intermediate value is annotated.
   double constrain = 0.03;
-  /// How likely an axis may leave a rest of what it splits.
+  /// The probability that an axis need not divide the dimension that it shards.
   double uneven = 0;
-  /// Positions of a pipeline beside those of the mesh; 0 for none.
+  /// Pipeline positions in addition to those of the mesh; 0 for none.
   int64_t stages = 0;
 };
 
-/// Draws a mesh, gives each argument of `entry` a sharding on it, which divides
-/// its shape unless sizes may be uneven, and annotates some intermediate
-/// values.
+/// Draws a mesh, gives each argument of `entry` a sharding on it, by which its
+/// shape is divisible unless sizes may be uneven, and annotates some
+/// intermediate values.
 void drawShardings(mlir::ModuleOp module, llvm::StringRef entry, uint64_t seed,
                    const RandomShardingOptions &options);
 

@@ -14,44 +14,44 @@
 
 namespace cleave {
 
-/// Copies a function of the `local` phase. One op may be replaced by something
-/// else; what follows from it then gets the types and annotations that its
-/// operands give it, as far as rules say, so that only the change is wrong. An
-/// op that cannot take its operands keeps what was said of it.
+/// Copies a function of the `local` phase. One op may be replaced; later ops
+/// then get the types and annotations derived from their operands, as far as
+/// sharding rules allow, so that only the change is wrong. An op that cannot
+/// take its operands keeps its annotations.
 class Rederivation {
 public:
-  /// What is said of a value: its sharding and its whole type.
+  /// The annotations of a value: its sharding and its global type.
   struct Claim {
     spmd::Sharding sharding;
     mlir::RankedTensorType global;
   };
-  /// Builds what stands in the place of `op`; null: leave the module as it is,
-  /// nothing can.
+  /// Builds the replacement of `op`; null if there is none: the module is then
+  /// left unchanged.
   using Replacement = llvm::function_ref<mlir::Value(
       Rederivation &rewriter, mlir::Operation *op, mlir::Value operand)>;
 
   Rederivation(mlir::func::FuncOp function, spmd::MeshOp mesh);
 
-  /// Replaces the function by its copy. False where `replace` gave nothing;
-  /// the function is then as it was.
+  /// Replaces the function by its copy. False if `replace` returned nothing;
+  /// the function is then unchanged.
   bool run(mlir::Operation *op, Replacement replace);
 
   const spmd::Mesh &getMesh() const { return mesh; }
   mlir::FlatSymbolRefAttr getMeshName() const { return meshName; }
   mlir::OpBuilder &getBuilder() { return builder; }
-  /// What is said of a value of the copy.
+  /// The annotations of a value of the copy.
   const Claim &claimOf(mlir::Value value) const {
     return claims.find(value)->second;
   }
-  /// What stands in the copy for a value of the original.
+  /// The value of the copy for a value of the original.
   mlir::Value now(mlir::Value value) const { return mapping.lookup(value); }
-  /// Notes `claim` on `op`, which has one result.
+  /// Sets the annotations `claim` on `op`, which has one result.
   mlir::Value define(mlir::Operation *op, const Claim &claim);
-  /// The type of one shard, null where it does not divide.
+  /// The type of one shard, null if the shape is not divisible.
   mlir::RankedTensorType localType(const Claim &claim) const;
 
 private:
-  /// By value: what is said of one value may be said of another.
+  /// By value: the annotations of one value may apply to another.
   void set(mlir::Value value, Claim claim) { claims[value] = std::move(claim); }
   Claim readClaim(mlir::OpResult result) const;
   bool isChanged(mlir::Operation *op) const;
@@ -66,7 +66,7 @@ private:
   spmd::Mesh mesh;
   mlir::OpBuilder builder;
   mlir::IRMapping mapping;
-  /// Of values of the original, and of the copy.
+  /// Annotations of values of the original, and of the copy.
   llvm::DenseMap<mlir::Value, Claim> claims;
 };
 

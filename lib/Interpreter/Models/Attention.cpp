@@ -58,11 +58,11 @@ public:
     blockKeys = keys / blocks;
   }
 
-  /// The keys beside query `i`.
+  /// The keys of the same block as query `i`.
   int64_t firstKey(int64_t i) const { return i / blockQueries * blockKeys; }
   int64_t endKey(int64_t i) const { return firstKey(i) + blockKeys; }
 
-  /// The places of query `i` and of key `j` in the global scores.
+  /// The positions of query `i` and of key `j` in the global scores.
   int64_t queryPlace(int64_t i) const {
     return place(queryStarts, queries, origin[2], i);
   }
@@ -70,7 +70,7 @@ public:
     return place(keyStarts, keys, origin[3], j);
   }
 
-  /// Where the rows of the tensors begin.
+  /// The offsets of rows of the tensors.
   int64_t queryRow(int64_t b, int64_t h, int64_t i) const {
     return ((b * heads + h) * queries + i) * channels;
   }
@@ -174,7 +174,7 @@ static LogicalResult evaluateAttention(AttentionOp op, const RefArgs &args,
         int64_t at = (b * scores.heads + h) * scores.queries + i;
         int64_t outputAt = scores.outputRow(b, h, i);
         double *out = output.floats.data() + outputAt;
-        // Where no key is visible the output is 0, or what was there.
+        // If no key is visible the output is 0, or the value of `onto`.
         double own = sum == 0 ? -infinity : largest + std::log(sum), share = 1;
         lse.floats[at] = own;
         if (onto) {
@@ -221,11 +221,21 @@ static void forEachScoreGradient(const Scores<OpTy> &scores, OpTy op,
         double mean = 0;
         for (int64_t c = 0; c < scores.valueChannels; ++c)
           mean += g[c] * o[c];
-        double logSum = lse.floats[(b * scores.heads + h) * scores.queries + i];
+        double lost = 0,
+               logSum = lse.floats[(b * scores.heads + h) * scores.queries + i];
+        // With a bias, all keys are present (a ring does not support a bias),
+        // and the sum is 1 up to the rounding of a large log-sum-exp.
+        if (scores.bias && std::abs(logSum) > 32 && std::isfinite(logSum)) {
+          double sum = 0;
+          for (int64_t j = scores.firstKey(i); j < scores.endKey(i); ++j)
+            if (scores.visible(b, h, i, j))
+              sum += std::exp(scores.score(b, h, i, j) - logSum);
+          lost = std::log(sum);
+        }
         for (int64_t j = scores.firstKey(i); j < scores.endKey(i); ++j) {
           if (!scores.visible(b, h, i, j))
             continue;
-          double p = std::exp(scores.score(b, h, i, j) - logSum);
+          double p = std::exp(scores.score(b, h, i, j) - logSum - lost);
           double keep = scores.keep(b, h, i, j);
           const double *v =
               scores.value.floats.data() + scores.valueRow(b, h, j);

@@ -13,8 +13,7 @@ using namespace cleave;
 using namespace cleave::graph;
 
 /// The elements of `tensor`, whose dimensions are named by `letters`, in
-/// row-major order of the dimensions `wanted`; letters that are not wanted are
-/// summed over.
+/// row-major order of the dimensions `wanted`; other letters are summed over.
 static std::vector<double> arrange(const RefTensor &tensor, StringRef letters,
                                    StringRef wanted) {
   SmallVector<int64_t, 4> own = tensor.strides(), sizes, strides;
@@ -63,7 +62,7 @@ RefTensor cleave::contract(StringRef equation, const RefTensor &lhs,
     return dim != StringRef::npos ? lhs.shape[dim]
                                   : rhs.shape[right.find(letter)];
   };
-  // Each letter is a batch, a row, a column or a summed index.
+  // Each letter is a batch, a row, a column or a contracted index.
   std::string batches, rows, columns, inner;
   int64_t batch = 1, m = 1, n = 1, k = 1;
   SmallVector<int64_t, 4> shape;
@@ -111,7 +110,7 @@ static LogicalResult evaluateContract(ContractOp op, const RefArgs &args,
   return success();
 }
 
-/// `input` with all dimensions but the last as one.
+/// `input` with all dimensions but the last merged.
 static RefTensor flattenRows(const RefTensor &input) {
   RefTensor result = input;
   int64_t columns = input.rowSize(), rows = 1;

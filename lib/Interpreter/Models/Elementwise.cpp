@@ -17,10 +17,12 @@ using namespace cleave::graph;
 // Scalar functions
 //===----------------------------------------------------------------------===//
 
-// Of the overloads of the standard library, those for doubles.
+// Selects the overloads for doubles of functions of the standard library.
 static double absolute(double x) { return std::fabs(x); }
 static double exponential(double x) { return std::exp(x); }
 static double logarithm(double x) { return std::log(x); }
+static double exponentialLess1(double x) { return std::expm1(x); }
+static double logarithmOf1Plus(double x) { return std::log1p(x); }
 static double squareRoot(double x) { return std::sqrt(x); }
 static double sine(double x) { return std::sin(x); }
 static double cosine(double x) { return std::cos(x); }
@@ -39,6 +41,7 @@ static double add(double a, double b) { return a + b; }
 static double sub(double a, double b) { return a - b; }
 static double mul(double a, double b) { return a * b; }
 static double div(double a, double b) { return a / b; }
+static double rest(double a, double b) { return std::fmod(a, b); }
 static double maximum(double a, double b) {
   return std::isnan(a) ? a : std::isnan(b) ? b : std::max(a, b);
 }
@@ -86,7 +89,7 @@ static double geluDerivative(double x, bool tanhForm) {
 }
 
 //===----------------------------------------------------------------------===//
-// One loop for all
+// Loops over elements
 //===----------------------------------------------------------------------===//
 
 /// Calls `fn(i)` for each element of the result.
@@ -97,7 +100,7 @@ template <typename Fn> static LogicalResult map(Results results, Fn fn) {
   return success();
 }
 
-/// Calls `fn(i, a, b)` with the places in both operands, broadcast.
+/// Calls `fn(i, a, b)` with the offsets in both operands, broadcast.
 template <typename Fn>
 static LogicalResult map2(const RefArgs &args, Results results, Fn fn) {
   ArrayRef<int64_t> shape = results[0].shape;
@@ -154,7 +157,7 @@ static LogicalResult binaryNumber(OpTy op, const RefArgs &args, Results results,
 }
 
 //===----------------------------------------------------------------------===//
-// Ops with a rule of their own
+// Other ops
 //===----------------------------------------------------------------------===//
 
 static LogicalResult divide(DivOp op, const RefArgs &args, Results results,
@@ -166,6 +169,18 @@ static LogicalResult divide(DivOp op, const RefArgs &args, Results results,
   return map2(args, results, [&](int64_t i, int64_t a, int64_t b) {
     int64_t x = args[0].ints[a], y = args[1].ints[b];
     results[0].ints[i] = y == -1 ? negInt(x) : x / y;
+  });
+}
+
+static LogicalResult evaluateRem(RemOp op, const RefArgs &args, Results results,
+                                 ReferenceContext &context) {
+  if (args[0].isFloat())
+    return binary<RemOp, rest>(op, args, results, context);
+  if (results[0].size() != 0 && llvm::is_contained(args[1].ints, 0))
+    return op.emitOpError("divides an integer by zero");
+  return map2(args, results, [&](int64_t i, int64_t a, int64_t b) {
+    int64_t x = args[0].ints[a], y = args[1].ints[b];
+    results[0].ints[i] = y == -1 ? 0 : x % y;
   });
 }
 
@@ -301,9 +316,9 @@ double cleave::dropoutFactor(const RefTensor &rng, int64_t id,
   return kept ? 1.0 / (1.0 - probability) : 0.0;
 }
 
-/// Calls `fn` with the number of each element of the result, and that in the
-/// global tensor, of which the result is a slice that begins at `origin`.
-/// Along `dim`, each piece begins at a place of its own where `starts` says so.
+/// Calls `fn` with the index of each element in the result and in the global
+/// tensor. The result is a slice that begins at `origin`; along `dim`, each
+/// piece begins at its own index if `starts` is given.
 template <typename Op, typename Fn>
 static void forEachDraw(Op op, const RefArgs &args, const RefTensor &result,
                         const RefTensor *starts, int64_t dim, Fn fn) {
@@ -361,7 +376,9 @@ void cleave::attachElementwiseModels(MLIRContext *c) {
   ReferenceModel<NegOp, unaryNumber<NegOp, neg, negInt>>::attach(c);
   ReferenceModel<AbsOp, unaryNumber<AbsOp, absolute, absInt>>::attach(c);
   ReferenceModel<ExpOp, unary<ExpOp, exponential>>::attach(c);
+  ReferenceModel<Expm1Op, unary<Expm1Op, exponentialLess1>>::attach(c);
   ReferenceModel<LogOp, unary<LogOp, logarithm>>::attach(c);
+  ReferenceModel<Log1pOp, unary<Log1pOp, logarithmOf1Plus>>::attach(c);
   ReferenceModel<SqrtOp, unary<SqrtOp, squareRoot>>::attach(c);
   ReferenceModel<RsqrtOp, unary<RsqrtOp, rsqrt>>::attach(c);
   ReferenceModel<SinOp, unary<SinOp, sine>>::attach(c);
@@ -381,6 +398,7 @@ void cleave::attachElementwiseModels(MLIRContext *c) {
   ReferenceModel<SubOp, binaryNumber<SubOp, sub, subInt>>::attach(c);
   ReferenceModel<MulOp, binaryNumber<MulOp, mul, mulInt>>::attach(c);
   ReferenceModel<DivOp, divide>::attach(c);
+  ReferenceModel<RemOp, evaluateRem>::attach(c);
   ReferenceModel<MaximumOp, binaryNumber<MaximumOp, maximum, maxInt>>::attach(
       c);
   ReferenceModel<MinimumOp, binaryNumber<MinimumOp, minimum, minInt>>::attach(

@@ -18,7 +18,7 @@ static int64_t product(ArrayRef<int64_t> sizes) {
   return result;
 }
 
-/// Reports the first index outside `[0, bound)`, `exempt` aside.
+/// Reports the first index outside `[0, bound)`, except `exempt`.
 static LogicalResult checkIndices(Operation *op, const RefTensor &indices,
                                   int64_t bound,
                                   std::optional<int64_t> exempt = {}) {
@@ -30,8 +30,8 @@ static LogicalResult checkIndices(Operation *op, const RefTensor &indices,
   return success();
 }
 
-/// The elements from `begin` on, `size` of them, of a global dimension of
-/// `bound` elements.
+/// The `size` elements from `begin` on of a global dimension of `bound`
+/// elements.
 namespace {
 struct Place {
   int64_t begin = 0, size, bound;
@@ -50,7 +50,7 @@ static Place placeOf(Op op, const RefArgs &args, int64_t size) {
   return place;
 }
 
-/// The indices that serve slice `p` of the `slices` before the dimension.
+/// The indices for slice `p` of the `slices` before the dimension.
 template <typename Op>
 static ArrayRef<int64_t> indicesAt(Op op, const RefTensor &indices, int64_t p,
                                    int64_t slices) {
@@ -75,7 +75,7 @@ static LogicalResult evaluateGather(GatherOp op, const RefArgs &args,
   for (int64_t p = 0; p < before; ++p)
     for (int64_t index : indicesAt(op, indices, p, before)) {
       if (!place.holds(index)) {
-        to += after; // Zeros.
+        to += after; // zeros
         continue;
       }
       for (int64_t s = 0; s < after; ++s)
@@ -135,8 +135,8 @@ static LogicalResult evaluateOneHot(OneHotOp op, const RefArgs &args,
   return success();
 }
 
-/// Calls `fn(patch, pixel)` for each element of the windows that lies inside
-/// the image: its place among the patches `[n, oh, ow, c, kh, kw]` and in the
+/// Calls `fn(patch, pixel)` for each element of the windows that is inside the
+/// image, with its offset in the patches `[n, oh, ow, c, kh, kw]` and in the
 /// image `[n, c, h, w]`.
 template <typename OpTy, typename Fn>
 static void forEachPixel(OpTy op, ArrayRef<int64_t> patches,

@@ -18,26 +18,30 @@ RowLoss cleave::crossEntropyRow(const double *logits, int64_t classes,
   double sum = 0, mean = 0;
   for (int64_t j = 0; j < classes; ++j) {
     sum += std::exp(logits[j] - largest);
-    mean += logits[j] / classes;
+    mean += (logits[j] - largest) / classes;
   }
-  double lse = largest + std::log(sum);
-  double loss = (1.0 - smoothing) * (lse - logits[target]);
+  double logSum = std::log(sum);
+  double loss = (1.0 - smoothing) * (logSum - (logits[target] - largest));
   if (smoothing != 0)
-    loss += smoothing * (lse - mean);
-  return {loss, lse};
+    loss += smoothing * (logSum - mean);
+  return {loss, largest + logSum};
 }
 
 void cleave::crossEntropyRowGradient(const double *logits, int64_t classes,
                                      int64_t target, double smoothing,
                                      double lse, double scale,
                                      double *gradient) {
+  // The sum is 1 up to the rounding of a large log-sum-exp.
+  double sum = 0;
+  for (int64_t j = 0; j < classes; ++j)
+    sum += std::exp(logits[j] - lse);
   for (int64_t j = 0; j < classes; ++j) {
     double wanted = (j == target ? 1.0 - smoothing : 0.0) + smoothing / classes;
-    gradient[j] = scale * (std::exp(logits[j] - lse) - wanted);
+    gradient[j] = scale * (std::exp(logits[j] - lse) / sum - wanted);
   }
 }
 
-/// Reports the first target that is no class; `ignore` is exempt.
+/// Reports the first target that is not a class; `ignore` is exempt.
 static LogicalResult checkTargets(Operation *op, const RefTensor &targets,
                                   int64_t classes, int64_t ignore) {
   for (auto [i, target] : llvm::enumerate(targets.ints))
@@ -99,8 +103,8 @@ static LogicalResult evaluateHeadLoss(HeadLossOp op, const RefArgs &args,
   if (failed(checkTargets(op, targets, classes, ignore)))
     return failure();
 
-  // The logits and their gradient are tensors of the program, though it never
-  // holds them whole.
+  // The logits and their gradient are rounded as tensors of the program, though
+  // it never materialises them.
   RefTensor logits = linear(input, weight, bias, context.precision);
   settle(logits, context.precision);
   RefTensor logitGradient({targets.size(), classes}, logits.element);

@@ -37,7 +37,7 @@ struct ReferenceModel
   }
 };
 
-// One for each group of ops.
+// One registration function for each group of ops.
 void attachElementwiseModels(mlir::MLIRContext *context);
 void attachShapeModels(mlir::MLIRContext *context);
 void attachGatherModels(mlir::MLIRContext *context);
@@ -74,8 +74,8 @@ void crossEntropyRowGradient(const double *logits, int64_t classes,
                              int64_t target, double smoothing, double lse,
                              double scale, double *gradient);
 
-/// The factor dropout applies to the element at `index` of the global tensor:
-/// 0, or 1 / (1 - probability).
+/// The factor that dropout applies to the element at `index` of the global
+/// tensor: 0, or 1 / (1 - probability).
 double dropoutFactor(const RefTensor &rng, int64_t id, double probability,
                      int64_t index);
 

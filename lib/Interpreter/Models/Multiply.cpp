@@ -6,14 +6,14 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Apart from the rest so that it can be compiled with full optimisation: tests
+/// In a file of its own, so that it is compiled with full optimisation: tests
 /// run whole models through it.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "Models.h"
 
-/// Columns of `b` taken at once, so that a block of it stays in the cache.
+/// Columns of `b` in one block, so that it stays in the cache.
 static constexpr int64_t kColumns = 256;
 
 template <typename Accumulator>

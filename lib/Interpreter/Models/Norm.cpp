@@ -12,8 +12,8 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::graph;
 
-/// Calls `fn(row, first)` for each row of `tensor`, `first` the place of its
-/// first element.
+/// Calls `fn(row, first)` for each row of `tensor`, where `first` is the offset
+/// of its first element.
 template <typename Fn>
 static LogicalResult forEachRow(const RefTensor &tensor, Fn fn) {
   int64_t columns = tensor.rowSize(), size = tensor.size();
@@ -197,14 +197,14 @@ static LogicalResult evaluateRope(RopeOp op, const RefArgs &args,
   const RefTensor &input = args[op.getInput()];
   const RefTensor &cosines = args[op.getCos()], &sines = args[op.getSin()];
   int64_t n = input.rowSize();
-  // The element that rotation brings to place j, and its sign.
+  // The index of the element that rotation moves to index j, and its sign.
   auto partner = [&](int64_t j) {
     if (op.getInterleaved())
       return j % 2 == 0 ? std::pair(j + 1, -1.0) : std::pair(j - 1, 1.0);
     return j < n / 2 ? std::pair(j + n / 2, -1.0) : std::pair(j - n / 2, 1.0);
   };
-  // Both tables in the shape of the input: the map takes the sine of the place
-  // an element lands at, its transpose that of the place it comes from.
+  // Both tables in the shape of the input: the map takes the sine at the index
+  // an element is moved to, its transpose that at the index it comes from.
   std::vector<double> sineAt(input.size()), cosineAt(input.size());
   forEachIndex<2>(input.shape,
                   {broadcastStrides(cosines, input.shape),

@@ -1,4 +1,4 @@
-//===- Shape.cpp - Reductions and movements -------------------------------===//
+//===- Shape.cpp - Reductions and layout ops ------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -40,7 +40,7 @@ static LogicalResult evaluateReduce(ReduceOp op, const RefArgs &args,
   const RefTensor &input = args[0];
   RefTensor &output = results[0];
   ReductionKind kind = op.getKind();
-  // Places in the output of the elements of the input: stride 0 along the
+  // Offsets in the output of the elements of the input: stride 0 along the
   // dimensions that are removed.
   SmallVector<int64_t, 4> kept = output.strides(), strides;
   for (int64_t dim = 0, next = 0; dim < input.rank(); ++dim)
@@ -115,12 +115,12 @@ static LogicalResult evaluateTopK(TopKOp op, const RefArgs &args,
 }
 
 //===----------------------------------------------------------------------===//
-// Movements
+// Layout ops
 //===----------------------------------------------------------------------===//
 
 /// Copies, for each index of `shape`, the element at `from` of `input` to that
-/// at `to` of `output`; the strides say how far a step along each dimension
-/// goes in either.
+/// at `to` of `output`; the strides are those of each dimension in either
+/// tensor.
 static void copyStrided(ArrayRef<int64_t> shape, const RefTensor &input,
                         int64_t from, ArrayRef<int64_t> fromStrides,
                         RefTensor &output, int64_t to,

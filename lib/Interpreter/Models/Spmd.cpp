@@ -7,7 +7,7 @@
 
 #include "../Shards.h"
 #include "Models.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include <map>
 
 using namespace mlir;
@@ -51,7 +51,7 @@ static LogicalResult evaluateBarrier(BarrierOp, const RefArgs &args,
 
 namespace {
 
-/// The values of all ranks before and after a movement.
+/// The values of all ranks before and after a collective.
 class Exchange {
 public:
   Exchange(Operation *op, ArrayRef<RefArgs> args, ArrayRef<Results> results,
@@ -59,16 +59,16 @@ public:
       : op(op), args(args), results(results), precision(precision) {}
 
   LogicalResult run() {
-    std::optional<Move> move = readMove(op);
+    std::optional<Collective> move = readCollective(op);
     MeshOp meshOp = lookupMesh(
         op, cast<CommunicationOpInterface>(op).getCommunicationMesh());
     if (!move || !meshOp)
       return op->emitOpError("has no mesh");
     mesh = meshOp.getMesh();
-    // The same op on whole tensors.
+    // The same op on global tensors.
     if (args.size() == 1 && runsOnWhole(*move))
       return success();
-    // One stage and micro-batch of a program.
+    // Executes one stage and micro-batch of a program.
     if (Mesh fewer = mesh.together();
         fewer.size() == static_cast<int64_t>(args.size()))
       mesh = std::move(fewer);
@@ -79,60 +79,61 @@ public:
     Sharding dims = Sharding::replicated(move->dims.size());
     dims.dims = move->dims;
     switch (move->kind) {
-    case MoveKind::AllReduce:
+    case CollectiveKind::AllReduce:
       reduce(move->axes, move->reduction,
              [](const RefTensor &sum, int64_t) { return sum; });
       break;
-    case MoveKind::ReduceScatter:
+    case CollectiveKind::ReduceScatter:
       reduce(cast<CommunicationOpInterface>(op).getCommunicationAxes(),
              move->reduction, [&](const RefTensor &sum, int64_t rank) {
                return cutShard(mesh, dims, sum, rank);
              });
       break;
-    case MoveKind::AllGather:
+    case CollectiveKind::AllGather:
       gather(dims);
       break;
-    case MoveKind::AllToAll:
+    case CollectiveKind::AllToAll:
       exchange(*move);
       break;
-    case MoveKind::Permute:
+    case CollectiveKind::Permute:
       permute({move->dims, move->newDims});
       break;
-    case MoveKind::Rotate:
+    case CollectiveKind::Rotate:
       forEachGroup(move->axes, [&](ArrayRef<int64_t> members) {
         for (size_t i = 0, n = members.size(); i < n; ++i)
           results[members[i]][0] = args[members[(i + n - 1) % n]][0u];
       });
       break;
-    case MoveKind::Broadcast:
+    case CollectiveKind::Broadcast:
       forEachGroup(move->axes, [&](ArrayRef<int64_t> members) {
         for (int64_t rank : members)
           results[rank][0] = args[members[move->part]][0u];
       });
       break;
-    case MoveKind::Reduce:
+    case CollectiveKind::Reduce:
       reducePart(*move);
       break;
-    case MoveKind::Slice:
+    case CollectiveKind::Slice:
       break;
     }
     return success();
   }
 
 private:
-  /// What also has a meaning on one device.
-  bool runsOnWhole(const Move &move) {
+  /// Ops that are also defined on one device.
+  bool runsOnWhole(const Collective &move) {
     int64_t parts = mesh.size(move.axes);
-    if (move.kind == MoveKind::Rotate) {
+    if (move.kind == CollectiveKind::Rotate) {
       rotateWhole(move.from, parts);
       return true;
     }
-    if (move.kind != MoveKind::Broadcast && move.kind != MoveKind::Reduce)
+    if (move.kind != CollectiveKind::Broadcast &&
+        move.kind != CollectiveKind::Reduce)
       return false;
     const RefTensor &tensor = args[0][0u];
     RefTensor &result = results[0][0];
     SmallVector<int64_t, 4> shape(tensor.shape), at(shape.size(), 0);
-    if (move.kind == MoveKind::Broadcast) {
+    if (move.kind == CollectiveKind::Broadcast) {
       shape[move.from] /= parts;
       at[move.from] = move.part * shape[move.from];
       result = cutSlice(tensor, at, shape);
@@ -145,8 +146,8 @@ private:
     return true;
   }
 
-  /// The position of the part has the sum, the others what they had.
-  void reducePart(const Move &move) {
+  /// The position of the part gets the sum, the others keep their values.
+  void reducePart(const Collective &move) {
     SmallVector<RefTensor> before;
     for (auto [rank, own] : llvm::enumerate(args))
       before.push_back(move.into ? own[1u] : results[rank][0]);
@@ -171,8 +172,8 @@ private:
     }
   }
 
-  /// Calls `fn` with the ranks of each group, in the order of their parts of
-  /// `axes`.
+  /// Calls `fn` with the ranks of each group, in the order of their coordinates
+  /// on `axes`.
   void forEachGroup(ArrayRef<AxisRef> axes,
                     llvm::function_ref<void(ArrayRef<int64_t>)> fn) {
     std::map<int64_t, SmallVector<int64_t>> groups;
@@ -188,7 +189,7 @@ private:
       fn(members);
   }
 
-  /// `take` says what rank keeps of the sum of its group.
+  /// `take` returns the slice of its group's sum that a rank keeps.
   void reduce(ArrayRef<AxisRef> axes, PartialKind kind,
               llvm::function_ref<RefTensor(const RefTensor &, int64_t)> take) {
     forEachGroup(axes, [&](ArrayRef<int64_t> members) {
@@ -215,9 +216,9 @@ private:
     });
   }
 
-  /// Each rank's result is made of the pieces, cut along `to`, that the others
-  /// have for it; the piece of part p lies at p along `from`.
-  void exchange(const Move &move) {
+  /// Each rank's result consists of the slices along `to` that the other ranks
+  /// have for it; the slice of coordinate p is at p along `from`.
+  void exchange(const Collective &move) {
     forEachGroup(move.axes, [&](ArrayRef<int64_t> members) {
       for (auto [own, rank] : llvm::enumerate(members))
         for (auto [part, source] : llvm::enumerate(members)) {

@@ -27,6 +27,12 @@ static LogicalResult evaluateGradient(GradientOp op, const RefArgs &args,
   return success();
 }
 
+static LogicalResult evaluateWritten(WrittenOp, const RefArgs &args,
+                                     Results results, ReferenceContext &) {
+  results[0] = args[0];
+  return success();
+}
+
 static LogicalResult evaluateCheck(CheckOp op, const RefArgs &args, Results,
                                    ReferenceContext &) {
   if (args[0].ints[0])
@@ -106,6 +112,7 @@ static LogicalResult evaluateSgd(SgdOp op, const RefArgs &args, Results results,
 void cleave::attachTrainingModels(MLIRContext *c) {
   ReferenceModel<SeedOp, evaluateSeed>::attach(c);
   ReferenceModel<GradientOp, evaluateGradient>::attach(c);
+  ReferenceModel<WrittenOp, evaluateWritten>::attach(c);
   ReferenceModel<CheckOp, evaluateCheck>::attach(c);
   ReferenceModel<GlobalNormOp, evaluateGlobalNorm>::attach(c);
   ReferenceModel<AdamWOp, evaluateAdamW>::attach(c);

@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/ActionTrace.h"
+#include "cleave/Runtime/CPU/ActionTrace.h"
 
 using namespace cleave::runtime;
 
-/// What `scheduled` is called of one micro-batch.
+/// The name of `scheduled` for one micro-batch.
 static std::string nameOf(const ScheduledAction &scheduled,
                           int32_t microBatch) {
   auto [before, after] = llvm::StringRef(scheduled.name).split('*');
@@ -31,7 +31,7 @@ cleave::runtime::actionsOf(const Program &program, llvm::StringRef entry,
     for (const Action &action : it->second.actions) {
       const Part &part = program.parts[static_cast<size_t>(action.part)];
       ActionEvent event;
-      // One without commands takes no time.
+      // An action without commands takes no time.
       event.start = at;
       while (!trace.empty() && trace.front().run == run &&
              trace.front().action == &action) {
@@ -54,7 +54,7 @@ cleave::runtime::actionsOf(const Program &program, llvm::StringRef entry,
       event.run = run;
       events.push_back(std::move(event));
     }
-    // Commands that are of no action of this entry.
+    // Commands that belong to no action of this entry.
     while (!trace.empty() && trace.front().run == run)
       trace = trace.drop_front();
   }

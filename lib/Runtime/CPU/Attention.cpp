@@ -1,22 +1,22 @@
-//===- Attention.cpp - Attention, blockwise -------------------------------===//
+//===- Attention.cpp - Blockwise attention --------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 //
-// Both passes go over blocks of query rows. A block sees one range of keys (all
-// of them without causality or window), and only that range is computed.
+// Both passes iterate over blocks of query rows. A block sees one range of keys
+// (all of them without causality or window), and only that range is computed.
 //
 // The forward pass holds a block of scores over its whole range, so that the
 // softmax needs one pass; the backward pass, which knows the sums already,
-// cuts the range in chunks that stay in the second-level cache.
+// splits the range into chunks that fit the second-level cache.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Attention.h"
+#include "cleave/Runtime/CPU/Attention.h"
 #include "AttentionRows.h"
-#include "cleave/Runtime/Contraction.h"
+#include "cleave/Runtime/CPU/Contraction.h"
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ static constexpr int64_t keyChunk = 512;
 static int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// Elements from one row of scores to the next: rows must not all start at the
-/// same place of a page.
+/// same offset in a page.
 static int64_t scoreStride(int64_t keys) {
   int64_t stride = roundUp(keys, 64);
   return stride % 256 == 0 ? stride + 16 : stride;
@@ -40,8 +40,8 @@ static int64_t scoreStride(int64_t keys) {
 /// The longest range of keys that one block of queries sees.
 static int64_t longestRange(const AttentionCommand &c) {
   int64_t keys = roundUp(c.keys, 64);
-  // A window alone hides no later key; and queries that are computed together
-  // may lie far from each other.
+  // A window alone masks no later key; and the positions of queries that are
+  // computed together may be far apart.
   if (c.window > 0 && c.causal && c.queryPieces == 0 && c.blocks == 1)
     keys = std::min(keys, roundUp(c.window + c.queryBlock, 64) + 64);
   return keys;
@@ -52,8 +52,9 @@ int64_t cleave::runtime::attentionScratchBytes(const AttentionCommand &c,
   int64_t keys = longestRange(c);
   if (backward)
     keys = std::min(keys, keyChunk);
+  int64_t perRow = backward && c.bias.buffer >= 0 ? 2 : 1;
   int64_t floats = c.queryBlock * scoreStride(keys) * (backward ? 2 : 1) +
-                   roundUp(c.queryBlock, 16);
+                   perRow * roundUp(c.queryBlock, 16);
   return roundUp(floats * 4, 64);
 }
 
@@ -86,7 +87,7 @@ public:
   void backwardHead(int64_t b, int64_t kvHead, char *scratch) const;
 
 private:
-  /// The place of query `i` in the global scores.
+  /// The position of query `i` in the global scores.
   int64_t queryPlace(int64_t i) const {
     if (!p.queryStarts)
       return origin[2] + i;
@@ -94,8 +95,8 @@ private:
     return p.queryStarts[i / piece] + origin[2] + i % piece;
   }
 
-  /// How many keys of `block` have a place before `place`: the first ones,
-  /// since places ascend.
+  /// The number of keys of `block` with a position before `place`: these are
+  /// the first ones, since positions ascend.
   int64_t keysBefore(int64_t block, int64_t place) const {
     int64_t keys = c.keys / c.blocks;
     place -= origin[3];
@@ -115,15 +116,14 @@ private:
     int64_t keys = c.keys / c.blocks, first = block * keys;
     int64_t end = c.causal ? keysBefore(block, diagonal + 1) : keys;
     int64_t begin =
-        c.window > 0
-            ? std::min(keysBefore(block, diagonal - c.window + 1), end)
-            : 0;
+        c.window > 0 ? std::min(keysBefore(block, diagonal - c.window + 1), end)
+                     : 0;
     return {first + begin, first + end};
   }
 
   /// The keys that a block of queries sees; both bounds grow with the query.
-  /// With segments, groups of keys at both ends that hold no document of the
-  /// block are left out.
+  /// With segments, groups of keys at both ends without a segment of the block
+  /// are skipped.
   KeyRange range(int64_t b, int64_t first, int64_t last) const {
     KeyRange result{visible(first).begin & ~int64_t(63), visible(last).end};
     if (!p.querySegments)
@@ -203,20 +203,25 @@ private:
   }
 
   void backwardBlock(int64_t b, int64_t h, int64_t block, char *scratch) const;
+  /// Computes in `lost` what the log-sum-exp of each of `count` rows lost by
+  /// rounding.
+  const float *lostOfSums(int64_t b, int64_t h, int64_t first, int64_t count,
+                          KeyRange range, int64_t chunk, float *scores,
+                          float *lost) const;
 
   const AttentionCommand &c;
   const AttentionPointers &p;
   const AttentionRowFunctions &rows;
   philox::Stream stream;
   int64_t origin[4] = {0, 0, 0, 0};
-  /// A query sees, causally, the keys up to its place and this.
+  /// The distance by which a causal query sees keys beyond its own position.
   int64_t shift;
 };
 
 } // namespace
 
-/// Makes `lse` that of both; `share` is that of `own`, the rest is returned.
-/// Where neither sees a key nothing changes.
+/// Merges `own` into `lse`; `share` is the weight of `own`, and the weight of
+/// the other is returned. If neither sees a key nothing changes.
 static float join(float &lse, float own, float &share) {
   float before = lse;
   float top = before > own ? before : own;
@@ -257,7 +262,7 @@ void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
     factors[i] = rows.forward(
         makeRow(b, h, first + i, key0, keys, scores + i * stride), own);
     if (c.onto) {
-      // What is there keeps its share, and these probabilities get theirs.
+      // Scales the existing result and the new probabilities by their weights.
       float share = 1.0f;
       rows.scale(o + i * c.o.stridePosition, join(lse[i], own, share),
                  c.valueSize);
@@ -273,6 +278,35 @@ void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
     return;
   for (int64_t i = 0; i < count; ++i)
     rows.scale(o + i * c.o.stridePosition, factors[i], c.valueSize);
+}
+
+/// Whether the rounding of a log-sum-exp is significant. With a bias that masks
+/// all keys of a row by a huge number, it holds nothing of the sum.
+static bool isLarge(float lse) {
+  return std::abs(lse) > 32.0f && lse != -infinity;
+}
+
+const float *Pass::lostOfSums(int64_t b, int64_t h, int64_t first,
+                              int64_t count, KeyRange range, int64_t chunk,
+                              float *scores, float *lost) const {
+  int64_t stride = scoreStride(chunk), kvHead = h / (c.heads / c.kvHeads);
+  const float *lse = p.lse + (b * c.heads + h) * c.queries + first;
+  std::fill_n(lost, count, 0.0f);
+  for (int64_t key = range.begin; key < range.end; key += chunk) {
+    int64_t keys = std::min(chunk, range.end - key);
+    sgemm(false, true, count, keys, c.headSize, c.scale,
+          head(p.q, c.q, b, h) + first * c.q.stridePosition, c.q.stridePosition,
+          head(p.k, c.k, b, kvHead) + key * c.k.stridePosition,
+          c.k.stridePosition, 0.0f, scores, stride);
+    for (int64_t i = 0; i < count; ++i)
+      if (isLarge(lse[i]))
+        lost[i] += rows.sum(
+            makeRow(b, h, first + i, key, keys, scores + i * stride), lse[i]);
+  }
+  for (int64_t i = 0; i < count; ++i)
+    if (isLarge(lse[i]))
+      lost[i] = std::log(lost[i]);
+  return lost;
 }
 
 void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
@@ -302,6 +336,11 @@ void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
     dots[i] = rows.dot(dO + i * c.dO.stridePosition, o + i * c.o.stridePosition,
                        c.valueSize);
 
+  const float *lost = nullptr;
+  if (p.bias && std::any_of(lse, lse + count, isLarge))
+    lost = lostOfSums(b, h, first, count, {key0, key1}, chunk, scores,
+                      dots + roundUp(c.queryBlock, 16));
+
   for (int64_t key = key0; key < key1; key += chunk) {
     int64_t keys = std::min(chunk, key1 - key);
     const float *k = head(p.k, c.k, b, kvHead) + key * c.k.stridePosition;
@@ -330,8 +369,8 @@ void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
         dBias = p.dBias + offset;
       }
       rows.backward(makeRow(b, h, first + i, key, keys, scores + i * stride),
-                    gradients + i * stride, lse[i], dots[i], dBias,
-                    dBiasStride);
+                    gradients + i * stride, lse[i], lost ? lost[i] : 0.0f,
+                    dots[i], dBias, dBiasStride);
     }
     sgemm(true, false, keys, c.valueSize, count, 1.0f, scores, stride, dO,
           c.dO.stridePosition, 1.0f, dV, c.dV.stridePosition);
@@ -362,7 +401,8 @@ void cleave::runtime::attentionForward(const AttentionCommand &c,
   Pass pass(c, p);
   int64_t blocks = pass.queryBlocks(), heads = c.batch * c.heads;
   team.parallelEach(blocks * heads, [&](int thread, int64_t item) {
-    // The last blocks of a causal pass have the most keys: they go first.
+    // The last blocks of a causal pass have the most keys, so they are computed
+    // first.
     int64_t block = blocks - 1 - item / heads, index = item % heads;
     pass.forwardBlock(index / c.heads, index % c.heads, block,
                       p.scratch + thread * c.scratchBytesPerThread);
@@ -380,8 +420,8 @@ void cleave::runtime::attentionBackward(const AttentionCommand &c,
       std::fill(p.dBias + begin, p.dBias + end, 0.0f);
     });
   }
-  // One item owns every gradient it adds to: those of a key head and, if a
-  // bias is shared by batches or heads, those of all that share it.
+  // One item owns every gradient it adds to: those of a key head and, if a bias
+  // is shared by batches or heads, those of all that share it.
   Pass pass(c, p);
   bool sharedByBatch = p.dBias && c.biasStrides[0] == 0;
   bool sharedByHead = p.dBias && c.biasStrides[1] == 0;

@@ -6,15 +6,15 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// What attention does to one row of scores between its contractions. Compiled
-/// once per instruction set; `get` chooses at run time.
+/// The functions that attention applies to one row of scores between its
+/// contractions. Compiled once per instruction set; `get` chooses at run time.
 ///
 //===----------------------------------------------------------------------===//
 
 #ifndef CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
 #define CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
 
-#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/Core/Philox.h"
 
 namespace cleave::runtime {
 
@@ -25,7 +25,8 @@ struct AttentionRow {
   /// Scores, scaled; `width` of them, a multiple of 64.
   float *scores = nullptr;
   int64_t width = 0;
-  /// Keys that position alone lets the query see, within the row.
+  /// The range of keys, within the row, that causality and window let the query
+  /// see.
   int64_t begin = 0, end = 0;
   const float *bias = nullptr;
   int64_t biasStride = 0;
@@ -39,12 +40,12 @@ struct AttentionRow {
   uint32_t threshold = 0;
   float keepScale = 1.0f;
   uint64_t element = 0;
-  /// With keys in `pieces` of `pieceKeys`: where each begins behind `element`;
-  /// the row's first score is that of `firstKey`.
+  /// With keys in `pieces` of `pieceKeys`: the offset at which each begins,
+  /// relative to `element`; the row's first score is that of `firstKey`.
   const int64_t *keyStarts = nullptr;
   int64_t pieces = 0, pieceKeys = 1, firstKey = 0;
 
-  /// The piece of score `j`; the padding of the row lies behind the last one.
+  /// The piece of score `j`; the padding of the row belongs to the last one.
   int64_t pieceOf(int64_t j) const {
     int64_t piece = (firstKey + j) / pieceKeys;
     return piece < pieces ? piece : pieces - 1;
@@ -57,26 +58,29 @@ struct AttentionRow {
     return element + static_cast<uint64_t>(keyStarts[piece] + firstKey + j -
                                            piece * pieceKeys);
   }
-  /// Whether the indices of the 64 scores from `j` on follow each other.
+  /// Whether the indices of the 64 scores from `j` on are consecutive.
   bool isStraight(int64_t j) const {
     return !keyStarts || pieceOf(j) == pieceOf(j + 63);
   }
 };
 
 struct AttentionRowFunctions {
-  /// Scores become unnormalised probabilities (dropped ones 0). Returns what
-  /// the row of the product is to be multiplied by; `lse` is set.
+  /// Replaces scores by unnormalised probabilities (dropped ones 0). Returns
+  /// the factor for the row of the product; sets `lse`.
   float (*forward)(const AttentionRow &row, float &lse);
-  /// Scores become probabilities with dropout, `gradients` (of those) the
-  /// gradients of the scores; `dot` is the row's sum of dO * O. Gradients of
-  /// the bias, if wanted, are added to `dBias`.
+  /// The sum of exp(score - lse).
+  float (*sum)(const AttentionRow &row, float lse);
+  /// Replaces scores by probabilities with dropout, and `gradients` (of those)
+  /// by the gradients of the scores; the logarithm of the sum is `lse + lost`,
+  /// in two numbers for accuracy; `dot` is the row's sum of dO * O. Gradients
+  /// of the bias, if wanted, are added to `dBias`.
   void (*backward)(const AttentionRow &row, float *gradients, float lse,
-                   float dot, float *dBias, int64_t dBiasStride);
+                   float lost, float dot, float *dBias, int64_t dBiasStride);
   /// Σ a[i] * b[i].
   float (*dot)(const float *a, const float *b, int64_t n);
   /// a[i] *= factor.
   void (*scale)(float *a, float factor, int64_t n);
-  /// exp, for the test of its error.
+  /// exp, exposed to test its error.
   void (*exp)(float *a, int64_t n);
 };
 

@@ -5,11 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The library's C interface: its C++ one reports errors by exceptions.
+// Uses the library's C interface: the C++ interface reports errors by
+// exceptions.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Contraction.h"
+#include "cleave/Runtime/CPU/Contraction.h"
 #include "llvm/ADT/ScopeExit.h"
 
 #include <atomic>
@@ -17,7 +18,7 @@
 
 using namespace cleave::runtime;
 
-/// Of any thread; once something went wrong, no result can be trusted.
+/// Set by any thread; after an error, no result can be trusted.
 static std::atomic<int> failedStatus{dnnl_success};
 
 static void note(dnnl_status_t status) {
@@ -64,8 +65,8 @@ void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
 
 namespace {
 
-/// The one engine and stream of the process; they hold no memory to speak of
-/// and are never destroyed, as the library may be gone by then.
+/// The one engine and stream of the process; they take little memory and are
+/// never destroyed, as the library may be unloaded before.
 struct Library {
   dnnl_engine_t engine = nullptr;
   dnnl_stream_t stream = nullptr;

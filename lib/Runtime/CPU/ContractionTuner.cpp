@@ -1,17 +1,18 @@
-//===- ContractionTuner.cpp - Choosing how to contract --------------------===//
+//===- ContractionTuner.cpp - Choice of contraction methods ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 //
-// Which of the library's implementations is fastest depends on the shape, the
-// layout and the machine by up to a third, and no rule of thumb predicts it.
+// The speed of the library's implementations differs by up to a third depending
+// on the shape, the layout and the machine, and simple rules do not predict the
+// fastest.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Contraction.h"
-#include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/CPU/Contraction.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -33,7 +34,7 @@ llvm::StringRef cleave::runtime::methodName(ContractionMethod method) {
   return methodNames[static_cast<size_t>(method)];
 }
 
-/// All that the speed depends on, in words.
+/// All properties on which the speed depends, as text.
 static std::string keyOf(const ContractCommand &c, int threads) {
   const dnnl_version_t *version = dnnl_version();
   std::string key;
@@ -54,9 +55,8 @@ ContractionTuner::ContractionTuner(std::string path, bool measure)
   auto buffer = llvm::MemoryBuffer::getFile(file);
   if (!buffer)
     return;
-  // A damaged file is as good as none: it is replaced by the next `save`.
-  llvm::Expected<llvm::json::Value> value =
-      parseJson((*buffer)->getBuffer());
+  // A damaged file is ignored: the next `save` replaces it.
+  llvm::Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());
   if (!value) {
     llvm::consumeError(value.takeError());
     return;
@@ -82,8 +82,8 @@ ContractionTuner ContractionTuner::fromEnvironment() {
   return ContractionTuner(std::string(path), /*measure=*/true);
 }
 
-/// The shortest of a few runs in seconds; fewer of long ones, which a cold
-/// start hardly touches.
+/// The minimum time of a few runs in seconds; long ones run fewer times,
+/// because a cold start hardly affects them.
 static double measureSeconds(const Contraction &contraction,
                              const ThreadTeam &team, char *workspace) {
   using Clock = std::chrono::steady_clock;
@@ -103,7 +103,7 @@ static double measureSeconds(const Contraction &contraction,
   return best;
 }
 
-/// What this process has measured, for sessions without a common file.
+/// Measurements of this process, for sessions without a common file.
 static std::map<std::string, ContractionMethod> &measured() {
   static std::map<std::string, ContractionMethod> table;
   return table;
@@ -113,7 +113,7 @@ ContractionMethod ContractionTuner::choose(const ContractCommand &command,
                                            char *a, char *b, char *c,
                                            const ThreadTeam &team) {
   double flops = 2.0 * command.m * command.n * command.k;
-  // Small products of a batch do not feed a team; large ones do.
+  // Small products of a batch do not keep a team busy; large ones do.
   if (command.batch > 1)
     return command.batch >= team.size() || flops < 4e6
                ? ContractionMethod::Batch
@@ -129,7 +129,7 @@ ContractionMethod ContractionTuner::choose(const ContractCommand &command,
   if (it != table.end()) {
     method = it->second;
   } else if (!measure) {
-    // Nothing is known, and nothing is to be found out.
+    // No measurement exists, and measuring is off.
   } else if (auto known = measured().find(key); known != measured().end()) {
     method = known->second;
   } else {
@@ -159,7 +159,7 @@ void ContractionTuner::save() {
     return;
   changed = false;
   llvm::json::Object object;
-  // Another process may have written since: who comes first decides.
+  // Another process may have written since: the first measurement is kept.
   ContractionTuner current(file, false);
   for (const auto *choices : {&table, &current.table})
     for (const auto &[key, method] : *choices)

@@ -1,11 +1,11 @@
-//===- Executor.cpp - Walking the command table ---------------------------===//
+//===- Executor.cpp - Execution of the command table ----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Executor.h"
+#include "cleave/Runtime/CPU/Executor.h"
 #include "LibraryMemory.h"
 
 #include <algorithm>
@@ -189,7 +189,7 @@ Executor::getCommunication(llvm::StringRef entry) const {
 
 void Executor::startTrace(llvm::StringRef entry, int64_t runs, int64_t origin) {
   trace.clear();
-  // A step allocates nothing.
+  // A step does not allocate memory.
   trace.reserve(countCommands(entry) * static_cast<size_t>(runs));
   tracedEntry = entry.str();
   tracedRuns = 0;

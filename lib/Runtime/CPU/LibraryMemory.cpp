@@ -28,14 +28,14 @@ using namespace cleave::runtime;
 
 namespace {
 
-/// Blocks of whole units out of one reserved range of addresses, so that a
-/// pointer tells by itself whether it is ours. Freed blocks wait, by size, for
-/// the next of their size; the library asks for the same sizes in each step.
+/// Blocks of whole units in one reserved range of addresses, so that the
+/// address alone says whether a block belongs to the cache. Freed blocks are
+/// kept by size for reuse; the library asks for the same sizes in each step.
 class Cache {
 public:
   static constexpr size_t unit = size_t(1) << 16;
   static constexpr size_t reserved = size_t(1) << 36;
-  /// Larger blocks are the system's business, and so are small ones.
+  /// Larger and small blocks are left to the system.
   static constexpr size_t largest = size_t(1) << 28;
   static constexpr size_t smallest = 4096;
 
@@ -44,8 +44,8 @@ public:
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
       return false;
-    // Blocks are aligned as units are. The size of each, by its first unit,
-    // lies behind the range.
+    // Blocks are aligned as units are. The size of each, by its first unit, is
+    // stored after the range.
     auto address = (reinterpret_cast<uintptr_t>(p) + unit - 1) / unit * unit;
     base = reinterpret_cast<char *>(address);
     unitsOf = reinterpret_cast<uint32_t *>(base + reserved);
@@ -102,7 +102,8 @@ private:
   std::atomic_flag busy = ATOMIC_FLAG_INIT;
 };
 
-/// Never destroyed: the library may free after the last of our destructors.
+/// Never destroyed: the library may free memory after the last destructor has
+/// run.
 Cache &cache() {
   static Cache *instance = new Cache;
   return *instance;
@@ -129,11 +130,11 @@ void freeHook(void *p) {
   systemFree(p);
 }
 
-/// The places where the library keeps the addresses of its two imports.
+/// The slots in which the library keeps the addresses of its two imports.
 struct Imports {
   uintptr_t base = 0;
   void **allocate = nullptr, **free = nullptr;
-  /// What the loader made read-only after it had resolved it.
+  /// Pages that the loader made read-only after resolving imports.
   uintptr_t readOnlyBegin = 0, readOnlyEnd = 0;
 
   void scan(const ElfW(Dyn) * dynamic) {
@@ -226,7 +227,7 @@ bool install() {
     return false;
   systemAllocate = reinterpret_cast<AllocateFunction>(*imports.allocate);
   systemFree = reinterpret_cast<FreeFunction>(*imports.free);
-  // `free` first: it knows what is not ours.
+  // `free` first: it recognises pointers of the system.
   return writeSlot(imports, imports.free,
                    reinterpret_cast<void *>(&freeHook)) &&
          writeSlot(imports, imports.allocate,

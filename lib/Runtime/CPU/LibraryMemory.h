@@ -7,11 +7,11 @@
 ///
 /// \file
 /// The contraction library packs operands in buffers that each call allocates
-/// and frees, megabytes at a time, and offers no way to bring them along. Here
-/// its imports of `posix_memalign` and `free` are pointed at a cache, so that
-/// after the first step nothing is asked of the system any more. Where this
-/// cannot be done (another platform, another linking), the library simply goes
-/// on allocating.
+/// and frees, megabytes at a time, and it does not accept buffers of the
+/// caller. Here its imports of `posix_memalign` and `free` are redirected to a
+/// cache, so that no memory is requested from the system after the first step.
+/// If this is not possible (another platform, another kind of linking), the
+/// library keeps allocating.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -22,7 +22,8 @@
 
 namespace cleave::runtime {
 
-/// Redirects the library's allocations, once in a process. Whether it worked.
+/// Redirects the library's allocations, once in a process. Returns whether it
+/// worked.
 bool cacheLibraryMemory();
 
 /// Bytes that the cache has taken from the system, in use or not.

@@ -1,11 +1,11 @@
-//===- Rank.cpp - One device of a program ---------------------------------===//
+//===- Rank.cpp - One rank of a program -----------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Rank.h"
+#include "cleave/Runtime/CPU/Rank.h"
 
 using namespace cleave::runtime;
 
@@ -13,7 +13,7 @@ Rank::Rank(const Artifact &artifact, const RankOptions &options)
     : artifact(artifact),
       team(options.threads, options.firstCore, options.pinCaller) {}
 
-/// The team as communicators see it.
+/// The team in the interface of communicators.
 static cleave_team viewOf(const ThreadTeam &team) {
   return {
       const_cast<ThreadTeam *>(&team), team.size(),

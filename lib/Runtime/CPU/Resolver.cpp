@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "LibraryMemory.h"
-#include "cleave/Runtime/Executor.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/ProgramIO.h"
-#include "cleave/Runtime/Rows.h"
+#include "cleave/Runtime/CPU/Executor.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Core/Rows.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <numeric>
@@ -17,8 +17,8 @@
 
 using namespace cleave::runtime;
 
-/// Makes the steps of a program for one rank. All ranks of a group resolve its
-/// commands in the same order, as communicators ask.
+/// Builds the steps of a program for one rank. All ranks of a group resolve its
+/// commands in the same order, as communicators require.
 class Executor::Resolver {
 public:
   Resolver(Executor &executor, const Artifact &artifact, const Arena &arena,
@@ -33,8 +33,8 @@ private:
   llvm::Expected<Step> resolve(const Part &part, const Action &action,
                                llvm::ArrayRef<int64_t> row,
                                const Command &command);
-  /// Makes all groups: the members of one may have no other one in common, but
-  /// all ranks come to those they share in one order.
+  /// Creates all groups: ranks that share a group create it in the same order
+  /// relative to the other groups that they share.
   llvm::Error makeGroups();
   std::vector<int32_t> membersOf(const CollectiveCommand &command) const;
   std::vector<int32_t> everyone() const;
@@ -45,10 +45,10 @@ private:
   llvm::Expected<cleave_request *>
   collective(const CollectiveCommand &command,
              llvm::function_ref<char *(Ref)> at);
-  /// Makes `agreed` the smallest of all ranks' flags.
+  /// Sets `agreed` to the minimum of all ranks' flags.
   llvm::Expected<cleave_request *> agreement(const char *flag, char *agreed);
-  /// Adds a collective to the sums of the entry, and says which is its own. The
-  /// request is still to be made.
+  /// Adds a collective to the sums of the entry, and returns its own. The
+  /// request is not created yet.
   Exchange count(const CollectiveCommand &command, const Part &part);
 
   Executor &executor;
@@ -59,11 +59,11 @@ private:
   const Program &program;
   cleave_communicator *communicator;
   std::map<std::vector<int32_t>, cleave_group *> groups;
-  /// Of the entry that is resolved.
+  /// For the entry that is being resolved.
   EntrySteps *entry = nullptr;
-  /// Of the action that is resolved, by token.
+  /// For the action that is being resolved, by token.
   std::map<int32_t, Exchange> underWay;
-  /// Of the entry, by token and micro-batch.
+  /// For the entry, by token and micro-batch.
   std::map<std::pair<int32_t, int32_t>, Exchange> transfers;
 };
 
@@ -71,7 +71,7 @@ private:
 // Collectives
 //===----------------------------------------------------------------------===//
 
-// The communicator's numbers of element types and kinds are those of a program.
+// The communicator and the program number element types and kinds alike.
 static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
               static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
               static_cast<int>(Reduction::Min) == CLEAVE_MIN &&
@@ -140,7 +140,7 @@ Executor::Resolver::collective(const CollectiveCommand &c,
   return prepare(membersOf(c), blocks);
 }
 
-/// The group of a collective; of a transfer, who sends and who receives.
+/// The group of a collective; for a transfer, the sender and the receiver.
 std::vector<int32_t>
 Executor::Resolver::membersOf(const CollectiveCommand &c) const {
   std::vector<int32_t> members =
@@ -228,7 +228,7 @@ Executor::Exchange Executor::Resolver::count(const CollectiveCommand &c,
     sums.push_back({{}, kind, axes});
   Sent own{1 + static_cast<int64_t>(c.more.size()), 1, sent,
            sent * static_cast<double>(byteSize(c.dtype))};
-  // What may be left out is counted when it is not.
+  // A collective that may be skipped is counted when it runs.
   if (part.unless.buffer >= 0)
     return {nullptr, index, false, &entry->optional.emplace_back(own)};
   sums[index].add(own);
@@ -275,7 +275,7 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     const ContractCommand &c = command.contract;
     ContractionMethod method = tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
     Contraction contraction(c, at(c.a), at(c.b), at(c.c), method);
-    // A choice from a file may name what this library cannot do.
+    // A choice from a file may name a method that this library does not have.
     if (!contraction.isValid())
       contraction =
           Contraction(c, at(c.a), at(c.b), at(c.c), ContractionMethod::Sgemm);
@@ -389,6 +389,8 @@ llvm::Error Executor::Resolver::run() {
       }
     }
   }
+  for (const auto &[ranks, group] : groups)
+    executor.groups.push_back(group);
   llvm::Expected<Arena> workspace = Arena::map(workspaceBytes);
   if (!workspace)
     return workspace.takeError();
@@ -402,6 +404,14 @@ llvm::Error Executor::Resolver::run() {
     for (const DeviceValue &value : constant.values)
       *at++ = evaluate(program.mesh, value, communicator->rank);
   }
+  return llvm::Error::success();
+}
+
+llvm::Error Executor::compareRequests() const {
+  // All ranks create the groups that they share in one order.
+  for (cleave_group *group : groups)
+    if (communicator->api->barrier(group) != 0)
+      return makeError(communicator->api->error(communicator));
   return llvm::Error::success();
 }
 
@@ -442,7 +452,7 @@ llvm::Expected<Executor> Executor::create(const Artifact &artifact,
     return makeError("the program is for " +
                      llvm::Twine(deviceCount(program.mesh)) +
                      " devices, not for " + llvm::Twine(communicator->size));
-  // Without the cache, steps are slower but right.
+  // Without the cache, steps are slower but correct.
   (void)cacheLibraryMemory();
   Executor executor(team);
   executor.communicator = communicator;

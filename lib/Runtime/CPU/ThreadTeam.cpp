@@ -5,14 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Calls the OpenMP runtime of the contraction library by its own entry points:
-// compiling with -fopenmp would bring the compiler's runtime, and a second
-// team.
+// Calls the OpenMP runtime of the contraction library directly: compiling with
+// -fopenmp would add the compiler's runtime, and a second team.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/ThreadTeam.h"
-#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/CPU/ThreadTeam.h"
+#include "cleave/Runtime/Core/Program.h"
 
 #include <algorithm>
 #include <atomic>
@@ -32,8 +31,8 @@ void omp_set_max_active_levels(int);
 
 using namespace cleave::runtime;
 
-/// Cores at the start of the process: threads that are pinned later would see
-/// their own only.
+/// The cores at the start of the process: a thread that is pinned later sees
+/// only its own.
 static const cpu_set_t &processCores() {
   static const cpu_set_t cores = [] {
     cpu_set_t set;
@@ -71,7 +70,7 @@ ThreadTeam::ThreadTeam(int wanted, int firstCore, bool pinCaller) {
       cpu_set_t one;
       CPU_ZERO(&one);
       CPU_SET(core, &one);
-      // Refused pinning costs speed only.
+      // If pinning is refused, only speed suffers.
       (void)::sched_setaffinity(0, sizeof(one), &one);
       return;
     }
@@ -106,7 +105,7 @@ void ThreadTeam::parallelFor(int64_t n, int64_t grain,
   if (pieces == 1)
     return body(0, n);
   run([&](int thread, int count) {
-    // A smaller team than asked for takes several pieces each.
+    // If the team is smaller than requested, each thread takes several pieces.
     for (int64_t piece = thread; piece < pieces; piece += count) {
       int64_t begin = blocks * piece / pieces * align;
       int64_t end = std::min(n, blocks * (piece + 1) / pieces * align);
@@ -125,7 +124,7 @@ void ThreadTeam::parallelEach(
     for (int64_t item; (item = next.fetch_add(1)) < n;)
       body(thread, item);
   };
-  // A single item runs inside the team as well: on which side of a parallel
-  // region the library is called decides how it splits sums.
+  // A single item runs inside the team as well: the library splits sums
+  // differently inside and outside of a parallel region.
   run(work);
 }

@@ -5,11 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Blocks.h"
+#include "cleave/Runtime/Communicator/Blocks.h"
 #include "cleave/Support/TreeOrder.h"
 
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -72,7 +73,7 @@ static std::string checkBlock(const cleave_collective &c, int members) {
   if (elements > 0 && (sent ? !c.src && !c.dst : !c.src || !c.dst))
     return "a block has no address";
   if (sent && members != 2)
-    return "what is sent goes from one member to one other";
+    return "a send has one sender and one receiver";
   bool reduces = c.kind == CLEAVE_ALL_REDUCE ||
                  c.kind == CLEAVE_REDUCE_SCATTER || c.kind == CLEAVE_REDUCE;
   if (reduces) {
@@ -81,17 +82,17 @@ static std::string checkBlock(const cleave_collective &c, int members) {
     bool narrow = c.dtype == CLEAVE_I8 || c.dtype == CLEAVE_I1;
     if (c.reduction < CLEAVE_SUM || c.reduction > CLEAVE_MIN ||
         !(wide || (narrow && c.reduction != CLEAVE_SUM)))
-      return "this reduction is not made for this element type";
+      return "this reduction does not support this element type";
   }
   bool rooted = c.kind == CLEAVE_BROADCAST || c.kind == CLEAVE_REDUCE;
   if (rooted && (c.root < 0 || c.root >= members))
-    return "the root is no member";
+    return "the root is not a member";
   if (c.kind == CLEAVE_PERMUTE) {
     if (!c.sources)
       return "a permutation needs its sources";
     for (int i = 0; i < members; ++i)
       if (c.sources[i] < 0 || c.sources[i] >= members)
-        return "a source is no member";
+        return "a source is not a member";
   }
   for (const int64_t *offsets : {c.src_offsets, c.dst_offsets})
     for (int i = 0; offsets && i < members; ++i)
@@ -115,17 +116,83 @@ std::string cleave::runtime::checkCollective(const cleave_collective *blocks,
     for (int j = 0; same && c.sources && j < members; ++j)
       same = c.sources[j] == first.sources[j];
     if (!same)
-      return "the blocks of a collective differ in more than their places";
+      return "the blocks of a collective differ in more than their addresses";
   }
   return "";
+}
+
+std::string cleave::runtime::commonOf(const cleave_collective *blocks,
+                                      int count, int members) {
+  std::string bytes;
+  auto add = [&](int64_t value) {
+    bytes.append(reinterpret_cast<const char *>(&value), sizeof(value));
+  };
+  auto addAll = [&](const auto *list, int n) {
+    for (int i = 0; i < n; ++i)
+      add(list ? list[i] : 0);
+  };
+  add(count);
+  for (int i = 0; i < count; ++i) {
+    const cleave_collective &c = blocks[i];
+    // For a send, each end knows only its own strides.
+    bool strides = c.kind != CLEAVE_SEND;
+    for (int64_t value : {c.kind, c.reduction, c.dtype, c.dims, c.root})
+      add(value);
+    addAll(c.sizes, c.dims);
+    addAll(strides ? c.src_strides : nullptr, c.dims);
+    addAll(strides ? c.dst_strides : nullptr, c.dims);
+    addAll(c.src_offsets, members);
+    addAll(c.dst_offsets, members);
+    if (c.kind == CLEAVE_PERMUTE)
+      addAll(c.sources, members);
+  }
+  return bytes;
+}
+
+std::string cleave::runtime::describe(int32_t kind, int32_t dtype,
+                                      int64_t elements) {
+  static constexpr const char *kinds[] = {
+      "an all-reduce", "an all-gather", "a reduce-scatter", "an all-to-all",
+      "a permutation", "a broadcast",   "a reduction",      "a transfer"};
+  static constexpr const char *types[] = {"f64", "f32", "f16", "bf16",
+                                          "i64", "i32", "i8",  "i1"};
+  return std::string(kinds[kind]) + " of " + std::to_string(elements) +
+         " elements of " + types[dtype];
+}
+
+int64_t cleave::runtime::countElements(const cleave_collective *blocks,
+                                       int count) {
+  int64_t all = 0;
+  for (int i = 0; i < count; ++i) {
+    int64_t n = 1;
+    for (int d = 0; d < blocks[i].dims; ++d)
+      n *= blocks[i].sizes[d];
+    all += n;
+  }
+  return all;
+}
+
+std::string cleave::runtime::checkGroup(const int32_t *ranks, int32_t count,
+                                        int32_t rank, int32_t size,
+                                        int &member) {
+  member = -1;
+  std::vector<bool> seen(static_cast<size_t>(size));
+  for (int32_t i = 0; i < count; ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size || seen[static_cast<size_t>(ranks[i])])
+      return "a group names a rank twice, or one that does not exist";
+    seen[static_cast<size_t>(ranks[i])] = true;
+    if (ranks[i] == rank)
+      member = i;
+  }
+  return member < 0 ? "a group does not contain the rank that creates it" : "";
 }
 
 //===----------------------------------------------------------------------===//
 // Runs
 //===----------------------------------------------------------------------===//
 
-/// Calls `body(src, dst, length)` for each piece of [begin, end) that lies
-/// along the last dimension; places in elements.
+/// Calls `body(src, dst, length)` for each piece of [begin, end) that is
+/// contiguous along the last dimension; offsets in elements.
 template <typename F>
 static void forEachRun(const Block &block, int64_t begin, int64_t end,
                        const F &body) {
@@ -197,7 +264,7 @@ struct Sum {
   }
 };
 
-/// The first of two equal values, and a NaN if there is one.
+/// The first of two equal values, or NaN if there is one.
 struct Max {
   template <typename T> static T combine(T a, T b) {
     return a == a && (b > a || b != b) ? b : a;
@@ -210,14 +277,15 @@ struct Min {
   }
 };
 
-/// Elements that are combined at once; they stay in the first cache.
+/// The number of elements that are combined at once; they stay in the
+/// first-level cache.
 constexpr int64_t chunk = 1024;
 
 /// Members are 32-bit numbers.
 constexpr int kTreeLevels = 33;
 
-/// From here on a result is larger than the caches that a core has to itself:
-/// it is written past them.
+/// From this size on, a result is larger than the private caches of a core: it
+/// is written with non-temporal stores.
 constexpr int64_t streamBytes = int64_t(4) << 20;
 
 } // namespace
@@ -292,7 +360,7 @@ static void reduceTyped(const Block &block, const void *const *srcs,
     }
   });
 #if defined(__SSE2__)
-  // What was written past the caches is seen by others from here on.
+  // Non-temporal stores become visible to other threads here.
   if (stream)
     _mm_sfence();
 #endif

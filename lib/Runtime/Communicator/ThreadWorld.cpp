@@ -5,16 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A request is a meeting of the members of a group that takes place any number
-// of times. Each time has two counters: members that have come, and members
-// that have done their share. Both only grow, so that nothing is ever reset:
-// the k-th time is complete at k times the number of members.
+// A request is a rendezvous of the members of a group, in any number of rounds.
+// It has two counters: members that have arrived, and members that have
+// finished their share. Both only grow, so that nothing is ever reset: round k
+// is complete at k times the number of members.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/ThreadWorld.h"
-#include "Blocks.h"
-#include "Meeting.h"
+#include "cleave/Runtime/Communicator/ThreadWorld.h"
+#include "Rendezvous.h"
+#include "cleave/Runtime/Communicator/Blocks.h"
 
 #include <atomic>
 #include <map>
@@ -30,7 +30,7 @@ namespace {
 struct SharedBlock {
   cleave_collective what;
   std::vector<int64_t> srcOffsets, dstOffsets;
-  /// Where each member's lies; written before that member comes.
+  /// The address of each member's block; written before that member arrives.
   std::vector<const char *> srcs;
   std::vector<char *> dsts;
 
@@ -46,20 +46,23 @@ struct SharedBlock {
   }
 };
 
-/// What the members of a group share about one of their requests.
+/// The state of one request that the members of a group share.
 struct Request {
   std::vector<SharedBlock> blocks;
   std::vector<int32_t> sources;
-  Meeting meeting;
+  /// What the first member gave, for comparison.
+  std::string common;
+  int64_t elements = 0;
+  Rendezvous rendezvous;
 
-  explicit Request(size_t members) : meeting(members) {}
+  explicit Request(size_t members) : rendezvous(members) {}
 };
 
-/// What the members of a group share.
+/// The state that the members of a group share.
 struct Group {
   std::vector<int32_t> ranks;
   std::vector<std::unique_ptr<Request>> requests;
-  Meeting barrier;
+  Rendezvous barrier;
 
   explicit Group(std::vector<int32_t> ranksIn)
       : ranks(std::move(ranksIn)), barrier(ranks.size()) {}
@@ -74,7 +77,7 @@ struct ThreadWorld::Shared {
 
   WorldState state;
   std::mutex mutex;
-  /// The n-th group of given members, for each n.
+  /// The n-th group with given members, for each n.
   std::map<std::pair<std::vector<int32_t>, size_t>, std::unique_ptr<Group>>
       groups;
   std::vector<std::unique_ptr<ThreadCommunicator>> communicators;
@@ -85,7 +88,7 @@ struct cleave_group {
   ThreadCommunicator *owner;
   Group *shared;
   int member;
-  /// Requests made so far: the number of the next one.
+  /// The number of requests so far: the index of the next one.
   size_t made = 0;
   uint32_t barriers = 0;
 
@@ -108,7 +111,7 @@ struct ThreadCommunicator : cleave_communicator {
   cleave_team team;
   std::vector<std::unique_ptr<cleave_group>> groups;
   std::map<std::vector<int32_t>, size_t> groupsMade;
-  /// What `error` returned; stable once the world has failed.
+  /// The result of `error`; stable once the world has failed.
   std::string errorText;
 };
 
@@ -130,20 +133,10 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   std::vector<int32_t> list(ranks, ranks + std::max(count, 0));
   auto group = std::make_unique<cleave_group>();
   group->owner = &me;
-  group->member = -1;
-  std::vector<bool> seen(static_cast<size_t>(me.size));
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i] < 0 || list[i] >= me.size ||
-        seen[static_cast<size_t>(list[i])]) {
-      failWith(c, "a group names a rank twice, or one that is not there");
-      return nullptr;
-    }
-    seen[static_cast<size_t>(list[i])] = true;
-    if (list[i] == me.rank)
-      group->member = static_cast<int>(i);
-  }
-  if (group->member < 0) {
-    failWith(c, "a group does not name the rank that makes it");
+  std::string problem =
+      checkGroup(ranks, count, me.rank, me.size, group->member);
+  if (!problem.empty()) {
+    failWith(c, problem.c_str());
     return nullptr;
   }
   size_t number = me.groupsMade[list]++;
@@ -156,43 +149,6 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   }
   me.groups.push_back(std::move(group));
   return me.groups.back().get();
-}
-
-/// True when two members gave the same block.
-bool agree(const SharedBlock &known, const cleave_collective &c,
-           size_t members) {
-  const cleave_collective &k = known.what;
-  auto equal = [&](const auto &list, const auto *given) {
-    for (size_t i = 0; i < members; ++i)
-      if (list[i] != (given ? given[i] : 0))
-        return false;
-    return true;
-  };
-  if (k.kind != c.kind || k.reduction != c.reduction || k.dtype != c.dtype ||
-      k.dims != c.dims || k.root != c.root)
-    return false;
-  bool whole = c.kind != CLEAVE_SEND;
-  for (int i = 0; i < c.dims; ++i)
-    if (k.sizes[i] != c.sizes[i] ||
-        (whole && (k.src_strides[i] != c.src_strides[i] ||
-                   k.dst_strides[i] != c.dst_strides[i])))
-      return false;
-  return equal(known.srcOffsets, c.src_offsets) &&
-         equal(known.dstOffsets, c.dst_offsets);
-}
-
-/// True when a member asks for what the first one asked for.
-bool agree(const Request &known, const cleave_collective *blocks, int32_t count,
-           size_t members) {
-  if (known.blocks.size() != static_cast<size_t>(count))
-    return false;
-  for (size_t i = 0; i < known.blocks.size(); ++i)
-    if (!agree(known.blocks[i], blocks[i], members))
-      return false;
-  for (size_t i = 0; i < known.sources.size(); ++i)
-    if (known.sources[i] != blocks[0].sources[i])
-      return false;
-  return true;
 }
 
 /// Why `block` cannot be reduced in place, or "".
@@ -231,8 +187,17 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
       shared.blocks.emplace_back(blocks[i], members);
     if (const int32_t *sources = blocks[0].sources)
       shared.sources.assign(sources, sources + members);
-  } else if (!agree(shared, blocks, count, members)) {
-    failWith(&me, "asks for another collective than the other ranks");
+    shared.elements = countElements(blocks, count);
+    shared.common = commonOf(blocks, count, group->size());
+  } else if (shared.common != commonOf(blocks, count, group->size())) {
+    const cleave_collective &first = shared.blocks[0].what;
+    auto text = [](const cleave_collective &what, int64_t elements) {
+      return describe(what.kind, what.dtype, elements);
+    };
+    failWith(&me, ("asks for another collective than the other ranks: " +
+                   text(blocks[0], countElements(blocks, count)) + ", not " +
+                   text(first, shared.elements))
+                      .c_str());
     return nullptr;
   }
   for (int i = 0; i < count; ++i) {
@@ -263,23 +228,23 @@ bool isSender(const cleave_request &request) {
 
 int start(cleave_request *request) {
   if (request->started) {
-    failWith(request->group->owner, "starts a collective that is under way");
+    failWith(request->group->owner, "starts a collective that is in flight");
     return 1;
   }
   if (request->group->owner->world->state.failed())
     return 1;
   request->started = true;
   size_t member = static_cast<size_t>(request->group->member);
-  Meeting &meeting = request->shared->meeting;
-  meeting.arrive(member, ++request->times);
-  // Who sends has nothing more to do, and is not waited for.
+  Rendezvous &rendezvous = request->shared->rendezvous;
+  rendezvous.arrive(member, ++request->times);
+  // A sender has finished, and is not waited for.
   if (isSender(*request))
-    meeting.finish(member, request->times);
+    rendezvous.finish(member, request->times);
   return 0;
 }
 
-/// This member's share of the work on a block; reads and writes the others'
-/// memory.
+/// This member's share of the work on a block; reads and writes the memory of
+/// other members.
 void work(const cleave_group &group, const Block &block,
           const SharedBlock &shared, const std::vector<int32_t> &sources) {
   const cleave_collective &what = shared.what;
@@ -288,8 +253,7 @@ void work(const cleave_group &group, const Block &block,
   size_t me = static_cast<size_t>(group.member);
   int64_t bytes = elementBytes(what.dtype);
 
-  // Takes the block of `from` that begins `srcOffset` elements behind its
-  // address.
+  // Copies the block of `from` that begins at `srcOffset` elements.
   auto take = [&](size_t from, int64_t srcOffset, int64_t dstOffset) {
     const char *src = shared.srcs[from] + srcOffset * bytes;
     char *dst = shared.dsts[me] + dstOffset * bytes;
@@ -298,8 +262,8 @@ void work(const cleave_group &group, const Block &block,
     });
   };
 
-  // Blocks are combined where they lie: their places fit on the stack for any
-  // usual group.
+  // Combines blocks in place: their addresses fit on the stack for any usual
+  // group.
   constexpr size_t usual = 64;
   const void *fixedSrcs[usual];
   void *fixedDsts[usual];
@@ -341,7 +305,8 @@ void work(const cleave_group &group, const Block &block,
   case CLEAVE_ALL_TO_ALL: {
     int64_t srcOffset =
         what.kind == CLEAVE_ALL_TO_ALL ? shared.srcOffsets[me] : 0;
-    // Each member begins with another one, so that not all read the same.
+    // Each member begins with another one, so that not all read the same
+    // memory.
     for (size_t i = 0; i < members; ++i) {
       size_t from = (me + i) % members;
       take(from, srcOffset, shared.dstOffsets[from]);
@@ -353,7 +318,7 @@ void work(const cleave_group &group, const Block &block,
   case CLEAVE_BROADCAST:
     return take(static_cast<size_t>(what.root), 0, 0);
   case CLEAVE_SEND:
-    // The first one's strides were not known when this request was made.
+    // The first member's strides were not known when this request was created.
     Block both(what.dims, what.sizes, what.src_strides, what.dst_strides);
     splitAmong(team, 0, both.elements, [&](int64_t begin, int64_t end) {
       copyBlock(both, bytes, shared.srcs[0], shared.dsts[1], begin, end);
@@ -364,23 +329,24 @@ void work(const cleave_group &group, const Block &block,
 int wait(cleave_request *request) {
   cleave_group &group = *request->group;
   ThreadCommunicator &me = *group.owner;
-  Meeting &meeting = request->shared->meeting;
+  Rendezvous &rendezvous = request->shared->rendezvous;
   if (!request->started) {
     failWith(&me, "waits for a collective that it has not started");
     return 1;
   }
   request->started = false;
   size_t member = static_cast<size_t>(group.member);
-  if (!meeting.allArrived(request->times, group.shared->ranks, me.world->state))
+  if (!rendezvous.allArrived(request->times, group.shared->ranks,
+                             me.world->state))
     return 1;
   const Request &shared = *request->shared;
   if (!isSender(*request)) {
     for (size_t i = 0; i < shared.blocks.size(); ++i)
       work(group, request->blocks[i], shared.blocks[i], shared.sources);
-    meeting.finish(member, request->times);
+    rendezvous.finish(member, request->times);
   }
-  return meeting.allFinished(request->times, group.shared->ranks,
-                             me.world->state)
+  return rendezvous.allFinished(request->times, group.shared->ranks,
+                                me.world->state)
              ? 0
              : 1;
 }
@@ -389,12 +355,13 @@ void release(cleave_request *request) { delete request; }
 
 int barrier(cleave_group *group) {
   WorldState &state = group->owner->world->state;
-  Meeting &meeting = group->shared->barrier;
+  Rendezvous &rendezvous = group->shared->barrier;
   if (state.failed())
     return 1;
-  meeting.arrive(static_cast<size_t>(group->member), ++group->barriers);
-  return meeting.allArrived(group->barriers, group->shared->ranks, state) ? 0
-                                                                          : 1;
+  rendezvous.arrive(static_cast<size_t>(group->member), ++group->barriers);
+  return rendezvous.allArrived(group->barriers, group->shared->ranks, state)
+             ? 0
+             : 1;
 }
 
 const char *errorOf(cleave_communicator *c) {
@@ -408,10 +375,9 @@ int64_t held(cleave_communicator *) { return 0; }
 
 void closeRank(cleave_communicator *c) { self(c).world->state.leave(c->rank); }
 
-constexpr cleave_communicator_api threadApi = {makeGroup, prepare, start,
-                                               wait,      release, barrier,
-                                               failWith,  errorOf, held,
-                                               closeRank};
+constexpr cleave_communicator_api threadApi = {
+    makeGroup, prepare,  start,   wait, release,
+    barrier,   failWith, errorOf, held, closeRank};
 
 } // namespace
 

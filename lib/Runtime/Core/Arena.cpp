@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Arena.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/Arena.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -37,9 +37,9 @@ llvm::Expected<Arena> Arena::map(int64_t bytes) {
   Arena arena;
   if (bytes < 0 || bytes > INT64_MAX / 2)
     return makeError("an arena of " + llvm::Twine(bytes) +
-                     " bytes makes no sense");
-  // Huge pages start at multiples of their size; what is mapped more than
-  // asked for, to find one, is given back.
+                     " bytes is not possible");
+  // Huge pages start at multiples of their size; pages that were mapped only
+  // for alignment are unmapped.
   bool large = bytes >= 2 * hugePage;
   auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   size_t wanted =
@@ -60,14 +60,14 @@ llvm::Expected<Arena> Arena::map(int64_t bytes) {
     (void)::munmap(p, before);
   if (slack > before)
     (void)::munmap(arena.base + wanted, slack - before);
-  // Only a wish: a system without huge pages works as well.
+  // An advice only: a system without huge pages works as well.
   if (large)
     (void)::madvise(arena.base, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return arena;
 }
 
 void Arena::touch(int64_t index, int64_t count) const {
-  // Shares end at huge pages, so that no page is fought over.
+  // Shares end at huge pages, so that no two threads touch the same page.
   int64_t pages = (bytes + hugePage - 1) / hugePage;
   int64_t begin = pages * index / count * hugePage;
   int64_t end = std::min(bytes, pages * (index + 1) / count * hugePage);

@@ -5,14 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Artifact.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/BinaryFormat/ELF.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/xxhash.h"
 #include "llvm/TargetParser/Host.h"
 #include "llvm/TargetParser/X86TargetParser.h"
 
@@ -28,6 +29,8 @@ Artifact &Artifact::operator=(Artifact &&other) noexcept {
   positions = std::move(other.positions);
   summary = std::move(other.summary);
   resolver = std::move(other.resolver);
+  programHash = std::move(other.programHash);
+  fileHash = std::move(other.fileHash);
   std::swap(handle, other.handle);
   return *this;
 }
@@ -37,17 +40,51 @@ Artifact::~Artifact() {
     ::dlclose(handle);
 }
 
-llvm::Error Artifact::checkSymbols() const {
+/// The mismatch between a command's call and its kernel, or nothing.
+static std::string misuse(const KernelCommand &kernel, bool finish,
+                          const KernelSignature &signature) {
+  if (signature.arguments != kernel.args.size())
+    return ("takes " + llvm::Twine(signature.arguments) +
+            " arguments, but the program gives " +
+            llvm::Twine(kernel.args.size()))
+        .str();
+  auto expected = finish                  ? KernelSignature::Second
+                  : kernel.finish.empty() ? KernelSignature::Only
+                                          : KernelSignature::First;
+  if (signature.stage != expected)
+    return "is another stage of a kernel than the program calls";
+  if (expected != KernelSignature::Only && kernel.scratch.buffer < 0)
+    return "needs scratch memory, but the program gives none";
+  return "";
+}
+
+llvm::Error Artifact::checkSymbols(bool strict) const {
   for (const Program &program : positions)
     for (const Part &part : program.parts)
       for (const Command &command : part.commands) {
         if (command.kind != CommandKind::Kernel)
           continue;
         for (const std::string *symbol :
-             {&command.kernel.symbol, &command.kernel.finish})
-          if (!symbol->empty() && !lookup(*symbol))
+             {&command.kernel.symbol, &command.kernel.finish}) {
+          if (symbol->empty())
+            continue;
+          auto fail = [&](const llvm::Twine &why) {
             return makeError("kernel '" + *symbol + "' of part '" + part.name +
-                             "' (" + command.label + ") has no code");
+                             "' (" + command.label + ") " + why);
+          };
+          if (!lookup(*symbol))
+            return fail("has no code");
+          auto *signature = static_cast<const KernelSignature *>(
+              lookup(kSignaturePrefix + *symbol));
+          if (!signature && strict)
+            return fail("has no signature; compile the model again");
+          std::string wrong =
+              signature ? misuse(command.kernel,
+                                 symbol == &command.kernel.finish, *signature)
+                        : "";
+          if (!wrong.empty())
+            return fail(wrong);
+        }
       }
   return llvm::Error::success();
 }
@@ -93,9 +130,15 @@ void Artifact::summarise() {
   }
 }
 
-/// Whether all that the file's own tables name is there. The loader believes
-/// them, and reading beyond the end of a mapped file ends the process.
-static llvm::Error checkWhole(llvm::StringRef path) {
+static std::string hashText(llvm::StringRef bytes) {
+  return llvm::utohexstr(llvm::xxh3_64bits(bytes), /*LowerCase=*/true,
+                         /*Width=*/16);
+}
+
+/// Checks that all parts named in the file's own tables are there: the loader
+/// relies on the tables, and reading beyond the end of a mapped file ends the
+/// process. Sets the file's hash.
+static llvm::Error checkWhole(llvm::StringRef path, std::string &hash) {
   auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
                                             /*RequiresNullTerminator=*/false);
   if (!buffer)
@@ -124,13 +167,15 @@ static llvm::Error checkWhole(llvm::StringRef path) {
     return makeError(path + ": the artifact is truncated at " +
                      llvm::Twine(bytes.size()) +
                      " bytes; compile the model again");
+  hash = hashText(bytes);
   return llvm::Error::success();
 }
 
-/// Whether this processor has the instructions that kernels may use; what it
-/// lacks would end the process.
+/// Checks that this processor has the instructions that kernels may use; a
+/// missing one would end the process.
 static llvm::Error checkProcessor(const Program &program) {
-  // Of a processor of the same name, the compiler took only what it had.
+  // For a processor of the same name, the compiler used only the features that
+  // it had.
   if (program.cpu.empty() || program.cpu == llvm::sys::getHostCPUName() ||
       llvm::X86::parseArchX86(program.cpu) == llvm::X86::CK_None)
     return llvm::Error::success();
@@ -156,12 +201,12 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
   std::string file = path.str();
   if (!llvm::sys::fs::exists(file))
     return makeError(file + ": no such file");
-  if (llvm::Error error = checkWhole(file))
+  Artifact artifact;
+  if (llvm::Error error = checkWhole(file, artifact.fileHash))
     return error;
   // Without a slash the loader would search its own path.
   if (!llvm::StringRef(file).contains('/'))
     file = "./" + file;
-  Artifact artifact;
   artifact.handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!artifact.handle)
     return makeError(path + ": cannot open the artifact: " + ::dlerror());
@@ -176,8 +221,9 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
     return makeError(path + ": compiled for ABI version " + llvm::Twine(*abi) +
                      ", but this runtime has version " +
                      llvm::Twine(kAbiVersion) + "; compile the model again");
-  llvm::Expected<std::vector<Program>> programs =
-      parsePrograms(llvm::StringRef(text, static_cast<size_t>(*size)));
+  llvm::StringRef program(text, static_cast<size_t>(*size));
+  artifact.programHash = hashText(program);
+  llvm::Expected<std::vector<Program>> programs = parsePrograms(program);
   if (!programs)
     return makeError(path + ": " + llvm::toString(programs.takeError()));
   artifact.positions = std::move(*programs);
@@ -189,7 +235,7 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
   artifact.resolver = [handle](llvm::StringRef symbol) {
     return ::dlsym(handle, symbol.str().c_str());
   };
-  if (llvm::Error error = artifact.checkSymbols())
+  if (llvm::Error error = artifact.checkSymbols(/*strict=*/true))
     return makeError(path + ": " + llvm::toString(std::move(error)));
   return artifact;
 }
@@ -202,7 +248,7 @@ llvm::Expected<Artifact> Artifact::create(std::vector<Program> positions,
   if (llvm::Error error = validate(artifact.positions))
     return error;
   artifact.summarise();
-  if (llvm::Error error = artifact.checkSymbols())
+  if (llvm::Error error = artifact.checkSymbols(/*strict=*/false))
     return error;
   return artifact;
 }

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Support/JsonDepth.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
@@ -34,7 +34,7 @@ static Error writeTo(int descriptor, llvm::StringRef path,
   llvm::raw_fd_ostream out(descriptor, /*shouldClose=*/false);
   Error error = write(out);
   out.flush();
-  // An error that is not taken from the stream would end the process.
+  // An error that is not cleared would end the process.
   std::error_code failure = out.error();
   out.clear_error();
   if (!error && failure)
@@ -42,8 +42,7 @@ static Error writeTo(int descriptor, llvm::StringRef path,
   return error;
 }
 
-/// Whether `path` is a device or a pipe: renaming a file to its name would
-/// replace it.
+/// Whether `path` is a device or a pipe: renaming would replace it by a file.
 static bool isSpecial(llvm::StringRef path) {
   fs::file_status status;
   return !fs::status(path, status) && fs::exists(status) &&
@@ -110,7 +109,8 @@ Error cleave::runtime::checkWritableFolder(llvm::StringRef path) {
     folder = ".";
   if (const char *reason = whyNotIn(folder))
     return cannotWrite(path, reason);
-  // Permissions do not tell all, as of a file system that takes no files.
+  // Permissions are not sufficient, for example on a file system that takes no
+  // files.
   llvm::SmallString<128> model(folder), made;
   fs::make_absolute(model);
   llvm::sys::path::append(model, ".tmp-%%%%%%%%");

@@ -1,11 +1,11 @@
-//===- Placement.cpp - Which rank holds what ------------------------------===//
+//===- Placement.cpp - The shard of each rank -----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Placement.h"
+#include "cleave/Runtime/Core/Placement.h"
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,8 @@ int64_t cleave::runtime::deviceCount(const Axes &mesh) {
   return count;
 }
 
-/// Devices between two neighbours on an axis that is not sequential.
+/// The distance of neighbours on an axis that is not sequential, in rank
+/// numbers.
 static int64_t deviceStride(const Axes &mesh, int32_t axis) {
   int64_t stride = 1;
   for (size_t i = static_cast<size_t>(axis) + 1; i < mesh.size(); ++i)
@@ -31,7 +32,7 @@ static int64_t deviceStride(const Axes &mesh, int32_t axis) {
   return stride;
 }
 
-/// How much the number of a rank grows with a digit.
+/// The difference in rank number when a digit grows by 1.
 static int64_t digitStride(const Axes &mesh, const Digit &digit) {
   const MeshAxis &axis = mesh[static_cast<size_t>(digit.axis)];
   return deviceStride(mesh, digit.axis) *
@@ -112,7 +113,7 @@ std::string cleave::runtime::axesText(const Axes &mesh,
 }
 
 //===----------------------------------------------------------------------===//
-// Parts of tensors
+// Shards of tensors
 //===----------------------------------------------------------------------===//
 
 std::vector<int64_t> cleave::runtime::localShape(const Axes &mesh,
@@ -133,7 +134,7 @@ int64_t cleave::runtime::localBytes(const Axes &mesh, const Tensor &tensor) {
 }
 
 bool cleave::runtime::isWhole(const Axes &mesh, const Tensor &tensor) {
-  // A part of a padded tensor may have the shape of the whole by chance.
+  // A shard of a padded tensor may have the global shape by chance.
   return tensor.padded.empty() && localShape(mesh, tensor) == tensor.shape;
 }
 
@@ -149,14 +150,14 @@ int64_t cleave::runtime::partOf(const Axes &mesh, const Tensor &tensor,
 
 namespace {
 
-/// A part as loops over the whole (padded) tensor, outermost first; the part
+/// A shard as loops over the whole (padded) tensor, outermost first; the shard
 /// itself is dense in the order of the loops.
 struct Loops {
   struct Loop {
     int64_t size, stride;
   };
   std::vector<Loop> loops;
-  /// Where the part begins in the whole tensor, in elements.
+  /// The offset of the shard in the whole tensor, in elements.
   int64_t first = 0;
   const Tensor &tensor;
 
@@ -171,13 +172,14 @@ struct Loops {
       if (d < tensor.sharding.size())
         for (const Digit &digit : tensor.sharding[d]) {
           rest /= digit.size;
-          // A device holds all positions of a sequential axis.
+          // A rank holds all positions of a sequential axis.
           if (isSequential(mesh, digit))
             add(digit.size, rest * stride);
           else
             first += digitValue(mesh, digit, rank) * rest * stride;
         }
-      // With padding, a run is one of the last dimension, even of one element.
+      // With padding, a run is in the last dimension, even if it has one
+      // element.
       if (isPadded() && d + 1 == shape.size())
         loops.push_back({rest, stride});
       else
@@ -196,8 +198,8 @@ struct Loops {
 
   bool isPadded() const { return !tensor.padded.empty(); }
 
-  /// Calls `body(whole, part, count)` for each run of elements that follow on
-  /// in both.
+  /// Calls `body(whole, part, count)` for each run of elements that is
+  /// contiguous in both.
   template <typename F> void forEachRun(const F &body) const {
     bool dense = loops.back().stride == 1;
     int64_t run = dense ? loops.back().size : 1, runs = 1;
@@ -217,8 +219,9 @@ struct Loops {
   }
 
 private:
-  /// Turns a place in the padded tensor into one in the tensor; how many of the
-  /// `run` elements from there on, in the last dimension, are in that.
+  /// Converts an offset in the padded tensor to one in the tensor; returns how
+  /// many of the `run` elements from there on, in the last dimension, are not
+  /// padding.
   int64_t withoutPadding(int64_t &at, int64_t run) const {
     int64_t rest = at, stride = 1, count = run;
     at = 0;
@@ -264,7 +267,7 @@ void cleave::runtime::joinPart(const Axes &mesh, const Tensor &tensor,
 }
 
 int64_t Program::updatesPerStep() const {
-  // As `--pipe-update-each` names it.
+  // The axis name that `--pipe-update-each` uses.
   for (const MeshAxis &axis : mesh)
     if (axis.sequential && axis.name == "updates")
       return axis.size;

@@ -5,13 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The reader and the writer both walk the lists of ProgramFields.h.
+// The reader and the writer both use the lists of ProgramFields.h.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/ProgramIO.h"
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/ProgramFields.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/ProgramFields.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/JSON.h"
@@ -108,7 +108,7 @@ struct ToValue {
       return json::Array{v.buffer};
     return json::Array{v.buffer, v.offset};
   }
-  /// One place, or [first, turn, step, last].
+  /// One offset, or [first, turn, step, last].
   static json::Value get(const Column &v) {
     if (v.first.empty() && v.turn.size() == 1 && v.step == 0 && v.last.empty())
       return v.turn.front();
@@ -144,7 +144,7 @@ struct ToValue {
 template <typename T> struct FieldWriter {
   const T &object;
   json::Object result;
-  /// What a field holds when it is not in the text.
+  /// The value of a field that is not in the text.
   const T defaults{};
 
   template <typename M> void operator()(llvm::StringLiteral name, M T::*field) {
@@ -349,7 +349,7 @@ template <typename T> struct FieldReader {
   }
 };
 
-/// Names the first key of `source` that is no field of `T`.
+/// Names the first key of `source` that is not a field of `T`.
 template <typename T> struct FieldNames {
   llvm::SmallVector<llvm::StringRef> names;
   template <typename M> void operator()(llvm::StringLiteral name, M T::*) {
@@ -385,11 +385,11 @@ bool FromValue::get(const json::Value &v, T &out, json::Path p) {
 
 /// One program.
 static llvm::Expected<Program> readProgram(const json::Value &value) {
-  // The version comes first: another version may have other fields.
+  // The version is checked first: another version may have other fields.
   if (const json::Object *object = value.getAsObject()) {
     std::optional<int64_t> version = object->getInteger("version");
     if (!version)
-      return makeError("the program names no version");
+      return makeError("the program has no version");
     if (*version != Program::kVersion)
       return makeError("the program has version " + llvm::Twine(*version) +
                        ", but this runtime reads version " +

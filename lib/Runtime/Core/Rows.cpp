@@ -1,16 +1,16 @@
-//===- Rows.cpp - Where the buffers of actions lie ------------------------===//
+//===- Rows.cpp - Buffer offsets of actions -------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Rows.h"
+#include "cleave/Runtime/Core/Rows.h"
 #include "llvm/ADT/SmallVector.h"
 
 using namespace cleave::runtime;
 
-/// More places in turn are not looked for.
+/// Longer turns are not searched.
 static constexpr size_t kMaxTurn = 128;
 
 int64_t Column::at(int64_t run, int64_t runs) const {
@@ -30,7 +30,7 @@ Column Column::of(const std::vector<int64_t> &values) {
   best.first = values;
   size_t cost = count;
   for (size_t length = 1; length <= kMaxTurn && length < count; ++length) {
-    // From the middle, as far as it goes.
+    // Extends from the middle in both directions.
     auto difference = [&](size_t i) { return values[i + length] - values[i]; };
     size_t middle = (count - length) / 2, begin = middle,
            end = middle; // of the differences
@@ -53,7 +53,7 @@ Column Column::of(const std::vector<int64_t> &values) {
                           best.step * static_cast<int64_t>(i));
     best.last.assign(values.begin() + end + length, values.end());
   }
-  // One run, or each elsewhere.
+  // One offset for each of the other runs.
   if (best.turn.empty() && count) {
     best.turn.push_back(best.first.back());
     best.first.pop_back();

@@ -7,13 +7,13 @@
 //
 // The format: the header's length as a little-endian u64, the header as JSON
 // ({"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...}), the data.
-// A file comes from anywhere, so nothing in it is believed.
+// Files are untrusted: everything in them is checked.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Safetensors.h"
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/Safetensors.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -51,7 +51,7 @@ llvm::StringRef cleave::runtime::safetensorsName(DType type) {
 }
 
 /// The first key that occurs twice in one object of `text`, which is valid
-/// JSON. The JSON library keeps the last of them in silence.
+/// JSON. The JSON library silently keeps the last one.
 static std::optional<std::string> findDuplicateKey(llvm::StringRef text) {
   std::vector<std::unique_ptr<llvm::StringSet<>>> stack;
   std::vector<bool> expectKey;
@@ -107,7 +107,7 @@ SafetensorsFile::find(llvm::StringRef name) const {
   return it == index.end() ? nullptr : &entries[it->second];
 }
 
-/// Lets go of the whole pages of a range of a mapped file.
+/// Releases the whole pages of a range of a mapped file.
 static void forgetRange(const llvm::MemoryBuffer &buffer, const char *data,
                         int64_t bytes) {
   if (buffer.getBufferKind() != llvm::MemoryBuffer::MemoryBuffer_MMap)
@@ -157,7 +157,7 @@ Error SafetensorsFile::parse() {
                      llvm::toString(value.takeError()));
   const llvm::json::Object *object = value->getAsObject();
   if (!object)
-    return makeError("the header is no JSON object");
+    return makeError("the header is not a JSON object");
   if (auto key = findDuplicateKey(header))
     return makeError("the header has the key '" + *key + "' twice");
 
@@ -171,7 +171,7 @@ Error SafetensorsFile::parse() {
     if (name == "__metadata__") {
       const llvm::json::Object *facts = item.getAsObject();
       if (!facts)
-        return makeError("__metadata__ is no JSON object");
+        return makeError("__metadata__ is not a JSON object");
       for (const auto &[fact, factValue] : *facts) {
         auto factText = factValue.getAsString();
         if (!factText)
@@ -185,7 +185,7 @@ Error SafetensorsFile::parse() {
     };
     const llvm::json::Object *fields = item.getAsObject();
     if (!fields)
-      return fail("its entry is no JSON object");
+      return fail("its entry is not a JSON object");
     Entry entry;
     entry.name = name.str();
     auto dtype = fields->getString("dtype");
@@ -213,7 +213,7 @@ Error SafetensorsFile::parse() {
     auto begin = (*offsets)[0].getAsInteger();
     auto end = (*offsets)[1].getAsInteger();
     if (!begin || !end || *begin < 0 || *end < *begin)
-      return fail("its data_offsets are no range");
+      return fail("its data_offsets are not a range");
     if (static_cast<uint64_t>(*end) > data.size())
       return fail("the file is truncated: its data ends at byte " +
                   Twine(*end) + " of " + Twine(data.size()));

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "ValidateCommand.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -28,7 +28,7 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
   int64_t bytes = byteSize(tensor.dtype);
   for (int64_t size : tensor.shape)
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
-      return fail("shape " + shapeText(tensor.shape) + " has no sensible size");
+      return fail("shape " + shapeText(tensor.shape) + " has no valid size");
   if (!tensor.padded.empty()) {
     bool fits = tensor.padded.size() == tensor.shape.size();
     int64_t held = byteSize(tensor.dtype);
@@ -59,7 +59,7 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
     int64_t elements = 1;
     for (int64_t size : tensor.frameworkShape)
       if (size < 0 || __builtin_mul_overflow(elements, size, &elements))
-        return fail("the framework's shape has no sensible size");
+        return fail("the framework's shape has no valid size");
     if (elements != tensor.numElements())
       return fail("the framework's shape " + shapeText(tensor.frameworkShape) +
                   " has not as many elements as " + shapeText(tensor.shape));
@@ -104,7 +104,7 @@ static Error validateMesh(const Program &program) {
   return Error::success();
 }
 
-/// Each exchange that a part begins ends in it, once; but for transfers.
+/// Each exchange that a part begins ends in it, once, except transfers.
 static std::string tokensProblem(const Part &part) {
   std::set<int32_t> open;
   for (const Command &command : part.commands) {
@@ -127,7 +127,7 @@ static std::string tokensProblem(const Part &part) {
   return "";
 }
 
-/// Each part that an entry runs has a row for each run, inside of the arena.
+/// Each part that an entry runs has a row for each run, inside the arena.
 static std::string rowsProblem(const Program &program, const Entry &entry) {
   std::vector<int64_t> runs(program.parts.size(), 0);
   for (const Action &action : entry.actions)
@@ -155,9 +155,9 @@ static std::string rowsProblem(const Program &program, const Entry &entry) {
       auto written =
           static_cast<int64_t>(column.first.size() + column.last.size());
       if (column.turn.empty() || written > runs[index])
-        return fail("has no place in turn, or more places than runs");
+        return fail("has no offsets in turn, or more offsets than runs");
       for (int64_t run = 0; run < runs[index]; ++run) {
-        // A step that overflows leads outside.
+        // A step that overflows would leave the arena.
         int64_t away = 0, unused = 0;
         if (llvm::MulOverflow(column.step, run, away) ||
             llvm::any_of(column.turn, [&](int64_t place) {
@@ -224,18 +224,18 @@ static std::string pipelineProblem(const Program &program) {
   return "";
 }
 
-/// What is wrong with when it runs; empty if nothing is. Nothing may wait for
-/// what is left out.
+/// Why its conditions to run are invalid; empty if they are valid. No rank may
+/// wait for a part that is skipped.
 static std::string conditionProblem(const Part &part) {
   bool flagged = part.unless.buffer >= 0;
   if (flagged) {
     auto buffer = static_cast<size_t>(part.unless.buffer);
     if (buffer >= part.buffers.size() || part.unless.offset < 0 ||
         part.unless.offset >= part.buffers[buffer].bytes)
-      return "has a flag that lies in none of its buffers";
+      return "has a flag that is in none of its buffers";
   }
   if (flagged && part.whenStopped)
-    return "runs both by a flag and in a step that is stopped";
+    return "has a flag although it runs in a stopped step";
   for (const Command &command : part.commands) {
     bool transfer =
         command.kind == CommandKind::Collective
@@ -243,10 +243,11 @@ static std::string conditionProblem(const Part &part) {
             : command.kind == CommandKind::Wait && command.wait.transfer;
     if ((flagged || part.whenStopped) &&
         (transfer || command.kind == CommandKind::Check))
-      return "may be left out, but others wait for it";
+      return "may be skipped, but others wait for it";
     if (part.whenStopped && (command.kind == CommandKind::Collective ||
                              command.kind == CommandKind::Wait))
-      return "runs in a step that is stopped, where no rank waits for another";
+      return "runs in a stopped step, in which ranks must not wait for each "
+             "other";
   }
   return "";
 }

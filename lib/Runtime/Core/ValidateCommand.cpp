@@ -5,14 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Every extent that a command states is checked against the buffer it names,
-// with overflow, before anything is resolved to a pointer.
+// Every extent of a command is checked against its buffer, with overflow,
+// before any reference is resolved to a pointer.
 //
 //===----------------------------------------------------------------------===//
 
 #include "ValidateCommand.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 
 #include <cmath>
 #include <optional>
@@ -23,7 +23,8 @@ using llvm::Twine;
 
 namespace {
 
-/// Bytes beyond the start of a reference that a strided access reaches.
+/// The number of bytes from the start of a reference that a strided access
+/// reaches.
 class Extent {
 public:
   explicit Extent(int64_t elementBytes) : elementBytes(elementBytes) {}
@@ -44,7 +45,7 @@ public:
     return *this;
   }
 
-  /// Adds dimensions that lie one in the other without gaps, outermost first.
+  /// Adds dimensions that are nested without gaps, outermost first.
   Extent &dense(llvm::ArrayRef<int64_t> sizes) {
     int64_t stride = 1;
     for (int64_t size : llvm::reverse(sizes)) {
@@ -55,7 +56,7 @@ public:
     return *this;
   }
 
-  /// The number of bytes, or nothing if it has no sensible value.
+  /// The number of bytes, or nothing if it has no valid value.
   std::optional<int64_t> bytes() const {
     int64_t elements, result;
     if (negative)
@@ -130,7 +131,7 @@ private:
       fail(message);
   }
 
-  /// A reference that must be there, with `bytes` bytes behind it.
+  /// A required reference, with `bytes` bytes available.
   void ref(const char *name, const Ref &r, std::optional<int64_t> bytes) {
     if (r.buffer < 0 || r.buffer >= static_cast<int64_t>(part.buffers.size()))
       return fail(Twine("'") + name + "' names buffer " + Twine(r.buffer) +
@@ -203,7 +204,7 @@ private:
       require(n >= 0, "negative extent");
     require(a.queryBlock >= 1, "the query block must be at least 1");
     require(a.kvHeads == 0 ? a.heads == 0 : a.heads % a.kvHeads == 0,
-            "the number of heads is no multiple of that of key heads");
+            "the number of heads is not a multiple of that of key heads");
     require(a.dropout >= 0.0f && a.dropout < 1.0f, "dropout must be in [0, 1)");
     require(std::isfinite(a.scale), "the scale must be finite");
     if (!problem.empty())
@@ -233,16 +234,17 @@ private:
       ref("rng", a.rng, 16);
     if (a.dropout > 0.0f || a.causal || a.window > 0) {
       optionalRef("origin", a.origin, 32);
-      // It only numbers places: a padded shard has more than the whole.
+      // It only numbers positions: a padded shard has more than the global
+      // tensor.
       require(a.globalHeads > 0 && a.globalQueries > 0 && a.globalKeys > 0,
               "the global shape is not positive");
     }
     auto starts = [&](const char *name, const Ref &values, int64_t pieces,
                       int64_t places) {
       require((values.buffer < 0) == (pieces == 0) && pieces >= 0,
-              Twine("'") + name + "' must be there for pieces alone");
+              Twine("'") + name + "' must be given only with pieces");
       require(pieces <= 0 || places % pieces == 0,
-              Twine("'") + name + "' does not divide the places");
+              Twine("'") + name + "' does not divide the positions");
       if (pieces > 0)
         optionalRef(name, values, Extent(8).dim(pieces, 1).bytes());
     };
@@ -250,8 +252,8 @@ private:
     starts("keyStarts", a.keyStarts, a.keyPieces, a.keys);
     require(a.blocks >= 1 && a.queries % std::max<int64_t>(a.blocks, 1) == 0 &&
                 a.keys % std::max<int64_t>(a.blocks, 1) == 0,
-            "queries and keys do not come in blocks");
-    require(!a.onto || !backward, "backward adds onto nothing");
+            "queries and keys are not divisible into blocks");
+    require(!a.onto || !backward, "backward must not have 'onto'");
     int64_t threadBytes;
     if (__builtin_mul_overflow(a.scratchBytesPerThread,
                                static_cast<int64_t>(program.threads),
@@ -314,7 +316,7 @@ private:
             "elements must have 1, 2, 4 or 8 bytes");
     require(f.bytes >= 0 &&
                 (f.elementBytes <= 0 || f.bytes % f.elementBytes == 0),
-            "the size is no multiple of the element");
+            "the size is not a multiple of the element");
     ref("dst", f.dst, f.bytes);
   }
 
@@ -337,20 +339,20 @@ private:
     list("sources", c.sources.size(), kind == Kind::Permute);
     for (int32_t source : c.sources)
       require(source >= 0 && static_cast<size_t>(source) < members,
-              "a source is no member of the group");
+              "a source is not a member of the group");
     require(c.root >= 0 && static_cast<size_t>(c.root) < members,
-            "the root is no member of the group");
+            "the root is not a member of the group");
     bool wide = c.dtype == DType::F64 || c.dtype == DType::F32 ||
                 c.dtype == DType::I64 || c.dtype == DType::I32;
     bool narrow = c.dtype == DType::I8 || c.dtype == DType::I1;
     require(!reduces || wide || (narrow && c.reduction != Reduction::Sum),
-            Twine("this reduction is not made for ") + dtypeName(c.dtype));
+            Twine("this reduction does not support ") + dtypeName(c.dtype));
     if (c.isTransfer()) {
       require(program.pipelineAxis >= 0 && c.axes.size() == 1 &&
                   c.axes[0].axis == program.pipelineAxis &&
                   static_cast<int64_t>(members) ==
                       program.mesh[program.pipelineAxis].size,
-              "a transfer is between positions of the pipeline");
+              "a transfer must be between pipeline positions");
       require(c.root != program.position, "a transfer is to its own position");
     }
     auto block = [&](const ExchangeBlock &b) {

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_CORE_VALIDATECOMMAND_H
 #define CLEAVE_LIB_RUNTIME_CORE_VALIDATECOMMAND_H
 
-#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/Core/Program.h"
 #include "llvm/Support/Error.h"
 
 namespace cleave::runtime {
@@ -17,8 +17,8 @@ namespace cleave::runtime {
 llvm::Error validateCommand(const Program &program, const Part &part,
                             const Command &command, const std::string &where);
 
-/// Why digits are not those of the program's mesh, or are named twice in all
-/// lists together; "" if all is well.
+/// Why digits do not belong to the program's mesh, or occur twice in all lists
+/// together; "" if they are valid.
 std::string digitsProblem(const Program &program,
                           const std::vector<std::vector<Digit>> &lists);
 

@@ -1,4 +1,4 @@
-//===- Heartbeat.cpp - Whether the other processes are alive --------------===//
+//===- Heartbeat.cpp - Detection of processes that have ended -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -22,19 +22,21 @@
 
 using namespace cleave::runtime;
 
-/// How often a process speaks, and for how long it may be silent.
+/// The interval of heartbeats, and the silence after which a process counts as
+/// failed.
 static constexpr int64_t periodMs = 250, silenceMs = 3500;
 
-/// Who was kept from its own work for that long does not judge the others.
+/// A process that was itself not scheduled for that long does not judge the
+/// others.
 static constexpr int64_t stallMs = 1000;
 
-/// When who was not heard yet is out of reach.
+/// The time after which a process that was never heard counts as unreachable.
 static constexpr int64_t unheardMs = 3000;
 
-/// How long the thread that works may take to notice a failure.
+/// The time in which the working thread must notice a failure.
 static constexpr int64_t noticeMs = 800;
 
-/// What a datagram says.
+/// The kinds of datagrams.
 enum : uint32_t { kindAlive = 1, kindFailed = 2, kindLeft = 3 };
 
 struct Heartbeat::Packet {
@@ -51,7 +53,7 @@ static int64_t nowMs() {
   return int64_t(time.tv_sec) * 1000 + time.tv_nsec / 1000000;
 }
 
-/// The addresses of this machine that others may reach.
+/// The addresses of this machine that other machines may reach.
 static void findHosts(Address &own) {
   ifaddrs *list = nullptr;
   if (::getifaddrs(&list) != 0)
@@ -115,7 +117,12 @@ void Heartbeat::send(uint32_t kind, const std::string &text) const {
   for (size_t i = 0; i < count; ++i) {
     if (static_cast<int>(i) == rank)
       continue;
-    const Address &address = peers[i].address;
+    // The address changes when the peer is heard for the first time.
+    Address address;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      address = peers[i].address;
+    }
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = address.port;
@@ -123,7 +130,7 @@ void Heartbeat::send(uint32_t kind, const std::string &text) const {
       if (host == 0)
         break;
       to.sin_addr.s_addr = host;
-      // What is lost is said again.
+      // Lost datagrams are sent again.
       (void)::sendto(socket, &packet, sizeof(packet), 0,
                      reinterpret_cast<sockaddr *>(&to), sizeof(to));
     }
@@ -141,8 +148,9 @@ void Heartbeat::receive() {
         packet.rank >= static_cast<int>(count))
       continue;
     Peer &peer = peers[static_cast<size_t>(packet.rank)];
-    // The way on which it is heard is the way to it.
+    // Replies go to the address from which the peer was heard.
     if (peer.heard == 0 && size == sizeof(from)) {
+      std::lock_guard<std::mutex> lock(mutex);
       peer.address = Address();
       peer.address.hosts[0] = from.sin_addr.s_addr;
       peer.address.port = from.sin_port;
@@ -215,28 +223,25 @@ void Heartbeat::endIfUnnoticed(int64_t now) {
   }
 }
 
-/// The first to fail is the one that is named.
-void Heartbeat::note(int who, const std::string &text) {
+/// Sets the failure if it is the first; false if there is an earlier one.
+bool Heartbeat::note(int who, const std::string &text, bool tell) {
   std::lock_guard<std::mutex> lock(mutex);
   if (failure.load())
-    return;
+    return false;
   message = "rank " + std::to_string(who) + ": " + text;
+  if (tell)
+    ownFailure = text.empty() ? "it has failed" : text;
   failure.store(true, std::memory_order_release);
+  return true;
 }
 
 void Heartbeat::blame(int who, const std::string &text) { note(who, text); }
 
 void Heartbeat::fail(const std::string &text) {
-  bool first = !failure.load();
-  note(rank, text);
-  if (!first)
+  if (!note(rank, text, /*tell=*/true))
     return;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    ownFailure = text.empty() ? "it has failed" : text;
-  }
-  // Several times, since datagrams may be lost, and again for as long as this
-  // process lives.
+  // Sent several times, since datagrams may be lost, and again for as long as
+  // this process lives.
   for (int i = 0; i < 3; ++i)
     send(kindFailed, text);
 }

@@ -1,4 +1,4 @@
-//===- Heartbeat.h - Whether the other processes are alive ------*- C++ -*-===//
+//===- Heartbeat.h - Detection of processes that have ended -----*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// MPI waits for ever for a process that has stopped. Beside it, a thread of
-/// each process tells all others four times a second, in datagrams, that it is
-/// there. It needs microseconds of a core, so that a process that is merely
-/// slow is heard; and who could not listen itself does not judge the others.
+/// MPI waits forever for a process that has stopped. Therefore a thread of each
+/// process sends a datagram to all others four times a second. It needs
+/// microseconds of a core, so that a slow process is still heard; a process
+/// that could not listen itself does not judge the others.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -26,9 +26,9 @@
 
 namespace cleave::runtime {
 
-/// Where the datagrams of a process may be sent to: its IPv4 addresses, in
-/// network order, up to the first 0, and a port. Which of them the others reach
-/// shows in what arrives.
+/// The addresses of a process for datagrams: its IPv4 addresses, in network
+/// order, up to the first 0, and a port. Arriving datagrams show which of them
+/// is reachable.
 struct Address {
   static constexpr int kHosts = 8;
   uint32_t hosts[kHosts] = {};
@@ -39,30 +39,30 @@ class Heartbeat {
 public:
   ~Heartbeat();
 
-  /// Opens a socket; with `local`, for processes of this machine only. Why it
-  /// failed, or "".
+  /// Opens a socket; with `local`, for processes of this machine only. Returns
+  /// the error, or "".
   std::string open(bool local, Address &own);
 
-  /// Begins to speak and to listen. `key` is the same in all processes of a
+  /// Begins to send and to listen. `key` is the same in all processes of a
   /// launch and in no others.
   void start(int rank, uint64_t key, std::vector<Address> addresses);
 
-  /// Returns when all others were heard, -1, or, soon, a rank that was not.
-  /// Such a rank is not judged: the network keeps back what it says.
+  /// Returns -1 when all others were heard, or, soon, a rank that was not. Such
+  /// a rank does not count as failed: the network drops its datagrams.
   int waitUntilHeard() const;
 
-  /// Asked by the thread that works; when it does not ask soon after a
-  /// failure, it hangs, or is busy for nothing: then the process ends.
+  /// Called regularly by the working thread. If it is not called soon after a
+  /// failure, that thread hangs or is busy in vain: then the process ends.
   bool failed() {
     asked.store(true, std::memory_order_relaxed);
     return failure.load(std::memory_order_acquire);
   }
-  /// "rank R: ..."; "" while all is well.
+  /// "rank R: ..."; "" without a failure.
   std::string error() const;
 
-  /// Says, here and to all others, that this process cannot go on.
+  /// Tells this and all other processes that this process cannot continue.
   void fail(const std::string &message);
-  /// This process waits for others no more.
+  /// This process does not wait for others any more.
   void leave() { leaving.store(true); }
   /// This process waits for the others to close communicator `number` too; 0:
   /// for none any more.
@@ -73,13 +73,14 @@ public:
   bool hasLeft(int rank) const {
     return peers[static_cast<size_t>(rank)].left.load();
   }
-  /// Notes that `rank` is missing, here only.
+  /// Records that `rank` is missing, in this process only.
   void blame(int rank, const std::string &message);
 
 private:
   struct Peer {
+    /// Guarded by the mutex.
     Address address;
-    /// When it was heard last; 0 before it ever was.
+    /// When it was heard last; 0 before the first time.
     std::atomic<int64_t> heard{0};
     std::atomic<int32_t> closing{0};
     std::atomic<bool> left{false};
@@ -87,12 +88,13 @@ private:
   struct Packet;
 
   void run();
-  /// What this process has told the others that it failed with, or "".
+  /// The failure that this process has sent to the others, or "".
   std::string failureOfOwn() const;
   void send(uint32_t kind, const std::string &text) const;
   void receive();
   void judge(int64_t now);
-  void note(int rank, const std::string &message);
+  /// With `tell`, the others are informed too.
+  bool note(int rank, const std::string &message, bool tell = false);
   void endIfUnnoticed(int64_t now);
 
   int socket = -1;
@@ -103,12 +105,12 @@ private:
   size_t count = 0;
   std::thread thread;
   std::atomic<int32_t> closing{0};
-  /// What this process has failed with.
-  std::string ownFailure;
   std::atomic<bool> ended{false}, leaving{false}, failure{false}, asked{false};
+  /// For the listening thread.
   int64_t failedAt = 0;
   mutable std::mutex mutex;
-  std::string message;
+  /// Why the launch has failed, and the failure of this process.
+  std::string message, ownFailure;
 };
 
 } // namespace cleave::runtime

@@ -5,16 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// One thread calls MPI. It never blocks in MPI while a step runs: it asks again
-// and again, and between looks whether the heartbeats found that somebody is
-// missing.
+// One thread calls MPI. It never blocks in MPI while a step runs: it polls, and
+// checks between polls whether the heartbeats found a missing process.
 //
 //===----------------------------------------------------------------------===//
 
 #include "Heartbeat.h"
 #include "Transfer.h"
-#include "cleave/Runtime/Communicator.h"
+#include "cleave/Runtime/Communicator/Communicator.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,27 +27,38 @@
 
 using namespace cleave::runtime;
 
-/// A rank that has ended as if all were well is not waited for any longer: so
-/// long after its last message everything of it has arrived.
+/// The time after which a rank that has ended regularly is not waited for any
+/// longer: all its messages have then arrived.
 static constexpr double patienceSeconds = 3.5;
+
+/// After waiting for this time, a thread sleeps between two polls.
+static constexpr double yieldSeconds = 0.02;
+
+/// The largest message of one MPI call over all members: counts and
+/// displacements are int, and libraries add some of them up.
+static constexpr int64_t mostMessageBytes = int64_t(1) << 30;
 
 namespace {
 
-/// MPI is started once in a process, and serves all its sessions.
+/// MPI is started once in a process, for all its sessions.
 struct Process {
   int rank = 0, size = 0;
   /// Processes of this machine.
   int local = 1;
-  /// Communicators so far.
+  /// Bytes of one exchange; larger ones are sent in pieces.
+  int64_t messageBytes = 0;
+  /// The number of communicators so far.
   int32_t opened = 0;
   Heartbeat heartbeat;
 };
+
+Process *process = nullptr;
 
 struct MpiCommunicator : cleave_communicator {
   cleave_team team;
   MPI_Comm world = MPI_COMM_NULL;
   Heartbeat &heartbeat;
-  /// With more threads than cores, who waits lets others work.
+  /// With more threads than cores, a waiting thread yields.
   bool maySpin = false;
 
   explicit MpiCommunicator(Heartbeat &heartbeat) : heartbeat(heartbeat) {}
@@ -70,15 +81,26 @@ double seconds() {
 
 } // namespace
 
+/// The request of one member, in a form that can be compared.
+struct Prepared {
+  uint64_t hash;
+  int64_t elements;
+  int32_t kind, dtype;
+};
+
 struct cleave_group {
   MpiCommunicator *owner;
   std::vector<int32_t> ranks;
   MPI_Comm comm = MPI_COMM_NULL;
   int member = 0;
-  /// Requests made so far, for their tags.
+  /// The number of requests so far, for their tags.
   int made = 0;
+  /// The requests that the next barrier compares: all since the last one, up to
+  /// the first that was started.
+  std::vector<Prepared> prepared;
+  bool running = false;
 
-  /// Waits for messages of this group; false when the communicator has failed.
+  /// Waits for messages of this group; false if the communicator has failed.
   bool complete(std::vector<MPI_Request> &requests) const {
     double begin = seconds();
     for (int64_t turn = 0;; ++turn) {
@@ -91,7 +113,8 @@ struct cleave_group {
         return false;
       if (turn < (owner->maySpin ? 2000 : 50))
         continue;
-      if (turn < 4000) {
+      // If many processes share a core, each turn takes long.
+      if (turn < 4000 && seconds() - begin < yieldSeconds) {
         ::sched_yield();
         continue;
       }
@@ -127,20 +150,10 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   auto group = std::make_unique<cleave_group>();
   group->owner = &me;
   group->ranks.assign(ranks, ranks + std::max(count, 0));
-  group->member = -1;
-  std::vector<bool> seen(static_cast<size_t>(me.size));
-  for (size_t i = 0; i < group->ranks.size(); ++i) {
-    int32_t rank = ranks[i];
-    if (rank < 0 || rank >= me.size || seen[static_cast<size_t>(rank)]) {
-      failWith(c, "a group names a rank twice, or one that is not there");
-      return nullptr;
-    }
-    seen[static_cast<size_t>(rank)] = true;
-    if (rank == me.rank)
-      group->member = static_cast<int>(i);
-  }
-  if (group->member < 0) {
-    failWith(c, "a group does not name the rank that makes it");
+  std::string problem =
+      checkGroup(ranks, count, me.rank, me.size, group->member);
+  if (!problem.empty()) {
+    failWith(c, problem.c_str());
     return nullptr;
   }
   if (me.heartbeat.failed())
@@ -155,6 +168,14 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   return me.groups.back().get();
 }
 
+/// FNV-1a.
+uint64_t hashOf(const std::string &bytes) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char byte : bytes)
+    hash = (hash ^ byte) * 0x100000001b3u;
+  return hash;
+}
+
 cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
                         int32_t count) {
   int members = static_cast<int>(group->ranks.size());
@@ -167,24 +188,34 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
   }
   if (group->owner->heartbeat.failed())
     return nullptr;
-  // Tags of MPI reach to 32767 at least.
+  // MPI guarantees tags up to 32767.
   int tag = group->made++ % 32768;
+  if (!group->running)
+    group->prepared.push_back({hashOf(commonOf(blocks, count, members)),
+                               countElements(blocks, count), blocks->kind,
+                               blocks->dtype});
   return new cleave_request{
       group, Transfer(blocks, count, group->comm, group->member, members, tag,
-                      group->owner->team, group->owner->staging)};
+                      process->messageBytes, group->owner->team,
+                      group->owner->staging)};
 }
 
 int start(cleave_request *request) {
   MpiCommunicator &me = *request->group->owner;
   if (request->started) {
-    failWith(&me, "starts a collective that is under way");
+    failWith(&me, "starts a collective that is in flight");
     return 1;
   }
   if (me.heartbeat.failed())
     return 1;
   request->started = true;
-  request->transfer.start();
-  return 0;
+  request->group->running = true;
+  if (request->transfer.start())
+    return 0;
+  failWith(&me, ("no memory for messages of " +
+                 std::to_string(request->transfer.staged()) + " bytes")
+                    .c_str());
+  return 1;
 }
 
 int wait(cleave_request *request) {
@@ -201,18 +232,93 @@ int wait(cleave_request *request) {
              : 1;
 }
 
-/// After a failure MPI may still write to the memory of what was under way.
+/// After a failure MPI may still write to the memory of messages in flight.
 void release(cleave_request *request) {
   if (!request->group->owner->heartbeat.failed())
     delete request;
 }
 
+/// Runs one exchange of bytes among all members; false after a failure.
+bool gatherBytes(const cleave_group &group, const void *own, size_t size,
+                 void *all) {
+  std::vector<MPI_Request> requests(1, MPI_REQUEST_NULL);
+  MPI_Iallgather(own, static_cast<int>(size), MPI_BYTE, all,
+                 static_cast<int>(size), MPI_BYTE, group.comm, requests.data());
+  return group.complete(requests);
+}
+
+/// Ends all ranks because `member` has prepared a different collective. All
+/// members call it.
+void refuse(const cleave_group &group, size_t member, const std::string &text) {
+  Heartbeat &heartbeat = group.owner->heartbeat;
+  if (group.member == static_cast<int>(member))
+    heartbeat.fail(text);
+  else
+    heartbeat.blame(group.ranks[member], text);
+}
+
+/// Compares the collectives that the members have prepared since their last
+/// barrier; false if they differ, or after another failure.
+bool comparePrepared(cleave_group &group) {
+  size_t members = group.ranks.size();
+  std::vector<Prepared> own = std::move(group.prepared);
+  group.prepared.clear();
+  group.running = false;
+  struct Sum {
+    uint64_t count, hash;
+  } mine{own.size(), 0};
+  for (const Prepared &one : own)
+    mine.hash = mine.hash * 0x9e3779b97f4a7c15u + one.hash;
+  std::vector<Sum> sums(members);
+  if (!gatherBytes(group, &mine, sizeof(mine), sums.data()))
+    return false;
+  size_t other = 0;
+  uint64_t least = sums[0].count;
+  for (size_t i = members; i-- > 0;) {
+    least = std::min(least, sums[i].count);
+    if (sums[i].count != sums[0].count || sums[i].hash != sums[0].hash)
+      other = i;
+  }
+  if (other == 0)
+    return true;
+
+  // All members search for the first difference together.
+  std::string first = "rank " + std::to_string(group.ranks[0]);
+  for (size_t i = 0; i < least; ++i) {
+    std::vector<Prepared> all(members);
+    if (!gatherBytes(group, &own[i], sizeof(Prepared), all.data()))
+      return false;
+    if (all[other].hash == all[0].hash)
+      continue;
+    auto text = [](const Prepared &one) {
+      return describe(one.kind, one.dtype, one.elements);
+    };
+    refuse(group, other,
+           "prepares another collective than " + first + ": " +
+               text(all[other]) + ", not " + text(all[0]) +
+               (text(all[other]) == text(all[0]) ? " of other blocks" : ""));
+    return false;
+  }
+  refuse(group, other,
+         "prepares " + std::to_string(sums[other].count) +
+             " collectives, but " + first + " prepares " +
+             std::to_string(sums[0].count));
+  return false;
+}
+
+/// Waits for all members.
+int meet(const cleave_group &group) {
+  if (group.owner->heartbeat.failed())
+    return 1;
+  std::vector<MPI_Request> requests(1, MPI_REQUEST_NULL);
+  MPI_Ibarrier(group.comm, requests.data());
+  return group.complete(requests) ? 0 : 1;
+}
+
 int barrier(cleave_group *group) {
   if (group->owner->heartbeat.failed())
     return 1;
-  std::vector<MPI_Request> requests(1, MPI_REQUEST_NULL);
-  MPI_Ibarrier(group->comm, requests.data());
-  return group->complete(requests) ? 0 : 1;
+  return comparePrepared(*group) ? 0 : 1;
 }
 
 const char *errorOf(cleave_communicator *c) {
@@ -224,18 +330,19 @@ const char *errorOf(cleave_communicator *c) {
 
 int64_t held(cleave_communicator *c) { return self(c).staging.bytes(); }
 
-/// Without a failure, all ranks close together. After one, what MPI has is left
-/// as it is.
+/// Without a failure, all ranks close together. After one, the resources of MPI
+/// are not released.
 void closeRank(cleave_communicator *c) {
   MpiCommunicator &me = self(c);
   cleave_group all;
   all.owner = &me;
   all.comm = me.world;
   me.heartbeat.setClosing(me.number);
-  int failed = barrier(&all);
+  int failed = meet(all);
   me.heartbeat.setClosing(0);
   if (failed) {
-    // Time for the others to say why they end, before the launcher ends them.
+    // Gives the others time to report why they end, before the launcher ends
+    // them.
     ::usleep(500 * 1000);
     return;
   }
@@ -249,28 +356,26 @@ constexpr cleave_communicator_api mpiApi = {
     makeGroup, prepare,  start,   wait, release,
     barrier,   failWith, errorOf, held, closeRank};
 
-Process *process = nullptr;
-
 /// Ends MPI, together with all other processes; not after a failure, when it
-/// would wait for who is missing. The launcher ends the rest.
+/// would wait for the missing process. The launcher ends the rest.
 void endProcess() {
   if (process->heartbeat.failed())
     return;
   MpiCommunicator me(process->heartbeat);
-  // It has no members to be blamed: who waits here has left as well.
+  // The group has no members to blame: ranks that wait here have left as well.
   cleave_group all;
   all.owner = &me;
   all.comm = MPI_COMM_WORLD;
   process->heartbeat.leave();
-  if (barrier(&all) != 0)
+  if (meet(all) != 0)
     return;
   MPI_Finalize();
   delete process;
 }
 
-/// Exchanges addresses and begins to listen; why it failed, or "".
+/// Exchanges addresses and begins to listen; returns the error, or "".
 std::string startHeartbeat(Process &me) {
-  // One machine: nothing needs to leave it.
+  // On one machine, datagrams need not leave it.
   MPI_Comm here;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL,
                       &here);
@@ -281,7 +386,7 @@ std::string startHeartbeat(Process &me) {
 
   Address own;
   std::string problem = me.heartbeat.open(all != 0, own);
-  // Nobody listens if somebody cannot.
+  // No process listens if one cannot.
   int ok = problem.empty(), everyone = 0;
   MPI_Allreduce(&ok, &everyone, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   if (!everyone)
@@ -303,7 +408,29 @@ std::string startHeartbeat(Process &me) {
   return "";
 }
 
-/// Starts MPI; why it failed, or "".
+/// Sets the size of pieces to that of the first rank; returns why it is
+/// invalid, or "".
+std::string agreeOnPieces(Process &me) {
+  const char *text = std::getenv("CLEAVE_MPI_MESSAGE_BYTES");
+  char *end = nullptr;
+  long long bytes = text ? std::strtoll(text, &end, 10) : mostMessageBytes;
+  if (bytes < 1 || bytes > mostMessageBytes || (text && (end == text || *end)))
+    bytes = 0;
+  me.messageBytes = bytes;
+  MPI_Bcast(&me.messageBytes, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
+  return me.messageBytes
+             ? ""
+             : "CLEAVE_MPI_MESSAGE_BYTES must be an integer from 1 to " +
+                   std::to_string(mostMessageBytes);
+}
+
+std::string levelName(int level) {
+  if (level == MPI_THREAD_SINGLE)
+    return "MPI_THREAD_SINGLE";
+  return std::to_string(level);
+}
+
+/// Starts MPI; returns the error, or "".
 std::string startProcess() {
   int initialized = 0, provided = 0, finalized = 0;
   MPI_Finalized(&finalized);
@@ -313,10 +440,16 @@ std::string startProcess() {
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) !=
       MPI_SUCCESS)
     return "MPI cannot be started";
+  if (provided < MPI_THREAD_FUNNELED)
+    return "this MPI library gives the thread level " + levelName(provided) +
+           ", but MPI_THREAD_FUNNELED is needed: a rank has threads besides "
+           "the one that calls MPI; use a library that was built with threads";
   auto me = std::make_unique<Process>();
   MPI_Comm_rank(MPI_COMM_WORLD, &me->rank);
   MPI_Comm_size(MPI_COMM_WORLD, &me->size);
-  std::string problem = startHeartbeat(*me);
+  std::string problem = agreeOnPieces(*me);
+  if (problem.empty())
+    problem = startHeartbeat(*me);
   if (problem.empty()) {
     process = me.release();
     std::atexit(endProcess);
@@ -334,7 +467,7 @@ cleave_communicator_open(uint32_t abi, const cleave_team *team, char *error,
     return nullptr;
   };
   if (abi != CLEAVE_COMMUNICATOR_ABI)
-    return fail("the MPI plugin is of another version than this program: "
+    return fail("the MPI plugin has another version than this program: "
                 "build them together");
   if (!process)
     if (std::string problem = startProcess(); !problem.empty())

@@ -1,4 +1,4 @@
-//===- Staging.h - Memory of messages that are under way --------*- C++ -*-===//
+//===- Staging.h - Memory of messages in flight -----------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A program has a request for each exchange of each micro-batch, of which few
-/// are under way at a time. They take their memory in turn: there is as much of
-/// each size as was ever in use at once, and a step that has run before takes no
-/// more.
+/// A program has a request for each exchange of each micro-batch, but few are
+/// in flight at a time. They share memory: there are as many buffers of each
+/// size as were ever in use at once, and a step that has run before allocates
+/// none.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -20,10 +20,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
+#include <utility>
 
 namespace cleave::runtime {
 
-/// A piece of memory; empty where none was asked for.
+/// A buffer; empty if none was requested.
 struct StagingBuffer {
   std::unique_ptr<char[]> memory;
   size_t size = 0;
@@ -31,22 +33,26 @@ struct StagingBuffer {
   char *data() const { return memory.get(); }
 };
 
-/// The memory of one communicator. Not for several threads.
+/// The buffers of one communicator. Not thread-safe.
 class Staging {
 public:
-  /// Of `size` bytes at least, with anything in it.
+  /// A buffer of at least `size` bytes, uninitialised; empty if the system has
+  /// no memory.
   StagingBuffer take(size_t size) {
     if (size == 0)
       return {};
-    // One that is much larger is kept for what needs it.
+    // A much larger buffer is kept for a request that needs it.
     auto it = free.lower_bound(size);
     if (it != free.end() && it->first / 2 <= size) {
       StagingBuffer buffer{std::move(it->second), it->first};
       free.erase(it);
       return buffer;
     }
+    std::unique_ptr<char[]> memory(new (std::nothrow) char[size]);
+    if (!memory)
+      return {};
     held += static_cast<int64_t>(size);
-    return {std::unique_ptr<char[]>(new char[size]), size};
+    return {std::move(memory), size};
   }
 
   void give(StagingBuffer &buffer) {

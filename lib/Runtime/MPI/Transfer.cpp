@@ -7,16 +7,16 @@
 
 #include "Transfer.h"
 
-#include <climits>
+#include <algorithm>
 
 using namespace cleave::runtime;
 
-/// Smaller sums are sent whole to everyone and added up by everyone: one
+/// Smaller sums are sent whole to all members, and each adds them up: one
 /// exchange instead of two.
 static constexpr int64_t smallElements = 2048;
 
 static MPI_Datatype typeOf(int32_t dtype) {
-  // Sums are not MPI's: only sizes count.
+  // MPI does not compute sums: only sizes matter.
   switch (elementBytes(dtype)) {
   case 1:
     return MPI_INT8_T;
@@ -29,35 +29,37 @@ static MPI_Datatype typeOf(int32_t dtype) {
   }
 }
 
-/// Of all blocks.
-static int64_t elementsOf(const cleave_collective *blocks, int32_t count) {
+std::string Transfer::check(const cleave_collective *blocks, int32_t count,
+                            int members) {
+  // The largest number of elements sent and received.
   int64_t all = 0;
   for (int32_t i = 0; i < count; ++i) {
     int64_t n = 1;
     for (int d = 0; d < blocks[i].dims; ++d)
       n *= blocks[i].sizes[d];
-    all += n;
+    if (__builtin_add_overflow(all, n, &all))
+      return "a message has too many elements";
   }
-  return all;
-}
-
-std::string Transfer::check(const cleave_collective *blocks, int32_t count,
-                            int members) {
-  int64_t all = 0;
-  // Counts and places of MPI are int.
-  if (__builtin_mul_overflow(elementsOf(blocks, count), members, &all) ||
-      all > INT_MAX)
-    return "a collective of more than 2^31 elements is too large for MPI";
+  if (__builtin_mul_overflow(all, 2 * elementBytes(blocks->dtype), &all) ||
+      __builtin_mul_overflow(all, int64_t(members), &all))
+    return "a message has too many elements";
   return "";
 }
 
+/// Whether messages of all members are sent to one of them.
+static bool gathers(int32_t kind) {
+  return kind == CLEAVE_ALL_GATHER || kind == CLEAVE_REDUCE ||
+         kind == CLEAVE_REDUCE_SCATTER || kind == CLEAVE_ALL_TO_ALL;
+}
+
 Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
-                   int member, int members, int tag, const cleave_team &team,
-                   Staging &staging)
+                   int member, int members, int tag, int64_t limit,
+                   const cleave_team &team, Staging &staging)
     : kind(given->kind), dtype(given->dtype), reduction(given->reduction),
       root(given->root), comm(comm), type(typeOf(dtype)), member(member),
       members(members), tag(tag), team(team),
-      elements(elementsOf(given, count)), bytes(elementBytes(dtype)),
+      elements(countElements(given, count)), bytes(elementBytes(dtype)),
+      shared(kind == CLEAVE_ALL_REDUCE && elements > smallElements),
       staging(staging) {
   size_t n = static_cast<size_t>(members);
   auto listOf = [&](const auto *list) {
@@ -77,26 +79,18 @@ Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
                       Block(c.dims, c.sizes, c.src_strides, dense),
                       Block(c.dims, c.sizes, dense, c.dst_strides)});
   }
+  cutPieces(limit);
+
   size_t one = static_cast<size_t>(elements * bytes), all = one * n;
   switch (kind) {
   case CLEAVE_ALL_REDUCE:
     outgoingBytes = one;
-    if (elements <= smallElements) {
-      incomingBytes = all;
-      break;
-    }
-    for (int i = 0; i < members; ++i) {
-      int64_t begin = shareBegin(elements, i, members);
-      starts.push_back(static_cast<int>(begin));
-      counts.push_back(
-          static_cast<int>(shareBegin(elements, i + 1, members) - begin));
-    }
-    for (int i = 0; i < members; ++i) {
-      pieceCounts.push_back(counts[static_cast<size_t>(member)]);
-      pieceStarts.push_back(i * pieceCounts.back());
-    }
-    incomingBytes =
-        static_cast<size_t>(pieceCounts[0]) * n * static_cast<size_t>(bytes);
+    incomingBytes = all;
+    if (shared)
+      incomingBytes = static_cast<size_t>((pieces.back().incoming +
+                                           pieces.back().ownStarts.back() +
+                                           pieces.back().ownCounts.back()) *
+                                          bytes);
     break;
   case CLEAVE_REDUCE_SCATTER:
   case CLEAVE_ALL_TO_ALL:
@@ -114,49 +108,100 @@ Transfer::Transfer(const cleave_collective *given, int32_t count, MPI_Comm comm,
     outgoingBytes = one;
     incomingBytes = root == member ? all : 0;
     break;
+  case CLEAVE_BROADCAST:
+    incomingBytes = one;
+    break;
   default:
     outgoingBytes = one;
     incomingBytes = one;
   }
 }
 
+void Transfer::cutPieces(int64_t limit) {
+  bool all = gathers(kind) || (kind == CLEAVE_ALL_REDUCE && !shared);
+  int64_t most = std::max<int64_t>(1, limit / bytes / (all ? members : 1));
+  int64_t begin = 0, incoming = 0;
+  do {
+    Piece &piece = pieces.emplace_back();
+    piece.begin = begin;
+    piece.count = std::min(most, elements - begin);
+    piece.incoming = incoming;
+    begin += piece.count;
+    if (!shared) {
+      incoming += piece.count * (all ? members : 1);
+      continue;
+    }
+    for (int i = 0; i < members; ++i) {
+      int64_t start = shareBegin(piece.count, i, members);
+      piece.starts.push_back(static_cast<int>(start));
+      piece.counts.push_back(
+          static_cast<int>(shareBegin(piece.count, i + 1, members) - start));
+    }
+    int own = piece.counts[static_cast<size_t>(member)];
+    for (int i = 0; i < members; ++i) {
+      piece.ownCounts.push_back(own);
+      piece.ownStarts.push_back(i * own);
+    }
+    incoming += int64_t(own) * members;
+  } while (begin < elements);
+}
+
 //===----------------------------------------------------------------------===//
 // Memory
 //===----------------------------------------------------------------------===//
 
-void Transfer::pack(int to, char *message) const {
-  for (const Packed &block : blocks) {
-    const char *src =
-        block.src + block.srcOffsets[static_cast<size_t>(to)] * bytes;
+/// Calls `body(block, begin, end, at)` for each block that contains some of the
+/// `count` elements of a message from `begin` on: the range of its elements,
+/// and the offset of its first one relative to `begin` (negative if it is
+/// before).
+template <typename F>
+static void forEachBlock(const std::vector<Transfer::Packed> &blocks,
+                         int64_t begin, int64_t count, const F &body) {
+  int64_t at = -begin;
+  for (const Transfer::Packed &block : blocks) {
     int64_t n = block.gather.elements;
-    splitAmong(team, 0, n, [&](int64_t begin, int64_t end) {
-      copyBlock(block.gather, bytes, src, message, begin, end);
-    });
-    message += n * bytes;
+    int64_t from = std::max<int64_t>(0, -at), to = std::min(n, count - at);
+    if (from < to)
+      body(block, from, to, at);
+    at += n;
   }
 }
 
-void Transfer::unpack(const char *message, int from) const {
-  for (const Packed &block : blocks) {
-    char *dst = block.dst + block.dstOffsets[static_cast<size_t>(from)] * bytes;
-    int64_t n = block.scatter.elements;
-    splitAmong(team, 0, n, [&](int64_t begin, int64_t end) {
-      copyBlock(block.scatter, bytes, message, dst, begin, end);
-    });
-    message += n * bytes;
-  }
+void Transfer::pack(int to, const Piece &piece, char *message) const {
+  forEachBlock(
+      blocks, piece.begin, piece.count,
+      [&](const Packed &block, int64_t first, int64_t last, int64_t at) {
+        const char *src =
+            block.src + block.srcOffsets[static_cast<size_t>(to)] * bytes;
+        splitAmong(team, first, last, [&](int64_t begin, int64_t end) {
+          copyBlock(block.gather, bytes, src, message + at * bytes, begin, end);
+        });
+      });
 }
 
-/// Combines the pieces of all members, each of `count` elements.
-void Transfer::reducePieces(int64_t count, char *to) const {
+void Transfer::unpack(const char *message, int from, const Piece &piece) const {
+  forEachBlock(
+      blocks, piece.begin, piece.count,
+      [&](const Packed &block, int64_t first, int64_t last, int64_t at) {
+        char *dst =
+            block.dst + block.dstOffsets[static_cast<size_t>(from)] * bytes;
+        splitAmong(team, first, last, [&](int64_t begin, int64_t end) {
+          copyBlock(block.scatter, bytes, message + at * bytes, dst, begin,
+                    end);
+        });
+      });
+}
+
+/// Combines the data of all members, `count` elements each, from `from` on.
+void Transfer::reduceParts(const char *from, int64_t count, char *to) const {
   int64_t stride = 1;
-  Block piece(1, &count, &stride, &stride);
+  Block part(1, &count, &stride, &stride);
   std::vector<const void *> srcs;
   for (int i = 0; i < members; ++i)
-    srcs.push_back(incoming.data() + i * count * bytes);
+    srcs.push_back(from + i * count * bytes);
   void *dst = to;
   splitAmong(team, 0, count, [&](int64_t begin, int64_t end) {
-    reduceBlocks(piece, dtype, reduction, srcs.data(), members, &dst, 1, begin,
+    reduceBlocks(part, dtype, reduction, srcs.data(), members, &dst, 1, begin,
                  end);
   });
 }
@@ -165,119 +210,131 @@ void Transfer::reducePieces(int64_t count, char *to) const {
 // Messages
 //===----------------------------------------------------------------------===//
 
-void Transfer::start() {
+/// `offset` bytes after the beginning; null if there is no memory.
+static char *placeIn(const StagingBuffer &buffer, int64_t offset) {
+  return buffer.data() ? buffer.data() + offset : nullptr;
+}
+
+bool Transfer::start() {
   outgoing = staging.take(outgoingBytes);
   incoming = staging.take(incomingBytes);
-  int count = static_cast<int>(elements);
-  int64_t one = elements * bytes;
-  MPI_Request &request = requests.emplace_back(MPI_REQUEST_NULL);
+  if ((outgoingBytes && !outgoing.data()) ||
+      (incomingBytes && !incoming.data()))
+    return false;
+  for (const Piece &piece : pieces)
+    startPiece(piece);
+  return true;
+}
+
+void Transfer::startPiece(const Piece &piece) {
+  int count = static_cast<int>(piece.count);
+  char *out = placeIn(outgoing, piece.begin * bytes);
+  char *in = placeIn(incoming, piece.incoming * bytes);
+  auto next = [&] { return &requests.emplace_back(MPI_REQUEST_NULL); };
   switch (kind) {
   case CLEAVE_ALL_REDUCE:
-    pack(0, outgoing.data());
-    if (counts.empty())
-      MPI_Iallgather(outgoing.data(), count, type, incoming.data(), count, type,
-                     comm, &request);
+    pack(0, piece, out);
+    if (shared)
+      MPI_Ialltoallv(out, piece.counts.data(), piece.starts.data(), type, in,
+                     piece.ownCounts.data(), piece.ownStarts.data(), type, comm,
+                     next());
     else
-      MPI_Ialltoallv(outgoing.data(), counts.data(), starts.data(), type,
-                     incoming.data(), pieceCounts.data(), pieceStarts.data(),
-                     type, comm, &request);
+      MPI_Iallgather(out, count, type, in, count, type, comm, next());
     return;
   case CLEAVE_ALL_GATHER:
-    pack(0, outgoing.data());
-    MPI_Iallgather(outgoing.data(), count, type, incoming.data(), count, type,
-                   comm, &request);
+    pack(0, piece, out);
+    MPI_Iallgather(out, count, type, in, count, type, comm, next());
     return;
   case CLEAVE_REDUCE:
-    pack(0, outgoing.data());
-    MPI_Igather(outgoing.data(), count, type, incoming.data(), count, type,
-                root, comm, &request);
+    pack(0, piece, out);
+    MPI_Igather(out, count, type, in, count, type, root, comm, next());
     return;
   case CLEAVE_REDUCE_SCATTER:
   case CLEAVE_ALL_TO_ALL:
+    // Each member has the same number of elements for each other one.
+    out = outgoing.data() + piece.incoming * bytes;
     for (int i = 0; i < members; ++i)
-      pack(i, outgoing.data() + i * one);
-    MPI_Ialltoall(outgoing.data(), count, type, incoming.data(), count, type,
-                  comm, &request);
+      pack(i, piece, out + i * piece.count * bytes);
+    MPI_Ialltoall(out, count, type, in, count, type, comm, next());
     return;
   case CLEAVE_PERMUTE:
-    pack(0, outgoing.data());
-    requests.clear();
-    MPI_Irecv(incoming.data(), count, type,
-              sources[static_cast<size_t>(member)], tag, comm,
-              &requests.emplace_back(MPI_REQUEST_NULL));
+    pack(0, piece, out);
+    MPI_Irecv(in, count, type, sources[static_cast<size_t>(member)], tag, comm,
+              next());
     for (int i = 0; i < members; ++i)
       if (sources[static_cast<size_t>(i)] == member)
-        MPI_Isend(outgoing.data(), count, type, i, tag, comm,
-                  &requests.emplace_back(MPI_REQUEST_NULL));
+        MPI_Isend(out, count, type, i, tag, comm, next());
     return;
   case CLEAVE_SEND:
     if (member == 0) {
-      pack(0, outgoing.data());
-      MPI_Isend(outgoing.data(), count, type, 1, tag, comm, &request);
+      pack(0, piece, out);
+      MPI_Isend(out, count, type, 1, tag, comm, next());
     } else {
-      MPI_Irecv(incoming.data(), count, type, 0, tag, comm, &request);
+      MPI_Irecv(in, count, type, 0, tag, comm, next());
     }
     return;
   default:
     if (root == member)
-      pack(0, incoming.data());
-    MPI_Ibcast(incoming.data(), count, type, root, comm, &request);
+      pack(0, piece, in);
+    MPI_Ibcast(in, count, type, root, comm, next());
   }
 }
 
 bool Transfer::finish(const Complete &complete) {
   // After a failure MPI may still write there.
-  if (!finishMessages(complete))
+  if (!completeAll(complete))
     return false;
+  if (shared) {
+    // Combines this member's share of each piece, and then gathers those of
+    // all.
+    for (const Piece &piece : pieces) {
+      char *out = outgoing.data() + piece.begin * bytes;
+      size_t me = static_cast<size_t>(member);
+      reduceParts(incoming.data() + piece.incoming * bytes, piece.counts[me],
+                  out + piece.starts[me] * bytes);
+      MPI_Iallgatherv(MPI_IN_PLACE, 0, type, out, piece.counts.data(),
+                      piece.starts.data(), type, comm,
+                      &requests.emplace_back(MPI_REQUEST_NULL));
+    }
+    if (!completeAll(complete))
+      return false;
+  }
+  for (const Piece &piece : pieces)
+    finishPiece(piece);
   staging.give(outgoing);
   staging.give(incoming);
   return true;
 }
 
-bool Transfer::finishMessages(const Complete &complete) {
+bool Transfer::completeAll(const Complete &complete) {
   bool ok = complete(requests);
   requests.clear();
-  if (!ok)
-    return false;
-  int64_t one = elements * bytes;
+  return ok;
+}
+
+void Transfer::finishPiece(const Piece &piece) const {
+  const char *in = placeIn(incoming, piece.incoming * bytes);
+  char *out = placeIn(outgoing, piece.begin * bytes);
   switch (kind) {
-  case CLEAVE_ALL_REDUCE:
-    if (counts.empty()) {
-      reducePieces(elements, outgoing.data());
-    } else {
-      // This member's share, and then those of all.
-      size_t me = static_cast<size_t>(member);
-      char *own = outgoing.data() + starts[me] * bytes;
-      reducePieces(counts[me], own);
-      MPI_Iallgatherv(MPI_IN_PLACE, 0, type, outgoing.data(), counts.data(),
-                      starts.data(), type, comm,
-                      &requests.emplace_back(MPI_REQUEST_NULL));
-      ok = complete(requests);
-      requests.clear();
-      if (!ok)
-        return false;
-    }
-    unpack(outgoing.data(), 0);
-    return true;
   case CLEAVE_REDUCE:
     if (root != member)
-      return true;
+      return;
     [[fallthrough]];
+  case CLEAVE_ALL_REDUCE:
   case CLEAVE_REDUCE_SCATTER:
-    reducePieces(elements, outgoing.data());
-    unpack(outgoing.data(), 0);
-    return true;
+    if (!shared)
+      reduceParts(in, piece.count, out);
+    return unpack(out, 0, piece);
   case CLEAVE_ALL_GATHER:
   case CLEAVE_ALL_TO_ALL:
     for (int i = 0; i < members; ++i)
-      unpack(incoming.data() + i * one, i);
-    return true;
+      unpack(in + i * piece.count * bytes, i, piece);
+    return;
   case CLEAVE_SEND:
     if (member == 1)
-      unpack(incoming.data(), 0);
-    return true;
+      unpack(in, 0, piece);
+    return;
   default:
-    unpack(incoming.data(), 0);
-    return true;
+    unpack(in, 0, piece);
   }
 }

@@ -8,8 +8,8 @@
 #ifndef CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
 #define CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
 
-#include "../Communicator/Blocks.h"
 #include "Staging.h"
+#include "cleave/Runtime/Communicator/Blocks.h"
 
 #include <functional>
 #include <mpi.h>
@@ -19,41 +19,60 @@
 namespace cleave::runtime {
 
 /// The messages of one request. Reductions are not MPI's own, whose order is
-/// its affair: parts are exchanged, combined in order of the members, and
+/// unspecified: shares are exchanged, combined in order of the members, and
 /// exchanged again, which sends no more than a ring does.
 class Transfer {
 public:
-  /// Waits for messages; false when the communicator has failed.
+  /// Waits for messages; false if the communicator has failed.
   using Complete = std::function<bool(std::vector<MPI_Request> &)>;
 
-  /// `tag` is the same at all members, and of this request alone.
+  /// `tag` is the same at all members, and unique to this request. `limit` is
+  /// the same too: larger messages are sent in pieces of at most that many
+  /// bytes of all members, or of one element of each.
   Transfer(const cleave_collective *blocks, int32_t count, MPI_Comm comm,
-           int member, int members, int tag, const cleave_team &team,
-           Staging &staging);
+           int member, int members, int tag, int64_t limit,
+           const cleave_team &team, Staging &staging);
 
-  /// Why the messages would be too large for MPI, or "".
+  /// Why the messages are invalid, or "".
   static std::string check(const cleave_collective *blocks, int32_t count,
                            int members);
 
-  void start();
+  /// Bytes of the memory that `start` needs for messages.
+  size_t staged() const { return outgoingBytes + incomingBytes; }
+  /// False if there is no memory for the messages.
+  bool start();
   bool finish(const Complete &complete);
 
-private:
-  bool finishMessages(const Complete &complete);
-  /// One block, and how it lies in a message, behind those before it.
+  /// One block, and its offset in a message, after the blocks before it.
   struct Packed {
     const char *src;
     char *dst;
     std::vector<int64_t> srcOffsets, dstOffsets;
-    /// Between the block where it lies and a dense one.
+    /// Copies between the block in its layout and a dense one.
     Block gather, scatter;
   };
 
-  /// The blocks of this member that are for `to`, as one message.
-  void pack(int to, char *message) const;
-  /// What `from` sent goes to where its blocks belong.
-  void unpack(const char *message, int from) const;
-  void reducePieces(int64_t count, char *to) const;
+private:
+  /// MPI's counts and displacements are int: a message is exchanged in pieces,
+  /// each a range of its elements, by separate calls.
+  struct Piece {
+    int64_t begin, count;
+    /// The offset of received elements.
+    int64_t incoming;
+    /// For a sum with shares: the share of each member, and what this one
+    /// receives of its own share from each.
+    std::vector<int> counts, starts, ownCounts, ownStarts;
+  };
+
+  void cutPieces(int64_t limit);
+  void startPiece(const Piece &piece);
+  void finishPiece(const Piece &piece) const;
+  bool completeAll(const Complete &complete);
+  /// A piece of the blocks that this member sends to `to`.
+  void pack(int to, const Piece &piece, char *message) const;
+  /// Copies the data from `from` to the places of its blocks.
+  void unpack(const char *message, int from, const Piece &piece) const;
+  void reduceParts(const char *from, int64_t count, char *to) const;
 
   int32_t kind, dtype, reduction, root;
   std::vector<Packed> blocks;
@@ -62,12 +81,13 @@ private:
   MPI_Datatype type;
   int member, members, tag;
   const cleave_team &team;
-  /// Of a message, and bytes of one.
+  /// Elements of a message, and bytes of an element.
   int64_t elements, bytes;
-  /// Combining dense pieces.
-  std::vector<int> counts, starts, pieceCounts, pieceStarts;
+  /// Whether each member combines its share of the elements for all.
+  bool shared;
+  std::vector<Piece> pieces;
   Staging &staging;
-  /// Bytes of what is sent and received, and both while under way.
+  /// Bytes sent and received, and both while in flight.
   size_t outgoingBytes = 0, incomingBytes = 0;
   StagingBuffer outgoing, incoming;
   std::vector<MPI_Request> requests;

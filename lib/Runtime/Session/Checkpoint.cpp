@@ -5,17 +5,18 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/ProgramIO.h"
-#include "cleave/Runtime/Safetensors.h"
-#include "cleave/Runtime/Session.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Core/Safetensors.h"
+#include "cleave/Runtime/Session/Session.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/xxhash.h"
 
 #include <cstdio>
 #include <cstring>
@@ -39,7 +40,7 @@ static bool belongs(const Tensor &tensor, bool optimizer) {
   return tensor.role == Role::Parameter || tensor.role == Role::Buffer;
 }
 
-/// The shape that files have.
+/// The shape of a tensor in files.
 static const std::vector<int64_t> &fileShape(const Tensor &tensor) {
   return tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape;
 }
@@ -51,8 +52,8 @@ static std::vector<std::string> namesOf(const Tensor &tensor) {
   return all;
 }
 
-/// The names to take where `file` has none of `tensor`'s own: a parameter may
-/// begin as another one.
+/// The names to try if `file` has none of `tensor`'s own: a parameter may start
+/// as another one.
 static std::vector<std::string> namesIn(const SafetensorsFile &file,
                                         const Program &program,
                                         const Tensor &tensor) {
@@ -71,7 +72,13 @@ static std::vector<std::string> namesIn(const SafetensorsFile &file,
   return own;
 }
 
-Error Session::load(llvm::StringRef path, bool optimizer) {
+struct Session::Loaded {
+  SafetensorsFile file;
+  std::vector<std::pair<const Tensor *, const SafetensorsFile::Entry *>> found;
+};
+
+Expected<Session::Loaded> Session::check(llvm::StringRef path,
+                                         bool optimizer) const {
   Expected<SafetensorsFile> file = SafetensorsFile::open(path);
   if (!file)
     return file.takeError();
@@ -82,7 +89,7 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
   for (const Tensor &tensor : getProgram().tensors) {
     if (!belongs(tensor, optimizer))
       continue;
-    // Any of the names will do; several must agree.
+    // Any of the names is sufficient; several must agree.
     const Entry *source = nullptr;
     std::vector<std::string> all = namesIn(*file, getProgram(), tensor);
     for (const std::string &name : all) {
@@ -109,10 +116,9 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
       found.push_back({&tensor, source});
       if (Error error = checkTokenIds(tensor, source->data))
         problems.push_back(llvm::toString(std::move(error)));
-    }
-    else if (llvm::none_of(all, [&](const std::string &name) {
-               return file->find(name) != nullptr;
-             }))
+    } else if (llvm::none_of(all, [&](const std::string &name) {
+                 return file->find(name) != nullptr;
+               }))
       missing.push_back("'" + tensor.name + "'");
   }
   for (const Entry &entry : file->getEntries())
@@ -125,19 +131,43 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
   if (!problems.empty())
     return makeError(path + ": the file does not fit the program: " +
                      llvm::join(problems, "; "));
-  if (Error error = finishUpdate())
-    return error;
-  for (auto [tensor, entry] : found) {
+  return Loaded{std::move(*file), std::move(found)};
+}
+
+Error Session::take(Loaded &loaded, bool optimizer) {
+  // Over all tensors that were read: an outdated file of one machine would not
+  // be noticed later.
+  std::string hashes;
+  for (auto [tensor, entry] : loaded.found) {
+    if (!world && getRanks() > 1)
+      hashes += tensor->name + '\n' +
+                llvm::utohexstr(llvm::xxh3_64bits(llvm::StringRef(
+                    entry->data, static_cast<size_t>(entry->bytes)))) +
+                '\n';
     if (isEverywhere(*tensor)) {
-      file->copyTo(*entry, data(*tensor));
+      loaded.file.copyTo(*entry, data(*tensor));
       for (int rank = 1; rank < getLocalRanks(); ++rank)
         std::memcpy(data(*tensor, rank), data(*tensor),
                     static_cast<size_t>(entry->bytes));
       continue;
     }
     write(*tensor, entry->data);
-    file->forget(*entry);
+    loaded.file.forget(*entry);
   }
+  return agree(
+      {{optimizer ? "the optimizer state that was read (hash)"
+                  : "the weights that were read (hash)",
+        llvm::utohexstr(llvm::xxh3_64bits(hashes), /*LowerCase=*/true)}});
+}
+
+Error Session::load(llvm::StringRef path, bool optimizer) {
+  Expected<Loaded> loaded = check(path, optimizer);
+  if (!loaded)
+    return loaded.takeError();
+  if (Error error = finishUpdate())
+    return error;
+  if (Error error = take(*loaded, optimizer))
+    return makeError(path + ": " + llvm::toString(std::move(error)));
   return Error::success();
 }
 
@@ -150,7 +180,7 @@ Error Session::save(llvm::StringRef path, bool optimizer) const {
     if (!belongs(tensor, optimizer))
       continue;
     if (!isLeader()) {
-      // The one that writes needs what this process holds.
+      // The process that writes needs the shards of this one.
       if (Error error = read(tensor, nullptr))
         return error;
       continue;
@@ -165,7 +195,7 @@ Error Session::save(llvm::StringRef path, bool optimizer) const {
   if (!isLeader())
     return Error::success();
   std::map<std::string, std::string> metadata;
-  // What transformers and others look for.
+  // The names that transformers and others expect.
   metadata["format"] = "pt";
   if (!aliases.empty()) {
     std::string text;
@@ -206,7 +236,7 @@ TrainingState Session::getTrainingState(int64_t dataPosition) const {
   return state;
 }
 
-/// Gives each of two files the other's name in one step, if the system can.
+/// Exchanges the names of two files in one step, if the system supports it.
 static bool swapNames(const std::string &one, llvm::StringRef other) {
 #ifdef RENAME_EXCHANGE
   return ::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.str().c_str(),
@@ -216,10 +246,22 @@ static bool swapNames(const std::string &one, llvm::StringRef other) {
 #endif
 }
 
-Error Session::saveCheckpoint(llvm::StringRef directory,
-                              int64_t dataPosition) const {
+Error Session::lockFolder(llvm::StringRef folder) {
+  Expected<FolderLock> taken = FolderLock::take(folder);
+  if (!taken)
+    return taken.takeError();
+  lock = std::move(*taken);
+  return Error::success();
+}
+
+Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
+                              const SaveOptions &options) const {
+  if (!options.nonFinite)
+    if (Error error = checkFinite())
+      return makeError(directory + ": the checkpoint was not written: " +
+                       llvm::toString(std::move(error)));
   if (!isLeader()) {
-    // The first rank writes; what this process holds of it is read by all.
+    // The first rank writes; all ranks take part in reading their shards.
     if (Error error = save("", /*optimizer=*/false))
       return error;
     return save("", /*optimizer=*/true);
@@ -234,6 +276,14 @@ Error Session::saveCheckpoint(llvm::StringRef directory,
   if (!parent.empty())
     if (std::error_code error = llvm::sys::fs::create_directories(parent))
       return fail(error.message());
+  // Other writers of this folder finish soon, but a run keeps its lock.
+  FolderLock briefly;
+  if (!lock.covers(parent)) {
+    Expected<FolderLock> taken = FolderLock::take(parent, /*patience=*/3);
+    if (!taken)
+      return taken.takeError();
+    briefly = std::move(*taken);
+  }
   std::string suffix = ("." + Twine(::getpid())).str();
   std::string temporary = (target + ".tmp" + suffix).str();
   if (std::error_code error =
@@ -254,6 +304,12 @@ Error Session::saveCheckpoint(llvm::StringRef directory,
       {"contractions", std::move(contractions)},
       {"program_version", int64_t(getProgram().version)},
   };
+  if (!options.run.empty()) {
+    Expected<llvm::json::Value> run = parseJson(options.run);
+    if (!run)
+      return run.takeError();
+    (*training.getAsObject())["run"] = std::move(*run);
+  }
   Error error = saveWeights(inside(temporary, "model.safetensors"));
   if (!error)
     error = saveOptimizer(inside(temporary, "optimizer.safetensors"));
@@ -266,14 +322,15 @@ Error Session::saveCheckpoint(llvm::StringRef directory,
     llvm::sys::fs::remove_directories(temporary);
     return error;
   }
-  // An older checkpoint of that name changes places with the new one, so that
-  // at any time there is one.
+  // An older checkpoint of that name is exchanged with the new one, so that
+  // there is one at any time.
   bool replaces = llvm::sys::fs::exists(target);
   if (replaces && swapNames(temporary, target)) {
     llvm::sys::fs::remove_directories(temporary);
     return Error::success();
   }
-  // Where files cannot do that, it steps aside and is removed last.
+  // If the file system does not support that, the old one is renamed and
+  // removed last.
   std::string old = (target + ".old" + suffix).str();
   if (replaces)
     if (std::error_code code = llvm::sys::fs::rename(target, old)) {
@@ -309,7 +366,7 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   auto step = object->getInteger("step");
   auto position = object->getInteger("data_position");
   int64_t updates = object->getInteger("updates_per_step").value_or(1);
-  // Far above what anybody trains, and far from where sums overflow.
+  // Far above any real training, and far from where sums overflow.
   constexpr int64_t most = int64_t(1) << 60;
   if (!seed || !step || !position || *step < 0 || *position < 0 ||
       *step > most || *position > most || updates < 1 ||
@@ -322,6 +379,9 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   state.updatesPerStep = updates;
   state.dataPosition = *position;
   state.threads = static_cast<int>(object->getInteger("threads").value_or(0));
+  if (const llvm::json::Object *run = object->getObject("run"))
+    llvm::raw_string_ostream(state.run)
+        << llvm::json::Value(llvm::json::Object(*run));
   if (const llvm::json::Object *choices = object->getObject("contractions"))
     for (const auto &[key, name] : *choices)
       state.contractions[llvm::StringRef(key).str()] =
@@ -333,7 +393,7 @@ Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
   Expected<TrainingState> state = readTrainingState(directory);
   if (!state)
     return state.takeError();
-  // Steps of this program, after as many updates.
+  // Steps of this program that make as many updates.
   int64_t each = getProgram().updatesPerStep(),
           done = state->step * state->updatesPerStep;
   if (done % each != 0)
@@ -344,10 +404,25 @@ Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
                      "micro-batches that divide them");
   state->step = done / each;
   state->updatesPerStep = each;
-  if (Error error = loadWeights(inside(directory, "model.safetensors")))
+  if (Error error = agree(
+          {{"the step of the checkpoint", std::to_string(state->step)},
+           {"its seed", std::to_string(state->seed)},
+           {"its position in the data", std::to_string(state->dataPosition)}}))
+    return makeError(directory + ": " + llvm::toString(std::move(error)));
+  std::string modelFile = inside(directory, "model.safetensors"),
+              optimizerFile = inside(directory, "optimizer.safetensors");
+  Expected<Loaded> model = check(modelFile, /*optimizer=*/false);
+  if (!model)
+    return model.takeError();
+  Expected<Loaded> optimizer = check(optimizerFile, /*optimizer=*/true);
+  if (!optimizer)
+    return optimizer.takeError();
+  if (Error error = finishUpdate())
     return error;
-  if (Error error = loadOptimizer(inside(directory, "optimizer.safetensors")))
-    return error;
+  if (Error error = take(*model, /*optimizer=*/false))
+    return makeError(modelFile + ": " + llvm::toString(std::move(error)));
+  if (Error error = take(*optimizer, /*optimizer=*/true))
+    return makeError(optimizerFile + ": " + llvm::toString(std::move(error)));
   seed = state->seed;
   step = state->step;
   return state;

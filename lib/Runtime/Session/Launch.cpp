@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Launch.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 
@@ -16,7 +16,7 @@
 using namespace cleave::runtime;
 
 bool cleave::runtime::startedByMpi() {
-  // Set for each process, not for the job around it.
+  // Set for each process, not for the surrounding job.
   for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (std::getenv(name))
       return true;
@@ -32,14 +32,14 @@ int cleave::runtime::processesHere() {
   return 1;
 }
 
-/// Beside this code, or where a build or an installation has its libraries.
+/// Next to this code, or in the library folder of a build or an installation.
 static std::string findPlugin() {
   constexpr llvm::StringLiteral name = "libcleave_mpi.so";
   Dl_info self;
   if (::dladdr(reinterpret_cast<void *>(&startedByMpi), &self) &&
       self.dli_fname) {
     llvm::SmallString<256> here(self.dli_fname);
-    // A program is named as it was called.
+    // A program's path is the one it was called by.
     if (!llvm::sys::path::has_parent_path(here))
       here = llvm::sys::fs::getMainExecutable(
           nullptr, reinterpret_cast<void *>(&startedByMpi));
@@ -57,8 +57,8 @@ static std::string findPlugin() {
 llvm::Expected<Connect> cleave::runtime::openMpi() {
   const char *chosen = std::getenv("CLEAVE_MPI_PLUGIN");
   std::string path = chosen ? chosen : findPlugin();
-  // MPI loads parts of its own, which need its symbols. Never closed: MPI
-  // cannot be started twice.
+  // MPI loads its own plugins, which need its symbols. Never closed: MPI cannot
+  // be started twice.
   void *handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!handle)
     return makeError(llvm::Twine("this process was started by MPI, but ") +

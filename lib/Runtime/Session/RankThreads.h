@@ -17,15 +17,14 @@
 
 namespace cleave::runtime {
 
-/// The threads that lead the ranks of this process. Each leads the same rank
-/// always, with the OpenMP team that belongs to it; the calling thread leads
-/// the first one.
+/// The threads of the ranks of this process. Each always runs the same rank,
+/// with its OpenMP team; the calling thread runs the first one.
 class RankThreads {
 public:
   explicit RankThreads(size_t ranks);
   ~RankThreads();
 
-  /// Runs `body(rank)` for each rank, all at the same time.
+  /// Runs `body(rank)` for each rank, in parallel.
   void run(llvm::function_ref<void(size_t)> body);
 
 private:
@@ -35,7 +34,7 @@ private:
   std::mutex mutex;
   std::condition_variable changed;
   llvm::function_ref<void(size_t)> body;
-  /// Counts the calls of `run`; 0 in the end.
+  /// The number of calls of `run`; 0 at the end.
   size_t call = 1;
   size_t busy = 0;
 };

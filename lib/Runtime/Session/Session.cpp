@@ -1,18 +1,19 @@
-//===- Session.cpp - A program that runs ----------------------------------===//
+//===- Session.cpp - A program with its memory and state ------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Session.h"
+#include "cleave/Runtime/Session/Session.h"
 #include "Launch.h"
 #include "RankThreads.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/ProgramIO.h"
-#include "cleave/Runtime/ThreadWorld.h"
+#include "cleave/Runtime/Communicator/ThreadWorld.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/xxhash.h"
 
 #include <chrono>
 #include <cstdlib>
@@ -40,7 +41,7 @@ Session::Session(Artifact artifactIn, const SessionOptions &options)
 }
 
 Session::~Session() {
-  // A team belongs to the thread that leads its rank.
+  // A team belongs to the thread of its rank.
   if (threads)
     threads->run([&](size_t rank) { ranks[rank].reset(); });
 }
@@ -51,7 +52,7 @@ Error Session::onRanks(llvm::function_ref<Error(size_t)> body) {
     if (Error error = body(rank))
       messages[rank] = llvm::toString(std::move(error));
   });
-  // Ranks mostly fail for the same reason.
+  // Ranks usually fail for the same reason.
   std::vector<std::string> distinct;
   for (std::string &message : messages)
     if (!message.empty() && !llvm::is_contained(distinct, message))
@@ -73,10 +74,10 @@ Error Session::startRanks(const SessionOptions &options) {
       return opened.takeError();
     mpiConnect = std::move(*opened);
   }
-  // 1. How many ranks are here, and what each of them runs on.
+  // 1. The ranks of this process, and the resources of each.
   size_t count = mpi ? 1 : static_cast<size_t>(devices);
   int sharing = mpi ? processesHere() : 1, cores = ThreadTeam::cores();
-  // OMP_NUM_THREADS is a process's own already.
+  // OMP_NUM_THREADS is already that of one process.
   int wanted = options.threads > 0              ? options.threads
                : std::getenv("OMP_NUM_THREADS") ? ThreadTeam::defaultThreads()
                                                 : cores / sharing;
@@ -109,14 +110,24 @@ Error Session::startRanks(const SessionOptions &options) {
   });
   if (error)
     return error;
+  std::string choices;
+  for (const auto &[key, name] : options.contractions)
+    choices += key + '\t' + name + '\n';
+  if (Error error = agree(
+          {{"the program (hash)", artifact.getProgramHash()},
+           {"the artifact (hash)", artifact.getFileHash()},
+           {"the seed", std::to_string(seed)},
+           {"choices of contractions (hash)",
+            llvm::utohexstr(llvm::xxh3_64bits(choices), /*LowerCase=*/true)}}))
+    return error;
   if (getRanks() != devices)
     return makeError("the program is for " + Twine(devices) +
                      (devices == 1 ? " device" : " devices") +
                      ", but this launch has " + Twine(getRanks()) +
                      " processes; start it with mpirun -n " + Twine(devices));
 
-  // 3. Entries. Replicas must round alike, so all ranks contract as the first
-  // one has found to be fastest.
+  // 3. Entries. Replicas must round alike, so all ranks use the methods that
+  //    the first one has found to be fastest for contractions.
   for (const auto &[key, name] : options.contractions)
     for (auto method : {ContractionMethod::Sgemm, ContractionMethod::Matmul})
       if (name == methodName(method))
@@ -130,9 +141,12 @@ Error Session::startRanks(const SessionOptions &options) {
     ranks[rank]->getExecutor().setTiming(options.timing);
     return Error::success();
   });
+  // Processes with different collectives would deadlock, or receive wrong data.
+  // Threads compare when they prepare.
+  if (!error && !world)
+    error = ranks.front()->getExecutor().compareRequests();
 #ifdef __GLIBC__
-  // What reading the program and tuning took stays with the allocator
-  // otherwise.
+  // Returns to the system the memory that reading the program and tuning took.
   malloc_trim(0);
 #endif
   return error;
@@ -181,8 +195,8 @@ int Session::getThreads() const {
   return first().getTeam().size() * getRanks();
 }
 
-/// The first rank of each position of the pipeline, one after another, with
-/// what those before it have found.
+/// The first rank of each pipeline position, one after another, with the
+/// measurements of those before it.
 Error Session::tuneContractions() {
   std::set<int64_t> seen;
   for (int64_t number = 0; number < getRanks(); ++number) {
@@ -248,7 +262,7 @@ Error Session::execute(llvm::StringRef entry) const {
 Error Session::explain(const Stop &stop) const {
   if (world || getRanks() == 1)
     return makeError(stop.message);
-  // All have stopped at the same place.
+  // All have stopped at the same point.
   int64_t own = stop.own ? first().number() : getRanks() - 1, known = 0;
   if (Error error = allReduce(CLEAVE_MIN, CLEAVE_I64, &own, &known))
     return error;
@@ -276,8 +290,8 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   setCounters(training ? step + 1 : step);
   int64_t faults = countPageFaults();
   auto start = std::chrono::steady_clock::now();
-  // Also a step that its checks stop has made up for the one before: they take
-  // effect behind all updates.
+  // A step that its checks stop has run the deferred updates too: checks take
+  // effect after all updates.
   pending = false;
   if (Error error = execute(entry))
     return error;
@@ -304,13 +318,13 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
 MemoryReport Session::getMemory() const {
   MemoryReport report;
   report.ranks = getLocalRanks();
-  // Of the rank that has most.
+  // Of the rank with the most memory.
   const Rank *largest = &first();
   for (const std::unique_ptr<Rank> &rank : ranks)
     if (rank->getArena().size() > largest->getArena().size())
       largest = rank.get();
   report.arena = largest->getArena().size();
-  // What the ranks of a process share is counted by each of them.
+  // Memory that the ranks of a process share is counted by each of them.
   report.workspace = largest->getExecutor().workspaceBytes();
   cleave_communicator *communicator = largest->getCommunicator();
   report.messages = communicator->api->held(communicator);

@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Philox.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/ProgramIO.h"
-#include "cleave/Runtime/Session.h"
-#include "cleave/Runtime/ThreadWorld.h"
+#include "cleave/Runtime/Communicator/ThreadWorld.h"
+#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Session/Session.h"
 
 #include <cmath>
 #include <cstring>
@@ -91,7 +91,7 @@ Error Session::setInput(llvm::StringRef name, const void *source, DType dtype,
 }
 
 //===----------------------------------------------------------------------===//
-// Parts
+// Shards
 //===----------------------------------------------------------------------===//
 
 /// Whether updates change `tensor`.
@@ -128,8 +128,8 @@ static bool gives(const Program &program, const std::string &entry,
          });
 }
 
-/// Entries may give what has one name at different positions: it is where the
-/// entry gave it that ran last of those that do.
+/// Entries at different positions may give outputs of one name: the value is
+/// that of the entry that ran last of those that give it.
 bool Session::holds(const Program &program, const Tensor &tensor) const {
   auto entry = givenBy.find(tensor.name);
   return has(program, tensor) &&
@@ -166,13 +166,13 @@ Error Session::read(const Tensor &tensor, void *whole) const {
         joinPart(mesh, tensor, rank->number(), part, whole);
     return Error::success();
   }
-  // The first rank that has a part gives it to all.
+  // The first rank that has a shard sends it to all.
   std::vector<char> part(static_cast<size_t>(localBytes(mesh, tensor)));
   for (int rank = 0; rank < getRanks(); ++rank) {
     if (!holds(artifact.programOf(rank), tensor) ||
         !seen.insert(partOf(mesh, tensor, rank)).second)
       continue;
-    // Of who has none, the source is not read.
+    // A rank that has none does not read the source.
     const char *own = data(tensor);
     if (Error error = broadcast(rank, own ? own : part.data(), part.data(),
                                 static_cast<int64_t>(part.size())))
@@ -215,7 +215,8 @@ Error Session::allReduce(int32_t reduction, int32_t dtype, const void *src,
 
 Error Session::broadcast(int root, const void *src, void *dst,
                          int64_t size) const {
-  // Messages have a limit.
+  // Communicators may keep a message outside of the arena: that memory is
+  // bounded.
   constexpr int64_t piece = int64_t(1) << 28;
   for (; size > piece; size -= piece) {
     if (Error error = broadcast(root, src, dst, piece))
@@ -239,7 +240,7 @@ Expected<std::string> Session::share(int root, llvm::StringRef text) const {
   int64_t size = static_cast<int64_t>(text.size()), told = 0;
   if (Error error = broadcast(root, &size, &told, sizeof(size)))
     return error;
-  // Of who gives none, the source is not read.
+  // A rank that gives none does not read the source.
   std::string own = text.str(), received(static_cast<size_t>(told), 0);
   own.resize(std::max(own.size(), received.size()));
   if (told > 0)
@@ -274,7 +275,7 @@ Expected<bool> Session::any(bool flag) const {
 // Scalars
 //===----------------------------------------------------------------------===//
 
-/// Numbers as 16-bit floats are not needed by any scalar of a program.
+/// No scalar of a program is a 16-bit float.
 template <typename F> static bool withNumbers(DType dtype, char *data, F body) {
   switch (dtype) {
   case DType::F64:
@@ -323,7 +324,7 @@ Expected<double> Session::getScalar(llvm::StringRef name) const {
   return result;
 }
 
-/// Tells the program whether the step before has left its updates.
+/// Sets the flag that says whether the previous step has deferred its updates.
 void Session::setPending(bool value) const {
   if (const Tensor *flag = find("update_pending"))
     for (const std::unique_ptr<Rank> &rank : ranks)
@@ -331,7 +332,7 @@ void Session::setPending(bool value) const {
         *own = value;
 }
 
-/// Keeps the scalars of the last step for the updates that it has left.
+/// Keeps the scalars of the last step for its deferred updates.
 void Session::keepScalars() {
   for (const Tensor &tensor : getProgram().tensors) {
     llvm::StringRef name = tensor.name;
@@ -367,7 +368,7 @@ void Session::setCounters(int64_t number) {
 }
 
 //===----------------------------------------------------------------------===//
-// First values
+// Initial values
 //===----------------------------------------------------------------------===//
 
 void Session::resetTraining() {
@@ -395,8 +396,9 @@ Error Session::initialiseRandomly(int64_t initSeed) {
     return makeError(
         "the model has constants that only a weights file holds: " + constants);
   if (!others.empty())
-    return makeError("random values are made for f32 only, not for " + others);
-  // Whole, so that values do not depend on the mesh.
+    return makeError("random values are supported for f32 only, not for " +
+                     others);
+  // Drawn for whole tensors, so that values do not depend on the mesh.
   std::vector<float> values;
   uint32_t id = 0;
   for (const Tensor &tensor : getProgram().tensors) {
@@ -414,7 +416,7 @@ Error Session::initialiseRandomly(int64_t initSeed) {
       write(tensor, at);
       continue;
     }
-    // Box and Muller: two normal numbers out of two uniform ones.
+    // Box-Muller: two normal numbers from two uniform ones.
     philox::Stream stream{static_cast<uint64_t>(initSeed), id, 0xffffffffu};
     first().getTeam().parallelFor(
         count, 1 << 14, [&](int64_t begin, int64_t end) {

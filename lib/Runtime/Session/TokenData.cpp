@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/TokenData.h"
-#include "cleave/Runtime/Philox.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Session/TokenData.h"
+#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/Endian.h"
@@ -15,6 +15,7 @@
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Program.h"
 #include "llvm/Support/SHA1.h"
+#include "llvm/Support/xxhash.h"
 
 #include <cstdlib>
 #include <numeric>
@@ -31,8 +32,8 @@ using llvm::Twine;
 // Text
 //===----------------------------------------------------------------------===//
 
-/// Encodes by the library that the tokenizer was made with: its rules are its
-/// own. Text is cut at line ends, so that it never lies in memory as a whole.
+/// Encodes with the library of the tokenizer, whose rules it defines. Text is
+/// read in lines, so that it is never in memory as a whole.
 static constexpr llvm::StringLiteral encoder = R"py(
 import array, os, sys
 try:
@@ -58,11 +59,11 @@ except UnicodeDecodeError as error:
 
 Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
   llvm::sys::fs::file_status status;
-  std::error_code unread = llvm::sys::fs::status(path, status);
-  if (!unread && llvm::sys::fs::is_directory(status))
-    unread = std::make_error_code(std::errc::is_a_directory);
-  if (unread)
-    return makeError(path + ": cannot read: " + unread.message());
+  std::error_code failure = llvm::sys::fs::status(path, status);
+  if (!failure && llvm::sys::fs::is_directory(status))
+    failure = std::make_error_code(std::errc::is_a_directory);
+  if (failure)
+    return makeError(path + ": cannot read: " + failure.message());
   if (tokenizer.empty())
     return makeError(path + ": text needs --tokenizer; files of tokens end in "
                             ".bin or .npy");
@@ -73,7 +74,7 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
   llvm::SmallString<128> absolute(path);
   llvm::sys::fs::make_absolute(absolute);
 
-  // The same text (by name, size and time) with the same tokenizer.
+  // The key is the text (by name, size and time) and the tokenizer.
   llvm::SHA1 hash;
   hash.update(absolute.str());
   hash.update(llvm::utostr(status.getSize()));
@@ -114,7 +115,7 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
   if (code != 0) {
     if (auto text = llvm::MemoryBuffer::getFile(errors))
       message = (*text)->getBuffer().rtrim().str();
-    // The last line says what; those before say where in the interpreter.
+    // The last line is the message; the lines before it are the traceback.
     message = StringRef(message).rsplit('\n').second.empty()
                   ? message
                   : StringRef(message).rsplit('\n').second.str();
@@ -174,10 +175,10 @@ Error TokenData::openNpy(StringRef path) {
                 "'; tokens are u1, u2, u4, i4 or i8, little-endian");
   type = static_cast<Type>(known);
   if (!field("fortran_order").starts_with("False"))
-    return fail("its order is Fortran's; store a C-ordered array");
+    return fail("its order is that of Fortran; store a C-ordered array");
   StringRef shape = field("shape");
   if (!shape.consume_front("("))
-    return fail("its header names no shape");
+    return fail("its header has no shape");
   count = 1;
   shape = shape.split(')').first;
   for (StringRef item : llvm::split(shape, ',')) {
@@ -187,7 +188,7 @@ Error TokenData::openNpy(StringRef path) {
       continue;
     if (item.getAsInteger(10, n) || n < 0 ||
         __builtin_mul_overflow(count, n, &count))
-      return fail("its shape makes no sense");
+      return fail("its shape is invalid");
   }
   static constexpr int64_t sizes[] = {1, 2, 4, 4, 8};
   int64_t size = sizes[known];
@@ -238,7 +239,7 @@ Expected<TokenData> TokenData::open(StringRef path, StringRef tokenizer,
   int64_t bytes = static_cast<int64_t>(tokens.buffer->getBufferSize());
   if (bytes % sizes[known])
     return makeError(path + ": " + Twine(bytes) +
-                     " bytes are no multiple of "
+                     " bytes are not a multiple of "
                      "the " +
                      Twine(sizes[known]) + " of a token (" + binType + ")");
   tokens.count = bytes / sizes[known];
@@ -263,6 +264,25 @@ int64_t TokenData::operator[](int64_t i) const {
   return 0;
 }
 
+std::string TokenData::hash() const {
+  static constexpr int64_t sizes[] = {1, 2, 4, 4, 8};
+  int64_t bytes = count * sizes[static_cast<size_t>(type)];
+  constexpr int64_t piece = int64_t(1) << 16, pieces = 1024;
+  auto hashOf = [&](int64_t begin, int64_t length) {
+    return llvm::xxh3_64bits(
+        StringRef(data + begin, static_cast<size_t>(length)));
+  };
+  uint64_t hash =
+      static_cast<uint64_t>(count) * 8 + static_cast<uint64_t>(type);
+  auto add = [&](uint64_t value) { hash = hash * 0x9e3779b97f4a7c15u + value; };
+  if (bytes <= piece * pieces)
+    add(hashOf(0, bytes));
+  else
+    for (int64_t i = 0; i < pieces; ++i)
+      add(hashOf((bytes - piece) / (pieces - 1) * i, piece));
+  return llvm::utohexstr(hash, /*LowerCase=*/true);
+}
+
 //===----------------------------------------------------------------------===//
 // Order
 //===----------------------------------------------------------------------===//
@@ -280,7 +300,7 @@ void WindowOrder::shuffleEpoch(int64_t wanted) {
   epoch = wanted;
   order.resize(static_cast<size_t>(windows));
   std::iota(order.begin(), order.end(), 0u);
-  // Fisher and Yates; a draw is scaled, which is even enough for 2^32.
+  // Fisher-Yates; a draw is scaled, which is uniform enough for 2^32.
   philox::Stream stream{seed, 0x64617461u, static_cast<uint32_t>(epoch)};
   for (size_t i = order.size(); i > 1; --i) {
     uint64_t draw = philox::draw(stream, i);

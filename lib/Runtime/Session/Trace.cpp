@@ -1,4 +1,4 @@
-//===- Trace.cpp - What ranks did, and when -------------------------------===//
+//===- Trace.cpp - Recorded times of ranks --------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,14 +6,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "Launch.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/Session.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Session/Session.h"
 
 using namespace cleave::runtime;
 
 llvm::Error Session::startTrace(llvm::StringRef entry, int64_t runs) {
-  // Clocks of machines have no common start: who has the answer to a question
-  // has it when all others have asked.
+  // Clocks of machines have no common start. A rank receives the result of a
+  // collective only after all others have called it, which gives a common time.
   if (llvm::Expected<bool> asked = any(false); !asked)
     return asked.takeError();
   traceStart = Executor::clock();

@@ -8,6 +8,7 @@
 #include "cleave/Target/CPU/CodeGen.h"
 #include "KernelEmitter.h"
 #include "Machine.h"
+#include "cleave/Runtime/Core/Artifact.h"
 #include "llvm/Analysis/TargetTransformInfo.h"
 #include "llvm/ExecutionEngine/Orc/ExecutionUtils.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
@@ -64,7 +65,7 @@ llvm::Expected<CpuTarget> CpuTarget::get(StringRef cpu, int vectorBits) {
   CpuTarget target = host();
   if (!cpu.empty() && cpu != "native" && cpu != target.cpu) {
     if (llvm::X86::parseArchX86(cpu, /*Only64Bit=*/true) == llvm::X86::CK_None)
-      return error("there is no x86-64 processor named '" + cpu + "'");
+      return error("unknown x86-64 processor '" + cpu + "'");
     llvm::SmallVector<StringRef> features;
     llvm::X86::getFeaturesForCPU(cpu, features);
     target.cpu = cpu.str();
@@ -75,7 +76,7 @@ llvm::Expected<CpuTarget> CpuTarget::get(StringRef cpu, int vectorBits) {
   if (vectorBits != 0) {
     if (vectorBits != 128 && vectorBits != 256 && vectorBits != 512)
       return error("vectors of " + llvm::Twine(vectorBits) +
-                   " bits: 128, 256 or 512 are possible");
+                   " bits are not supported: choose 128, 256 or 512");
     if (vectorBits > target.vectorBits)
       return error("processor '" + target.cpu + "' has no vectors of " +
                    llvm::Twine(vectorBits) + " bits");
@@ -84,8 +85,8 @@ llvm::Expected<CpuTarget> CpuTarget::get(StringRef cpu, int vectorBits) {
   return target;
 }
 
-/// What the host lacks although processors of its name have it, as under a
-/// hypervisor.
+/// Features that the host lacks although processors of its name have them, as
+/// under a hypervisor.
 static std::string featuresOf(const CpuTarget &target) {
   if (target.cpu != llvm::sys::getHostCPUName())
     return {};
@@ -123,8 +124,8 @@ cpu::createMachine(const CpuTarget &target) {
 // Compilation
 //===----------------------------------------------------------------------===//
 
-/// The emitter writes what is wanted but for what is common to a loop's
-/// iterations and vectors; few passes clean that up.
+/// The emitter writes efficient code except for values common to a loop's
+/// iterations and vectors; few passes suffice to clean that up.
 static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
@@ -160,6 +161,20 @@ llvm::Expected<std::string> cpu::emitObject(llvm::Module &module,
   return object.str().str();
 }
 
+/// Sets the attributes that a kernel's function expects of its callers.
+static void addSignature(llvm::Module &module, const std::string &symbol,
+                         size_t arguments,
+                         runtime::KernelSignature::Stage stage) {
+  auto *type = llvm::Type::getInt32Ty(module.getContext());
+  auto *value = llvm::ConstantArray::get(
+      llvm::ArrayType::get(type, 2),
+      {llvm::ConstantInt::get(type, arguments),
+       llvm::ConstantInt::get(type, static_cast<uint32_t>(stage))});
+  new llvm::GlobalVariable(module, value->getType(), /*isConstant=*/true,
+                           llvm::GlobalValue::ExternalLinkage, value,
+                           runtime::kSignaturePrefix + symbol);
+}
+
 /// The kernels as an optimised LLVM module.
 static FailureOr<std::unique_ptr<llvm::Module>>
 emitModule(mlir::ModuleOp module, const CpuTarget &target,
@@ -171,6 +186,14 @@ emitModule(mlir::ModuleOp module, const CpuTarget &target,
   for (auto kernel : module.getOps<exec::KernelOp>()) {
     if (failed(cpu::KernelEmitter(kernel, *result, target).emit()))
       return failure();
+    using Signature = runtime::KernelSignature;
+    size_t arguments = kernel.getBody().front().getNumArguments();
+    bool twoStage = kernel.isTwoStage();
+    addSignature(*result, kernel.getFunctionName(), arguments,
+                 twoStage ? Signature::First : Signature::Only);
+    if (twoStage)
+      addSignature(*result, kernel.getFinishName(), arguments,
+                   Signature::Second);
     std::string message;
     llvm::raw_string_ostream stream(message);
     for (const std::string &name :

@@ -20,7 +20,7 @@ KernelEmitter::KernelEmitter(KernelOp kernel, llvm::Module &module,
       cols(kernel.getCols()) {}
 
 //===----------------------------------------------------------------------===//
-// Types and small pieces
+// Types and helpers
 //===----------------------------------------------------------------------===//
 
 llvm::Type *KernelEmitter::scalarType(Type type) {
@@ -96,10 +96,10 @@ void KernelEmitter::endLoop(Loop &loop, ArrayRef<llvm::Value *> next) {
 }
 
 //===----------------------------------------------------------------------===//
-// What depends on what
+// Dependences
 //===----------------------------------------------------------------------===//
 
-/// 0: the same for all rows; 1: of the row; 2: of the column.
+/// 0: the same for all rows; 1: depends on the row; 2: depends on the column.
 int KernelEmitter::levelOf(Operation *op) {
   auto it = levels.find(op);
   if (it != levels.end())
@@ -110,8 +110,8 @@ int KernelEmitter::levelOf(Operation *op) {
     return map.isFunctionOfDim(1) ? 2 : map.isFunctionOfDim(0) ? 1 : 0;
   };
   if (auto load = dyn_cast<LoadOp>(op)) {
-    // Inputs keep their values while the kernel runs, but for elements that
-    // are written in place, each after its last read.
+    // Inputs keep their values while the kernel runs, except elements that are
+    // overwritten in place, each after its last read.
     auto arg = dyn_cast<BlockArgument>(load.getMemory());
     bool input = arg && arg.getArgNumber() < kernel.getNumInputs();
     level = input ? ofMap(load.getMap()) : structural;
@@ -141,8 +141,8 @@ LogicalResult KernelEmitter::prepare() {
       base += groupBytes * kernel.getItems();
     });
   }
-  // Vectors of the flat index serve short rows, if nothing in a row needs its
-  // border.
+  // Vectors of the flat index serve short rows, if no op needs the boundaries
+  // of rows.
   bool crosses = false, rowEffects = false;
   int passes = 0;
   for (Operation &op : kernel.getBody().front()) {
@@ -199,7 +199,7 @@ void KernelEmitter::createFunction(StringRef name) {
   function->addFnAttr("prefer-vector-width", std::to_string(target.vectorBits));
   function->addFnAttr("min-legal-vector-width",
                       std::to_string(target.vectorBits));
-  // A row that is kept may take more than the guard page of a stack.
+  // A row that is kept may be larger than the guard page of a stack.
   function->addFnAttr("probe-stack", "inline-asm");
   llvm::Argument *args = function->getArg(0);
   args->setName("args");
@@ -219,7 +219,7 @@ void KernelEmitter::createFunction(StringRef name) {
 }
 
 void KernelEmitter::emitKeeps() {
-  // Rows lie on the stack, up to a size that any thread's stack holds; longer
+  // Rows are on the stack, up to a size that any thread's stack has; longer
   // ones in memory allocated for the call.
   constexpr int64_t stackBytes = 256 << 10;
   int64_t total = 0;
@@ -330,7 +330,7 @@ LogicalResult KernelEmitter::emitFlat() {
   if (failed(body(main.index, maxLanes, nullptr)))
     return failure();
   endLoop(main);
-  // At most one more vector; a loop keeps its code out of the way of none.
+  // At most one more vector: a loop would be slower when there is none.
   Loop tail = beginLoop(whole, to, maxLanes);
   llvm::Value *mask = laneMask(b.CreateNSWSub(to, tail.index), maxLanes);
   if (failed(body(tail.index, maxLanes, mask)))

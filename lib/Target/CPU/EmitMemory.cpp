@@ -13,7 +13,7 @@ using namespace cleave;
 using namespace cleave::cpu;
 using namespace cleave::exec;
 
-/// The value of `expr`; integers of any width, scalars or vectors. Division
+/// The value of `expr`: integers of any width, scalars or vectors. Division
 /// rounds down.
 llvm::Value *KernelEmitter::evaluate(AffineExpr expr,
                                      ArrayRef<llvm::Value *> dims,
@@ -29,8 +29,8 @@ llvm::Value *KernelEmitter::evaluate(AffineExpr expr,
   llvm::Value *x = evaluate(binary.getLHS(), dims, symbols);
   llvm::Value *y = evaluate(binary.getRHS(), dims, symbols);
   auto *zero = llvm::Constant::getNullValue(x->getType());
-  // Row, column and what is made of them by additions and products is not
-  // negative; only then plain unsigned division is right.
+  // Row, column and their sums and products are not negative; only then plain
+  // unsigned division is right.
   SmallVector<int64_t> extents = {rows * cols, cols};
   auto range = rangeOf(binary.getLHS(), extents);
   bool natural = range && range->first >= 0;
@@ -63,7 +63,7 @@ llvm::Value *KernelEmitter::evaluate(AffineExpr expr,
 llvm::Value *KernelEmitter::evaluateLanes(AffineExpr expr,
                                           ArrayRef<llvm::Value *> symbols) {
   unsigned lanes = point.lanes;
-  // 32 bits are faster, where all that is computed fits.
+  // 32 bits are faster, if all intermediate values fit.
   SmallVector<int64_t> extents = {rows * cols + lanes, cols + lanes};
   bool narrow = true;
   expr.walk([&](AffineExpr e) {
@@ -133,7 +133,7 @@ llvm::Value *KernelEmitter::loadFrom(Value memory, Type type, Place place,
     place.offset = spread(place.offset, lanes);
   }
   if (place.kind == Place::Uniform) {
-    // Where nothing may be read, the first element stands in.
+    // If no element may be read, the first one is read instead.
     llvm::Value *offset = place.offset;
     if (where)
       offset = b.CreateSelect(where, offset, index(0));

@@ -1,4 +1,4 @@
-//===- EmitOps.cpp - The ops of a body, one by one ------------------------===//
+//===- EmitOps.cpp - The ops of a body ------------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -104,7 +104,7 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
   for (llvm::Value *&operand : v)
     operand = spread(operand, lanes);
   llvm::Type *result = lanesOf(scalarType(op.getResult(0).getType()), lanes);
-  // Lanes that do not exist must not divide by zero.
+  // Inactive lanes must not divide by zero.
   auto divisor = [&](llvm::Value *d) -> llvm::Value * {
     if (!vector || !point.mask || isa<llvm::Constant>(d))
       return d;
@@ -112,7 +112,8 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
                           llvm::ConstantInt::get(d->getType(), 1));
   };
   auto binary = [&](ID id) { return b.CreateBinaryIntrinsic(id, v[0], v[1]); };
-  // Out-of-range conversions saturate, so that they are the same everywhere.
+  // Out-of-range conversions saturate, so that they are the same on all
+  // targets.
   auto toInteger = [&](ID id) -> llvm::Value * {
     return b.CreateIntrinsic(id, {result, v[0]->getType()}, {v[0]});
   };

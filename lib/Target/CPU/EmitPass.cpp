@@ -1,4 +1,4 @@
-//===- EmitPass.cpp - Walks over the columns of a row ---------------------===//
+//===- EmitPass.cpp - Loops over the columns of a row ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -36,7 +36,7 @@ llvm::Value *KernelEmitter::combine(Reduction kind, llvm::Value *x,
   case Reduction::Sum:
     return real ? b.CreateFAdd(x, y) : b.CreateAdd(x, y);
   case Reduction::Max:
-    // The new value is tested for NaN; one that has been seen stays.
+    // The new value is tested for NaN; an earlier NaN stays.
     return real      ? math.maximum(y, x)
            : boolean ? b.CreateOr(x, y)
                      : b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, y);
@@ -157,7 +157,7 @@ LogicalResult KernelEmitter::emitPass(PassOp pass) {
                                         chains[(u + n) * count + k]);
   chains.resize(count);
 
-  // What is left: one vector at a time.
+  // The remaining columns: one vector at a time.
   if (ragged || cols % block != 0) {
     Loop tail = beginLoop(mainEnd, columns, lanes, chains);
     point = row;

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelEmitter.h"
-#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/Core/Philox.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -49,13 +49,14 @@ static void rounds(llvm::IRBuilder<> &b, llvm::Value *c[4], llvm::Value *key0,
 
 /// The four words of each counter; `low` and `high` are its halves, scalars
 /// or vectors of i32.
-SmallVector<llvm::Value *, 4>
-KernelEmitter::philoxBlock(llvm::Value *low, llvm::Value *high,
-                           llvm::Value *seed, llvm::Value *step,
-                           llvm::Value *id) {
+SmallVector<llvm::Value *, 4> KernelEmitter::philoxBlock(llvm::Value *low,
+                                                         llvm::Value *high,
+                                                         llvm::Value *seed,
+                                                         llvm::Value *step,
+                                                         llvm::Value *id) {
   llvm::Type *type = low->getType();
   auto *vector = dyn_cast<llvm::FixedVectorType>(type);
-  // Even and odd lanes go through the rounds apart.
+  // Even and odd lanes go through the rounds separately.
   unsigned lanes = vector ? vector->getNumElements() / 2 : 1;
   llvm::Type *wide = b.getInt64Ty();
   if (vector)
@@ -75,8 +76,8 @@ KernelEmitter::philoxBlock(llvm::Value *low, llvm::Value *high,
     interleaved.append({int(i), int(2 * lanes + i)});
   SmallVector<llvm::Value *, 4> result(4);
   for (bool odd : {false, true}) {
-    llvm::Value *c[] = {half(low, odd), half(high, odd),
-                        widen(id), widen(step)};
+    llvm::Value *c[] = {half(low, odd), half(high, odd), widen(id),
+                        widen(step)};
     rounds(b, c, key0, key1);
     for (unsigned k = 0; k < 4; ++k) {
       if (!vector)
@@ -101,10 +102,9 @@ llvm::Value *KernelEmitter::emitPhilox(PhiloxOp op) {
     id = b.CreateAdd(get(op.getAdded()), id);
   AffineExpr expr = op.getMap().getResult(0);
   llvm::Type *word = b.getInt32Ty();
-  bool uniformKey = !seed->getType()->isVectorTy() &&
-                    !step->getType()->isVectorTy() &&
-                    !id->getType()->isVectorTy() &&
-                    !base->getType()->isVectorTy();
+  bool uniformKey =
+      !seed->getType()->isVectorTy() && !step->getType()->isVectorTy() &&
+      !id->getType()->isVectorTy() && !base->getType()->isVectorTy();
 
   if (copyInBlock >= 0 && uniformKey && isAligned64(op)) {
     // This is one vector of a block of 64: it uses one word of its counters.
@@ -114,15 +114,14 @@ llvm::Value *KernelEmitter::emitPhilox(PhiloxOp op) {
     if (!block.words[half][0]) {
       llvm::Value *dims[] = {point.row ? point.row : index(0), point.col};
       llvm::Value *i = b.CreateAdd(evaluate(expr, dims, {}), base);
-      // All 64 share the group; the first counter of this half follows.
-      llvm::Value *c = b.CreateAdd(b.CreateShl(b.CreateLShr(i, 6), 4),
-                                   index(half * lanes));
+      // All 64 are in one group; the first counter of this half follows.
+      llvm::Value *c =
+          b.CreateAdd(b.CreateShl(b.CreateLShr(i, 6), 4), index(half * lanes));
       SmallVector<llvm::Constant *> numbers;
       for (unsigned lane = 0; lane < lanes; ++lane)
         numbers.push_back(b.getInt32(lane));
-      llvm::Value *low =
-          b.CreateAdd(spread(b.CreateTrunc(c, word), lanes),
-                      llvm::ConstantVector::get(numbers));
+      llvm::Value *low = b.CreateAdd(spread(b.CreateTrunc(c, word), lanes),
+                                     llvm::ConstantVector::get(numbers));
       llvm::Value *high =
           spread(b.CreateTrunc(b.CreateLShr(c, 32), word), lanes);
       auto words = philoxBlock(low, high, seed, step, id);
@@ -131,7 +130,7 @@ llvm::Value *KernelEmitter::emitPhilox(PhiloxOp op) {
     return block.words[half][first / 16 % 4];
   }
 
-  // Any index: each lane takes the word it needs from a counter of its own.
+  // Any index: each lane takes its word from its own counter.
   llvm::Value *i;
   if (flat)
     expr = flatten(expr, cols);
@@ -151,15 +150,15 @@ llvm::Value *KernelEmitter::emitPhilox(PhiloxOp op) {
   llvm::Value *c = b.CreateOr(b.CreateShl(b.CreateLShr(i, 6), 4),
                               b.CreateAnd(i, constant(15)));
   llvm::Type *words = lanesOf(word, point.lanes);
-  auto four = philoxBlock(b.CreateTrunc(c, words),
-                          b.CreateTrunc(b.CreateLShr(c, 32), words), seed, step,
-                          id);
-  llvm::Value *which = b.CreateTrunc(b.CreateAnd(b.CreateLShr(i, 4),
-                                                 constant(3)), words);
+  auto four =
+      philoxBlock(b.CreateTrunc(c, words),
+                  b.CreateTrunc(b.CreateLShr(c, 32), words), seed, step, id);
+  llvm::Value *which =
+      b.CreateTrunc(b.CreateAnd(b.CreateLShr(i, 4), constant(3)), words);
   llvm::Value *result = four[0];
   for (unsigned k = 1; k < 4; ++k)
-    result = b.CreateSelect(
-        b.CreateICmpEQ(which, llvm::ConstantInt::get(words, k)), four[k],
-        result);
+    result =
+        b.CreateSelect(b.CreateICmpEQ(which, llvm::ConstantInt::get(words, k)),
+                       four[k], result);
   return result;
 }

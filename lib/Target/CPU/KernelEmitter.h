@@ -10,8 +10,8 @@
 
 #include "MathBuilder.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Target/Access.h"
 #include "cleave/Target/CPU/CodeGen.h"
+#include "cleave/Target/KernelIndexing.h"
 #include "llvm/IR/IRBuilder.h"
 
 namespace cleave::cpu {
@@ -19,10 +19,10 @@ namespace cleave::cpu {
 /// Writes the functions of one kernel.
 ///
 /// The body of a pass runs on vectors of columns: a main loop of several
-/// vectors, then one vector at a time under a mask. A kernel without anything
-/// that crosses columns and with few of them runs on vectors of the flat index
-/// `row * cols + column` instead. What does not depend on column or row is
-/// computed outside the loop over it, as scalars.
+/// vectors, then one vector at a time under a mask. A kernel without ops across
+/// columns and with few columns runs on vectors of the flat index `row * cols +
+/// column` instead. Values that do not depend on column or row are computed
+/// outside the loop over it, as scalars.
 class KernelEmitter {
 public:
   KernelEmitter(exec::KernelOp kernel, llvm::Module &module,
@@ -30,16 +30,17 @@ public:
   llvm::LogicalResult emit();
 
 private:
-  /// The points at which code is being written: `lanes` neighbours.
+  /// The points for which code is being written: `lanes` neighbours.
   struct Point {
     unsigned lanes = 1;
-    /// Where the first lane is; `row` is the flat index in a flat kernel.
+    /// The position of the first lane; `row` is the flat index in a flat
+    /// kernel.
     llvm::Value *row = nullptr, *col = nullptr;
     LaneStep rowStep{0, 1}, colStep{1, 1};
-    /// Lanes that exist; null for all.
+    /// The active lanes; null for all.
     llvm::Value *mask = nullptr;
   };
-  /// Where an access goes.
+  /// The address of an access.
   struct Place {
     enum Kind { Uniform, Contiguous, Scattered } kind;
     /// In elements; one for each lane if scattered.
@@ -105,16 +106,14 @@ private:
   llvm::Value *emitMath(mlir::Operation &op);
   llvm::Value *emitPhilox(exec::PhiloxOp op);
   bool isAligned64(exec::PhiloxOp op);
-  llvm::SmallVector<llvm::Value *, 4> philoxBlock(llvm::Value *low,
-                                                  llvm::Value *high,
-                                                  llvm::Value *seed,
-                                                  llvm::Value *step,
-                                                  llvm::Value *id);
+  llvm::SmallVector<llvm::Value *, 4>
+  philoxBlock(llvm::Value *low, llvm::Value *high, llvm::Value *seed,
+              llvm::Value *step, llvm::Value *id);
 
   llvm::Value *get(mlir::Value value) { return values.lookup(value); }
   llvm::Value *spread(llvm::Value *value, unsigned lanes);
   llvm::Type *scalarType(mlir::Type type);
-  /// How an element lies in memory: i1 takes a byte.
+  /// The memory type of an element: i1 takes a byte.
   llvm::Type *memoryType(mlir::Type type);
   llvm::Type *lanesOf(llvm::Type *type, unsigned lanes);
   llvm::Value *index(int64_t value) { return b.getInt64(value); }
@@ -138,7 +137,8 @@ private:
   llvm::DenseMap<mlir::Operation *, llvm::Value *> running;
   llvm::DenseMap<mlir::Operation *, Partial> partials;
   llvm::SmallVector<llvm::Value *> allocated;
-  /// Draws of the 64 columns being written, and which vector of them it is.
+  /// Draws of the 64 columns being written, and the index of their current
+  /// vector.
   struct Draws {
     llvm::Value *words[4][4] = {};
   };

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Machine.h"
-#include "cleave/Runtime/Artifact.h"
+#include "cleave/Runtime/Core/Artifact.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/ADT/StringExtras.h"
@@ -57,7 +57,7 @@ static Error writeTemporary(TemporaryFile &file, StringRef directory,
   return Error::success();
 }
 
-/// An object file that holds what an artifact exports besides kernels.
+/// An object file with the exports of an artifact besides kernels.
 static Expected<std::string> dataObject(StringRef json) {
   auto machine = cleave::cpu::createMachine(cleave::CpuTarget::host());
   if (!machine)
@@ -80,10 +80,10 @@ static Expected<std::string> dataObject(StringRef json) {
 
 Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
                                StringRef outputPath) {
-  // A rename would put a file where a device or a pipe was.
+  // A rename would replace a device or a pipe by a file.
   if (sys::fs::exists(outputPath) && !sys::fs::is_regular_file(outputPath))
     return error("cannot write '" + outputPath +
-                 "': an artifact is a regular file, and this is none");
+                 "': an artifact must be a regular file");
   ErrorOr<std::string> linker = sys::findProgramByName("ld.lld-22");
   if (!linker)
     linker = sys::findProgramByName("ld.lld");
@@ -107,8 +107,8 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
   SmallVector<StringRef> args = {*linker,      "-shared",    "-o",
                                  output.path,  kernels.path, data.path,
                                  "--build-id", "-z",         "noexecstack"};
-  // Kernels may call the C library's mathematics; the process that opens the
-  // artifact need not have it.
+  // Kernels may call mathematical functions of the C library; the process that
+  // opens the artifact need not have loaded them.
   Dl_info library;
   double (*sine)(double) = &::sin;
   if (::dladdr(reinterpret_cast<void *>(sine), &library) && library.dli_fname &&
@@ -124,7 +124,7 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
       message += (*text)->getBuffer();
     return error("cannot link the artifact: " + message);
   }
-  // Readable by whom the umask allows, as any file that a compiler writes.
+  // Readable as the umask allows, like any file that a compiler writes.
   sys::fs::setPermissions(output.path,
                           sys::fs::perms(0777 & ~sys::fs::getUmask()));
   if (std::error_code code = sys::fs::rename(output.path, outputPath))

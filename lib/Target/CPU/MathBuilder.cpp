@@ -13,7 +13,7 @@ using namespace llvm;
 using namespace cleave::cpu;
 
 //===----------------------------------------------------------------------===//
-// Pieces
+// Helpers
 //===----------------------------------------------------------------------===//
 
 Type *MathBuilder::intType(Value *like) const {
@@ -111,7 +111,7 @@ Value *MathBuilder::scale(Value *x, Value *n) {
 static Value *clamp(IRBuilder<> &b, Value *x, double low, double high) {
   Constant *l = ConstantFP::get(x->getType(), low);
   Constant *h = ConstantFP::get(x->getType(), high);
-  // Written so that each is one min or max instruction, which give their
+  // Each is written to become one min or max instruction, which returns its
   // second operand when an operand is NaN.
   x = b.CreateSelect(b.CreateFCmpOGT(l, x), l, x);
   return b.CreateSelect(b.CreateFCmpOLT(h, x), h, x);
@@ -298,7 +298,7 @@ Value *MathBuilder::trigonometric(Value *x, bool cosine) {
   Value *c = polynomial(z, {0.0416666679, -0.00138888834, 2.47994358e-05,
                             -2.72033049e-07});
   c = fma(b.CreateFMul(z, z), c, fma(z, real(x, -0.5), real(x, 1.0)));
-  // Odd quadrants exchange the two; the second bit is the sign.
+  // Odd quadrants exchange sine and cosine; the second bit is the sign.
   if (cosine)
     quadrant = b.CreateAdd(quadrant, integer(x, 1));
   Value *odd = b.CreateICmpNE(b.CreateAnd(quadrant, integer(x, 1)),
@@ -311,8 +311,8 @@ Value *MathBuilder::trigonometric(Value *x, bool cosine) {
     // Zero keeps its sign.
     y = b.CreateSelect(b.CreateFCmpOEQ(x, real(x, 0.0)), x, y);
 
-  // Lanes beyond that, infinities and NaNs take the library's way, out of
-  // line: a loop without them never goes there.
+  // Larger values, infinities and NaNs call the library, out of line: a loop
+  // without them never executes the call.
   Value *huge = b.CreateFCmpUGE(abs(x), real(x, 281474976710656.0));
   Value *any = huge->getType()->isVectorTy() ? b.CreateOrReduce(huge) : huge;
   Function *function = b.GetInsertBlock()->getParent();
@@ -354,7 +354,7 @@ Value *MathBuilder::pow(Value *x, Value *y) {
 }
 
 Value *MathBuilder::maximum(Value *x, Value *y) {
-  // max gives y when either is NaN; what is left is a NaN in x.
+  // max returns y if either is NaN; the remaining case is a NaN in x.
   Value *larger = b.CreateSelect(b.CreateFCmpOGT(x, y), x, y);
   return b.CreateSelect(b.CreateFCmpUNO(x, x), x, larger);
 }

@@ -17,8 +17,8 @@ namespace cleave::cpu {
 /// numbers are treated as the C library does. Other floating-point types call
 /// the C library.
 ///
-/// Largest errors over all of the function's range, in units in the last
-/// place, are kept in docs/Accuracy.md and checked by the unit tests.
+/// The largest errors over the function's range, in units in the last place,
+/// are listed in docs/Accuracy.md and checked by the unit tests.
 class MathBuilder {
 public:
   explicit MathBuilder(llvm::IRBuilder<> &builder) : b(builder) {}
@@ -64,7 +64,7 @@ private:
     llvm::Value *e, *f, *high, *low;
   };
   LogParts logParts(llvm::Value *x);
-  /// What logarithms give for 0, infinity, NaN and negative numbers.
+  /// The values of logarithms at 0, infinity, NaN and negative numbers.
   llvm::Value *logSpecial(llvm::Value *x, llvm::Value *result);
   llvm::Value *trigonometric(llvm::Value *x, bool cosine);
 

@@ -9,30 +9,29 @@
 #define CLEAVE_LIB_TARGET_CUDA_KERNELPRINTER_H
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Target/Access.h"
+#include "cleave/Target/KernelIndexing.h"
 #include "mlir/Support/IndentedOstream.h"
 #include "llvm/ADT/MapVector.h"
 
 namespace cleave::cuda {
 
-/// What generated kernels call.
+/// The text of the functions that generated kernels call.
 llvm::StringRef prelude();
 
 /// Prints the functions of one kernel.
 ///
-/// A kernel without anything that crosses columns gives each thread `vector`
-/// neighbours of a row. Otherwise a block takes a row, or a group of rows when
-/// the kernel accumulates over rows: thread t has the columns
-/// `(k * threads + t) * vector + j`, the same in each pass, so that kept rows
-/// and partial sums can lie in registers. Accesses of `vector` neighbours are
-/// of up to 16 bytes.
+/// In a kernel without ops across columns, each thread has `vector` neighbours
+/// of a row. Otherwise a block has a row, or a group of rows when the kernel
+/// accumulates over rows: thread t has the columns `(k * threads + t) * vector
+/// + j`, the same in each pass, so that kept rows and partial sums can be in
+/// registers. Accesses of `vector` neighbours have up to 16 bytes.
 class KernelPrinter {
 public:
   KernelPrinter(exec::KernelOp kernel, llvm::raw_ostream &os);
   llvm::LogicalResult print();
 
 private:
-  /// Where a row of values or of partial sums lies.
+  /// Where a row of values or of partial sums is stored.
   struct Slot {
     std::string name;
     bool registers;
@@ -61,7 +60,7 @@ private:
                      llvm::StringRef column);
   std::string affine(mlir::AffineExpr expr, llvm::ArrayRef<std::string> symbols,
                      llvm::StringRef column);
-  /// True if `vector` lanes of the access are one piece of memory.
+  /// True if the `vector` lanes of the access are contiguous.
   bool isVectorAccess(mlir::Value memory, mlir::AffineMap map,
                       mlir::ValueRange indices);
   void printDraws(exec::PhiloxOp op);
@@ -73,7 +72,7 @@ private:
   std::string identity(exec::Reduction kind, mlir::Type type);
   std::string combine(exec::Reduction kind, mlir::Type type,
                       const std::string &a, const std::string &b);
-  /// This thread's element at hand of a row in registers.
+  /// This thread's current element of a row in registers.
   std::string element() const {
     return vector == 1 ? "[k]" : "[k * " + std::to_string(vector) + " + j]";
   }

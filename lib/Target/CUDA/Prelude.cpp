@@ -1,4 +1,4 @@
-//===- Prelude.cpp - What CUDA kernels have in common ---------------------===//
+//===- Prelude.cpp - Shared code of CUDA kernels --------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -41,7 +41,7 @@ __device__ __forceinline__ void storeVector(T *p, const T (&x)[N]) {
   }
 }
 
-// Reductions; maxima and minima of floats give NaN if there is one.
+// Reductions; maxima and minima of floats are NaN if any element is.
 struct Sum {
   template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };
@@ -56,7 +56,8 @@ struct Min {
   }
 };
 
-// Combines `x` of all threads of the block, in a fixed order, for all of them.
+// Combines `x` of all threads of the block, in a fixed order; all threads get
+// the result.
 template <int Threads, class T, class Op>
 __device__ __forceinline__ T reduceBlock(T x, Op op) {
 #pragma unroll
@@ -115,9 +116,9 @@ __device__ __forceinline__ int philox(long long i, long long seed, unsigned id,
               unsigned(u / 16 % 4));
 }
 
-// The draws of four elements from i on, in each of 16 neighbouring threads
-// that have 64 elements between them: each computes one counter, and takes
-// the words it needs from the others.
+// The draws of four elements from i on, in each of 16 neighbouring threads that
+// together have 64 elements: each computes one counter, and takes the words it
+// needs from the others.
 __device__ __forceinline__ void philox4(int (&x)[4], long long i,
                                         long long seed, unsigned id,
                                         long long step) {

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelPrinter.h"
-#include "cleave/Target/CUDA/EmitCuda.h"
+#include "cleave/Target/CUDA/PrintCuda.h"
 #include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
@@ -19,24 +19,25 @@ static int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 KernelPrinter::KernelPrinter(KernelOp kernel, raw_ostream &os)
     : kernel(kernel), os(os), rows(kernel.getRows()), cols(kernel.getCols()),
       vector(kernel.getVector()), threads(kernel.getThreads()) {
-  // Blocks are of whole warps.
+  // Blocks consist of whole warps.
   threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
   if (auto valid = kernel.getValid())
     ragged = int64_t(*valid) != rows * cols;
 }
 
 //===----------------------------------------------------------------------===//
-// Decisions that follow from the form
+// Decisions that depend on the form
 //===----------------------------------------------------------------------===//
 
-/// Pieces of `vector` columns must not reach over the end of a row.
+/// Pieces of `vector` columns must not extend beyond the end of a row.
 bool KernelPrinter::canVectorize() {
   if (!llvm::isPowerOf2_64(vector) || vector > 16 || cols % vector != 0)
     return false;
   if (ragged && int64_t(*kernel.getValid()) % vector != 0)
     return false;
-  return kernel.getBody().walk([](ScanOp) { return WalkResult::interrupt(); })
-      .wasInterrupted() == false;
+  return kernel.getBody()
+             .walk([](ScanOp) { return WalkResult::interrupt(); })
+             .wasInterrupted() == false;
 }
 
 void KernelPrinter::analyse() {
@@ -59,20 +60,21 @@ void KernelPrinter::analyse() {
   if (passes == 0)
     cols = vector = 1;
 
-  // Rows that are kept, and partial sums, lie in registers while these last.
+  // Rows that are kept, and partial sums, are in registers while these last.
   constexpr int64_t registers = 64;
   int64_t used = 0, index = 0;
   for (KeepOp keep : kernel.getBody().front().getOps<KeepOp>()) {
     auto type = cast<RankedTensorType>(keep.getRow().getType());
-    int64_t words = pieces * vector *
-                    ceilDiv(byteSize(type.getElementType()), 4);
+    int64_t words =
+        pieces * vector * ceilDiv(byteSize(type.getElementType()), 4);
     Slot slot{"kept" + std::to_string(index++), false};
     slot.registers = !scans && used + words <= registers;
     if (slot.registers)
       used += words;
     else
-      sharedBytes += ceilDiv(type.getNumElements() *
-                                 byteSize(type.getElementType()), 16) * 16;
+      sharedBytes +=
+          ceilDiv(type.getNumElements() * byteSize(type.getElementType()), 16) *
+          16;
     kept[keep.getRow()] = slot;
     names[keep.getRow()] = slot.name;
   }
@@ -107,8 +109,8 @@ void KernelPrinter::printHead(StringRef symbol, StringRef grid,
     std::string id = i < inputs ? "in" + std::to_string(i)
                                 : "out" + std::to_string(i - inputs);
     names[arg] = id;
-    os << (i ? ", " : "") << (i < inputs ? "const " : "")
-       << memoryName(element) << " *" << id;
+    os << (i ? ", " : "") << (i < inputs ? "const " : "") << memoryName(element)
+       << " *" << id;
   }
   if (kernel.isTwoStage())
     os << ", char *scratch";
@@ -149,8 +151,8 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
   os << "}\n";
 }
 
-/// The body of a pass for the piece at `c`: what is read and written as a
-/// whole, around a loop over its elements.
+/// The body of a pass for the piece at `c`: vector reads and writes around a
+/// loop over its elements.
 LogicalResult KernelPrinter::printColumns(Block &body) {
   inPass = true;
   SmallVector<std::pair<StoreOp, std::string>> stores;
@@ -174,8 +176,8 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
       if (!isVectorAccess(store.getMemory(), store.getMap(), {}))
         continue;
       std::string id = "v" + std::to_string(counter++);
-      os << memoryName(store.getValue().getType()) << " " << id << "["
-         << vector << "];\n";
+      os << memoryName(store.getValue().getType()) << " " << id << "[" << vector
+         << "];\n";
       stores.push_back({store, id});
       done.insert(&op);
     } else if (auto philox = dyn_cast<PhiloxOp>(op)) {
@@ -198,8 +200,8 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
   LogicalResult result = success();
   for (Operation &op : body) {
     if (done.contains(&op)) {
-      auto it = llvm::find_if(
-          stores, [&](auto &pair) { return pair.first == &op; });
+      auto it =
+          llvm::find_if(stores, [&](auto &pair) { return pair.first == &op; });
       if (it != stores.end())
         os << it->second << "[j] = " << name(it->first.getValue()) << ";\n";
       continue;
@@ -218,7 +220,7 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
   return result;
 }
 
-/// Reductions of the threads become the row's.
+/// Reductions of the threads are combined for the row.
 void KernelPrinter::printPassResults(PassOp pass) {
   auto yield = cast<YieldOp>(pass.getBody().front().getTerminator());
   for (auto [result, value] : llvm::zip(pass.getResults(), yield.getValues())) {
@@ -248,7 +250,7 @@ LogicalResult KernelPrinter::printPass(PassOp pass) {
   return result;
 }
 
-/// A running sum goes through the row in one thread.
+/// One thread computes a running sum over the row.
 LogicalResult KernelPrinter::printScanPass(PassOp pass) {
   Block &body = pass.getBody().front();
   std::optional<bool> reverse;
@@ -302,11 +304,11 @@ LogicalResult KernelPrinter::printRow() {
 
 LogicalResult KernelPrinter::printFlat() {
   int64_t perRow = ceilDiv(cols, vector), total = rows * perRow;
-  printHead(kernel.getFunctionName(), std::to_string(ceilDiv(total, threads)), "");
+  printHead(kernel.getFunctionName(), std::to_string(ceilDiv(total, threads)),
+            "");
   bool narrow = total < (int64_t(1) << 30);
-  os << "const " << (narrow ? "int" : "long long")
-     << " i = blockIdx.x * " << threads << (narrow ? "" : "ll")
-     << " + threadIdx.x;\n";
+  os << "const " << (narrow ? "int" : "long long") << " i = blockIdx.x * "
+     << threads << (narrow ? "" : "ll") << " + threadIdx.x;\n";
   if (total % threads != 0)
     os << "if (i >= " << total << ")\n  return;\n";
   os << "[[maybe_unused]] const int row = i / " << perRow << ";\n";
@@ -374,8 +376,8 @@ LogicalResult KernelPrinter::printRows() {
     int64_t bytes = ceilDiv((inside ? cols : 1) * byteSize(type), 64) * 64;
     std::string memory = memoryName(type);
     os << memory << " *const " << slot.name << "_row = reinterpret_cast<"
-       << memory << " *>(scratch + " << partialBase[op] << " + (long long)group * "
-       << bytes << ");\n";
+       << memory << " *>(scratch + " << partialBase[op]
+       << " + (long long)group * " << bytes << ");\n";
     if (slot.registers) {
       int64_t count = inside ? pieces * vector : 1;
       os << typeName(type) << " " << slot.name << "[" << count << "];\n";
@@ -404,8 +406,8 @@ LogicalResult KernelPrinter::printRows() {
     if (!slot.registers)
       continue;
     if (!isa<PassOp>(op->getParentOp())) {
-      os << "if (threadIdx.x == 0)\n  " << slot.name << "_row[0] = "
-         << slot.name << "[0];\n";
+      os << "if (threadIdx.x == 0)\n  " << slot.name
+         << "_row[0] = " << slot.name << "[0];\n";
       continue;
     }
     printColumnLoop([&] {

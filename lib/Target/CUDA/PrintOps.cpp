@@ -37,7 +37,7 @@ std::string KernelPrinter::typeName(Type type) {
   return type.isInteger(8) ? "signed char" : "bool";
 }
 
-/// How an element lies in memory: i1 takes a byte.
+/// The memory type of an element: i1 takes a byte.
 std::string KernelPrinter::memoryName(Type type) {
   return type.isInteger(1) ? "unsigned char" : typeName(type);
 }
@@ -99,7 +99,7 @@ std::string KernelPrinter::combine(Reduction kind, Type type,
 }
 
 //===----------------------------------------------------------------------===//
-// Places
+// Offsets
 //===----------------------------------------------------------------------===//
 
 std::string KernelPrinter::affine(AffineExpr expr, ArrayRef<std::string> symbols,
@@ -122,7 +122,7 @@ std::string KernelPrinter::affine(AffineExpr expr, ArrayRef<std::string> symbols
   case AffineExprKind::Add:
     return "(" + a + " + " + b + ")";
   case AffineExprKind::Mul: {
-    // Products are where 32 bits may not be enough.
+    // Products may need more than 32 bits.
     auto product = rangeOf(expr, {rows, cols});
     bool narrow = product && product->first > -(int64_t(1) << 30) &&
                   product->second < (int64_t(1) << 30);
@@ -319,6 +319,8 @@ std::string KernelPrinter::expression(Operation &op) {
       .Case<arith::MulFOp>([&](auto) { return infix("*"); })
       .Case<arith::DivFOp>([&](auto) { return infix("/"); })
       .Case<arith::DivSIOp>([&](auto) { return infix("/"); })
+      .Case<arith::RemFOp>(
+          [&](auto) { return call(type.isF32() ? "fmodf" : "fmod"); })
       .Case<arith::RemSIOp>([&](auto) { return infix("%"); })
       .Case<arith::FloorDivSIOp>([&](auto) { return call("floorDivide"); })
       .Case<arith::AddIOp>([&](auto) { return wrapped("+"); })

@@ -1,4 +1,4 @@
-//===- BufferUse.cpp - Which memory commands touch ------------------------===//
+//===- BufferUse.cpp - Memory used by commands ----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "BufferUse.h"
-#include "cleave/Runtime/ProgramFields.h"
+#include "cleave/Runtime/Core/ProgramFields.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace cleave;

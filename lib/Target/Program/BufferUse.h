@@ -1,4 +1,4 @@
-//===- BufferUse.h - Which memory commands touch ----------------*- C++ -*-===//
+//===- BufferUse.h - Memory used by commands --------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -8,12 +8,12 @@
 #ifndef CLEAVE_LIB_TARGET_PROGRAM_BUFFERUSE_H
 #define CLEAVE_LIB_TARGET_PROGRAM_BUFFERUSE_H
 
-#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/Core/Program.h"
 #include <set>
 
 namespace cleave {
 
-/// The buffers that a command refers to, of its part.
+/// The buffers of its part that a command refers to.
 std::set<int32_t> buffersOf(const runtime::Command &command);
 
 /// The runs of a part in one entry.
@@ -22,14 +22,14 @@ struct PartRuns {
   int64_t count;
 };
 
-/// Which buffers of a part share memory: in the arena, one may take the place
-/// of another, in any run of the part.
+/// The buffers of a part that share memory: in the arena, one may overlap
+/// another, in any run of the part.
 class SharedMemory {
 public:
   SharedMemory(const runtime::Part &part, std::vector<PartRuns> runs)
       : part(part), runs(std::move(runs)) {}
 
-  /// Whether a buffer of `a` and one of `b` have a byte in common.
+  /// Whether a buffer of `a` and one of `b` share a byte.
   bool meet(const std::set<int32_t> &a, const std::set<int32_t> &b) const;
 
 private:

@@ -35,8 +35,8 @@ CommandTable::CommandTable(func::FuncOp part, int64_t threads)
 // Memory
 //===----------------------------------------------------------------------===//
 
-/// The buffer that memory planning gave a value, and where in it the value's
-/// first element lies.
+/// The buffer that memory planning assigned to a value, and the offset of the
+/// value's first element in it.
 Ref CommandTable::refOf(Value value) {
   Ref ref;
   if (!value)
@@ -241,7 +241,8 @@ LogicalResult CommandTable::convert(CopyOp op, Command &command) {
   RankedTensorType type = op.getType();
   c.elementBytes = elementBytes(type.getElementType());
   Strided from = getLayout(tensorType(op.getInput())), to = getLayout(type);
-  // Neighbouring dimensions that are one in both need no loop of their own.
+  // Neighbouring dimensions that form one dimension in both need no loop of
+  // their own.
   for (auto [i, size] : llvm::enumerate(type.getShape())) {
     if (size == 1)
       continue;
@@ -273,7 +274,7 @@ LogicalResult CommandTable::convert(FillOp op, Command &command) {
   else if (auto value = dyn_cast<IntegerAttr>(op.getValue()))
     f.pattern = value.getValue().getZExtValue();
   else
-    return op.emitOpError("has a value that is no number");
+    return op.emitOpError("has a value that is not a number");
   return success();
 }
 
@@ -315,7 +316,7 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   c.sizes.assign(op.getBlock().begin(), op.getBlock().end());
   c.srcStrides.assign(src.strides.begin(), src.strides.end());
   c.dstStrides.assign(dst.strides.begin(), dst.strides.end());
-  // From an index for each dimension to elements.
+  // Converts an index for each dimension to an offset in elements.
   auto offsets = [&](ArrayRef<int64_t> starts, ArrayRef<int64_t> strides) {
     std::vector<int64_t> result;
     for (; !starts.empty(); starts = starts.drop_front(strides.size())) {
@@ -334,7 +335,7 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   return success();
 }
 
-/// One end of a transfer, which is of the whole axis of the pipeline.
+/// One end of a transfer, which communicates along the whole pipeline axis.
 LogicalResult CommandTable::transfer(Value value, bool sends,
                                      Command &command) {
   command.kind = CommandKind::Collective;
@@ -412,7 +413,7 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
     if (std::string line = sourceLine(op.getLoc()); !line.empty())
       command.label += " " + line;
     commands.push_back(std::move(command));
-    // What may run meanwhile is known when all buffers have places.
+    // Commands that may overlap are known when all buffers have offsets.
     if (commands.back().kind == CommandKind::Collective &&
         !commands.back().collective.isTransfer()) {
       Command wait;

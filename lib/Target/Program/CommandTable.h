@@ -9,12 +9,12 @@
 #define CLEAVE_LIB_TARGET_PROGRAM_COMMANDTABLE_H
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/Core/Program.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace cleave {
 
-/// Axes of a mesh as the command table has them.
+/// Axes of a mesh in the form of the command table.
 std::vector<runtime::Digit> digitsOf(const spmd::Mesh &mesh,
                                      llvm::ArrayRef<spmd::AxisRef> axes);
 
@@ -27,7 +27,7 @@ public:
   CommandTable(mlir::func::FuncOp part, int64_t threads);
 
   llvm::LogicalResult translate(std::vector<runtime::Command> &commands);
-  /// Where a value lies among the buffers of the part.
+  /// The place of a value among the buffers of the part.
   runtime::Ref refOf(mlir::Value value);
 
 private:
@@ -55,9 +55,9 @@ private:
 
   mlir::func::FuncOp part;
   int64_t threads;
-  /// Numbers the collectives of the part.
+  /// The number of collectives of the part so far.
   int32_t tokens = 0;
-  /// Commands that write onto an argument of the entry itself.
+  /// Commands that write to an argument of the entry itself.
   llvm::SmallPtrSet<mlir::Operation *, 32> updates;
 };
 

@@ -1,4 +1,4 @@
-//===- DelayWaits.cpp - What runs while something is exchanged ------------===//
+//===- DelayWaits.cpp - Overlap of exchanges with commands ----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,13 +6,13 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// An exchange is waited for when something needs its memory, not before. That
-/// is decided by where buffers lie: one that takes the place of another in the
-/// arena, in any action of the part, needs its memory.
+/// An exchange is awaited when a command needs its memory, not before. That
+/// depends on the offsets of buffers: a buffer that overlaps it in the arena,
+/// in any action of the part, needs its memory.
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Target/DelayWaits.h"
+#include "cleave/Target/Program/DelayWaits.h"
 #include "BufferUse.h"
 
 using namespace cleave;
@@ -48,14 +48,15 @@ public:
   }
 
 private:
-  /// An exchange that was begun; its wait, once the program has come to it.
+  /// An exchange in flight; and its wait, once the program has reached it.
   struct Open {
     int32_t token;
     std::set<int32_t> buffers;
     const Command *wait = nullptr;
   };
 
-  /// Waits, in the order of their beginnings, for what `isNeeded`.
+  /// Waits, in the order in which the exchanges began, for those that
+  /// `isNeeded`.
   template <typename F> void finish(const F &isNeeded) {
     std::erase_if(exchanges, [&](const Open &open) {
       if (!open.wait || !isNeeded(open))

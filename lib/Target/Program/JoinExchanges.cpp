@@ -1,4 +1,4 @@
-//===- JoinExchanges.cpp - Small exchanges at once ------------------------===//
+//===- JoinExchanges.cpp - Buckets of small exchanges ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,14 +6,14 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// What a small exchange costs is its latency, which several can share. A
-/// bucket is open until something needs the memory of what is in it.
+/// The cost of a small exchange is its latency, which several can share. A
+/// bucket is open until a command needs the memory of an exchange in it.
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Target/JoinExchanges.h"
+#include "cleave/Target/Program/JoinExchanges.h"
 #include "BufferUse.h"
-#include "cleave/Runtime/Placement.h"
+#include "cleave/Runtime/Core/Placement.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace cleave;
@@ -58,8 +58,8 @@ public:
   }
 
 private:
-  /// Bytes of the operands on one rank; more than any bucket holds where they
-  /// do not go into one.
+  /// Bytes of the operands on one rank; more than any bucket holds if the
+  /// exchange cannot be merged.
   static int64_t bytesOf(const Command &command) {
     const CollectiveCommand &c = command.collective;
     constexpr int64_t never = INT64_MAX;
@@ -100,8 +100,8 @@ private:
     joined.insert(c.token);
   }
 
-  /// True where `wait` is one of an exchange in a bucket, whose own comes when
-  /// the bucket is closed.
+  /// True if `wait` belongs to an exchange in a bucket, whose wait is added
+  /// when the bucket is closed.
   bool takeWait(const Command &wait) {
     if (joined.erase(wait.wait.token))
       return true;
@@ -134,7 +134,7 @@ private:
   int64_t maxBytes;
   /// In the order in which they were opened.
   std::vector<Bucket> buckets;
-  /// Tokens of exchanges that go along with another, before their waits.
+  /// Tokens of exchanges that were merged into another, before their waits.
   std::set<int32_t> joined;
   std::vector<Command> result;
 };

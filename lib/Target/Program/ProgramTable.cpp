@@ -5,12 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Target/ProgramTable.h"
+#include "cleave/Target/Program/ProgramTable.h"
 #include "CommandTable.h"
 #include "RepeatedRows.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Runtime/Rows.h"
+#include "cleave/Runtime/Core/Rows.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -42,7 +42,7 @@ FailureOr<runtime::DType> cleave::dtypeOf(Location loc, Type type) {
   return emitError(loc) << "the command table has no element type " << type;
 }
 
-/// What a person calls an argument of this role.
+/// The word for an argument of this role in messages.
 static std::optional<Role> roleOf(StringRef role) {
   return llvm::StringSwitch<std::optional<Role>>(role)
       .Case("parameter", Role::Parameter)
@@ -58,7 +58,7 @@ namespace {
 
 class Translator {
 public:
-  /// Of the programs of one position of the pipeline.
+  /// For the programs of one pipeline position.
   Translator(ModuleOp module, int64_t position)
       : module(module), symbols(module), position(position) {}
 
@@ -68,7 +68,7 @@ private:
   LogicalResult addEntry(ProgramOp entry);
   LogicalResult addActions(ProgramOp op, runtime::Entry &entry);
   LogicalResult addConstants(ArrayRef<ProgramOp> entries);
-  /// Shape and sharding of a tensor, of which a device holds `local`.
+  /// Shape and sharding of a tensor, of which a rank holds `local`.
   void place(runtime::Tensor &tensor, RankedTensorType local,
              DictionaryAttr attributes);
   runtime::DeviceConstant deviceConstant(int64_t offset,
@@ -100,7 +100,7 @@ static std::string text(Attribute attr) {
   return value ? value.getValue().str() : "";
 }
 
-/// Entries share a tensor by name: it must be the same to all.
+/// Entries share a tensor by name: it must be equal in all.
 FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
   auto [it, fresh] = tensors.try_emplace(tensor.name, program.tensors.size());
   if (fresh) {
@@ -156,7 +156,8 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
     return failure();
   if (!role || !offset)
     return entry.emitOpError("argument ")
-           << i << (role ? " has no place in the arena" : " has no graph.role");
+           << i
+           << (role ? " has no offset in the arena" : " has no graph.role");
   runtime::Tensor tensor;
   tensor.name = text(attr(graph::kNameAttr));
   tensor.role = *role;
@@ -193,7 +194,7 @@ FailureOr<int32_t> Translator::addOutput(ProgramOp entry, unsigned index) {
     return failure();
   if (!offset)
     return entry.emitOpError("result ")
-           << index << " has no place in the arena";
+           << index << " has no offset in the arena";
   runtime::Tensor tensor;
   tensor.name = text(entry.getResultAttr(index, graph::kNameAttr));
   tensor.role = Role::Output;
@@ -238,8 +239,8 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
   return index;
 }
 
-/// The actions, with those that the program repeats, and where their buffers
-/// lie: repeated ones go on as those that are written out.
+/// The actions, including repetitions, and the offsets of their buffers:
+/// repeated actions continue the pattern of those written out.
 LogicalResult Translator::addActions(ProgramOp op, runtime::Entry &entry) {
   std::map<int32_t, std::vector<ArrayRef<int64_t>>> known;
   llvm::DenseMap<Operation *, int32_t> partOf;
@@ -264,10 +265,10 @@ LogicalResult Translator::addActions(ProgramOp op, runtime::Entry &entry) {
         entry.rows.emplace_back(runtime::rowsOf(part, rows));
     auto count = static_cast<int64_t>(rows.size()), more = counts[part] - count;
     for (const auto &[b, column] : llvm::enumerate(own.columns)) {
-      if (!goesOn(column, count, more))
+      if (!isPeriodic(column, count, more))
         return op.emitOpError("buffer ")
                << b << " of part '" << program.parts[part].name
-               << "' does not lie in turn, so that its actions cannot be "
+               << "' has irregular offsets, so that its actions cannot be "
                   "repeated; write them out "
                   "(--exec-unroll-schedule=write-out)";
     }
@@ -300,7 +301,7 @@ LogicalResult Translator::addEntry(ProgramOp op) {
   return success();
 }
 
-/// The content of a constant as it lies in memory, in hexadecimal digits.
+/// The bytes of a constant, in hexadecimal digits.
 static std::string hexOf(DenseElementsAttr value) {
   std::string bytes;
   if (value.getElementType().isInteger(1))
@@ -337,7 +338,7 @@ FailureOr<Program> Translator::run() {
   }
   for (const spmd::MeshAxis &axis : mesh.axes) {
     program.mesh.push_back({axis.name, axis.size, axis.sequential});
-    // Also where nothing in the program is done once for each of them.
+    // Set also if no part of the program runs once for each micro-batch.
     if (axis.sequential)
       program.microBatches = std::max(program.microBatches, axis.size);
   }

@@ -1,4 +1,4 @@
-//===- RepeatedRows.cpp - Whether rows go on as they are ------------------===//
+//===- RepeatedRows.cpp - Continuation of repeated rows -------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,15 +7,15 @@
 
 #include "RepeatedRows.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Runtime/Rows.h"
-#include "cleave/Target/ProgramTable.h"
+#include "cleave/Runtime/Core/Rows.h"
+#include "cleave/Target/Program/ProgramTable.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
 
-bool cleave::goesOn(const runtime::Column &column, int64_t count,
-                    int64_t more) {
+bool cleave::isPeriodic(const runtime::Column &column, int64_t count,
+                        int64_t more) {
   auto turn = static_cast<int64_t>(column.turn.size());
   int64_t regular =
       count - static_cast<int64_t>(column.first.size() + column.last.size());
@@ -43,7 +43,7 @@ bool cleave::rowsRepeat(ModuleOp module) {
         continue;
       for (const runtime::Column &column :
            runtime::rowsOf(0, entry.second).columns)
-        if (!goesOn(column, count, more))
+        if (!isPeriodic(column, count, more))
           return false;
     }
   }

@@ -28,7 +28,7 @@ func.func @hole(%a: tensor<4x2xf32>) -> tensor<4x4xf32> {
 // -----
 
 func.func @strides(%a: tensor<4x8xf32, #exec.layout<[16, 2]>>, %b: tensor<8x2xf32>) -> tensor<4x2xf32> {
-  // expected-error @below {{cannot read operand 0 as it lies}}
+  // expected-error @below {{cannot read operand 0 in its layout}}
   %0 = exec.contract %a, %b : (tensor<4x8xf32, #exec.layout<[16, 2]>>, tensor<8x2xf32>) -> tensor<4x2xf32>
   return %0 : tensor<4x2xf32>
 }
@@ -102,7 +102,7 @@ func.func private @f() {
 
 // -----
 
-// expected-error @below {{which overlaps another one or is none}}
+// expected-error @below {{which overlaps another one or is invalid}}
 exec.program @none() attributes {repeats = [#exec.repeat<first = 0, length = 1, times = 1, more = 1, step = 1>]} {
   exec.return
 }

@@ -169,3 +169,20 @@ func.func @strided(%x: tensor<2x4x4x64xf32>, %y: tensor<2x4x4x64xf32>) -> tensor
   %0 = graph.add %v, %y : (tensor<2x4x4x64xf32, #exec.layout<[1024, 64, 256, 1]>>, tensor<2x4x4x64xf32>) -> tensor<2x4x4x64xf32>
   return %0 : tensor<2x4x4x64xf32>
 }
+
+// -----
+
+// A scalar that is updated, and the flag of a check that shares its operand:
+// the update is in a kernel of its own, after the check.
+
+// CHECK-LABEL: func.func @update
+// CHECK-NEXT: %[[OK:.*]]:2 = exec.launch @mul_compare
+// CHECK-NEXT: exec.check %[[OK]]#1, "not finite"
+// CHECK-NEXT: %{{.*}} = exec.launch @sub(%arg0, %[[OK]]#0)
+func.func @update(%w: tensor<f32>, %g: tensor<f32>) -> (tensor<f32> {exec.alias = 0 : i64}) {
+  %n = graph.mul %g, %g : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %1 = graph.sub %w, %n : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %ok = graph.compare eq %n, %n : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  exec.check %ok, "not finite" : tensor<i1>
+  return %1 : tensor<f32>
+}

@@ -103,7 +103,7 @@ exec.kernel @k map [4, 8] (%x: tensor<4x8xf32>) -> () {
 // -----
 
 func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error @+1 {{no kernel named 'missing'}}
+  // expected-error @+1 {{unknown kernel 'missing'}}
   %y = exec.launch @missing(%x) : (tensor<4xf32>) -> tensor<4xf32>
   return %y : tensor<4xf32>
 }

@@ -57,3 +57,14 @@ func.func @train(%w: tensor<f32> {graph.name = "w", graph.lr_scale = -1.0 : f64}
 func.func @train(%w: tensor<f32> {graph.name = "w", graph.weight_decay = 1.0 : f32}) {
   return
 }
+
+// -----
+
+// expected-error@+1 {{result 1 of '@train' updates "x", which is no buffer of its type}}
+func.func @train(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"},
+                 %x: tensor<f32> {graph.name = "x", graph.role = "input"})
+    -> (tensor<f32>, tensor<f32> {graph.updates = "x"}) {
+  %0 = graph.gradient %x of "w" : (tensor<f32>) -> tensor<f32>
+  %1 = graph.mul %w, %x : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %1, %0 : tensor<f32>, tensor<f32>
+}

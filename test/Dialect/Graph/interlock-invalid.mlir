@@ -9,8 +9,8 @@
 // ONE: error: 'func.func' op is to be cut into 1 module: a gradient horizon needs two or more; say how many, or with which parameters they begin, from the second on (--modules)
 // NEGATIVE: error: 'func.func' op is to be cut into -3 modules
 // NONE: error: 'func.func' op is to be cut into one module: a gradient horizon needs two or more; say how many
-// MANY: error: 'func.func' op has no numbered list of layers that its head could stand behind; name a parameter that the head begins with (--head)
-// MANY: error: 'func.func' op cannot be cut into 4 modules: there are only 2 places before the head where one value of type 'tensor<4xf32>' alone goes on
+// MANY: error: 'func.func' op has no numbered list of layers that its head could follow; name a parameter that the head begins with (--head)
+// MANY: error: 'func.func' op cannot be cut into 4 modules: there are only 2 positions before the head where only one value of type 'tensor<4xf32>' is live
 
 // expected-error@+1 {{there is no function '@loss'; the module has '@logits'}}
 module {
@@ -46,7 +46,7 @@ func.func @loss(%a: tensor<4xf32> {graph.name = "a.0.w", graph.role = "parameter
   %0 = graph.mul %x, %a : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   // expected-note@+1 {{this one, of type 'tensor<4xf32>'}}
   %1 = graph.add %0, %a : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-  // expected-error@+1 {{a module at 'b.' cannot begin here: of what depends on parameters, one float value must come from before, and 2 values do}}
+  // expected-error@+1 {{a module at 'b.' cannot begin here: of the values that depend on parameters, one float value must be live at this point, and 2 values are live}}
   %2 = graph.mul %1, %b : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %3 = graph.add %2, %0 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %4 = graph.reduce sum %3 {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
@@ -55,7 +55,7 @@ func.func @loss(%a: tensor<4xf32> {graph.name = "a.0.w", graph.role = "parameter
 
 // -----
 
-// expected-error@+1 {{has no numbered list of layers that its head could stand behind; name a parameter that the head begins with (--head)}}
+// expected-error@+1 {{has no numbered list of layers that its head could follow; name a parameter that the head begins with (--head)}}
 func.func @loss(%a: tensor<4xf32> {graph.name = "a", graph.role = "parameter"},
                 %b: tensor<4xf32> {graph.name = "b.w", graph.role = "parameter"},
                 %x: tensor<4xf32> {graph.name = "x", graph.role = "input"}) -> tensor<f32> {
@@ -67,7 +67,7 @@ func.func @loss(%a: tensor<4xf32> {graph.name = "a", graph.role = "parameter"},
 
 // -----
 
-// expected-error@+1 {{has no head behind its last layer: nothing there reads one value of the hidden state's type, and parameters}}
+// expected-error@+1 {{has no head after its last layer: no op there reads one value of the hidden state's type, and parameters}}
 func.func @loss(%a: tensor<4xf32> {graph.name = "a.0", graph.role = "parameter"},
                 %b: tensor<4xf32> {graph.name = "a.1", graph.role = "parameter"},
                 %c: tensor<4xf32> {graph.name = "b.0", graph.role = "parameter"},
@@ -86,7 +86,7 @@ func.func @loss(%a: tensor<4xf32> {graph.name = "a.0", graph.role = "parameter"}
                 %b: tensor<4xf32> {graph.name = "b.", graph.role = "parameter"},
                 %c: tensor<4xf32> {graph.name = "a.1", graph.role = "parameter"},
                 %h: tensor<4xf32> {graph.name = "h", graph.role = "parameter"},
-                // expected-error@+1 {{the argument "auxiliary.1.h" has the name that a parameter of an auxiliary head is to have; rename it}}
+                // expected-error@+1 {{the argument "auxiliary.1.h" has the name that a parameter of an auxiliary head would have; rename it}}
                 %taken: tensor<4xf32> {graph.name = "auxiliary.1.h", graph.role = "input"}) -> tensor<f32> {
   %0 = graph.mul %taken, %a : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %1 = graph.mul %0, %b : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
@@ -94,4 +94,17 @@ func.func @loss(%a: tensor<4xf32> {graph.name = "a.0", graph.role = "parameter"}
   %3 = graph.mul %2, %h : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %4 = graph.reduce sum %3 {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
   return %4 : tensor<f32>
+}
+
+// -----
+
+// Each copy of a module would write to its buffers.
+
+// expected-error@+1 {{a gradient horizon does not go with buffers that the model writes to, and result 1 updates "m"}}
+func.func @loss(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+                %m: tensor<4xf32> {graph.name = "m", graph.role = "buffer"})
+    -> (tensor<f32>, tensor<4xf32> {graph.updates = "m"}) {
+  %0 = graph.mul %m, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  return %1, %0 : tensor<f32>, tensor<4xf32>
 }

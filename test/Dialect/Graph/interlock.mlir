@@ -58,7 +58,7 @@
 
 // TRAIN-NOT: @interlocked
 // TRAIN-LABEL: func.func @train(
-// TRAIN-SAME: (tensor<f32> {graph.name = "loss"}, tensor<f32> {graph.name = "auxiliary_loss.1"}
+// TRAIN-SAME: (tensor<f32> {graph.loss, graph.name = "loss"}, tensor<f32> {graph.loss, graph.name = "auxiliary_loss.1"}
 // TRAIN-COUNT-6: graph.linear
 // TRAIN-NOT: graph.linear
 // TRAIN: graph.seed

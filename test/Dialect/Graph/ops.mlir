@@ -90,6 +90,8 @@ func.func @training(%p: tensor<8xf32>, %d: tensor<8xf32>, %lr: tensor<f32>, %fla
   %s = graph.seed %lr : (tensor<f32>) -> tensor<f32>
   // CHECK: graph.gradient %{{.*}} of "p"
   %g = graph.gradient %d of "p" : (tensor<8xf32>) -> tensor<8xf32>
+  // CHECK: graph.written %{{.*}} of "count"
+  %c = graph.written %step of "count" : (tensor<i64>) -> tensor<i64>
   // CHECK: graph.global_norm
   %n = graph.global_norm %g, %d : (tensor<8xf32>, tensor<8xf32>) -> tensor<f32>
   // CHECK: graph.check %{{.*}}, "no valid token" : tensor<i1>

@@ -14,14 +14,14 @@ pipe.program @p() attributes {micro_batches = 1000000000000 : i64} {
 
 // -----
 
-// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, not 1000000000 : i64}}
+// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, got 1000000000 : i64}}
 pipe.program @p() attributes {micro_batches = 1 : i64, pipe.stages = 1000000000 : i64} {
   pipe.return
 }
 
 // -----
 
-// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, not -5 : i64}}
+// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, got -5 : i64}}
 pipe.program @p() attributes {micro_batches = 1 : i64, pipe.stages = -5 : i64} {
   pipe.return
 }
@@ -30,7 +30,7 @@ pipe.program @p() attributes {micro_batches = 1 : i64, pipe.stages = -5 : i64} {
 
 func.func private @f(tensor<?xf32>) -> tensor<?xf32>
 pipe.program @p(%x: tensor<?xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{takes and gives tensors of static shapes, of integers or floats, not 'tensor<?xf32>'}}
+  // expected-error @+1 {{operands and results must be tensors of static shapes, of integers or floats, got 'tensor<?xf32>'}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<?xf32>) -> tensor<?xf32>
   pipe.return
 }
@@ -39,7 +39,7 @@ pipe.program @p(%x: tensor<?xf32>) attributes {micro_batches = 2 : i64} {
 
 func.func private @f(tensor<4xf32>) -> tensor<4xindex>
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{takes and gives tensors of static shapes, of integers or floats, not 'tensor<4xindex>'}}
+  // expected-error @+1 {{operands and results must be tensors of static shapes, of integers or floats, got 'tensor<4xindex>'}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xindex>
   pipe.return
 }
@@ -55,7 +55,7 @@ pipe.program @p() attributes {micro_batches = 1 : i64, schedule = "F-"} {
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{operand 0 gives the part 'tensor<8xf32>', which takes 'tensor<4xf32>'}}
+  // expected-error @+1 {{operand 0 passes 'tensor<8xf32>' to the part, which expects 'tensor<4xf32>'}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["concat:0"]} : (tensor<8xf32>) -> tensor<8xf32>
   pipe.return %0 : tensor<8xf32>
 }
@@ -64,7 +64,7 @@ pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{result 0 of type 'tensor<8xf32>' needs a part that gives 'tensor<8xf32>', not 'tensor<4xf32>'}}
+  // expected-error @+1 {{result 0 of type 'tensor<8xf32>' needs a part that returns 'tensor<8xf32>', got 'tensor<4xf32>'}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: 0>, results = ["accumulate"]} : (tensor<8xf32>) -> tensor<8xf32>
   pipe.return %0 : tensor<8xf32>
 }
@@ -73,7 +73,7 @@ pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 
 
 func.func private @f(tensor<3xf32>) -> tensor<3xf32>
 pipe.program @p(%x: tensor<7xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{operand 0 of type 'tensor<7xf32>' cannot be split in 2 along dimension 0}}
+  // expected-error @+1 {{operand 0 of type 'tensor<7xf32>' cannot be split into 2 micro-batches along dimension 0}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: 0>, results = ["saved"]} : (tensor<7xf32>) -> tensor<3xf32>
   pipe.return
 }
@@ -91,7 +91,7 @@ pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{result kind "mean" is none of saved, accumulate, concat:<dim>, value, version:<argument>}}
+  // expected-error @+1 {{result kind "mean" must be saved, accumulate, concat:<dim>, value or version:<argument>}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["mean"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }
@@ -107,7 +107,7 @@ pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
 // -----
 
 pipe.program @p(%x: tensor<4xf32>) -> tensor<f32> attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{operand types ('tensor<4xf32>') are not the program's result types ('tensor<f32>')}}
+  // expected-error @+1 {{operand types ('tensor<4xf32>') must be the program's result types ('tensor<f32>')}}
   pipe.return %x : tensor<4xf32>
 }
 
@@ -122,7 +122,7 @@ pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
 // -----
 
 pipe.program @p(%x: tensor<4xf32>) -> tensor<4xf32> attributes {micro_batches = 1 : i64} {
-  // expected-error @+1 {{has no place in a pipe.program, which holds pipe.invoke alone}}
+  // expected-error @+1 {{is not allowed in a pipe.program, which may contain only pipe.invoke}}
   %0 = graph.neg %x : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return %0 : tensor<4xf32>
 }
@@ -131,7 +131,7 @@ pipe.program @p(%x: tensor<4xf32>) -> tensor<4xf32> attributes {micro_batches = 
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{result 0 is to be a version of argument 1, which the program has not, or of another type}}
+  // expected-error @+1 {{result 0 is a version of argument 1, which does not exist or has another type}}
   %0 = pipe.invoke @f(%x) {part = "U", split = array<i64: -1>, results = ["version:1"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }
@@ -149,7 +149,7 @@ pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2
 
 func.func private @f(tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{unless names operand 0 of type 'tensor<4xf32>' in the place of 'tensor<i1>'}}
+  // expected-error @+1 {{unless names operand 0 of type 'tensor<4xf32>', expected 'tensor<i1>'}}
   %0 = pipe.invoke @f(%x, %b) {part = "A", once, split = array<i64: -1, -1>, results = ["value"], unless = array<i64: 0, 0>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
   pipe.return
 }
@@ -158,7 +158,7 @@ pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2
 
 func.func private @f(tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{unless names operand 2, which it has not}}
+  // expected-error @+1 {{unless names operand 2, but there are only 2}}
   %0 = pipe.invoke @f(%x, %b) {part = "A", once, split = array<i64: -1, -1>, results = ["value"], unless = array<i64: 1, 2>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
   pipe.return
 }
@@ -170,4 +170,15 @@ pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2
   // expected-error @+1 {{unless needs a part that runs once}}
   %0 = pipe.invoke @f(%x, %b) {part = "A", split = array<i64: -1, -1>, results = ["saved"], unless = array<i64: 1, 0>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
   pipe.return
+}
+
+// -----
+
+// One result, the new value of two arguments.
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+// expected-error @+1 {{result 1 updates 'b' with the value that updates 'a': let the part return it once for each of them}}
+pipe.program @p(%a: tensor<4xf32> {graph.name = "a"}, %b: tensor<4xf32> {graph.name = "b"}) -> (tensor<4xf32> {graph.updates = "a"}, tensor<4xf32> {graph.updates = "b"}) attributes {micro_batches = 1 : i64} {
+  %0 = pipe.invoke @f(%a) {part = "U", once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<4xf32>
+  pipe.return %0, %0 : tensor<4xf32>, tensor<4xf32>
 }

@@ -72,7 +72,7 @@
 // SPLIT-LABEL: pipe.program @train(
 // SPLIT-SAME: schedule = "{{.*}} W1>1 0<1W1 R N {{.*}}U | {{.*}} 1W1>0 1R 1N {{.*}}1U"
 
-// BAD: gather is each, once or auto, not 'twice'
+// BAD: gather must be each, once or auto, got 'twice'
 func.func @train(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
                  %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},
                  %x: tensor<8x4xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},

@@ -13,16 +13,16 @@
 // RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=chunks=5000 2>&1 | FileCheck %s --check-prefix=CHUNKS
 // RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=slices=some 2>&1 | FileCheck %s --check-prefix=SLICES
 
-// NAME: split-pipeline-invalid.mlir:{{[0-9]+}}:1: error: 'func.func' op has no parameter whose name begins with 'z', where a stage is to begin
-// FIRST: error: 'func.func' op cannot begin a stage at 'w': nothing stands before it in the stage before
-// COUNT: error: 'func.func' op is to be cut into 3 stages: name where the 2 behind the first begin, not 1
-// MANY: error: 'func.func' op is to be cut into 5 stages, and has only 4 ops that depend on samples and parameters
+// NAME: split-pipeline-invalid.mlir:{{[0-9]+}}:1: error: 'func.func' op has no parameter whose name begins with 'z', at which a stage is to begin
+// FIRST: error: 'func.func' op cannot begin a stage at 'w': the previous stage would be empty
+// COUNT: error: 'func.func' op is cut into 3 stages: expected 2 names, one for each stage but the first, got 1
+// MANY: error: 'func.func' op cannot be cut into 5 stages: it has only 4 ops that depend on samples and parameters
 // AT: error: there are 3 stages: `at` needs a number for each but the first
-// CHUNKS: error: there are {{[0-9]+}} chunks for each of 2 positions, which are more than 4096 stages: choose fewer chunks
-// SLICES: error: slices is auto, on or off, not 'some'
-// PLACEMENT: error: placement 'w=[pp,-]' names axis "pp", whose positions are stages of a pipeline: split over another axis
-// HINT: error: placement 'x?=[-,pp+tp]' names axis "pp", whose positions are stages of a pipeline: split over another axis
-// SHARDING: split-pipeline-invalid.mlir{{.*}}: error: is split over axis "pp", whose positions are stages of a pipeline: split over another axis
+// CHUNKS: error: there are {{[0-9]+}} chunks for each of 2 pipeline positions, more than 4096 stages: choose fewer chunks
+// SLICES: error: slices must be auto, on or off, got 'some'
+// PLACEMENT: error: placement 'w=[pp,-]' names axis "pp", whose positions are stages of a pipeline: shard over another axis
+// HINT: error: placement 'x?=[-,pp+tp]' names axis "pp", whose positions are stages of a pipeline: shard over another axis
+// SHARDING: split-pipeline-invalid.mlir{{.*}}: error: is sharded over axis "pp", whose positions are stages of a pipeline: shard over another axis
 // RECIPE: error: recipe 'megatron' is bound to axis "pp", whose positions are stages of a pipeline: bind it to another axis
 func.func @train(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
                  %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},

@@ -5,9 +5,9 @@
 func.func @f(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
              %x: tensor<6x4xf32> {graph.batch_dim = 0 : i64}) -> tensor<6x4xf32> {
   %a = graph.mul %x, %w : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
-  // expected-error @+1 {{sums over the micro-batches what depends on parameters, and is needed within each of them}}
+  // expected-error @+1 {{is a sum over micro-batches of values that depend on parameters, and each micro-batch reads it}}
   %s = graph.reduce sum %a {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
-  // expected-note @+1 {{needed here}}
+  // expected-note @+1 {{it is read here}}
   %e = graph.exp %s : (tensor<4xf32>) -> tensor<4xf32>
   %b = graph.div %a, %e : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
   return %b : tensor<6x4xf32>

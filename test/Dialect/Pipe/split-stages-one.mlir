@@ -28,7 +28,7 @@
 // NONE-COUNT-2: graph.sub
 // REFUSED: split-stages-one.mlir:{{[0-9]+}}:11: error: optimizer fusion into backward is not possible: graph.global_norm reads the gradients of several parameters
 // SEVERAL: split-stages-one.mlir:{{[0-9]+}}:1: error: optimizer fusion into backward is not possible: each gradient is complete only with the last of 2 micro-batches
-// UNKNOWN: error: fusion is auto, none or backward, not 'sideways'
+// UNKNOWN: error: fusion must be auto, none or backward, got 'sideways'
 func.func @separate(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
                     %v: tensor<4xf32> {graph.name = "v", graph.role = "parameter"},
                     %x: tensor<6x4xf32> {graph.batch_dim = 0 : i64})

@@ -64,7 +64,7 @@ module {
 module {
   spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
   func.func private @train.F(%w: tensor<f32>) -> tensor<f32> {
-    // expected-error @below {{is made for a check, and reads more than inputs}}
+    // expected-error @below {{is read by a check, and depends on more than inputs}}
     %0 = graph.compare lt %w, %w : (tensor<f32>, tensor<f32>) -> tensor<i1>
     graph.check %0, "no" : tensor<i1>
     return %w : tensor<f32>
@@ -82,7 +82,7 @@ module {
 // What has no mean.
 module {
   spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
-  // expected-error @below {{result 0 of 'p' ('tensor<4xf32>') has no mean over the micro-batches of an asynchronous schedule}}
+  // expected-error @below {{result 0 of 'p' ('tensor<4xf32>') must be a number: an asynchronous schedule returns its mean over micro-batches}}
   func.func private @p.F(%w: tensor<4xf32>) -> tensor<4xf32> {
     return %w : tensor<4xf32>
   }

@@ -26,9 +26,9 @@
 // CHECK: spmd.shard_offset <@mesh, {{\[}}{"updates"}]> of tensor<3xi64> : tensor<1xi64>
 
 // ORDER: schedule = "{{.*}}P0{{.*}}F0 F0>1} 0<1B0 B0 U0 F2
-// FLUSH: error: 'pipe.program' op schedule: '1f1b' updates behind all micro-batches, and the parts of this program behind each of them
+// FLUSH: error: 'pipe.program' op schedule: '1f1b' updates after all micro-batches, and the parts of this program after each of them
 
-// ONCE: error: 'pipe.program' op schedule: 'pipedream' updates behind each micro-batch, and the parts of this program behind all of them; run --pipe-update-each first
+// ONCE: error: 'pipe.program' op schedule: 'pipedream' updates after each micro-batch, and the parts of this program after all of them; run --pipe-update-each first
 
 // One after another, each update is made where the parameter lies.
 // INPLACE: exec.program @train.0(%[[W:[a-z0-9]+]]: tensor<4x4xf32>

@@ -39,7 +39,7 @@ pipe.program @dropped(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64, sc
 // A device has what is sent to it for all of its stages: two of three here.
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
-// expected-error @+1 {{schedule: F0>2 moves to device 1 what F0>1 does; leave one of them out}}
+// expected-error @+1 {{schedule: F0>2 transfers to pipeline position 1 the same values as F0>1; remove one of them}}
 pipe.program @again(%x: tensor<4xf32>) attributes {micro_batches = 1 : i64, stage_map = "v", pipe.stages = 3 : i64,
     schedule = "F0 F0>1 F0>2 | 1<F0 1F0 2<F0 2F0"} {
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xf32>

@@ -16,8 +16,8 @@
 // BOTH: error: recipes 'megatron' and 'megatron-sp' both split the same things over axis "tp": name one of them
 // RUN: cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=x=2" --spmd-propagate 2>&1 | FileCheck %s --check-prefix=IDLE
 
-// IDLE: warning: axis "x" splits nothing: its 2 positions all do the same; name a recipe that is bound to it
-// PARTS: error: dimension 0 of parameter "up" comes in 16, which the 32 positions of axis "tp" do not divide: use 2, 4, 8 or 16
+// IDLE: warning: axis "x" shards nothing: its 2 positions compute the same values; add a recipe that uses it
+// PARTS: error: dimension 0 of parameter "up" has size 16, not divisible by the 32 positions of axis "tp": use 2, 4, 8 or 16
 // SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, fewer than the 5 positions of axis "dp": use at most 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
 // NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ring, summa25d, summa2d, two-ring, ulysses, zero1, zero2, zero3
@@ -27,16 +27,16 @@
 // MESH: error: a recipe needs a mesh
 // ATTENTION: error: ulysses: no input runs along the sequence of an attention
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
-// RING: error: ring: the model has no attention whose keys could travel around a ring
-// CONTEXT: error: context: no input runs along the sequence of an attention
-// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has 8 places, fewer than the 9 positions of axis "cp": use at most 8
-// UPDATE: error: zero1: no entry updates parameters
+// RING: error: recipe 'ring': the model has no attention
+// CONTEXT: error: recipe 'context': no input has the sequence dimension of an attention
+// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has size 8, less than the 9 positions of axis "cp": use at most 8
+// UPDATE: error: recipe 'zero1': no entry updates parameters
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=ep=2 recipes=expert" 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=3 recipes=expert" 2>&1 | FileCheck %s --check-prefix=EXPERTS
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=8 recipes=expert" 2>&1 | FileCheck %s --check-prefix=TOKENS
-// NONE: error: expert: no products with weights go side by side, each with weights of its own, as those of experts do
-// EXPERTS: error: 'graph.contract' op has 4 experts, which the 3 positions of axis "ep" do not divide: use 2 or 4
+// NONE: error: recipe 'expert': the model has no experts, that is, no batched product in which each batch index has its own weights
+// EXPERTS: error: 'graph.contract' op has 4 experts, not divisible by the 3 positions of axis "ep": use 2 or 4
 // TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, fewer than the 8 positions of axis "ep": use at most 6
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=4 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=SQUARE

@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <["row" = 2, "col" = 4]>
 func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) {
-  // expected-error @+1 {{splits a dimension of 8 over "col" and over "row", which have 4 and 2 positions: steps need as many of both}}
+  // expected-error @+1 {{shards a dimension of size 8 over "col" and over "row", which have 4 and 2 positions: steps need equal numbers of positions}}
   %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
@@ -14,7 +14,7 @@ func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) {
 
 spmd.mesh @mesh <["row" = 3, "col" = 3]>
 func.func @f(%x: tensor<3x8xf32>, %w: tensor<8x6xf32>) {
-  // expected-error @+1 {{has a dimension of 8, which the 3 positions of "col" do not divide}}
+  // expected-error @+1 {{has a dimension of size 8, not divisible by the 3 positions of "col"}}
   %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
@@ -26,7 +26,7 @@ func.func @f(%x: tensor<3x8xf32>, %w: tensor<8x6xf32>) {
 
 spmd.mesh @mesh <["row" = 2, "col" = 2]>
 func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) {
-  // expected-error @+1 {{has two dimensions that lie in two ways: steps go along one}}
+  // expected-error @+1 {{has two dimensions that are sharded in two ways: steps need exactly one}}
   %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
@@ -38,7 +38,7 @@ func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) {
 
 spmd.mesh @mesh <["row" = 2, "col" = 2]>
 func.func @f(%x: tensor<4x8xf32>) {
-  // expected-error @+1 {{is nothing that could go in steps}}
+  // expected-error @+1 {{cannot be decomposed into steps}}
   %y = graph.add %x, %x {spmd.steps = [
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,
       #spmd.sharding<@mesh, [{"row"}, {"col"}]>,

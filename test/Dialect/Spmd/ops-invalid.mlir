@@ -15,7 +15,7 @@ spmd.mesh @mesh <["x" = 2]> sequential ["mb"]
 
 // -----
 
-// expected-error @+1 {{attribute 'spmd.sharding': there is no mesh @mesh}}
+// expected-error @+1 {{attribute 'spmd.sharding': unknown mesh @mesh}}
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>}) {
   return
 }
@@ -72,7 +72,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 spmd.mesh @mesh <["x" = 2]>
 func.func @f() {
-  // expected-error @+1 {{needs a result with one value for each dimension}}
+  // expected-error @+1 {{expected a result of one value for each dimension}}
   %0 = spmd.shard_offset <@mesh, [{"x"}]> of tensor<4xf32> : tensor<2xi64>
   return
 }
@@ -175,7 +175,7 @@ func.func @f(%x: tensor<4x4xf32>) {
 
 spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
 func.func @f(%x: tensor<4x4xf32>) {
-  // expected-error @+1 {{there is no mesh @other}}
+  // expected-error @+1 {{unknown mesh @other}}
   %0 = spmd.all_to_all %x over @other {"x"} from 0 to 1 : tensor<4x4xf32> -> tensor<8x2xf32>
   return
 }
@@ -193,7 +193,7 @@ func.func @f(%x: tensor<4x4xf32>) {
 
 spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
 func.func @f(%x: tensor<4x4xf32>) {
-  // expected-error @+1 {{needs two dimensions of 'tensor<4x4xf32>', not 0 and 2}}
+  // expected-error @+1 {{expected two different dimensions of 'tensor<4x4xf32>', got 0 and 2}}
   %0 = spmd.all_to_all %x over @mesh {"x"} from 0 to 2 : tensor<4x4xf32> -> tensor<8x2xf32>
   return
 }
@@ -202,7 +202,7 @@ func.func @f(%x: tensor<4x4xf32>) {
 
 spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
 func.func @f(%x: tensor<4x4xf32>) {
-  // expected-error @+1 {{needs two dimensions of 'tensor<4x4xf32>', not 1 and 1}}
+  // expected-error @+1 {{expected two different dimensions of 'tensor<4x4xf32>', got 1 and 1}}
   %0 = spmd.all_to_all %x over @mesh {"x"} from 1 to 1 : tensor<4x4xf32> -> tensor<4x4xf32>
   return
 }
@@ -211,7 +211,7 @@ func.func @f(%x: tensor<4x4xf32>) {
 
 spmd.mesh @mesh <["x" = 3]>
 func.func @f(%x: tensor<4x4xf32>) {
-  // expected-error @+1 {{dimension 1 of 'tensor<4x4xf32>' does not divide into 3}}
+  // expected-error @+1 {{dimension 1 of 'tensor<4x4xf32>' is not divisible by 3}}
   %0 = spmd.all_to_all %x over @mesh {"x"} from 0 to 1 : tensor<4x4xf32> -> tensor<12x2xf32>
   return
 }
@@ -265,7 +265,7 @@ func.func @f(%x: tensor<4x4xf32>) {
 
 spmd.mesh @mesh <["x" = 2, "mb" = 2]> sequential ["mb"]
 func.func @f(%x: tensor<4x4xf32>) {
-  // expected-error @+1 {{has no part 2 among 2}}
+  // expected-error @+1 {{has no part 2, only 2 parts}}
   %0 = spmd.broadcast %x over @mesh {"x"} dim 0 part 2 : tensor<4x4xf32> -> tensor<2x4xf32>
   return
 }
@@ -283,7 +283,7 @@ func.func @f(%x: tensor<4x4xf32>) {
 
 spmd.mesh @mesh <["x" = 2, "mb" = 2]> sequential ["mb"]
 func.func @f(%x: tensor<1x4xf32>) {
-  // expected-error @+1 {{type 'tensor<1x4xf32>' is no part of 'tensor<4x4xf32>', which comes in 2 along dimension 0}}
+  // expected-error @+1 {{type 'tensor<1x4xf32>' is not one of the 2 parts of 'tensor<4x4xf32>' along dimension 0}}
   %0 = spmd.reduce %x over @mesh {"x"} dim 0 part 0 : tensor<1x4xf32> -> tensor<4x4xf32>
   return
 }

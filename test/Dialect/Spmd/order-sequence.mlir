@@ -87,7 +87,7 @@ func.func @everywhere(%x: tensor<1x1x8x4xf32>) -> tensor<1x1x8x4xf32> {
 
 // CHECK-LABEL: func.func @odd(
 // CHECK-NOT: starts
-// expected-remark @+1 {{its sequence of 6 places does not come in the 4 chunks that zig-zag order needs: later devices of the ring do more than earlier ones}}
+// expected-remark @+1 {{sequence of length 6 is not divisible by the 4 chunks of zig-zag order: later positions of the ring compute more than earlier ones}}
 func.func @odd(%x: tensor<1x1x6x4xf32>) -> tensor<1x1x6x4xf32> {
   %o, %lse = graph.attention %x, %x, %x {scale = 1.0 : f64, causal}
       : (tensor<1x1x6x4xf32>, tensor<1x1x6x4xf32>, tensor<1x1x6x4xf32>) -> (tensor<1x1x6x4xf32>, tensor<1x1x6xf32>)

@@ -1,6 +1,6 @@
 // RUN: cleave-opt %s --spmd-pad --split-input-file --verify-diagnostics
 
-// expected-error @+1 {{there is no spmd.mesh}}
+// expected-error @+1 {{the module has no spmd.mesh}}
 module {}
 
 // -----

@@ -14,7 +14,7 @@ spmd.mesh @mesh <["dp" = 2, "tp" = 2]>
 func.func @order(
     %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp", "dp"}, {}]>},
     %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp", "tp"}, {}]>}) -> tensor<8x8xf32> {
-  // expected-remark @+1 {{shardings disagree: operand 1 splits dimension 0 over {"dp", "tp"}, another operand or result over {"tp", "dp"}}}
+  // expected-remark @+1 {{shardings disagree: operand 1 shards dimension 0 over {"dp", "tp"}, another operand or result over {"tp", "dp"}}}
   %0 = graph.add %x, %y : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }
@@ -30,7 +30,7 @@ func.func @order(
 func.func @factors(
     %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {"dp"}]>},
     %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp", "dp"}, {?}]>}) -> tensor<8x8xf32> {
-  // expected-remark @+1 {{operand 1 splits dimension 0 over {"tp", "dp"}, of which "tp" splits another factor of the op}}
+  // expected-remark @+1 {{operand 1 shards dimension 0 over {"tp", "dp"}, of which "tp" shards another factor of the op}}
   %0 = graph.linear %x, %y : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   %1 = graph.add %x, %0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %1 : tensor<8x8xf32>
@@ -47,7 +47,7 @@ func.func @factors(
 func.func @digits(
     %x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp", "tp"}, {}]>},
     %y: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp"}]>}) -> tensor<8x16xf32> {
-  // expected-remark @+1 {{operand 0 splits dimension 0 over {"dp", "tp"}, of which "tp" splits another factor of the op}}
+  // expected-remark @+1 {{operand 0 shards dimension 0 over {"dp", "tp"}, of which "tp" shards another factor of the op}}
   %0 = graph.contract "sa,sb->ab" %x, %y : (tensor<8x8xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
   return %0 : tensor<8x16xf32>
 }

@@ -8,7 +8,7 @@ func.func @f(
     %x: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp"}]>},
     %w: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
     %y: tensor<8x16xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>}) -> (tensor<8x8xf32>, tensor<8x16xf32>) {
-  // CHECK: remarks.mlir:[[@LINE+1]]:8: remark: [Passed] Movement | Category:spmd-partition | Function=f | Annotation=""argument 0" lies in parts over "tp"", Axes="tp", Bytes=192.00, Cause="result 0 of 'graph.linear'", From="[{"dp"}, {}], partial = {"tp"}", Op=spmd.all_reduce, To="[{"dp"}, {}]"
+  // CHECK: remarks.mlir:[[@LINE+1]]:8: remark: [Passed] Collective | Category:spmd-partition | Function=f | Annotation=""argument 0" is sharded over "tp"", Axes="tp", Bytes=192.00, Cause="result 0 of 'graph.linear'", From="[{"dp"}, {}], partial = {"tp"}", Op=spmd.all_reduce, To="[{"dp"}, {}]"
   %0 = graph.linear %x, %w : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x8xf32>
   %1 = graph.exp %0 : (tensor<8x8xf32>) -> tensor<8x8xf32>
   // CHECK: remarks.mlir:[[@LINE+1]]:8: remark: {{.*}} Bytes=96.00, Cause="result 0 of 'spmd.constrain'", {{.*}} Op=spmd.all_to_all

@@ -7,7 +7,7 @@
 // CHECK-LABEL: func.func @train(
 // CHECK: %[[K1:.*]] = spmd.rotate %[[K:.*]] over @mesh {"cp"} dim 2
 // CHECK: %[[S0:.*]] = graph.select
-// CHECK: graph.contract "bgmncd,bgnkd->bgmnck" {{.*}}spmd.turned = {dim = 2 : i64, operand = 1 : i64, steps = 1 : i64}
+// CHECK: graph.contract "bgmncd,bgnkd->bgmnck" {{.*}}spmd.ring_shift = {dim = 2 : i64, operand = 1 : i64, steps = 1 : i64}
 // CHECK: %[[S1:.*]] = graph.select
 // CHECK: %[[S:.*]] = graph.concat %[[S0]], %[[S1]] {dim = 5 : i64}
 // CHECK: %[[P:.*]] = graph.softmax %[[S]]
@@ -22,7 +22,7 @@
 // CHECK: graph.softmax_grad %{{.*}}, %[[P]]
 // CHECK: spmd.barrier
 // CHECK: spmd.rotate
-// CHECK: graph.contract "bgmnck,bgmncd->bgnkd" {{.*}}spmd.turned = {dim = 2 : i64, result = 0 : i64, steps = 1 : i64}
+// CHECK: graph.contract "bgmnck,bgmncd->bgnkd" {{.*}}spmd.ring_shift = {dim = 2 : i64, result = 0 : i64, steps = 1 : i64}
 // CHECK-COUNT-2: spmd.rotate
 // CHECK-NOT: spmd.rotate
 // CHECK-NOT: graph.attention
@@ -39,7 +39,7 @@
 // ONE-NOT: spmd.rotate
 // ONE: graph.attention {{.*}} {causal, scale = 1.000000e+00 : f64}
 
-// WRONG: error: 'graph.contract' op has an operand 1 that was passed on by 1 around {"cp"} where the others want it not passed on
+// WRONG: error: 'graph.contract' op has an operand 1 that was rotated by 1 around {"cp"}, expected not rotated from the other operands
 func.func @train(
     %w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
     %x: tensor<4x8x2x4xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"},

@@ -112,7 +112,7 @@ spmd.mesh @mesh <["x" = 2, "y" = 2]>
 func.func @mismatch(
     %a: tensor<2xf32> {spmd.global_type = tensor<4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}]>},
     %b: tensor<2xf32> {spmd.global_type = tensor<4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"y"}]>}) {
-  // expected-error @+1 {{shardings disagree: operand 1 splits dimension 0 over {"y"}, another operand or result over {"x"}}}
+  // expected-error @+1 {{shardings disagree: operand 1 shards dimension 0 over {"y"}, another operand or result over {"x"}}}
   %0 = graph.add %a, %b {spmd.global_types = [tensor<4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{"x"}]>]} : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
   return
@@ -181,7 +181,7 @@ func.func @f(
 spmd.mesh @mesh <["x" = 2, "y" = 2]>
 func.func @f(
     %x: tensor<1x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x", "y"}, {}]>}) {
-  // expected-error @+1 {{has sharding [{"y"}, {}] of 'tensor<4x4xf32>' where its operand gives [{"x"}, {}]}}
+  // expected-error @+1 {{has sharding [{"y"}, {}] of 'tensor<4x4xf32>', expected [{"x"}, {}]}}
   %0 = spmd.all_gather %x by <@mesh, [{"y"}, {}]> {spmd.global_types = [tensor<4x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{"y"}, {}]>]} : tensor<1x4xf32> -> tensor<2x4xf32>
   return
@@ -215,7 +215,7 @@ func.func @f(
 spmd.mesh @mesh <["x" = 2, "y" = 2]>
 func.func @f(
     %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
-  // expected-error @+1 {{has sharding [{}, {"y"}] of 'tensor<4x4xf32>' where its operand gives [{}, {"x"}]}}
+  // expected-error @+1 {{has sharding [{}, {"y"}] of 'tensor<4x4xf32>', expected [{}, {"x"}]}}
   %0 = spmd.all_to_all %x over @mesh {"x"} from 0 to 1 {spmd.global_types = [tensor<4x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}, {"y"}]>]} : tensor<2x4xf32> -> tensor<4x2xf32>
   return
@@ -252,7 +252,7 @@ func.func @f(
     %x: tensor<4x1xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {"x", "y"}]>}) {
   %0 = graph.reduce sum %x {dims = array<i64: 1>, spmd.global_types = [tensor<4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"x", "y"}>]} : (tensor<4x1xf32>) -> tensor<4xf32>
-  // expected-error @+1 {{has sharding [{"x"}] of 'tensor<4xf32>' where its operand gives [{"x"}], partial = {"y"}}}
+  // expected-error @+1 {{has sharding [{"x"}] of 'tensor<4xf32>', expected [{"x"}], partial = {"y"}}}
   %1 = spmd.reduce_scatter sum %0 by <@mesh, [{"x"}]> {spmd.global_types = [tensor<4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{"x"}]>]} : tensor<4xf32> -> tensor<2xf32>
   return
@@ -277,7 +277,7 @@ func.func @f(
 spmd.mesh @mesh <["x" = 2, "y" = 2]>
 func.func @f(
     %x: tensor<4x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
-  // expected-error @+1 {{has sharding [{}, {}] of 'tensor<4x4xf32>' where its operand gives [{"x"}, {}] of 'tensor<8x4xf32>'}}
+  // expected-error @+1 {{has sharding [{}, {}] of 'tensor<4x4xf32>', expected [{"x"}, {}] of 'tensor<8x4xf32>'}}
   %0 = spmd.barrier %x after %x {spmd.global_types = [tensor<4x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : tensor<4x4xf32>, tensor<4x4xf32>
   return
@@ -290,7 +290,7 @@ spmd.mesh @mesh <["x" = 2, "y" = 2]>
 func.func @f(
     %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>},
     %rng: tensor<2xi64> {spmd.global_type = tensor<2xi64>, spmd.sharding = #spmd.sharding<@mesh, [{}]>}) {
-  // expected-error @+1 {{does not read the place of its shard}}
+  // expected-error @+1 {{does not read the offset of its shard}}
   %0 = graph.dropout %x, %rng {probability = 0.5 : f64, id = 3 : i64, spmd.global_types = [tensor<4x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : (tensor<2x4xf32>, tensor<2xi64>) -> tensor<2x4xf32>
   return
@@ -305,7 +305,7 @@ func.func @f(
     %rng: tensor<2xi64> {spmd.global_type = tensor<2xi64>, spmd.sharding = #spmd.sharding<@mesh, [{}]>}) {
   %o = spmd.shard_offset <@mesh, [{"y"}, {}]> of tensor<4x4xf32>
       {spmd.global_types = [tensor<2xi64>], spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<2xi64>
-  // expected-error @+1 {{reads the place of a shard of [{"y"}, {}], which is not how its operands are split}}
+  // expected-error @+1 {{reads the offset of a shard of [{"y"}, {}], which is not the sharding of its operands}}
   %0 = graph.dropout %x, %rng origin %o {global_shape = array<i64: 4, 4>, probability = 0.5 : f64, id = 3 : i64,
       spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]}
       : (tensor<2x4xf32>, tensor<2xi64>, tensor<2xi64>) -> tensor<2x4xf32>
@@ -319,7 +319,7 @@ spmd.mesh @mesh <["x" = 2]>
 func.func @f(
     %q: tensor<1x1x2x4xf32> {spmd.global_type = tensor<1x1x4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>},
     %k: tensor<1x1x4x4xf32> {spmd.global_type = tensor<1x1x4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {}, {}]>}) {
-  // expected-error @+1 {{does not read the place of its shard}}
+  // expected-error @+1 {{does not read the offset of its shard}}
   %o, %lse = graph.attention %q, %k, %k {scale = 1.0 : f64, causal,
       spmd.global_types = [tensor<1x1x4x4xf32>, tensor<1x1x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>, #spmd.sharding<@mesh, [{}, {}, {"x"}]>]}
@@ -329,14 +329,14 @@ func.func @f(
 
 // -----
 
-// Keys that were not passed on, or not as often as the step says.
+// Keys that were not rotated, or not as often as the step says.
 spmd.mesh @mesh <["x" = 2]>
 func.func @f(
     %q: tensor<1x1x2x4xf32> {spmd.global_type = tensor<1x1x4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>}) {
   %k = spmd.rotate %q over @mesh {"x"} dim 2 {
       spmd.global_types = [tensor<1x1x4x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>]} : tensor<1x1x2x4xf32>
-  // expected-error @+1 {{has an operand 2 that was not passed on where the others want it passed on by 1 around {"x"}}}
+  // expected-error @+1 {{has an operand 2 that was not rotated, expected rotated by 1 around {"x"} from the other operands}}
   %o, %lse = graph.attention %q, %k, %q {scale = 1.0 : f64, blocks = 1 : i64, step = 1 : i64,
       spmd.global_types = [tensor<1x1x4x4xf32>, tensor<1x1x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>, #spmd.sharding<@mesh, [{}, {}, {"x"}]>]}
@@ -352,7 +352,7 @@ func.func @f(
     -> (tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) {
   %k = spmd.rotate %q over @mesh {"x"} dim 0 {
       spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : tensor<2x4xf32>
-  // expected-error @+1 {{gives back what was passed on by 1 around {"x"}}}
+  // expected-error @+1 {{returns a value that was rotated by 1 around {"x"}}}
   return %k : tensor<2x4xf32>
 }
 
@@ -403,7 +403,7 @@ func.func @f(
   %p = graph.contract "ai,ib->ab" %l, %r {
       spmd.global_types = [tensor<2x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}], partial = {"x"}>]}
       : (tensor<2x2xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
-  // expected-error @+1 {{puts a part of [{"x"}, {}] of 'tensor<4x4xf32>' into one of [{"y"}, {}] of 'tensor<4x4xf32>'}}
+  // expected-error @+1 {{inserts a part with sharding [{"x"}, {}] of 'tensor<4x4xf32>' into an accumulator with sharding [{"y"}, {}] of 'tensor<4x4xf32>'}}
   %k = spmd.reduce %p into %c over @mesh {"x"} dim 0 part 0 {
       spmd.global_types = [tensor<4x4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"x"}, {}]>]} : tensor<2x4xf32> -> tensor<2x4xf32>
   return

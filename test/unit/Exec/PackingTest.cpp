@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Exec/Transforms/Packing.h"
+#include "cleave/Dialect/Exec/Transforms/Memory/Packing.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/MathExtras.h"
 #include "gtest/gtest.h"
@@ -95,12 +95,14 @@ TEST(Packing, RandomIntervals) {
   }
   RecordProperty("mean_ratio", std::to_string(sum / count));
   RecordProperty("worst_ratio", std::to_string(worst));
-  std::printf("peak / lower bound: mean %.4f, worst %.4f\n", sum / count, worst);
+  std::printf("peak / lower bound: mean %.4f, worst %.4f\n", sum / count,
+              worst);
   EXPECT_LE(sum / count, 1.03);
   EXPECT_LE(worst, 1.15);
 }
 
-/// Forward takes, backward frees in the opposite order: as a training step does.
+/// Forward takes, backward frees in the opposite order: as a training step
+/// does.
 TEST(Packing, Stack) {
   std::vector<Interval> intervals;
   for (int64_t i = 0; i < 48; ++i) {

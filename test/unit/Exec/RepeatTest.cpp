@@ -5,11 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../TestAll.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Register.h"
-#include "cleave/Runtime/Rows.h"
-#include "cleave/Target/ProgramTable.h"
+#include "cleave/Runtime/Core/Rows.h"
+#include "cleave/Target/Program/ProgramTable.h"
 #include "cleave/Testing/CheckMemory.h"
 #include "cleave/Testing/RandomGraph.h"
 #include "mlir/IR/DialectRegistry.h"
@@ -85,7 +86,10 @@ void placeAs(ModuleOp module, llvm::ArrayRef<runtime::Program> programs) {
       ASSERT_LT(i, entry.actions.size());
       const runtime::Action &action = entry.actions[i++];
       ASSERT_EQ(program.parts[action.part].name, run.getCallee().str());
-      ASSERT_EQ(action.microBatch, static_cast<int32_t>(run.getMicroBatch()));
+      ASSERT_EQ(action.microBatch, static_cast<int32_t>(run.getMicroBatch()))
+          << program.parts[action.part].name << ", action " << i - 1 << " of "
+          << entry.actions.size() << " of position " << op.getPipelinePosition()
+          << " of '" << op.getEntryName().str() << "'";
       run.setOffsets(rows.next(action));
     }
     ASSERT_EQ(i, entry.actions.size());
@@ -100,7 +104,7 @@ TEST_P(Repeat, PlanHoldsForAllMicroBatches) {
   // With seed 10 one micro-batch of a searched schedule is saved longer than
   // the next, so that all of its actions are written out.
   std::vector<int> seeds = {1, 2, 10};
-  if (std::getenv("CLEAVE_TEST_ALL")) {
+  if (cleave::testAll()) {
     seeds.resize(24);
     std::iota(seeds.begin(), seeds.end(), 1);
   }
@@ -124,8 +128,9 @@ TEST_P(Repeat, PlanHoldsForAllMicroBatches) {
       return;
     EXPECT_TRUE(succeeded(checkMemory(*whole))) << "seed " << seed;
   }
-  // A model whose prologue saves something has that of all micro-batches.
-  EXPECT_GE(2 * regular, seeds.size());
+  // A model whose prologue saves something has that of all micro-batches: of
+  // many models, at most half.
+  EXPECT_GE(regular, cleave::testAll() ? seeds.size() / 2 : 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -34,7 +34,7 @@ TEST(Machine, BadRates) {
     std::string error;
     EXPECT_FALSE(MachineModel::parse(text, error)) << text.str();
     EXPECT_TRUE(llvm::StringRef(error).starts_with(
-        ("'" + text + "' is no rate; write flops=").str()))
+        ("'" + text + "' is not a rate; write flops=").str()))
         << error;
   }
 }

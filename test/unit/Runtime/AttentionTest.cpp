@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Attention.h"
+#include "cleave/Runtime/CPU/Attention.h"
 #include "Runtime/CPU/AttentionRows.h"
 #include "Runtime/CPU/LibraryMemory.h"
-#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/Core/Philox.h"
 #include "gtest/gtest.h"
 
 #include <cmath>
@@ -115,7 +115,8 @@ struct Problem {
     dK.assign(kvRows * c.headSize, NAN);
     dV.assign(kvRows * c.valueSize, NAN);
     rng = {int64_t(gen()) << 20 | int64_t(gen()), 17};
-    std::vector<int64_t> start = origin.empty() ? std::vector<int64_t>(4) : origin;
+    std::vector<int64_t> start =
+        origin.empty() ? std::vector<int64_t>(4) : origin;
     c.globalHeads = c.heads + start[1];
     for (int64_t i = 0; i < c.queries; ++i)
       c.globalQueries = std::max(c.globalQueries, queryPlace(i) + 1);

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bigram.h"
-#include "cleave/Runtime/Placement.h"
-#include "cleave/Runtime/Rows.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/Rows.h"
 
 using namespace cleave::runtime;
 

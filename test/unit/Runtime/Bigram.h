@@ -15,7 +15,7 @@
 #ifndef CLEAVE_TEST_UNIT_RUNTIME_BIGRAM_H
 #define CLEAVE_TEST_UNIT_RUNTIME_BIGRAM_H
 
-#include "cleave/Runtime/Program.h"
+#include "cleave/Runtime/Core/Program.h"
 
 namespace cleave::test {
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/Core/Philox.h"
 
 #include <cmath>
 
@@ -14,7 +14,22 @@ using namespace cleave::runtime;
 /// {hidden, vocabulary, all labels}
 static const int64_t *sizesAt(void *p) { return static_cast<int64_t *>(p); }
 
+/// What the code generator writes down of its kernels: how many arguments one has,
+/// and which stage it is.
+#define SIGNATURE(kernel, arguments)                                           \
+  extern const uint32_t cleave_signature_##kernel[2];                          \
+  const uint32_t cleave_signature_##kernel[2] = {arguments, 0};
+
 extern "C" {
+
+SIGNATURE(bigram_count, 4)
+SIGNATURE(bigram_gather, 6)
+SIGNATURE(bigram_gather_dropout, 6)
+SIGNATURE(bigram_loss, 4)
+SIGNATURE(bigram_norm, 5)
+SIGNATURE(bigram_result, 2)
+SIGNATURE(bigram_weight, 2)
+SIGNATURE(bigram_sgd, 4)
 
 /// labels, sums, flag, sizes: counts labels that are not ignored.
 void bigram_count(void *const *args, int64_t, int64_t, void *) {

@@ -9,7 +9,7 @@
 #define CLEAVE_TEST_UNIT_RUNTIME_BIGRAMSESSION_H
 
 #include "Bigram.h"
-#include "cleave/Runtime/Session.h"
+#include "cleave/Runtime/Session/Session.h"
 
 extern "C" {
 #define KERNEL(name)                                                           \

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommunicatorTrial.h"
-#include "cleave/Runtime/ThreadWorld.h"
+#include "cleave/Runtime/Communicator/ThreadWorld.h"
 #include "gtest/gtest.h"
 
 #include <atomic>
@@ -219,7 +219,26 @@ TEST(CommunicatorTest, RanksMustAgree) {
       EXPECT_FALSE(c->api->prepare(group, &what, 1));
     }
     EXPECT_STREQ(c->api->error(c),
-                 "rank 1: asks for another collective than the other ranks");
+                 "rank 1: asks for another collective than the other ranks: "
+                 "an all-reduce of 2 elements of f32, not an all-reduce of 1 "
+                 "elements of f32");
+  });
+}
+
+TEST(CommunicatorTest, OneRankMayNameWhatIsNotUsed) {
+  // Sources count for permutations alone.
+  runRanks(2, test::singleThread(), [&](cleave_communicator *c) {
+    float in = 1, out = 0;
+    int32_t sources[] = {1, 0};
+    cleave_group *group = groupOfAll(c);
+    cleave_collective what = sumOf(&in, &out, 1);
+    what.sources = c->rank == 0 ? sources : nullptr;
+    cleave_request *request = c->api->prepare(group, &what, 1);
+    ASSERT_TRUE(request);
+    EXPECT_EQ(c->api->start(request), 0);
+    EXPECT_EQ(c->api->wait(request), 0);
+    EXPECT_EQ(out, 2);
+    c->api->release(request);
   });
 }
 
@@ -238,9 +257,9 @@ TEST(CommunicatorTest, SenselessRequestsAreRefused) {
   EXPECT_EQ(refused([](auto &w) { w.kind = 9; }),
             "rank 0: unknown kind of collective");
   EXPECT_EQ(refused([](auto &w) { w.dtype = CLEAVE_BF16; }),
-            "rank 0: this reduction is not made for this element type");
+            "rank 0: this reduction does not support this element type");
   EXPECT_EQ(refused([](auto &w) { w.dtype = CLEAVE_I1; }),
-            "rank 0: this reduction is not made for this element type");
+            "rank 0: this reduction does not support this element type");
   EXPECT_EQ(refused([](auto &w) { w.sizes[0] = -1; }),
             "rank 0: sizes and strides must not be negative");
   EXPECT_EQ(refused([](auto &w) { w.src = nullptr; }),
@@ -253,11 +272,11 @@ TEST(CommunicatorTest, SenselessRequestsAreRefused) {
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_PERMUTE; }),
             "rank 0: a permutation needs its sources");
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_BROADCAST, w.root = 1; }),
-            "rank 0: the root is no member");
+            "rank 0: the root is not a member");
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_SEND; }),
-            "rank 0: what is sent goes from one member to one other");
+            "rank 0: a send has one sender and one receiver");
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_REDUCE, w.root = 1; }),
-            "rank 0: the root is no member");
+            "rank 0: the root is not a member");
 }
 
 TEST(CommunicatorTest, BlocksOfOneCollectiveAreOfOneKind) {
@@ -274,7 +293,7 @@ TEST(CommunicatorTest, BlocksOfOneCollectiveAreOfOneKind) {
     return error;
   };
   const char *differ =
-      "rank 0: the blocks of a collective differ in more than their places";
+      "rank 0: the blocks of a collective differ in more than their addresses";
   EXPECT_EQ(refused([](auto &w) { w.reduction = CLEAVE_MAX; }), differ);
   EXPECT_EQ(refused([](auto &w) { w.dtype = CLEAVE_I32; }), differ);
   EXPECT_EQ(refused([](auto &w) { w.kind = CLEAVE_ALL_GATHER; }), differ);
@@ -295,11 +314,11 @@ TEST(CommunicatorTest, SenselessGroupsAreRefused) {
     return error;
   };
   EXPECT_EQ(refused({0, 0}),
-            "rank 0: a group names a rank twice, or one that is not there");
+            "rank 0: a group names a rank twice, or one that does not exist");
   EXPECT_EQ(refused({0, 2}),
-            "rank 0: a group names a rank twice, or one that is not there");
+            "rank 0: a group names a rank twice, or one that does not exist");
   EXPECT_EQ(refused({1}),
-            "rank 0: a group does not name the rank that makes it");
+            "rank 0: a group does not contain the rank that creates it");
 }
 
 } // namespace

@@ -256,7 +256,7 @@ static std::vector<int64_t> drawOffsets(Random &random, size_t count,
 
 /// A block of a collective; of that of `other`, where there is one.
 static Case drawCase(Random &random, std::vector<int32_t> members,
-                     int64_t largest, const Case *other) {
+                     int64_t largest, int32_t kind, const Case *other) {
   Case c;
   c.members = std::move(members);
   size_t count = c.members.size();
@@ -264,6 +264,8 @@ static Case drawCase(Random &random, std::vector<int32_t> members,
   // Two may also send.
   w.kind = static_cast<int32_t>(draw(random, CLEAVE_ALL_REDUCE,
                                      count == 2 ? CLEAVE_SEND : CLEAVE_REDUCE));
+  if (kind >= 0 && (kind != CLEAVE_SEND || count == 2))
+    w.kind = kind;
   bool reduces = w.kind == CLEAVE_ALL_REDUCE ||
                  w.kind == CLEAVE_REDUCE_SCATTER || w.kind == CLEAVE_REDUCE;
   constexpr int32_t reducible[] = {CLEAVE_F64, CLEAVE_F32, CLEAVE_I64,
@@ -344,7 +346,8 @@ cleave_team cleave::test::singleThread() {
 }
 
 std::string cleave::test::runTrial(cleave_communicator *communicator,
-                                   uint64_t seed, int64_t largest) {
+                                   uint64_t seed, int64_t largest,
+                                   int32_t kind) {
   const cleave_communicator_api &api = *communicator->api;
   Random random(seed);
   auto failed = [&](const std::string &what) {
@@ -379,7 +382,7 @@ std::string cleave::test::runTrial(cleave_communicator *communicator,
         size_t first = own.size();
         std::vector<Case> cases;
         for (int64_t blocks = draw(random, 1, 3); blocks > 0; --blocks)
-          cases.push_back(drawCase(random, members, largest,
+          cases.push_back(drawCase(random, members, largest, kind,
                                    cases.empty() ? nullptr : &cases.front()));
         if (!mine)
           continue;

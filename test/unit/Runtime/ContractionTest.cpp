@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Contraction.h"
+#include "cleave/Runtime/CPU/Contraction.h"
 #include "Runtime/CPU/LibraryMemory.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"
@@ -40,8 +40,8 @@ TEST(Contraction, ErrorOfLongSums) {
                             reinterpret_cast<char *>(result.data()), method);
     ASSERT_TRUE(contraction.isValid());
     std::vector<char> workspace(contraction.workspaceBytes() + 64);
-    contraction.execute(team, workspace.data() +
-                                  (-uintptr_t(workspace.data()) & 63));
+    contraction.execute(team,
+                        workspace.data() + (-uintptr_t(workspace.data()) & 63));
     double error = 0, norm = 0;
     for (int64_t i = 0; i < c.m; ++i)
       for (int64_t j = 0; j < c.n; ++j) {
@@ -52,8 +52,7 @@ TEST(Contraction, ErrorOfLongSums) {
         error += off * off;
         norm += exact * exact;
       }
-    EXPECT_LT(std::sqrt(error / norm), 3.4e-7)
-        << methodName(method).str();
+    EXPECT_LT(std::sqrt(error / norm), 3.4e-7) << methodName(method).str();
   }
 }
 

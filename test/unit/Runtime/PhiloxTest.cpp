@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/Core/Philox.h"
 #include "gtest/gtest.h"
 
 using namespace cleave::runtime;

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Arena.h"
-#include "cleave/Runtime/ProgramIO.h"
+#include "cleave/Runtime/Core/Arena.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
 #include "gtest/gtest.h"
 
 using namespace cleave::runtime;
@@ -211,12 +211,12 @@ TEST(Program, ConditionsOfParts) {
     EXPECT_NE(messageOf(other).find(text), std::string::npos)
         << messageOf(other);
   };
-  const char *outside = "has a flag that lies in none of its buffers";
+  const char *outside = "has a flag that is in none of its buffers";
   expect([](Part &p) { p.unless = {0, p.buffers[0].bytes}; }, outside);
   expect([](Part &p) { p.unless = {0, -1}; }, outside);
   expect([](Part &p) { p.unless = {99, 0}; }, outside);
   expect([](Part &p) { p.whenStopped = true; },
-         "runs both by a flag and in a step that is stopped");
+         "has a flag although it runs in a stopped step");
   Command check;
   check.kind = CommandKind::Check;
   check.check.flag = {0, 0};
@@ -229,7 +229,7 @@ TEST(Program, ConditionsOfParts) {
         p.unless = {};
         p.whenStopped = true;
       },
-      "where no rank waits for another");
+      "in which ranks must not wait for each other");
 }
 
 TEST(Program, ValidationSaysWhatIsWrong) {
@@ -244,7 +244,7 @@ TEST(Program, ValidationSaysWhatIsWrong) {
          "do not fit the arena");
   expect([](Program &p) { p.tensors[0].offset = 32; }, "multiple of 64");
   expect([](Program &p) { p.tensors[0].shape = {1LL << 40, 1LL << 40}; },
-         "no sensible size");
+         "no valid size");
   expect([](Program &p) { p.tensors[0].frameworkShape = {31}; },
          "framework's shape [31]");
   expect([](Program &p) { p.tensors[1].name = "tied"; }, "two tensors");
@@ -254,9 +254,9 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   expect([&](Program &p) { columns(p)[1].step = 56000; },
          "buffer 1 of part 'forward' of 4096 bytes at offset 64192");
   expect([&](Program &p) { columns(p)[1].step = INT64_MAX; }, "has steps of");
-  expect([&](Program &p) { columns(p)[1].turn.clear(); }, "no place in turn");
+  expect([&](Program &p) { columns(p)[1].turn.clear(); }, "no offsets in turn");
   expect([&](Program &p) { columns(p)[1].last = {0, 0, 0}; },
-         "more places than runs");
+         "more offsets than runs");
   expect([&](Program &p) { columns(p).pop_back(); },
          "2 columns for the 3 buffers");
   expect([&](Program &p) { p.entries["train"].rows.clear(); },
@@ -372,14 +372,14 @@ TEST(Program, ValidationSaysWhatIsWrong) {
         reduce(c);
         c.collective.dtype = DType::BF16;
       },
-      "not made for bf16");
+      "does not support bf16");
   command(
       7,
       [&](Command &c) {
         reduce(c);
         c.collective.dtype = DType::I1;
       },
-      "not made for i1");
+      "does not support i1");
   command(
       8, [](Command &c) { c.wait.token = 6; },
       "a wait names token 6, which no collective has");

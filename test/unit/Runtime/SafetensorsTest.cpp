@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Safetensors.h"
-#include "cleave/Runtime/FileIO.h"
+#include "cleave/Runtime/Core/Safetensors.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "llvm/Support/Endian.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
@@ -90,7 +90,7 @@ TEST_F(Safetensors, RefusesDamage) {
   expect(file("{" + a + "}", 7), "truncated");
   expect(file("{" + a + "}", 9), "1 bytes at the end belong to no tensor");
   expect(file("{" + a, 8), "not valid JSON");
-  expect(file("[]", 0), "no JSON object");
+  expect(file("[]", 0), "not a JSON object");
   expect(file("{" + a + "," + a + "}", 8), "'a' twice");
   // The same key, spelled otherwise.
   expect(file("{" + a + ",\"\\u0061\":" + a.substr(4) + "}", 8), "'a' twice");
@@ -112,9 +112,11 @@ TEST_F(Safetensors, RefusesDamage) {
       file("{" + tensor("a", "F32", "[4294967296,4294967296]", "[0,8]") + "}",
            8),
       "64 bits");
-  expect(file("{" + tensor("a", "F32", "[2]", "[8,0]") + "}", 8), "no range");
-  expect(file("{" + tensor("a", "F32", "[2]", "[-8,0]") + "}", 8), "no range");
-  expect(file("{\"a\":3}", 0), "no JSON object");
+  expect(file("{" + tensor("a", "F32", "[2]", "[8,0]") + "}", 8),
+         "not a range");
+  expect(file("{" + tensor("a", "F32", "[2]", "[-8,0]") + "}", 8),
+         "not a range");
+  expect(file("{\"a\":3}", 0), "not a JSON object");
   expect(file("{\"a\":{\"dtype\":\"F32\"}}", 0), "needs dtype");
   expect(file("{\"__metadata__\":{\"x\":3}}", 0), "other than strings");
   expect(file("{\"a\":" + std::string(100000, '['), 0), "deep");

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "BigramSession.h"
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/ProgramIO.h"
-#include "cleave/Runtime/Safetensors.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Core/Safetensors.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"
 
@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
+#include <limits>
 #include <random>
 #include <thread>
 #include <unistd.h>
@@ -265,6 +266,75 @@ TEST_F(SessionTest, BrokenCheckpoints) {
     EXPECT_NE(llvm::toString(state.takeError()).find("training.json"),
               std::string::npos);
   }
+}
+
+TEST_F(SessionTest, WhatIsNotFiniteIsNotSaved) {
+  auto session = make();
+  ASSERT_OK(session->initialiseRandomly(3));
+  trainOne(*session, 0);
+  std::string path = (folder + "/c").str();
+  SaveOptions all;
+  all.nonFinite = true;
+  for (Role role : {Role::Parameter, Role::State})
+    for (float value : {std::numeric_limits<float>::quiet_NaN(),
+                        std::numeric_limits<float>::infinity(),
+                        -std::numeric_limits<float>::infinity()}) {
+      const Tensor *tensor = nullptr;
+      for (const Tensor &own : session->getProgram().tensors)
+        if (own.role == role)
+          tensor = &own;
+      ASSERT_TRUE(tensor);
+      std::vector<float> values(static_cast<size_t>(tensor->numElements())),
+          changed;
+      ASSERT_OK(session->read(*tensor, values.data()));
+      changed = values;
+      changed.back() = value;
+      session->write(*tensor, changed.data());
+      std::string text = llvm::toString(session->saveCheckpoint(path, 0));
+      EXPECT_NE(text.find("'" + tensor->name + "' (1 of "), std::string::npos)
+          << text;
+      EXPECT_FALSE(llvm::sys::fs::exists(path));
+      ASSERT_OK(session->saveCheckpoint(path, 0, all));
+      llvm::sys::fs::remove_directories(path);
+      // The largest number is one.
+      changed.back() = std::numeric_limits<float>::max();
+      session->write(*tensor, changed.data());
+      ASSERT_OK(session->saveCheckpoint(path, 0));
+      llvm::sys::fs::remove_directories(path);
+      session->write(*tensor, values.data());
+    }
+}
+
+TEST_F(SessionTest, AFolderHasOneRun) {
+  auto one = make(), other = make();
+  std::string place = (folder + "/runs").str(), path = place + "/c";
+  ASSERT_OK(one->lockFolder(place));
+  ASSERT_OK(one->saveCheckpoint(path, 0));
+  std::string text = llvm::toString(other->saveCheckpoint(path, 0));
+  EXPECT_NE(text.find("another run"), std::string::npos) << text;
+  text = llvm::toString(other->lockFolder(place));
+  EXPECT_NE(text.find("process " + std::to_string(::getpid())),
+            std::string::npos)
+      << text;
+  one.reset();
+  ASSERT_OK(other->saveCheckpoint(path, 0));
+  ASSERT_OK(other->lockFolder(place));
+}
+
+TEST_F(SessionTest, ACheckpointIsLoadedWholeOrNotAtAll) {
+  auto session = make();
+  ASSERT_OK(session->initialiseRandomly(3));
+  trainOne(*session, 0);
+  std::string path = (folder + "/c").str();
+  ASSERT_OK(session->saveCheckpoint(path, 0));
+  trainOne(*session, 1);
+  auto weights = contents(*session, Role::Parameter);
+  llvm::sys::fs::remove(path + "/optimizer.safetensors");
+  auto state = session->loadCheckpoint(path);
+  ASSERT_FALSE(bool(state));
+  llvm::consumeError(state.takeError());
+  EXPECT_EQ(weights, contents(*session, Role::Parameter));
+  EXPECT_EQ(session->getStep(), 2);
 }
 
 /// Whether files of this folder can change places.

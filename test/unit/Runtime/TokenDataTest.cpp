@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/TokenData.h"
-#include "cleave/Runtime/FileIO.h"
-#include "cleave/Runtime/Schedule.h"
+#include "cleave/Runtime/Session/TokenData.h"
+#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Session/LearningRate.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"
 
@@ -27,15 +27,15 @@ protected:
   llvm::SmallString<128> folder;
 };
 
-TEST(Schedule, Values) {
-  Schedule s{Schedule::Kind::Cosine, 1.0, 10, 110, 0.0};
+TEST(LearningRate, Values) {
+  LearningRate s{LearningRate::Kind::Cosine, 1.0, 10, 110, 0.0};
   EXPECT_EQ(s.at(0), 0.0);
   EXPECT_EQ(s.at(5), 0.5);
   EXPECT_EQ(s.at(10), 1.0);
   EXPECT_NEAR(s.at(60), 0.5, 1e-15);
   EXPECT_EQ(s.at(110), 0.0);
   EXPECT_EQ(s.at(500), 0.0);
-  s.kind = Schedule::Kind::Linear;
+  s.kind = LearningRate::Kind::Linear;
   s.minimum = 0.5;
   EXPECT_EQ(s.at(60), 0.75);
   EXPECT_EQ(s.at(200), 0.5);
@@ -83,7 +83,7 @@ TEST_F(TokenDataTest, Files) {
   EXPECT_EQ((*data)[2], 65535);
   EXPECT_EQ((*open(bin, "u32"))[1], 65535);
   EXPECT_EQ((*open(bin, "u8"))[3], 1);
-  EXPECT_NE(message(write("odd.bin", "123")).find("no multiple"),
+  EXPECT_NE(message(write("odd.bin", "123")).find("not a multiple"),
             std::string::npos);
   EXPECT_NE(message(bin, "f32").find("unknown token type"), std::string::npos);
   EXPECT_NE(message((folder + "/none.bin").str()).find("cannot read"),

@@ -36,7 +36,7 @@ TEST(Axes, CheckNamesWhatIsWrong) {
   EXPECT_TRUE(mesh.check({"x", 1, 3}));
   EXPECT_TRUE(mesh.check({"x", 4, 4}));
   EXPECT_EQ(*mesh.check({"x", 1, 8}),
-            "\"x\":(1)8 is the whole axis: write \"x\"");
+            "\"x\":(1)8 is the entire axis: write \"x\"");
 }
 
 TEST(Axes, Overlap) {

@@ -70,7 +70,7 @@ TEST_F(Linear, LargerOperandWins) {
   FactorAxes axes = merge();
   EXPECT_EQ(axes[i], (AxisList{{"tp"}}));
   ASSERT_EQ(conflicts.size(), 1u);
-  EXPECT_EQ(conflicts[0], "operand 0 splits dimension 1 over {\"dp\"}, another "
+  EXPECT_EQ(conflicts[0], "operand 0 shards dimension 1 over {\"dp\"}, another "
                           "operand or result over {\"tp\"}");
 }
 
@@ -99,8 +99,8 @@ TEST_F(Linear, AnAxisGoesToTheFirstWhoAsks) {
   EXPECT_EQ(axes[i], (AxisList{{"tp"}}));
   EXPECT_TRUE(axes[b].empty());
   ASSERT_EQ(conflicts.size(), 1u);
-  EXPECT_EQ(conflicts[0], "result 0 splits dimension 0 over {\"tp\"}, of which "
-                          "\"tp\" splits another factor of the op");
+  EXPECT_EQ(conflicts[0], "result 0 shards dimension 0 over {\"tp\"}, of which "
+                          "\"tp\" shards another factor of the op");
   rule.resultsFirst = true;
   axes = merge();
   EXPECT_EQ(axes[b], (AxisList{{"tp"}}));
@@ -189,7 +189,7 @@ TEST_F(Linear, AddNeedsBothPartial) {
 }
 
 TEST_F(Linear, UnreadOperandsHaveNoSay) {
-  rule.unread = {1};
+  rule.unused = {1};
   w.dims[0] = {{"tp"}};
   w.partial = {{{"dp"}, PartialKind::Sum}};
   FactorAxes axes = merge();
@@ -225,8 +225,8 @@ TEST(Factors, InnerFactorsAreSplitBehindCompleteOnesOnly) {
   };
   EXPECT_TRUE(merge()[minor].empty());
   ASSERT_EQ(conflicts.size(), 1u);
-  EXPECT_EQ(conflicts[0], "axes {\"x\"} split a part of a dimension behind one "
-                          "that is whole");
+  EXPECT_EQ(conflicts[0], "axes {\"x\"} shard a minor factor of a dimension "
+                          "whose major factor is not fully sharded");
   from.dims[0] = {{"y"}};
   EXPECT_EQ(merge()[minor], (AxisList{{"x"}}));
   EXPECT_TRUE(conflicts.empty());

@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Spmd/IR/Reshard.h"
+#include "../TestAll.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Reshard.h"
 #include "cleave/Testing/RandomReshard.h"
 #include "gtest/gtest.h"
 #include <cstdlib>
@@ -20,8 +21,6 @@ namespace {
 
 constexpr int64_t kBytes = 4;
 
-bool testAll() { return std::getenv("CLEAVE_TEST_ALL"); }
-
 Sharding makeSharding(std::initializer_list<AxisList> dims,
                       std::initializer_list<PartialAxis> partial = {}) {
   Sharding sharding = Sharding::replicated(dims.size());
@@ -35,7 +34,7 @@ std::string text(const ReshardPlan &plan) {
   static const char *names[] = {"slice",      "all_reduce", "reduce_scatter",
                                 "all_gather", "all_to_all", "permute"};
   std::string result;
-  for (const Move &move : plan.moves) {
+  for (const Collective &move : plan.moves) {
     char elements[32];
     std::snprintf(elements, sizeof(elements), " %g", move.elements);
     result += (result.empty() ? "" : ", ") +
@@ -164,16 +163,16 @@ TEST_F(Chosen, AxesOfSizeOneMoveNothing) {
 TEST_F(Chosen, WhatCannotBe) {
   Sharding whole = makeSharding({none, none});
   EXPECT_EQ(plan(whole, makeSharding({none, none}, {{{"x"}}})),
-            "no movement makes a value partial");
+            "no collective makes a value partial");
   EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}, PartialKind::Max}}),
                  makeSharding({none, none}, {{{"x"}}})),
-            "no movement makes a value partial");
+            "no collective makes a value partial");
   EXPECT_EQ(
       plan(makeSharding({none, none}, {{{"x"}}, {{"y"}, PartialKind::Max}}),
            whole),
-      "it is partial in two ways, whose order is not known");
+      "it is partial by two reductions, whose order is unknown");
   EXPECT_EQ(plan(whole, makeSharding({none, y}), {48, 6}),
-            "dimension 1 of size 6 does not divide into 4 parts");
+            "dimension 1 of size 6 is not divisible by 4");
 }
 
 // Digits that cross cannot be exchanged one by one: a way is found all the
@@ -192,27 +191,27 @@ TEST_F(Chosen, CrossingDigits) {
 // Drawn cases
 //===----------------------------------------------------------------------===//
 
-double elementsSent(const Mesh &mesh, const Move &move, double before,
+double elementsSent(const Mesh &mesh, const Collective &move, double before,
                     double after) {
   AxisList axes = move.axes;
   for (const AxisList &list : move.dims)
     axes.append(list.begin(), list.end());
   double n = mesh.size(axes), share = (n - 1) / n;
   switch (move.kind) {
-  case MoveKind::Slice:
+  case CollectiveKind::Slice:
     return 0;
-  case MoveKind::AllReduce:
+  case CollectiveKind::AllReduce:
     return 2 * share * before;
-  case MoveKind::ReduceScatter:
-  case MoveKind::AllToAll:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
     return share * before;
-  case MoveKind::AllGather:
+  case CollectiveKind::AllGather:
     return share * after;
-  case MoveKind::Permute:
-  case MoveKind::Rotate:
+  case CollectiveKind::Permute:
+  case CollectiveKind::Rotate:
     return before;
-  case MoveKind::Broadcast:
-  case MoveKind::Reduce:
+  case CollectiveKind::Broadcast:
+  case CollectiveKind::Reduce:
     return share * before;
   }
   return 0;
@@ -247,9 +246,9 @@ TEST(DrawnReshards, EachMoveLeadsToTheNextAndTheLastToTheTarget) {
     ReshardPlan plan = planReshard(r.mesh, r.from, r.to, r.shape, kBytes);
     ASSERT_EQ(plan.error, "") << seed << ": " << show(r);
     Sharding now = r.from;
-    for (const Move &move : plan.moves) {
+    for (const Collective &move : plan.moves) {
       double before = localElements(r, now);
-      auto error = applyMove(r.mesh, move, now);
+      auto error = applyCollective(r.mesh, move, now);
       ASSERT_FALSE(error) << seed << ": " << show(r) << ": " << *error;
       EXPECT_TRUE(sameDims(r.mesh, now.dims, move.sharding.dims)) << show(r);
       EXPECT_TRUE(samePartial(r.mesh, now.partial, move.sharding.partial));
@@ -308,9 +307,10 @@ public:
         return cost;
       if (cost > best[state])
         continue;
-      forEachMove(state, [&](const State &next, double sent, MoveKind kind) {
-        reach(next, cost + sent * kBytes + latencyOf(kind));
-      });
+      forEachMove(state,
+                  [&](const State &next, double sent, CollectiveKind kind) {
+                    reach(next, cost + sent * kBytes + latencyOf(kind));
+                  });
     }
     return INFINITY;
   }
@@ -321,7 +321,7 @@ private:
     std::set<int> partial;
     auto operator<=>(const State &) const = default;
   };
-  using Visit = std::function<void(const State &, double, MoveKind)>;
+  using Visit = std::function<void(const State &, double, CollectiveKind)>;
 
   State stateOf(const Sharding &sharding) {
     State state;
@@ -403,13 +403,13 @@ private:
   void forEachMove(const State &state, const Visit &visit) {
     double l = elements(state);
     grow(state, free(state),
-         [&](const State &next) { visit(next, 0, MoveKind::Slice); });
+         [&](const State &next) { visit(next, 0, CollectiveKind::Slice); });
     std::vector<int> partial(state.partial.begin(), state.partial.end());
     grow(state, partial, [&](const State &next) {
-      visit(next, l - elements(next), MoveKind::ReduceScatter);
+      visit(next, l - elements(next), CollectiveKind::ReduceScatter);
     });
     shrink(state, [&](const State &next) {
-      visit(next, elements(next) - l, MoveKind::AllGather);
+      visit(next, elements(next) - l, CollectiveKind::AllGather);
     });
     for (unsigned set = 1; set < 1u << partial.size(); ++set) {
       State next = state;
@@ -419,7 +419,7 @@ private:
           next.partial.erase(partial[i]);
           n *= size(partial[i]);
         }
-      visit(next, 2 * (n - 1) / n * l, MoveKind::AllReduce);
+      visit(next, 2 * (n - 1) / n * l, CollectiveKind::AllReduce);
     }
     for (size_t a = 0; a < state.dims.size(); ++a)
       for (size_t b = 0; b < state.dims.size(); ++b)
@@ -432,7 +432,7 @@ private:
           next.dims[b].insert(next.dims[b].end(), moved.begin(), moved.end());
           double n = size(moved);
           if (divides(next))
-            visit(next, (n - 1) / n * l, MoveKind::AllToAll);
+            visit(next, (n - 1) / n * l, CollectiveKind::AllToAll);
         }
     // A permute keeps the shape and the partial digits, and nothing else.
     State empty = state;
@@ -446,7 +446,7 @@ private:
         if (size(next.dims[dim]) != size(state.dims[dim]))
           return;
       if (next != state)
-        visit(next, l, MoveKind::Permute);
+        visit(next, l, CollectiveKind::Permute);
     });
   }
 

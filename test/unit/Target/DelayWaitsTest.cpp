@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Target/DelayWaits.h"
-#include "cleave/Runtime/Rows.h"
+#include "cleave/Target/Program/DelayWaits.h"
+#include "cleave/Runtime/Core/Rows.h"
 #include "gtest/gtest.h"
 
 using namespace cleave;

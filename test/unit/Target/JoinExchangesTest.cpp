@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Target/JoinExchanges.h"
-#include "cleave/Runtime/Rows.h"
+#include "cleave/Target/Program/JoinExchanges.h"
+#include "cleave/Runtime/Core/Rows.h"
 #include "gtest/gtest.h"
 
 using namespace cleave;

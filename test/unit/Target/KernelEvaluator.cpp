@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelEvaluator.h"
-#include "cleave/Runtime/Philox.h"
+#include "cleave/Runtime/Core/Philox.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include <cmath>
@@ -73,10 +73,10 @@ Number KernelEvaluator::combine(Reduction kind, Type type, Number a, Number b) {
   bool real = isa<FloatType>(type);
   if (kind == Reduction::Sum)
     return {a.real + b.real, a.integer + b.integer};
-  bool larger = real ? b.real > a.real || std::isnan(b.real)
-                     : b.integer > a.integer;
-  bool smaller = real ? b.real < a.real || std::isnan(b.real)
-                      : b.integer < a.integer;
+  bool larger =
+      real ? b.real > a.real || std::isnan(b.real) : b.integer > a.integer;
+  bool smaller =
+      real ? b.real < a.real || std::isnan(b.real) : b.integer < a.integer;
   return (kind == Reduction::Max ? larger : smaller) ? b : a;
 }
 
@@ -176,8 +176,7 @@ void KernelEvaluator::runOp(Operation &op) {
     int64_t id = philox.getId();
     if (philox.getAdded())
       id += values[philox.getAdded()].integer;
-    uint32_t counter[] = {uint32_t(c), uint32_t(c >> 32),
-                          uint32_t(id),
+    uint32_t counter[] = {uint32_t(c), uint32_t(c >> 32), uint32_t(id),
                           uint32_t(values[philox.getStep()].integer)};
     uint32_t key[] = {uint32_t(seed), uint32_t(seed >> 32)}, out[4];
     runtime::philox::block(counter, key, out);
@@ -197,7 +196,8 @@ Number KernelEvaluator::scalar(Operation &op) {
   if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
     if (auto f = dyn_cast<FloatAttr>(constant.getValue()))
       return real(f.getValueAsDouble());
-    return integer(cast<IntegerAttr>(constant.getValue()).getValue().getSExtValue());
+    return integer(
+        cast<IntegerAttr>(constant.getValue()).getValue().getSExtValue());
   }
   if (auto cmp = dyn_cast<arith::CmpIOp>(op)) {
     unsigned width = cmp.getLhs().getType().getIntOrFloatBitWidth();
@@ -223,8 +223,10 @@ Number KernelEvaluator::scalar(Operation &op) {
       .Case([&](arith::AddIOp) { return integer(v[0].integer + v[1].integer); })
       .Case([&](arith::SubIOp) { return integer(v[0].integer - v[1].integer); })
       .Case([&](arith::MulIOp) { return integer(v[0].integer * v[1].integer); })
-      .Case([&](arith::DivSIOp) { return integer(v[0].integer / v[1].integer); })
-      .Case([&](arith::RemSIOp) { return integer(v[0].integer % v[1].integer); })
+      .Case(
+          [&](arith::DivSIOp) { return integer(v[0].integer / v[1].integer); })
+      .Case(
+          [&](arith::RemSIOp) { return integer(v[0].integer % v[1].integer); })
       .Case([&](arith::AndIOp) { return integer(v[0].integer & v[1].integer); })
       .Case([&](arith::OrIOp) { return integer(v[0].integer | v[1].integer); })
       .Case([&](arith::XOrIOp) { return integer(v[0].integer ^ v[1].integer); })
@@ -245,7 +247,12 @@ Number KernelEvaluator::scalar(Operation &op) {
       .Case([&](arith::UIToFPOp) { return real(double(v[0].integer & 1)); })
       .Case([&](arith::FPToSIOp) { return integer(int64_t(v[0].real)); })
       .Case([&](math::ExpOp) { return real(std::exp(v[0].real)); })
+      .Case([&](math::ExpM1Op) { return real(std::expm1(v[0].real)); })
       .Case([&](math::LogOp) { return real(std::log(v[0].real)); })
+      .Case([&](math::Log1pOp) { return real(std::log1p(v[0].real)); })
+      .Case([&](arith::RemFOp) {
+        return real(std::fmod(v[0].real, v[1].real));
+      })
       .Case([&](math::TanhOp) { return real(std::tanh(v[0].real)); })
       .Case([&](math::ErfOp) { return real(std::erf(v[0].real)); })
       .Case([&](math::SinOp) { return real(std::sin(v[0].real)); })

@@ -55,7 +55,7 @@ TEST(Link, SharedObject) {
 
   void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(handle, nullptr) << dlerror();
-  EXPECT_EQ(*(uint32_t *)dlsym(handle, "cleave_abi_version"), 1u);
+  EXPECT_EQ(*(uint32_t *)dlsym(handle, "cleave_abi_version"), 2u);
   EXPECT_EQ(*(uint64_t *)dlsym(handle, "cleave_program_size"), json.size());
   EXPECT_STREQ((const char *)dlsym(handle, "cleave_program"), json.c_str());
   auto run = (void (*)(void *const *, int64_t, int64_t, void *))dlsym(

@@ -8,7 +8,7 @@
 ///
 /// \file
 /// From `exec.kernel` to machine code of an x86-64 processor: an object file, a
-/// library in this process, or a shared object together with its program.
+/// library in this process, or a shared object that includes the program.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -25,21 +25,21 @@ namespace cleave {
 
 /// The processor that code is generated for.
 struct CpuTarget {
-  /// As clang names it, such as "znver5" or "x86-64-v3".
+  /// The name in clang's form, such as "znver5" or "x86-64-v3".
   std::string cpu;
   /// Width of vectors in bits: 128, 256 or 512.
   int vectorBits = 256;
 
-  /// The processor that this runs on.
+  /// The processor of this machine.
   static CpuTarget host();
-  /// A target from what a person asked for; an empty name and a width of 0
-  /// mean the host's, or what the named processor has. Fails for a name or a
-  /// width that does not exist.
+  /// Returns a target for the given name and width; an empty name and a width
+  /// of 0 mean the host's, or the width that the named processor has. Fails for
+  /// an unknown name or width.
   static llvm::Expected<CpuTarget> get(llvm::StringRef cpu, int vectorBits);
 };
 
 /// Relocatable object code of all kernels of `module`. A kernel of two stages
-/// gives two functions.
+/// becomes two functions.
 llvm::FailureOr<std::string> compileKernels(mlir::ModuleOp module,
                                             const CpuTarget &target);
 
@@ -47,7 +47,7 @@ llvm::FailureOr<std::string> compileKernels(mlir::ModuleOp module,
 llvm::FailureOr<std::string> printLLVM(mlir::ModuleOp module,
                                        const CpuTarget &target);
 
-/// Kernels loaded into this process; code lives as long as this.
+/// Kernels loaded into this process; the code is unloaded with this object.
 class KernelLibrary {
 public:
   virtual ~KernelLibrary();
@@ -55,12 +55,12 @@ public:
   virtual void *lookup(llvm::StringRef name) = 0;
 };
 
-/// Loads what `compileKernels` made for this machine.
+/// Loads the output of `compileKernels` for this machine.
 llvm::Expected<std::unique_ptr<KernelLibrary>>
 loadKernels(llvm::StringRef objectBytes);
 
-/// Writes a shared object, whole or not at all, that holds the kernels and the
-/// program's JSON as `runtime::Artifact::open` expects them.
+/// Writes a shared object, completely or not at all, that holds the kernels and
+/// the program's JSON as `runtime::Artifact::open` expects them.
 llvm::Error linkSharedObject(llvm::StringRef objectBytes,
                              llvm::StringRef programJson,
                              llvm::StringRef outputPath);

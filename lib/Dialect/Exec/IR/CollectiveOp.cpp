@@ -1,4 +1,4 @@
-//===- CollectiveOp.cpp - Exchanges between devices -----------------------===//
+//===- CollectiveOp.cpp - Exchanges between ranks -------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -16,8 +16,8 @@ int64_t CollectiveOp::getMembers() {
   return mesh ? mesh.getMesh().size(getAxes().getAxes()) : 1;
 }
 
-/// Blocks are copied along any strides, up to the dimensions that communicators
-/// have.
+/// Blocks may have any strides, up to the number of dimensions that
+/// communicators support.
 bool CollectiveOp::canReadOperand(unsigned, RankedTensorType type) {
   return type.getRank() <= 8;
 }
@@ -33,7 +33,8 @@ bool ReceiveOp::canWriteResult(unsigned, RankedTensorType type) {
 }
 bool AwaitOp::canReadOperand(unsigned, RankedTensorType) { return true; }
 
-/// A reduction of all works in place, one into a value in that one's.
+/// An all-reduce works in place; a reduce into a value works in that value's
+/// memory.
 SmallVector<Share> CollectiveOp::getShares() {
   if (getInto())
     return {{0, 1, /*must=*/true}};
@@ -43,7 +44,8 @@ SmallVector<Share> CollectiveOp::getShares() {
   return {};
 }
 
-/// Checks that `member` blocks at `starts` lie in a tensor of type `type`.
+/// Checks that the blocks of `member` at `starts` lie in a tensor of type
+/// `type`.
 static LogicalResult verifyStarts(CollectiveOp op, StringRef name,
                                   ArrayRef<int64_t> starts, bool wanted,
                                   RankedTensorType type) {
@@ -59,13 +61,13 @@ static LogicalResult verifyStarts(CollectiveOp op, StringRef name,
     int64_t start = wanted ? starts[i] : 0, size = op.getBlock()[i % rank];
     if (start < 0 || size < 0 || start > type.getDimSize(i % rank) - size)
       return op.emitOpError("block at ")
-             << start << " of dimension " << i % rank << " is not inside of "
+             << start << " of dimension " << i % rank << " is not inside "
              << type;
   }
   return success();
 }
 
-/// What communicators combine; see Communicator.h.
+/// The reductions of communicators; see Communicator.h.
 static bool canReduce(Type type, Reduction reduction) {
   if (type.isF64() || type.isF32() || type.isInteger(64) || type.isInteger(32))
     return true;
@@ -77,7 +79,7 @@ LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto meshOp =
       symbols.lookupNearestSymbolFrom<spmd::MeshOp>(*this, getMeshAttr());
   if (!meshOp)
-    return emitOpError("there is no mesh ") << getMeshAttr();
+    return emitOpError("unknown mesh ") << getMeshAttr();
   spmd::Mesh mesh = meshOp.getMesh();
   for (const spmd::AxisRef &axis : getAxes().getAxes()) {
     if (std::optional<std::string> why = mesh.check(axis))
@@ -102,13 +104,13 @@ LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
        kind == Kind::Reduce) &&
       !canReduce(from.getElementType(), getReduction()))
     return emitOpError("cannot combine elements of type ")
-           << from.getElementType() << " this way between devices";
+           << from.getElementType() << " in this reduction";
   if (getInto() && kind != Kind::Reduce)
-    return emitOpError("puts its result into nothing: only a reduce does");
+    return emitOpError("must not have 'into': only a reduce has it");
   if (getInto() && getInto().getType() != to)
-    return emitOpError("result must be of the type of what it takes");
+    return emitOpError("result must have the type of 'into'");
   if (int64_t root = getRoot(); root < 0 || root >= getMembers())
-    return emitOpError("root ") << root << " is no member of the group";
+    return emitOpError("root ") << root << " is not a member of the group";
   size_t sources = kind == Kind::Permute ? getMembers() : 0;
   if (getSources().size() != sources ||
       llvm::any_of(getSources(), [&](int64_t source) {

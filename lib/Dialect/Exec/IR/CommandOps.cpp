@@ -1,4 +1,4 @@
-//===- CommandOps.cpp - Verifiers and answers of the commands -------------===//
+//===- CommandOps.cpp - Verifiers and interfaces of the commands ----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -17,13 +17,13 @@ static RankedTensorType tensorType(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
 
-/// True when `a` and `b` differ at most in how they lie in memory.
+/// True if `a` and `b` differ at most in their layout.
 static bool sameValues(RankedTensorType a, RankedTensorType b) {
   return a.getShape() == b.getShape() &&
          a.getElementType() == b.getElementType();
 }
 
-/// Checks that `result` takes the place of `operand`.
+/// Checks that `result` can take the memory of `operand`.
 static LogicalResult verifyInPlace(Operation *op, Value operand, Value result) {
   if (operand && operand.getType() != result.getType())
     return op->emitOpError("result of type ")
@@ -33,18 +33,19 @@ static LogicalResult verifyInPlace(Operation *op, Value operand, Value result) {
   return success();
 }
 
-/// Checks that an operand or result can be read or written as it lies.
+/// Checks that an operand or result can be read or written in its layout.
 static LogicalResult verifyLayouts(CommandOpInterface command) {
   for (OpOperand &operand : command->getOpOperands())
     if (!command.canReadOperand(operand.getOperandNumber(),
                                 tensorType(operand.get())))
       return command->emitOpError("cannot read operand ")
-             << operand.getOperandNumber() << " as it lies, "
+             << operand.getOperandNumber() << " in its layout, "
              << operand.get().getType();
   for (OpResult result : command->getResults())
     if (!command.canWriteResult(result.getResultNumber(), tensorType(result)))
       return command->emitOpError("cannot write result ")
-             << result.getResultNumber() << " as it lies, " << result.getType();
+             << result.getResultNumber() << " in its layout, "
+             << result.getType();
   return success();
 }
 
@@ -56,8 +57,8 @@ LogicalResult ViewOp::verify() {
   RankedTensorType from = tensorType(getInput()), to = getOutput().getType();
   if (from.getElementType() != to.getElementType())
     return emitOpError("changes the element type");
-  // A function's argument may lie in a larger buffer, which only the planner
-  // knows; within one function the operand's own extent is the least there is.
+  // A function's argument may be part of a larger buffer, which only the
+  // planner knows; within one function the operand's own extent is the minimum.
   if (getInput().getDefiningOp<ViewOp>())
     return success();
   if (extentBytes(to) > extentBytes(from))
@@ -66,7 +67,7 @@ LogicalResult ViewOp::verify() {
   return success();
 }
 
-/// A view speaks of the buffer: what it was seen through does not matter.
+/// A view refers to the buffer: a view of a view becomes a view of the operand.
 OpFoldResult ViewOp::fold(FoldAdaptor) {
   if (getInput().getType() == getType())
     return getInput();
@@ -95,7 +96,7 @@ LogicalResult JoinOp::verify() {
     boxes.push_back(*box);
     elements += type.getNumElements();
   }
-  // What a program repeats is not written out.
+  // The operands of a shortened program cover only part of the result.
   auto program = dyn_cast<ProgramOp>((*this)->getParentOp());
   if (elements != getType().getNumElements() &&
       !(program && program.getRepeats()))
@@ -199,8 +200,8 @@ LogicalResult ContractOp::verify() {
 /// Rows of queries that the attention commands process at once.
 static constexpr int64_t kQueryBlock = 64;
 
-/// Multiply-adds of one pass over the visible scores, times two; of a slice its
-/// share of those of the whole.
+/// Floating-point operations of one pass over the visible scores, two for each
+/// multiply-add; a shard has its share of those of the whole.
 template <typename OpTy> static int64_t scoreFlops(OpTy op, int64_t channels) {
   RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey());
   int64_t queries = q.getDimSize(2), keys = k.getDimSize(2);
@@ -229,7 +230,7 @@ static int64_t blockBytes(OpTy op, int64_t blocks, int64_t vectors) {
       4 * kQueryBlock * (blocks * keys + vectors * channels + 16), 64);
 }
 
-/// What both attention commands ask of the operands after the common ones.
+/// Checks that both attention commands share, after the common ones.
 template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
   RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
                    v = tensorType(op.getValue());
@@ -259,7 +260,7 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
   int64_t blocks = op.getBlocks();
   if (blocks < 1 || q.getDimSize(2) % blocks != 0 ||
       k.getDimSize(2) % blocks != 0)
-    return op.emitOpError("queries and keys do not come in ")
+    return op.emitOpError("queries and keys are not divisible into ")
            << blocks << " blocks";
   if (failed(verifyNumbers(op.getRng(), "rng", 2)) ||
       failed(verifyNumbers(op.getOrigin(), "origin", 4)))
@@ -272,7 +273,7 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
                    tensorType(starts).getDimSize(0) == 0 ||
                    places % tensorType(starts).getDimSize(0) != 0))
       return op.emitOpError("starts ")
-             << starts.getType() << " do not divide " << places << " places";
+             << starts.getType() << " do not divide " << places << " positions";
   return verifyLayouts(cast<CommandOpInterface>(op.getOperation()));
 }
 
@@ -409,7 +410,7 @@ LogicalResult CheckOp::verify() {
 // Kernels
 //===----------------------------------------------------------------------===//
 
-/// A kernel's code is made for the layouts that it has.
+/// A kernel's code depends on the layouts that it has.
 bool LaunchOp::canReadOperand(unsigned index, RankedTensorType type) {
   return getOperand(index).getType() == type;
 }

@@ -40,7 +40,7 @@ int64_t KernelOp::getItems() {
 }
 
 int64_t KernelOp::getGrain() {
-  // A thread is worth waking for some tens of thousands of elements.
+  // A thread pays off from some tens of thousands of elements on.
   int64_t perItem =
       std::max<int64_t>(1, getCols() * (isTwoStage() ? getRowsPerGroup() : 1));
   return std::max<int64_t>(1, 32768 / perItem);
@@ -63,7 +63,7 @@ int64_t KernelOp::getScratchBytes() {
   int64_t bytes = 0;
   getBody().walk([&](AccumulateOp op) {
     int64_t size = elementBytes(op.getValue().getType());
-    // Each group's row starts on a cache line of its own.
+    // Each group's row starts on its own cache line.
     int64_t row = (accumulatorWidth(op) * size + 63) / 64 * 64;
     bytes += row * getItems();
   });
@@ -172,9 +172,9 @@ LogicalResult KernelOp::verifyRegions() {
              PhiloxOp, PassOp, YieldOp>(op))
       return op.emitOpError("cannot be part of a kernel");
     if (inPass && isa<PassOp, KeepOp>(op))
-      return op.emitOpError("stands outside passes");
+      return op.emitOpError("is outside of a pass");
     if (!inPass && isa<ReduceOp, ScanOp>(op))
-      return op.emitOpError("stands inside a pass");
+      return op.emitOpError("is inside a pass");
     accumulates |= isa<AccumulateOp>(op);
     reduces |= isa<ReduceOp, ScanOp>(op);
     return success();
@@ -209,7 +209,7 @@ SmallVector<std::pair<unsigned, unsigned>> LaunchOp::getInplacePairs() {
   return pairs;
 }
 
-/// True when values of `a` may stand for an argument of type `b`.
+/// True if values of type `a` can be passed for an argument of type `b`.
 static bool sameMemory(Type a, Type b) {
   auto ta = cast<RankedTensorType>(a), tb = cast<RankedTensorType>(b);
   return ta.getShape() == tb.getShape() &&
@@ -221,7 +221,7 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto kernel =
       symbols.lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr());
   if (!kernel)
-    return emitOpError("no kernel named '") << getKernel() << "'";
+    return emitOpError("unknown kernel '") << getKernel() << "'";
   if (kernel.getInputs().size() != getOperands().size() ||
       kernel.getOutputs().size() != getNumResults())
     return emitOpError("kernel takes ")
@@ -243,7 +243,7 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
       if (result >= getNumResults() || operand >= getOperands().size() ||
           !sameMemory(getResult(result).getType(),
                       getOperands()[operand].getType()))
-        return emitOpError("inplace pair of unequal types");
+        return emitOpError("inplace pair has different types");
   }
   return success();
 }
@@ -268,7 +268,8 @@ LogicalResult PassOp::verifyRegions() {
   return success();
 }
 
-/// Checks what loads and stores share; `written` asks for an output.
+/// Checks what loads and stores share; with `written`, that memory is an
+/// output.
 static LogicalResult verifyAccess(Operation *op, Value memory, AffineMap map,
                                   size_t numSymbols, Type element,
                                   bool written) {

@@ -1,4 +1,4 @@
-//===- Layout.cpp - How tensors lie in memory ---===//
+//===- Layout.cpp - Layouts of tensors ------------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -26,8 +26,7 @@ Strided cleave::exec::getLayout(RankedTensorType type) {
   return {denseStrides(type.getShape()), 0};
 }
 
-/// The stride of a dimension of size 1 says nothing: gives it the one that
-/// dense order would.
+/// The stride of a dimension of size 1 is arbitrary: uses that of dense order.
 static Strided canonical(ArrayRef<int64_t> shape, const Strided &layout) {
   Strided result = layout;
   for (size_t i = shape.size(); i-- > 0;)
@@ -92,14 +91,14 @@ bool cleave::exec::isHeadView(RankedTensorType type) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// A dimension of a tensor that addresses are resolved into.
+/// A dimension of a tensor, for resolving addresses into indices.
 struct Axis {
   int64_t size, stride;
-  /// The dimension it is, before merging.
+  /// Its index in the tensor, before merging.
   unsigned dim;
   /// Its stride after the move.
   int64_t moved = 0;
-  /// The first index addressed, and the last.
+  /// The first and the last index addressed.
   int64_t first = 0, last = 0;
 };
 } // namespace
@@ -154,8 +153,8 @@ std::optional<Strided> cleave::exec::rebase(RankedTensorType from,
   std::optional<SmallVector<Axis>> all = axesOf(from);
   if (!all)
     return std::nullopt;
-  // Neighbours that stay neighbours are one axis, which dimensions of `to` may
-  // cross.
+  // Axes that stay contiguous are merged, because dimensions of `to` may cross
+  // them.
   SmallVector<Axis> axes;
   for (Axis axis : *all) {
     axis.moved = moved.strides[axis.dim];
@@ -200,8 +199,8 @@ std::optional<Box> cleave::exec::boxWithin(RankedTensorType whole,
   Strided layout = getLayout(part);
   if (!axes || !resolveOffset(*axes, layout.offset - getLayout(whole).offset))
     return std::nullopt;
-  // A dimension of `part` may cross axes that lie densely: cut it there, from
-  // the innermost.
+  // A dimension of `part` may cross contiguous axes: splits it there, from the
+  // innermost.
   int64_t rank = whole.getRank();
   SmallVector<SmallVector<std::pair<int64_t, int64_t>>> steps(rank);
   for (auto [size, stride] : llvm::zip_equal(part.getShape(), layout.strides)) {

@@ -1,4 +1,4 @@
-//===- ProgramOps.cpp - Entries as lists of actions -----------------------===//
+//===- ProgramOps.cpp - Programs of entries -------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,26 +6,19 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Support/FunctionLike.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "mlir/Interfaces/FunctionImplementation.h"
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::exec;
 
 ParseResult ProgramOp::parse(OpAsmParser &parser, OperationState &result) {
-  return function_interface_impl::parseFunctionOp(
-      parser, result, /*allowVariadic=*/false,
-      getFunctionTypeAttrName(result.name),
-      [](Builder &builder, ArrayRef<Type> inputs, ArrayRef<Type> results,
-         function_interface_impl::VariadicFlag,
-         std::string &) { return builder.getFunctionType(inputs, results); },
-      getArgAttrsAttrName(result.name), getResAttrsAttrName(result.name));
+  return parseFunctionLike<ProgramOp>(parser, result);
 }
 
 void ProgramOp::print(OpAsmPrinter &printer) {
-  function_interface_impl::printFunctionOp(
-      printer, *this, /*isVariadic=*/false, getFunctionTypeAttrName(),
-      getArgAttrsAttrName(), getResAttrsAttrName());
+  printFunctionLike(printer, *this);
 }
 
 static SmallVector<RepeatAttr> repeatsOf(ProgramOp program) {
@@ -43,7 +36,7 @@ LogicalResult ProgramOp::verify() {
     if (repeat.getFirst() < end || repeat.getLength() < 1 ||
         repeat.getTimes() < 2 || repeat.getMore() < 0)
       return emitOpError("repeats ")
-             << repeat << ", which overlaps another one or is none";
+             << repeat << ", which overlaps another one or is invalid";
     end = repeat.getFirst() + repeat.getLength() * repeat.getTimes();
     if (end > runs)
       return emitOpError("repeats ")
@@ -100,16 +93,10 @@ static RankedTensorType atStart(Type type) {
 }
 
 LogicalResult RunOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto part =
-      symbols.lookupNearestSymbolFrom<func::FuncOp>(*this, getCalleeAttr());
-  if (!part)
-    return emitOpError("'") << getCallee() << "' is not a function";
-  FunctionType type = part.getFunctionType();
-  if (type.getNumInputs() != getInputs().size() ||
-      type.getNumResults() != getNumResults())
-    return emitOpError("'")
-           << getCallee() << "' takes " << type.getNumInputs()
-           << " operands and gives " << type.getNumResults() << " results";
+  FailureOr<func::FuncOp> part = lookupCallee(*this, symbols);
+  if (failed(part))
+    return failure();
+  FunctionType type = part->getFunctionType();
   for (auto [i, value] : llvm::enumerate(getInputs()))
     if (atStart(value.getType()) != type.getInput(i))
       return emitOpError("operand ")

@@ -1,4 +1,4 @@
-//===- CanonicalizeContraction.cpp - Simpler contractions and attention ---===//
+//===- CanonicalizeContraction.cpp - Simpler contractions ----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,7 +13,7 @@ using namespace cleave::graph;
 
 namespace {
 
-/// A transpose before a contraction is another order of letters.
+/// Folds a transpose of an operand into the equation.
 struct AbsorbOperandTranspose : OpRewritePattern<ContractOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(ContractOp op,
@@ -43,7 +43,7 @@ struct AbsorbOperandTranspose : OpRewritePattern<ContractOp> {
   }
 };
 
-/// So is a transpose that is the only reader of a contraction.
+/// Folds a transpose that is the only reader of the result into the equation.
 struct AbsorbResultTranspose : OpRewritePattern<ContractOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(ContractOp op,
@@ -67,26 +67,9 @@ struct AbsorbResultTranspose : OpRewritePattern<ContractOp> {
   }
 };
 
-/// Without dropout no random number is drawn.
-struct RemoveIdleGenerator : OpRewritePattern<AttentionOp> {
-  using OpRewritePattern::OpRewritePattern;
-  LogicalResult matchAndRewrite(AttentionOp op,
-                                PatternRewriter &rewriter) const override {
-    if (!op.getRng() || !op.getDropout().isZero())
-      return failure();
-    op.removeRandomness(rewriter);
-    return success();
-  }
-};
-
 } // namespace
 
 void ContractOp::getCanonicalizationPatterns(RewritePatternSet &patterns,
                                              MLIRContext *context) {
   patterns.add<AbsorbOperandTranspose, AbsorbResultTranspose>(context);
-}
-
-void AttentionOp::getCanonicalizationPatterns(RewritePatternSet &patterns,
-                                              MLIRContext *context) {
-  patterns.add<RemoveIdleGenerator>(context);
 }

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 /// \file
-/// Every pattern gives the same bits, but for the sign of a zero, and for
-/// powers, which become the products that PyTorch takes them for.
+/// Every pattern keeps all bits, except the sign of a zero, and except powers,
+/// which become the products that PyTorch computes.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -25,7 +25,8 @@ void replaceByBroadcast(PatternRewriter &rewriter, Operation *op, Value value) {
       op, Formula{rewriter, op->getLoc()}.broadcast(value, type.getShape()));
 }
 
-/// x + 0, x - 0, x * 1, x / 1 are x. Constants of commutative ops stand right.
+/// x + 0, x - 0, x * 1, x / 1 are x. Commutative ops have constants on the
+/// right.
 template <typename Op> struct RemoveNeutral : OpRewritePattern<Op> {
   double neutral;
   RemoveNeutral(MLIRContext *context, double neutral)
@@ -89,8 +90,8 @@ struct ExpandPower : OpRewritePattern<PowOp> {
   }
 };
 
-/// An op that broadcasts its operands itself needs no graph.broadcast before,
-/// as long as its result keeps its shape.
+/// An op that broadcasts its operands itself does not need graph.broadcast on
+/// an operand, as long as its result keeps its shape.
 template <typename Op> struct DropBroadcast : OpRewritePattern<Op> {
   using OpRewritePattern<Op>::OpRewritePattern;
   LogicalResult matchAndRewrite(Op op,
@@ -114,7 +115,7 @@ template <typename Op> struct DropBroadcast : OpRewritePattern<Op> {
   }
 };
 
-/// Nothing is dropped with probability 0.
+/// Dropout of probability 0 is the identity.
 struct RemoveIdleDropout : OpRewritePattern<DropoutOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(DropoutOp op,
@@ -126,7 +127,7 @@ struct RemoveIdleDropout : OpRewritePattern<DropoutOp> {
   }
 };
 
-/// Whether every value of `from` is one of `to`.
+/// Whether type `to` can represent every value of type `from`.
 bool isLossless(Type from, Type to) {
   if (from == to || from.isInteger(1))
     return true;

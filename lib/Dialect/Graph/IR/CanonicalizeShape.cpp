@@ -1,4 +1,4 @@
-//===- CanonicalizeShape.cpp - Simpler reductions and movements ---===//
+//===- CanonicalizeShape.cpp - Simpler reductions and layout ops ----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -12,7 +12,7 @@ using namespace cleave::graph;
 
 namespace {
 
-/// A reduction over dimensions of size 1, or none, moves nothing together.
+/// A reduction over dimensions of size 1, or over none, is a reshape.
 struct RemoveIdleReduce : OpRewritePattern<ReduceOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(ReduceOp op,
@@ -42,8 +42,8 @@ struct JoinBroadcasts : OpRewritePattern<BroadcastOp> {
   }
 };
 
-/// The broadcast of a broadcast-like reshape: a reshape that only puts
-/// dimensions of size 1 in front is made by the broadcast itself.
+/// The broadcast of a reshape that only adds leading dimensions of size 1: the
+/// broadcast adds them itself.
 struct DropLeadingOnes : OpRewritePattern<BroadcastOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(BroadcastOp op,
@@ -61,8 +61,8 @@ struct DropLeadingOnes : OpRewritePattern<BroadcastOp> {
   }
 };
 
-/// A movement of a tensor whose elements are all the same value, a splat
-/// constant or the broadcast of one element, is that value in another shape.
+/// A layout op on a tensor whose elements all have one value, a splat constant
+/// or the broadcast of one element, becomes that value in another shape.
 template <typename Op> struct MoveOneValue : OpRewritePattern<Op> {
   using OpRewritePattern<Op>::OpRewritePattern;
   LogicalResult matchAndRewrite(Op op,
@@ -86,8 +86,8 @@ template <typename Op> struct MoveOneValue : OpRewritePattern<Op> {
   }
 };
 
-/// Rows that nobody reads are not projected: slice(linear(x)) becomes
-/// linear(slice(x)) where the slice is of rows and the only reader.
+/// Rows that are not read are not projected: slice(linear(x)) becomes
+/// linear(slice(x)) if the slice takes rows and is the only reader.
 struct SliceBeforeLinear : OpRewritePattern<SliceOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(SliceOp op,
@@ -108,7 +108,7 @@ struct SliceBeforeLinear : OpRewritePattern<SliceOp> {
   }
 };
 
-/// A padding of nothing on any side.
+/// Removes a padding of size 0 on all sides.
 struct RemoveIdlePad : OpRewritePattern<PadOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(PadOp op,
@@ -120,8 +120,8 @@ struct RemoveIdlePad : OpRewritePattern<PadOp> {
   }
 };
 
-/// A concatenation of one is it; one inside another along the same dimension
-/// joins it.
+/// A concatenation of one operand becomes this operand; one inside another
+/// along the same dimension is merged into it.
 struct FlattenConcat : OpRewritePattern<ConcatOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(ConcatOp op,
@@ -145,7 +145,7 @@ struct FlattenConcat : OpRewritePattern<ConcatOp> {
   }
 };
 
-/// The one dimension along which `op` puts zeros at the ends, or nothing.
+/// The one dimension along which `op` pads with zeros at the ends, or nothing.
 std::optional<int64_t> zeroPaddedDim(PadOp op) {
   std::optional<int64_t> padded;
   if (!op || !op.getValue().isZero())
@@ -162,8 +162,8 @@ std::optional<int64_t> zeroPaddedDim(PadOp op) {
   return padded;
 }
 
-/// The sum of two paddings that lie side by side is the padding of their
-/// concatenation: what the gradients of the parts of a split add up to.
+/// The sum of two adjacent paddings is the padding of their concatenation.
+/// Gradients of the slices of a split have this form.
 struct JoinPads : OpRewritePattern<AddOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(AddOp op,
@@ -194,7 +194,7 @@ struct JoinPads : OpRewritePattern<AddOp> {
 
 void PadOp::getCanonicalizationPatterns(RewritePatternSet &patterns,
                                         MLIRContext *context) {
-  // Sums are matched here too: it is paddings that make them simpler.
+  // Sums are matched here too, because paddings simplify them.
   patterns.add<RemoveIdlePad, JoinPads>(context);
 }
 

@@ -1,4 +1,4 @@
-//===- Entry.cpp - What the arguments of an entry are ---------------------===//
+//===- Entry.cpp - Arguments and attributes of an entry -------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -12,7 +12,7 @@ using namespace cleave::graph;
 
 OpFoldResult ConstantOp::fold(FoldAdaptor adaptor) { return getValue(); }
 
-/// A movement that keeps shape and order is its operand.
+/// A layout op that keeps shape and order folds to its operand.
 template <typename Op> static OpFoldResult foldSameType(Op op) {
   if (op.getInput().getType() == op.getType())
     return op.getInput();

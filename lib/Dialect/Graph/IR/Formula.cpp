@@ -89,7 +89,7 @@ Value Formula::reduceTo(Value a, ArrayRef<int64_t> shape) {
 
 Value Formula::expandTo(Value a, ArrayRef<int64_t> dims,
                         ArrayRef<int64_t> shape) {
-  // Leading dimensions are given back by broadcasting itself.
+  // Broadcasting restores leading dimensions itself.
   SmallVector<int64_t> kept(shape);
   for (int64_t dim : dims)
     kept[dim] = 1;

@@ -32,7 +32,7 @@ Operation *GraphDialect::materializeConstant(OpBuilder &builder,
 }
 
 /// Checks one `graph.` attribute of an argument or a result of type `type`.
-/// `valid` is the shape without padding, where there is some.
+/// `valid` is the shape without padding, if the tensor is padded.
 static LogicalResult verifyEntryAttribute(Operation *op, Type type,
                                           DenseI64ArrayAttr valid,
                                           NamedAttribute attribute) {
@@ -82,7 +82,7 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     if (shape)
       for (int64_t dim : shape.asArrayRef())
         elements *= dim;
-    // One device holds a part of them.
+    // Shards hold fewer elements than the framework's shape.
     int64_t held = tensor ? tensor.getNumElements() : 0;
     if (valid)
       held = ShapedType::getNumElements(valid.asArrayRef());

@@ -10,8 +10,8 @@
 using namespace mlir;
 using namespace cleave::graph;
 
-/// Result of broadcasting `values`, whose element types must agree; the result
-/// has element type `element`, or theirs when null.
+/// The result type of broadcasting `values`, whose element types must agree;
+/// its element type is `element`, or theirs if that is null.
 static LogicalResult inferBroadcast(std::optional<Location> loc,
                                     ValueRange values, Type element,
                                     SmallVectorImpl<Type> &results) {
@@ -47,7 +47,9 @@ static LogicalResult inferBroadcast(std::optional<Location> loc,
 INFER_POINTWISE(NegOp)
 INFER_POINTWISE(AbsOp)
 INFER_POINTWISE(ExpOp)
+INFER_POINTWISE(Expm1Op)
 INFER_POINTWISE(LogOp)
+INFER_POINTWISE(Log1pOp)
 INFER_POINTWISE(SqrtOp)
 INFER_POINTWISE(RsqrtOp)
 INFER_POINTWISE(SinOp)
@@ -66,6 +68,7 @@ INFER_POINTWISE(AddOp)
 INFER_POINTWISE(SubOp)
 INFER_POINTWISE(MulOp)
 INFER_POINTWISE(DivOp)
+INFER_POINTWISE(RemOp)
 INFER_POINTWISE(MaximumOp)
 INFER_POINTWISE(MinimumOp)
 INFER_POINTWISE(PowOp)
@@ -110,7 +113,8 @@ LogicalResult DropoutOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
-/// Who draws, and for which place in the global tensor.
+/// Checks the operands of an op that draws random numbers, and its position in
+/// the global tensor.
 template <typename Op> static LogicalResult verifyDraws(Op op) {
   if (op.getRng().getType().getShape()[0] != 2)
     return op.emitOpError("rng must hold two values, seed and step");

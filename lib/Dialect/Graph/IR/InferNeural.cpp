@@ -11,8 +11,8 @@
 using namespace mlir;
 using namespace cleave::graph;
 
-/// The shape and element type of `value`; how it lies in memory is not part of
-/// what an op computes.
+/// The shape and element type of `value`, without its encoding, which results
+/// do not inherit.
 static RankedTensorType tensorType(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   return RankedTensorType::get(type.getShape(), type.getElementType());

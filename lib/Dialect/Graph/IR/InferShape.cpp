@@ -1,4 +1,4 @@
-//===- InferShape.cpp - Types of reductions and movements ---===//
+//===- InferShape.cpp - Types of reductions and layout ops ----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -10,8 +10,8 @@
 using namespace mlir;
 using namespace cleave::graph;
 
-/// The shape and element type of `value`; how it lies in memory is not part of
-/// what an op computes.
+/// The shape and element type of `value`, without its encoding, which results
+/// do not inherit.
 static RankedTensorType tensorType(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   return RankedTensorType::get(type.getShape(), type.getElementType());
@@ -181,7 +181,7 @@ LogicalResult ConcatOp::inferReturnTypes(MLIRContext *,
 }
 
 /// Checks that the first `batch` dimensions of `indices` are those of `other`,
-/// and come before `dim`.
+/// and that `dim` comes after them.
 static LogicalResult checkBatch(std::optional<Location> loc, int64_t batch,
                                 int64_t dim, RankedTensorType other,
                                 RankedTensorType indices) {
@@ -274,7 +274,7 @@ LogicalResult OneHotOp::inferReturnTypes(MLIRContext *context,
   return success();
 }
 
-/// `origin` and `global_size` of a shard, or of a dimension that is padded.
+/// Checks `origin` and `global_size` of a shard, or of a padded dimension.
 template <typename Op> static LogicalResult verifyPlace(Op op) {
   if (op.getOrigin() && !op.getGlobalSize())
     return op.emitOpError("origin needs a global_size");

@@ -10,8 +10,8 @@
 using namespace mlir;
 using namespace cleave::graph;
 
-/// The shape and element type of `value`; how it lies in memory is not part of
-/// what an op computes.
+/// The shape and element type of `value`, without its encoding, which results
+/// do not inherit.
 static RankedTensorType tensorType(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   return RankedTensorType::get(type.getShape(), type.getElementType());
@@ -22,8 +22,8 @@ static LogicalResult checkScalars(std::optional<Location> loc,
                                   ArrayRef<Value> scalars) {
   for (Value value : scalars)
     if (value && tensorType(value).getRank() != 0)
-      return emitOptionalError(loc, "scalar operand has type ",
-                               value.getType(), ", which is not of rank 0");
+      return emitOptionalError(loc, "scalar operand has type ", value.getType(),
+                               ", which is not of rank 0");
   return success();
 }
 
@@ -57,6 +57,14 @@ LogicalResult GradientOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
+LogicalResult WrittenOp::inferReturnTypes(MLIRContext *,
+                                          std::optional<Location>,
+                                          Adaptor adaptor,
+                                          SmallVectorImpl<Type> &results) {
+  results.push_back(tensorType(adaptor.getInput()));
+  return success();
+}
+
 LogicalResult CheckOp::verify() {
   if (tensorType(getFlag()).getRank() != 0)
     return emitOpError("flag ") << getFlag().getType() << " must have rank 0";
@@ -84,9 +92,9 @@ LogicalResult AdamWOp::inferReturnTypes(MLIRContext *,
   if (failed(checkScalars(loc, {adaptor.getLr(), adaptor.getCorrection1(),
                                 adaptor.getSqrtCorrection2(),
                                 adaptor.getGradientScale()})) ||
-      failed(checkUpdate(loc, adaptor.getParameter(),
-                         {adaptor.getGradient(), adaptor.getExpAvg(),
-                          adaptor.getExpAvgSq()})))
+      failed(checkUpdate(
+          loc, adaptor.getParameter(),
+          {adaptor.getGradient(), adaptor.getExpAvg(), adaptor.getExpAvgSq()})))
     return failure();
   results.append({tensorType(adaptor.getParameter()),
                   tensorType(adaptor.getExpAvg()),

@@ -1,4 +1,4 @@
-//===- IntegerRanges.cpp - Which integers an op can give ------------------===//
+//===- IntegerRanges.cpp - Value ranges of integer results ----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A range is that of all elements of a tensor. An operand without one, as
-/// floats have none, says nothing of the result.
+/// A range covers all elements of a tensor. An operand without a range, such as
+/// a float, gives no information about the result.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -34,7 +34,7 @@ static ConstantIntRanges between(Value result, int64_t low, int64_t high) {
                                        APInt(width, high, /*isSigned=*/true));
 }
 
-/// The values of the operands `from` and no others.
+/// The values of the operands `from` only.
 static Range joined(Ranges operands, unsigned from = 0) {
   Range all;
   for (const IntegerValueRange &own : operands.drop_front(from)) {
@@ -50,7 +50,7 @@ static Range summed(Value result, const IntegerValueRange &operand,
                     int64_t count) {
   if (operand.isUninitialized())
     return std::nullopt;
-  // In more bits than the sum can have.
+  // Computed with enough bits for the sum.
   unsigned width = widthOf(result);
   APInt low = operand.getValue().smin().sext(width + 64);
   APInt high = operand.getValue().smax().sext(width + 64);
@@ -98,7 +98,7 @@ static Range rangeOf(IotaOp op, Ranges) {
   return between(op.getOutput(), start, start + std::max<int64_t>(size, 1) - 1);
 }
 
-/// Flags become 0 and 1.
+/// Flags become 0 or 1.
 static Range rangeOf(CastOp op, Ranges in) {
   if (in[0].isUninitialized())
     return std::nullopt;
@@ -119,7 +119,7 @@ static Range rangeOf(PadOp op, Ranges in) {
   return in[0].getValue().rangeUnion(between(op.getOutput(), value, value));
 }
 
-/// What is left out by an origin is 0.
+/// Elements outside of the slice at `origin` are 0.
 static Range rangeOf(GatherOp op, Ranges in) {
   if (in[0].isUninitialized())
     return std::nullopt;
@@ -140,7 +140,7 @@ static Range rangeOf(CumulativeSumOp op, Ranges in) {
                 tensorTypeOf(op.getInput()).getDimSize(op.getDim()));
 }
 
-/// Of two operands, by MLIR's rules.
+/// Two operands: MLIR's rules.
 static Range
 combined(Ranges in,
          function_ref<ConstantIntRanges(ArrayRef<ConstantIntRanges>)> combine) {
@@ -166,7 +166,7 @@ static Range rangeOf(MinimumOp, Ranges in) {
 }
 
 //===----------------------------------------------------------------------===//
-// Models
+// External models
 //===----------------------------------------------------------------------===//
 
 namespace {
@@ -186,7 +186,7 @@ struct RangeModel
   void inferResultRangesFromOptional(Operation *op, Ranges operands,
                                      SetIntLatticeFn set) const {
     Value result = op->getResult(0);
-    // Floats have ranges of no bits, or none.
+    // Ranges of floats have no bits or do not exist.
     SmallVector<IntegerValueRange> integers(operands);
     for (auto [operand, range] : llvm::zip_equal(op->getOperands(), integers))
       if (widthOf(operand) == 0)
@@ -199,7 +199,7 @@ struct RangeModel
   }
 };
 
-/// Two results; the integers are the second.
+/// The second result holds the integers.
 struct TopKModel : InferIntRangeInterface::ExternalModel<TopKModel, TopKOp> {
   void inferResultRanges(Operation *op, ArrayRef<ConstantIntRanges>,
                          SetIntRangeFn set) const {

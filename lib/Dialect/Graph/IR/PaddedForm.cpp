@@ -28,8 +28,7 @@ TypedAttr cleave::graph::paddingFill(const Factor &factor, Type element) {
   Builder builder(element.getContext());
   if (factor.padding == PaddingNeed::Any)
     return {};
-  if (factor.padding == PaddingNeed::Zero ||
-      factor.partial == PartialKind::Sum)
+  if (factor.padding == PaddingNeed::Zero || factor.partial == PartialKind::Sum)
     return builder.getZeroAttr(element);
   bool least = factor.partial == PartialKind::Max;
   if (auto type = dyn_cast<FloatType>(element))
@@ -52,11 +51,11 @@ bool cleave::graph::staysZero(const ShardingRule &rule, int64_t factor,
   };
   SmallVector<unsigned> along;
   for (unsigned i = 0; i < rule.operands.size(); ++i)
-    if (!llvm::is_contained(rule.unread, i) && has(i))
+    if (!llvm::is_contained(rule.unused, i) && has(i))
       along.push_back(i);
   if (!llvm::all_of(along, isZero))
     return false;
-  // Of what the op is not linear in, nothing may run along the factor: zero
-  // divided by zero is none.
+  // An operand in which the op is not linear must not run along the factor:
+  // zero padding divided by zero padding is not zero.
   return rule.keepsZero || llvm::is_contained(rule.linear, along);
 }

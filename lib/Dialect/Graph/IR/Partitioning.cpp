@@ -13,7 +13,7 @@ using namespace cleave::graph;
 using ShardOffset =
     function_ref<Value(RankedTensorType, const FactorMapping &)>;
 
-/// The op `op` with other operands and result types.
+/// Builds `op` with other operands and result types.
 template <typename Op>
 static Op cloneWith(Op op, OpBuilder &builder, ValueRange operands,
                     TypeRange resultTypes) {
@@ -37,14 +37,14 @@ Operation *ConstantOp::buildLocal(OpBuilder &builder, ValueRange,
 
 Operation *SliceOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                TypeRange resultTypes, ShardOffset) {
-  // Only dimensions taken whole are split: their local size is the operand's.
+  // Only replicated dimensions: their local size is that of the operand.
   auto clone = cloneWith(*this, builder, operands, resultTypes);
   clone.setSizes(cast<RankedTensorType>(resultTypes.front()).getShape());
   return clone;
 }
 
-/// The dimension that indices name, of `size` elements along `factors`, may be
-/// split, or be of `newSize`; null for a shard of a shard.
+/// The dimension that indices refer to, of `size` elements along `factors`, may
+/// be sharded or have the size `newSize`; null for a shard of a shard.
 template <typename Op>
 static Op buildLocalIndexed(Op op, OpBuilder &builder, ValueRange operands,
                             TypeRange resultTypes, ShardOffset shardOffset,
@@ -99,8 +99,8 @@ Operation *OneHotOp::buildLocal(OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
-/// What is not split is told from what is by its size: that of the whole, which
-/// may be smaller than a padded one.
+/// A dimension is sharded if its size differs from the global one. The global
+/// size may be smaller than the padded one.
 static bool hidesSplit(RankedTensorType type, RankedTensorType local,
                        ArrayRef<int64_t> global) {
   return llvm::any_of(llvm::seq<int64_t>(0, type.getRank()), [&](int64_t dim) {
@@ -109,9 +109,9 @@ static bool hidesSplit(RankedTensorType type, RankedTensorType local,
   });
 }
 
-/// What draws a number for each element of its result does so by the place in
-/// the global tensor: that of a shard, of `places` along `mapping`, and those of
-/// its pieces, if it is `placed` by them.
+/// An op that draws a number for each element of its result uses the element's
+/// global position: that of a shard, from `places` along `mapping`, and, if it
+/// is `placed` by starts, those of its pieces.
 template <typename Op>
 static Operation *
 buildLocalDraws(Op op, OpBuilder &builder, ValueRange operands,
@@ -123,7 +123,7 @@ buildLocalDraws(Op op, OpBuilder &builder, ValueRange operands,
       RankedTensorType::get(places, type.getElementType()), mapping);
   auto local = cast<RankedTensorType>(resultTypes.front());
   ArrayRef<int64_t> global = op.getGlobalShape().value_or(type.getShape());
-  // A shard of a shard, or one that would pass for the whole.
+  // A shard of a shard, or one that could not be told from the global tensor.
   if (origin && (op.getOrigin() || hidesSplit(type, local, global)))
     return nullptr;
   auto clone = cloneWith(op, builder, operands, resultTypes);
@@ -134,8 +134,9 @@ buildLocalDraws(Op op, OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
-/// Where pieces have starts, only places within a piece are counted: takes from
-/// the factors of a dimension those of pieces, and from `size` their number.
+/// If pieces have starts, only positions within a piece count: removes the
+/// factors of pieces from those of a dimension, and divides `size` by their
+/// number.
 static void withinPieces(Value starts, const ShardingRule &rule,
                          SmallVectorImpl<int64_t> &factors, int64_t &size) {
   if (!starts)
@@ -168,7 +169,7 @@ Operation *UniformOp::buildLocal(OpBuilder &builder, ValueRange operands,
                          /*placed=*/false);
 }
 
-/// Attention and its gradients draw, and hide, by the place of a score in the
+/// Attention and its gradients draw and mask by the position of a score in the
 /// global [batch, heads, queries, keys].
 template <typename Op>
 static Operation *
@@ -184,14 +185,14 @@ buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
   bool placed = draws || op.getCausal() || op.getWindow();
   if (placed) {
     ShardingRule rule = op.getShardingRule();
-    // The query is the first operand of the op that has its dimensions; the
-    // key follows it.
+    // The query is the first operand that has the op's dimensions; the key
+    // follows it.
     unsigned first = std::is_same_v<Op, AttentionOp> ? 0 : 1;
     FactorMapping mapping = rule.operands[first];
     mapping[3] = rule.operands[first + 1][2];
     withinPieces(op.getQueryStarts(), rule, mapping[2], places[2]);
     withinPieces(op.getKeyStarts(), rule, mapping[3], places[3]);
-    // What only hides is the same in all batches and heads.
+    // Masks are the same in all batches and heads.
     if (!draws)
       mapping[0] = mapping[1] = {};
     origin = shardOffset(RankedTensorType::get(places, query.getElementType()),
@@ -200,7 +201,7 @@ buildLocalAttention(Op op, OpBuilder &builder, ValueRange operands,
       return nullptr; // A shard of a shard.
   }
   auto clone = cloneWith(op, builder, operands, resultTypes);
-  // Keys are split by blocks alone.
+  // Keys are sharded by blocks only.
   auto sequence = [](Value value) {
     return cast<RankedTensorType>(value.getType()).getDimSize(2);
   };
@@ -240,7 +241,7 @@ Operation *AttentionBiasGradOp::buildLocal(OpBuilder &builder,
 }
 
 //===----------------------------------------------------------------------===//
-// Another order
+// Elements in another order
 //===----------------------------------------------------------------------===//
 
 using Starts = function_ref<Value(Value, unsigned)>;
@@ -263,7 +264,7 @@ bool DropoutOp::setStarts(Starts starts) {
   return true;
 }
 
-/// Bias, mask and documents come in the order of queries and keys.
+/// Bias, mask and segments have the order of queries and keys.
 template <typename Op> static bool setAttentionStarts(Op op, Starts starts) {
   Value queries = starts(op.getQuery(), 2), keys = starts(op.getKey(), 2);
   if (op.getOrigin() || op.getQueryStarts() || op.getKeyStarts())
@@ -271,7 +272,7 @@ template <typename Op> static bool setAttentionStarts(Op op, Starts starts) {
   auto follows = [&](Value value, unsigned dim, Value other) {
     return starts(value, dim) == other;
   };
-  // A document of one order cannot be that of the other too.
+  // Segments in the order of queries cannot be those of keys in another order.
   if (op.getSegments() && (!follows(op.getSegments(), 1, queries) ||
                            !(op.getKeySegments()
                                  ? follows(op.getKeySegments(), 1, keys)

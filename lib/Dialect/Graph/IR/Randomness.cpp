@@ -20,14 +20,3 @@ void UniformOp::removeRandomness(RewriterBase &rewriter) {
   rewriter.replaceOpWithNewOp<ConstantOp>(*this,
                                           DenseElementsAttr::get(type, mean));
 }
-
-void AttentionOp::removeRandomness(RewriterBase &rewriter) {
-  rewriter.modifyOpInPlace(*this, [&] {
-    getRngMutable().clear();
-    setDropout(APFloat(0.0));
-    if (getCausal() || getWindow())
-      return; // What is hidden goes by places too.
-    getOriginMutable().clear();
-    removeGlobalShapeAttr();
-  });
-}

@@ -1,4 +1,4 @@
-//===- SourceLine.cpp - Where a model says it -----------------------------===//
+//===- SourceLine.cpp - Source lines of a model ---------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

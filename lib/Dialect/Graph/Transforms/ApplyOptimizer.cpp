@@ -23,7 +23,9 @@ using namespace cleave::graph;
 
 namespace {
 
-/// One trained parameter, its gradient, and what the update makes of it.
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// One trained parameter, its gradient, and the result of its update.
 struct Update {
   BlockArgument parameter;
   StringRef name;
@@ -47,9 +49,12 @@ private:
   void addArguments();
   void buildScalars();
   void checkCounts();
+  Value norm(bool zeroed);
+  void checkFinite();
   void clip();
   void update(Update &update);
   Value learningRate(const Update &update);
+  LogicalResult markWritten();
   void setResults();
 
   bool clips() const { return options.maxGradNorm > 0.0; }
@@ -156,7 +161,7 @@ void Optimizer::addArguments() {
   add(RankedTensorType::get({}, builder.getI64Type()), "step", "scalar");
 
   unsigned first = step.getNumArguments();
-  // Types that are tensors cannot fail to be inserted.
+  // Inserting an argument of tensor type cannot fail.
   (void)step.insertArguments(
       SmallVector<unsigned>(types.size(), first), types, attributes,
       SmallVector<Location>(types.size(), step.getLoc()));
@@ -197,7 +202,7 @@ bool isCount(Value value) {
   return false;
 }
 
-/// A loss that is a mean over counted elements has no value when there is none.
+/// A loss that is a mean over counted elements is undefined if there are none.
 void Optimizer::checkCounts() {
   llvm::DenseSet<Value> checked;
   for (DivOp div : llvm::to_vector(block.getOps<DivOp>())) {
@@ -214,9 +219,9 @@ void Optimizer::checkCounts() {
   }
 }
 
-/// norm = |all gradients|, scale = min(1, c / (norm + 1e-6)).
-void Optimizer::clip() {
-  builder.setInsertionPoint(block.getTerminator());
+/// |all gradients|; with `zeroed`, of all of them times zero: NaN where one is
+/// not finite, else 0.
+Value Optimizer::norm(bool zeroed) {
   Formula f{builder, step.getLoc()};
   SmallVector<Value> gradients;
   for (Update &update : updates)
@@ -227,13 +232,45 @@ void Optimizer::clip() {
       }))
     for (Value &gradient : gradients)
       gradient = f.cast(gradient, builder.getF32Type());
-  gradientNorm = GlobalNormOp::create(builder, f.loc, gradients);
-  // A comparison with NaN is false.
+  if (zeroed)
+    for (Value &gradient : gradients)
+      gradient = f.mul(gradient, f.scalar(gradient, 0.0));
+  return GlobalNormOp::create(builder, f.loc, gradients);
+}
+
+/// The norm to clip is not finite if a gradient is not: the norm is checked.
+void Optimizer::checkFinite() {
+  builder.setInsertionPoint(block.getTerminator());
+  Formula f{builder, step.getLoc()};
+  auto returnOp = cast<func::ReturnOp>(block.getTerminator());
+  for (auto [index, value] : llvm::enumerate(returnOp.getOperands())) {
+    if (index != 0 && !step.getResultAttr(index, kLossAttr))
+      continue;
+    // A comparison with NaN is false.
+    CheckOp::create(builder, f.loc,
+                    f.compare(Predicate::lt,
+                              AbsOp::create(builder, f.loc, value),
+                              f.scalar(value, infinity)),
+                    "the loss is not finite");
+  }
+  if (clips())
+    return;
+  Value zero = norm(/*zeroed=*/true);
   CheckOp::create(builder, f.loc,
-                  f.compare(Predicate::lt, gradientNorm,
-                            f.scalar(gradientNorm,
-                                     std::numeric_limits<double>::infinity())),
-                  "the norm of the gradients is not finite");
+                  f.compare(Predicate::eq, zero, f.scalar(zero, 0.0)),
+                  "a gradient is not finite");
+}
+
+/// norm = |all gradients|, scale = min(1, c / (norm + 1e-6)).
+void Optimizer::clip() {
+  builder.setInsertionPoint(block.getTerminator());
+  Formula f{builder, step.getLoc()};
+  gradientNorm = norm(/*zeroed=*/false);
+  // A comparison with NaN is false.
+  CheckOp::create(
+      builder, f.loc,
+      f.compare(Predicate::lt, gradientNorm, f.scalar(gradientNorm, infinity)),
+      "the norm of the gradients is not finite");
   Value quotient = f.div(f.scalar(gradientNorm, options.maxGradNorm),
                          f.add(gradientNorm, f.scalar(gradientNorm, 1e-6)));
   gradientScale =
@@ -263,8 +300,9 @@ Value Optimizer::learningRate(const Update &update) {
 }
 
 void Optimizer::update(Update &update) {
-  // With nothing to wait for, the gradient dies where it is finished.
-  if (!clips())
+  // Without clipping, the update directly follows the gradient, so that its
+  // memory is released early.
+  if (!clips() && !options.checkFinite)
     builder.setInsertionPointAfter(update.gradient);
   Location loc = update.parameter.getLoc();
   Value gradient = update.gradient.getOutput();
@@ -289,6 +327,34 @@ void Optimizer::update(Update &update) {
   llvm::append_range(update.newState, op->getResults().drop_front());
 }
 
+/// Marks what the model writes to buffers as part of the update. A value that
+/// it leaves as it is, is no result.
+LogicalResult Optimizer::markWritten() {
+  auto returnOp = cast<func::ReturnOp>(block.getTerminator());
+  builder.setInsertionPoint(returnOp);
+  for (OpOperand &operand : returnOp->getOpOperands()) {
+    auto name = step.getResultAttrOfType<StringAttr>(operand.getOperandNumber(),
+                                                     kUpdatesAttr);
+    if (!name)
+      continue;
+    BlockArgument *buffer =
+        llvm::find_if(step.getArguments(), [&](BlockArgument argument) {
+          return getArgString(step, argument.getArgNumber(), kNameAttr) ==
+                 name.getValue();
+        });
+    if (buffer == step.getArguments().end() ||
+        !hasRole(step, buffer->getArgNumber(), "buffer") ||
+        buffer->getType() != operand.get().getType())
+      return step.emitError()
+             << "result " << operand.getOperandNumber() << " of '@"
+             << step.getSymName() << "' updates \"" << name.getValue()
+             << "\", which is no buffer of its type";
+    operand.set(WrittenOp::create(builder, operand.get().getLoc(),
+                                  operand.get(), name));
+  }
+  return success();
+}
+
 /// Results: those of the model, the norm, each parameter and its state.
 void Optimizer::setResults() {
   auto returnOp = cast<func::ReturnOp>(block.getTerminator());
@@ -304,8 +370,11 @@ void Optimizer::setResults() {
   };
   for (auto [index, value] : llvm::enumerate(returnOp.getOperands())) {
     DictionaryAttr dictionary = step.getResultAttrDict(index);
-    if (!dictionary || !dictionary.get(kOfAttr))
-      append(value, dictionary ? dictionary : builder.getDictionaryAttr({}));
+    if (dictionary && dictionary.get(kOfAttr))
+      continue;
+    NamedAttrList kept(dictionary);
+    kept.erase(kLossAttr);
+    append(value, kept.getDictionary(builder.getContext()));
   }
   if (gradientNorm)
     append(gradientNorm, single(kNameAttr, "grad_norm"));
@@ -326,8 +395,12 @@ LogicalResult Optimizer::run() {
   addArguments();
   buildScalars();
   checkCounts();
+  if (options.checkFinite)
+    checkFinite();
   if (clips())
     clip();
+  if (failed(markWritten()))
+    return failure();
   for (Update &parameter : updates)
     update(parameter);
   setResults();
@@ -359,6 +432,7 @@ struct ApplyOptimizer final
     options.dampening = dampening;
     options.nesterov = nesterov;
     options.maxGradNorm = maxGradNorm;
+    options.checkFinite = checkFinite;
     if (failed(applyOptimizer(*step, options)))
       signalPassFailure();
   }

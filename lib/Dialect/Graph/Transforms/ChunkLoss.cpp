@@ -1,4 +1,4 @@
-//===- ChunkLoss.cpp - Head and cross entropy without whole logits --------===//
+//===- ChunkLoss.cpp - Head and cross entropy without materialised logits -===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -26,11 +26,11 @@ struct Projection {
   Value input, weight, bias;
 };
 
-/// What is made of the gradient of the logits: null where it is not needed.
+/// The gradients computed from the gradient of the logits; null if not needed.
 struct LogitGradientUses {
   /// The contraction with the weight, with the input, and the sum over rows.
   Operation *input = nullptr, *weight = nullptr, *bias = nullptr;
-  /// The weight's gradient is asked for as `[h, v]`.
+  /// Whether the weight's gradient has the shape `[h, v]`.
   bool transposed = false;
 };
 
@@ -76,8 +76,8 @@ std::optional<Projection> matchProjection(Operation *op) {
   return std::nullopt;
 }
 
-/// Whether `value` is computed from `source`, in the sense of numbers: the
-/// operand of a seed gives its type alone.
+/// Whether the value of `value` depends on `source`: a seed reads only the type
+/// of its operand.
 bool dependsOn(Value value, Operation *source) {
   SmallVector<Value> work{value};
   llvm::SmallPtrSet<Operation *, 32> seen;
@@ -122,7 +122,7 @@ private:
   LogitGradientUses uses;
 };
 
-/// Finds the projection, and that only the loss reads what it computes.
+/// Finds the projection, and checks that only the loss reads its result.
 bool Head::matchLogits() {
   Value logits = loss.getLogits();
   for (Operation *user : logits.getUsers()) {
@@ -150,8 +150,8 @@ bool Head::matchLogits() {
   return found.has_value();
 }
 
-/// Sorts a contraction of the logits' gradient: with the weight, "Rv,vh->Rh",
-/// or with the input, "Rv,Rh->vh".
+/// Classifies a contraction of the logits' gradient: with the weight,
+/// "Rv,vh->Rh", or with the input, "Rv,Rh->vh".
 bool Head::matchContraction(ContractOp contract, Value ofLogits) {
   std::string error;
   std::optional<Einsum> einsum = Einsum::parse(contract.getEquation(), error);
@@ -212,7 +212,7 @@ bool Head::matchGradient() {
 
 bool Head::match() { return matchLogits() && (!gradient || matchGradient()); }
 
-/// Chunks of a multiple of 64 rows, as equal as that allows.
+/// Chunks are multiples of 64 rows and as equal as possible.
 int64_t Head::chunkRows() {
   RankedTensorType logits = loss.getLogits().getType();
   int64_t classes = logits.getShape().back();
@@ -226,7 +226,8 @@ int64_t Head::chunkRows() {
   return llvm::alignTo(llvm::divideCeil(rows, chunks), 64);
 }
 
-/// Cuts the seeds of backward from the loss: it will be known after them only.
+/// Replaces the operands of the seeds of backward: the loss is computed after
+/// them.
 void Head::freeSeeds(OpBuilder &builder) {
   for (SeedOp seed : loss->getBlock()->getOps<SeedOp>()) {
     if (!dependsOn(seed.getLoss(), loss))
@@ -237,7 +238,7 @@ void Head::freeSeeds(OpBuilder &builder) {
   }
 }
 
-/// Moves what `head` feeds behind it, in order.
+/// Moves the readers of `head` after it, in order.
 void Head::moveLossBehind(Operation *head) {
   llvm::SmallPtrSet<Operation *, 16> moved{head};
   Operation *last = head;
@@ -293,7 +294,7 @@ void Head::rewrite(OpBuilder &builder) {
     for (Operation *op : llvm::reverse(reshapes))
       op->erase();
   }
-  // The projection and the reshapes behind it have lost their only reader.
+  // The projection and the reshapes after it have no readers left.
   Operation *op = loss.getLogits().getDefiningOp();
   loss->erase();
   while (op != projection.op) {

@@ -27,12 +27,43 @@ struct DeriveEvaluate final
     FailureOr<func::FuncOp> source = findEntry(getOperation(), entry);
     if (failed(source))
       return signalPassFailure();
-    FailureOr<func::FuncOp> copy = cloneEntry(*source, target);
+    FailureOr<func::FuncOp> copy = evaluation(*source);
     if (failed(copy) || failed(removeRandomness(*copy)))
       return signalPassFailure();
     returnWeight(*copy);
     if (dropEntry && SymbolTable::symbolKnownUseEmpty(*source, getOperation()))
       source->erase();
+  }
+
+  /// The model as it is evaluated: a copy of `source`. One that writes to
+  /// buffers may compute something else then, and have an entry for it.
+  FailureOr<func::FuncOp> evaluation(func::FuncOp source) {
+    auto own = getOperation().lookupSymbol<func::FuncOp>(target);
+    if (own && own.getBody().hasOneBlock() && writesBuffers(source))
+      return own;
+    FailureOr<func::FuncOp> copy = cloneEntry(source, target);
+    if (succeeded(copy) && failed(dropWritten(*copy)))
+      return failure();
+    return copy;
+  }
+
+  static bool writesBuffers(func::FuncOp function) {
+    for (unsigned i = 0; i < function.getNumResults(); ++i)
+      if (function.getResultAttr(i, kUpdatesAttr))
+        return true;
+    return false;
+  }
+
+  /// An evaluation changes no buffer.
+  static LogicalResult dropWritten(func::FuncOp function) {
+    llvm::BitVector dropped(function.getNumResults());
+    for (unsigned i = 0; i < function.getNumResults(); ++i)
+      if (function.getResultAttr(i, kUpdatesAttr))
+        dropped.set(i);
+    if (dropped.none())
+      return success();
+    function.front().getTerminator()->eraseOperands(dropped);
+    return function.eraseResults(dropped);
   }
 
   static LogicalResult removeRandomness(func::FuncOp function) {
@@ -53,8 +84,8 @@ struct DeriveEvaluate final
     return success();
   }
 
-  /// A mean over counted elements says how many there were, so that the means
-  /// of several batches can be joined.
+  /// A mean over counted elements also returns the count, so that the means of
+  /// several batches can be combined.
   static void returnWeight(func::FuncOp function) {
     auto returnOp = dyn_cast<func::ReturnOp>(function.front().getTerminator());
     if (!returnOp || returnOp.getNumOperands() == 0)
@@ -64,7 +95,7 @@ struct DeriveEvaluate final
       return;
     Builder builder(function.getContext());
     unsigned index = function.getNumResults();
-    // A type that is a tensor cannot fail to be inserted.
+    // Inserting a result of tensor type cannot fail.
     (void)function.insertResult(
         index, weight.getType(),
         builder.getDictionaryAttr(builder.getNamedAttr(

@@ -6,10 +6,11 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Two sweeps over one block. Forward: which values vary with an unfrozen
-/// parameter. Backward: each op that varies and to whose results something
-/// flows is asked for the gradients of the operands that vary. What is frozen
-/// is thus never entered, as with low-rank adapters below which nothing trains.
+/// Two sweeps over one block. The forward sweep finds the values that vary with
+/// an unfrozen parameter. The backward sweep visits each op that varies and
+/// whose results have gradients, and builds the gradients of the operands that
+/// vary. Ops that depend only on frozen parameters are never visited, for
+/// example layers below low-rank adapters.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -55,24 +56,24 @@ private:
   void foldStops();
 
   func::FuncOp entry;
-  StringRef source; ///< the name of what `entry` is a copy of, for messages
+  StringRef source; ///< the entry that `entry` is a copy of, for messages.
   Block &block;
   OpBuilder builder;
-  /// What is differentiated is their sum.
+  /// The losses; their sum is differentiated.
   SetVector<Value> losses;
   /// The trained parameters, in the order of arguments.
   SmallVector<BlockArgument> parameters;
   llvm::DenseSet<Value> varying;
-  /// The gradient of each value, as far as its uses have been visited.
+  /// The gradient of each value: the sum over the uses visited so far.
   llvm::DenseMap<Value, Value> gradients;
-  /// The ops at which a parameter is read first: when one of them has been
-  /// visited, the parameter's gradient is complete.
+  /// The first reader of each parameter: when it has been visited, the
+  /// parameter's gradient is complete.
   llvm::DenseMap<Operation *, SmallVector<BlockArgument>> firstUsers;
   /// The `graph.gradient` of each parameter.
   llvm::DenseMap<Value, Value> finished;
 };
 
-/// What an argument is called in a message.
+/// The name of an argument in a message.
 std::string Differentiation::describe(BlockArgument argument) {
   StringRef name = getArgString(entry, argument.getArgNumber(), kNameAttr);
   return name.empty() ? std::to_string(argument.getArgNumber())
@@ -101,7 +102,6 @@ LogicalResult Differentiation::findLosses() {
       return entry.emitError() << "'@" << source << "' has losses of types "
                                << losses.front().getType() << " and "
                                << loss.getType() << ", which have no sum";
-    entry.removeResultAttr(i, StringAttr::get(entry.getContext(), kLossAttr));
   }
   builder.setInsertionPoint(returnOp);
   return success();
@@ -130,14 +130,14 @@ LogicalResult Differentiation::findParameters() {
   if (parameters.empty())
     return entry.emitError() << "'@" << source
                              << "' has no parameter to train: every one is "
-                                "frozen (as tracing marks those that the loss "
-                                "does not read), or none has 'graph.role' = "
-                                "\"parameter\"";
+                                "marked 'graph.frozen' (as tracing marks those "
+                                "that the loss has no gradient for, too), or "
+                                "none has 'graph.role' = \"parameter\"";
   return success();
 }
 
-/// The step updates parameters in their own memory: what they were before is no
-/// result.
+/// The step updates parameters in place, so that a parameter's old value cannot
+/// be a result.
 LogicalResult Differentiation::checkResults() {
   Operation *returnOp = block.getTerminator();
   for (Value loss : losses)
@@ -168,7 +168,7 @@ void Differentiation::markVarying() {
           varying.insert(result);
 }
 
-/// A loss that no parameter moves would train nothing, silently.
+/// An error, because such a loss would train nothing without notice.
 LogicalResult Differentiation::checkLosses() {
   for (Value loss : losses)
     if (!varying.contains(loss))
@@ -187,7 +187,7 @@ void Differentiation::accumulate(Value value, Value contribution,
             : contribution;
 }
 
-/// Asks `op` for the gradients of its varying operands.
+/// Builds the gradients of the varying operands of `op`.
 LogicalResult Differentiation::buildAdjoint(Operation &op) {
   SmallVector<Value> resultGradients;
   for (Value result : op.getResults())
@@ -220,7 +220,7 @@ LogicalResult Differentiation::buildAdjoint(Operation &op) {
   return success();
 }
 
-/// Ends the gradients of the parameters that no op before `op` reads.
+/// Finishes the gradients of the parameters that no op before `op` reads.
 void Differentiation::finishParameters(Operation &op) {
   for (BlockArgument parameter : firstUsers.lookup(&op)) {
     Formula f{builder, op.getLoc()};
@@ -254,7 +254,7 @@ void Differentiation::returnGradients() {
   entry.setAllResultAttrs(attributes);
 }
 
-/// Gradients have been stopped: what is left is the identity.
+/// Gradients have been stopped, so these ops are the identity.
 void Differentiation::foldStops() {
   for (auto op : llvm::make_early_inc_range(block.getOps<StopGradientOp>())) {
     op.getOutput().replaceAllUsesWith(op.getInput());
@@ -272,13 +272,14 @@ LogicalResult Differentiation::run() {
   SmallVector<Operation *> forward;
   for (Operation &op : block.without_terminator())
     forward.push_back(&op);
-  // A parameter that no op reads is finished with the seed, below.
+  // The gradient of a parameter that no op reads is finished after the seed,
+  // below.
   llvm::DenseMap<Value, Operation *> first;
   for (Operation *op : llvm::reverse(forward))
     for (Value operand : op->getOperands())
       first[operand] = op;
 
-  // Of the sum of the losses, each has the gradient 1.
+  // The gradient of each loss in their sum is 1.
   auto seed = SeedOp::create(builder, losses.front().getLoc(), losses.front(),
                              /*scale=*/Value());
   for (BlockArgument parameter : parameters) {

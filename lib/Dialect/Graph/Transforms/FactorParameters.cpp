@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// First every entry is read, and for each parameter the shape that all its
-/// projections agree on is found; then every entry is rewritten.
+/// The pass first reads every entry and finds, for each parameter, the shape
+/// that all its projections agree on; then it rewrites every entry.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -29,18 +29,19 @@ namespace {
 
 using Shape = SmallVector<int64_t>;
 
-/// A projection of rows whose features are read in factors.
+/// A projection of rows whose features are reshaped into factors.
 struct Projection {
   /// `rows,weight->rows features`: the feature letter is the output's last.
   Einsum einsum;
-  /// The linear or contraction, and the addition of a bias behind it, or null.
+  /// The linear or contraction, and the addition of a bias after it, or null.
   Operation *op = nullptr;
   AddOp addition;
   BlockArgument weight;
   Value features;
   Shape factors;
 
-  /// These are read anew: another projection's rewriting may replace them.
+  /// Read again at each use, because rewriting another projection may replace
+  /// them.
   Value input() const { return op->getOperand(0); }
   Value bias() const {
     if (auto linear = dyn_cast<LinearOp>(op))
@@ -59,7 +60,8 @@ int64_t product(ArrayRef<int64_t> shape) {
   return result;
 }
 
-/// What a reshape turns the last dimension into, when it keeps the others.
+/// The factors of the last dimension in a reshape that keeps the other
+/// dimensions.
 std::optional<Shape> factorsOfReshape(Operation *op) {
   auto reshape = dyn_cast<ReshapeOp>(op);
   if (!reshape)
@@ -71,7 +73,7 @@ std::optional<Shape> factorsOfReshape(Operation *op) {
   return Shape(to.drop_front(rows.size()));
 }
 
-/// The one factoring that every reader of `value` reshapes it to.
+/// The one factoring to which every reader reshapes `value`.
 std::optional<Shape> factorsOfReaders(Value value) {
   std::optional<Shape> common;
   for (Operation *user : value.getUsers()) {
@@ -94,10 +96,10 @@ bool isFeatureSlice(SliceOp slice) {
          slice.getSizes()[last] > 0;
 }
 
-/// The factoring that slices of `features` and their reshapes imply: equal
-/// slices give a factor of their own, [k, heads, size], or [k, size] where they
-/// are read as they are; slices of different numbers of heads count them
-/// together, [heads, size].
+/// The factoring implied by slices of `features` and their reshapes: equal
+/// slices give a factor of their own, [k, heads, size], or [k, size] if they
+/// are read without a reshape; slices of different numbers of heads share one
+/// factor of heads, [heads, size].
 std::optional<Shape> factorsOfSlices(Value features) {
   int64_t size = tensorTypeOf(features).getShape().back();
   std::optional<Shape> first;
@@ -128,20 +130,20 @@ std::optional<Shape> factorsOfSlices(Value features) {
       return std::nullopt;
   if (size % unit != 0)
     return std::nullopt;
-  // Slices that are read as they are must be all there is, each once.
+  // Slices without a reshape must cover all features, each once.
   if (first->size() == 1 && static_cast<int64_t>(ranges.size()) * unit != size)
     return std::nullopt;
   factors.insert(factors.begin(), size / unit);
   return factors;
 }
 
-/// The projection that `op` is, when its features are read in factors.
+/// The projection of `op`, if its features are read in factors.
 std::optional<Projection> matchProjection(Operation &op) {
   Projection projection;
   projection.op = &op;
   if (auto linear = dyn_cast<LinearOp>(op)) {
     int64_t rows = linear.getInput().getType().getRank() - 1;
-    // Adding the bias apart rounds once more where floats are narrow.
+    // Adding the bias separately would round once more for narrow floats.
     if (rows > 20 ||
         (linear.getBias() && linear.getType().getElementTypeBitWidth() < 32))
       return std::nullopt;
@@ -159,7 +161,7 @@ std::optional<Projection> matchProjection(Operation &op) {
     projection.einsum = *einsum;
     projection.weight = dyn_cast<BlockArgument>(contract.getRhs());
     projection.features = contract.getOutput();
-    // A bias is added to the last dimension by the only reader.
+    // The only reader adds a bias to the last dimension.
     if (contract.getOutput().hasOneUse())
       if (auto add = dyn_cast<AddOp>(*contract.getOutput().user_begin())) {
         Value other =
@@ -209,12 +211,12 @@ private:
   void rewriteProjection(const Projection &projection);
 
   ModuleOp module;
-  /// The shape each parameter is to be stored in, by name.
+  /// The shape in which each parameter is to be stored, by name.
   llvm::StringMap<Shape> shapes;
-  /// The type of each parameter before.
+  /// The previous type of each parameter.
   llvm::StringMap<Type> types;
-  /// Parameters that stay as they are: readers disagree, it was done before, or
-  /// an optimizer's state has their shape.
+  /// Parameters that stay unchanged: readers disagree, they are already
+  /// factored, or an optimizer's state has their shape.
   llvm::StringSet<> rejected;
   SmallVector<Projection> projections;
 };
@@ -261,8 +263,8 @@ void Factoring::readEntry(func::FuncOp entry) {
   }
 }
 
-/// Gives each factored parameter its new type; what reads it reads a reshape
-/// to the old one, until a projection is rewritten.
+/// Changes the type of each factored parameter; its readers read a reshape to
+/// the old type until a projection is rewritten.
 void Factoring::rewriteArguments(func::FuncOp entry) {
   Block &block = entry.getBody().front();
   OpBuilder builder(&block, block.begin());
@@ -360,7 +362,7 @@ void Factoring::run() {
     rewriteArguments(entry);
   for (const Projection &projection : projections)
     rewriteProjection(projection);
-  // Reshapes that no reader is left for.
+  // Removes reshapes without readers.
   for (func::FuncOp entry : entries)
     for (auto reshape : llvm::make_early_inc_range(
              entry.getBody().front().getOps<ReshapeOp>()))

@@ -1,4 +1,4 @@
-//===- InputValues.cpp - What inputs alone decide -------------------------===//
+//===- InputValues.cpp - Values that depend on inputs alone ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,7 +13,7 @@
 using namespace mlir;
 using namespace cleave::graph;
 
-/// The ops that `value` follows from, in order.
+/// The ops that `value` depends on, in order.
 static SetVector<Operation *> sliceOf(Value value) {
   SetVector<Operation *> slice;
   BackwardSliceOptions options;
@@ -37,7 +37,7 @@ bool cleave::graph::dependsOnInputsAlone(func::FuncOp entry, Value value) {
   return any;
 }
 
-/// Whether `value` is a scalar for which elements of inputs are summed.
+/// Whether `value` is a scalar: a sum over elements of inputs.
 static bool isSumOfInputs(func::FuncOp entry, Value value) {
   return tensorTypeOf(value).getRank() == 0 &&
          dependsOnInputsAlone(entry, value) &&
@@ -52,7 +52,7 @@ Value cleave::graph::findMeanCount(func::FuncOp entry, Value loss) {
   if (isa_and_nonnull<CastOp, ReshapeOp, NegOp>(op))
     return findMeanCount(entry, op->getOperand(0));
   if (isa_and_nonnull<AddOp, SubOp>(op)) {
-    // A sum of means is one where all divide by the same.
+    // A sum of means is a mean if all divide by the same value.
     Value left = findMeanCount(entry, op->getOperand(0));
     return left && left == findMeanCount(entry, op->getOperand(1)) ? left
                                                                    : Value();

@@ -1,4 +1,4 @@
-//===- Interlock.cpp - Heads of modules, and a gradient horizon -----------===//
+//===- Interlock.cpp - Auxiliary heads of modules, and a gradient horizon -===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Each head that trains a module gets a chain of its own: copies of that
-/// module and of those behind it, up to the head, in which all but the one
-/// module's parameters are cut off by `graph.stop_gradient`. Differentiation
-/// folds these, and common subexpressions make one forward of all chains.
+/// Each head that trains a module gets its own chain: copies of that module and
+/// of those after it, up to the head, in which `graph.stop_gradient` cuts off
+/// the parameters of all other modules. Differentiation removes these ops, and
+/// CSE merges the forward of all chains.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -38,8 +38,8 @@ public:
   LogicalResult run();
 
 private:
-  /// What the parameters that are read stand for: themselves, constants, or
-  /// those of a head.
+  /// The values that replace parameters: themselves, constants, or parameters
+  /// of a head.
   using Parameters = llvm::function_ref<Value(BlockArgument)>;
 
   void hoistInputs();
@@ -59,8 +59,8 @@ private:
   llvm::DenseMap<Value, Value> auxiliary;
 };
 
-/// What heads read that depends on no parameter moves to the front: heads stand
-/// before what the final one stands behind.
+/// Values that heads read and that depend on no parameter move to the front,
+/// because auxiliary heads come before the ops that the final head follows.
 void Interlocking::hoistInputs() {
   llvm::DenseSet<Operation *> needed, seen;
   SmallVector<Value> work;
@@ -93,7 +93,7 @@ Value Interlocking::stopped(Value value) {
   return StopGradientOp::create(builder, value.getLoc(), value);
 }
 
-/// `value`, made of parameters alone, of those that `parameters` gives.
+/// Computes `value`, which depends on parameters alone, from `parameters`.
 Value Interlocking::weight(Value value, IRMapping &own, Parameters parameters) {
   if (Value known = own.lookupOrNull(value))
     return known;
@@ -108,8 +108,8 @@ Value Interlocking::weight(Value value, IRMapping &own, Parameters parameters) {
   return own.lookup(value);
 }
 
-/// Copies `ops`, which read what `chain` has of the ops before them, and adds
-/// them to it. Returns what `last` is there.
+/// Copies `ops` and adds the copies to `chain`. Their operands are the values
+/// that `chain` has for those of the originals. Returns the copy of `last`.
 Value Interlocking::copy(ArrayRef<Operation *> ops, IRMapping &chain,
                          Parameters parameters, Value last) {
   IRMapping weights;
@@ -122,7 +122,7 @@ Value Interlocking::copy(ArrayRef<Operation *> ops, IRMapping &chain,
   return chain.lookup(last);
 }
 
-/// Adds a parameter for each one that the head reads and that is trained.
+/// Adds a parameter for each trained one that the head reads.
 LogicalResult Interlocking::addParameters(unsigned head) {
   SetVector<Value> read;
   SmallVector<Value> work;
@@ -149,14 +149,14 @@ LogicalResult Interlocking::addParameters(unsigned head) {
       if (getArgString(entry, other, kNameAttr) == name)
         return emitError(entry.getArgument(other).getLoc())
                << "the argument \"" << name
-               << "\" has the name that a parameter of an auxiliary head is to "
+               << "\" has the name that a parameter of an auxiliary head would "
                   "have; rename it";
     NamedAttrList attributes(entry.getArgAttrDict(i));
     attributes.erase(kAliasesAttr);
     attributes.set(kNameAttr, builder.getStringAttr(name));
     attributes.set(kInitialAttr, entry.getArgAttr(i, kNameAttr));
     unsigned index = entry.getNumArguments();
-    // A type that is a tensor cannot fail to be inserted.
+    // Inserting an argument of tensor type cannot fail.
     (void)entry.insertArgument(index, argument.getType(),
                                attributes.getDictionary(builder.getContext()),
                                argument.getLoc());
@@ -165,7 +165,7 @@ LogicalResult Interlocking::addParameters(unsigned head) {
   return success();
 }
 
-/// The loss of the head behind module `head`, with a chain of copies from the
+/// The loss of the head after module `head`, with a chain of copies from the
 /// module that it trains.
 Value Interlocking::buildHead(unsigned head) {
   builder.setInsertionPoint(modules.ops(head + 1).front());
@@ -178,7 +178,7 @@ Value Interlocking::buildHead(unsigned head) {
   };
   Value hidden;
   if (trained < 0) {
-    // Its module is trained by one further on.
+    // A head further on trains this module.
     hidden = stopped(modules.hidden(head));
   } else {
     if (trained > 0) {
@@ -206,7 +206,7 @@ void Interlocking::returnLosses(ArrayRef<Value> losses) {
   auto returnOp = entry.getBody().front().getTerminator();
   entry.setResultAttr(0, kLossAttr, builder.getUnitAttr());
   for (auto [i, loss] : llvm::enumerate(losses)) {
-    // A type that is a tensor cannot fail to be inserted.
+    // Inserting a result of tensor type cannot fail.
     (void)entry.insertResult(
         entry.getNumResults(), loss.getType(),
         builder.getDictionaryAttr(
@@ -227,8 +227,7 @@ LogicalResult Interlocking::run() {
       return failure();
     losses.push_back(buildHead(head));
   }
-  // The final head trains the last modules, of which the model's own ops are
-  // the chain.
+  // The final head trains the last modules; their chain is the model's own ops.
   if (int64_t first = int64_t(last) + 1 - horizon; first > 0) {
     Value hidden = modules.hidden(first - 1);
     Operation *reader = modules.ops(first).front();
@@ -256,6 +255,13 @@ struct Interlock final : cleave::graph::impl::InterlockBase<Interlock> {
       return source->emitError()
              << "the gradient horizon is " << horizon.getValue()
              << "; it must be positive";
+    for (unsigned i = 0; i < source->getNumResults(); ++i)
+      if (source->getResultAttr(i, kUpdatesAttr))
+        return source->emitError()
+               << "a gradient horizon does not go with buffers that the model "
+                  "writes to, and result "
+               << i << " updates " << source->getResultAttr(i, kUpdatesAttr)
+               << ": modules are copied, and each copy would write";
     Operation *terminator = source->front().getTerminator();
     if (terminator->getNumOperands() == 0 ||
         !terminator->getOperand(0).getDefiningOp())

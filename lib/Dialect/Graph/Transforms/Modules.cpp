@@ -15,7 +15,7 @@ using namespace mlir;
 using namespace cleave::graph;
 
 //===----------------------------------------------------------------------===//
-// What goes on where
+// Live values
 //===----------------------------------------------------------------------===//
 
 Modules::Modules(func::FuncOp entry)
@@ -38,7 +38,7 @@ Modules::Modules(func::FuncOp entry)
   BackwardSliceOptions options;
   options.inclusive = true;
   options.omitBlockArguments = true;
-  // Ops of one block have nothing that a slice fails at.
+  // Slices of ops of one block cannot fail.
   (void)getBackwardSlice(lossValue, &leading, options);
   for (Operation &op : body.without_terminator())
     if (leading.contains(&op) && op.getNumResults() &&
@@ -52,7 +52,7 @@ Modules::Modules(func::FuncOp entry)
       if (places.contains(operand.getDefiningOp()))
         ends[operand] = i + 1;
   }
-  // The value goes on to what is behind its op, up to its last reader.
+  // The value is live after its op, up to its last reader.
   SmallVector<int64_t> change(activations.size() + 2, 0);
   for (auto [value, end] : ends) {
     ++change[places.lookup(value.getDefiningOp()) + 1];
@@ -73,8 +73,7 @@ ArrayRef<Operation *> Modules::ops(unsigned index) const {
   return ArrayRef(activations).slice(begin, end - begin);
 }
 
-/// The one float that goes on to the activation `at` and those behind; null
-/// where there are several.
+/// The one float activation that is live at `at`; null if there are several.
 Value Modules::crossing(size_t at) const {
   if (live[at] != 1)
     return nullptr;
@@ -89,14 +88,15 @@ Value Modules::crossing(size_t at) const {
 }
 
 LogicalResult Modules::reportCrossing(size_t at, StringRef what) const {
-  InFlightDiagnostic error = emitError(activations[at]->getLoc())
-                             << what
-                             << " cannot begin here: of what depends on "
-                                "parameters, one float value must come from "
-                                "before, and "
-                             << live[at] << " values do";
+  InFlightDiagnostic error =
+      emitError(activations[at]->getLoc())
+      << what
+      << " cannot begin here: of the values that depend on "
+         "parameters, one float value must be "
+         "live at this point, and "
+      << live[at] << " values are live";
   if (live[at] == 1)
-    error << ", which is no float";
+    error << ", which is not a float";
   unsigned shown = 0;
   for (size_t i = 0; i < at; ++i)
     for (Value result : activations[i]->getResults())
@@ -107,7 +107,8 @@ LogicalResult Modules::reportCrossing(size_t at, StringRef what) const {
   return error;
 }
 
-/// The parameters whose names are `wanted`, and what is made of them alone.
+/// The parameters whose names are in `wanted`, and the values computed from
+/// them alone.
 llvm::DenseSet<Value>
 Modules::weightsOf(llvm::function_ref<bool(StringRef)> wanted) const {
   llvm::DenseSet<Value> found;
@@ -132,8 +133,9 @@ bool Modules::readsWeight(Operation *op) const {
 // Cuts
 //===----------------------------------------------------------------------===//
 
-/// Where `what` begins: with the first reader of a parameter whose name begins
-/// with `name`, or before it, behind what reads another parameter.
+/// The position where `what` begins: at the first reader of a parameter whose
+/// name begins with `name`, or before it, directly after the last reader of
+/// another parameter.
 FailureOr<size_t> Modules::cutAt(StringRef name, StringRef what) {
   llvm::DenseSet<Value> weights = weightsOf(
       [&](StringRef parameter) { return parameter.starts_with(name); });
@@ -156,7 +158,7 @@ FailureOr<size_t> Modules::cutAt(StringRef name, StringRef what) {
   if (first <= before)
     return emitError(activations[first]->getLoc())
            << what << " cannot begin at '" << name
-           << "': nothing stands before it in the module before";
+           << "': the module before it would be empty";
   return reportCrossing(first, (what + " at '" + name + "'").str());
 }
 
@@ -171,7 +173,8 @@ LogicalResult Modules::cutByNames(ArrayRef<StringRef> names) {
   return success();
 }
 
-/// The name without its first number, and that number: "h.3.w" as "h." and "3".
+/// The name without its first number, and that number: "h.3.w" gives "h." and
+/// 3.
 static std::pair<StringRef, StringRef> splitAtNumber(StringRef name) {
   for (size_t begin = 0; begin < name.size();) {
     size_t end = std::min(name.find('.', begin), name.size());
@@ -183,8 +186,8 @@ static std::pair<StringRef, StringRef> splitAtNumber(StringRef name) {
   return {};
 }
 
-/// Behind the last reader of a parameter of a list of layers: parameters whose
-/// names are alike up to a number. 0 where there is no list.
+/// The position after the last reader of a parameter of a list of layers:
+/// parameters whose names differ only in a number. 0 if there is no list.
 size_t Modules::behindLayers() const {
   llvm::StringMap<llvm::StringSet<>> lists;
   auto nameOf = [&](BlockArgument argument) {
@@ -206,7 +209,7 @@ size_t Modules::behindLayers() const {
   return 0;
 }
 
-/// The head reads what boundaries have, where those are known already.
+/// The head reads a value of the type at the boundaries, if these are known.
 LogicalResult Modules::cutHead(StringRef name) {
   static constexpr StringLiteral advice =
       "; name a parameter that the head begins with (--head)";
@@ -220,7 +223,7 @@ LogicalResult Modules::cutHead(StringRef name) {
     at = behindLayers();
     if (at == 0)
       return entry.emitOpError() << "has no numbered list of layers that its "
-                                    "head could stand behind"
+                                    "head could follow"
                                  << advice;
     auto fits = [&](size_t at) {
       Value value = crossing(at);
@@ -235,7 +238,7 @@ LogicalResult Modules::cutHead(StringRef name) {
     reads |= readsWeight(activations[i]);
   if (!reads)
     return entry.emitOpError()
-           << "has no head behind its last layer: nothing there reads one "
+           << "has no head after its last layer: no op there reads one "
               "value of the hidden state's type, and parameters"
            << advice;
   if (!cuts.empty() && at <= cuts.back())
@@ -252,7 +255,7 @@ LogicalResult Modules::cutEvenly(int64_t count) {
   SmallVector<std::pair<size_t, int64_t>> places;
   int64_t cost = 0;
   for (size_t at = 0; at < end; ++at) {
-    // One place for each value, and none where the head reads it.
+    // Each value gives one position; values that the head reads give none.
     if (Value value = crossing(at);
         value && value.getType() == type && value != hiddens.back() &&
         (places.empty() || crossing(places.back().first) != value))
@@ -264,13 +267,13 @@ LogicalResult Modules::cutEvenly(int64_t count) {
     return entry.emitOpError()
            << "cannot be cut into " << count << " modules: there are only "
            << places.size()
-           << " places before the head where one value of type " << type
-           << " alone goes on";
+           << " positions before the head where only one value of type " << type
+           << " is live";
   SmallVector<size_t> chosen;
   size_t next = 0;
   for (int64_t k = 1; k < count; ++k) {
     double wanted = static_cast<double>(cost) * k / count;
-    // Places are left for those that follow.
+    // Positions are left for the modules that follow.
     size_t last = places.size() - (count - 1 - k);
     size_t best = next;
     for (size_t i = next; i < last; ++i)
@@ -288,7 +291,7 @@ LogicalResult Modules::cutEvenly(int64_t count) {
   return success();
 }
 
-/// One head reads what each module ends with.
+/// One head reads the result of each module.
 LogicalResult Modules::checkHidden() {
   Value last = hiddens.back();
   for (Value value : hiddens)

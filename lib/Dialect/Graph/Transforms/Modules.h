@@ -12,37 +12,37 @@
 
 namespace cleave::graph {
 
-/// What leads to a loss, in order, cut where one value alone, the hidden state,
-/// goes on to what follows.
+/// The ops that lead to a loss, in order, cut at positions where only one
+/// value, the hidden state, is live.
 ///
-/// Three kinds of ops are told apart: *activations* depend on parameters and on
-/// samples, *weights* on parameters alone, and the rest on no parameter.
-/// Activations alone belong to modules; weights to each module that reads them;
-/// the rest is everybody's.
+/// There are three kinds of ops: *activations* depend on parameters and on
+/// samples, *weights* on parameters alone, and the rest on no parameter. Only
+/// activations belong to modules; weights belong to each module that reads
+/// them; the rest is shared by all.
 class Modules {
 public:
   using Ops = llvm::SmallVector<mlir::Operation *>;
 
   explicit Modules(mlir::func::FuncOp entry);
 
-  /// Cuts where `modules` says: into so many modules of even cost, or where the
-  /// beginnings of names of parameters say, with commas between: a module
-  /// begins with what first reads such a parameter. The head, behind the last
-  /// module, begins at `head` in the same sense; where that is empty, where the
-  /// hidden state is left behind what reads the last parameter of a numbered
-  /// list of layers. Reports a located error where there is no such cut.
+  /// Cuts as `modules` says: into a number of modules of even cost, or at
+  /// prefixes of parameter names separated by commas: a module begins with the
+  /// first reader of such a parameter. `head` is the same kind of prefix for
+  /// the head, which follows the last module; if it is empty, the head begins
+  /// where the hidden state is read after the last reader of a parameter of a
+  /// numbered list of layers. Reports a located error if there is no such cut.
   llvm::LogicalResult cut(llvm::StringRef modules, llvm::StringRef head);
 
-  /// Of the modules, without the head.
+  /// The number of modules, without the head.
   unsigned count() const { return cuts.size(); }
   /// The activations of module `index`, or of the head (`count()`), in order.
   llvm::ArrayRef<mlir::Operation *> ops(unsigned index) const;
-  /// What module `index` ends with.
+  /// The result of module `index`, or of the head (`count()`).
   mlir::Value hidden(unsigned index) const { return hiddens[index]; }
   mlir::Value loss() const { return lossValue; }
 
   bool isParameter(mlir::Value value) const;
-  /// Whether `value` is made of parameters alone.
+  /// Whether `value` depends on parameters alone.
   bool isWeight(mlir::Value value) const {
     return fromParameters.contains(value) && !varying.contains(value);
   }
@@ -69,9 +69,9 @@ private:
   /// The activations that lead to the loss, in order.
   Ops activations;
   llvm::DenseSet<mlir::Value> fromParameters, varying;
-  /// By result: the index behind the last activation that reads it.
+  /// By result: the index after the last activation that reads it.
   llvm::DenseMap<mlir::Value, size_t> ends;
-  /// Before each activation: how many values of activations go on.
+  /// Before each activation: how many activation values are live.
   llvm::SmallVector<size_t> live;
   /// Where the next module, or the head, begins.
   llvm::SmallVector<size_t> cuts;

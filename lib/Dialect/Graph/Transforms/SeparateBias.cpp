@@ -1,4 +1,4 @@
-//===- SeparateBias.cpp - A bias behind its product -----------------------===//
+//===- SeparateBias.cpp - A bias after its product ------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,4 +1,4 @@
-//===- DescribeParts.cpp - What schedules know of parts -------------------===//
+//===- DescribeParts.cpp - Description of parts for scheduling ------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -26,8 +26,8 @@ double cleave::pipe::countedFlops(InvokeOp invoke) {
   return flops;
 }
 
-/// A part of the stage of `invoke` that runs for each micro-batch, reads
-/// `value` and stands where `where` says; null if there is none.
+/// Finds a part of the stage of `invoke` that runs for each micro-batch, reads
+/// `value` and satisfies `where`; null if there is none.
 static InvokeOp findReader(Value value, InvokeOp invoke,
                            llvm::function_ref<bool(InvokeOp)> where) {
   for (Operation *user : value.getUsers())
@@ -38,7 +38,7 @@ static InvokeOp findReader(Value value, InvokeOp invoke,
   return nullptr;
 }
 
-/// What `invoke` receives of a micro-batch, each value once.
+/// The values of a micro-batch that `invoke` receives from other stages.
 static llvm::SetVector<Value> receivedBy(InvokeOp invoke) {
   llvm::SetVector<Value> received;
   for (Value input : invoke.getInputs()) {
@@ -53,21 +53,21 @@ static llvm::SetVector<Value> receivedBy(InvokeOp invoke) {
   return received;
 }
 
-/// What a run of a part leaves in memory for later parts of its stage and
-/// micro-batch: of what it gives, what they read, and of what it receives, what
-/// they read as well. What is given to other stages alone is sent and gone.
+/// The bytes that a run of a part keeps for later parts of its stage and
+/// micro-batch: the results and the received values that these parts read.
+/// Results that only other stages read are freed when they are sent.
 static int64_t savedBytes(InvokeOp invoke) {
   if (invoke.getOnce())
     return 0;
   int64_t bytes = 0;
-  auto behind = [&](InvokeOp other) { return invoke->isBeforeInBlock(other); };
+  auto after = [&](InvokeOp other) { return invoke->isBeforeInBlock(other); };
   auto before = [&](InvokeOp other) { return other->isBeforeInBlock(invoke); };
   for (auto [i, result] : llvm::enumerate(invoke.getOutputs()))
-    if (invoke.isSaved(i) && findReader(result, invoke, behind))
+    if (invoke.isSaved(i) && findReader(result, invoke, after))
       bytes += bytesOf(result);
-  // The first part that reads it counts it.
+  // A received value counts for the first part that reads it.
   for (Value value : receivedBy(invoke))
-    if (findReader(value, invoke, behind) && !findReader(value, invoke, before))
+    if (findReader(value, invoke, after) && !findReader(value, invoke, before))
       bytes += bytesOf(value);
   return bytes;
 }
@@ -104,7 +104,8 @@ std::vector<PartInfo> cleave::pipe::describeParts(ProgramOp program) {
       addUse({index.lookup(from), from.isSaved(result.getResultNumber())});
     }
     info.saved = savedBytes(invoke);
-    // Forward keeps what it receives until those that read it too have run.
+    // Forward keeps received values until all other parts that read them have
+    // run.
     for (Value value : receivedBy(invoke))
       if (InvokeOp forward = findReader(value, invoke, [&](InvokeOp other) {
             return other.getPart() == "F" && other->isBeforeInBlock(invoke);

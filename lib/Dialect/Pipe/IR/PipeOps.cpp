@@ -6,14 +6,15 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Support/FunctionLike.h"
 
 using namespace mlir;
 using namespace cleave::pipe;
 
 #include "cleave/Dialect/Pipe/IR/PipeDialect.cpp.inc"
 
-/// `{part = "F", stage = 1, once, split = array<i64: -1, 0>, results =
-/// ["saved", ...], unless = array<i64: 1, 0>}`
+/// Parses `{part = "F", stage = 1, once, split = array<i64: -1, 0>, results =
+/// ["saved", ...], unless = array<i64: 1, 0>}`.
 static ParseResult parseInvokeConfig(OpAsmParser &parser, StringAttr &part,
                                      UnitAttr &once, DenseI64ArrayAttr &split,
                                      ArrayAttr &kinds, IntegerAttr &stage,
@@ -94,7 +95,8 @@ std::optional<int64_t> InvokeOp::getVersioned(unsigned index) {
   return argument;
 }
 
-/// A flag, and a value of its type for each result.
+/// Checks that `unless` names a flag, and a value of the right type for each
+/// result.
 static LogicalResult verifyUnless(InvokeOp invoke) {
   ArrayRef<int64_t> operands = *invoke.getUnless();
   if (!invoke.getOnce())
@@ -107,14 +109,14 @@ static LogicalResult verifyUnless(InvokeOp invoke) {
     if (operand < 0 ||
         operand >= static_cast<int64_t>(invoke.getInputs().size()))
       return invoke.emitOpError("unless names operand ")
-             << operand << ", which it has not";
+             << operand << ", but there are only " << invoke.getInputs().size();
     Type type = invoke.getInputs()[operand].getType();
     auto flag =
         RankedTensorType::get({}, IntegerType::get(invoke.getContext(), 1));
     Type wanted = i == 0 ? flag : invoke.getResult(i - 1).getType();
     if (type != wanted)
       return invoke.emitOpError("unless names operand ")
-             << operand << " of type " << type << " in the place of " << wanted;
+             << operand << " of type " << type << ", expected " << wanted;
   }
   return success();
 }
@@ -126,8 +128,8 @@ LogicalResult InvokeOp::verify() {
     auto tensor = cast<RankedTensorType>(type);
     if (!tensor.hasStaticShape() || !tensor.getElementType().isIntOrFloat())
       return emitOpError(
-                 "takes and gives tensors of static shapes, of integers "
-                 "or floats, not ")
+                 "operands and results must be tensors of static shapes, of "
+                 "integers or floats, got ")
              << type;
   }
   if (isConditional() && failed(verifyUnless(*this)))
@@ -141,8 +143,7 @@ LogicalResult InvokeOp::verify() {
   if (static_cast<int64_t>(getStage()) < 0)
     return emitOpError("stage must not be negative");
   if (!Schedule::isPartName(getPart()))
-    return emitOpError("part \"")
-           << getPart() << "\" must be made of letters alone";
+    return emitOpError("part \"") << getPart() << "\" must consist of letters";
   for (unsigned i = 0; i < getNumResults(); ++i) {
     StringRef kind = getKind(i);
     std::optional<int64_t> versioned = getVersioned(i);
@@ -151,15 +152,15 @@ LogicalResult InvokeOp::verify() {
     if (!perMicroBatch && kind != kValue)
       return emitOpError("result kind \"")
              << kind
-             << "\" is none of saved, accumulate, concat:<dim>, value, "
+             << "\" must be saved, accumulate, concat:<dim>, value or "
                 "version:<argument>";
     auto program = cast<ProgramOp>((*this)->getParentOp());
     if (versioned &&
         (*versioned < 0 || *versioned >= program.getNumArguments() ||
          program.getArgument(*versioned).getType() != getResult(i).getType()))
       return emitOpError("result ")
-             << i << " is to be a version of argument " << *versioned
-             << ", which the program has not, or of another type";
+             << i << " is a version of argument " << *versioned
+             << ", which does not exist or has another type";
     if (perMicroBatch && getOnce())
       return emitOpError("result kind \"")
              << kind << "\" needs a part that runs for each micro-batch";
@@ -167,7 +168,7 @@ LogicalResult InvokeOp::verify() {
   return success();
 }
 
-/// The type a part sees of a whole tensor of type `type` split along `dim`.
+/// The type of one of `parts` slices along `dim` of a tensor of type `type`.
 static RankedTensorType sliceType(RankedTensorType type, int64_t dim,
                                   int64_t parts) {
   SmallVector<int64_t> shape(type.getShape());
@@ -176,16 +177,10 @@ static RankedTensorType sliceType(RankedTensorType type, int64_t dim,
 }
 
 LogicalResult InvokeOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto function =
-      symbols.lookupNearestSymbolFrom<func::FuncOp>(*this, getCalleeAttr());
-  if (!function)
-    return emitOpError("'") << getCallee() << "' is not a function";
-  FunctionType type = function.getFunctionType();
-  if (type.getNumInputs() != getInputs().size() ||
-      type.getNumResults() != getNumResults())
-    return emitOpError("'")
-           << getCallee() << "' takes " << type.getNumInputs()
-           << " operands and gives " << type.getNumResults() << " results";
+  FailureOr<func::FuncOp> function = lookupCallee(*this, symbols);
+  if (failed(function))
+    return failure();
+  FunctionType type = function->getFunctionType();
   int64_t parts = cast<ProgramOp>((*this)->getParentOp()).getMicroBatches();
   for (auto [i, value] : llvm::enumerate(getInputs())) {
     auto whole = cast<RankedTensorType>(value.getType());
@@ -195,13 +190,14 @@ LogicalResult InvokeOp::verifySymbolUses(SymbolTableCollection &symbols) {
         return emitOpError("a part that runs once cannot split operand ") << i;
       if (dim >= whole.getRank() || whole.getDimSize(dim) % parts != 0)
         return emitOpError("operand ")
-               << i << " of type " << whole << " cannot be split in " << parts
-               << " along dimension " << dim;
+               << i << " of type " << whole << " cannot be split into " << parts
+               << " micro-batches along dimension " << dim;
     }
     Type local = dim < 0 ? whole : sliceType(whole, dim, parts);
     if (local != type.getInput(i))
-      return emitOpError("operand ") << i << " gives the part " << local
-                                     << ", which takes " << type.getInput(i);
+      return emitOpError("operand ")
+             << i << " passes " << local << " to the part, which expects "
+             << type.getInput(i);
   }
   for (auto [i, value] : llvm::enumerate(getOutputs())) {
     auto whole = cast<RankedTensorType>(value.getType());
@@ -210,14 +206,14 @@ LogicalResult InvokeOp::verifySymbolUses(SymbolTableCollection &symbols) {
       if (*dim < 0 || *dim >= whole.getRank() ||
           whole.getDimSize(*dim) % parts != 0)
         return emitOpError("result ")
-               << i << " of type " << whole << " cannot be made of " << parts
-               << " along dimension " << *dim;
+               << i << " of type " << whole << " cannot be a concatenation of "
+               << parts << " micro-batches along dimension " << *dim;
       local = sliceType(whole, *dim, parts);
     }
     if (local != type.getResult(i))
       return emitOpError("result ")
-             << i << " of type " << whole << " needs a part that gives "
-             << local << ", not " << type.getResult(i);
+             << i << " of type " << whole << " needs a part that returns "
+             << local << ", got " << type.getResult(i);
   }
   return success();
 }
@@ -226,7 +222,7 @@ LogicalResult ReturnOp::verify() {
   auto program = cast<ProgramOp>((*this)->getParentOp());
   if (!llvm::equal(getOperandTypes(), program.getResultTypes()))
     return emitOpError("operand types (")
-           << getOperandTypes() << ") are not the program's result types ("
+           << getOperandTypes() << ") must be the program's result types ("
            << program.getResultTypes() << ")";
   return success();
 }

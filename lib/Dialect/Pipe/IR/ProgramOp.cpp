@@ -1,4 +1,4 @@
-//===- ProgramOp.cpp - A step as parts of stages --------------------------===//
+//===- ProgramOp.cpp - The pipe.program operation -------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,9 +7,10 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
-#include "mlir/Interfaces/FunctionImplementation.h"
+#include "cleave/Support/FunctionLike.h"
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::pipe;
 
 void ProgramOp::build(OpBuilder &builder, OperationState &state, StringRef name,
@@ -25,24 +26,37 @@ void ProgramOp::build(OpBuilder &builder, OperationState &state, StringRef name,
 }
 
 ParseResult ProgramOp::parse(OpAsmParser &parser, OperationState &result) {
-  return function_interface_impl::parseFunctionOp(
-      parser, result, /*allowVariadic=*/false,
-      getFunctionTypeAttrName(result.name),
-      [](Builder &builder, ArrayRef<Type> inputs, ArrayRef<Type> results,
-         function_interface_impl::VariadicFlag,
-         std::string &) { return builder.getFunctionType(inputs, results); },
-      getArgAttrsAttrName(result.name), getResAttrsAttrName(result.name));
+  return parseFunctionLike<ProgramOp>(parser, result);
 }
 
 void ProgramOp::print(OpAsmPrinter &printer) {
-  function_interface_impl::printFunctionOp(
-      printer, *this, /*isVariadic=*/false, getFunctionTypeAttrName(),
-      getArgAttrsAttrName(), getResAttrsAttrName());
+  printFunctionLike(printer, *this);
 }
 
-/// More are a mistake, and too many to make lists of.
+/// Bounds above any real program, so that lists of them fit into memory.
 static constexpr int64_t kMostMicroBatches = 1 << 20;
 static constexpr int64_t kMostStages = 1 << 12;
+
+/// Each argument that is updated takes a result of its own: one value has one
+/// place.
+static LogicalResult verifyUpdates(ProgramOp program) {
+  auto returned = dyn_cast<ReturnOp>(program.getBody().front().back());
+  llvm::SmallDenseMap<Value, StringAttr> updated;
+  for (OpOperand &operand : returned->getOpOperands()) {
+    unsigned i = operand.getOperandNumber();
+    auto name =
+        program.getResultAttrOfType<StringAttr>(i, cleave::graph::kUpdatesAttr);
+    if (!name || !operand.get().getDefiningOp())
+      continue;
+    auto [it, fresh] = updated.try_emplace(operand.get(), name);
+    if (!fresh && it->second != name)
+      return program.emitOpError("result ")
+             << i << " updates '" << name.getValue()
+             << "' with the value that updates '" << it->second.getValue()
+             << "': let the part return it once for each of them";
+  }
+  return success();
+}
 
 LogicalResult ProgramOp::verify() {
   if (getMicroBatches() < 1)
@@ -55,7 +69,7 @@ LogicalResult ProgramOp::verify() {
     if (!count || !count.getType().isSignlessInteger(64) ||
         count.getInt() < 1 || count.getInt() > kMostStages)
       return emitOpError(kStagesAttr) << " must be a number from 1 to "
-                                      << kMostStages << ", not " << stages;
+                                      << kMostStages << ", got " << stages;
   }
   if (std::optional<StringRef> text = getSchedule()) {
     std::string error;
@@ -66,9 +80,9 @@ LogicalResult ProgramOp::verify() {
     return emitOpError("must end in pipe.return");
   for (Operation &op : getBody().front().without_terminator())
     if (!isa<InvokeOp>(op))
-      return op.emitOpError("has no place in a pipe.program, which holds "
-                            "pipe.invoke alone");
-  return success();
+      return op.emitOpError("is not allowed in a pipe.program, which may "
+                            "contain only pipe.invoke");
+  return verifyUpdates(*this);
 }
 
 llvm::MapVector<BlockArgument, OpResult>
@@ -115,9 +129,9 @@ LogicalResult cleave::pipe::verifyPartFunctions(ProgramOp program) {
       return WalkResult::advance();
     InFlightDiagnostic error = op->emitOpError("'")
                                << callee.getValue()
-                               << "' is a part elsewhere too: let each part "
-                                  "have a function of its own";
-    error.attachNote(it->second->getLoc()) << "it is called here first";
+                               << "' is called twice: each part must have a "
+                                  "function of its own";
+    error.attachNote(it->second->getLoc()) << "the first call is here";
     return WalkResult::interrupt();
   });
   return failure(result.wasInterrupted());

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// An op of backward stands where the gradient comes from, or before: where
-/// what it reads of forward is. What a gradient has not reached yet stands
-/// where forward ends.
+/// The stage of an op of backward is that of the gradient that it reads, or an
+/// earlier one that has the forward values that it reads. Ops that depend on no
+/// gradient yet are in the last stage of forward.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -20,14 +20,14 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Where `value`, of forward or an argument, is: the stages of what it is made
-/// of that are not in all.
+/// The stages that have a forward value or argument: one set for each of the
+/// values and parameters that it is computed from and that not all stages have.
 SmallVector<StageSet> Stages::places(Value value) const {
   SmallVector<StageSet> found;
   Operation *op = value.getDefiningOp();
   if (op && flow.varies(op) && !stages.contains(op))
     return found;
-  // What does not vary is where its parameters are.
+  // A value that does not vary is where its parameters are.
   SmallVector<Value> work{value};
   llvm::DenseSet<Value> seen;
   while (!work.empty()) {
@@ -49,8 +49,8 @@ SmallVector<StageSet> Stages::places(Value value) const {
   return found;
 }
 
-/// The last stage up to `stage` where `value` is; nothing where it is in this
-/// one, or in none of them.
+/// The last stage before `stage` that has `value`; nothing if `stage` has it,
+/// or no earlier stage does.
 std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
   std::optional<int64_t> found;
   for (const StageSet &set : places(value))
@@ -60,16 +60,17 @@ std::optional<int64_t> Stages::lowered(Value value, int64_t stage) const {
   return found;
 }
 
-/// Whether the op reads `operand`: a barrier only waits for its second.
+/// Whether the op reads `operand`. A barrier does not read its second operand.
 static bool isRead(const Flow &flow, OpOperand &operand) {
   auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
-  return !flow.isUnread(operand) &&
+  return !flow.readsTypeOnly(operand) &&
          !(barrier && operand == barrier.getAfterMutable());
 }
 
-/// The stage of an op of backward that reads forward and seeds alone, such as a
-/// head joined with its loss: where forward ends. What does so without a seed
-/// is forward still, as it is read here.
+/// The stage of an op of backward that reads only forward values and seeds,
+/// such as a head that is fused with its loss: the last stage of these values.
+/// Without a seed, such an op counts as forward here. Nothing if the op reads a
+/// gradient.
 std::optional<int64_t> Stages::turningPoint(Operation &op) const {
   std::optional<int64_t> stage;
   if (isa<graph::SeedOp>(op))
@@ -89,8 +90,7 @@ std::optional<int64_t> Stages::turningPoint(Operation &op) const {
   return stage;
 }
 
-/// Whether an op of backward makes of a seed what the loss is weighted with: of
-/// forward it reads scalars alone.
+/// Whether an op of backward scales a seed: it reads only scalars of forward.
 bool Stages::isSeed(Operation &op) const {
   if (isa<graph::SeedOp>(op))
     return true;
@@ -109,20 +109,20 @@ bool Stages::isSeed(Operation &op) const {
   return seeded;
 }
 
-/// Whether an op of backward depends on nothing that stages have of their own:
-/// what a seed is divided by, say. Each stage that reads it computes it.
+/// Whether an op of backward depends on no value of a particular stage, such as
+/// the divisor of a seed. Each stage that reads it computes it.
 bool Stages::isEverywhere(Operation &op) const {
   return !isa<graph::SeedOp>(op) && !flow.isHeavy(&op) &&
          llvm::none_of(op.getOpOperands(), [&](OpOperand &operand) {
            Value value = operand.get();
            Operation *from = value.getDefiningOp();
-           return !flow.isUnread(operand) &&
+           return !flow.readsTypeOnly(operand) &&
                   (fromParameters.contains(value) || (from && of(from)));
          });
 }
 
-/// Backward of a stage comes before that of those below: what no gradient has
-/// reached stands where it is read first, in `stage`.
+/// Moves ops that depend on no gradient yet to `stage`, which reads them first,
+/// because backward of a later stage runs before that of earlier ones.
 void Stages::resumeIn(Operation *op, int64_t stage) {
   if (!op || !resumed.contains(op) || *of(op) >= stage)
     return;
@@ -135,8 +135,8 @@ void Stages::resumeIn(Operation *op, int64_t stage) {
   }
 }
 
-/// An op of backward stands where the gradient comes from, or before, where
-/// what it reads of forward is.
+/// Assigns each op of backward to the stage of its gradient, or to an earlier
+/// one that has the forward values that it reads.
 void Stages::followForward() {
   for (Operation &op : body.without_terminator()) {
     if (flow.part(&op) != PartId::Backward)
@@ -144,8 +144,8 @@ void Stages::followForward() {
     bool seed = isSeed(op);
     if (seed)
       seeds.insert(&op);
-    // What a seed is weighted with is computed by each stage that reads it:
-    // several may, of which none waits for another's backward.
+    // Scaled seeds are computed in each stage that reads them, so that no stage
+    // waits for the backward of another one.
     if (!flow.varies(&op) || isEverywhere(op) ||
         (seed && !isa<graph::SeedOp>(op)))
       continue;
@@ -167,7 +167,7 @@ void Stages::followForward() {
     }
     int64_t stage = count - 1;
     for (OpOperand &operand : op.getOpOperands()) {
-      // Of a seed, too: the loss itself is not read.
+      // A seed does not read the loss either.
       Operation *from = operand.get().getDefiningOp();
       if (from &&
           (flow.part(from) == PartId::Backward || isa<graph::SeedOp>(op)))
@@ -177,7 +177,7 @@ void Stages::followForward() {
       moved = false;
       for (OpOperand &operand : op.getOpOperands()) {
         Operation *from = operand.get().getDefiningOp();
-        if (flow.isUnread(operand) ||
+        if (flow.readsTypeOnly(operand) ||
             (from && of(from) && flow.part(from) == PartId::Backward))
           continue;
         if (std::optional<int64_t> below = lowered(operand.get(), stage)) {
@@ -190,8 +190,8 @@ void Stages::followForward() {
   }
 }
 
-/// The last stage up to `stage` that reads `value`, of backward; a sum that
-/// becomes a gradient is read where the parameter is. -1 where none does.
+/// The last stage up to `stage` that reads `value`, a value of backward, or -1.
+/// A sum that becomes a gradient is read in the stage of the parameter.
 int64_t Stages::lastReader(Value value, int64_t stage) const {
   int64_t last = -1;
   SmallVector<Operation *> users(value.getUsers());
@@ -216,9 +216,9 @@ int64_t Stages::lastReader(Value value, int64_t stage) const {
   return last;
 }
 
-/// An op of backward whose results only an earlier stage reads moves there
-/// where less is sent then: what a dropout at the end of a stage leaves of a
-/// gradient, say.
+/// Moves an op of backward whose results only an earlier stage reads to that
+/// stage, if no more is sent then: for example the gradient of a dropout at the
+/// end of a stage.
 void Stages::sinkBackward() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     auto found = stages.find(&op);
@@ -238,7 +238,7 @@ void Stages::sinkBackward() {
     for (OpOperand &operand : op.getOpOperands()) {
       Value value = operand.get();
       Operation *from = value.getDefiningOp();
-      if (flow.isUnread(operand))
+      if (flow.readsTypeOnly(operand))
         continue;
       if (!from || !of(from) || flow.part(from) != PartId::Backward) {
         can &= llvm::all_of(places(value), [&](const StageSet &set) {

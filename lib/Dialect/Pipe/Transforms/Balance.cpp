@@ -13,7 +13,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Stages of one op each.
+/// Returns stages of one op each.
 Stages Stages::apart(const Ops &ops) const {
   Stages single(entry, flow, ops.size());
   single.stagedForward();
@@ -24,10 +24,10 @@ Stages Stages::apart(const Ops &ops) const {
   return single;
 }
 
-/// Of each of `ops`, the seconds that it takes and those of the backward that
-/// must stand where it does, for one micro-batch. What these are is asked of
-/// stages of one op each: a head whose product backward makes, with both its
-/// gradients, counts where forward ends.
+/// For each of `ops`, the seconds of the op and of the backward that must be in
+/// the same stage, for one micro-batch. The latter is found by stages of one op
+/// each (`single`), so that the gradients of a head that is computed in
+/// backward count for the last op of forward.
 std::vector<double> Stages::secondsOf(const Ops &ops, const Stages &single,
                                       const MachineModel &machine) const {
   spmd::MeshOp mesh = spmd::findMesh(entry->getParentOfType<ModuleOp>());
@@ -40,8 +40,8 @@ std::vector<double> Stages::secondsOf(const Ops &ops, const Stages &single,
   return seconds;
 }
 
-/// Those of `ops` that a stage may begin with so that each parameter is in one
-/// stage, and what its gradient is made of is in no earlier one.
+/// The ops at which a stage may begin so that each parameter is in one stage,
+/// and its gradient depends on no values of an earlier one.
 llvm::BitVector Stages::wholeBegins(const Ops &ops,
                                     const Stages &single) const {
   llvm::BitVector begins(ops.size(), true);
@@ -53,7 +53,7 @@ llvm::BitVector Stages::wholeBegins(const Ops &ops,
     while (!work.empty())
       for (OpOperand &operand : work.pop_back_val()->getOpOperands()) {
         Operation *from = operand.get().getDefiningOp();
-        if (!from || flow.isUnread(operand) || !seen.insert(from).second)
+        if (!from || flow.readsTypeOnly(operand) || !seen.insert(from).second)
           continue;
         if (std::optional<int64_t> stage = single.of(from))
           first = std::min(first, *stage);
@@ -77,7 +77,7 @@ SmallVector<int64_t> cleave::pipe::crossingBytes(ArrayRef<Operation *> ops) {
       for (Operation *user : result.getUsers())
         if (auto it = index.find(user); it != index.end())
           last = std::max(last, it->second);
-      // It crosses the cuts before all that stand behind it, to the last.
+      // The value crosses all cuts between its op and its last reader.
       if (last > i) {
         change[i + 1] += bytesOf(result);
         change[last + 1] -= bytesOf(result);
@@ -88,48 +88,95 @@ SmallVector<int64_t> cleave::pipe::crossingBytes(ArrayRef<Operation *> ops) {
   return change;
 }
 
+namespace {
+/// The best cut of the first ops into a number of stages: the time of the
+/// slowest stage, the bytes sent, and the first op of the last stage.
+struct Best {
+  double slowest = INFINITY;
+  int64_t sent = 0;
+  size_t begin = 0;
+};
+
+/// Cuts a sequence of ops by dynamic programming.
+class Cutter {
+public:
+  Cutter(ArrayRef<Operation *> ops, ArrayRef<double> seconds, int64_t count,
+         const MachineModel &machine, const llvm::BitVector &begins)
+      : size(ops.size()), count(count), link(machine.link), begins(begins),
+        crossing(crossingBytes(ops)), before(size + 1, 0) {
+    for (size_t i = 0; i < size; ++i)
+      before[i + 1] = before[i] + seconds[i];
+  }
+
+  /// The time of the slowest stage of the fastest cut; infinite if there are
+  /// too few ops at which a stage may begin.
+  double fastest() {
+    run(INFINITY, [](const Best &a, const Best &b) {
+      return std::pair(a.slowest, a.sent) < std::pair(b.slowest, b.sent);
+    });
+    return best[count][size].slowest;
+  }
+
+  /// Of the cuts whose stages take at most `limit`, the one that sends least;
+  /// of those, the fastest.
+  SmallVector<size_t> narrowest(double limit) {
+    run(limit, [](const Best &a, const Best &b) {
+      return std::pair(a.sent, a.slowest) < std::pair(b.sent, b.slowest);
+    });
+    SmallVector<size_t> cuts(count - 1);
+    size_t end = size;
+    for (int64_t k = count; k > 1; --k)
+      cuts[k - 2] = end = best[k][end].begin;
+    return cuts;
+  }
+
+private:
+  /// Fills `best`: a prefix of a cut is better if `isBetter` says so. An order
+  /// by a maximum, by a sum, or by both in turn has a best prefix for each end.
+  void run(double limit,
+           llvm::function_ref<bool(const Best &, const Best &)> isBetter) {
+    best.assign(count + 1, std::vector<Best>(size + 1));
+    best[0][0].slowest = 0;
+    for (int64_t k = 1; k <= count; ++k)
+      for (size_t end = k; end + (count - k) <= size; ++end)
+        for (size_t begin = k - 1; begin < end; ++begin) {
+          const Best &rest = best[k - 1][begin];
+          if (rest.slowest == INFINITY || (begin && !begins.test(begin)))
+            continue;
+          int64_t received = begin ? crossing[begin] : 0;
+          // The values received count twice: their gradients are sent back.
+          double own = before[end] - before[begin] +
+                       2.0 * static_cast<double>(received) / link;
+          if (own > limit)
+            continue;
+          Best candidate{std::max(rest.slowest, own), rest.sent + received,
+                         begin};
+          Best &known = best[k][end];
+          if (known.slowest == INFINITY || isBetter(candidate, known))
+            known = candidate;
+        }
+  }
+
+  size_t size;
+  int64_t count;
+  double link;
+  const llvm::BitVector &begins;
+  SmallVector<int64_t> crossing;
+  /// The time of the ops before each one.
+  std::vector<double> before;
+  /// By the number of stages and the end of the last one.
+  std::vector<std::vector<Best>> best;
+};
+} // namespace
+
 SmallVector<size_t> cleave::pipe::balancedCuts(ArrayRef<Operation *> ops,
                                                ArrayRef<double> seconds,
                                                int64_t count,
                                                const MachineModel &machine,
                                                const llvm::BitVector &begins) {
-  size_t n = ops.size();
-  SmallVector<int64_t> crossing = crossingBytes(ops);
-  std::vector<double> before(n + 1, 0);
-  for (size_t i = 0; i < n; ++i)
-    before[i + 1] = before[i] + seconds[i];
-
-  /// The first ops in some stages: the slowest of these, the bytes sent between
-  /// them, and where the last of them begins.
-  struct Best {
-    double slowest = INFINITY;
-    int64_t sent = 0;
-    size_t begin = 0;
-    bool operator<(const Best &other) const {
-      return std::pair(slowest, sent) < std::pair(other.slowest, other.sent);
-    }
-  };
-  std::vector<std::vector<Best>> best(count + 1, std::vector<Best>(n + 1));
-  best[0][0].slowest = 0;
-  for (int64_t k = 1; k <= count; ++k)
-    for (size_t end = k; end + (count - k) <= n; ++end)
-      for (size_t begin = k - 1; begin < end; ++begin) {
-        const Best &rest = best[k - 1][begin];
-        if (rest.slowest == INFINITY || (begin && !begins.test(begin)))
-          continue;
-        // What it receives comes twice: a gradient goes back.
-        double own = before[end] - before[begin] +
-                     2.0 * (begin ? crossing[begin] : 0) / machine.link;
-        Best candidate{std::max(rest.slowest, own),
-                       rest.sent + (begin ? crossing[begin] : 0), begin};
-        if (candidate < best[k][end])
-          best[k][end] = candidate;
-      }
-  if (best[count][n].slowest == INFINITY)
+  Cutter cutter(ops, seconds, count, machine, begins);
+  double fastest = cutter.fastest();
+  if (fastest == INFINITY)
     return {};
-  SmallVector<size_t> cuts(count - 1);
-  size_t end = n;
-  for (int64_t k = count; k > 1; --k)
-    cuts[k - 2] = end = best[k][end].begin;
-  return cuts;
+  return cutter.narrowest(fastest * (1 + kNarrowCutGain));
 }

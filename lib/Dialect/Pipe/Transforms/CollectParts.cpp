@@ -10,13 +10,14 @@
 #include "Stages.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include <set>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
 namespace {
-/// Cuts one entry.
+/// Distributes the ops and values of one entry to parts.
 class Splitter {
 public:
   Splitter(func::FuncOp entry, const Flow &flow, const Stages &stages,
@@ -38,7 +39,7 @@ public:
     }
     for (int64_t i = 0; i < count; ++i)
       add(PartId::Reduce, i);
-    // A norm of several stages' gradients is added up towards the first.
+    // The terms of a norm over stages are added up towards the first stage.
     for (int64_t i = count; i-- > 0;)
       add(PartId::BeforeUpdate, i);
     for (int64_t i = 0; i < count; ++i)
@@ -61,7 +62,7 @@ private:
                           [&](const Part &part) { return part.slot == slot; });
   }
 
-  /// Gives `source` of a part to a later one or to the program.
+  /// Adds `source` to the exports of a part.
   void require(const Slot &from, const Export &source) {
     Part &part = get(from);
     if (!llvm::is_contained(part.exports, source))
@@ -70,15 +71,16 @@ private:
   }
 
   void findWeights();
-  /// Whether a sum over micro-batches, or what is made of one, is for those who
-  /// run the step alone: returned as it is, or once devices have added it up.
+  /// Whether a sum over micro-batches, or a value that depends on one, is only
+  /// returned, possibly after a reduction over devices.
   bool isReported(Operation *op) const;
-  /// The part that computes `op`, as Flow says.
+  /// The part that computes `op`, by its dataflow.
   PartId homeOf(Operation *op) const {
     return weights.contains(op) ? PartId::Weights : flow.part(op);
   }
-  /// Of a collective that runs once, the part that does so for `stage`: its
-  /// own, but for a reduction of what another stage alone has added up.
+  /// The part that runs a collective that runs once, for `stage`: that of the
+  /// stage itself, or, for a reduction of sums of one other stage, that of this
+  /// other stage.
   std::optional<Slot> exchangedFor(Operation *op, int64_t stage) const {
     if (exchanges.isGathered(op))
       return Slot{PartId::Gather, stage};
@@ -94,7 +96,7 @@ private:
   std::optional<Slot> sourceOf(Operation *op, const Slot &slot) const;
   LogicalResult import(Operation *op, Part &part);
 
-  /// True for what only says to which part a barrier belongs.
+  /// Whether the operand only orders a barrier.
   static bool isAfter(OpOperand &operand) {
     auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
     return barrier && operand == barrier.getAfterMutable();
@@ -107,10 +109,11 @@ private:
   const Exchanges &exchanges;
   bool split;
   llvm::DenseSet<Operation *> weights;
-  /// In the order in which they run.
+  /// The parts, in the order in which they run.
   std::vector<Part> parts;
   SmallVector<EntryResult> results;
-  /// Updates of what several stages hold, behind the first, by result.
+  /// The updates of arguments that several stages hold, in all of these but the
+  /// first, by result.
   SmallVector<std::pair<unsigned, std::pair<Slot, Export>>> copies;
 };
 } // namespace
@@ -123,12 +126,12 @@ bool Splitter::isReported(Operation *op) const {
   });
 }
 
-/// Of backward, what no stage waits for.
+/// Finds the ops of W: those of backward that no other stage waits for.
 void Splitter::findWeights() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     if (flow.part(&op) != PartId::Backward || !stages.of(&op))
       continue;
-    // What is only reported, such as the loss, stays with what makes it.
+    // Values that are only returned, such as the loss, stay in their part.
     auto isOfUpdate = [&](Operation *user) {
       if (user->hasTrait<OpTrait::IsTerminator>())
         return false;
@@ -145,9 +148,9 @@ void Splitter::findWeights() {
   }
 }
 
-/// How the micro-batches' values of `value` become the program's.
+/// The result kind of `value`, returned by part `from`.
 std::string Splitter::kindOf(Value value, PartId from) const {
-  if (isBehindAll(from))
+  if (isAfterMicroBatches(from))
     return kValue.str();
   Layout layout = flow.layout(value);
   switch (layout.kind) {
@@ -161,8 +164,8 @@ std::string Splitter::kindOf(Value value, PartId from) const {
   return kValue.str();
 }
 
-/// Where an update in `stage`, or the program, finds `value` once all
-/// micro-batches have run.
+/// The export from which an update in `stage`, or the program, reads `value`
+/// after all micro-batches.
 std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
   Operation *op = value.getDefiningOp();
   if (flow.isEarlyUpdate(op))
@@ -185,8 +188,7 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
     return {slot, Export{value, kValue.str()}};
   }
   Slot slot{home, stages.of(op).value_or(stage)};
-  // The same for each micro-batch: computed once, at the end; or, laid out by
-  // micro-batch, with the first part.
+  // A value that is the same for each micro-batch is computed once, at the end.
   if (!flow.varies(value) && flow.layout(value).kind == Layout::Whole)
     return {flow.mergedUpdate() ? slot : Slot{PartId::Update, stage},
             Export{value, kValue.str()}};
@@ -194,6 +196,10 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
 }
 
 void Splitter::findResults(bool treeSums) {
+  /// The gradients that have taken a place as they are made.
+  llvm::SmallDenseSet<Value> placed;
+  /// Results that update something.
+  std::set<std::tuple<PartId, int64_t, void *, unsigned>> updating;
   for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands())) {
     if (isa<BlockArgument>(value)) {
       results.push_back({});
@@ -205,19 +211,28 @@ void Splitter::findResults(bool treeSums) {
     holders.set(stages.homeOf(op));
     if (name)
       holders = stages.holders(name.getValue());
-    // Where one stage has a gradient, nothing stands between it and its place;
-    // the terms of a tree have places of their own.
+    // A gradient of one stage is returned directly by the part that accumulates
+    // it, except in a tree, whose terms have buffers of their own. The gradient
+    // of several parameters is accumulated in the buffer of one and copied to
+    // the others.
     if (auto gradient = dyn_cast<graph::GradientOp>(op);
         gradient && !treeSums && holders.count() == 1 &&
         gradient.getInput().getDefiningOp())
       if (std::pair<Slot, Export> source =
               whole(gradient.getInput(), holders.find_first());
-          name && source.first.stage == holders.find_first()) {
+          name && source.first.stage == holders.find_first() &&
+          placed.insert(gradient.getInput()).second) {
         value = gradient.getInput();
         op = value.getDefiningOp();
       }
     for (unsigned stage : holders.set_bits()) {
       std::pair<Slot, Export> source = whole(value, stage);
+      while (name && !updating
+                          .insert({source.first.id, source.first.stage,
+                                   source.second.value.getAsOpaquePointer(),
+                                   source.second.copy})
+                          .second)
+        ++source.second.copy;
       require(source.first, source.second);
       if (results.size() == i)
         results.push_back({std::move(source)});
@@ -227,8 +242,8 @@ void Splitter::findResults(bool treeSums) {
   }
 }
 
-/// Whether `part` needs a result of `op`. What has effects stays in its own
-/// part: in that of each stage that has what it looks at.
+/// Whether `part` needs a result of `op`. An op with effects is in its own
+/// part, in each stage that has its operands.
 bool Splitter::isWanted(Operation *op, const Part &part) const {
   if (op->getNumResults() != 0)
     return llvm::any_of(op->getResults(), [&](Value result) {
@@ -243,7 +258,8 @@ bool Splitter::isWanted(Operation *op, const Part &part) const {
   });
 }
 
-/// Fills one part: later parts are done, so that all it must give is known.
+/// Fills one part. Later parts are already filled, so that its exports are
+/// known.
 LogicalResult Splitter::collect(Part &part) {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     if (!isWanted(&op, part))
@@ -255,21 +271,21 @@ LogicalResult Splitter::collect(Part &part) {
     }
     part.ops.insert(&op);
     for (OpOperand &operand : op.getOpOperands())
-      if (!flow.isUnread(operand) && !isAfter(operand))
+      if (!flow.readsTypeOnly(operand) && !isAfter(operand))
         part.needed.insert(operand.get());
   }
   return success();
 }
 
-/// The part from which that in `slot` takes the results of `op`; nothing where
-/// it computes them.
+/// The part from which the part in `slot` reads the results of `op`; nothing if
+/// it computes them itself.
 std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
   PartId home = homeOf(op);
   if (flow.isEarlyUpdate(op)) {
     Slot from{home, slot.stage};
     return from == slot ? std::nullopt : std::optional(from);
   }
-  // Behind it; in front of it there is no one to take it from.
+  // Only later parts can read the results.
   if (std::optional<Slot> from = exchangedFor(op, slot.stage))
     return slot.id > from->id ? from : std::nullopt;
   if (home == PartId::Update) {
@@ -280,15 +296,15 @@ std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
   Slot from{home, stages.of(op).value_or(slot.stage)};
   if (from == slot || slot.id == PartId::Prologue)
     return std::nullopt;
-  // Where a slice lies is known in every part of its micro-batch, and so is
-  // the slice of what is the same for each.
-  bool late = isBehindAll(slot.id);
+  // A slice of values that do not vary can be computed in every part of the
+  // micro-batch, whose offset is known.
+  bool late = isAfterMicroBatches(slot.id);
   if (!late && llvm::none_of(op->getOperands(), [&](Value operand) {
         return flow.varies(operand);
       }))
     return std::nullopt;
-  // What is the same for each micro-batch is computed where it is used,
-  // unless it is heavy.
+  // Values that are the same for each micro-batch are computed in each part
+  // that reads them, unless they are heavy.
   bool backward = slot.id == PartId::Backward || slot.id == PartId::Weights;
   if (flow.varies(op) ||
       (home == PartId::Forward && backward && flow.isHeavy(op)))
@@ -302,10 +318,11 @@ LogicalResult Splitter::import(Operation *op, Part &part) {
       continue;
     Import import;
     import.value = result;
-    if (flow.isAccumulation(op) || isBehindAll(part.slot.id)) {
+    if (flow.isAccumulation(op) || isAfterMicroBatches(part.slot.id)) {
       std::tie(import.from, import.source) = whole(result, part.slot.stage);
       if (import.from.id == PartId::Update || import.from == part.slot)
-        return op->emitOpError("is needed whole within one micro-batch");
+        return op->emitOpError(
+            "is a sum over all micro-batches that one micro-batch reads");
     } else {
       import.from = *sourceOf(op, part.slot);
       bool whole = flow.isEarlyUpdate(op) || runsOnce(import.from.id);

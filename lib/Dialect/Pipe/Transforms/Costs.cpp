@@ -8,38 +8,13 @@
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/OpCost.h"
-#include "cleave/Dialect/Pipe/IR/MeasuredCosts.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
-#include "llvm/ADT/StringSwitch.h"
-#include <cmath>
+#include "cleave/Scheduling/Timeline/MeasuredCosts.h"
 #include <set>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
-
-std::optional<MachineModel> MachineModel::parse(StringRef text,
-                                                std::string &error) {
-  MachineModel machine;
-  SmallVector<StringRef> entries;
-  text.split(entries, ',', -1, /*KeepEmpty=*/false);
-  for (StringRef entry : entries) {
-    auto [name, value] = entry.trim().split('=');
-    double *number = llvm::StringSwitch<double *>(name.trim())
-                         .Case("flops", &machine.flops)
-                         .Case("memory", &machine.memory)
-                         .Case("link", &machine.link)
-                         .Default(nullptr);
-    if (!number || value.trim().getAsDouble(*number) ||
-        !std::isfinite(*number) || *number <= 0) {
-      error = "'" + entry.trim().str() +
-              "' is no rate; write flops=, memory= or link= and a positive "
-              "number for each second, as in flops=1e12,memory=1e11,link=1e10";
-      return std::nullopt;
-    }
-  }
-  return machine;
-}
 
 Work cleave::pipe::workOf(Operation *op, const spmd::Mesh &mesh) {
   Work work;
@@ -80,7 +55,7 @@ Costs cleave::pipe::costsOf(ProgramOp program, const spmd::Mesh &mesh,
                             const MachineModel &machine) {
   Costs costs;
   for (auto invoke : program.getBody().getOps<InvokeOp>()) {
-    // What may run or not is there for the rare case.
+    // A conditional part runs only in rare cases.
     costs.run.push_back(
         invoke.isConditional() ? 0 : machine.secondsOf(workOf(invoke, mesh)));
     std::set<int64_t> readers;
@@ -88,7 +63,7 @@ Costs cleave::pipe::costsOf(ProgramOp program, const spmd::Mesh &mesh,
       if (auto reader = dyn_cast<InvokeOp>(user);
           reader && reader.getStage() != invoke.getStage())
         readers.insert(reader.getStage());
-    // Simulated with one cost for each part: that of the largest.
+    // The simulation has one cost for each part: that of its largest transfer.
     double most = 0;
     for (int64_t to : readers) {
       double bytes = 0;

@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// An update is what depends on gradients and reads what it replaces. What it
-/// reads of this step, the finished gradients and what all of them give
-/// together, is kept; the update itself moves to the next step, in front of the
-/// first reader of what it makes.
+/// An update is an op that depends on gradients and reads the value that it
+/// replaces. The values of this step that it reads, finished gradients and
+/// values computed from all of them, are kept; the update moves to the next
+/// step, in front of the first reader of its result.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -31,7 +31,7 @@ using namespace cleave::pipe;
 
 namespace {
 
-/// The updates of one entry.
+/// Defers the updates of one entry.
 class Deferral {
 public:
   explicit Deferral(func::FuncOp entry)
@@ -63,11 +63,12 @@ private:
   Block &body;
   OpBuilder builder;
   DeferredOps ops;
-  /// What deferred ops read of this step, and the argument that keeps it.
+  /// The values of this step that deferred ops read, each with the argument
+  /// that keeps it.
   llvm::MapVector<Value, BlockArgument> kept;
   /// The scalars of the step before.
   llvm::DenseMap<Value, Value> previous;
-  /// Whether there is anything to make up for.
+  /// The flag `update_pending`: whether a deferred update is due.
   BlockArgument pending;
   IRMapping mapping;
 };
@@ -104,7 +105,7 @@ BlockArgument Deferral::addArgument(StringRef name, Value like, StringRef role,
   return entry.getArgument(index);
 }
 
-/// A scalar of the step, one on all devices.
+/// Adds a scalar argument of the step, replicated over all devices.
 BlockArgument Deferral::addFlag(StringRef name) {
   auto type = RankedTensorType::get({}, builder.getI1Type());
   SmallVector<NamedAttribute> attributes{
@@ -124,7 +125,8 @@ BlockArgument Deferral::addFlag(StringRef name) {
   return entry.getArgument(index);
 }
 
-/// The scalars that deferred ops read, as they were in their own step.
+/// Adds arguments for the scalars that deferred ops read, with the values of
+/// the step before.
 void Deferral::addScalars() {
   SmallVector<BlockArgument> arguments(body.getArguments());
   llvm::DenseSet<Operation *> seen;
@@ -148,7 +150,7 @@ void Deferral::addScalars() {
   pending = addFlag(graph::kPendingName);
 }
 
-/// Keeps `value`, which is made of gradients, for the next step.
+/// Keeps `value`, which depends on gradients, for the next step.
 void Deferral::keep(Value value) {
   auto gradient = value.getDefiningOp<graph::GradientOp>();
   if (gradient)
@@ -159,7 +161,7 @@ void Deferral::keep(Value value) {
         addArgument(("update." + Twine(kept.size())).str(), value, "gradient");
 }
 
-/// The value of the step before, computed where the builder stands.
+/// Returns the value of the step before, computed at the insertion point.
 Value Deferral::materialize(Value value) {
   SmallVector<Value> stack{value};
   while (!stack.empty()) {
@@ -188,7 +190,7 @@ Value Deferral::materialize(Value value) {
   return mapping.lookup(value);
 }
 
-/// Whether `value` is what `argument`, and nothing else, is made into.
+/// Whether `value` depends on `argument` alone.
 bool Deferral::isOldValue(Value value, BlockArgument argument) {
   if (value == argument)
     return true;
@@ -197,8 +199,8 @@ bool Deferral::isOldValue(Value value, BlockArgument argument) {
          isOldValue(op->getOperand(0), argument);
 }
 
-/// `value`, by which `old` is replaced, or `old` where there is nothing to make
-/// up for: chosen where it is computed, before devices exchange it.
+/// Selects `value`, which replaces `old`, or `old` if no update is due. The
+/// choice is made before collectives.
 Value Deferral::chosen(Value value, BlockArgument old) {
   Value made = value, otherwise;
   while (Operation *op = made.getDefiningOp()) {
@@ -226,7 +228,7 @@ Value Deferral::chosen(Value value, BlockArgument old) {
                       builder.getArrayAttr({known[result.getResultNumber()]}));
   if (made == value)
     return select;
-  // What is sent is what was chosen.
+  // Collectives send the selected value.
   IRMapping sent;
   sent.map(made, select.getOutput());
   SmallVector<Operation *> chain;
@@ -263,8 +265,8 @@ void Deferral::setReturn() {
   entry.setAllResultAttrs(attributes);
 }
 
-/// Erases ops of `block` whose results nothing reads; with `checks`, those that
-/// have none, too.
+/// Erases ops of `block` whose results nothing reads; with `checks`, also ops
+/// without results.
 static void eraseDead(Block &block, bool checks) {
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
     if (op.use_empty() && !op.hasTrait<OpTrait::IsTerminator>() &&
@@ -272,12 +274,13 @@ static void eraseDead(Block &block, bool checks) {
       op.erase();
 }
 
-/// The updates alone, as an entry that the session runs when no step follows.
+/// Makes an entry of the updates alone, which the session runs when no step
+/// follows.
 LogicalResult Deferral::outlineUpdate(StringRef target) {
   auto module = entry->getParentOfType<ModuleOp>();
   if (module.lookupSymbol(target))
-    return entry.emitOpError("leaves updates to the next step, and '@")
-           << target << "', which makes up for the last of them, is taken";
+    return entry.emitOpError("defers updates to the next step, and the name '@")
+           << target << "' of the entry for the last of them is already used";
   func::FuncOp copy = entry.clone();
   copy.setName(target);
   module.insert(std::next(entry->getIterator()), copy);
@@ -289,19 +292,20 @@ LogicalResult Deferral::outlineUpdate(StringRef target) {
   if (failed(copy.eraseResults(dropped)))
     return failure();
   eraseDead(copy.getBody().front(), /*checks=*/true);
-  llvm::BitVector unread(copy.getNumArguments());
+  llvm::BitVector unused(copy.getNumArguments());
   for (BlockArgument argument : copy.getArguments())
     if (argument.use_empty())
-      unread.set(argument.getArgNumber());
-  return copy.eraseArguments(unread);
+      unused.set(argument.getArgNumber());
+  return copy.eraseArguments(unused);
 }
 
 LogicalResult Deferral::run(StringRef target) {
   if (failed(ops.find()))
     return failure();
   if (ops.updates.empty())
-    return entry.emitOpError("has no update that depends on a gradient, which "
-                             "--optimizer-fusion=forward asks to defer");
+    return entry.emitOpError(
+        "has no update that depends on a gradient and that "
+        "--optimizer-fusion=forward could defer");
   for (Operation &op : llvm::make_early_inc_range(body.without_terminator()))
     if (ops.late.contains(&op) && !ops.deferred.contains(&op))
       for (Value result : op.getResults())
@@ -311,8 +315,7 @@ LogicalResult Deferral::run(StringRef target) {
           keep(result);
   addScalars();
 
-  // The updates read what is there before them; what was there already reads
-  // what they make.
+  // Updates read the old values; all other ops read their results.
   SmallVector<Operation *> order;
   for (Operation &op : body.without_terminator())
     order.push_back(&op);

@@ -13,7 +13,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether `value` is an argument that updates replace.
+/// Whether `value` is an argument that is updated: a parameter or state.
 bool DeferredOps::isHeld(Value value) {
   auto argument = dyn_cast<BlockArgument>(value);
   return argument && (argString(argument, graph::kRoleAttr) == "parameter" ||
@@ -50,8 +50,8 @@ LogicalResult DeferredOps::findUpdates() {
   llvm::StringMap<BlockArgument> arguments;
   for (BlockArgument argument : body.getArguments())
     arguments[argString(argument, graph::kNameAttr)] = argument;
-  // Where an argument, or what is made of it alone, is read first; what only
-  // updates read is no reader.
+  // The first reader of each argument, or of values that depend on it alone.
+  // Ops that only updates read do not count.
   llvm::DenseMap<Value, int64_t> first;
   auto known = [&](Value value) {
     auto it = first.find(value);
@@ -67,8 +67,8 @@ LogicalResult DeferredOps::findUpdates() {
   auto report =
       [&](Location loc) {
         return emitError(loc)
-               << "this reads what an update makes, which "
-                  "--optimizer-fusion=forward leaves to the next step";
+               << "this reads the result of an update, which "
+                  "--optimizer-fusion=forward defers to the next step";
       };
   for (Operation &op : body.without_terminator()) {
     ++place;
@@ -108,9 +108,9 @@ LogicalResult DeferredOps::verifyOperands() {
       continue;
     for (Value operand : op.getOperands())
       if (sampled.contains(operand) && !late.contains(operand.getDefiningOp()))
-        return op.emitOpError("updates by what is made of samples: it cannot "
-                              "be left to the next step by "
-                              "--optimizer-fusion=forward");
+        return op.emitOpError("is an update that depends on samples: "
+                              "--optimizer-fusion=forward cannot defer it to "
+                              "the next step");
   }
   return success();
 }

@@ -1,4 +1,4 @@
-//===- DeferredOps.h - What updates are made of -----------------*- C++ -*-===//
+//===- DeferredOps.h - The ops of deferred updates --------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -14,26 +14,30 @@
 
 namespace cleave::pipe {
 
-/// The ops of an entry that can be left to the next step.
+/// The ops of an entry that are deferred to the next step.
 struct DeferredOps {
   explicit DeferredOps(mlir::func::FuncOp entry)
       : entry(entry), body(entry.getBody().front()) {}
 
-  /// Reports what reads them in this step, and what they read of samples.
+  /// Finds the ops. Emits an error if this step reads their results, or if they
+  /// depend on samples.
   llvm::LogicalResult find();
 
-  /// What replaces an argument.
+  /// The update of an argument.
   struct Update {
+    /// The number of the entry's result that is the new value.
     unsigned result;
     mlir::BlockArgument argument;
-    /// The place of the first reader of it, or of that whose state it is.
+    /// The place of the first reader of the argument; for optimizer state, of
+    /// its parameter.
     int64_t reader;
   };
 
-  /// What depends on a finished gradient; of that, what is deferred, since it
-  /// reads what is updated; and what that alone reads.
+  /// The ops that depend on a finished gradient; those of them that are
+  /// deferred, because they read an updated argument; and the ops that only
+  /// deferred ones read.
   llvm::DenseSet<mlir::Operation *> late, deferred, ofUpdate;
-  /// The first reader's first.
+  /// The updates, in the order of their first readers.
   llvm::SmallVector<Update> updates;
 
 private:
@@ -48,7 +52,8 @@ private:
 
   mlir::func::FuncOp entry;
   mlir::Block &body;
-  /// Values made of parameters and state alone; values made of samples.
+  /// Values that depend on parameters and state alone; values that depend on
+  /// samples.
   llvm::DenseSet<mlir::Value> held, sampled;
 };
 

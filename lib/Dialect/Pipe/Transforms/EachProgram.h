@@ -1,4 +1,4 @@
-//===- EachProgram.h - A program with an update for each --------*- C++ -*-===//
+//===- EachProgram.h - Programs with an update per micro-batch --*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,11 +13,11 @@
 
 namespace cleave::pipe {
 
-/// The axis whose positions are the updates of a call.
+/// The sequential mesh axis whose positions are the updates of one call.
 inline constexpr llvm::StringLiteral kUpdatesAxis = "updates";
 
-/// One program, whose parts are those of one micro-batch, becomes one of
-/// `count` of them.
+/// Rewrites a program of one micro-batch into a program of `count`
+/// micro-batches, each with its own update.
 class EachProgram {
 public:
   EachProgram(ProgramOp program, spmd::MeshOp mesh, int64_t count)
@@ -52,7 +52,7 @@ private:
   ProgramOp program;
   mlir::FlatSymbolRefAttr mesh;
   int64_t count;
-  /// The result that says of how many elements the loss is the mean.
+  /// The result that is the number of elements that the loss is the mean of.
   std::optional<unsigned> weight;
   mlir::OpBuilder builder;
 };

@@ -17,33 +17,33 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether devices exchange something here.
+/// Whether the op is a collective over devices.
 static bool isExchange(Operation *op, const spmd::Mesh &mesh) {
   auto sender = dyn_cast<spmd::CommunicationOpInterface>(op);
   return sender && !mesh.deviceAxes(sender.getCommunicationAxes()).empty();
 }
 
-/// Whether the op needs what `operand` is: a barrier only waits for its second.
+/// Whether the op reads `operand`. A barrier does not read its second operand.
 static bool needs(const Flow &flow, OpOperand &operand) {
   auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
-  return !flow.isUnread(operand) &&
+  return !flow.readsTypeOnly(operand) &&
          !(barrier && operand == barrier.getAfterMutable());
 }
 
 namespace {
-/// What an entry makes of parameters alone, and the collectives among it.
-class Made {
+/// The ops of an entry that depend on parameters alone, and the collectives
+/// among them.
+class ParameterOps {
 public:
-  Made(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh);
+  ParameterOps(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh);
 
-  /// Whether the op makes what G could make.
+  /// Whether part G could run the op.
   bool contains(Operation *op) const { return ops.contains(op); }
-  /// Whether something of `op` goes into a collective, or it is one.
+  /// Whether the op is a collective, or one depends on it.
   bool leads(Operation *op) const { return leading.contains(op); }
-  /// The collectives that a micro-batch reads, itself or by what others make of
-  /// them, in their order.
-  ArrayRef<Operation *> read() const { return exchanges; }
-  /// The arguments that the collective is made of.
+  /// The collectives that a micro-batch depends on, in order.
+  ArrayRef<Operation *> collectives() const { return exchanges; }
+  /// The arguments that the collective depends on.
   SmallVector<unsigned> sources(Operation *op) const;
 
 private:
@@ -53,7 +53,8 @@ private:
 };
 } // namespace
 
-Made::Made(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh)
+ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
+                           const spmd::Mesh &mesh)
     : flow(flow) {
   Block &body = entry.getBody().front();
   llvm::DenseSet<Value> values;
@@ -62,7 +63,7 @@ Made::Made(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh)
         graph::hasRole(entry, argument.getArgNumber(), "state"))
       values.insert(argument);
   for (Operation &op : body.without_terminator()) {
-    // What an update has left in front of all others is a parameter.
+    // The result of a deferred update is a parameter.
     if (flow.isEarlyUpdate(&op)) {
       if (flow.part(&op) == PartId::Deferred)
         values.insert(op.result_begin(), op.result_end());
@@ -78,7 +79,7 @@ Made::Made(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh)
     ops.insert(&op);
     values.insert(op.result_begin(), op.result_end());
   }
-  // What a micro-batch's own work reads.
+  // The values that the parts of a micro-batch read.
   llvm::DenseSet<Operation *> inLoop;
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     bool looped =
@@ -100,7 +101,7 @@ Made::Made(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh)
   std::reverse(exchanges.begin(), exchanges.end());
 }
 
-SmallVector<unsigned> Made::sources(Operation *op) const {
+SmallVector<unsigned> ParameterOps::sources(Operation *op) const {
   std::set<unsigned> found;
   SmallVector<Operation *> work{op};
   llvm::DenseSet<Operation *> seen;
@@ -120,25 +121,25 @@ SmallVector<unsigned> Made::sources(Operation *op) const {
 GatherChoice cleave::pipe::chooseGathers(func::FuncOp entry, const Flow &flow,
                                          const spmd::Mesh &mesh,
                                          GatherMode mode) {
-  Made made(entry, flow, mesh);
-  if (made.read().empty())
+  ParameterOps ops(entry, flow, mesh);
+  if (ops.collectives().empty())
     return {};
   if (mode == GatherMode::Each)
     return {false, "each"};
   if (mode == GatherMode::Once)
     return {true, "once"};
-  // Alike are what backward gathers again, which G would gather once.
+  // A value that forward and backward both gather counts once.
   using Key = std::tuple<SmallVector<unsigned>, const void *, const void *,
                          const void *>;
   std::set<Key> seen;
   int64_t gathered = 0, held = 0;
-  for (Operation *op : made.read()) {
-    // What another collective alone reads is not kept.
+  for (Operation *op : ops.collectives()) {
+    // A value that only another collective reads is not kept.
     if (llvm::all_of(op->getUsers(),
-                     [&](Operation *user) { return made.leads(user); }))
+                     [&](Operation *user) { return ops.leads(user); }))
       continue;
     Value result = op->getResult(0);
-    if (seen.insert({made.sources(op), op->getName().getAsOpaquePointer(),
+    if (seen.insert({ops.sources(op), op->getName().getAsOpaquePointer(),
                      op->getAttrDictionary().getAsOpaquePointer(),
                      result.getType().getAsOpaquePointer()})
             .second)
@@ -159,16 +160,16 @@ GatherChoice cleave::pipe::chooseGathers(func::FuncOp entry, const Flow &flow,
 
 void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
                                const spmd::Mesh &mesh) {
-  Made made(entry, flow, mesh);
+  ParameterOps ops(entry, flow, mesh);
   Block &body = entry.getBody().front();
   std::map<size_t, SmallVector<Operation *, 1>> known;
   SmallVector<Operation *> replaced;
   for (Operation &op : body.without_terminator()) {
-    if (!made.leads(&op) || isa<spmd::BarrierOp>(op))
+    if (!ops.leads(&op) || isa<spmd::BarrierOp>(op))
       continue;
     for (OpOperand &operand : op.getOpOperands())
       while (auto barrier = operand.get().getDefiningOp<spmd::BarrierOp>()) {
-        if (!made.contains(barrier))
+        if (!ops.contains(barrier))
           break;
         operand.set(barrier.getInput());
       }
@@ -198,12 +199,12 @@ void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
 Exchanges::Exchanges(func::FuncOp entry, const Flow &flow,
                      const spmd::Mesh &mesh, bool gather) {
   if (gather) {
-    Made made(entry, flow, mesh);
-    gathered.insert(made.read().begin(), made.read().end());
+    ParameterOps ops(entry, flow, mesh);
+    gathered.insert(ops.collectives().begin(), ops.collectives().end());
   }
   if (flow.mergedUpdate())
     return;
-  // What gradients are made of.
+  // The values that gradients depend on.
   Block &body = entry.getBody().front();
   llvm::DenseSet<Operation *> wanted;
   for (Operation &op : llvm::reverse(body.without_terminator()))
@@ -212,7 +213,7 @@ Exchanges::Exchanges(func::FuncOp entry, const Flow &flow,
           return needs(flow, use) && wanted.contains(use.getOwner());
         }))
       wanted.insert(&op);
-  // And what is made of finished sums.
+  // The values that depend on complete sums.
   llvm::DenseSet<Operation *> sums;
   for (Operation &op : body.without_terminator()) {
     if (flow.isAccumulation(&op)) {

@@ -6,16 +6,15 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// What devices exchange need not be exchanged for each micro-batch where it is
-/// the same for all of them:
+/// Collectives that need not run for each micro-batch:
 ///
-/// - what is made of parameters, optimizer's state and constants alone: a part
-///   of its own may gather it before forward (G), to be kept until the last
-///   part has read it;
-/// - sums over micro-batches that become gradients: a part of its own reduces
-///   them behind the last of backward (R).
+/// - those of values that depend on parameters, optimizer state and constants
+///   alone: part G may gather them before forward; the results are kept until
+///   the last part has read them;
+/// - reductions of accumulated gradients: part R runs them after the last
+///   backward.
 ///
-/// A collective is known by its interface, and what it belongs to by dataflow.
+/// Collectives are recognized by their interface, and classified by dataflow.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -26,41 +25,41 @@
 
 namespace cleave::pipe {
 
-/// When what is made of parameters alone is exchanged.
+/// When values that depend on parameters alone are gathered.
 enum class GatherMode {
-  Each, ///< by each part of each micro-batch that reads it
+  Each, ///< in each part of each micro-batch that reads them
   Once, ///< before the first forward
-  Auto  ///< once where that holds little, as `chooseGathers` says
+  Auto  ///< once if that takes little memory, see `chooseGathers`
 };
 
-/// Whether there are parts G.
+/// The choice of when to gather.
 struct GatherChoice {
   bool once = false;
-  /// `each` or `once`, and why where it was left open; empty where there is
-  /// nothing to gather.
+  /// `each` or `once`, with the reason if the choice was automatic; empty if
+  /// there is nothing to gather.
   std::string text;
 };
 
-/// Chooses for `entry` as `mode` says. `Auto`: once where what is gathered has
-/// no more bytes than the parameters and the state of a device.
+/// Chooses for `entry` by `mode`. `Auto` chooses once if the gathered values
+/// have no more bytes than the parameters and the state of a device.
 GatherChoice chooseGathers(mlir::func::FuncOp entry, const Flow &flow,
                            const spmd::Mesh &mesh, GatherMode mode);
 
-/// Takes what a part G can exchange in front of the barriers that leave it to
-/// backward, and makes one of what is then the same.
+/// Moves the collectives that part G can run in front of the barriers that
+/// assign them to backward, and merges those that are then equal.
 void joinGathers(mlir::func::FuncOp entry, const Flow &flow,
                  const spmd::Mesh &mesh);
 
-/// The collectives of one entry that run once.
+/// The collectives of one entry that run once in a step.
 class Exchanges {
 public:
-  /// With `gather`, also those of G.
+  /// Finds the collectives of R, and with `gather` also those of G.
   Exchanges(mlir::func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh,
             bool gather);
 
-  /// Whether G of each stage that reads it runs the collective.
+  /// Whether the collective runs in part G of each stage that reads it.
   bool isGathered(mlir::Operation *op) const { return gathered.contains(op); }
-  /// Whether R of each stage that reads it does.
+  /// Whether the collective runs in part R of each stage that reads it.
   bool isReduced(mlir::Operation *op) const { return reduced.contains(op); }
 
 private:

@@ -6,12 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "Order.h"
-#include "cleave/Dialect/Pipe/IR/Generators.h"
-#include "cleave/Dialect/Pipe/IR/Search.h"
-#include "cleave/Dialect/Pipe/IR/Transfers.h"
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Scheduling/Generators/Generators.h"
+#include "cleave/Scheduling/InsertTransfers.h"
+#include "cleave/Scheduling/Search/Search.h"
 #include "cleave/Support/TreeOrder.h"
 #include <map>
 
@@ -29,17 +29,13 @@ struct FillSchedulePass
     : cleave::pipe::impl::FillScheduleBase<FillSchedulePass> {
   using FillScheduleBase::FillScheduleBase;
 
-  /// The positions of the pipeline.
+  /// The number of pipeline positions.
   int64_t countDevices() {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
-    if (!mesh)
-      return 1;
-    spmd::Mesh known = mesh.getMesh();
-    const spmd::MeshAxis *axis = known.find(spmd::kPipelineAxis);
-    return axis ? axis->size : 1;
+    return mesh ? mesh.getMesh().size(spmd::AxisRef{spmd::kPipelineAxis}) : 1;
   }
 
-  /// How many stages `program` is cut into.
+  /// The number of stages of `program`.
   int64_t countStages(ProgramOp program) {
     auto known = program->getAttrOfType<IntegerAttr>(kStagesAttr);
     return known ? known.getInt() : devices;
@@ -56,7 +52,7 @@ struct FillSchedulePass
     return options;
   }
 
-  /// What to do where a generated order saves more than the limit.
+  /// The advice for a generated order that exceeds the limit on saved bytes.
   std::string savingLess() {
     if (savedBytes < 0)
       return "";
@@ -74,9 +70,9 @@ struct FillSchedulePass
                 : ", or choose a schedule that saves less, such as " + names);
   }
 
-  /// Gives `program` what there is of an order without transfers, a whole
-  /// backward as its two parts, and adds the rest; what runs once comes in the
-  /// order of the program.
+  /// Fits an order without transfers to `program`: removes actions whose parts
+  /// do not exist, replaces B by I and W if backward is split, and inserts
+  /// missing parts and transfers.
   LogicalResult fit(ProgramOp program, Order order) {
     std::vector<PartInfo> parts = describeParts(program);
     int64_t count = program.getMicroBatches();
@@ -96,9 +92,9 @@ struct FillSchedulePass
       actions = std::move(own);
     }
     std::string error;
-    auto sent =
-        insertTransfers(addOtherParts(order.schedule, parts, count, order.map),
-                        parts, count, order.map, error);
+    auto sent = insertTransfers(
+        insertMissingParts(order.schedule, parts, count, order.map), parts,
+        count, order.map, error);
     if (!sent)
       return program.emitOpError("schedule: ") << error;
     if (auto why = findViolation(*sent, parts, count, order.map,
@@ -110,8 +106,8 @@ struct FillSchedulePass
     return success();
   }
 
-  /// Lets micro-batches come in the order in which a tree sums them up, as on
-  /// one device: parts of each stage must run in the order of their numbers.
+  /// Renumbers micro-batches in the order in which a tree adds them up, as on
+  /// one device. Each part of a stage must run in the order of micro-batches.
   static LogicalResult orderForTree(ProgramOp program, Schedule &schedule) {
     std::map<std::pair<std::string, int64_t>, int64_t> last;
     for (std::vector<Action> &actions : schedule.devices)
@@ -122,9 +118,9 @@ struct FillSchedulePass
           auto [it, fresh] = last.try_emplace({action.part, action.stage}, -1);
           if (action.microBatch < it->second)
             return program.emitOpError("schedule: ")
-                   << action.str() << " runs behind " << action.part
+                   << action.str() << " runs after " << action.part
                    << " of micro-batch " << it->second
-                   << ", so that sums would be made in another order than on "
+                   << ", so that the order of sums would differ from that on "
                       "one device: choose another schedule";
           it->second = action.microBatch;
         }
@@ -145,7 +141,8 @@ struct FillSchedulePass
                      StringAttr::get(program.getContext(), name));
   }
 
-  /// Updates are behind each micro-batch, or behind them all, as the parts are.
+  /// Checks that the schedule updates after each micro-batch exactly if the
+  /// parts of the program do.
   LogicalResult checkUpdates(ProgramOp program, bool asynchronous) {
     std::vector<PartInfo> parts = describeParts(program);
     bool each =
@@ -158,13 +155,13 @@ struct FillSchedulePass
     return program.emitOpError("schedule: '")
            << name << "' updates "
            << (asynchronous
-                   ? "behind each micro-batch, and the parts of this program "
-                     "behind all of them; run --pipe-update-each first"
-                   : "behind all micro-batches, and the parts of this program "
-                     "behind each of them");
+                   ? "after each micro-batch, and the parts of this program "
+                     "after all of them; run --pipe-update-each first"
+                   : "after all micro-batches, and the parts of this program "
+                     "after each of them");
   }
 
-  /// What `kind` makes for the parts that there are.
+  /// Generates the schedule `kind` for the parts of `program`.
   LogicalResult generate(ProgramOp program) {
     int64_t count = program.getMicroBatches(), stages = countStages(program);
     std::string error;
@@ -181,7 +178,7 @@ struct FillSchedulePass
     return fit(program, {*made, {generator->map, devices}});
   }
 
-  /// What parts took in a run, or what they take on the machine.
+  /// The costs of parts: measured ones if given, otherwise estimates.
   FailureOr<Costs> findCosts(ProgramOp program) {
     if (!measuredCosts.empty())
       return measuredCostsOf(program, measuredCosts, measuredFrom);
@@ -193,7 +190,7 @@ struct FillSchedulePass
     return costsOf(program, mesh ? mesh.getMesh() : spmd::Mesh(), *known);
   }
 
-  /// The order that is fastest by these costs.
+  /// Searches for the fastest order by these costs.
   FailureOr<Order> search(ProgramOp program) {
     std::string error;
     FailureOr<Costs> known = findCosts(program);
@@ -201,7 +198,7 @@ struct FillSchedulePass
       return failure();
     Costs &costs = *known;
     std::vector<PartInfo> parts = describeParts(program);
-    // A stage that has nothing to do has a place in the chain all the same.
+    // A stage without parts gets empty ones, so that the chain is complete.
     bool split = llvm::any_of(parts, [](const PartInfo &part) {
       return part.name == "I" || part.name == "W";
     });
@@ -229,14 +226,14 @@ struct FillSchedulePass
         parts, program.getMicroBatches(), devices, costs, options, error);
     if (!found)
       return program.emitOpError("schedule: ") << error;
-    program.emitRemark("schedule: begun from ")
+    program.emitRemark("schedule: search started from ")
         << found->start
         << (found->optimal ? "; no order of these stages is faster" : "");
     return Order{found->schedule, found->map};
   }
 
-  /// Forward of what the order of another entry does not fit: a stage after the
-  /// other.
+  /// An order of forward alone, stage after stage, for an entry that the order
+  /// of the main entry does not fit.
   static Order stageByStage(ProgramOp program, const StageMap &map,
                             int64_t stages) {
     Order order{{}, map};
@@ -247,7 +244,7 @@ struct FillSchedulePass
     return order;
   }
 
-  /// The entry that has most to order: that which trains, where there is one.
+  /// The entry with most parts: the training entry, if there is one.
   ProgramOp mainProgram() {
     ProgramOp main;
     int64_t most = -1;
@@ -264,7 +261,7 @@ struct FillSchedulePass
     return main;
   }
 
-  /// One device: in the order of micro-batches.
+  /// The order of a pipeline of one position: micro-batch by micro-batch.
   static void fillSingle(ProgramOp program) {
     program.setSchedule(Schedule::singleStage(describeParts(program),
                                               program.getMicroBatches(),
@@ -272,7 +269,7 @@ struct FillSchedulePass
                             .str());
   }
 
-  /// All entries have the order of `main`, as far as it fits them.
+  /// Gives all entries the order of `main`, as far as it fits them.
   LogicalResult followMain(ProgramOp main, const Order &order) {
     for (auto program : getOperation().getOps<ProgramOp>()) {
       if (program == main)
@@ -291,7 +288,7 @@ struct FillSchedulePass
     if (!main)
       return success();
     devices = countDevices();
-    // What does not fit is said whether anything asks for it or not.
+    // Options are checked even if no program needs them.
     if (!measuredCosts.empty() && failed(findCosts(main)))
       return failure();
     if (!schedule.empty()) {
@@ -327,7 +324,7 @@ struct FillSchedulePass
   }
 
   int64_t devices = 1;
-  /// What the schedules are named by.
+  /// The name of the schedules.
   std::string name;
 };
 } // namespace

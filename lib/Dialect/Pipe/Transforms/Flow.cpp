@@ -54,14 +54,14 @@ void Flow::listOps() {
   roles.clear();
   prologue.clear();
   positions.clear();
-  unread.clear();
+  unused.clear();
   for (auto [i, op] : llvm::enumerate(body)) {
     positions[&op] = i;
-    // What a barrier waits for says to which part it belongs.
+    // A barrier belongs to the part of the value that it waits for.
     if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op);
         ruled && !isa<spmd::BarrierOp>(op))
-      if (auto list = ruled.getShardingRule().unread; !list.empty())
-        unread[&op] = list;
+      if (auto list = ruled.getShardingRule().unused; !list.empty())
+        unused[&op] = list;
   }
 }
 
@@ -71,13 +71,28 @@ LogicalResult Flow::analyze() {
     for (Value result : op.getResults())
       if (!spmd::writtenSharding(result))
         return op.emitOpError("has no sharding; run --spmd-partition first");
+  for (auto op : body.getOps<spmd::AllReduceOp>())
+    if (count > 1 && isAccumulation(op) &&
+        op.getKind() != spmd::ReductionKind::sum)
+      return emitError(op.getInput().getLoc())
+             << "this is a " << spmd::stringifyReductionKind(op.getKind())
+             << " over " << count
+             << " micro-batches, whose results can only be added up; compile "
+                "the step with one micro-batch";
   findVarying();
   findRoles();
   findEarlyUpdates();
   for (Operation &op : body.without_terminator())
-    if (count > 1 && part(&op) == PartId::Update && varies(&op))
+    if (count > 1 && part(&op) == PartId::Update && varies(&op)) {
+      if (auto written = dyn_cast<graph::WrittenOp>(&op))
+        return emitError(op.getLoc())
+               << "buffer \"" << written.getBuffer()
+               << "\" is given a value of each sample, which differs from one "
+                  "micro-batch to another; compile the step with one "
+                  "micro-batch";
       return op.emitOpError("depends on a finished gradient and on one "
                             "micro-batch");
+    }
   if (failed(findPrologue()))
     return failure();
   return mergeUpdate();
@@ -112,14 +127,14 @@ bool Flow::isAccumulation(Operation *op) const {
   return reduction && onSequentialAxis(reduction.getAxes().getAxes());
 }
 
-bool Flow::isUnread(OpOperand &operand) const {
-  auto it = unread.find(operand.getOwner());
-  return it != unread.end() &&
+bool Flow::readsTypeOnly(OpOperand &operand) const {
+  auto it = unused.find(operand.getOwner());
+  return it != unused.end() &&
          llvm::is_contained(it->second, operand.getOperandNumber());
 }
 
 bool Flow::isHeavy(Operation *op) const {
-  // What is sent once is not sent again.
+  // Communication is not repeated.
   return isa<spmd::CommunicationOpInterface>(op) || graph::isHeavyWork(op);
 }
 
@@ -138,7 +153,7 @@ bool Flow::isOfMicroBatch(Operation *op) const {
          });
 }
 
-/// What comes from a slice of an argument, or from the place of a slice.
+/// Finds the values that depend on a slice of an argument, or on its offset.
 void Flow::findVarying() {
   for (BlockArgument argument : body.getArguments())
     if (layout(argument).kind == Layout::Split)
@@ -146,30 +161,30 @@ void Flow::findVarying() {
   for (Operation &op : body.without_terminator()) {
     bool varies = isOfMicroBatch(&op);
     for (OpOperand &operand : op.getOpOperands())
-      varies |= varying.contains(operand.get()) && !isUnread(operand);
+      varies |= varying.contains(operand.get()) && !readsTypeOnly(operand);
     if (varies && !isAccumulation(&op))
       varying.insert(op.result_begin(), op.result_end());
   }
 }
 
-/// Seeds begin backward, gradients the update.
+/// Seeds begin backward, gradients and what is written to buffers the update.
 void Flow::findRoles() {
   for (Operation &op : body.without_terminator()) {
     PartId role = PartId::Forward;
     if (isa<graph::SeedOp>(op))
       role = PartId::Backward;
-    if (isa<graph::GradientOp>(op))
+    if (isa<graph::GradientOp, graph::WrittenOp>(op))
       role = PartId::Update;
     for (OpOperand &operand : op.getOpOperands())
       if (Operation *from = operand.get().getDefiningOp();
-          from && !isUnread(operand))
+          from && !readsTypeOnly(operand))
         role = std::max(role, part(from));
     roles[&op] = role;
   }
 }
 
-/// What becomes of a gradient that is kept from the step before, and is no
-/// result of forward: it runs before forward, or, where that runs once, in it.
+/// Finds the deferred updates: ops that depend on a gradient kept from the step
+/// before. They run before forward, or in it if it runs once.
 void Flow::findEarlyUpdates() {
   llvm::DenseSet<Value> kept, held;
   for (BlockArgument argument : body.getArguments()) {
@@ -206,7 +221,8 @@ void Flow::findEarlyUpdates() {
       roles[op] = PartId::Deferred;
 }
 
-/// Sums that forward or backward reads whole: each must depend on inputs alone.
+/// Finds the prologue: sums over micro-batches that forward or backward reads.
+/// Emits an error if one depends on more than inputs.
 LogicalResult Flow::findPrologue() {
   // Values that depend on no parameter and on no state.
   llvm::DenseSet<Value> fromInputs;
@@ -222,7 +238,7 @@ LogicalResult Flow::findPrologue() {
                      [&](Value v) { return fromInputs.contains(v); }))
       fromInputs.insert(op.result_begin(), op.result_end());
 
-  // Values that a micro-batch's own work reads.
+  // Values that the parts of a micro-batch read.
   llvm::DenseMap<Value, Operation *> readInLoop;
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     if (isAccumulation(&op)) {
@@ -230,12 +246,12 @@ LogicalResult Flow::findPrologue() {
       if (reader == readInLoop.end())
         continue;
       if (!fromInputs.contains(op.getOperand(0)))
-        // The movement itself has the place of what needs it.
+        // The location of the collective is that of its reader.
         return (emitError(op.getOperand(0).getLoc())
-                << "this sums over the micro-batches what depends on "
-                   "parameters, and is needed within each of them")
+                << "this is a sum over micro-batches of values that depend on "
+                   "parameters, and each micro-batch reads it")
                    .attachNote(reader->second->getLoc())
-               << "needed here";
+               << "it is read here";
       prologue.insert(&op);
       continue;
     }
@@ -244,7 +260,7 @@ LogicalResult Flow::findPrologue() {
       inLoop |= readInLoop.contains(result);
     if (inLoop)
       for (OpOperand &operand : op.getOpOperands())
-        if (!isUnread(operand))
+        if (!readsTypeOnly(operand))
           readInLoop.try_emplace(operand.get(), &op);
   }
 
@@ -270,7 +286,7 @@ LogicalResult Flow::findPrologue() {
         }))
       prologue.insert(sums.begin(), sums.end());
     else
-      roles[&op] = PartId::Update; // The sum is known only at the end.
+      roles[&op] = PartId::Update; // The sum is complete only at the end.
   }
   return success();
 }
@@ -295,7 +311,8 @@ LogicalResult Flow::mergeUpdate() {
       if (!barrier && one && one != it->second) {
         barrier = &op;
         why = "reads the gradients of several parameters, so that all of them "
-              "must be there before any update, as with a clip of their norm";
+              "must be there before any update, as with a clip of their norm, "
+              "or the check that they are finite (--check-finite)";
       }
       one = it->second;
     }

@@ -15,39 +15,40 @@ namespace cleave::pipe {
 
 /// The parts, in the order in which they run.
 enum class PartId : unsigned {
-  /// Updates that the step before has left, where they run once for all
+  /// Deferred updates of the step before, if they run once for all
   /// micro-batches.
   Deferred,
   Prologue,
-  /// What forward and backward need of other devices and is made of parameters
-  /// alone, where it is gathered once.
+  /// Gathers of values that depend on parameters alone, once in a step.
   Gather,
   Forward,
   Backward,
-  /// Of backward, what gradients of parameters alone wait for.
+  /// The half of backward that only gradients of parameters depend on.
   Weights,
-  /// Gradients that devices sum up, behind the last micro-batch.
+  /// Reductions of accumulated gradients over devices, after the last
+  /// micro-batch.
   Reduce,
-  /// What all stages need of each other for their updates.
+  /// Scalars that the updates of all stages read from each other.
   BeforeUpdate,
   Update
 };
 
-/// With `split`, backward has its two parts.
+/// Returns the letter of a part; with `split`, backward has two parts.
 llvm::StringRef partName(PartId id, bool split);
-/// Whether a part reads what all micro-batches have given.
-inline bool isBehindAll(PartId id) { return id >= PartId::Reduce; }
+/// Whether a part runs after all micro-batches.
+inline bool isAfterMicroBatches(PartId id) { return id >= PartId::Reduce; }
 /// Whether a part runs once for all micro-batches.
 inline bool runsOnce(PartId id) {
-  return id == PartId::Deferred || id == PartId::Gather || isBehindAll(id);
+  return id == PartId::Deferred || id == PartId::Gather ||
+         isAfterMicroBatches(id);
 }
 
-/// How a value relates to the micro-batches.
+/// The sharding of a value over micro-batches.
 struct Layout {
   enum Kind {
-    Whole,  ///< one value for all
-    Split,  ///< each holds a slice along `dim`
-    Partial ///< each holds a summand
+    Whole,  ///< one value for all micro-batches
+    Split,  ///< each micro-batch has a slice along `dim`
+    Partial ///< each micro-batch has a summand
   } kind = Whole;
   int64_t dim = 0;
 };
@@ -58,27 +59,26 @@ enum class Fusion { Auto, None, Backward };
 /// The dataflow of one partitioned entry.
 class Flow {
 public:
-  /// Of an entry that is cut into `stages`.
+  /// Makes the dataflow of an entry that is to be cut into `stages`.
   Flow(mlir::func::FuncOp entry, spmd::MeshOp mesh, Fusion fusion,
        int64_t stages);
 
-  /// Finds roles; reports a sum over micro-batches that is needed too early,
-  /// and what keeps updates apart that are asked to join backward. Once more
-  /// where ops have become others.
+  /// Finds roles. Emits an error for a sum over micro-batches that is needed
+  /// too early, and if updates were asked to join backward and cannot. Must run
+  /// again after ops have changed.
   llvm::LogicalResult analyze();
 
   int64_t microBatches() const { return count; }
 
-  /// The part that computes `op` if it varies with the micro-batch, or has
-  /// effects; else the first part that may.
+  /// The part that computes `op` if it varies with the micro-batch or has
+  /// effects; otherwise the first part that can compute it.
   PartId part(mlir::Operation *op) const { return roles.lookup(op); }
   /// True when updates run in the backward part.
   bool mergedUpdate() const { return merged; }
-  /// Whether `op` is of an update that the step before has left.
+  /// Whether `op` belongs to a deferred update of the step before.
   bool isEarlyUpdate(mlir::Operation *op) const { return early.contains(op); }
   bool hasEarlyUpdates() const { return !early.empty(); }
-  /// Where updates stand, as `kOptimizerFusionAttr` says it; empty where there
-  /// are none.
+  /// The value of `kOptimizerFusionAttr`; empty if there are no updates.
   llvm::StringRef optimizerFusion() const { return fused; }
 
   /// Whether the value differs between micro-batches.
@@ -88,29 +88,29 @@ public:
                         [&](mlir::Value v) { return varies(v); });
   }
 
-  /// Whether what the op makes depends on which micro-batch it is, whatever it
-  /// reads.
+  /// Whether the op itself depends on the number of the micro-batch, whatever
+  /// its operands are.
   bool isOfMicroBatch(mlir::Operation *op) const;
 
-  /// A sum over the micro-batches.
+  /// Whether the op is a sum over micro-batches.
   bool isAccumulation(mlir::Operation *op) const;
   /// Whether an accumulation is computed before forward.
   bool inPrologue(mlir::Operation *op) const { return prologue.contains(op); }
-  /// An operand of which the op reads the type alone.
-  bool isUnread(mlir::OpOperand &operand) const;
-  /// Too much work to be done again in another part.
+  /// Whether the op reads only the type of the operand.
+  bool readsTypeOnly(mlir::OpOperand &operand) const;
+  /// Whether the op is too expensive to be computed again in another part.
   bool isHeavy(mlir::Operation *op) const;
 
   Layout layout(mlir::Value value) const;
-  /// The type of the value for all micro-batches of a device together.
+  /// The type of the value for all micro-batches of a device.
   mlir::Type wholeType(mlir::Value value) const;
   llvm::SmallVector<mlir::Type> wholeArgumentTypes() const;
   llvm::SmallVector<mlir::Type> wholeResultTypes() const;
-  /// A position in the entry by which values are ordered.
+  /// The place of a value in the entry, by which values are ordered.
   std::pair<int64_t, int64_t> order(mlir::Value value) const;
 
-  /// The attributes of an argument or a result; those of placement only where
-  /// devices hold different parts.
+  /// The attributes of an argument or result, with its sharding only if devices
+  /// hold different shards.
   mlir::DictionaryAttr entryAttributes(mlir::DictionaryAttr attributes) const;
   void stripAttributes(mlir::Operation *op) const;
 
@@ -136,7 +136,7 @@ private:
   llvm::DenseMap<mlir::Operation *, PartId> roles;
   llvm::DenseSet<mlir::Operation *> prologue;
   llvm::DenseMap<mlir::Operation *, int64_t> positions;
-  llvm::DenseMap<mlir::Operation *, llvm::SmallVector<unsigned, 1>> unread;
+  llvm::DenseMap<mlir::Operation *, llvm::SmallVector<unsigned, 1>> unused;
 };
 
 } // namespace cleave::pipe

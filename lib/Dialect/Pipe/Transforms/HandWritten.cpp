@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Order.h"
-#include "cleave/Dialect/Pipe/IR/Search.h"
-#include "cleave/Dialect/Pipe/IR/Transfers.h"
+#include "cleave/Scheduling/InsertTransfers.h"
+#include "cleave/Scheduling/Search/Search.h"
 #include "llvm/ADT/StringExtras.h"
 #include <set>
 
@@ -40,7 +40,7 @@ private:
                ? own[index]
                : places.devices[action.device];
   }
-  void leaveOutWhatIsEmpty(int64_t stages);
+  void removeEmptyActions(int64_t stages);
   LogicalResult report(const Schedule &schedule, const Violation &violation);
   FailureOr<StageMap> chooseMap(StringRef name, int64_t devices);
   Schedule withOtherParts(const StageMap &map);
@@ -50,15 +50,16 @@ private:
   std::vector<PartInfo> parts;
   Schedule written;
   SchedulePlaces places;
-  /// Of each device to which actions were added: for each of its actions, which
-  /// one of those written it is, or -1.
+  /// For each position to which actions were added: for each action of its
+  /// list, the index of the written action, or -1.
   std::vector<std::vector<int64_t>> origins;
 };
 } // namespace
 
-/// A stage that has nothing to do in a part (the first one has no input that a
-/// gradient is for) may be written as all others are.
-void HandWritten::leaveOutWhatIsEmpty(int64_t stages) {
+/// Removes actions of parts that a stage does not have (the first stage may
+/// have no I, because it has no input gradient), so that all stages can be
+/// written alike.
+void HandWritten::removeEmptyActions(int64_t stages) {
   bool split = llvm::any_of(parts, [](const PartInfo &part) {
     return part.name == "I" || part.name == "W";
   });
@@ -100,12 +101,12 @@ LogicalResult HandWritten::report(const Schedule &schedule,
           << (other.index < schedule.devices[other.device].size()
                   ? schedule.devices[other.device][other.index].str()
                   : "the list")
-          << " of device " << other.device << " stands here";
+          << " at pipeline position " << other.device << " is here";
   return diagnostic;
 }
 
-/// The map of this name, or that on which the runs stand where their stages
-/// are.
+/// Returns the map of this name; if it is empty, the map by which each run is
+/// at the position of its stage.
 FailureOr<StageMap> HandWritten::chooseMap(StringRef name, int64_t devices) {
   std::string error;
   if (!name.empty()) {
@@ -128,14 +129,14 @@ FailureOr<StageMap> HandWritten::chooseMap(StringRef name, int64_t devices) {
   return StageMap{StageMap::Kind::Modular, devices};
 }
 
-/// Adds what is not named. What a person must say stays missing.
+/// Inserts the parts that are not named, except forward and backward.
 Schedule HandWritten::withOtherParts(const StageMap &map) {
   std::set<std::pair<int64_t, std::string>> named;
   for (const std::vector<Action> &actions : written.devices)
     for (const Action &action : actions)
       named.insert({action.stage, action.part});
   Schedule result =
-      addOtherParts(written, parts, program.getMicroBatches(), map);
+      insertMissingParts(written, parts, program.getMicroBatches(), map);
   for (auto [d, actions] : llvm::enumerate(result.devices)) {
     auto isAdded = [&](const Action &action) {
       return !named.count({action.stage, action.part});
@@ -159,7 +160,7 @@ FailureOr<Order> HandWritten::read(StringRef text, StringRef mapName,
     return emitError(at(places.error)) << "schedule: " << error;
   written = std::move(*parsed);
   if (auto stages = program->getAttrOfType<IntegerAttr>(kStagesAttr))
-    leaveOutWhatIsEmpty(stages.getInt());
+    removeEmptyActions(stages.getInt());
   origins.resize(written.devices.size());
   if (static_cast<int64_t>(written.devices.size()) == devices) {
     FailureOr<StageMap> map = chooseMap(mapName, devices);
@@ -183,10 +184,10 @@ FailureOr<Order> HandWritten::read(StringRef text, StringRef mapName,
     }
     return order;
   }
-  Violation violation{"it is for " + std::to_string(written.devices.size()) +
-                      " devices, and the axis \"pp\" has " +
-                      std::to_string(devices) +
-                      " positions; write a line for each of them"};
+  Violation violation{"expected " + std::to_string(devices) +
+                      " lists of actions, one for each position of the axis "
+                      "\"pp\", got " +
+                      std::to_string(written.devices.size())};
   int64_t device = std::min<int64_t>(devices, written.devices.size() - 1);
   violation.actions.push_back({device, written.devices[device].size()});
   return report(written, violation);

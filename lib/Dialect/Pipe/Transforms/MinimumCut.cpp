@@ -17,7 +17,7 @@ void MinimumCut::addEdge(unsigned from, unsigned to, int64_t capacity) {
   edges[to].push_back({from, static_cast<unsigned>(edges[from].size() - 1), 0});
 }
 
-/// Distances from the source along edges that are not full.
+/// Computes distances from the source in the residual graph.
 bool MinimumCut::findLevels() {
   level.assign(edges.size(), -1);
   level[source] = 0;
@@ -34,8 +34,9 @@ bool MinimumCut::findLevels() {
   return level[sink] >= 0;
 }
 
-/// Sends flow along one path of increasing distance; 0 when there is none.
-/// Without recursion: a model's graph is thousands of vertices deep.
+/// Augments the flow along one path of increasing distance; returns 0 if there
+/// is none. It is not recursive, because a model's graph is thousands of
+/// vertices deep.
 int64_t MinimumCut::augment() {
   std::vector<std::pair<unsigned, unsigned>> path; // (node, edge index)
   unsigned node = source;
@@ -76,7 +77,7 @@ std::vector<bool> MinimumCut::solve() {
     while (augment() > 0)
       ;
   }
-  // What still reaches the sink; the cut lies on its border.
+  // The vertices that still reach the sink; the cut is on their border.
   std::vector<bool> reaches(edges.size(), false);
   reaches[sink] = true;
   std::deque<unsigned> queue{sink};

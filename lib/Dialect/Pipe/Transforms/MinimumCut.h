@@ -15,9 +15,9 @@
 
 namespace cleave::pipe {
 
-/// A minimum cut by vertices between sources and sinks, by Dinic's method.
-/// Each vertex is an edge from its entry to its exit, whose capacity is the
-/// vertex's cost.
+/// A minimum vertex cut between sources and sinks, by Dinic's algorithm. Each
+/// vertex is an edge from its entry to its exit, whose capacity is the vertex's
+/// cost.
 class MinimumCut {
 public:
   static constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max() / 4;
@@ -28,19 +28,19 @@ public:
     sink = source + 1;
   }
 
-  /// A positive cost; a vertex without one is never in the cut.
+  /// Sets a positive cost; a vertex without a cost is never in the cut.
   void setCost(unsigned vertex, int64_t cost) {
     hasCost[vertex] = true;
     addEdge(entry(vertex), exit(vertex), cost);
   }
-  /// What depends on `to` depends on `from`.
+  /// Adds a dependency of `to` on `from`.
   void connect(unsigned from, unsigned to) {
     addEdge(exit(from), entry(to), kInfinite);
   }
   void addSource(unsigned vertex) { addEdge(source, entry(vertex), kInfinite); }
   void addSink(unsigned vertex) { addEdge(exit(vertex), sink, kInfinite); }
 
-  /// The vertices of the minimum cut that lies nearest to the sinks.
+  /// Returns the vertices of the minimum cut that is nearest to the sinks.
   std::vector<bool> solve();
 
 private:

@@ -9,17 +9,19 @@
 #define CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_ORDER_H
 
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
-#include "cleave/Dialect/Pipe/IR/Verify.h"
+#include "cleave/Scheduling/Check/Verify.h"
 
 namespace cleave::pipe {
 
+/// A schedule and its stage map.
 struct Order {
   Schedule schedule;
   StageMap map;
 };
 
-/// The whole order of `program` that `text`, of the file `file`, is; `map` may
-/// be empty. Reports what is wrong at the places of the text.
+/// Parses an order of `program` from the text of `file`, and inserts the parts
+/// and transfers that it does not name. `map` is the name of its stage map, or
+/// empty. Emits errors at the lines of the text.
 mlir::FailureOr<Order> readHandWritten(ProgramOp program, llvm::StringRef text,
                                        llvm::StringRef file,
                                        llvm::StringRef map, int64_t devices,

@@ -75,7 +75,7 @@ ProgramOp Outliner::makeProgram(
   return program;
 }
 
-/// The program's value of an export of the part in `slot`.
+/// The value in the program of an export of the part in `slot`.
 Value Outliner::exported(const Slot &slot, const Export &source) {
   Part *part =
       llvm::find_if(parts, [&](const Part &own) { return own.slot == slot; });
@@ -85,13 +85,13 @@ Value Outliner::exported(const Slot &slot, const Export &source) {
 
 void Outliner::outline(Part &part) {
   bool once = runsOnce(part.slot.id);
-  // Imports in the order of the program, so that the text is stable.
+  // Imports are in the order of the entry, so that the text is stable.
   llvm::sort(part.imports, [&](const Import &a, const Import &b) {
     return flow.order(a.value) < flow.order(b.value);
   });
   llvm::sort(part.exports, [&](const Export &a, const Export &b) {
-    return std::pair(flow.order(a.value), a.kind) <
-           std::pair(flow.order(b.value), b.kind);
+    return std::tuple(flow.order(a.value), a.kind, a.copy) <
+           std::tuple(flow.order(b.value), b.kind, b.copy);
   });
 
   // 1. Operands: arguments of the entry, then imports.
@@ -171,8 +171,8 @@ void Outliner::finish(
   entry.erase();
 }
 
-/// A slice at a place that the micro-batch says, by ops of the graph: a
-/// gather along each dimension that is split.
+/// Expands a slice whose offset depends on the micro-batch into ops of the
+/// graph dialect: a gather along each dimension that is split.
 static Value expand(spmd::SliceOp op, OpBuilder &builder, IRMapping &mapping) {
   Location loc = op.getLoc();
   Value value = mapping.lookup(op.getInput());
@@ -201,9 +201,10 @@ static Value expand(spmd::SliceOp op, OpBuilder &builder, IRMapping &mapping) {
 }
 
 void Outliner::cloneOp(Operation *op, OpBuilder &builder, IRMapping &mapping) {
-  // An operand of which only the type matters is no reason to save a value.
+  // An operand of which only the type is read becomes a constant, so that no
+  // value is saved for it.
   for (OpOperand &operand : op->getOpOperands()) {
-    if (!flow.isUnread(operand) || mapping.contains(operand.get()))
+    if (!flow.readsTypeOnly(operand) || mapping.contains(operand.get()))
       continue;
     auto type = cast<RankedTensorType>(operand.get().getType());
     auto zero = DenseElementsAttr::get(
@@ -215,7 +216,7 @@ void Outliner::cloneOp(Operation *op, OpBuilder &builder, IRMapping &mapping) {
   if (auto slice = dyn_cast<spmd::SliceOp>(op))
     mapping.map(slice.getOutput(), expand(slice, builder, mapping));
   else if (auto barrier = dyn_cast<spmd::BarrierOp>(op))
-    // It is in its part, which is all that it asked for.
+    // The barrier has done its work: its op is in the right part.
     mapping.map(barrier.getOutput(), mapping.lookup(barrier.getInput()));
   else
     flow.stripAttributes(builder.clone(*op, mapping));

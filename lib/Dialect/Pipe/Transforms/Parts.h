@@ -1,4 +1,4 @@
-//===- Parts.h - What the parts of an entry take and give -------*- C++ -*-===//
+//===- Parts.h - The parts of an entry, with their values -------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -23,18 +23,22 @@ struct Slot {
   bool operator==(const Slot &other) const = default;
 };
 
-/// A value that a part gives to later ones or to the program.
+/// A value that a part returns to later parts or to the program.
 struct Export {
   mlir::Value value;
+  /// The result kind of `pipe.invoke`.
   std::string kind;
+  /// Which of several results that are the same value: one for each argument
+  /// that the value updates.
+  unsigned copy = 0;
   bool operator==(const Export &other) const = default;
 };
 
-/// A value that a part takes from an earlier one.
+/// A value that a part reads from an earlier one.
 struct Import {
   Slot from;
   Export source;
-  /// The value it stands for inside the importing part.
+  /// The value of the entry that it replaces inside the importing part.
   mlir::Value value;
 };
 
@@ -48,25 +52,25 @@ struct Part {
   InvokeOp invoke;
 };
 
-/// A result of the entry: unset for an argument.
+/// The source of a result of the entry; unset if it is an argument.
 struct EntryResult {
   std::optional<std::pair<Slot, Export>> source;
 };
 
-/// Replaces `entry` by a program of its parts, in the stages that are given;
-/// `exchanges` have parts of their own; with `split`, backward has two parts.
-/// Reports a sum over micro-batches that one of them needs whole. Returns the
-/// program.
+/// Replaces `entry` by a program of its parts in the given stages, and returns
+/// it. `exchanges` have parts of their own; with `split`, backward has two
+/// parts; with `treeSums`, sums over micro-batches are binary trees. Emits an
+/// error for a sum over micro-batches that a micro-batch reads.
 llvm::FailureOr<ProgramOp> splitEntry(mlir::func::FuncOp entry,
                                       const Flow &flow, const Stages &stages,
                                       const Exchanges &exchanges, bool split,
                                       bool treeSums);
 
 /// Replaces `entry` by a program of `parts`, in the order in which they run,
-/// each a function of its own. `results` are those of the entry; behind them
-/// come `copies`: the same update in another stage that holds what is updated,
-/// by the number of the result. With `split`, backward has two parts. Returns
-/// the program.
+/// each outlined as a function, and returns it. `results` are the sources of
+/// the entry's results. `copies` become further results: the same update in
+/// another stage that holds the argument, with the number of the entry's
+/// result. With `split`, backward has two parts.
 ProgramOp outlineParts(
     mlir::func::FuncOp entry, const Flow &flow,
     llvm::MutableArrayRef<Part> parts, llvm::ArrayRef<EntryResult> results,

@@ -6,11 +6,12 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// The update of a stage depends on other stages by a few scalars, such as the
-/// factor of a clip. It is made as if the others gave 0. Where the scalars that
-/// tensors are computed with come out the same when all have given theirs, it
-/// was right; else it is made again, of what was there before it.
-/// Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 4.
+/// The update of a stage depends on other stages only through a few scalars,
+/// such as the factor of clipping. It first runs as if the scalars of other
+/// stages were 0. When these have arrived, the scalars that tensors are updated
+/// with are computed again: if they are unchanged, the update was right;
+/// otherwise it is repeated from the old values. Qi et al., "Zero Bubble
+/// Pipeline Parallelism", arXiv 2401.10241, section 4.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -32,7 +33,7 @@ using namespace cleave;
 using namespace cleave::pipe;
 
 namespace {
-/// Part of what an update computes, as a part of its own.
+/// A part of the computation of an update, outlined as a function.
 struct Piece {
   func::FuncOp function;
   SmallVector<Value> operands;
@@ -45,9 +46,9 @@ public:
       : invoke(invoke), function(invoke.getPartFunction()), symbols(symbols),
         builder(invoke) {}
 
-  /// Splits it where something must be validated. Returns whether anything was.
-  /// Of all updates, what validates stands before the `first` that is made
-  /// again: one that is stopped is taken back.
+  /// Splits the update if something must be validated, and returns whether it
+  /// did. All validations come before `first`, the first repeated update, so
+  /// that an update whose checks fail can still be undone.
   bool split(InvokeOp &first);
 
 private:
@@ -68,30 +69,30 @@ private:
   func::FuncOp function;
   SymbolTable &symbols;
   OpBuilder builder;
-  /// What other stages give it.
+  /// The values that other stages send.
   SmallVector<BlockArgument> remote;
   bool checks = false;
-  /// Results that update something, those of them that depend on other stages,
-  /// and the rest, which reports.
+  /// The results that are updates; those of them that depend on other stages;
+  /// and the other results, which are only reported.
   SmallVector<unsigned> updating, dependent, reporting;
-  /// The scalars that depend on other stages and that updates are made with.
+  /// The scalars that depend on other stages and that tensors are updated with.
   llvm::SetVector<Value> scalars;
 };
 } // namespace
 
-/// Whether the program returns `result` as the new value of something.
+/// Whether the program returns `result` as the new value of an argument.
 static bool updatesSomething(OpResult result) {
   return !updatedArgument(result).empty();
 }
 
-/// What depends on what, within the part.
+/// Finds the dependencies within the part.
 void Update::analyze() {
   Block &body = function.front();
   DenseSet<Value> depends;
   for (auto [value, argument] :
        llvm::zip_equal(invoke.getInputs(), body.getArguments())) {
     auto from = value.getDefiningOp<InvokeOp>();
-    // A tensor of another stage is a gradient, which nothing can stand for.
+    // A tensor of another stage is a gradient, which cannot be assumed.
     if (!from || !from.getOnce() || from.getStage() == invoke.getStage() ||
         isTensor(argument))
       continue;
@@ -135,7 +136,7 @@ void Update::analyze() {
           scalars.insert(operand);
 }
 
-/// A function of what `values` of the part are made of, and perhaps its checks.
+/// Outlines the ops that `values` depend on, and with `withChecks` the checks.
 Piece Update::take(StringRef part, ArrayRef<Value> values, bool withChecks,
                    IRMapping &map) {
   Piece piece;
@@ -156,12 +157,12 @@ Piece Update::take(StringRef part, ArrayRef<Value> values, bool withChecks,
   return piece;
 }
 
-/// Calls the piece, without what it does not read.
+/// Invokes the piece, without the operands that it does not read.
 InvokeOp Update::call(const Piece &piece, StringRef part,
                       DenseI64ArrayAttr unless) {
   func::FuncOp own = piece.function;
   Block &body = own.front();
-  llvm::BitVector unread(body.getNumArguments());
+  llvm::BitVector unused(body.getNumArguments());
   SmallVector<Value> kept;
   SmallVector<int64_t> moved(body.getNumArguments());
   for (BlockArgument argument : body.getArguments()) {
@@ -169,7 +170,7 @@ InvokeOp Update::call(const Piece &piece, StringRef part,
     bool named = unless && llvm::is_contained(unless.asArrayRef(), int64_t(i));
     moved[i] = kept.size();
     if (argument.use_empty() && !named)
-      unread.set(i);
+      unused.set(i);
     else
       kept.push_back(piece.operands[i]);
   }
@@ -179,7 +180,7 @@ InvokeOp Update::call(const Piece &piece, StringRef part,
   SmallVector<Type> results(body.getTerminator()->getOperandTypes());
   own.setFunctionType(
       builder.getFunctionType(body.getArgumentTypes(), results));
-  (void)own.eraseArguments(unread);
+  (void)own.eraseArguments(unused);
   SmallVector<Attribute> kinds(results.size(), builder.getStringAttr(kValue));
   return InvokeOp::create(
       builder, invoke.getLoc(), results,
@@ -189,7 +190,8 @@ InvokeOp Update::call(const Piece &piece, StringRef part,
       builder.getArrayAttr(kinds), invoke.getStageAttr(), unless);
 }
 
-/// The update as if other stages gave 0, and the scalars that it was made with.
+/// Makes the first update, as if the scalars of other stages were 0; it also
+/// returns the scalars that it was computed with.
 InvokeOp Update::makeAssumed() {
   IRMapping map;
   SmallVector<Value> values;
@@ -213,8 +215,8 @@ InvokeOp Update::makeAssumed() {
   return call(piece, "U", DenseI64ArrayAttr());
 }
 
-/// Whether each of `made` is what was assumed, bit by bit: a zero could be of
-/// the other sign.
+/// Compares scalars with the assumed ones bit by bit, because zeros may differ
+/// in sign.
 Value Update::makeFlag(Operation *before, ArrayRef<Value> made,
                        ArrayRef<Value> assumed) {
   OpBuilder inside(before);
@@ -232,7 +234,7 @@ Value Update::makeFlag(Operation *before, ArrayRef<Value> made,
   return flag;
 }
 
-/// What the update reports, and whether it was right.
+/// Makes part V: the results to report, and whether the update was right.
 InvokeOp Update::makeValidation(InvokeOp assumed) {
   IRMapping map;
   SmallVector<Value> values;
@@ -257,7 +259,8 @@ InvokeOp Update::makeValidation(InvokeOp assumed) {
   return call(piece, "V", DenseI64ArrayAttr());
 }
 
-/// The update of what all stages gave, unless `flag` holds.
+/// Makes part A: the update with the scalars of all stages, unless `flag`
+/// holds.
 InvokeOp Update::makeAgain(InvokeOp assumed, Value flag) {
   IRMapping map;
   SmallVector<Value> values, passed = {flag};
@@ -281,7 +284,7 @@ bool Update::split(InvokeOp &first) {
   analyze();
   if (updating.empty() || (remote.empty() && !checks))
     return false;
-  // The new parts stand behind all others: an update waits for none of them.
+  // The new parts come after all others, so that no update waits for them.
   symbols.remove(function);
   InvokeOp assumed = makeAssumed();
   Operation *end = invoke->getBlock()->getTerminator();
@@ -311,9 +314,9 @@ struct PostValidatePass
 
   LogicalResult run(ProgramOp program, SymbolTable &symbols) {
     if (program->hasAttr(kEarlyUpdateAttr))
-      return program.emitOpError("updates in the next step, behind its checks; "
-                                 "leave --post-validation or "
-                                 "--optimizer-fusion=forward out");
+      return program.emitOpError("updates in the next step, after its checks; "
+                                 "remove --post-validation or "
+                                 "--optimizer-fusion=forward");
     SmallVector<InvokeOp> updates;
     bool any = false, checks = false;
     for (auto invoke : program.getBody().getOps<InvokeOp>()) {
@@ -322,8 +325,8 @@ struct PostValidatePass
         any = true;
         if (!invoke.getOnce())
           return invoke.emitOpError(
-              "updates behind each micro-batch: nothing is left that could be "
-              "validated behind all of them; leave --post-validation out");
+              "updates after each micro-batch, and has no update after all of "
+              "them to validate; remove --post-validation");
         updates.push_back(invoke);
       }
     }
@@ -336,8 +339,9 @@ struct PostValidatePass
     if (split || checks)
       program->setAttr(kPostValidatedAttr, UnitAttr::get(program.getContext()));
     else
-      program.emitRemark("updates wait for nothing of other stages: there is "
-                         "nothing to validate");
+      program.emitRemark(
+          "updates depend on no values of other stages: there is "
+          "nothing to validate");
     return success();
   }
 
@@ -346,9 +350,8 @@ struct PostValidatePass
     for (auto program : getOperation().getOps<ProgramOp>()) {
       auto stages = program->getAttrOfType<IntegerAttr>(kStagesAttr);
       if (!stages || stages.getInt() < 2) {
-        program.emitError("has one stage, which waits for no other: "
-                          "post-validation is for a pipeline, a mesh with an "
-                          "axis \"pp\"");
+        program.emitError("has one stage: post-validation needs a pipeline, a "
+                          "mesh with an axis \"pp\"");
         return signalPassFailure();
       }
       if (failed(verifyPartFunctions(program)) || failed(run(program, symbols)))

@@ -6,10 +6,11 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// For each pair of parts of which one saves for the other: a vertex for each
-/// value of the saving part, whose cost is its bytes. Values that only heavy
-/// work gives are sources; what the other part reads are sinks; what both parts
-/// can read as operands costs nothing. The minimum cut is what is saved.
+/// The saved values are a minimum cut, for each pair of parts of which the
+/// first (the producer) saves values for the second (the consumer). The
+/// vertices are the values of the producer; their costs are their bytes.
+/// Results of heavy ops are sources; values that the consumer reads are sinks;
+/// operands that both parts can read cost nothing.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -31,10 +32,10 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether backward may compute `result` again.
+/// Whether backward may recompute `result`.
 static bool isCheap(OpResult result) {
   auto costed = dyn_cast<graph::CostOpInterface>(result.getOwner());
-  // What was sent is not sent again.
+  // Communication is not repeated.
   if (!costed || !isPure(result.getOwner()) ||
       isa<spmd::CommunicationOpInterface>(result.getOwner()))
     return false;
@@ -47,7 +48,7 @@ static bool isCheap(OpResult result) {
     // Statistics of rows are much smaller than the rows.
     return bytesOf(result) * 8 >= cost.bytesRead;
   case graph::WorkClass::Gather:
-    // A copy of chosen slices, and no sum over what chose the same.
+    // A gather copies slices; a scatter that adds them up is not recomputed.
     return cost.flops == 0 && bytesOf(result) * 2 >= cost.bytesRead;
   default:
     return false;
@@ -55,16 +56,17 @@ static bool isCheap(OpResult result) {
 }
 
 namespace {
-/// What one program recomputes, for the report.
+/// The ops that one program recomputes, for the report.
 struct Tally {
   struct Group {
     int64_t ops = 0;
-    /// Of the results that would have been saved.
+    /// The bytes of results that would have been saved otherwise.
     int64_t bytes = 0;
   };
   /// By kind of op and line of the model.
   std::map<std::pair<std::string, std::string>, Group> groups;
-  /// Saved for one micro-batch without recomputation, less what is saved now.
+  /// The bytes saved for one micro-batch without recomputation, less those
+  /// saved with it.
   int64_t unsaved = 0;
 
   Group &groupOf(Operation *op) {
@@ -96,7 +98,7 @@ public:
         from(producer.getPartFunction()), to(consumer.getPartFunction()),
         tally(tally) {}
 
-  /// Replaces both invocations by new ones, which it returns.
+  /// Replaces both invocations by new ones, and returns these.
   std::pair<InvokeOp, InvokeOp> run() {
     Operation *terminator = from.getBody().front().getTerminator();
     for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
@@ -105,7 +107,8 @@ public:
           producer.isSaved(result.getResultNumber()))
         read.push_back({terminator->getOperand(result.getResultNumber()),
                         to.getArgument(i)});
-    // What an update makes is in its own place, and is not made again.
+    // The result of an update is in the buffer of its argument, and is not
+    // recomputed.
     auto program = cast<ProgramOp>(producer->getParentOp());
     bool early =
         program->hasAttr(kEarlyUpdateAttr) && program.getMicroBatches() == 1;
@@ -120,7 +123,7 @@ public:
   }
 
 private:
-  /// Fills `saved` with the values of the minimum cut.
+  /// Sets `saved` to the values of the minimum cut.
   void chooseSaved() {
     llvm::MapVector<Value, unsigned> vertices;
     SmallVector<Value> stack;
@@ -157,8 +160,8 @@ private:
         saved.insert(value);
   }
 
-  /// The consumer's value of the producer's `value`: an argument, or computed
-  /// again where `builder` stands.
+  /// Returns the consumer's value for the producer's `value`: an argument, or a
+  /// recomputed value at the insertion point.
   Value materialize(Value value, OpBuilder &builder) {
     // In the order of the producer, without recursion.
     SmallVector<Value> stack{value};
@@ -183,7 +186,7 @@ private:
         continue;
       Operation *clone = builder.clone(*op, mapping);
       ++tally.groupOf(op).ops;
-      // Other results keep the value that was saved.
+      // Other results of the op stay saved.
       for (auto [old, fresh] : llvm::zip(op->getResults(), clone->getResults()))
         mapping.map(old, lookupSaved(old, fresh));
       stack.pop_back();
@@ -196,7 +199,7 @@ private:
     return it == arguments.end() ? fresh : it->second;
   }
 
-  /// A new argument of the consumer for a value of the producer.
+  /// Adds an argument of the consumer for a value of the producer.
   Value addConsumerArgument(Value value) {
     if (Value known = arguments.lookup(value))
       return known;
@@ -209,7 +212,7 @@ private:
 
   void rebuildConsumerBody() {
     Block &body = to.getBody().front();
-    // Operands that both read already, and saved values that stay so.
+    // Operands that both parts read already, and values that stay saved.
     for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
       for (auto [j, other] : llvm::enumerate(producer.getInputs()))
         if (input == other && consumer.getSplit()[i] == producer.getSplit()[j])
@@ -224,8 +227,7 @@ private:
     for (auto [value, argument] : arguments)
       mapping.map(value, argument);
 
-    // Values in the order in which the consumer first reads them, each computed
-    // just before.
+    // Values are recomputed just before the consumer first reads them.
     struct Use {
       Operation *first;
       Value value;
@@ -385,11 +387,12 @@ private:
   InvokeOp producer, consumer;
   func::FuncOp from, to;
   Tally &tally;
-  /// What the consumer reads of the producer: the value, and the argument that
-  /// stands for it.
+  /// The values of the producer that the consumer reads, each with its
+  /// argument.
   SmallVector<std::pair<Value, BlockArgument>> read;
   llvm::DenseSet<Value> saved;
-  /// Values that the program has of the producer, and which results they are.
+  /// The values of the producer that are results of its invocation, each with
+  /// the number of the result.
   llvm::DenseMap<Value, unsigned> given;
   /// Arguments of the consumer for values of the producer.
   llvm::DenseMap<Value, Value> arguments;

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "SlicePlan.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
-#include "cleave/Dialect/Spmd/Transforms/Simplify.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
+#include "cleave/Dialect/Spmd/Transforms/SimplifyCollectives.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -17,7 +17,7 @@ static double elementsOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
 }
 
-/// Axes of devices that run a stage together and all have `value`.
+/// The device axes of a stage over which `value` is replicated.
 static spmd::AxisList commonAxes(const spmd::Mesh &mesh, Value value) {
   spmd::AxisList axes;
   std::optional<spmd::Sharding> known = spmd::writtenSharding(value);
@@ -39,14 +39,14 @@ std::optional<SentValue> cleave::pipe::describeSent(const Flow &flow,
   if (!op || !stages.of(op) || !flow.varies(value) || flow.isAccumulation(op))
     return std::nullopt;
   SentValue sent{value, *stages.of(op), {}};
-  // Of each stage: whether it reads more than the type, and so in the part that
-  // makes the value.
+  // For each reading stage, whether it reads the value in the part of the
+  // micro-batch that computes it.
   std::map<int64_t, bool> early;
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
     std::optional<int64_t> stage = stages.of(user);
     if (!stage || *stage == sent.stage || flow.isAccumulation(user) ||
-        flow.isUnread(use))
+        flow.readsTypeOnly(use))
       continue;
     early[*stage] |= flow.part(user) == flow.part(op);
   }
@@ -80,7 +80,7 @@ std::vector<spmd::Sharding> cleave::pipe::waysToSlice(const spmd::Mesh &mesh,
   spmd::AxisList axes = commonAxes(mesh, value);
   spmd::Sharding known = *spmd::writtenSharding(value);
   RankedTensorType global = spmd::writtenGlobalType(value);
-  // A mesh has few axes; of more than that, all or one.
+  // All subsets of a few axes; of more axes, all together or one.
   constexpr size_t kMost = 4;
   SmallVector<spmd::AxisList> sets;
   if (axes.size() > kMost) {
@@ -107,11 +107,11 @@ std::vector<spmd::Sharding> cleave::pipe::waysToSlice(const spmd::Mesh &mesh,
 }
 
 //===----------------------------------------------------------------------===//
-// What is made on slices
+// Computation on slices
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// Goes from a value that is wanted in slices to what it is made of.
+/// Propagates slices from the value that is sent to the ops that compute it.
 class Planner {
 public:
   Planner(const spmd::Mesh &mesh, const Flow &flow, const Stages &stages,
@@ -139,16 +139,16 @@ private:
   const Stages &stages;
   const SentValue &sent;
   SlicePlan plan;
-  /// The ops of the plan, and what they want of their operands.
+  /// The ops of the plan, with the slices of their operands.
   llvm::DenseMap<Operation *, spmd::FurtherSplit> made;
   llvm::DenseSet<Value> asked;
-  /// Movements that send less, or nothing.
+  /// Collectives that send less, or nothing.
   llvm::DenseSet<Operation *> smaller;
 };
 } // namespace
 
-/// How a reader in the stage wants to have a value; nothing where it reads what
-/// there is.
+/// The sharding in which a reader in the stage can read a value; nothing if it
+/// reads the value as it is.
 std::optional<spmd::Sharding> Planner::wantedBy(OpOperand &use) const {
   Operation *user = use.getOwner();
   if (auto it = made.find(user); it != made.end())
@@ -159,8 +159,8 @@ std::optional<spmd::Sharding> Planner::wantedBy(OpOperand &use) const {
   return std::nullopt;
 }
 
-/// The slices that all readers of a value in the stage want; nothing where one
-/// wants the whole, or they differ.
+/// The slices that all readers of a value in the stage can read; nothing if one
+/// needs the full value, or they differ.
 std::optional<spmd::Sharding> Planner::wanted(Value value) const {
   std::optional<spmd::Sharding> all;
   if (value == sent.value)
@@ -178,8 +178,8 @@ std::optional<spmd::Sharding> Planner::wanted(Value value) const {
   return all;
 }
 
-/// Counts what a movement sends whose result is wanted as it `lies`, and no
-/// other way.
+/// Counts the elements that a collective sends if its result has the sharding
+/// `lies`.
 void Planner::count(Operation *op, const spmd::Sharding &lies) {
   auto sender = cast<spmd::CommunicationOpInterface>(op);
   std::optional<spmd::Sharding> own = spmd::writtenSharding(op->getResult(0));
@@ -188,7 +188,7 @@ void Planner::count(Operation *op, const spmd::Sharding &lies) {
     spmd::AxisList axes = reduction.getCommunicationAxes();
     if (!spmd::canScatter(mesh, axes, cut))
       return;
-    // A part for each of a group; then, of the part, the rest of the sum.
+    // A reduce-scatter over the slices; then an all-reduce over the other axes.
     double elements = elementsOf(op->getResult(0)), parts = 1;
     for (const spmd::AxisList &list : cut)
       parts *= mesh.size(list);
@@ -211,7 +211,7 @@ void Planner::visit(Operation *op) {
   if (stages.of(op) != sent.stage ||
       flow.part(op) != flow.part(sent.value.getDefiningOp()))
     return;
-  // What each result is wanted as: of one, all follows.
+  // The slices of one result determine those of all operands.
   std::optional<unsigned> first;
   SmallVector<std::optional<spmd::Sharding>, 2> lies;
   for (auto [i, result] : llvm::enumerate(op->getResults())) {
@@ -243,7 +243,8 @@ void Planner::visit(Operation *op) {
   made[op] = std::move(*split);
 }
 
-/// Leaves out what leads to no movement that sends less: it may be whole.
+/// Removes ops from which no collective that sends less is reached: they are
+/// computed in full.
 void Planner::prune() {
   SmallVector<Operation *> order;
   for (auto &[op, split] : made)
@@ -263,7 +264,7 @@ void Planner::prune() {
 
 void Planner::countTransfers() {
   double whole = elementsOf(sent.value), slice = whole / plan.parts;
-  // A value that was gathered may be sent anyway, as it was.
+  // A value that was gathered may be sent as it was before the gather.
   Value source;
   if (auto gather = sent.value.getDefiningOp<spmd::AllGatherOp>())
     if (std::optional<spmd::Sharding> from =

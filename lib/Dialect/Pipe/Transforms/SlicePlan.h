@@ -1,4 +1,4 @@
-//===- SlicePlan.h - What it takes to send slices ---------------*- C++ -*-===//
+//===- SlicePlan.h - Plans of transfers in slices ---------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -14,46 +14,47 @@
 
 namespace cleave::pipe {
 
-/// A value of a micro-batch that `stage` makes and others read.
+/// A value of a micro-batch that `stage` computes and other stages read.
 struct SentValue {
   mlir::Value value;
   int64_t stage;
-  /// Of each other stage, the ops that read it.
+  /// For each other stage, the ops that read the value.
   std::map<int64_t, llvm::SmallVector<mlir::Operation *>> readers;
 };
 
-/// How a value is sent in slices. Elements are those that a device of each
-/// stage sends for one micro-batch, in ring terms.
+/// A plan to send a value in slices. Costs are the elements that a device of
+/// each stage sends for one micro-batch, by ring algorithms.
 struct SlicePlan {
-  /// Of a slice, and how many there are.
+  /// The sharding of the slices, and their number.
   spmd::Sharding sharding;
   int64_t parts = 1;
-  /// Ops of the stage that are made on slices alone, in their order.
+  /// The ops of the stage that are computed on slices, in order.
   std::vector<std::pair<mlir::Operation *, spmd::FurtherSplit>> ops;
-  /// What is sent to other stages, whole and in slices.
+  /// The elements sent to other stages, without and with slices.
   double linkBefore = 0, link = 0;
-  /// The same, with what collectives send that come or go.
+  /// The same, including the collectives that the plan adds or removes.
   double before = 0, after = 0;
 };
 
-/// What the stage that makes `value` sends to others; nothing where it is read
-/// in none, or only by a later part of a micro-batch than makes it: no part of
-/// that stage could gather it then.
+/// Describes the transfers of `value`. Returns nothing if no other stage reads
+/// it, or if a reading stage has no part that could gather it, because it reads
+/// the value only in a later part of the micro-batch.
 std::optional<SentValue> describeSent(const Flow &flow, const Stages &stages,
                                       mlir::Value value);
 
-/// The values of `entry` that devices of a stage have in common and send to
-/// others, in their order.
+/// Returns the values of `entry` that are replicated over devices of a stage
+/// and sent to other stages, in order.
 llvm::SmallVector<mlir::Value> valuesToSlice(const spmd::Mesh &mesh,
                                              const Flow &flow,
                                              const Stages &stages,
                                              mlir::func::FuncOp entry);
 
-/// The shardings of slices of `value` over devices that all have it, along each
-/// dimension that divides.
+/// Returns the shardings of slices of `value` over the devices that hold
+/// replicas of it, along each divisible dimension.
 std::vector<spmd::Sharding> waysToSlice(const spmd::Mesh &mesh,
                                         mlir::Value value);
 
+/// Plans to send the value in slices of the given sharding.
 SlicePlan planSlice(const spmd::Mesh &mesh, const Flow &flow,
                     const Stages &stages, const SentValue &sent,
                     const spmd::Sharding &sharding);

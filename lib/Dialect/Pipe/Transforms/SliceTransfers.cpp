@@ -1,4 +1,4 @@
-//===- SliceTransfers.cpp - What stages send, in slices -------------------===//
+//===- SliceTransfers.cpp - Transfers between stages in slices ------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A value that others read and its own stage does not is made on slices from
-/// the sum over devices on, that it is made of: what stands between is computed
-/// for the slice alone, and the sum is a reduce_scatter. SlicePlan.cpp finds
-/// out what that is and what is sent then.
+/// A value that only other stages read is computed on slices, from the sum over
+/// devices on that it depends on: the ops in between are computed on the slice,
+/// and the sum becomes a reduce_scatter. SlicePlan.cpp finds these ops and the
+/// elements sent.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -17,8 +17,8 @@
 #include "SlicePlan.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
-#include "cleave/Dialect/Spmd/Transforms/Simplify.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
+#include "cleave/Dialect/Spmd/Transforms/SimplifyCollectives.h"
 #include "mlir/IR/PatternMatch.h"
 #include "mlir/IR/Remarks.h"
 #include "llvm/Support/SaveAndRestore.h"
@@ -40,7 +40,8 @@ public:
   FailureOr<int64_t> run();
 
 private:
-  //===--- What is made stands in `place` ---------------------------------===//
+  //===--- Ops that are created get the stage `place`
+  //----------------------===//
   void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
     stages.forget(op);
     if (place && op->getNumOperands() != 0)
@@ -67,20 +68,20 @@ private:
   Slices wanted;
   IRRewriter rewriter;
   std::optional<int64_t> place;
-  /// While one value is sliced: the slices of others, made or cut, and those
-  /// that were cut.
+  /// The slices of other values, computed or cut, while one value is sliced;
+  /// and those that were cut.
   llvm::MapVector<Value, SmallVector<Value, 1>> slices;
   SmallVector<spmd::SliceOp> cut;
 };
 } // namespace
 
-/// The best of all ways to slice; nothing where none is wanted.
+/// Returns the best plan; nothing if the value is not to be sliced.
 std::optional<SlicePlan> TransferSlicer::choose(const SentValue &sent) const {
   std::optional<SlicePlan> best;
   for (const spmd::Sharding &sharding : waysToSlice(mesh, sent.value)) {
     SlicePlan plan = planSlice(mesh, flow, stages, sent, sharding);
-    // Links between stages are slower than those within one, where it was asked
-    // for; of equal ways, the first dimension is in one piece.
+    // With `on`, transfers between stages count first. Of equal plans, the
+    // first dimension is best, because its slices are contiguous.
     auto rank = [&](const SlicePlan &own) {
       double more = own.after - own.before;
       return wanted == Slices::On ? std::pair(own.link, more)
@@ -94,30 +95,31 @@ std::optional<SlicePlan> TransferSlicer::choose(const SentValue &sent) const {
   return best;
 }
 
-/// `value` as it lies in `to`; as it is where that is how it lies.
+/// Returns `value` in the sharding `to`: the value itself if it has this
+/// sharding, otherwise its slice.
 Value TransferSlicer::sliced(Value value, const spmd::Sharding &to) {
   if (liesAs(value, to))
     return value;
   for (Value known : slices[value])
     if (liesAs(known, to))
       return known;
-  spmd::Move move;
-  move.kind = spmd::MoveKind::Slice;
+  spmd::Collective move;
+  move.kind = spmd::CollectiveKind::Slice;
   move.dims = *spmd::addedAxes(mesh, *spmd::writtenSharding(value), to);
   move.sharding = to;
-  // It stands where the value does, if any stage does.
+  // The slice is in the stage of the value, if it has one.
   Operation *op = value.getDefiningOp();
   llvm::SaveAndRestore here(place, op ? stages.of(op) : std::nullopt);
   rewriter.setInsertionPointAfterValue(value);
   Value result =
-      spmd::buildMove(rewriter, value.getLoc(), value, move, meshName, mesh,
-                      spmd::writtenGlobalType(value));
+      spmd::buildCollective(rewriter, value.getLoc(), value, move, meshName,
+                            mesh, spmd::writtenGlobalType(value));
   cut.push_back(cast<spmd::SliceOp>(result.getDefiningOp()));
   slices[value].push_back(result);
   return result;
 }
 
-/// Makes the ops of `plan` on slices.
+/// Creates the ops of `plan` on slices.
 void TransferSlicer::build(const SlicePlan &plan, int64_t stage) {
   llvm::SaveAndRestore here(place, std::optional(stage));
   for (const auto &[op, split] : plan.ops) {
@@ -134,12 +136,12 @@ void TransferSlicer::build(const SlicePlan &plan, int64_t stage) {
   }
 }
 
-/// Each stage that reads the value gathers it in front of its first reader.
+/// Gathers the value in front of its first reader, in each stage that reads it.
 void TransferSlicer::gather(const SentValue &sent, Value slice,
                             const SlicePlan &plan) {
   std::optional<spmd::Sharding> whole = spmd::writtenSharding(sent.value);
-  spmd::Move move;
-  move.kind = spmd::MoveKind::AllGather;
+  spmd::Collective move;
+  move.kind = spmd::CollectiveKind::AllGather;
   move.dims = *spmd::addedAxes(mesh, *whole, plan.sharding);
   move.sharding = *whole;
   for (const auto &[stage, readers] : sent.readers) {
@@ -152,21 +154,21 @@ void TransferSlicer::gather(const SentValue &sent, Value slice,
     std::string cause = "stage " + std::to_string(sent.stage) +
                         " sends it in " + std::to_string(plan.parts) +
                         " slices";
-    Value gathered = spmd::buildMove(
+    Value gathered = spmd::buildCollective(
         rewriter, spmd::withCause(sent.value.getLoc(), cause), slice, move,
         meshName, mesh, spmd::writtenGlobalType(sent.value));
     gathered.getDefiningOp()->setAttr(kSlicedAttr, rewriter.getUnitAttr());
     for (Operation *reader : readers)
       rewriter.modifyOpInPlace(
           reader, [&] { reader->replaceUsesOfWith(sent.value, gathered); });
-    // What was to be sliced there is there.
+    // A slice that the reader computed of the value is the slice sent.
     for (Operation *reader : readers)
       if (isa<spmd::SliceOp>(reader))
-        spmd::undoMovement(reader, mesh, rewriter);
+        spmd::undoCollective(reader, mesh, rewriter);
   }
 }
 
-/// Slices that `stage` had before are what is made in their place.
+/// Replaces slices that `stage` computed before by the new ones.
 void TransferSlicer::replaceSlices(int64_t stage) {
   for (const auto &[value, made] : slices)
     for (Operation *user : llvm::make_early_inc_range(value.getUsers()))
@@ -199,10 +201,10 @@ void TransferSlicer::apply(const SentValue &sent, const SlicePlan &plan) {
   llvm::SaveAndRestore here(place, std::optional(sent.stage));
   for (spmd::SliceOp op : cut)
     if (!spmd::scatterSlice(op, mesh, rewriter))
-      spmd::undoMovement(op, mesh, rewriter);
+      spmd::undoCollective(op, mesh, rewriter);
 }
 
-/// A remark at the value: what was sent, and what would have been.
+/// Emits a remark at the value: the elements sent with and without slices.
 void TransferSlicer::explain(const SentValue &sent, const SlicePlan &plan) {
   auto remark = remark::passed(sent.value.getLoc(),
                                remark::RemarkOpts::name("SlicedTransfer")
@@ -226,9 +228,9 @@ void TransferSlicer::explain(const SentValue &sent, const SlicePlan &plan) {
 FailureOr<int64_t> TransferSlicer::run() {
   int64_t count = 0;
   SmallVector<Value> values = valuesToSlice(mesh, flow, stages, entry);
-  // From the last on: what is made of another one that is sent begins with it.
+  // In reverse order: a value that depends on another one sent comes first.
   for (Value value : llvm::reverse(values)) {
-    // Its readers may be others by now.
+    // Its readers may have changed.
     std::optional<SentValue> sent = describeSent(flow, stages, value);
     if (!sent)
       continue;

@@ -1,4 +1,4 @@
-//===- SliceTransfers.h - What stages send, in slices -----------*- C++ -*-===//
+//===- SliceTransfers.h - Transfers between stages in slices ----*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,11 +6,11 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Devices that run a stage together may all have the same value, and all send
-/// it to the next stage. Instead each may send its slice, which the next stage
-/// gathers: the scatter/gather optimisation of Narayanan et al.
-/// (arXiv 2104.04473, 4.1), found from shardings. Where the value is made of a
-/// sum over these devices, the sender needs no more than its part of it.
+/// If a value is replicated over devices of a stage, each of them may send only
+/// a slice of it to the next stage, which gathers the slices: the
+/// scatter/gather optimization of Narayanan et al. (arXiv 2104.04473,
+/// section 4.1), derived from shardings. If the value depends on a sum over
+/// these devices, the sender computes only its slice of the sum.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -21,12 +21,13 @@
 
 namespace cleave::pipe {
 
-/// Which values are sent in slices: where fewer elements are sent in all, where
-/// it can be, none.
+/// Which values are sent in slices: those for which fewer elements are sent in
+/// total, all that can be, or none.
 enum class Slices { Auto, On, Off };
 
-/// Rewrites `entry`, whose flow and stages follow. Returns how many values it
-/// slices, or failure where `flow` can be analyzed no more.
+/// Rewrites `entry` and updates `flow` and `stages`. Returns the number of
+/// values sent in slices, or failure if the analysis of the flow fails
+/// afterwards.
 llvm::FailureOr<int64_t> sliceTransfers(mlir::func::FuncOp entry,
                                         spmd::MeshOp mesh, Flow &flow,
                                         Stages &stages, Slices wanted);

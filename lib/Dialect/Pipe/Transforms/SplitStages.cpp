@@ -6,16 +6,15 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// 1. Flow.cpp says of each op its role and whether it varies with the
-///    micro-batch; Stages.cpp, which stage of the pipeline computes it.
-/// 2. SliceTransfers.cpp lets devices that have a value in common each send a
-///    slice of it.
-/// 3. Exchanges.cpp finds what devices need to exchange once for a step.
+/// 1. Flow.cpp finds the role of each op and whether it varies with the
+///    micro-batch; Stages.cpp finds its stage.
+/// 2. SliceTransfers.cpp sends replicated values in slices.
+/// 3. Exchanges.cpp finds the collectives that run once in a step.
 /// 4. CollectParts.cpp walks the parts backwards, from update to prologue: each
-///    takes the ops whose results it needs, or imports a result of an earlier
-///    part, and what nothing needs is left behind.
-/// 5. OutlineParts.cpp makes of each part a function, and of the entry a
-///    program.
+///    part takes the ops whose results it needs, or imports results of an
+///    earlier part. Ops that no part needs are dropped.
+/// 5. OutlineParts.cpp outlines each part as a function, and replaces the entry
+///    by a program.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -39,8 +38,8 @@ using namespace cleave;
 using namespace cleave::pipe;
 
 namespace {
-/// A sum over micro-batches and devices at once is two: that over the
-/// micro-batches, which is none that anything computes, comes first.
+/// Splits a sum over both micro-batches and devices in two. The sum over
+/// micro-batches, which becomes an accumulation, comes first.
 static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
   for (auto op : llvm::make_early_inc_range(
            function.getBody().front().getOps<spmd::AllReduceOp>())) {
@@ -66,9 +65,9 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
   }
 }
 
-/// No tensor is split over the positions of a pipeline: they run other parts.
-static LogicalResult verifyWhole(func::FuncOp function,
-                                 const spmd::Mesh &mesh) {
+/// Checks that no tensor is sharded over the pipeline axis.
+static LogicalResult verifyUnsharded(func::FuncOp function,
+                                     const spmd::Mesh &mesh) {
   spmd::AxisRef stages{spmd::kPipelineAxis};
   auto verify = [&](Value value) -> LogicalResult {
     std::optional<spmd::Sharding> own = spmd::writtenSharding(value);
@@ -82,8 +81,8 @@ static LogicalResult verifyWhole(func::FuncOp function,
     if (!split)
       return success();
     return emitError(value.getLoc())
-           << "is split over axis \"" << spmd::kPipelineAxis
-           << "\", whose positions are stages of a pipeline: split over "
+           << "is sharded over axis \"" << spmd::kPipelineAxis
+           << "\", whose positions are stages of a pipeline: shard over "
               "another axis";
   };
   for (BlockArgument argument : function.getArguments())
@@ -96,9 +95,8 @@ static LogicalResult verifyWhole(func::FuncOp function,
   return success();
 }
 
-/// Whether `op` of sums is the sum of what it makes of their terms: an
-/// addition.
-static bool addsUp(Operation *op) {
+/// Whether `op` is jointly linear in all its operands, as an addition is.
+static bool isAddition(Operation *op) {
   auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
   if (!ruled || op->getNumResults() != 1 || op->getNumOperands() < 2 ||
       llvm::any_of(op->getOperandTypes(), [&](Type type) {
@@ -110,9 +108,11 @@ static bool addsUp(Operation *op) {
   });
 }
 
-/// A sum over micro-batches of what two stages add up is the sum of theirs:
-/// what uses of a parameter in several stages give is added up once, behind the
-/// last micro-batch, and sent then. Returns whether there is any.
+/// Accumulates the gradients of a parameter that several stages use in each of
+/// these stages, and adds up the accumulated gradients: a sum over
+/// micro-batches of an addition of values of different stages becomes an
+/// addition of sums, which are sent once, after the last micro-batch. Returns
+/// whether it changed anything.
 static bool separateUses(func::FuncOp function, const Flow &flow,
                          const Stages &stages) {
   SmallVector<spmd::AllReduceOp> work;
@@ -123,7 +123,7 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
   while (!work.empty()) {
     spmd::AllReduceOp op = work.pop_back_val();
     Operation *sum = op.getInput().getDefiningOp();
-    if (op.getKind() != spmd::ReductionKind::sum || !sum || !addsUp(sum) ||
+    if (op.getKind() != spmd::ReductionKind::sum || !sum || !isAddition(sum) ||
         !sum->hasOneUse() ||
         llvm::any_of(sum->getOperands(),
                      [](Value term) { return !term.getDefiningOp(); }) ||
@@ -153,33 +153,32 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
 struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
   using SplitStagesBase::SplitStagesBase;
 
-  /// The positions of the pipeline, each with `chunks` stages.
+  /// The number of pipeline positions, each with `chunks` stages.
   static int64_t countPositions(const spmd::Mesh &mesh) {
-    const spmd::MeshAxis *axis = mesh.find(spmd::kPipelineAxis);
-    return axis ? axis->size : 1;
+    return mesh.size(spmd::AxisRef{spmd::kPipelineAxis});
   }
 
-  /// What the option `name` says in its text.
+  /// Returns the value of option `name` whose text is `text`.
   template <typename T>
   FailureOr<T> choose(StringRef name, StringRef text,
                       ArrayRef<std::pair<StringRef, T>> choices) {
-    for (const auto &[own, value] : choices)
-      if (own == text)
+    for (const auto &[known, value] : choices)
+      if (known == text)
         return value;
-    InFlightDiagnostic error = getOperation().emitError(name) << " is ";
+    InFlightDiagnostic error = getOperation().emitError(name) << " must be ";
     for (const auto &choice : choices.drop_back())
       error << choice.first << (&choice + 2 == choices.end() ? " " : ", ");
-    return error << "or " << choices.back().first << ", not '" << text << "'";
+    return error << "or " << choices.back().first << ", got '" << text << "'";
   }
 
   LogicalResult split() {
     spmd::MeshOp mesh = spmd::findMesh(getOperation());
     if (!mesh)
-      return getOperation().emitError("there is no spmd.mesh");
+      return getOperation().emitError("has no spmd.mesh");
     if (chunks < 1)
-      return getOperation().emitError("chunks must be positive, not ")
+      return getOperation().emitError("chunks must be positive, got ")
              << chunks.getValue();
-    // More are a mistake, and too many to count with.
+    // A bound above any real pipeline.
     constexpr int64_t most = 1 << 12;
     int64_t count;
     if (llvm::MulOverflow(countPositions(mesh.getMesh()), chunks.getValue(),
@@ -188,7 +187,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       return getOperation().emitError("there are ")
              << chunks.getValue() << " chunks for each of "
              << countPositions(mesh.getMesh())
-             << " positions, which are more than " << most
+             << " pipeline positions, more than " << most
              << " stages: choose fewer chunks";
     if (!at.empty() && static_cast<int64_t>(at.size()) + 1 != count)
       return getOperation().emitError("there are ")
@@ -219,7 +218,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (function.isPublic() && !function.isExternal())
         entries.push_back(function);
-    // What trains says where parameters are; all other entries follow.
+    // The training entry decides the stages of parameters; the others follow.
     llvm::stable_sort(entries, [](func::FuncOp a, func::FuncOp b) {
       return hasSeed(a) && !hasSeed(b);
     });
@@ -228,12 +227,13 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     GatherChoice choice;
     for (func::FuncOp function : entries) {
       if (!function.getBody().hasOneBlock())
-        return function.emitOpError("must have one block to be split");
-      if (failed(verifyWhole(function, mesh.getMesh())))
+        return function.emitOpError("must have one block");
+      if (failed(verifyUnsharded(function, mesh.getMesh())))
         return failure();
       numberChecks(function);
       separateReductions(function, mesh.getMesh());
-      // All entries do as the first one, which trains where there is one.
+      // All entries gather as the first one, which is the training entry if
+      // there is one.
       Flow before(function, mesh, *wanted, count);
       if (failed(before.analyze()))
         return failure();
@@ -241,15 +241,14 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         choice = chooseGathers(function, before, mesh.getMesh(), *mode);
         if (*mode == GatherMode::Once && choice.text.empty())
           function.emitWarning(
-              "gathers nothing once: no micro-batch reads what "
-              "devices hold in parts, as with zero3 "
-              "(--pipe-gather)");
+              "gathers nothing once: no micro-batch reads a sharded parameter, "
+              "as with zero3 (--pipe-gather)");
       }
       if (choice.once)
         joinGathers(function, before, mesh.getMesh());
       flows.emplace_back();
       cuts.emplace_back();
-      // Once more where what is the same for each micro-batch is another then.
+      // Analyze again if separating uses has changed the ops.
       for (bool again = true; again;) {
         flows.back() = std::make_unique<Flow>(function, mesh, *wanted, count);
         if (failed(flows.back()->analyze()))
@@ -261,8 +260,8 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
           cuts.back()->cutAt(ArrayRef<int64_t>(&*at.begin(), at.size()));
         else if (failed(cuts.back()->cut(begins, *known, keepWhole)))
           return failure();
-        // In a tree, each micro-batch is a term of its own, however many
-        // stages add to it.
+        // In a tree, the addition of a micro-batch's terms comes first, even if
+        // they are in several stages.
         again =
             !treeSums && separateUses(function, *flows.back(), *cuts.back());
       }
@@ -275,7 +274,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         return failure();
       slicedValues += *own;
     }
-    // Ops on other shards, and new collectives.
+    // Slices have changed the shards of ops and added collectives.
     OpPassManager verifier(ModuleOp::getOperationName());
     verifier.addPass(spmd::createVerifyLocal());
     if (slicedValues && failed(runPipeline(verifier, getOperation())))

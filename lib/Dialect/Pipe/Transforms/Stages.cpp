@@ -25,8 +25,8 @@ static void insert(Map &map, const Key &key, int64_t stage, int64_t count) {
 // Forward
 //===----------------------------------------------------------------------===//
 
-/// The ops of forward that differ between micro-batches and depend on
-/// parameters, or are heavy. Those behind the first seed, which backward alone
+/// Returns the ops of forward that vary with the micro-batch and depend on
+/// parameters or are heavy. Those after the first seed, which only backward
 /// reads, become `helpers`.
 Stages::Ops Stages::stagedForward() {
   for (BlockArgument argument : body.getArguments())
@@ -37,13 +37,14 @@ Stages::Ops Stages::stagedForward() {
   bool behind = false;
   for (Operation &op : body.without_terminator()) {
     behind |= isa<graph::SeedOp>(op);
-    // What an update makes is a parameter.
+    // The result of an update is a parameter.
     if (flow.isEarlyUpdate(&op))
       fromParameters.insert(op.result_begin(), op.result_end());
     if (flow.part(&op) != PartId::Forward || flow.isAccumulation(&op))
       continue;
     bool depends = llvm::any_of(op.getOpOperands(), [&](OpOperand &operand) {
-      return !flow.isUnread(operand) && fromParameters.contains(operand.get());
+      return !flow.readsTypeOnly(operand) &&
+             fromParameters.contains(operand.get());
     });
     bool staged = flow.varies(&op) && (depends || flow.isHeavy(&op));
     if (depends || staged)
@@ -63,8 +64,7 @@ void Stages::assign(const Ops &ops, ArrayRef<size_t> cuts) {
   }
 }
 
-/// The parameters whose names, or other names of tied ones, begin with
-/// `prefix`.
+/// The parameters with a name or alias that begins with `prefix`.
 static llvm::DenseSet<Value> parametersNamed(func::FuncOp entry,
                                              StringRef prefix) {
   llvm::DenseSet<Value> wanted;
@@ -85,8 +85,8 @@ static llvm::DenseSet<Value> parametersNamed(func::FuncOp entry,
   return wanted;
 }
 
-/// The index in `ops` of the first that reads, itself or by what is the same
-/// for each micro-batch, one of the parameters `wanted`.
+/// The index of the first of `ops` that reads one of the parameters `wanted`,
+/// directly or through values that are the same for each micro-batch.
 static std::optional<size_t> firstReader(func::FuncOp entry, const Flow &flow,
                                          ArrayRef<Operation *> ops,
                                          llvm::DenseSet<Value> wanted) {
@@ -102,8 +102,8 @@ static std::optional<size_t> firstReader(func::FuncOp entry, const Flow &flow,
   return std::nullopt;
 }
 
-/// Whether `op` reads a parameter, itself or by what is the same for each
-/// micro-batch.
+/// Whether `op` reads a tensor that is the same for each micro-batch, such as a
+/// parameter.
 static bool readsInvariant(const Flow &flow, Operation *op) {
   return llvm::any_of(op->getOperands(), [&](Value value) {
     return !flow.varies(value) &&
@@ -115,8 +115,8 @@ LogicalResult Stages::cut(ArrayRef<std::string> first,
                           const MachineModel &machine, bool whole) {
   Ops ops = stagedForward();
   if (count > 1 && static_cast<int64_t>(ops.size()) < count)
-    return entry.emitOpError("is to be cut into ")
-           << count << " stages, and has only " << ops.size()
+    return entry.emitOpError("cannot be cut into ")
+           << count << " stages: it has only " << ops.size()
            << " ops that depend on samples and parameters";
   SmallVector<size_t> cuts;
   if (first.empty()) {
@@ -132,29 +132,30 @@ LogicalResult Stages::cut(ArrayRef<std::string> first,
     }
   } else {
     if (static_cast<int64_t>(first.size()) + 1 != count)
-      return entry.emitOpError("is to be cut into ")
-             << count << " stages: name where the " << count - 1
-             << " behind the first begin, not " << first.size();
+      return entry.emitOpError("is cut into ")
+             << count << " stages: expected " << count - 1
+             << " names, one for each stage but the first, got "
+             << first.size();
     SmallVector<int64_t> crossing = crossingBytes(ops);
     for (StringRef name : first) {
       llvm::DenseSet<Value> wanted = parametersNamed(entry, name);
       std::optional<size_t> reader = firstReader(entry, flow, ops, wanted);
       if (!reader && !wanted.empty())
         return entry.emitOpError("cannot begin a stage at '")
-               << name << "': what reads it is computed with the loss, in the "
-               << "last stage; begin it at a parameter before";
+               << name << "': its reader is computed with the loss, in the "
+               << "last stage; begin the stage at an earlier parameter";
       if (!reader)
         return entry.emitOpError("has no parameter whose name begins with '")
-               << name << "', where a stage is to begin";
-      // Before it, behind what reads another parameter: where least is sent.
+               << name << "', at which a stage is to begin";
+      // The stage may begin anywhere between the previous op that reads another
+      // parameter and the reader: where least is sent.
       size_t best = *reader;
       for (size_t at = *reader; at-- > 0 && !readsInvariant(flow, ops[at]);)
         if (crossing[at] < crossing[best])
           best = at;
       if (best == 0 || (!cuts.empty() && best <= cuts.back()))
         return entry.emitOpError("cannot begin a stage at '")
-               << name << "': " << (cuts.empty() ? "nothing" : "no op")
-               << " stands before it in the stage before";
+               << name << "': the previous stage would be empty";
       cuts.push_back(best);
     }
   }
@@ -174,12 +175,15 @@ void Stages::cutAt(ArrayRef<int64_t> thousandths) {
 }
 
 void Stages::cutLike(const Stages &other) {
-  // Parameters that each value is made of, by what does not vary.
+  // The stages that hold the parameters of each value that does not vary.
   llvm::DenseMap<Value, StageSet> known;
-  for (BlockArgument argument : body.getArguments())
-    if (graph::hasRole(entry, argument.getArgNumber(), "parameter"))
-      known[argument] = other.holders(graph::getArgString(
-          entry, argument.getArgNumber(), graph::kNameAttr));
+  for (BlockArgument argument : body.getArguments()) {
+    StringRef name =
+        graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr);
+    if (graph::hasRole(entry, argument.getArgNumber(), "parameter") ||
+        other.writes(name))
+      known[argument] = other.holders(name);
+  }
   llvm::DenseSet<Operation *> staged;
   for (Operation *op : stagedForward())
     staged.insert(op);
@@ -198,7 +202,7 @@ void Stages::cutLike(const Stages &other) {
     for (Value operand : op.getOperands())
       if (Operation *from = operand.getDefiningOp())
         stage = std::max(stage, of(from).value_or(0));
-    // Not before what it reads is there.
+    // The stage must hold the parameters that the op reads.
     for (Value operand : op.getOperands())
       if (auto it = known.find(operand);
           it != known.end() && !it->second.test(stage))
@@ -207,7 +211,8 @@ void Stages::cutLike(const Stages &other) {
     stages[&op] = stage;
   }
   finish();
-  // Updates alone stand where what they update is.
+  // In an entry of updates alone, each is in the stages that hold its
+  // parameter.
   for (auto [i, value] : llvm::enumerate(body.getTerminator()->getOperands()))
     if (auto name =
             entry.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
@@ -218,11 +223,12 @@ void Stages::cutLike(const Stages &other) {
 }
 
 //===----------------------------------------------------------------------===//
-// What stages read
+// Readers of values
 //===----------------------------------------------------------------------===//
 
 void Stages::finish() {
-  // What backward alone reads of forward is where that is.
+  // Forward ops that only backward reads are in the last stage of their
+  // operands.
   for (Operation *op : helpers) {
     int64_t stage = 0;
     for (Value operand : op->getOperands())
@@ -231,13 +237,15 @@ void Stages::finish() {
     stages[op] = stage;
   }
   findReaders(PartId::Forward);
+  placeWritten();
   followForward();
   sinkBackward();
   findReaders(PartId::Backward);
   findSums();
 }
 
-/// `value` is read in `stage`; and so is what is computed there for it.
+/// Records that `stage` reads `value`, and the operands of ops that are
+/// computed in the stage for it.
 void Stages::markRead(Value value, int64_t stage) {
   SmallVector<Value> work{value};
   while (!work.empty()) {
@@ -251,7 +259,7 @@ void Stages::markRead(Value value, int64_t stage) {
     if (staged || flow.isAccumulation(op))
       continue;
     for (OpOperand &operand : op->getOpOperands())
-      if (!flow.isUnread(operand))
+      if (!flow.readsTypeOnly(operand))
         work.push_back(operand.get());
   }
 }
@@ -264,13 +272,64 @@ void Stages::findReaders(PartId last) {
     for (Value result : op.getResults())
       insert(present, result, *stage, count);
     for (OpOperand &operand : op.getOpOperands())
-      if (!flow.isUnread(operand))
+      if (!flow.readsTypeOnly(operand))
         markRead(operand.get(), *stage);
   }
 }
 
+/// Buffers that a step writes get their new value in each stage that reads the
+/// old one, and in one if none does: the last of those that have what it is
+/// computed from. These stages read what the new value is computed from.
+void Stages::placeWritten() {
+  for (auto written : body.getOps<graph::WrittenOp>()) {
+    BlockArgument *buffer =
+        llvm::find_if(body.getArguments(), [&](BlockArgument argument) {
+          return graph::getArgString(entry, argument.getArgNumber(),
+                                     graph::kNameAttr) == written.getBuffer();
+        });
+    if (buffer == body.getArguments().end())
+      continue;
+    StageSet held = present.lookup(*buffer);
+    held.resize(count);
+    if (held.none())
+      held.set(lastSource(written.getInput()));
+    for (unsigned stage : held.set_bits()) {
+      insert(present, Value(*buffer), stage, count);
+      markRead(written.getInput(), stage);
+    }
+  }
+}
+
+/// The last stage that computes a value, or has an argument, that `value` is
+/// computed from.
+int64_t Stages::lastSource(Value value) const {
+  int64_t last = 0;
+  SmallVector<Value> work{value};
+  llvm::DenseSet<Value> seen;
+  while (!work.empty()) {
+    Value next = work.pop_back_val();
+    if (!seen.insert(next).second)
+      continue;
+    Operation *op = next.getDefiningOp();
+    if (op && stages.contains(op)) {
+      last = std::max(last, stages.lookup(op));
+      continue;
+    }
+    if (!op) {
+      auto it = present.find(next);
+      if (it != present.end() && it->second.any())
+        last = std::max<int64_t>(last, it->second.find_first());
+      continue;
+    }
+    for (OpOperand &operand : op->getOpOperands())
+      if (!flow.readsTypeOnly(operand))
+        work.push_back(operand.get());
+  }
+  return last;
+}
+
 //===----------------------------------------------------------------------===//
-// What is the same for each micro-batch
+// Values that are the same for each micro-batch
 //===----------------------------------------------------------------------===//
 
 static bool isScalar(Value value) {
@@ -293,15 +352,15 @@ void Stages::findSums() {
     bool reduces = false;
     for (OpOperand &operand : op.getOpOperands()) {
       Operation *from = operand.get().getDefiningOp();
-      if (!from || flow.isUnread(operand))
+      if (!from || flow.readsTypeOnly(operand))
         continue;
-      StageSet own(count);
+      StageSet sources(count);
       if (!flow.varies(from))
-        own = sums.lookup(from);
+        sources = sums.lookup(from);
       else if (std::optional<int64_t> stage = of(from))
-        own.set(*stage);
-      reduces |= own.any() && !isScalar(operand.get());
-      sums[&op] |= own;
+        sources.set(*stage);
+      reduces |= sources.any() && !isScalar(operand.get());
+      sums[&op] |= sources;
     }
     if (count > 1 && flow.part(&op) == PartId::Update && reduces &&
         llvm::all_of(op.getResults(), isScalar))
@@ -332,6 +391,12 @@ std::optional<int64_t> Stages::sourceOf(Operation *op) const {
   return it != sums.end() && it->second.count() == 1
              ? std::optional<int64_t>(it->second.find_first())
              : std::nullopt;
+}
+
+bool Stages::writes(StringRef buffer) const {
+  return llvm::any_of(
+      body.getOps<graph::WrittenOp>(),
+      [&](graph::WrittenOp written) { return written.getBuffer() == buffer; });
 }
 
 StageSet Stages::holders(StringRef name) const {

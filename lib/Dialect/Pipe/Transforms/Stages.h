@@ -1,4 +1,4 @@
-//===- Stages.h - Which stage of a pipeline computes what -------*- C++ -*-===//
+//===- Stages.h - The pipeline stage of each op -----------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,10 +6,11 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Forward is cut along its order; backward follows what it reads of forward;
-/// an update stands where its parameter is. What costs little and depends on
-/// inputs alone is computed in each stage that reads it, and so is what is the
-/// same for each micro-batch.
+/// The assignment of ops to stages. Forward is cut along its order; backward
+/// follows the forward values that it reads; an update is in the stage of its
+/// parameter. Ops that are cheap and depend on inputs alone are computed in
+/// each stage that reads them, and so are ops that are the same for each
+/// micro-batch.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -31,43 +32,48 @@ public:
   Stages(mlir::func::FuncOp entry, const Flow &flow, int64_t count)
       : entry(entry), body(entry.getBody().front()), flow(flow), count(count) {}
 
-  /// Cuts forward into stages of even cost on `machine`, or where `first` says:
-  /// from the second on, a stage begins before the first op that reads a
-  /// parameter whose name begins so. Where `whole`, stages of even cost begin
-  /// where each parameter is in one stage, and no gradient is made of what an
-  /// earlier one has, if they can. Reports a cut that cannot be.
+  /// Cuts forward into stages. If `first` is empty, they have even cost on
+  /// `machine`, as far as few bytes are sent (`balancedCuts`); with `whole`,
+  /// preferably so that each parameter is in one stage and no gradient depends
+  /// on values of an earlier stage. Otherwise `first` has a prefix of a
+  /// parameter's name for each stage from the second on, and the stage begins
+  /// before the first reader of that parameter. Emits an error if the cut is
+  /// not possible.
   llvm::LogicalResult cut(llvm::ArrayRef<std::string> first,
                           const MachineModel &machine, bool whole);
-  /// Cuts forward where so many thousandths of its ops stand before; a stage
-  /// may have none.
+  /// Cuts forward at the given thousandths of its ops; a stage may be empty.
   void cutAt(llvm::ArrayRef<int64_t> thousandths);
-  /// Parameters are in the stages where `other`, another entry, has them.
+  /// Cuts forward so that parameters are in the same stages as in `other`, the
+  /// stages of another entry.
   void cutLike(const Stages &other);
 
   int64_t size() const { return count; }
-  /// The stage that computes `op`, which differs between micro-batches; nothing
-  /// where each stage that reads it does.
+  /// The stage that computes `op`, which varies with the micro-batch; nothing
+  /// if each stage that reads it does.
   std::optional<int64_t> of(mlir::Operation *op) const {
     auto it = stages.find(op);
     return it == stages.end() ? std::nullopt : std::optional(it->second);
   }
-  /// Says so of an op that is made later, or will be no more.
+  /// Assigns a new op to a stage, or forgets an op before it is erased.
   void place(mlir::Operation *op, int64_t stage) { stages[op] = stage; }
   void forget(mlir::Operation *op) { stages.erase(op); }
-  /// Of what is the same for each micro-batch: the first stage whose sums over
-  /// micro-batches it is made of; 0 where it is made of none.
+  /// For an op that is the same for each micro-batch: the first stage whose
+  /// sums over micro-batches it depends on; 0 if there is none.
   int64_t homeOf(mlir::Operation *op) const;
-  /// The only stage whose sums over micro-batches it is made of; nothing where
-  /// it is made of none, or of those of several.
+  /// The only stage whose sums over micro-batches the op depends on; nothing if
+  /// there is none, or there are several.
   std::optional<int64_t> sourceOf(mlir::Operation *op) const;
-  /// Whether it is computed before the updates, in its home alone: a scalar
-  /// that tensors are reduced to, and what is too heavy to be computed for that
-  /// and again.
+  /// Whether the op is computed before the updates, in its home stage alone: a
+  /// reduction of tensors to a scalar, or an op that such a scalar depends on
+  /// and that is too heavy to be computed twice.
   bool isBeforeUpdate(mlir::Operation *op) const {
     return beforeUpdate.contains(op);
   }
-  /// The stages that hold the argument `name`, or that of which it is state.
+  /// The stages that hold the argument `name`; for optimizer state, those that
+  /// hold its parameter.
   StageSet holders(llvm::StringRef name) const;
+  /// Whether the entry writes to the buffer.
+  bool writes(llvm::StringRef buffer) const;
 
 private:
   using Ops = llvm::SmallVector<mlir::Operation *>;
@@ -81,6 +87,8 @@ private:
   void finish();
   void findReaders(PartId last);
   void markRead(mlir::Value value, int64_t stage);
+  void placeWritten();
+  int64_t lastSource(mlir::Value value) const;
   bool isSeed(mlir::Operation &op) const;
   bool isEverywhere(mlir::Operation &op) const;
   std::optional<int64_t> turningPoint(mlir::Operation &op) const;
@@ -97,31 +105,37 @@ private:
   const Flow &flow;
   int64_t count;
   llvm::DenseMap<mlir::Operation *, int64_t> stages;
-  /// Arguments that are parameters or state, and what forward makes of them.
+  /// Parameters, state, and the forward values that depend on them.
   llvm::DenseSet<mlir::Value> fromParameters;
   /// Ops of forward that only backward reads.
   Ops helpers;
-  /// Ops of backward that no gradient has reached yet, and those that it begins
+  /// Ops of backward that depend on no gradient yet, and the ops that it begins
   /// with.
   llvm::DenseSet<mlir::Operation *> resumed, seeds;
-  /// Where a value of forward that one stage computes, or an argument, is read
-  /// or made.
+  /// The stages that read or compute an argument, or a forward value that one
+  /// stage computes.
   llvm::DenseMap<mlir::Value, StageSet> present;
   llvm::DenseMap<mlir::Operation *, StageSet> sums;
   llvm::DenseSet<mlir::Operation *> beforeUpdate;
 };
 
-/// Where to cut `ops`, the ops of forward that one stage computes, in order:
-/// the first of each stage from the second on. Of the ways to cut, the one
-/// whose slowest stage is fastest. `seconds` are those of each op with its
-/// backward; what a stage receives comes at `machine.link`. A stage begins with
-/// one of `begins`; empty where there are too few of them.
+/// How much faster the slowest stage must be for a cut that sends more. Few
+/// values cross between the layers of a model, many within attention.
+inline constexpr double kNarrowCutGain = 0.05;
+
+/// Returns the cuts of `ops`, the ordered ops of forward that one stage
+/// computes, into `count` stages: the index of the first op of each stage from
+/// the second on. Of the cuts whose slowest stage takes at most
+/// `kNarrowCutGain` longer than that of the fastest cut, it is the one that
+/// sends the fewest bytes. `seconds` has the time of each op with its backward;
+/// the values that a stage receives arrive at the rate `machine.link`. Stages
+/// begin only at ops in `begins`; the result is empty if these are too few.
 llvm::SmallVector<size_t> balancedCuts(llvm::ArrayRef<mlir::Operation *> ops,
                                        llvm::ArrayRef<double> seconds,
                                        int64_t count,
                                        const MachineModel &machine,
                                        const llvm::BitVector &begins);
-/// The bytes that a cut before each of `ops` sends on.
+/// Returns, for a cut before each of `ops`, the bytes that are sent across it.
 llvm::SmallVector<int64_t> crossingBytes(llvm::ArrayRef<mlir::Operation *> ops);
 
 } // namespace cleave::pipe

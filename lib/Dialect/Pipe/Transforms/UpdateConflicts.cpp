@@ -14,14 +14,14 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether a result of `invoke` changes what the program is given.
+/// Whether a result of `invoke` updates an argument of the program.
 bool EachProgram::isUpdate(InvokeOp invoke) {
   return llvm::any_of(invoke->getOpResults(), [](OpResult result) {
     return !updatedArgument(result).empty();
   });
 }
 
-/// What several stages hold would be another thing in each of them.
+/// Refuses parameters that several stages hold: their copies would diverge.
 LogicalResult EachProgram::checkShared() {
   llvm::StringMap<InvokeOp> first;
   for (auto [i, value] : llvm::enumerate(terminator().getValues())) {
@@ -29,6 +29,12 @@ LogicalResult EachProgram::checkShared() {
     auto invoke = value.getDefiningOp<InvokeOp>();
     if (name.empty() || !invoke)
       continue;
+    if (BlockArgument argument = findArgument(name);
+        argument && argumentText(argument, graph::kRoleAttr) == "buffer")
+      return program.emitOpError("writes to buffer '")
+             << name
+             << "', which an asynchronous schedule would do while other "
+                "micro-batches read it; use a synchronous schedule";
     auto [it, fresh] = first.try_emplace(name, invoke);
     if (fresh)
       continue;
@@ -43,14 +49,14 @@ LogicalResult EachProgram::checkShared() {
            << "'" << name << "' is held by stages " << it->second.getStage()
            << " and " << invoke.getStage()
            << ", which an asynchronous schedule updates at different times: "
-              "their copies would differ; use a synchronous schedule, begin "
-              "stages so that one has all its uses, or untie it";
+              "its copies would diverge; use a synchronous schedule, begin "
+              "stages so that one of them has all its uses, or untie it";
   }
   return success();
 }
 
-/// Backward of later stages comes first. An update that waits for an earlier
-/// one waits for all backward: nothing would be asynchronous.
+/// Refuses updates that depend on earlier stages: backward of earlier stages
+/// runs later, so that such an update would wait for the whole backward.
 LogicalResult EachProgram::checkWaits(InvokeOp invoke) {
   for (auto [i, input] : llvm::enumerate(invoke.getInputs())) {
     auto from = input.getDefiningOp<InvokeOp>();
@@ -61,23 +67,22 @@ LogicalResult EachProgram::checkWaits(InvokeOp invoke) {
            << "the update of stage " << invoke.getStage()
            << " reads this of stage " << from.getStage()
            << ": with an asynchronous schedule no stage waits for the "
-              "gradients of earlier ones; leave out what is made of all of "
-              "them, "
-              "such as clipping to a norm, or begin stages at other "
+              "gradients of earlier ones; remove values that depend on all "
+              "gradients, such as clipping to a norm, or begin stages at other "
               "parameters";
   }
   WalkResult found = invoke.getPartFunction().walk([](graph::CheckOp check) {
     check.emitOpError(
         "of gradients stops a step as a whole, of which an asynchronous "
-        "schedule has made updates by then; leave it out, or use a "
-        "synchronous schedule");
+        "schedule has made updates by then; remove it, or use a synchronous "
+        "schedule");
     return WalkResult::interrupt();
   });
   return failure(found.wasInterrupted());
 }
 
-/// A check of inputs is made for all micro-batches before anything is updated:
-/// in a prologue of its stage.
+/// Moves the checks of inputs to a prologue of their stage, so that they run
+/// for all micro-batches before the first update.
 LogicalResult EachProgram::moveChecks(InvokeOp invoke) {
   func::FuncOp part = invoke.getPartFunction();
   SmallVector<graph::CheckOp> checks(part.getOps<graph::CheckOp>());
@@ -88,7 +93,8 @@ LogicalResult EachProgram::moveChecks(InvokeOp invoke) {
   llvm::SetVector<Operation *> ops;
   for (graph::CheckOp check : checks) {
     if (failed(getBackwardSlice(check.getOperation(), &ops, options)))
-      return check.emitOpError("reads what cannot be followed");
+      return check.emitOpError("depends on an op whose operands cannot be "
+                               "analyzed");
     ops.insert(check);
   }
   llvm::SetVector<Value> inputs;
@@ -99,9 +105,9 @@ LogicalResult EachProgram::moveChecks(InvokeOp invoke) {
             invoke.getInputs()[argument.getArgNumber()], graph::kRoleAttr);
         if (role != "input" && role != "buffer")
           return op->emitOpError(
-              "is made for a check, and reads more than inputs: an "
+              "is read by a check, and depends on more than inputs: an "
               "asynchronous schedule has made updates by then; use a "
-              "synchronous one");
+              "synchronous schedule");
         inputs.insert(argument);
       }
   OpBuilder inside(part);

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Parts are those of a batch that is one micro-batch. What changes is how they
-/// are put together: nothing is added up over micro-batches but the loss.
+/// The parts stay those of one micro-batch. The program that invokes them
+/// changes: only the loss is summed over micro-batches.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -52,8 +52,8 @@ StringRef EachProgram::resultText(unsigned index, StringRef attribute) {
 // Parts
 //===----------------------------------------------------------------------===//
 
-/// The number of a step counts calls: each micro-batch has one of its own, and
-/// so have its random numbers.
+/// Computes the step number of each micro-batch, and of its random numbers,
+/// from the number of the call.
 void EachProgram::numberUpdates(InvokeOp invoke) {
   func::FuncOp part = invoke.getPartFunction();
   for (auto [value, own] :
@@ -104,8 +104,8 @@ InvokeOp EachProgram::rebuild(InvokeOp invoke, ArrayRef<Type> types) {
   return made;
 }
 
-/// What a part gives is of its micro-batch; what the program returns of it is a
-/// mean, the samples side by side, or the newest version.
+/// Sets the kinds of results: values of the micro-batch for other parts; for
+/// the program, a mean, a concatenation of samples, or the newest version.
 LogicalResult EachProgram::giveKinds(InvokeOp invoke) {
   func::FuncOp part = invoke.getPartFunction();
   Operation *gives = part.front().getTerminator();
@@ -129,14 +129,15 @@ LogicalResult EachProgram::giveKinds(InvokeOp invoke) {
     if (read && (isNew || dim))
       return emitError(loc)
              << "result " << index << " of '" << program.getName()
-             << "' is read by other parts as well, which an "
-                "asynchronous schedule has no form for";
+             << "' is also read by other parts, which asynchronous schedules "
+                "do not support";
     if (isNew) {
       BlockArgument argument = findArgument(updated);
       if (!argument || argument.getType() != type)
         return emitError(loc) << "result " << index << " of '"
                               << program.getName() << "' updates '" << updated
-                              << "', which is no argument of its type";
+                              << "', but there is no argument of this name and "
+                                 "type";
       kinds[i] = builder.getStringAttr(kVersionPrefix +
                                        Twine(argument.getArgNumber()));
       continue;
@@ -157,8 +158,8 @@ LogicalResult EachProgram::giveKinds(InvokeOp invoke) {
         (!isSum && !isa<FloatType>(type.getElementType())))
       return emitError(loc) << "result " << index << " of '"
                             << program.getName() << "' (" << type
-                            << ") has no mean over the micro-batches of an "
-                               "asynchronous schedule; only numbers have";
+                            << ") must be a number: an asynchronous schedule "
+                               "returns its mean over micro-batches";
     OpBuilder inside(gives);
     graph::Formula f{inside, loc};
     Value value = gives->getOperand(i);
@@ -194,7 +195,8 @@ RankedTensorType EachProgram::widen(Type type, int64_t dim) const {
   return RankedTensorType::get(shape, tensor.getElementType());
 }
 
-/// Micro-batches lie side by side, before what splits each of them.
+/// Widens the inputs to all micro-batches, concatenated. The new axis is major
+/// to the axes that shard a micro-batch.
 LogicalResult EachProgram::widenPlacement(DictionaryAttr attributes,
                                           int64_t dim, Type local,
                                           NamedAttrList &result) {
@@ -210,8 +212,8 @@ LogicalResult EachProgram::widenPlacement(DictionaryAttr attributes,
   int64_t own = cast<RankedTensorType>(local).getDimSize(dim);
   if (own * op.getMesh().size(sharding.dims[dim]) != whole)
     return program.emitOpError("has ")
-           << whole << " samples in a micro-batch, which its devices do not "
-           << "divide; an asynchronous schedule needs as many on each";
+           << whole << " samples in a micro-batch, which are not divisible by "
+           << "its devices; an asynchronous schedule needs equal shards";
   spmd::AxisList &axes = sharding.dims[dim];
   axes.insert(axes.begin(), {kUpdatesAxis});
   result.set(spmd::kShardingAttr,
@@ -243,8 +245,8 @@ LogicalResult EachProgram::widenArguments() {
   return success();
 }
 
-/// Which result says of how many elements the loss is the mean. Where another
-/// part makes it, that of the loss is given it, and gives it in its turn.
+/// Finds the result that is the number of elements that the loss is the mean
+/// of. If another part computes it, the part of the loss passes it through.
 std::optional<unsigned> EachProgram::findWeight() {
   ReturnOp returned = terminator();
   unsigned i = 0, results = returned.getNumOperands();
@@ -283,7 +285,8 @@ std::optional<unsigned> EachProgram::findWeight() {
   return i;
 }
 
-/// Means that say of how many elements they are join to that of all.
+/// Combines the means of micro-batches, weighted by their numbers of elements,
+/// into the mean of all elements.
 void EachProgram::joinMeans(unsigned weight) {
   ReturnOp returned = terminator();
   auto loss = returned.getOperand(0).getDefiningOp<InvokeOp>();
@@ -292,7 +295,7 @@ void EachProgram::joinMeans(unsigned weight) {
   unsigned first = cast<OpResult>(returned.getOperand(0)).getResultNumber();
   unsigned second =
       cast<OpResult>(returned.getOperand(weight)).getResultNumber();
-  // Nothing is a mean over nothing.
+  // The mean of no elements counts as 0, whatever its value.
   OpBuilder inside(gives);
   graph::Formula f{inside, gives->getOperand(first).getLoc()};
   Value mean = gives->getOperand(first), number = gives->getOperand(second);
@@ -360,7 +363,7 @@ namespace {
 struct UpdateEachPass : cleave::pipe::impl::UpdateEachBase<UpdateEachPass> {
   using UpdateEachBase::UpdateEachBase;
 
-  /// The mesh with one more sequential axis, its most significant one.
+  /// Adds a sequential axis to the mesh, as its most significant one.
   FailureOr<spmd::MeshOp> addAxis() {
     spmd::MeshOp old = spmd::findMesh(getOperation());
     if (!old) {
@@ -370,8 +373,8 @@ struct UpdateEachPass : cleave::pipe::impl::UpdateEachBase<UpdateEachPass> {
     OpBuilder builder(old);
     SmallVector<Attribute> axes{builder.getStringAttr(kUpdatesAxis)};
     if (llvm::is_contained(old.getAxes(), axes.front()))
-      return old.emitOpError("has an axis \"")
-             << kUpdatesAxis << "\" already; give it another name";
+      return old.emitOpError("already has an axis \"")
+             << kUpdatesAxis << "\"; rename it";
     SmallVector<Attribute> sequential = axes;
     SmallVector<int64_t> sizes{microBatches};
     llvm::append_range(axes, old.getAxes());
@@ -388,7 +391,7 @@ struct UpdateEachPass : cleave::pipe::impl::UpdateEachBase<UpdateEachPass> {
   void runOnOperation() override {
     if (microBatches < 1) {
       getOperation().emitError(
-          "the number of micro-batches must be positive, not ")
+          "the number of micro-batches must be positive, got ")
           << microBatches.getValue();
       return signalPassFailure();
     }

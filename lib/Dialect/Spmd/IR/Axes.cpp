@@ -61,7 +61,8 @@ std::optional<std::string> Mesh::check(const AxisRef &axis) const {
     return axis.str() + " is not a sub-axis of \"" + axis.name.str() +
            "\", which has size " + std::to_string(found->size);
   if (axis.size == found->size)
-    return axis.str() + " is the whole axis: write \"" + axis.name.str() + "\"";
+    return axis.str() + " is the entire axis: write \"" + axis.name.str() +
+           "\"";
   return std::nullopt;
 }
 

@@ -1,4 +1,4 @@
-//===- Cause.cpp - Why a movement is there --------------------------------===//
+//===- Cause.cpp - The annotation behind a collective ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -31,13 +31,14 @@ static llvm::SmallVector<int64_t, 2> factorSizes(const ShardingRule &rule,
   return sizes;
 }
 
-/// True when every axis of `axes` has size 1.
+/// Whether every axis of `axes` has size 1.
 static bool isTrivial(const Mesh &mesh, ArrayRef<AxisRef> axes) {
   return mesh.size(axes) == 1;
 }
 
-/// Takes the axes of each factor that lies, in some tensor's dimension, behind
-/// one that is not split completely: no sharding of that tensor can say it.
+/// Removes the axes of each factor that is minor, in a dimension of some
+/// tensor, to a factor that is not fully sharded: no sharding of that tensor
+/// expresses it.
 static void
 cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
                 llvm::function_ref<void(const std::string &)> conflict) {
@@ -47,8 +48,10 @@ cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
       bool complete = true;
       for (int64_t factor : dim) {
         if (!complete && !isTrivial(mesh, merged[factor])) {
-          conflict("axes " + describe(merged[factor]) +
-                   " split a part of a dimension behind one that is whole");
+          conflict(
+              "axes " + describe(merged[factor]) +
+              " shard a minor factor of a dimension whose major factor is not "
+              "fully sharded");
           merged[factor].clear();
           changed = true;
         }
@@ -59,7 +62,7 @@ cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
   while (changed) {
     changed = false;
     for (auto [i, mapping] : llvm::enumerate(rule.operands))
-      if (!llvm::is_contained(rule.unread, i))
+      if (!llvm::is_contained(rule.unused, i))
         cut(mapping);
     for (const FactorMapping &mapping : rule.results)
       cut(mapping);
@@ -67,28 +70,27 @@ cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
 }
 
 namespace {
-/// What one dimension of an operand or a result says of one factor: the first
-/// axes of it, or all.
+/// The axes that one dimension of an operand or a result gives to one factor.
 struct Claim {
   bool isResult;
   unsigned tensor, dim;
   int64_t factor;
   AxisList axes;
   bool all = true;
-  /// How many say the same, and the elements of these.
+  /// The number of tensors with the same axes, and their elements.
   int64_t voters = 0, elements = 0;
 
   std::string describe(ArrayRef<const Sharding *> operands,
                        ArrayRef<const Sharding *> results) const {
     const Sharding &sharding = isResult ? *results[tensor] : *operands[tensor];
     return (isResult ? "result " : "operand ") + std::to_string(tensor) +
-           " splits dimension " + std::to_string(dim) + " over " +
+           " shards dimension " + std::to_string(dim) + " over " +
            ::describe(sharding.dims[dim]);
   }
 };
 } // namespace
 
-/// The elements of a tensor that runs along `mapping`.
+/// Returns the number of elements of a tensor of `mapping`.
 static int64_t elementsAlong(const ShardingRule &rule,
                              const FactorMapping &mapping) {
   int64_t result = 1;
@@ -115,17 +117,17 @@ FactorAxes cleave::spmd::mergeFactors(
           dimToFactors(mesh, axes, factorSizes(rule, mapping[dim]), rest);
       if (!rest.empty() && !isTrivial(mesh, rest))
         conflict(claim.describe(operands, results) +
-                 ", which the op cannot keep split");
+                 ", which the op cannot keep sharded");
       for (auto [factor, part] : llvm::zip(mapping[dim], parts)) {
         if (part.empty())
           continue;
         if (rule.factors[factor].kind == FactorKind::Replicated) {
           if (!isTrivial(mesh, part))
             conflict(claim.describe(operands, results) +
-                     ", which the op needs whole");
+                     ", which the op needs replicated");
           continue;
         }
-        // Others may say the same of the first axes, and not of the last.
+        // Others may agree on the first axes only.
         claim.factor = factor;
         for (size_t i = 0; i < part.size(); ++i) {
           claim.axes.assign(part.begin(), part.begin() + i + 1);
@@ -142,13 +144,13 @@ FactorAxes cleave::spmd::mergeFactors(
   if (rule.resultsFirst)
     collectResults();
   for (auto [i, sharding] : llvm::enumerate(operands))
-    if (!llvm::is_contained(rule.unread, i))
+    if (!llvm::is_contained(rule.unused, i))
       collect(false, i, *sharding, rule.operands[i]);
   if (!rule.resultsFirst)
     collectResults();
 
-  // What more tensors say comes first; then what larger ones say; then the
-  // first in order.
+  // Axes of more tensors come first, then those of larger ones, then the first
+  // in order.
   for (Claim &claim : claims)
     for (const Claim &other : claims)
       if (other.all && other.factor == claim.factor &&
@@ -174,19 +176,19 @@ FactorAxes cleave::spmd::mergeFactors(
   };
   for (Claim &claim : claims) {
     AxisList &part = claim.axes;
-    // An axis splits one factor: the first that takes it.
+    // An axis shards one factor: the first one that takes it.
     for (size_t i = 0; i < part.size(); ++i)
       if (isTaken(part[i], claim.factor)) {
         if (claim.all && mesh.size(part[i]) > 1)
           conflict(claim.describe(operands, results) + ", of which " +
-                   part[i].str() + " splits another factor of the op");
+                   part[i].str() + " shards another factor of the op");
         part.resize(i);
         break;
       }
     AxisList &known = merged[claim.factor];
     if (known == part || mesh.isPrefix(part, known))
       continue;
-    // Axes of size 1 are nobody's quarrel.
+    // Axes of size 1 are no disagreement.
     AxisList split = mesh.significant(part), other = mesh.significant(known);
     if (mesh.isPrefix(known, part))
       known = part;
@@ -216,14 +218,14 @@ cleave::spmd::projectFactors(const Mesh &mesh, const ShardingRule &rule,
   return dims;
 }
 
-/// True when `mapping` has `factor`.
+/// Whether `mapping` has `factor`.
 static bool runsAlong(const FactorMapping &mapping, int64_t factor) {
   return llvm::any_of(mapping, [&](ArrayRef<int64_t> dim) {
     return llvm::is_contained(dim, factor);
   });
 }
 
-/// Writes neighbouring digits of one axis as one.
+/// Joins adjacent digits of one axis.
 static PartialList joinDigits(const Mesh &mesh, ArrayRef<PartialAxis> list) {
   PartialList result;
   for (const PartialAxis &entry : list) {
@@ -249,7 +251,7 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
   PartialPlan plan;
   plan.results.resize(rule.results.size());
 
-  // 1. A split factor that a result lacks makes it partial.
+  // 1. A sharded factor that a result lacks makes it partial.
   AxisList split;
   for (auto [f, list] : llvm::enumerate(axes)) {
     split.append(list.begin(), list.end());
@@ -261,19 +263,19 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
           plan.results[r].push_back({axis, rule.factors[f].partial});
   }
 
-  // 2. Each digit on which an operand is partial, no smaller than what all say.
+  // 2. The digits on which operands are partial, refined by all of them.
   AxisList all(split);
   for (auto [i, sharding] : llvm::enumerate(operands))
-    if (!llvm::is_contained(rule.unread, i))
+    if (!llvm::is_contained(rule.unused, i))
       for (const PartialAxis &partial : sharding->partial)
         all.push_back(partial.axis);
   llvm::SmallVector<PartialList, 3> digits(operands.size());
   PartialList seen;
   for (auto [i, sharding] : llvm::enumerate(operands)) {
-    if (llvm::is_contained(rule.unread, i))
+    if (llvm::is_contained(rule.unused, i))
       continue;
     for (const PartialAxis &partial : sharding->partial) {
-      // Digits that cross others are reduced as they are.
+      // Digits that cross others are reduced.
       auto refined = mesh.refine(partial.axis, all);
       if (!refined) {
         plan.reductions.push_back({static_cast<unsigned>(i), partial});
@@ -294,8 +296,8 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
       if (llvm::is_contained(digits[i], partial))
         holders.push_back(i);
 
-    // The linear set to keep partial. A max or a min, and an axis that splits
-    // the op itself, passes through none.
+    // The linear set to keep partial. None for a max or a min, and for an axis
+    // that shards the op itself.
     ArrayRef<unsigned> kept;
     int64_t best = -1;
     if (partial.kind == PartialKind::Sum && !mesh.overlap(partial.axis, split))

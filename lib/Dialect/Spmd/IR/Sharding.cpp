@@ -175,7 +175,7 @@ cleave::spmd::verifySharding(function_ref<InFlightDiagnostic()> emitError,
                              Operation *from, ShardingAttr attr, Type type) {
   MeshOp meshOp = lookupMesh(from, attr.getMesh());
   if (!meshOp)
-    return emitError() << "there is no mesh " << attr.getMesh();
+    return emitError() << "unknown mesh " << attr.getMesh();
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor ||
       tensor.getRank() != static_cast<int64_t>(attr.getDims().size()))

@@ -7,8 +7,8 @@
 
 #include "cleave/Dialect/Spmd/IR/SplitFurther.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -29,7 +29,7 @@ cleave::spmd::wholeRule(Operation *op, TypeRange operands, TypeRange results) {
   };
   if (auto partitionable = dyn_cast<graph::PartitionableOpInterface>(op)) {
     whole = partitionable.buildLocal(builder, values, results, noPlace);
-    // The whole op, asked again, names the factors of the whole.
+    // The rule of the global op has global factors.
     if (auto again = dyn_cast_or_null<graph::PartitionableOpInterface>(whole))
       again.buildLocal(
           builder, values, results,
@@ -64,7 +64,7 @@ cleave::spmd::addedAxes(const Mesh &mesh, const Sharding &from,
   return added;
 }
 
-/// The type of a shard of `global`; null where it does not divide.
+/// Returns the type of a shard of `global`; null if it is not divisible.
 static RankedTensorType shardType(const Mesh &mesh, const Sharding &sharding,
                                   RankedTensorType global) {
   unsigned dim;
@@ -73,8 +73,8 @@ static RankedTensorType shardType(const Mesh &mesh, const Sharding &sharding,
                : RankedTensorType();
 }
 
-/// `op` on smaller shards, without what is written on it: `place` gives where
-/// its shard begins, for an op that has not been told so far.
+/// Builds `op` on smaller shards, without its attributes. `place` returns the
+/// offset of its shard, for an op that does not read it yet.
 static Operation *buildOn(
     OpBuilder &builder, Operation *op, ValueRange operands, TypeRange types,
     function_ref<Value(RankedTensorType, const graph::FactorMapping &)> place) {
@@ -93,7 +93,7 @@ static bool knowsPlace(Operation *op) {
   });
 }
 
-/// How the tensor is split whose shards' places the op must know.
+/// Returns the sharding of the tensor whose shard offset the op reads.
 static SmallVector<AxisList, 4> splitOfPlace(const FurtherSplit &split,
                                              const Mesh &mesh) {
   if (split.whole.places.empty())
@@ -102,7 +102,7 @@ static SmallVector<AxisList, 4> splitOfPlace(const FurtherSplit &split,
                         split.axes);
 }
 
-/// Whether `op` must be told its place on smaller shards, and was not so far.
+/// Whether `op` reads its offset on smaller shards, and does not read it yet.
 static bool needsPlace(Operation *op, const FurtherSplit &split,
                        const Mesh &mesh) {
   return !knowsPlace(op) &&
@@ -144,7 +144,7 @@ std::optional<FurtherSplit> cleave::spmd::splitFurther(Operation *op,
                                                        unsigned result,
                                                        const Sharding &wanted,
                                                        const Mesh &mesh) {
-  if (op->hasAttr(kTurnedAttr))
+  if (op->hasAttr(kRingShiftAttr))
     return std::nullopt;
   SmallVector<Type> operandTypes, resultTypes;
   FurtherSplit split;
@@ -164,8 +164,8 @@ std::optional<FurtherSplit> cleave::spmd::splitFurther(Operation *op,
       !read(op->getResults(), resultTypes, split.results))
     return std::nullopt;
   std::optional<WholeRule> whole = wholeRule(op, operandTypes, resultTypes);
-  // Only where a shard lies is told anew, and of one tensor.
-  if (!whole || whole->rule.turn.steps != 0 || whole->places.size() > 1 ||
+  // Only the offset of the shards of one tensor can change.
+  if (!whole || whole->rule.shift.steps != 0 || whole->places.size() > 1 ||
       (knowsPlace(op) && whole->places.empty()))
     return std::nullopt;
   split.whole = std::move(*whole);
@@ -196,7 +196,7 @@ std::optional<FurtherSplit> cleave::spmd::splitFurther(Operation *op,
     return true;
   };
   for (auto [i, sharding] : llvm::enumerate(split.operands))
-    if (!llvm::is_contained(rule.unread, i) &&
+    if (!llvm::is_contained(rule.unused, i) &&
         !project(sharding, rule.operands[i]))
       return std::nullopt;
   for (auto [i, sharding] : llvm::enumerate(split.results))
@@ -230,7 +230,7 @@ Operation *cleave::spmd::buildFurther(OpBuilder &builder, Operation *op,
     shardings.push_back(ShardingAttr::get(meshName, sharding));
     globals.push_back(TypeAttr::get(global));
   }
-  // Where the shard of a tensor of type `global` begins.
+  // Returns the offset of the shard of a tensor of type `global`.
   auto offset = [&](RankedTensorType global) {
     Sharding place = Sharding::replicated(global.getRank());
     place.dims = splitOfPlace(split, mesh);
@@ -248,8 +248,7 @@ Operation *cleave::spmd::buildFurther(OpBuilder &builder, Operation *op,
   bool needs = needsPlace(op, split, mesh);
   Operation *built = buildOn(
       builder, op, values, types,
-      // So far nothing that matters was split: the types are those of the
-      // whole.
+      // The op was not sharded along these dimensions: types are global.
       [&](RankedTensorType type, const graph::FactorMapping &) -> Value {
         return needs ? offset(type) : Value();
       });

@@ -66,12 +66,12 @@ LogicalResult SpmdDialect::verifyRegionResultAttribute(
   return verifyEntryAttribute(op, type, attribute);
 }
 
-/// An entry of `spmd.turned` names a dimension of an operand or a result.
-static LogicalResult verifyTurned(function_ref<InFlightDiagnostic()> error,
-                                  Operation *op, Attribute attribute) {
-  auto turned = dyn_cast<DictionaryAttr>(attribute);
+/// An entry of `spmd.ring_shift` names a dimension of an operand or a result.
+static LogicalResult verifyRingShift(function_ref<InFlightDiagnostic()> error,
+                                     Operation *op, Attribute attribute) {
+  auto shift = dyn_cast<DictionaryAttr>(attribute);
   auto number = [&](StringRef name) -> std::optional<int64_t> {
-    auto value = turned ? turned.getAs<IntegerAttr>(name) : IntegerAttr();
+    auto value = shift ? shift.getAs<IntegerAttr>(name) : IntegerAttr();
     return value ? std::optional(value.getInt()) : std::nullopt;
   };
   auto operand = number("operand"), result = number("result");
@@ -129,8 +129,8 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
       return error() << "must hold numbers of operands";
     return success();
   }
-  if (attribute.getName() == kTurnedAttr)
-    return verifyTurned(error, op, attribute.getValue());
+  if (attribute.getName() == kRingShiftAttr)
+    return verifyRingShift(error, op, attribute.getValue());
   auto array = dyn_cast<ArrayAttr>(attribute.getValue());
   bool shardings = attribute.getName() == kShardingsAttr;
   if (!shardings && attribute.getName() != kGlobalTypesAttr)
@@ -209,7 +209,8 @@ LogicalResult MeshOp::verify() {
     if (cast<StringAttr>(name).empty())
       return emitOpError("has an axis without a name");
     if (size < 1)
-      return emitOpError("axis ") << name << " has size " << size;
+      return emitOpError("axis ")
+             << name << " has size " << size << ", must be positive";
   }
   if (ArrayAttr sequential = getSequentialAttr())
     for (Attribute name : sequential)
@@ -289,7 +290,7 @@ static void printAxisList(OpAsmPrinter &printer, Operation *, AxesAttr axes) {
 LogicalResult ShardOffsetOp::verifySymbolUses(SymbolTableCollection &) {
   auto global = dyn_cast<RankedTensorType>(getGlobal());
   if (!global || global.getRank() != getType().getDimSize(0))
-    return emitOpError("needs a result with one value for each dimension of ")
+    return emitOpError("expected a result of one value for each dimension of ")
            << getGlobal();
   auto error = [&] { return emitOpError(); };
   return verifySharding(error, *this, getSharding(), global);
@@ -328,7 +329,7 @@ graph::ShardingRule BarrierOp::getShardingRule() {
   rule.operands = {mapping, graph::FactorMapping(rank)};
   rule.results = {mapping};
   rule.linear = {{0}};
-  rule.unread = {1};
+  rule.unused = {1};
   return rule;
 }
 

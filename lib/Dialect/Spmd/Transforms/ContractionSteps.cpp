@@ -20,17 +20,18 @@ static std::string text(ArrayRef<AxisRef> axes) {
       ", ");
 }
 
-ContractionSteps::ContractionSteps(Operation *op, MeshOp mesh, const Eras &eras)
+ContractionSteps::ContractionSteps(Operation *op, MeshOp mesh,
+                                   const SeedOrder &seedOrder)
     : op(op), mesh(mesh.getMesh()), meshName(FlatSymbolRefAttr::get(mesh)),
-      era(eras.of(op)) {
+      seedIndex(seedOrder.of(op)) {
   for (unsigned i = 0; i < 2; ++i)
-    early[i] = eras.of(op->getOperand(i)) < era &&
-               eras.of(op->getOperand(1 - i)) == era;
+    early[i] = seedOrder.of(op->getOperand(i)) < seedIndex &&
+               seedOrder.of(op->getOperand(1 - i)) == seedIndex;
 }
 
 LogicalResult ContractionSteps::read() {
   for (Attribute mark : cast<ArrayAttr>(op->getAttr(kStepsAttr)))
-    lies.push_back(cast<ShardingAttr>(mark));
+    shardings.push_back(cast<ShardingAttr>(mark));
   op->removeAttr(kStepsAttr);
   if (auto kept = op->getAttrOfType<DenseI64ArrayAttr>(kHeldAttr))
     for (int64_t index : kept.asArrayRef())
@@ -39,12 +40,13 @@ LogicalResult ContractionSteps::read() {
   return findFactor();
 }
 
-/// The one factor that two of the three have, split over different axes.
+/// Finds the one factor of two of the three tensors that is sharded over
+/// different axes in them.
 LogicalResult ContractionSteps::findFactor() {
   if (auto lookup = dyn_cast<graph::GatherOp>(op))
-    return findTable(lies[0], 0, lookup.getDim());
+    return findTable(shardings[0], 0, lookup.getDim());
   if (auto scatter = dyn_cast<graph::ScatterAddOp>(op))
-    return findTable(lies[2], 2, scatter.getDim());
+    return findTable(shardings[2], 2, scatter.getDim());
   auto rule = cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
   const graph::FactorMapping *mappings[] = {
       &rule.operands[0], &rule.operands[1], &rule.results[0]};
@@ -55,7 +57,8 @@ LogicalResult ContractionSteps::findFactor() {
     for (unsigned i = 0; i < 3; ++i)
       for (auto [dim, factors] : llvm::enumerate(*mappings[i]))
         if (llvm::is_contained(factors, static_cast<int64_t>(factor))) {
-          AxisList axes = mesh.significant(lies[i].getSharding().dims[dim]);
+          AxisList axes =
+              mesh.significant(shardings[i].getSharding().dims[dim]);
           own[i] = SplitDimension{static_cast<unsigned>(dim), axes};
           known.push_back(*own[i]);
         }
@@ -63,17 +66,17 @@ LogicalResult ContractionSteps::findFactor() {
       continue;
     int64_t sizes[] = {mesh.size(known[0].axes), mesh.size(known[1].axes)};
     if (sizes[0] != sizes[1])
-      return op->emitOpError("splits a dimension of ")
+      return op->emitOpError("shards a dimension of size ")
              << info.size << " over " << text(known[0].axes) << " and over "
              << text(known[1].axes) << ", which have " << sizes[0] << " and "
-             << sizes[1] << " positions: steps need as many of both";
+             << sizes[1] << " positions: steps need equal numbers of positions";
     if (info.size % sizes[0] != 0)
-      return op->emitOpError("has a dimension of ")
-             << info.size << ", which the " << sizes[0] << " positions of "
-             << text(known[0].axes) << " do not divide";
+      return op->emitOpError("has a dimension of size ")
+             << info.size << ", not divisible by the " << sizes[0]
+             << " positions of " << text(known[0].axes);
     if (found)
-      return op->emitOpError("has two dimensions that lie in two ways: steps "
-                             "go along one");
+      return op->emitOpError("has two dimensions that are sharded in two ways: "
+                             "steps need exactly one");
     found = true;
     parts = sizes[0];
     std::copy(std::begin(own), std::end(own), std::begin(at));
@@ -81,17 +84,17 @@ LogicalResult ContractionSteps::findFactor() {
   return success();
 }
 
-/// Where a table is cut that is looked up, or that is added to.
-LogicalResult ContractionSteps::findTable(ShardingAttr lie, unsigned tensor,
-                                          int64_t dim) {
-  AxisList axes = mesh.significant(lie.getSharding().dims[dim]);
+/// Finds the steps of a lookup in a sharded table, or of an addition to one.
+LogicalResult ContractionSteps::findTable(ShardingAttr sharding,
+                                          unsigned tensor, int64_t dim) {
+  AxisList axes = mesh.significant(sharding.getSharding().dims[dim]);
   Value table = tensor == 2 ? op->getResult(0) : op->getOperand(tensor);
   int64_t size = cast<RankedTensorType>(table.getType()).getDimSize(dim);
   parts = mesh.size(axes);
   if (size % parts != 0)
-    return op->emitOpError("has a dimension of ")
-           << size << ", which the " << parts << " positions of " << text(axes)
-           << " do not divide";
+    return op->emitOpError("has a dimension of size ")
+           << size << ", not divisible by the " << parts << " positions of "
+           << text(axes);
   at[tensor] = SplitDimension{static_cast<unsigned>(dim), axes};
   return success();
 }
@@ -99,8 +102,8 @@ LogicalResult ContractionSteps::findTable(ShardingAttr lie, unsigned tensor,
 std::optional<SentParts> ContractionSteps::sent(unsigned index) const {
   if (parts == 1 || !at[index])
     return std::nullopt;
-  return SentParts{op->getOperand(index), lies[index], at[index]->dim,
-                   at[index]->axes, era};
+  return SentParts{op->getOperand(index), shardings[index], at[index]->dim,
+                   at[index]->axes, seedIndex};
 }
 
 Location ContractionSteps::location(ArrayRef<AxisRef> axes) const {
@@ -113,13 +116,14 @@ Value ContractionSteps::constrain(OpBuilder &builder, Value value,
                              sharding, /*reduced=*/false);
 }
 
-/// Sent again in backward: what forward received is not kept.
+/// Backward broadcasts again, so that the parts that forward received are not
+/// kept.
 Value ContractionSteps::operand(OpBuilder &builder, unsigned index) const {
   Value value = op->getOperand(index);
   if (early[index])
     value = BarrierOp::create(builder, op->getLoc(), value.getType(), value,
                               op->getOperand(1 - index));
-  return constrain(builder, value, lies[index]);
+  return constrain(builder, value, shardings[index]);
 }
 
 Value ContractionSteps::broadcast(OpBuilder &builder, unsigned index,
@@ -137,13 +141,13 @@ Value ContractionSteps::broadcast(OpBuilder &builder, unsigned index,
                              along.dim, part, number);
 }
 
-/// Where both operands have the factor, it is summed over. Where the result has
-/// it, a step makes a summand of one part of that. What a lookup does not find
-/// in a part is 0, and what is added elsewhere is dropped.
+/// If both operands have the factor, the steps are summed. If the result has
+/// it, each step computes the partial sum of one part of the result. A lookup
+/// of an index outside of the part gives 0, and an addition to one is dropped.
 void ContractionSteps::step(OpBuilder &builder, ArrayRef<Value> operands,
                             int64_t part) {
   Location loc = op->getLoc();
-  // Where this part of a table begins.
+  // The offset of this part of the table.
   auto origin = [&](int64_t size) -> Value {
     auto type = RankedTensorType::get(1, builder.getI64Type());
     return graph::ConstantOp::create(
@@ -192,6 +196,6 @@ void ContractionSteps::step(OpBuilder &builder, ArrayRef<Value> operands,
 }
 
 void ContractionSteps::finish(OpBuilder &builder) {
-  op->getResult(0).replaceAllUsesWith(constrain(builder, sum, lies[2]));
+  op->getResult(0).replaceAllUsesWith(constrain(builder, sum, shardings[2]));
   op->erase();
 }

@@ -6,69 +6,74 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// van de Geijn and Watts, "SUMMA" (1997), as Xu et al. use it (Optimus, arXiv
-/// 2104.05343): each step multiplies one part of what would have to be
-/// gathered.
+/// Steps of products by van de Geijn and Watts, "SUMMA" (1997), as used by Xu
+/// et al. (Optimus, arXiv 2104.05343): each step multiplies one part of an
+/// operand that would otherwise be gathered.
 ///
 //===----------------------------------------------------------------------===//
 
 #ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_CONTRACTIONSTEPS_H
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_CONTRACTIONSTEPS_H
 
-#include "Eras.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include "mlir/IR/Builders.h"
 
 namespace cleave::spmd {
 
-/// One dimension of an operand or of the result, and how it is split.
+/// One dimension of an operand or of the result, and its axes.
 struct SplitDimension {
   unsigned dim;
   AxisList axes;
 };
 
-/// What is sent part after part; equal ones receive the same.
+/// A value that is broadcast part by part. Equal ones are broadcasts of the
+/// same parts.
 struct SentParts {
   mlir::Value value;
-  ShardingAttr lie;
+  ShardingAttr sharding;
   unsigned dim;
   AxisList axes;
-  unsigned era;
+  unsigned seedIndex;
 
   bool operator==(const SentParts &other) const = default;
 };
 
-/// One contraction that is marked with `spmd.steps`.
+/// One contraction with the attribute `spmd.steps`.
 class ContractionSteps {
 public:
-  ContractionSteps(mlir::Operation *op, MeshOp mesh, const Eras &eras);
+  ContractionSteps(mlir::Operation *op, MeshOp mesh,
+                   const SeedOrder &seedOrder);
 
-  /// Finds what goes in parts, and takes the mark away.
+  /// Finds the dimension of the steps, and removes the attribute. Reports
+  /// shardings that steps cannot compute with.
   llvm::LogicalResult read();
 
   mlir::Operation *getOp() const { return op; }
   int64_t getParts() const { return parts; }
-  /// What is sent of operand `index`; nothing where it stays.
+  /// Returns the broadcast of operand `index`; nothing where it is not sent.
   std::optional<SentParts> sent(unsigned index) const;
-  /// Whether what is received of operand `index` may be kept for the products
-  /// that follow.
+  /// Whether the received parts of operand `index` may be kept for later
+  /// products.
   bool isHeld(unsigned index) const { return held[index]; }
-  /// What is sent of operand `index` is not what others send of it.
+  /// Sets the number `apart` of the broadcasts of operand `index`, so that they
+  /// are not merged with those of other products.
   void setApart(unsigned index, int64_t number) { apart[index] = number; }
 
-  /// Operand `index` as it lies, where `builder` is.
+  /// Returns operand `index`, annotated with its sharding, at `builder`.
   mlir::Value operand(mlir::OpBuilder &builder, unsigned index) const;
-  /// Sends part number `part` of operand `index`, which is `value`.
+  /// Builds the broadcast of part number `part` of `value`, operand `index`.
   mlir::Value broadcast(mlir::OpBuilder &builder, unsigned index,
                         mlir::Value value, int64_t part) const;
-  /// Step number `part`, on what it multiplies.
+  /// Builds step number `part` on its operands, and adds it to the sum so far.
   void step(mlir::OpBuilder &builder, llvm::ArrayRef<mlir::Value> operands,
             int64_t part);
-  /// Puts what the steps made into the place of the product.
+  /// Replaces the product by the result of the steps.
   void finish(mlir::OpBuilder &builder);
 
 private:
-  llvm::LogicalResult findTable(ShardingAttr lie, unsigned tensor, int64_t dim);
+  llvm::LogicalResult findTable(ShardingAttr sharding, unsigned tensor,
+                                int64_t dim);
   llvm::LogicalResult findFactor();
   mlir::Location location(llvm::ArrayRef<AxisRef> axes) const;
   mlir::Value constrain(mlir::OpBuilder &builder, mlir::Value value,
@@ -77,17 +82,17 @@ private:
   mlir::Operation *op;
   Mesh mesh;
   mlir::FlatSymbolRefAttr meshName;
-  unsigned era;
-  /// The operands that were there before what the op belongs to.
+  unsigned seedIndex;
+  /// Whether each operand belongs to an earlier seed index than the op.
   bool early[2];
   bool held[2] = {false, false};
   std::optional<int64_t> apart[2];
-  /// Of both operands and of the result.
-  llvm::SmallVector<ShardingAttr, 3> lies;
-  /// Where they have the factor that lies in two ways.
+  /// The shardings of both operands and of the result.
+  llvm::SmallVector<ShardingAttr, 3> shardings;
+  /// The dimension of the steps in both operands and in the result.
   std::optional<SplitDimension> at[3];
   int64_t parts = 1;
-  /// Of the steps so far.
+  /// The result of the steps so far.
   mlir::Value sum;
 };
 

@@ -1,4 +1,4 @@
-//===- DecomposeAttention.cpp - The steps of a ring -----------------------===//
+//===- DecomposeAttention.cpp - The steps of ring attention ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,8 +7,8 @@
 ///
 /// \file
 /// Liu et al., "Ring Attention" (arXiv 2310.01889). In step `t` a block of
-/// queries sees the block of keys `t` positions before its own. Each step of a
-/// ring sends what the next one computes with before it computes itself.
+/// queries attends to the block of keys `t` positions before its own. The
+/// rotation for the next step comes before the attention of this step.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -30,9 +30,9 @@ using namespace cleave::spmd;
 
 namespace {
 
-/// What travels: keys, values and their documents, by as many positions as
-/// `step` says.
-struct Travelling {
+/// The rotated values: keys, values and their documents, after `step`
+/// rotations.
+struct RotatedValues {
   Value key, value, segments;
   int64_t step = 0;
 };
@@ -58,35 +58,35 @@ private:
     if (!value)
       return value;
     auto axes = AxesAttr::get(builder.getContext(), {AxisRef{axis}});
-    return RotateOp::create(builder,
-                            withCause(op.getLoc(), ("the ring of keys over \"" +
-                                                    axis + "\"")
-                                                       .str()),
-                            value.getType(), value, mesh.getSymName(), axes,
-                            dim);
+    return RotateOp::create(
+        builder,
+        withCause(op.getLoc(),
+                  ("the ring of keys over \"" + axis + "\"").str()),
+        value.getType(), value, mesh.getSymName(), axes, dim);
   }
-  Travelling rotate(const Travelling &from) {
+  RotatedValues rotate(const RotatedValues &from) {
     return {rotate(from.key, 2), rotate(from.value, 2),
             rotate(from.segments, 1), from.step + 1};
   }
-  Travelling own() {
+  RotatedValues own() {
     Value segments = op.getKeySegments();
     return {op.getKey(), op.getValue(), segments ? segments : op.getSegments()};
   }
 
-  //===--- Places ---------------------------------------------------------===//
+  //===--- Starts of pieces -----------------------------------------------===//
 
-  /// Places are needed by what hides or draws by them.
+  /// Reads the starts of queries and keys, if the op masks or draws by
+  /// positions in the sequence.
   LogicalResult readStarts() {
     if (!op.getCausal() && !op.getWindow() && op.getDropout().isZero())
       return success();
-    return success(succeeded(readStarts(op.getQueryStarts(), op.getQuery(),
-                                        queryStarts)) &&
-                   succeeded(readStarts(op.getKeyStarts(), op.getKey(),
-                                        keyStarts)));
+    return success(
+        succeeded(
+            readStarts(op.getQueryStarts(), op.getQuery(), queryStarts)) &&
+        succeeded(readStarts(op.getKeyStarts(), op.getKey(), keyStarts)));
   }
 
-  /// Where pieces are given they are constants; else each block is one.
+  /// Reads constant starts of the op. Without them each block is one piece.
   LogicalResult readStarts(Value given, Value places,
                            SmallVectorImpl<int64_t> &starts) {
     int64_t size = cast<RankedTensorType>(places.getType()).getDimSize(2);
@@ -100,21 +100,21 @@ private:
                            : DenseElementsAttr();
     if (!values || values.getNumElements() % parts != 0)
       return op.emitOpError("needs constant starts in ")
-             << parts << " blocks to travel a ring";
+             << parts << " blocks for ring attention";
     llvm::append_range(starts, values.getValues<int64_t>());
     return success();
   }
 
-  /// The table of places, as it lies after `step` steps.
+  /// Returns the table of starts, rotated by `step` blocks.
   Value table(ArrayRef<int64_t> starts, int64_t step) {
     if (starts.empty())
       return {};
-    SmallVector<int64_t> turned(starts);
-    std::rotate(turned.begin(),
-                turned.end() - step * (turned.size() / parts), turned.end());
-    auto type = RankedTensorType::get(turned.size(), builder.getI64Type());
+    SmallVector<int64_t> rotated(starts);
+    std::rotate(rotated.begin(),
+                rotated.end() - step * (rotated.size() / parts), rotated.end());
+    auto type = RankedTensorType::get(rotated.size(), builder.getI64Type());
     return graph::ConstantOp::create(
-        builder, op.getLoc(), DenseElementsAttr::get(type, ArrayRef(turned)));
+        builder, op.getLoc(), DenseElementsAttr::get(type, ArrayRef(rotated)));
   }
 
   Op op;
@@ -125,10 +125,10 @@ private:
   SmallVector<int64_t> queryStarts, keyStarts;
 };
 
-/// One step after the other onto the results so far.
+/// Builds forward: each step accumulates onto the results of the previous ones.
 template <> void Ring<graph::AttentionOp>::replace() {
   Value onto, ontoLse, queries = table(queryStarts, 0);
-  Travelling here = own(), next;
+  RotatedValues here = own(), next;
   for (int64_t step = 0; step < parts; ++step, here = next) {
     if (step + 1 < parts)
       next = rotate(here);
@@ -146,23 +146,24 @@ template <> void Ring<graph::AttentionOp>::replace() {
   op.erase();
 }
 
-/// The own keys come last: what other positions made of them arrives then.
+/// Builds backward. The own keys come last, when the gradients from all other
+/// positions have arrived.
 template <> void Ring<graph::AttentionGradOp>::replace() {
-  // Sent again: what forward received is not kept.
+  // Backward rotates again, so that the values that forward received are not
+  // kept.
   auto again = [&](Value value) -> Value {
     if (!value)
       return value;
     return BarrierOp::create(builder, op.getLoc(), value.getType(), value,
                              op.getGradient());
   };
-  Travelling home = own();
+  RotatedValues home = own();
   home = {again(home.key), again(home.value), again(home.segments)};
   Value queries = table(queryStarts, 0), dQuery, dKey, dValue;
   auto plus = [&](Value sum, Value more) -> Value {
-    return sum ? graph::AddOp::create(builder, op.getLoc(), sum, more)
-               : more;
+    return sum ? graph::AddOp::create(builder, op.getLoc(), sum, more) : more;
   };
-  Travelling here = rotate(home), next = home;
+  RotatedValues here = rotate(home), next = home;
   for (int64_t step = 1; step <= parts; ++step, here = next) {
     next = step + 1 < parts ? rotate(here) : home;
     dKey = rotate(dKey, 2);
@@ -185,11 +186,11 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
 
 struct DecomposeAttentionPass
     : spmd::impl::DecomposeAttentionBase<DecomposeAttentionPass> {
-  /// The mesh, where its axis `axis` has more than one position; null else.
+  /// Returns the mesh if its axis `axis` has more than one position, else null.
   static FailureOr<MeshOp> meshWith(Operation *op, StringRef axis) {
     MeshOp mesh = findMesh(op->getParentOfType<ModuleOp>());
     if (!mesh || !mesh.getMesh().find(axis))
-      return op->emitOpError("travels a ring over axis \"")
+      return op->emitOpError("has a ring over axis \"")
              << axis << "\", which no mesh has";
     return mesh.getMesh().size(AxisRef{axis}) > 1 ? mesh : MeshOp();
   }
@@ -198,18 +199,19 @@ struct DecomposeAttentionPass
   static LogicalResult decompose(Op op, MeshOp mesh, StringRef axis) {
     int64_t parts = mesh.getMesh().size(AxisRef{axis});
     if (op.getBias() || op.getMask() || op.getOrigin() || op.getBlocks() != 1)
-      return op.emitOpError("has a bias, a mask, an origin or blocks: its keys "
-                            "cannot travel a ring");
+      return op.emitOpError("has a bias, a mask, an origin or blocks, which "
+                            "ring attention does not support");
     for (Value value : {op.getQuery(), op.getKey()})
-      if (int64_t places = cast<RankedTensorType>(value.getType()).getDimSize(2);
+      if (int64_t places =
+              cast<RankedTensorType>(value.getType()).getDimSize(2);
           places % parts != 0)
-        return op.emitOpError("has ")
-               << places << " places, which the " << parts
-               << " positions of axis \"" << axis << "\" do not divide";
+        return op.emitOpError("has a sequence of length ")
+               << places << ", not divisible by the " << parts
+               << " positions of axis \"" << axis << "\"";
     return Ring<Op>(op, mesh, axis).run();
   }
 
-  /// Erases `op`, whose results nothing but annotations read.
+  /// Erases `op` and the annotations that are the only readers of its results.
   static void eraseWithReaders(Operation *op) {
     for (Operation *reader : llvm::make_early_inc_range(op->getUsers()))
       eraseWithReaders(reader);
@@ -237,7 +239,8 @@ struct DecomposeAttentionPass
               .Case<graph::AttentionOp, graph::AttentionGradOp>(
                   [&](auto typed) { return decompose(typed, *mesh, axis); })
               .Default([](Operation *other) {
-                return other->emitOpError("has no steps of a ring");
+                return other->emitOpError(
+                    "has no decomposition into ring steps");
               });
       if (failed(done))
         return failure();
@@ -258,7 +261,7 @@ struct DecomposeAttentionPass
     if (failed(forEach(kRingAttr, oneRing)) ||
         failed(forEach(kTwoRingAttr, twoRings)))
       return signalPassFailure();
-    // Backward knew forward by what it read of it.
+    // Backward finds forward by the results that it reads.
     for (Operation *op : llvm::reverse(replaced))
       eraseWithReaders(op);
   }

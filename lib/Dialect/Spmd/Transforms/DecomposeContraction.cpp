@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// What the next product multiplies is sent before this one is computed.
-/// Products that read the same alternate, step by step, and are sent it once.
+/// Decomposes marked products into steps. The broadcasts for the next step come
+/// before the product of this step. The steps of products that read the same
+/// parts alternate, and share the broadcasts.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -24,13 +25,13 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Where the last of `products` is, since the others are next to it.
+/// Builds the steps of a lockstep at the last of its products.
 static void decompose(ArrayRef<ContractionSteps *> products) {
   OpBuilder builder(products.back()->getOp());
-  // What several read is one value, and each part of it is sent to all.
+  // Operands that several products read are broadcast once for all.
   SmallVector<std::pair<SentParts, Value>> shared;
   SmallVector<SmallVector<Value, 2>> operands(products.size());
-  // The last one's is there when all others' are: a barrier waits for it.
+  // The barrier waits for the seed of the last product, the latest one.
   for (size_t i = products.size(); i-- > 0;)
     for (unsigned index = 0; index < 2; ++index) {
       std::optional<SentParts> sent = products[i]->sent(index);
@@ -87,8 +88,8 @@ struct DecomposeContractionPass
       return success();
     if (!function.getBody().hasOneBlock())
       return function.emitOpError("must have one block to be sharded");
-    Eras eras(function.getBody().front());
-    // Eras are those of ops that are there now.
+    SeedOrder seedOrder(function.getBody().front());
+    // The order is that of the ops before decomposition.
     std::vector<ContractionSteps> work;
     for (Operation *op : ops) {
       MeshOp mesh = lookupMesh(
@@ -99,8 +100,8 @@ struct DecomposeContractionPass
                    (costed && isa<graph::ShardingRuleOpInterface>(op) &&
                     costed.getCost().work == graph::WorkClass::Contraction);
       if (!mesh || !known || op->getParentOp() != function)
-        return op->emitOpError("is nothing that could go in steps");
-      work.emplace_back(op, mesh, eras);
+        return op->emitOpError("cannot be decomposed into steps");
+      work.emplace_back(op, mesh, seedOrder);
     }
     for (ContractionSteps &product : work)
       if (failed(product.read()))

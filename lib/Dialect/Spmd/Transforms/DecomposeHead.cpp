@@ -1,4 +1,4 @@
-//===- DecomposeHead.cpp - A head whose classes can be split --------------===//
+//===- DecomposeHead.cpp - Heads whose classes can be sharded -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), section 3: a device that
-/// has some of the classes gives a maximum, a sum of exponentials and the
-/// target's logit of each row; nothing else of the logits leaves it.
+/// Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), section 3: for its
+/// classes, a device contributes the maximum, the sum of exponentials and the
+/// target's logit of each row. Logits are not communicated.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -31,16 +31,16 @@ using graph::Formula;
 using graph::tensorTypeOf;
 
 namespace {
-/// Into how many parts recipes will split what a head has.
+/// The numbers of shards that recipes will give to the dimensions of a head.
 struct HeadParts {
   int64_t samples = 1, sequence = 1, classes = 1;
-  /// Classes that do not divide stay whole.
+  /// Classes that are not divisible stay replicated.
   bool even = false;
   std::vector<MeshAxis> axes;
   std::vector<Placement> placements;
 };
 
-/// What a chunk of rows gives.
+/// The results of a chunk of rows.
 struct ChunkResults {
   Value loss, input, weight, bias;
 };
@@ -69,14 +69,14 @@ private:
   int64_t maxBytes, maxRows;
   OpBuilder builder;
   Formula f;
-  /// The input with its rows as they were made, `[b, s, h]`: samples are the
-  /// first dimension, and chunks are cut along the last of the rows'.
+  /// The input before its rows were joined, `[b, s, h]`. Samples are the first
+  /// dimension, and chunks are cut along the last dimension of the rows.
   Value input;
   SmallVector<int64_t> rows;
 };
 } // namespace
 
-/// What `value` is a reshape of that keeps the last dimension.
+/// Returns the value before reshapes that keep the last dimension of `value`.
 static Value skipRowReshapes(Value value) {
   while (auto reshape = value.getDefiningOp<graph::ReshapeOp>()) {
     if (tensorTypeOf(reshape.getInput()).getRank() < 2 ||
@@ -88,16 +88,16 @@ static Value skipRowReshapes(Value value) {
   return value;
 }
 
-/// `value` in another shape, made of what it was first: a dimension that is
-/// split there is not joined with others in between.
+/// Returns `value` in another shape, reshaped from its first form, so that a
+/// sharded dimension is not joined with others in between.
 Value Head::inShape(Value value, ArrayRef<int64_t> shape) {
   while (auto reshape = value.getDefiningOp<graph::ReshapeOp>())
     value = reshape.getInput();
   return f.reshape(value, shape);
 }
 
-/// Along the dimension that is cut, parts of the sequence, or of samples that
-/// are one dimension with it, are the major digits: a dimension of their own.
+/// Makes the shards of the dimension that is cut into chunks (the sequence, or
+/// samples joined with it) a dimension of their own, as major digits.
 void Head::findRows() {
   input = skipRowReshapes(op.getInput());
   rows.assign(tensorTypeOf(input).getShape().begin(),
@@ -113,7 +113,7 @@ void Head::findRows() {
   input = f.reshape(input, shape);
 }
 
-/// How much of the last dimension of the rows a chunk takes.
+/// Returns the size of a chunk along the last dimension of the rows.
 int64_t Head::chunkSize() {
   int64_t classes =
       llvm::divideCeil(op.getWeight().getType().getDimSize(0), parts.classes);
@@ -123,19 +123,19 @@ int64_t Head::chunkSize() {
   count = llvm::divideCeil(count, parts.samples * parts.sequence);
   if (count <= most)
     return rows.back();
-  // Small chunks stay in caches; many chunks make a long program.
+  // Small chunks fit in caches; many chunks make a long program.
   constexpr int64_t fewChunks = 16;
   most = std::min(
       most, std::max<int64_t>(maxRows, llvm::divideCeil(count, fewChunks)));
-  // The rows that a device has at each place of the last dimension.
+  // The rows of a device at each index of the last dimension.
   int64_t each = std::max<int64_t>(count / rows.back(), 1);
   int64_t fits = std::max<int64_t>(most / each, 1);
   int64_t chunks = llvm::divideCeil(rows.back(), fits);
   return llvm::divideCeil(rows.back(), chunks);
 }
 
-/// What is made of the result belongs to backward, as the head does: nothing of
-/// it is kept from forward.
+/// Returns `value` after a barrier of the gradient, so that values computed
+/// from it belong to backward and none is kept from forward.
 Value Head::behindSeed(Value value) {
   if (!op.getGradient())
     return value;
@@ -174,7 +174,7 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
     return graph::ReduceOp::create(builder, loc, kind, value, ArrayRef(last));
   };
 
-  // All chunks read the weight, one after the other.
+  // All chunks read the weight.
   auto holdWeight = [&](Value product) {
     product.getDefiningOp()->setAttr(kHeldAttr,
                                      builder.getDenseI64ArrayAttr({1}));
@@ -189,7 +189,7 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
       builder.getI64IntegerAttr(classes), op.getIgnoreIndexAttr(),
       /*global_size=*/IntegerAttr());
   Value zero = f.scalar(logits, 0.0);
-  // What the target's distribution weighs `value` with.
+  // The weights of the target's distribution on `value`.
   auto weigh = [&](Value value) {
     if (smoothing == 0.0)
       return f.select(here, value, zero);
@@ -199,7 +199,7 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
     return f.mul(weights, value);
   };
 
-  // The maximum only keeps exponentials finite: the loss does not depend on it.
+  // The maximum keeps exponentials finite; the loss does not depend on it.
   auto exponential = [&](Value shift) -> Value {
     return graph::ExpOp::create(builder, loc,
                                 f.sub(logits, f.reshape(shift, column)));
@@ -207,19 +207,24 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
   Value largest = reduce(graph::ReductionKind::max, logits);
   Value wanted = reduce(graph::ReductionKind::sum, weigh(logits));
   Value sum = reduce(graph::ReductionKind::sum, exponential(largest));
-  Value lse =
-      f.add(largest, graph::LogOp::create(builder, loc, sum).getOutput());
+  Value logSum = graph::LogOp::create(builder, loc, sum);
   Value counted =
       f.compare(graph::Predicate::ne, targets,
                 f.scalar(targets, static_cast<int64_t>(op.getIgnoreIndex())));
   ChunkResults results;
-  results.loss = f.select(counted, f.sub(lse, wanted), zero);
+  results.loss = f.select(counted, f.add(f.sub(largest, wanted), logSum), zero);
   if (!gradient)
     return results;
 
-  // Probabilities are computed from the logits again, whose place they take.
+  // Probabilities are computed from the logits again, and replace them.
   Value scale = f.reshape(f.select(counted, gradient, zero), column);
-  Value slope = f.sub(f.mul(exponential(lse), scale), weigh(scale));
+  // Subtracts the rounding error of a large log-sum-exp separately.
+  Value lse = f.add(largest, logSum);
+  Value lost = f.sub(logSum, f.sub(lse, largest));
+  Value unit = graph::ExpOp::create(builder, loc, f.neg(lost));
+  Value probabilities =
+      f.mul(exponential(lse), f.mul(scale, f.reshape(unit, column)));
+  Value slope = f.sub(probabilities, weigh(scale));
   std::string letters;
   for (int64_t i = 0; i < last; ++i)
     letters += static_cast<char>('a' + i);
@@ -231,7 +236,7 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
   return results;
 }
 
-/// Readers that only bring the rows back into the shape of `by` need not.
+/// Removes reshapes of readers that only restore the shape of `by`.
 void Head::replace(Value old, Value by) {
   Value reshaped;
   for (OpOperand &use : llvm::make_early_inc_range(old.getUses())) {
@@ -280,7 +285,7 @@ void Head::rewrite() {
   }
   SmallVector<Value> read(op->getOperands());
   op.erase();
-  // Reshapes that brought the rows together.
+  // The reshapes that joined the rows.
   for (Value value : read)
     while (auto reshape = value.getDefiningOp<graph::ReshapeOp>()) {
       if (!reshape->use_empty())
@@ -314,7 +319,7 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
       else if (what == RecipeSplit::Features && parts.classes == 1)
         parts.classes = axis.size;
     }
-    // Chunks are then alike on every mesh.
+    // Chunks are then the same on every mesh.
     if (grains > 0)
       parts.samples = grains;
     parts.axes = std::move(planned.axes);
@@ -322,8 +327,9 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
     return parts;
   }
 
-  /// The parts that the classes of `op` lie in: what a person says of its
-  /// weight goes before recipes. Nothing where the weight is no argument.
+  /// Returns the number of shards of the classes of `op`. A placement of the
+  /// weight takes precedence over recipes. Nothing if the weight is not an
+  /// argument.
   std::optional<int64_t> classParts(graph::HeadLossOp op,
                                     const HeadParts &parts) {
     auto weight = dyn_cast<BlockArgument>(op.getWeight());

@@ -1,20 +1,20 @@
-//===- DimensionClasses.cpp - Dimensions that are split together ----------===//
+//===- DimensionClasses.cpp - Dimensions sharded together -----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "DimensionClasses.h"
-#include "Eras.h"
+#include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include <numeric>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// The argument that `value` is a view or a part of, or null.
+/// Returns the argument that `value` is a view or a part of, or null.
 static BlockArgument viewedArgument(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     auto costed = dyn_cast<graph::CostOpInterface>(op);
@@ -25,7 +25,7 @@ static BlockArgument viewedArgument(Value value) {
   return cast<BlockArgument>(value);
 }
 
-/// The major one of a dimension's factors that is not 1, or -1.
+/// Returns the major factor of a dimension whose size is not 1, or -1.
 static int64_t majorFactor(const graph::ShardingRule &rule,
                            ArrayRef<int64_t> factors) {
   for (int64_t factor : factors)
@@ -72,7 +72,7 @@ void DimensionClasses::joinOps() {
           joined.join(base.lookup(value) + dim, first + major);
     };
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-      if (!llvm::is_contained(rule.unread, i))
+      if (!llvm::is_contained(rule.unused, i))
         join(operand, rule.operands[i]);
     for (auto [i, result] : llvm::enumerate(op->getResults()))
       join(result, rule.results[i]);
@@ -93,7 +93,7 @@ void DimensionClasses::describe() {
         known.divisor = std::gcd(known.divisor, type.getDimSize(dim));
     }
   }
-  Eras eras(body);
+  SeedOrder seedOrder(body);
   for (Operation &op : body.without_terminator()) {
     auto first = factorBase.find(&op);
     if (first == factorBase.end())
@@ -107,13 +107,14 @@ void DimensionClasses::describe() {
       if (factor.kind == graph::FactorKind::Replicated && !known.wholeIn)
         known.wholeIn = &op;
     }
-    if (eras.of(&op) == 0)
+    if (seedOrder.of(&op) == 0)
       addRoles(&op);
   }
-  llvm::for_each(classes, [&](DimensionClass &known) { addSharedState(known); });
+  llvm::for_each(classes,
+                 [&](DimensionClass &known) { addSharedState(known); });
 }
 
-/// State lies as what it is of.
+/// Joins optimizer state with its parameter.
 void DimensionClasses::addSharedState(DimensionClass &known) {
   for (auto [argument, dim] : llvm::to_vector(known.shared))
     for (auto [other, at] : known.arguments)
@@ -141,8 +142,8 @@ bool DimensionClasses::dependsOnInput(Value value) const {
   return false;
 }
 
-/// What `op` shares along `factor`: operands that have it alone in a dimension,
-/// where results have another behind it.
+/// Adds the operands of `op` that are shared along `factor`: they have it alone
+/// in a dimension, while results have another factor minor to it.
 void DimensionClasses::addShared(Operation *op, const graph::ShardingRule &rule,
                                  int64_t factor, DimensionClass &known) {
   int64_t heads = 0;
@@ -160,7 +161,7 @@ void DimensionClasses::addShared(Operation *op, const graph::ShardingRule &rule,
     for (auto [dim, factors] : llvm::enumerate(rule.operands[i]))
       if (ArrayRef(factors) == ArrayRef(factor))
         work.push_back({operand, static_cast<unsigned>(dim)});
-  // Backward to what they are made from.
+  // Goes back from the shared operands to the arguments they are computed from.
   llvm::DenseSet<std::pair<Value, unsigned>> seen;
   while (!work.empty()) {
     auto [value, dim] = work.pop_back_val();
@@ -171,8 +172,7 @@ void DimensionClasses::addShared(Operation *op, const graph::ShardingRule &rule,
         known.shared.push_back({argument, dim});
       continue;
     }
-    auto made =
-        dyn_cast<graph::ShardingRuleOpInterface>(value.getDefiningOp());
+    auto made = dyn_cast<graph::ShardingRuleOpInterface>(value.getDefiningOp());
     if (!made)
       continue;
     graph::ShardingRule from = made.getShardingRule();
@@ -216,7 +216,7 @@ void DimensionClasses::addRoles(Operation *op) {
           !runsAlong(rule, rule.operands[n], i))
         continue;
       if (lookup) {
-        // Places that no input names are those of a sequence, say.
+        // Without an input as index, the op is not a lookup (positions, say).
         if (llvm::any_of(op->getOperands(), [&](Value other) {
               return other != operand && dependsOnInput(other);
             }))
@@ -224,7 +224,7 @@ void DimensionClasses::addRoles(Operation *op) {
         continue;
       }
       auto &role = kept ? known.producers : known.consumers;
-      // A bias runs along what its product makes: once is enough.
+      // A bias has the class of its product: each argument is added once.
       if (llvm::is_contained(role, op))
         continue;
       role.push_back(op);

@@ -1,4 +1,4 @@
-//===- Lockstep.cpp - Products that take their steps together -------------===//
+//===- Lockstep.cpp - Products whose steps alternate ----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -16,7 +16,7 @@ using namespace cleave::spmd;
 
 namespace {
 
-/// An operand of which a product is sent parts.
+/// An operand of a product that is broadcast in parts.
 struct Reading {
   ContractionSteps *product;
   unsigned index;
@@ -49,17 +49,18 @@ private:
 };
 } // namespace
 
-/// What is no mere preparation: nothing is moved past it that it needs, or that
-/// would be kept for the time that it takes.
+/// Whether `op` is heavy work: a product, a collective or a kernel.
+/// Products are not moved past work that depends on them, or during which their
+/// values would be kept.
 bool Finder::isWork(Operation *op) const {
   return ops.contains(op) || isa<CommunicationOpInterface>(op) ||
          graph::isHeavyWork(op);
 }
 
-/// The ops between the first and the last of `members` that depend on one of
-/// them, in order. Nothing where a member does, or other work; or where such
-/// work lies between as has nothing to do with them: what they read or make
-/// would be kept for it.
+/// Returns the ops between the first and the last of `members` that depend on
+/// one of them, in order. Returns nothing if a member or other work depends on
+/// one, or if unrelated work is between them, during which their values would
+/// be kept.
 std::optional<SmallVector<Operation *>>
 Finder::readersBetween(ArrayRef<Operation *> members) const {
   llvm::DenseSet<Value> made, read;
@@ -87,8 +88,8 @@ Finder::readersBetween(ArrayRef<Operation *> members) const {
   }
 }
 
-/// What the other members need that lies behind the first, in order; nothing
-/// where that is more than what arguments are brought into shape with.
+/// Returns the ops after the first member that the other members depend on, in
+/// order; nothing if these are more than views of arguments.
 std::optional<SmallVector<Operation *>>
 Finder::neededFirst(ArrayRef<Operation *> members) const {
   SmallVector<Operation *> work(members.drop_front());
@@ -100,7 +101,7 @@ Finder::neededFirst(ArrayRef<Operation *> members) const {
       if (!source)
         continue;
       bool behind = members.front()->isBeforeInBlock(source);
-      // What is there already, members may read whatever it is.
+      // Ops before the first member are available to all.
       if ((!behind && ops.contains(op)) || !seen.insert(source).second)
         continue;
       if (isWork(source) || !isMemoryEffectFree(source) ||
@@ -122,8 +123,8 @@ static SmallVector<Operation *> opsOf(ArrayRef<ContractionSteps *> products) {
       products, [](ContractionSteps *product) { return product->getOp(); });
 }
 
-/// Where the first is, if all that the others read can be there; otherwise
-/// where the last is.
+/// Moves the members to the first one if the operands of the others can be
+/// moved there, else to the last one.
 void Finder::bring(const Lockstep &together) const {
   SmallVector<Operation *> members = opsOf(together);
   if (auto needed = neededFirst(members)) {
@@ -143,7 +144,7 @@ void Finder::bring(const Lockstep &together) const {
     op->moveBefore(last);
 }
 
-/// Finds locksteps among products that are sent the same.
+/// Finds locksteps among products that receive the same parts.
 void Finder::join(ArrayRef<Reading> readings) {
   Lockstep together;
   auto close = [&] {
@@ -169,9 +170,9 @@ void Finder::join(ArrayRef<Reading> readings) {
   close();
 }
 
-/// Numbers what is sent more than once.
+/// Numbers the broadcasts of parts that are sent several times (`apart`).
 void Finder::keepApart(ArrayRef<Reading> readings) const {
-  // What is held is sent once for all of them.
+  // Parts of held operands are sent once for all products.
   llvm::SmallMapVector<ContractionSteps *, int64_t, 4> numbers;
   for (const Reading &reading : readings) {
     ContractionSteps *owner = nullptr;
@@ -186,7 +187,7 @@ void Finder::keepApart(ArrayRef<Reading> readings) const {
 }
 
 std::vector<Lockstep> Finder::run() {
-  // By what is sent, in order.
+  // Products by the value that they receive, in order.
   std::vector<SmallVector<Reading, 2>> same;
   llvm::DenseMap<Value, SmallVector<size_t, 2>> places;
   for (ContractionSteps &product : products)

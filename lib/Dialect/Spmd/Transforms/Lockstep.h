@@ -1,4 +1,4 @@
-//===- Lockstep.h - Products that take their steps together -----*- C++ -*-===//
+//===- Lockstep.h - Products whose steps alternate --------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -15,10 +15,11 @@ namespace cleave::spmd {
 /// Products whose steps alternate, in their order.
 using Lockstep = llvm::SmallVector<ContractionSteps *, 3>;
 
-/// Decides which of the products of a block, in their order, go in lockstep:
-/// those that are sent the same, where that moves none of them past other work.
-/// Moves these next to each other. Products that are sent the same and stay
-/// apart will be sent it each, but for what is held.
+/// Decides which products of a block run in lockstep: those that receive the
+/// same parts, where no product has to be moved past other work. `products` are
+/// in the order of the block. Moves the products of a lockstep next to each
+/// other. Products that receive the same parts but are not in lockstep receive
+/// them separately, except for held operands.
 std::vector<Lockstep>
 findLocksteps(llvm::MutableArrayRef<ContractionSteps> products);
 

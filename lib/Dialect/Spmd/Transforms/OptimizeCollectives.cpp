@@ -1,14 +1,14 @@
-//===- OptimizeCollectives.cpp - Fewer and smaller movements --------------===//
+//===- OptimizeCollectives.cpp - Merging and simplifying collectives ------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Eras.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
-#include "cleave/Dialect/Spmd/Transforms/Simplify.h"
+#include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
+#include "cleave/Dialect/Spmd/Transforms/SimplifyCollectives.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/OperationSupport.h"
 #include "mlir/IR/PatternMatch.h"
@@ -24,7 +24,7 @@ using namespace cleave::spmd;
 
 namespace {
 
-/// The movements of one function.
+/// Rewrites the collectives of one function.
 class Optimizer {
 public:
   Optimizer(func::FuncOp function, MeshOp meshOp)
@@ -36,7 +36,7 @@ public:
     for (Operation &op : llvm::make_early_inc_range(body)) {
       auto slice = dyn_cast<SliceOp>(op);
       if (!slice || !scatterSlice(slice, mesh, rewriter))
-        undoMovement(&op, mesh, rewriter);
+        undoCollective(&op, mesh, rewriter);
     }
   }
 
@@ -48,7 +48,7 @@ private:
   IRRewriter rewriter;
 };
 
-/// Whether two ops are the same on the same operands.
+/// Whether two ops are equal and have the same operands.
 struct SameOp {
   bool operator()(Operation *a, Operation *b) const {
     return OperationEquivalence::isEquivalentTo(
@@ -58,24 +58,24 @@ struct SameOp {
 
 } // namespace
 
-/// Each movement once in an era: the first of equal ones serves all. One that
-/// makes a value larger belongs to the era of its first reader, since a result
-/// that a later era reads would be kept until then.
+/// Merges equal collectives of one seed index into the first of them. A
+/// collective that enlarges a value belongs to the seed index of its first
+/// reader, since its result would otherwise be kept until then.
 void Optimizer::mergeEqual() {
-  Eras eras(body);
+  SeedOrder seedOrder(body);
   std::map<std::pair<llvm::hash_code, unsigned>, SmallVector<Operation *, 1>>
       known;
   for (Operation &op : llvm::make_early_inc_range(body)) {
-    if (!readMove(&op) && !isa<BarrierOp>(op))
+    if (!readCollective(&op) && !isa<BarrierOp>(op))
       continue;
-    unsigned era = eras.of(&op);
+    unsigned seedIndex = seedOrder.of(&op);
     if (isa<AllGatherOp>(op))
-      era = eras.firstReader(&op);
+      seedIndex = seedOrder.firstReader(&op);
     auto hash = OperationEquivalence::computeHash(
         &op, OperationEquivalence::directHashValue,
         OperationEquivalence::ignoreHashValue,
         OperationEquivalence::IgnoreLocations);
-    SmallVector<Operation *, 1> &candidates = known[{hash, era}];
+    SmallVector<Operation *, 1> &candidates = known[{hash, seedIndex}];
     auto same = llvm::find_if(
         candidates, [&](Operation *other) { return SameOp()(other, &op); });
     if (same == candidates.end()) {
@@ -87,7 +87,7 @@ void Optimizer::mergeEqual() {
   }
 }
 
-/// The axes of all dimensions that split.
+/// Returns the axes of all dimensions.
 static AxisList flatten(const Mesh &mesh, ArrayRef<AxisList> dims) {
   AxisList split;
   for (const AxisList &list : dims)
@@ -99,7 +99,7 @@ static AxisList flatten(const Mesh &mesh, ArrayRef<AxisList> dims) {
 bool cleave::spmd::canScatter(const Mesh &mesh, ArrayRef<AxisRef> axes,
                               ArrayRef<AxisList> dims) {
   AxisList split = flatten(mesh, dims), all = mesh.significant(axes);
-  // Along a sequential axis there is no one to scatter to.
+  // A sequential axis has one device: there is nothing to scatter.
   if (split.empty() || llvm::any_of(split, [&](const AxisRef &axis) {
         return mesh.isSequential(axis);
       }))
@@ -115,7 +115,7 @@ bool cleave::spmd::scatterSlice(SliceOp slice, const Mesh &mesh,
   auto reduction = slice.getInput().getDefiningOp<AllReduceOp>();
   if (!reduction || !reduction->hasOneUse())
     return false;
-  Move reduce = *readMove(reduction), cut = *readMove(slice);
+  Collective reduce = *readCollective(reduction), cut = *readCollective(slice);
   if (!canScatter(mesh, reduce.axes, cut.dims))
     return false;
   AxisList axes = mesh.significant(reduce.axes),
@@ -130,11 +130,11 @@ bool cleave::spmd::scatterSlice(SliceOp slice, const Mesh &mesh,
   if (!shardings || !globals)
     return false;
   auto global = cast<RankedTensorType>(cast<TypeAttr>(globals[0]).getValue());
-  cut.kind = MoveKind::ReduceScatter;
+  cut.kind = CollectiveKind::ReduceScatter;
   cut.reduction = reduce.reduction;
   cut.sharding = cast<ShardingAttr>(shardings[0]).getSharding();
-  Move after;
-  after.kind = MoveKind::AllReduce;
+  Collective after;
+  after.kind = CollectiveKind::AllReduce;
   after.reduction = reduce.reduction;
   after.axes = mesh.normalize(*rest);
   after.sharding = cut.sharding;
@@ -142,11 +142,11 @@ bool cleave::spmd::scatterSlice(SliceOp slice, const Mesh &mesh,
     cut.sharding.partial.push_back({axis, reduce.reduction});
   FlatSymbolRefAttr meshName = slice.getSharding().getMesh();
   rewriter.setInsertionPoint(slice);
-  Value value = buildMove(rewriter, slice.getLoc(), reduction.getInput(), cut,
-                          meshName, mesh, global);
+  Value value = buildCollective(rewriter, slice.getLoc(), reduction.getInput(),
+                                cut, meshName, mesh, global);
   if (!after.axes.empty())
-    value = buildMove(rewriter, slice.getLoc(), value, after, meshName, mesh,
-                      global);
+    value = buildCollective(rewriter, slice.getLoc(), value, after, meshName,
+                            mesh, global);
   rewriter.replaceOp(slice, value);
   rewriter.eraseOp(reduction);
   return true;
@@ -155,24 +155,24 @@ bool cleave::spmd::scatterSlice(SliceOp slice, const Mesh &mesh,
 /// Whether the movement only says where elements lie, and does not take up more
 /// memory than what it moves, or (`backward`) than what it makes.
 static bool isPlain(Operation *op, bool backward) {
-  std::optional<Move> move = readMove(op);
+  std::optional<Collective> move = readCollective(op);
   if (!move)
     return false;
   switch (move->kind) {
-  case MoveKind::AllToAll:
-  case MoveKind::Permute:
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Permute:
     return true;
-  case MoveKind::AllGather:
+  case CollectiveKind::AllGather:
     return backward;
-  case MoveKind::Slice:
+  case CollectiveKind::Slice:
     return !backward;
   default:
     return false;
   }
 }
 
-bool cleave::spmd::undoMovement(Operation *op, const Mesh &mesh,
-                                RewriterBase &rewriter) {
+bool cleave::spmd::undoCollective(Operation *op, const Mesh &mesh,
+                                  RewriterBase &rewriter) {
   if (!isPlain(op, /*backward=*/false))
     return false;
   Operation *before = op->getOperand(0).getDefiningOp();
@@ -197,7 +197,7 @@ struct OptimizeCollectivesPass
   void runOnOperation() override {
     MeshOp mesh = findMesh(getOperation());
     if (!mesh) {
-      getOperation().emitError("there is no spmd.mesh");
+      getOperation().emitError("the module has no spmd.mesh");
       return signalPassFailure();
     }
     for (auto function : getOperation().getOps<func::FuncOp>())

@@ -1,4 +1,4 @@
-//===- OrderSequence.cpp - A sequence in another order --------------------===//
+//===- OrderSequence.cpp - Sequences in zig-zag order ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,14 +6,14 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Under a causal mask the last of N devices would see all keys and the first
-/// one hardly any. In zig-zag order device r has the chunks r and 2N-1-r of 2N,
-/// and all do the same work.
+/// Under a causal mask the last of N devices attends to all keys and the first
+/// one to few. In zig-zag order, device r holds the chunks r and 2N-1-r of 2N,
+/// and all devices do the same work.
 ///
 //===----------------------------------------------------------------------===//
 
-#include "DimensionClasses.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/ADT/MapVector.h"
@@ -32,8 +32,8 @@ using graph::ShardingRule;
 
 namespace {
 
-/// Puts the dimensions of some classes, of `size` places, in another order:
-/// `order[i]` is the piece that comes as piece `i`.
+/// Permutes the dimensions of some classes, of size `size`: piece `order[i]`
+/// becomes piece `i`.
 class Reorderer {
 public:
   Reorderer(func::FuncOp function, const DimensionClasses &classes,
@@ -46,27 +46,27 @@ public:
   void run();
 
 private:
-  /// Whether a dimension comes in the other order where its value does.
-  bool turns(Value value, unsigned dim) const {
+  /// Whether a dimension belongs to the permuted classes.
+  bool isPermuted(Value value, unsigned dim) const {
     return cast<RankedTensorType>(value.getType()).getDimSize(dim) == size &&
            sequences.contains(classes.number(value, dim));
   }
-  SmallVector<int64_t, 2> turningDims(Value value) const {
+  SmallVector<int64_t, 2> permutedDims(Value value) const {
     SmallVector<int64_t, 2> dims;
     for (int64_t dim = 0,
                  rank = cast<RankedTensorType>(value.getType()).getRank();
          dim < rank; ++dim)
-      if (turns(value, dim))
+      if (isPermuted(value, dim))
         dims.push_back(dim);
     return dims;
   }
 
-  bool takesOrder(Operation *op);
+  bool canPermute(Operation *op);
   bool isUniform(Operation *op, const ShardingRule &rule, bool placed);
-  static bool goesByPlaces(Operation *op, int64_t factor);
+  static bool dependsOnIndex(Operation *op, int64_t factor);
   Value constant(ArrayRef<int64_t> values);
   Value starts();
-  Value turn(Value value, bool back);
+  Value permute(Value value, bool back);
 
   Block &body;
   const DimensionClasses &classes;
@@ -75,17 +75,16 @@ private:
   ArrayRef<int64_t> order;
   OpBuilder builder;
   Location loc;
-  /// The tables, made where they are first asked for; and values in the order
-  /// that they are not made in.
-  Value startsTable, places[2];
-  llvm::DenseMap<Value, Value> turned;
+  /// The index tables, built on first use, and the permuted copies of values.
+  Value startsTable, indexTables[2];
+  llvm::DenseMap<Value, Value> permuted;
 };
 
 } // namespace
 
-/// Whether the result of `op` depends on where along `factor` elements lie: its
-/// form on a shard would ask.
-bool Reorderer::goesByPlaces(Operation *op, int64_t factor) {
+/// Whether the result of `op` depends on the index of elements along `factor`:
+/// its form on a shard reads the offset.
+bool Reorderer::dependsOnIndex(Operation *op, int64_t factor) {
   auto local = dyn_cast<graph::PartitionableOpInterface>(op);
   if (!local)
     return false;
@@ -102,13 +101,13 @@ bool Reorderer::goesByPlaces(Operation *op, int64_t factor) {
   return asked;
 }
 
-/// Whether `op` does the same in another order: what turns runs along factors
-/// of its own, of which no place matters.
+/// Whether `op` is independent of the order: permuted dimensions are factors of
+/// their own, and the op does not depend on the index along them.
 bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
                           bool placed) {
   llvm::SmallDenseSet<int64_t> factors;
   auto collect = [&](Value value, const FactorMapping &mapping) {
-    for (int64_t dim : turningDims(value)) {
+    for (int64_t dim : permutedDims(value)) {
       int64_t found = -1;
       for (int64_t factor : mapping[dim])
         if (rule.factors[factor].size == size)
@@ -120,7 +119,7 @@ bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
     return true;
   };
   for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-    if (!llvm::is_contained(rule.unread, i) &&
+    if (!llvm::is_contained(rule.unused, i) &&
         !collect(operand, rule.operands[i]))
       return false;
   for (auto [i, result] : llvm::enumerate(op->getResults()))
@@ -128,9 +127,9 @@ bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
       return false;
   for (int64_t factor : factors) {
     if (!placed && (rule.factors[factor].kind == FactorKind::Replicated ||
-                    goesByPlaces(op, factor)))
+                    dependsOnIndex(op, factor)))
       return false;
-    // Not as a part of a dimension that joins several.
+    // The factor must not be joined with others in one dimension.
     for (ArrayRef<FactorMapping> mappings :
          {ArrayRef<FactorMapping>(rule.operands), {rule.results}})
       for (const FactorMapping &mapping : mappings)
@@ -144,18 +143,18 @@ bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
   return true;
 }
 
-/// Whether `op` works in the other order; tells it of places where it goes by
-/// them.
-bool Reorderer::takesOrder(Operation *op) {
+/// Whether `op` can compute in the permuted order. Gives the offsets of pieces
+/// to an op that depends on them.
+bool Reorderer::canPermute(Operation *op) {
   auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
-  // A gradient is published as its parameter lies.
-  if (!ruled || isa<graph::GradientOp>(op))
+  // A gradient keeps the order of its parameter, a buffer its own.
+  if (!ruled || isa<graph::GradientOp, graph::WrittenOp>(op))
     return false;
   auto placed = dyn_cast<graph::PlacedOpInterface>(op);
   if (!isUniform(op, ruled.getShardingRule(), placed != nullptr))
     return false;
   return !placed || placed.setStarts([&](Value value, unsigned dim) {
-    return turns(value, dim) ? starts() : Value();
+    return isPermuted(value, dim) ? starts() : Value();
   });
 }
 
@@ -167,7 +166,7 @@ Value Reorderer::constant(ArrayRef<int64_t> values) {
                                    DenseElementsAttr::get(type, values));
 }
 
-/// Where each piece begins.
+/// Returns the offset of each piece.
 Value Reorderer::starts() {
   if (startsTable)
     return startsTable;
@@ -177,29 +176,29 @@ Value Reorderer::starts() {
   return startsTable = constant(values);
 }
 
-/// `value` in the other order, or back in its own.
-Value Reorderer::turn(Value value, bool back) {
-  Value &known = turned[value];
+/// Returns `value` in the permuted order, or back in its own.
+Value Reorderer::permute(Value value, bool back) {
+  Value &known = permuted[value];
   if (known)
     return known;
-  if (!places[back]) {
+  if (!indexTables[back]) {
     SmallVector<int64_t> indices(size);
     int64_t length = size / order.size();
     for (int64_t i = 0; i < size; ++i) {
       int64_t from = order[i / length] * length + i % length;
       indices[back ? from : i] = back ? i : from;
     }
-    places[back] = constant(indices);
+    indexTables[back] = constant(indices);
   }
   OpBuilder::InsertionGuard guard(builder);
   if (Operation *op = value.getDefiningOp())
     builder.setInsertionPointAfter(op);
   else
-    builder.setInsertionPointAfterValue(places[back]);
+    builder.setInsertionPointAfterValue(indexTables[back]);
   Value result = value;
-  for (int64_t dim : turningDims(value))
+  for (int64_t dim : permutedDims(value))
     result = graph::GatherOp::create(
-        builder, value.getLoc(), result, places[back],
+        builder, value.getLoc(), result, indexTables[back],
         /*origin=*/Value(), builder.getI64IntegerAttr(dim),
         /*padding_index=*/nullptr, /*global_size=*/nullptr,
         builder.getI64IntegerAttr(0));
@@ -212,23 +211,23 @@ void Reorderer::run() {
     ops.push_back(&op);
   llvm::SmallPtrSet<Operation *, 32> inOrder;
   for (Operation *op : ops)
-    if (takesOrder(op))
+    if (canPermute(op))
       inOrder.insert(op);
   for (Operation *op : ops) {
     auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
-    SmallVector<unsigned, 1> unread;
+    SmallVector<unsigned, 1> unused;
     if (ruled)
-      unread = ruled.getShardingRule().unread;
+      unused = ruled.getShardingRule().unused;
     bool wanted = inOrder.contains(op);
     for (OpOperand &operand : op->getOpOperands()) {
       Operation *maker = operand.get().getDefiningOp();
-      // The tables themselves are no one's sequence.
-      if (operand.get() == startsTable || turningDims(operand.get()).empty() ||
-          llvm::is_contained(unread, operand.getOperandNumber()))
+      // Skips the index tables.
+      if (operand.get() == startsTable || permutedDims(operand.get()).empty() ||
+          llvm::is_contained(unused, operand.getOperandNumber()))
         continue;
       bool made = maker && inOrder.contains(maker);
       if (made != wanted)
-        operand.set(turn(operand.get(), /*back=*/made));
+        operand.set(permute(operand.get(), /*back=*/made));
     }
   }
 }
@@ -237,7 +236,7 @@ namespace {
 struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
   using OrderSequenceBase::OrderSequenceBase;
 
-  /// The positions of the ring; 1 where no recipe asks for one.
+  /// Returns the number of positions of the ring; 1 without a ring recipe.
   static int64_t countParts(const PlanOnMesh &planned) {
     for (const RecipeCall &call : planned.plan.recipes)
       for (const MeshAxis &axis : planned.axes)
@@ -246,7 +245,8 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
     return 1;
   }
 
-  /// The sequences of the causal attentions of `function`, by their length.
+  /// Returns the sequence classes of causal attentions of `function`, by
+  /// length.
   static llvm::MapVector<int64_t, llvm::SmallDenseSet<unsigned>>
   findSequences(func::FuncOp function, const DimensionClasses &classes) {
     llvm::MapVector<int64_t, llvm::SmallDenseSet<unsigned>> found;
@@ -271,8 +271,7 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
     return found;
   }
 
-  /// Puts the first of the sequences that are in order, and can be, in the
-  /// other one.
+  /// Permutes the first sequence that is not permuted yet and is divisible.
   static bool orderOne(func::FuncOp function, ArrayRef<int64_t> order,
                        bool remark) {
     DimensionClasses classes(function);
@@ -283,9 +282,9 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
         return true;
       }
       if (remark)
-        function.emitRemark("its sequence of ")
-            << size << " places does not come in the " << chunks
-            << " chunks that zig-zag order needs: later devices of the ring do "
+        function.emitRemark("sequence of length ")
+            << size << " is not divisible by the " << chunks
+            << " chunks of zig-zag order: later positions of the ring compute "
                "more than earlier ones";
     }
     return false;

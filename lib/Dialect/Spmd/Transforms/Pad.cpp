@@ -25,7 +25,7 @@ using namespace cleave::spmd;
 namespace {
 using Shape = SmallVector<int64_t>;
 
-/// Rewrites one function for padded sizes.
+/// Rewrites one function to padded sizes.
 class Padder {
 public:
   Padder(func::FuncOp function, const PaddedSizes &sizes)
@@ -68,9 +68,7 @@ private:
   void define(Value value, const Shape &valid, bool zero = false) {
     known[value] = {valid, llvm::SmallBitVector(valid.size(), zero)};
   }
-  bool isZero(Value value, unsigned dim) {
-    return known[value].zero.test(dim);
-  }
+  bool isZero(Value value, unsigned dim) { return known[value].zero.test(dim); }
 
   void addArgument(BlockArgument argument);
   LogicalResult rewrite(Operation *op);
@@ -99,8 +97,8 @@ private:
 // Between sizes
 //===----------------------------------------------------------------------===//
 
-/// `value` in `shape`: what is padding and not wanted is cut, what is wanted
-/// and not there is zero.
+/// Returns `value` in `shape`: removes padding that is not needed, and adds
+/// zeros where padding is needed.
 Value Padder::convert(Value value, const Shape &shape) {
   Shape now = shapeOf(value);
   if (now == shape)
@@ -125,14 +123,14 @@ Value Padder::convert(Value value, const Shape &shape) {
       if (high.back() > 0)
         to.zero.set(dim);
     }
-    made = graph::PadOp::create(builder, loc, made, APFloat(0.0),
-                                offsets, high, offsets);
+    made = graph::PadOp::create(builder, loc, made, APFloat(0.0), offsets, high,
+                                offsets);
   }
   known[made] = to;
   return result = made;
 }
 
-/// `value` with `fill` in the padding of dimension `dim`.
+/// Returns `value` with `fill` in the padding of dimension `dim`.
 Value Padder::mask(Value value, unsigned dim, TypedAttr fill) {
   Value &result =
       masked[{value.getAsOpaquePointer(), dim, fill.getAsOpaquePointer()}];
@@ -147,8 +145,8 @@ Value Padder::mask(Value value, unsigned dim, TypedAttr fill) {
   // of the same shape are not.
   Value place = graph::IotaOp::create(
       builder, loc, RankedTensorType::get(shape, builder.getI64Type()), dim, 0);
-  Value inside = f.compare(graph::Predicate::lt, place,
-                           f.scalar(place, from.valid[dim]));
+  Value inside =
+      f.compare(graph::Predicate::lt, place, f.scalar(place, from.valid[dim]));
   Value other = graph::ConstantOp::create(
       builder, loc,
       DenseElementsAttr::get(RankedTensorType::get({}, fill.getType()),
@@ -164,7 +162,8 @@ Value Padder::mask(Value value, unsigned dim, TypedAttr fill) {
   return result = made;
 }
 
-/// `value`, the padded form of `operand`, as the rule of the op needs it.
+/// Returns `value`, the padded form of `operand`, masked as the rule of the op
+/// requires.
 Value Padder::satisfy(OpOperand &operand, Value value) {
   Operation *op = operand.getOwner();
   const graph::ShardingRule &rule = sizes.ruleOf(op);
@@ -182,7 +181,7 @@ Value Padder::satisfy(OpOperand &operand, Value value) {
       if (zero && isZero(value, dim))
         continue;
       Value made = mask(value, dim, fill);
-      // Who comes later reads it too, so that nobody keeps the other.
+      // Later readers read the masked value too, so that only one is kept.
       if (zero && mapping.lookupOrDefault(operand.get()) == value)
         mapping.map(operand.get(), made);
       value = made;
@@ -195,7 +194,7 @@ Value Padder::satisfy(OpOperand &operand, Value value) {
 // Ops
 //===----------------------------------------------------------------------===//
 
-/// The shape of what runs along `mapping` in the padded form of `op`.
+/// Returns the shape of a tensor of `mapping` in the padded form of `op`.
 Shape Padder::sizesAlong(Operation *op, const graph::FactorMapping &mapping,
                          const Shape &valid) {
   Shape shape = valid;
@@ -208,7 +207,8 @@ Shape Padder::sizesAlong(Operation *op, const graph::FactorMapping &mapping,
   return shape;
 }
 
-/// Notes what is zero in the padding of the results of `built`, `op` padded.
+/// Records the dimensions of results of `built`, the padded form of `op`, whose
+/// padding is zero.
 void Padder::markZero(Operation *op, Operation *built) {
   const graph::ShardingRule &rule = sizes.ruleOf(op);
   auto dimAlong = [](const graph::FactorMapping &mapping, int64_t factor) {
@@ -220,15 +220,14 @@ void Padder::markZero(Operation *op, Operation *built) {
   };
   graph::ConstantOp constant = dyn_cast<graph::ConstantOp>(built);
   for (int64_t factor = 0, e = rule.factors.size(); factor < e; ++factor) {
-    // What lies behind another factor says nothing of the padding of both.
+    // Skips factors that are not padded.
     if (sizes.ofFactor(op, factor) == rule.factors[factor].size)
       continue;
     bool zero = constant
                     ? graph::getSplatValue(constant.getOutput()) == 0.0
                     : graph::staysZero(rule, factor, [&](unsigned operand) {
-                        return isZero(
-                            built->getOperand(operand),
-                            dimAlong(rule.operands[operand], factor));
+                        return isZero(built->getOperand(operand),
+                                      dimAlong(rule.operands[operand], factor));
                       });
     if (!zero)
       continue;
@@ -248,9 +247,9 @@ LogicalResult Padder::rewrite(Operation *op) {
   for (OpOperand &operand : op->getOpOperands()) {
     unsigned i = operand.getOperandNumber();
     Value value = mapping.lookupOrDefault(operand.get());
-    if (!llvm::is_contained(rule.unread, i)) {
-      value = convert(value, sizesAlong(op, rule.operands[i],
-                                        known[value].valid));
+    if (!llvm::is_contained(rule.unused, i)) {
+      value =
+          convert(value, sizesAlong(op, rule.operands[i], known[value].valid));
       value = satisfy(operand, value);
     }
     operands.push_back(value);
@@ -272,7 +271,7 @@ LogicalResult Padder::rewrite(Operation *op) {
     if (!built)
       return op->emitOpError("has no padded form");
     replaced.push_back(op);
-    // What is known of a gradient is known of the valid part.
+    // Properties of a gradient hold for its valid part.
     if (isa<graph::GradientOp>(op) && types.front() != op->getResultTypes()[0])
       built->setAttr(graph::kValidShapeAttr,
                      builder.getDenseI64ArrayAttr(valid.front()));
@@ -280,7 +279,7 @@ LogicalResult Padder::rewrite(Operation *op) {
   for (auto [result, shape] : llvm::zip_equal(built->getResults(), valid))
     define(result, shape);
   markZero(op, built);
-  // Where what follows pads more than the op can.
+  // The readers may need more padding than the op can produce.
   builder.setInsertionPointAfter(built);
   for (auto [i, result] : llvm::enumerate(op->getResults()))
     if (Value value = convert(built->getResult(i), sizes.shapeOf(result));
@@ -293,21 +292,21 @@ LogicalResult Padder::rewrite(Operation *op) {
 // The function
 //===----------------------------------------------------------------------===//
 
-/// Another argument: ops that are not rewritten yet see the type they know.
+/// Adds a padded argument. Ops that are not rewritten yet read the original
+/// type.
 void Padder::addArgument(BlockArgument argument) {
   Value padded = argument.getOwner()->addArgument(
-      cast<RankedTensorType>(argument.getType())
-          .clone(sizes.shapeOf(argument)),
+      cast<RankedTensorType>(argument.getType()).clone(sizes.shapeOf(argument)),
       argument.getLoc());
   mapping.map(argument, padded);
-  // Who gives it pads it with zeros.
+  // The caller pads it with zeros.
   define(padded, shapeOf(argument), /*zero=*/true);
 }
 
-/// The argument that result `index` replaces, padded, or null.
+/// Returns the padded argument that result `index` replaces, or null.
 Value Padder::updatedBy(unsigned index) {
-  if (auto name = function.getResultAttrOfType<StringAttr>(
-          index, graph::kUpdatesAttr))
+  if (auto name =
+          function.getResultAttrOfType<StringAttr>(index, graph::kUpdatesAttr))
     for (BlockArgument argument : function.getArguments())
       if (argument.getArgNumber() < function.getNumArguments() &&
           graph::getArgString(function, argument.getArgNumber(),
@@ -316,7 +315,8 @@ Value Padder::updatedBy(unsigned index) {
   return {};
 }
 
-/// What replaces an argument has its form, with zeros in the padding.
+/// Builds the results. One that replaces an argument has its padded shape, with
+/// zeros in the padding.
 void Padder::finish(Operation *terminator) {
   builder.setInsertionPoint(terminator);
   for (OpOperand &operand : terminator->getOpOperands()) {
@@ -358,7 +358,7 @@ struct PadPass : spmd::impl::PadBase<PadPass> {
   void runOnOperation() override {
     MeshOp mesh = findMesh(getOperation());
     if (!mesh) {
-      getOperation().emitError("there is no spmd.mesh");
+      getOperation().emitError("the module has no spmd.mesh");
       return signalPassFailure();
     }
     PaddedSizes sizes(getOperation(), mesh.getMesh());

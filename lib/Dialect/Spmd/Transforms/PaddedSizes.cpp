@@ -1,4 +1,4 @@
-//===- PaddedSizes.cpp - Sizes that divide --------------------------------===//
+//===- PaddedSizes.cpp - Sizes of padded dimensions -----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -15,7 +15,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// The factors of a dimension that are not 1.
+/// Returns the factors of a dimension that are not 1.
 static SmallVector<int64_t, 2> properFactors(const graph::ShardingRule &rule,
                                              ArrayRef<int64_t> dim) {
   SmallVector<int64_t, 2> result;
@@ -25,8 +25,8 @@ static SmallVector<int64_t, 2> properFactors(const graph::ShardingRule &rule,
   return result;
 }
 
-/// Whether each factor can be padded: it may be split, and is the major one of
-/// every dimension that it runs through.
+/// Returns for each factor whether it can be padded: it can be sharded, and is
+/// the major factor of each of its dimensions.
 static SmallVector<bool> freeFactors(const graph::ShardingRule &rule) {
   SmallVector<bool> result;
   for (const graph::Factor &factor : rule.factors)
@@ -62,7 +62,7 @@ PaddedSizes::PaddedSizes(ModuleOp module, const Mesh &mesh) {
     known.unit = std::gcd(known.unit, size);
   }
 
-  // What annotations split.
+  // The axes of annotations.
   for (func::FuncOp function : functions) {
     for (BlockArgument argument : function.getArguments())
       if (auto given = function.getArgAttrOfType<ShardingAttr>(
@@ -78,8 +78,8 @@ PaddedSizes::PaddedSizes(ModuleOp module, const Mesh &mesh) {
   findUneven(mesh);
 }
 
-/// Micro-batches run one after the other: what holds their samples is not cut
-/// and padded again at an annotation.
+/// Joins dimensions of samples across annotations: a micro-batch cannot be
+/// sliced and padded again.
 void PaddedSizes::joinSamples(ArrayRef<func::FuncOp> functions,
                               const Mesh &mesh) {
   llvm::DenseSet<unsigned> samples;
@@ -127,7 +127,7 @@ void PaddedSizes::addFunction(func::FuncOp function) {
   }
 }
 
-/// Entries share what has one name.
+/// Joins the arguments of one name of all entry functions.
 void PaddedSizes::joinArguments(ModuleOp module) {
   std::map<std::string, BlockArgument> named;
   for (auto function : module.getOps<func::FuncOp>()) {
@@ -169,7 +169,7 @@ void PaddedSizes::joinOp(Operation *op) {
     }
   };
   for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-    if (!llvm::is_contained(rule.unread, i))
+    if (!llvm::is_contained(rule.unused, i))
       join(operand, rule.operands[i], /*isResult=*/false);
   for (auto [i, result] : llvm::enumerate(op->getResults()))
     join(result, rule.results[i], /*isResult=*/true);
@@ -182,8 +182,8 @@ void PaddedSizes::addSplit(unsigned node, ArrayRef<AxisRef> axes) {
     splits.push_back({node, AxisList(axes)});
 }
 
-/// What one argument says of micro-batches holds for all that is joined with
-/// it, and comes on top of what annotations say of devices.
+/// Finds unevenly sharded classes. The micro-batches of a class apply to all
+/// annotations in it, in addition to their axes of devices.
 void PaddedSizes::findUneven(const Mesh &mesh) {
   for (Class &known : classes)
     for (const std::string &axis : known.axes)
@@ -204,8 +204,8 @@ int64_t PaddedSizes::sizeOf(unsigned node) const {
   if (!known.uneven || known.unit == 0)
     return sizes[node];
   int64_t size = llvm::alignTo(known.unit, known.parts);
-  // A part must not be taken for the whole without padding, whose size it would
-  // have where there are less elements than parts.
+  // A shard must not have the size of the tensor without padding, as it would
+  // with fewer elements than shards.
   while (size % known.unit == 0 && known.parts % (size / known.unit) == 0)
     size += known.parts;
   return sizes[node] / known.unit * size;

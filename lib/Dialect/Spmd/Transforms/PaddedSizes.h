@@ -1,4 +1,4 @@
-//===- PaddedSizes.h - Sizes that divide ------------------------*- C++ -*-===//
+//===- PaddedSizes.h - Sizes of padded dimensions ---------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,9 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// How large each dimension of a program is when those that annotations split
-/// unevenly are made larger. Dimensions that the sharding rules join grow
-/// together: nothing is cut and padded again between them.
+/// Computes the size of each dimension of a program after padding the
+/// dimensions that annotations shard unevenly. Dimensions that the sharding
+/// rules join are padded together, so that no value is sliced and padded again
+/// between them.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -22,27 +23,30 @@
 
 namespace cleave::spmd {
 
-/// Of all functions of a module together: arguments of one name are one tensor.
+/// The padded sizes of all functions of a module. Arguments of one name are one
+/// tensor.
 ///
-/// A factor that must be whole is never padded, nor one that lies behind
-/// another in some dimension, where padding would lie between elements. An
-/// annotation does not join what it puts elsewhere: a dimension that it splits
-/// belongs to what follows, one that it makes whole to what comes before. But
-/// what is cut into micro-batches stays one class.
+/// A factor that must be replicated is never padded, nor one that is a minor
+/// factor of a dimension, where padding would lie between elements. An
+/// annotation separates classes where it changes the sharding of a dimension: a
+/// dimension that it shards is joined with the readers, one that it replicates
+/// with the producer. Dimensions that are sharded over micro-batches stay one
+/// class.
 class PaddedSizes {
 public:
   PaddedSizes(mlir::ModuleOp module, const Mesh &mesh);
 
-  /// Whether anything is padded at all.
+  /// Whether any dimension is padded.
   bool any() const { return padded; }
-  /// Dimension `dim` of `value`, a value of the module as it was.
+  /// Returns the padded size of dimension `dim` of `value`, a value of the
+  /// original module.
   int64_t of(mlir::Value value, unsigned dim) const {
     return sizeOf(base.lookup(value) + dim);
   }
   llvm::SmallVector<int64_t> shapeOf(mlir::Value value) const;
-  /// Factor `factor` of `op`.
+  /// Returns the padded size of factor `factor` of `op`.
   int64_t ofFactor(mlir::Operation *op, int64_t factor) const;
-  /// The rule of `op` as it was.
+  /// Returns the rule of `op` before padding.
   const graph::ShardingRule &ruleOf(mlir::Operation *op) const {
     return rules.find(op)->second;
   }
@@ -51,13 +55,13 @@ private:
   struct Class {
     /// Divides all sizes of the class.
     int64_t unit = 0;
-    /// The product of the axes that split it.
+    /// The product of the sizes of the axes of the class.
     int64_t parts = 1;
-    /// Whether what an annotation splits leaves a rest.
+    /// Whether an annotation shards the class unevenly.
     bool uneven = false;
     std::set<std::string> axes;
   };
-  /// What an annotation says of a node.
+  /// The axes that an annotation gives to a node.
   struct Split {
     unsigned node;
     AxisList axes;

@@ -1,18 +1,18 @@
-//===- Partition.cpp - One function for each shard ------------------------===//
+//===- Partition.cpp - Functions on shards --------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Blame.h"
-#include "Eras.h"
-#include "Mover.h"
+#include "AnnotationCauses.h"
+#include "Resharder.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include "mlir/IR/IRMapping.h"
 
 namespace cleave::spmd {
@@ -25,7 +25,7 @@ using namespace cleave;
 using namespace cleave::spmd;
 
 namespace {
-/// An op's factors, its partial operands, and what disagrees.
+/// The axes of an op's factors, its partial operands, and disagreements.
 struct OpPlan {
   graph::ShardingRule rule;
   FactorAxes axes;
@@ -33,14 +33,14 @@ struct OpPlan {
   std::string conflict;
 };
 
-/// Rewrites one function for one shard.
+/// Rewrites one function to compute on shards.
 class Partitioner {
 public:
   Partitioner(func::FuncOp function, MeshOp meshOp)
       : function(function), meshName(FlatSymbolRefAttr::get(meshOp)),
         mesh(meshOp.getMesh()), builder(function.getContext()),
-        mover(builder, meshName, mesh), blame(function, mesh),
-        eras(function.getBody().front()) {}
+        resharder(builder, meshName, mesh), causes(function, mesh),
+        seedOrder(function.getBody().front()) {}
 
   LogicalResult run() {
     if (failed(startFunction()))
@@ -78,10 +78,10 @@ private:
   FlatSymbolRefAttr meshName;
   Mesh mesh;
   OpBuilder builder;
-  Mover mover;
-  Blame blame;
+  Resharder resharder;
+  AnnotationCauses causes;
   /// Of the global ops.
-  Eras eras;
+  SeedOrder seedOrder;
   /// Global values to local ones, of the sharding that they have in
   /// `shardings`.
   IRMapping mapping;
@@ -94,7 +94,7 @@ private:
 // Shardings and types
 //===----------------------------------------------------------------------===//
 
-/// The type of one shard of `type`.
+/// Returns the type of a shard of `type`.
 FailureOr<RankedTensorType> Partitioner::localType(Location loc,
                                                    const Sharding &sharding,
                                                    Type type,
@@ -104,9 +104,9 @@ FailureOr<RankedTensorType> Partitioner::localType(Location loc,
   auto shape = localShape(mesh, sharding, global.getShape(), dim);
   if (!shape)
     return emitError(loc) << what << ": dimension " << dim << " of " << global
-                          << " does not divide into the "
+                          << " is not divisible by the "
                           << mesh.size(sharding.dims[dim])
-                          << " parts of its sharding " << sharding.str();
+                          << " shards of its sharding " << sharding.str();
   return RankedTensorType::get(*shape, global.getElementType());
 }
 
@@ -175,8 +175,8 @@ LogicalResult Partitioner::startFunction() {
   for (auto [argument, type] : llvm::zip(function.getArguments(), inputs)) {
     Value own = body->addArgument(type, argument.getLoc());
     mapping.map(argument, own);
-    mover.define(own, sharding(argument),
-                 cast<RankedTensorType>(argument.getType()), 0);
+    resharder.define(own, sharding(argument),
+                     cast<RankedTensorType>(argument.getType()), 0);
     attributes.setArg(argument.getArgNumber(), kGlobalTypeAttr,
                       TypeAttr::get(argument.getType()));
   }
@@ -192,15 +192,15 @@ LogicalResult Partitioner::finishFunction() {
   for (auto [i, operand] : llvm::enumerate(terminator->getOperands())) {
     Operation *producer = operand.getDefiningOp();
     auto blamed = [&](ArrayRef<AxisRef> axes) {
-      return blame.find(producer ? producer : terminator, axes);
+      return causes.find(producer ? producer : terminator, axes);
     };
-    MoveCause cause{terminator,
-                    "result " + std::to_string(i) + " of '" +
-                        function.getSymName().str() + "'",
-                    blamed};
+    ReshardCause cause{terminator,
+                       "result " + std::to_string(i) + " of '" +
+                           function.getSymName().str() + "'",
+                       blamed};
     std::string error;
-    Value value = mover.move(local(operand), resultShardings[i],
-                             eras.of(operand), cause, error);
+    Value value = resharder.move(local(operand), resultShardings[i],
+                                 seedOrder.of(operand), cause, error);
     if (!value)
       return terminator->emitOpError("result ") << i << " " << error;
     values.push_back(value);
@@ -213,7 +213,7 @@ LogicalResult Partitioner::finishFunction() {
 // Ops
 //===----------------------------------------------------------------------===//
 
-/// How `op` is split; or not at all, where it is to be done whole.
+/// Plans the sharding of `op`; with none, it is computed on global tensors.
 OpPlan Partitioner::plan(Operation *op, bool whole) {
   OpPlan plan;
   plan.rule = cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
@@ -239,8 +239,8 @@ OpPlan Partitioner::plan(Operation *op, bool whole) {
   return plan;
 }
 
-/// Whether what is `declared` partial is among what an op makes partial: the
-/// rest is reduced right behind the op.
+/// Whether the axes `declared` as partial are among those on which an op makes
+/// its result partial. The result is reduced over the others after the op.
 bool Partitioner::isPartOf(const PartialList &declared,
                            const PartialList &made) {
   AxisList axes;
@@ -261,35 +261,36 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (failed(readResultShardings(op)))
     return failure();
   OpPlan split = plan(op, /*whole=*/false);
-  unsigned era = eras.of(op);
+  unsigned seedIndex = seedOrder.of(op);
   for (auto [result, partial] :
        llvm::zip(op->getResults(), split.partial.results))
     if (!isPartOf(sharding(result).partial,
                   staysPartial(mesh, sharding(result), partial)))
       return op->emitOpError("is marked partial as ")
-             << sharding(result).str() << ", which its operands do not give";
+             << sharding(result).str()
+             << ", but its operands do not make it so";
   FailureOr<Operation *> built = buildOp(op, split);
-  // What has no form on a shard is done whole, and cut.
+  // An op without a form on shards is computed on global tensors, then sliced.
   if (succeeded(built) && !*built)
     built = buildOp(op, plan(op, /*whole=*/true));
   if (failed(built))
     return failure();
   if (!*built && !isa<ConstrainOp>(op))
-    return op->emitOpError("has no form on one shard of this sharding");
+    return op->emitOpError("cannot be computed on shards of this sharding");
   if (isa<graph::SeedOp>(op))
-    mover.beginEra((*built)->getResult(0));
+    resharder.addSeed((*built)->getResult(0));
 
-  auto blamed = [&](ArrayRef<AxisRef> axes) { return blame.find(op, axes); };
-  // The results, as they are declared.
+  auto blamed = [&](ArrayRef<AxisRef> axes) { return causes.find(op, axes); };
+  // Reshards the results to their declared shardings.
   for (auto [i, result] : llvm::enumerate(op->getResults())) {
     Value value =
         *built ? Value((*built)->getResult(i)) : local(op->getOperand(0));
-    MoveCause cause{op,
-                    "result " + std::to_string(i) + " of '" +
-                        op->getName().getStringRef().str() + "'",
-                    blamed};
+    ReshardCause cause{op,
+                       "result " + std::to_string(i) + " of '" +
+                           op->getName().getStringRef().str() + "'",
+                       blamed};
     std::string error;
-    value = mover.move(value, sharding(result), era, cause, error);
+    value = resharder.move(value, sharding(result), seedIndex, cause, error);
     if (!value) {
       InFlightDiagnostic diagnostic =
           op->emitOpError("cannot be partitioned: result ");
@@ -303,16 +304,16 @@ LogicalResult Partitioner::partition(Operation *op) {
   return success();
 }
 
-/// Moves the operands to where `plan` wants them and builds the op on one
-/// shard; null where it has no such form, and for an annotation.
+/// Reshards the operands as `plan` requires and builds the op on one shard.
+/// Returns null for an op without such a form, and for an annotation.
 FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
   if (isa<ConstrainOp>(op))
     return nullptr;
-  unsigned era = eras.of(op);
-  auto blamed = [&](ArrayRef<AxisRef> axes) { return blame.find(op, axes); };
+  unsigned seedIndex = seedOrder.of(op);
+  auto blamed = [&](ArrayRef<AxisRef> axes) { return causes.find(op, axes); };
   SmallVector<Value> locals;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    if (llvm::is_contained(plan.rule.unread, i)) {
+    if (llvm::is_contained(plan.rule.unused, i)) {
       locals.push_back(local(operand));
       continue;
     }
@@ -327,14 +328,15 @@ FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
         reduced.push_back(reduction.partial.axis);
     if (auto rest = withoutPartial(mesh, wanted.partial, reduced))
       wanted.partial = std::move(*rest);
-    MoveCause cause{op,
-                    "operand " + std::to_string(i) + " of '" +
-                        op->getName().getStringRef().str() + "'",
-                    blamed};
+    ReshardCause cause{op,
+                       "operand " + std::to_string(i) + " of '" +
+                           op->getName().getStringRef().str() + "'",
+                       blamed};
     if (!plan.conflict.empty())
       cause.what += ": " + plan.conflict;
     std::string error;
-    Value value = mover.move(local(operand), wanted, era, cause, error);
+    Value value =
+        resharder.move(local(operand), wanted, seedIndex, cause, error);
     if (!value) {
       InFlightDiagnostic diagnostic =
           op->emitOpError("cannot be partitioned: operand ");
@@ -371,8 +373,8 @@ FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
     built->setAttr(kGlobalTypesAttr, builder.getArrayAttr(globals));
   }
   for (auto [i, value] : llvm::enumerate(op->getResults()))
-    mover.define(built->getResult(i), made[i],
-                 cast<RankedTensorType>(value.getType()), era);
+    resharder.define(built->getResult(i), made[i],
+                     cast<RankedTensorType>(value.getType()), seedIndex);
   return built;
 }
 
@@ -414,7 +416,7 @@ struct PartitionPass : spmd::impl::PartitionBase<PartitionPass> {
   void runOnOperation() override {
     MeshOp mesh = findMesh(getOperation());
     if (!mesh) {
-      getOperation().emitError("there is no spmd.mesh");
+      getOperation().emitError("the module has no spmd.mesh");
       return signalPassFailure();
     }
     for (auto function :

@@ -18,7 +18,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// The numbers of parts, at most `limit` of them, that divide all `sizes`.
+/// Returns the numbers that divide all `sizes`, as text: "1, 2 or 4".
 static std::string divisors(ArrayRef<int64_t> sizes) {
   SmallVector<int64_t> result;
   for (int64_t n = 1; n <= *llvm::min_element(sizes); ++n)
@@ -40,7 +40,7 @@ struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
   void runOnOperation() override {
     if (microBatches < 1) {
       getOperation().emitError(
-          "the number of micro-batches must be positive, not ")
+          "the number of micro-batches must be positive, got ")
           << microBatches.getValue();
       return signalPassFailure();
     }
@@ -71,10 +71,12 @@ private:
     return dim.getInt();
   }
 
-  /// The samples of an argument that a device has at most.
+  /// The samples of an argument.
   struct Samples {
+    /// The number of samples, the number of their shards, and the largest
+    /// shard.
     int64_t all, parts, each;
-    /// Devices do not divide them: they will be padded.
+    /// The samples are not divisible by the shards, and will be padded.
     bool uneven;
   };
   Samples samplesOf(func::FuncOp function, unsigned index, int64_t dim) {
@@ -87,8 +89,9 @@ private:
     return {size, parts, (size + parts - 1) / parts, size % parts != 0};
   }
 
-  /// Grains are summed up in a tree; what a device holds of a parameter in parts
-  /// over those that split the samples would be summed up in another order.
+  /// Refuses parameters that are sharded over an axis of the samples. Grains
+  /// are summed in a tree, and the gradient of such a shard would be summed in
+  /// another order.
   LogicalResult checkParameters() {
     MeshOp meshOp = findMesh(getOperation());
     if (!meshOp)
@@ -103,8 +106,7 @@ private:
             llvm::append_range(samples, given.getSharding().dims[*dim]);
       for (BlockArgument argument : function.getArguments()) {
         unsigned i = argument.getArgNumber();
-        auto role =
-            function.getArgAttrOfType<StringAttr>(i, graph::kRoleAttr);
+        auto role = function.getArgAttrOfType<StringAttr>(i, graph::kRoleAttr);
         auto given = function.getArgAttrOfType<ShardingAttr>(i, kShardingAttr);
         if (!role || role != "parameter" || !given)
           continue;
@@ -112,22 +114,24 @@ private:
           for (const AxisRef &axis : axes)
             if (mesh.overlap(axis, samples))
               return emitError(argument.getLoc())
-                     << "is a parameter in parts over \"" << axis.name
-                     << "\", which splits the samples: its gradient would be "
-                        "summed up in another order than that of the grains; "
-                        "leave it whole, or split it over another axis";
+                     << "parameter is sharded over \"" << axis.name
+                     << "\", which also shards the samples: its gradient would "
+                        "be summed in another order than that of the grains; "
+                        "replicate it or shard it over another axis";
       }
     }
     return success();
   }
 
-  /// The devices that split the samples share the grains out.
+  /// Computes the number of micro-batches from the number of grains, which the
+  /// shards of the samples divide evenly.
   LogicalResult countGrains() {
     if (grains == 0)
       return success();
     if (!llvm::isPowerOf2_64(grains))
-      return getOperation().emitError("grains are summed up in pairs: their "
-                                      "number is a power of 2, not ")
+      return getOperation().emitError("the number of grains must be a "
+                                      "power of 2, since grains are summed in "
+                                      "pairs; got ")
              << grains.getValue();
     int64_t parts = 0;
     for (auto function : getOperation().getOps<func::FuncOp>())
@@ -138,14 +142,14 @@ private:
     if (failed(checkParameters()))
       return failure();
     if (grains % parts != 0)
-      return getOperation().emitError("the samples are split over ")
-             << parts << " devices, which do not divide the "
-             << grains.getValue() << " grains";
+      return getOperation().emitError("the number of grains, ")
+             << grains.getValue() << ", is not divisible by the " << parts
+             << " shards of the samples";
     microBatches = grains / parts;
     return success();
   }
 
-  /// The numbers of grains into which all batches divide.
+  /// Returns the numbers of grains that divide all batches, as text.
   static std::string
   grainsThatFit(ArrayRef<std::pair<unsigned, Samples>> batches) {
     SmallVector<int64_t> sizes;
@@ -157,13 +161,16 @@ private:
     std::string text;
     int64_t most = *llvm::min_element(sizes) * parts;
     for (int64_t n = parts; n <= most; n *= 2)
-      text += (text.empty() ? "" : n == most ? " or " : ", ") +
+      text += (text.empty() ? ""
+               : n == most  ? " or "
+                            : ", ") +
               std::to_string(n);
     return text;
   }
 
-  /// Every batch must divide into micro-batches. One that is padded for devices
-  /// is padded for micro-batches as well, and so is what holds the same samples.
+  /// Checks that every batch is divisible by the micro-batches. A batch that is
+  /// padded for its shards is padded for micro-batches too, as are all
+  /// arguments that hold the same samples.
   LogicalResult checkSizes() {
     for (auto function : getOperation().getOps<func::FuncOp>()) {
       SmallVector<std::pair<unsigned, Samples>> batches;
@@ -180,20 +187,19 @@ private:
                    : samples.each % microBatches == 0)
           continue;
         auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
-        std::string what =
-            std::to_string(i) +
-            (name ? " (\"" + name.str() + "\")" : std::string());
-        // Of the whole batch, as they are asked for.
+        std::string what = std::to_string(i) +
+                           (name ? " (\"" + name.str() + "\")" : std::string());
+        // Users give grains for the global batch.
         if (grains > 0)
           return function.emitOpError("argument ")
-                 << what << " has " << samples.all << " samples, which "
-                 << grains.getValue() << " grains do not divide: use "
-                 << grainsThatFit(batches);
+                 << what << " has " << samples.all
+                 << " samples, not divisible by " << grains.getValue()
+                 << " grains: use " << grainsThatFit(batches);
         return function.emitOpError("argument ")
                << what << " has " << samples.each << " samples"
                << (samples.each == samples.all ? "" : " on each device")
-               << ", which " << microBatches.getValue()
-               << " micro-batches do not divide: use " << divisors(sizes);
+               << ", not divisible by " << microBatches.getValue()
+               << " micro-batches: use " << divisors(sizes);
       }
     }
     return success();
@@ -227,8 +233,8 @@ private:
     return mesh;
   }
 
-  /// Splits dimension `dim` of an argument, before axes that split it already:
-  /// what devices exchange is then in one micro-batch.
+  /// Shards dimension `dim` of an argument over the micro-batches, as the major
+  /// axis, so that devices exchange values within one micro-batch.
   void split(func::FuncOp function, unsigned index, int64_t dim, MeshOp mesh) {
     auto type = cast<RankedTensorType>(function.getArgumentTypes()[index]);
     Sharding sharding = Sharding::replicated(type.getRank());

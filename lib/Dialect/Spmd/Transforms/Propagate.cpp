@@ -1,16 +1,16 @@
-//===- Propagate.cpp - From the arguments' shardings to all values' -------===//
+//===- Propagate.cpp - Propagation of shardings ---------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Eras.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include "mlir/IR/AttrTypeSubElements.h"
 #include <set>
 
@@ -42,7 +42,7 @@ public:
     addConstraints();
     spread();
     reduceSums();
-    // What would have been a sum may be split after all.
+    // Values that would have been partial may be sharded now.
     spread();
     reduceSums();
     for (Operation &op : body().without_terminator())
@@ -54,8 +54,8 @@ public:
 private:
   Block &body() { return function.getBody().front(); }
 
-  /// Forward then backward, until neither changes anything. Each change adds
-  /// an axis to a dimension, so that this ends.
+  /// Propagates forward and backward until nothing changes. Each change adds an
+  /// axis to a dimension, so that this terminates.
   void spread() {
     bool changed = true;
     while (changed) {
@@ -69,7 +69,7 @@ private:
     }
   }
 
-  /// What is given for `argument`, whole where nothing is.
+  /// Returns the sharding given for `argument`, replicated if none is.
   Sharding givenFor(BlockArgument argument) {
     auto given = function.getArgAttrOfType<ShardingAttr>(
         argument.getArgNumber(), kShardingAttr);
@@ -80,10 +80,9 @@ private:
     return cast<RankedTensorType>(value.getType()).getRank();
   }
 
-  /// The state before propagation: sequential axes alone, of the arguments.
-  /// What is split into micro-batches is found before devices are looked at:
-  /// there is no choice in it, and an annotation of an intermediate value does
-  /// not speak of it.
+  /// Sets the state before propagation: only the sequential axes of arguments.
+  /// Micro-batches are propagated before axes of devices, since there is no
+  /// choice in them, and annotations of intermediate values do not name them.
   LogicalResult readAnnotations() {
     for (BlockArgument argument : body().getArguments()) {
       auto given = function.getArgAttrOfType<ShardingAttr>(
@@ -125,7 +124,7 @@ private:
       }
       known = std::move(given);
     }
-    // How an argument is read is said with how it lies.
+    // Annotations on arguments are applied with the shardings of arguments.
     for (auto op : body().getOps<ConstrainOp>())
       if (isa<BlockArgument>(op.getInput())) {
         addConstraint(op);
@@ -137,10 +136,10 @@ private:
       }
   }
 
-  /// Annotations of values between come after arguments have had their say:
-  /// where weights lie decides more than where what passes them does. Until
-  /// then, what they speak of is closed, and the axes that they name split
-  /// nothing else of the value.
+  /// Applies the annotations of intermediate values, after the shardings of
+  /// arguments: those of weights have more effect than those of activations.
+  /// Until then the annotated dimensions are closed, and their axes are not
+  /// used for other dimensions of the value.
   void addConstraints() {
     for (auto op : body().getOps<ConstrainOp>())
       if (!isa<BlockArgument>(op.getInput()))
@@ -173,7 +172,7 @@ private:
                         shardingsOf(op->getResults()), conflict);
   }
 
-  /// Extends the open dimensions of `value` by what `axes` says.
+  /// Extends the open dimensions of `value` by the axes of its factors.
   bool extend(Value value, ArrayRef<AxisList> dims) {
     Sharding &sharding = shardings.find(value)->second;
     auto held = reserved.find(value);
@@ -182,9 +181,9 @@ private:
       AxisList &known = sharding.dims[i];
       if (!sharding.open[i] || known == axes || !mesh.isPrefix(known, axes))
         continue;
-      // An axis that splits another dimension already cannot split this one,
-      // nor what is minor to it; and what is a sum over an axis stays that as
-      // long as it can: several such are added before one of them is reduced.
+      // An axis that shards another dimension already cannot shard this one,
+      // and ends the list. A partial sum over an axis is not sharded over it,
+      // so that partial sums are added before they are reduced.
       auto used = [&](const AxisRef &axis) {
         return llvm::any_of(sharding.partial,
                             [&](const PartialAxis &partial) {
@@ -197,7 +196,7 @@ private:
                             }) ||
                (held != reserved.end() && mesh.overlap(axis, held->second));
       };
-      // What is known may be the major digits of an axis.
+      // The known axes may end in the major digits of an axis.
       AxisList list = axes;
       if (ArrayRef(list).take_front(known.size()) != ArrayRef(known)) {
         list = known;
@@ -218,7 +217,7 @@ private:
     bool changed = false;
     FactorAxes axes = merge(op, [](const std::string &) {});
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-      if (!llvm::is_contained(rule.unread, i))
+      if (!llvm::is_contained(rule.unused, i))
         changed |=
             extend(operand, projectFactors(mesh, rule, rule.operands[i], axes));
     for (auto [i, result] : llvm::enumerate(op->getResults()))
@@ -227,7 +226,8 @@ private:
     return changed;
   }
 
-  /// On what the results of `op` are partial, with the shardings as they are.
+  /// Returns the partial axes of the results of `op` under the current
+  /// shardings.
   void markPartial(Operation *op) {
     FactorAxes axes = merge(op, [](const std::string &) {});
     setPartial(op, axes);
@@ -247,19 +247,20 @@ private:
     }
   }
 
-  /// Says of each sum where it is reduced.
+  /// Decides where each partial sum is reduced.
   void reduceSums() {
-    Eras eras(body());
+    SeedOrder seedOrder(body());
     for (Operation &op : body().without_terminator()) {
       setPartial(&op, merge(&op, [](const std::string &) {}));
-      reduceForAll(&op, eras);
+      reduceForAll(&op, seedOrder);
     }
   }
 
-  /// Reduces a sum where it is made when that is no more than what its readers
-  /// would have to reduce of it: one of them wants it whole, or what they make
-  /// of it is larger, or as large, and another reads it reduced anyway. A sum over micro-batches waits for the last of them.
-  void reduceForAll(Operation *op, const Eras &eras) {
+  /// Reduces a partial sum at its producer if its readers would reduce at least
+  /// as many elements: one of them needs the sum, or their results are larger,
+  /// or as large while another reader needs the sum anyway. A sum over
+  /// micro-batches is reduced after the last one.
+  void reduceForAll(Operation *op, const SeedOrder &seedOrder) {
     for (Value result : op->getResults()) {
       Sharding &sharding = shardings.find(result)->second;
       if (llvm::any_of(sharding.partial, [&](const PartialAxis &partial) {
@@ -273,7 +274,7 @@ private:
         int64_t readers = 0, elements = 0;
         bool scattered = false;
         for (OpOperand &use : result.getUses()) {
-          if (eras.of(use.getOwner()) != eras.of(op))
+          if (seedOrder.of(use.getOwner()) != seedOrder.of(op))
             continue;
           std::optional<int64_t> made = partialElements(use, partial.axis);
           if (!made) {
@@ -299,25 +300,24 @@ private:
     }
   }
 
-  /// Whether the reader at `use` works on parts along `axis`.
+  /// Whether the reader at `use` computes on shards along `axis`.
   bool isSplitIn(OpOperand &use, const AxisRef &axis) {
     auto rule = rules.find(use.getOwner());
     return rule != rules.end() &&
-           !llvm::is_contained(rule->second.unread, use.getOperandNumber()) &&
-           llvm::any_of(merge(use.getOwner(), [](const std::string &) {}),
-                        [&](const AxisList &list) {
-                          return mesh.overlap(axis, list);
-                        });
+           !llvm::is_contained(rule->second.unused, use.getOperandNumber()) &&
+           llvm::any_of(
+               merge(use.getOwner(), [](const std::string &) {}),
+               [&](const AxisList &list) { return mesh.overlap(axis, list); });
   }
 
-  /// The elements that the reader at `use` makes partial on `axis` of a
-  /// summand, or those of the summand where it only joins several; 0 where it
-  /// wants the sum. Nothing where it is split by `axis`.
+  /// Returns the number of elements of the results that the reader at `use`
+  /// makes partial on `axis`, or of its operand where it only adds several; 0
+  /// where it needs the sum. Returns nothing where it is sharded over `axis`.
   std::optional<int64_t> partialElements(OpOperand &use, const AxisRef &axis) {
     Operation *reader = use.getOwner();
     auto rule = rules.find(reader);
     if (rule == rules.end() ||
-        llvm::is_contained(rule->second.unread, use.getOperandNumber()))
+        llvm::is_contained(rule->second.unused, use.getOperandNumber()))
       return std::nullopt;
     FactorAxes axes = merge(reader, [](const std::string &) {});
     if (llvm::any_of(axes, [&](const AxisList &list) {
@@ -341,7 +341,7 @@ private:
     for (Value operand : reader->getOperands())
       if (isPartial(shardings.find(operand)->second.partial))
         summands += elementsOf(operand);
-    // What is put into a part of something is all that is summed up there.
+    // A reduce into a part reduces its operand itself.
     if (elements <= summands || !summedByItself(reader).empty())
       elements = std::min(elements, elementsOf(use.get()));
     return elements ? std::optional(elements) : std::nullopt;
@@ -359,7 +359,7 @@ private:
                         elements, summedByItself(op));
   }
 
-  /// Remarks where shardings disagree, and the attributes.
+  /// Emits remarks for disagreements, and sets the attributes.
   void finish(Operation *op) {
     merge(op, [&](const std::string &conflict) {
       op->emitRemark("shardings disagree: ") << conflict;
@@ -374,7 +374,8 @@ private:
       op->setAttr(kShardingsAttr, ArrayAttr::get(op->getContext(), attributes));
   }
 
-  /// The argument that result `index` of the function replaces, or null.
+  /// Returns the argument that result `index` of the function replaces, or
+  /// null.
   BlockArgument updatedBy(unsigned index) {
     auto name =
         function.getResultAttrOfType<StringAttr>(index, graph::kUpdatesAttr);
@@ -386,8 +387,8 @@ private:
     return {};
   }
 
-  /// Arguments and results of the function; what it returns is whole, and what
-  /// replaces an argument lies as that does.
+  /// Sets the shardings of arguments and results of the function. A result that
+  /// replaces an argument has its sharding; others are replicated.
   void writeResults() {
     graph::EntryAttributes attributes(function);
     for (BlockArgument argument : body().getArguments()) {
@@ -414,9 +415,9 @@ private:
   Mesh mesh;
   llvm::DenseMap<Operation *, graph::ShardingRule> rules;
   llvm::DenseMap<Value, Sharding> shardings;
-  /// The axes that annotations yet to come name.
+  /// The axes of annotations that are not applied yet.
   llvm::DenseMap<Value, AxisList> reserved;
-  /// The axes over which a value is reduced where it is made.
+  /// The axes over which a value is reduced at its producer.
   llvm::DenseMap<Value, AxisList> reduced;
 };
 
@@ -424,7 +425,7 @@ struct PropagatePass : spmd::impl::PropagateBase<PropagatePass> {
   void runOnOperation() override {
     MeshOp mesh = findMesh(getOperation());
     if (!mesh) {
-      getOperation().emitError("there is no spmd.mesh");
+      getOperation().emitError("the module has no spmd.mesh");
       return signalPassFailure();
     }
     for (auto function : getOperation().getOps<func::FuncOp>())
@@ -433,7 +434,8 @@ struct PropagatePass : spmd::impl::PropagateBase<PropagatePass> {
     warnOfIdleAxes(mesh.getMesh());
   }
 
-  /// Along an axis that nothing lies in parts over, positions repeat each other.
+  /// Warns of axes over which nothing is sharded: their positions compute the
+  /// same values.
   void warnOfIdleAxes(const Mesh &mesh) {
     std::set<StringRef> splitting;
     AttrTypeWalker walker;
@@ -448,8 +450,8 @@ struct PropagatePass : spmd::impl::PropagateBase<PropagatePass> {
       if (axis.size > 1 && !axis.sequential && axis.name != kPipelineAxis &&
           !splitting.count(axis.name))
         getOperation().emitWarning("axis \"")
-            << axis.name << "\" splits nothing: its " << axis.size
-            << " positions all do the same; name a recipe that is bound to it";
+            << axis.name << "\" shards nothing: its " << axis.size
+            << " positions compute the same values; add a recipe that uses it";
   }
 };
 } // namespace

@@ -1,4 +1,4 @@
-//===- TwoRings.cpp - Attention with whole rows of scores -----------------===//
+//===- TwoRings.cpp - Ring attention with two rings -----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,9 +7,9 @@
 ///
 /// \file
 /// Li et al., "Sequence Parallelism" (arXiv 2105.13120), section 3.2. A first
-/// ring, of keys, makes whole rows of scores; a second one, of values, sums the
-/// output up. Backward has a ring of values and one of keys; the sums of the
-/// gradients of both are passed on beside them, and arrive where they belong.
+/// ring, of keys, computes complete rows of scores; a second one, of values,
+/// sums the output. Backward has a ring of values and one of keys. The sums of
+/// the gradients of both rotate with them, back to their own positions.
 ///
 /// Letters of dimensions: b samples, g heads of keys, m heads of queries for
 /// each, n blocks, c queries and k keys of a block, d and e features.
@@ -50,7 +50,7 @@ public:
 private:
   //===--- What travels ---------------------------------------------------===//
 
-  /// `value`, or nothing, passed on along dimension `dim`.
+  /// Returns `value` rotated along dimension `dim`; null for null.
   Value rotate(Value value, int64_t dim, StringRef what) {
     if (!value)
       return value;
@@ -60,13 +60,14 @@ private:
     return RotateOp::create(builder, loc, value.getType(), value,
                             mesh.getSymName(), axes, dim);
   }
-  /// Sent again in backward: what forward received is not kept.
+  /// Returns `value` after a barrier: backward rotates again, so that the
+  /// values that forward received are not kept.
   Value again(Value value, Value after) {
     return BarrierOp::create(builder, op.getLoc(), value.getType(), value,
                              after);
   }
-  /// Calls `step(t, value)` for each of the steps of a ring; what the next one
-  /// reads is sent first.
+  /// Calls `step(t, value)` for each step of a ring. The rotation for the next
+  /// step comes first.
   void travel(Value value, StringRef what,
               function_ref<void(int64_t, Value)> step) {
     for (int64_t t = 0; t < parts; ++t) {
@@ -78,22 +79,22 @@ private:
 
   //===--- Blocks ---------------------------------------------------------===//
 
-  /// [b, g, k, d] as [b, g, n, k, d].
+  /// Returns a value of shape [b, g, k, d] as [b, g, n, k, d].
   Value keyBlocks(Value value) {
     int64_t size = tensorTypeOf(value).getDimSize(3);
     return f.reshape(value, {samples, groups, parts, blockKeys, size});
   }
-  /// [b, a, q, d] as [b, g, m, n, c, d].
+  /// Returns a value of shape [b, a, q, d] as [b, g, m, n, c, d].
   Value queryBlocks(Value value) {
     int64_t size = tensorTypeOf(value).getDimSize(3);
-    return f.reshape(value, {samples, groups, heads / groups, parts,
-                             queries / parts, size});
+    return f.reshape(
+        value, {samples, groups, heads / groups, parts, queries / parts, size});
   }
   Value whole(Value blocks, Value like) {
     return f.reshape(blocks, tensorTypeOf(like).getShape());
   }
-  /// A product of which operand 1, or the result where `result` is set, is of the
-  /// block `t` positions before.
+  /// Builds a product whose operand 1, or whose result where `result` is set,
+  /// belongs to the block `t` positions before.
   Value product(StringRef equation, Value a, Value b, int64_t t,
                 bool result = false) {
     return meets(f.contract(equation, a, b), result ? "result" : "operand",
@@ -104,16 +105,15 @@ private:
     auto number = [&](int64_t n) { return builder.getI64IntegerAttr(n); };
     if (t > 0)
       made.getDefiningOp()->setAttr(
-          kTurnedAttr,
-          builder.getDictionaryAttr(
-              {builder.getNamedAttr("dim", number(dim)),
-               builder.getNamedAttr(what, number(index)),
-               builder.getNamedAttr("steps", number(t))}));
+          kRingShiftAttr, builder.getDictionaryAttr(
+                              {builder.getNamedAttr("dim", number(dim)),
+                               builder.getNamedAttr(what, number(index)),
+                               builder.getNamedAttr("steps", number(t))}));
     return made;
   }
   Value plus(Value sum, Value more) { return sum ? f.add(sum, more) : more; }
 
-  /// What step `t` made, of all rows.
+  /// Returns the block of step `t` of complete rows.
   Value columns(Value rows, int64_t t) {
     SmallVector<int64_t> sizes(tensorTypeOf(rows).getShape());
     SmallVector<int64_t> offsets(sizes.size(), 0), strides(sizes.size(), 1);
@@ -134,7 +134,7 @@ private:
     return graph::ConstantOp::create(builder, op.getLoc(),
                                      DenseElementsAttr::get(type, values));
   }
-  /// Where the keys that block `n` sees in step `t` begin.
+  /// Returns the offsets of the keys that block `n` attends to in step `t`.
   int64_t firstKey(int64_t n, int64_t t) const {
     return (n + parts - t) % parts * blockKeys;
   }
@@ -151,17 +151,17 @@ private:
 
 } // namespace
 
-/// Which of the scores of step `t` count; nothing where all do.
+/// Returns the mask of the scores of step `t`; null where none is masked.
 template <typename Op>
 Value TwoRings<Op>::visible(int64_t t, Value keySegments) {
   Value result;
   auto both = [&](Value more) {
-    result = result ? Value(graph::AndOp::create(builder, op.getLoc(), result,
-                                                 more))
-                    : more;
+    result =
+        result ? Value(graph::AndOp::create(builder, op.getLoc(), result, more))
+               : more;
   };
   if (op.getCausal() || op.getWindow()) {
-    // The last key that a query would see under a causal mask.
+    // The last key that a query attends to under a causal mask.
     SmallVector<int64_t> last, places;
     for (int64_t i = 0; i < queries; ++i)
       last.push_back(i + keys - queries);
@@ -173,22 +173,22 @@ Value TwoRings<Op>::visible(int64_t t, Value keySegments) {
     if (op.getCausal())
       both(f.compare(graph::Predicate::le, key, rows));
     if (auto window = op.getWindow())
-      both(f.compare(
-          graph::Predicate::gt, key,
-          f.sub(rows, f.scalar(rows, static_cast<double>(*window)))));
+      both(
+          f.compare(graph::Predicate::gt, key,
+                    f.sub(rows, f.scalar(rows, static_cast<double>(*window)))));
   }
   if (keySegments)
-    both(meets(f.compare(graph::Predicate::eq,
-                         f.reshape(op.getSegments(), {samples, 1, 1, parts,
-                                                      queries / parts, 1}),
-                         f.reshape(keySegments,
-                                   {samples, 1, 1, parts, 1, blockKeys})),
-               "operand", 1, /*dim=*/3, t));
+    both(meets(
+        f.compare(graph::Predicate::eq,
+                  f.reshape(op.getSegments(),
+                            {samples, 1, 1, parts, queries / parts, 1}),
+                  f.reshape(keySegments, {samples, 1, 1, parts, 1, blockKeys})),
+        "operand", 1, /*dim=*/3, t));
   return result;
 }
 
-/// The block of step `t` behind dropout, which draws by the place of a score:
-/// the keys of a query are one piece of a row of all of them.
+/// Applies dropout to the block of step `t`. It draws by the index of a score
+/// in its complete row.
 template <typename Op> Value TwoRings<Op>::dropout(Value block, int64_t t) {
   if (op.getDropout().isZero())
     return block;
@@ -214,9 +214,9 @@ void TwoRings<graph::AttentionOp>::forward(Probabilities &probabilities) {
     Value block = product("bgmncd,bgnkd->bgmnck", query, key, t);
     block = f.mul(block, f.scalar(block, op.getScale().convertToDouble()));
     if (Value seen = visible(t, segments))
-      block = f.select(
-          seen, block,
-          f.scalar(block, -std::numeric_limits<double>::infinity()));
+      block =
+          f.select(seen, block,
+                   f.scalar(block, -std::numeric_limits<double>::infinity()));
     scores.push_back(block);
     if (t + 1 < parts)
       segments = rotate(segments, 1, "documents");
@@ -242,12 +242,13 @@ template <> void TwoRings<graph::AttentionGradOp>::backward(Value rows) {
            Value block = product("bgmnce,bgnke->bgmnck", gradient, value, t);
            steps.push_back(dropout(block, t));
          });
-  Value ofScores = graph::SoftmaxGradOp::create(builder, op.getLoc(),
-                                                join(steps), rows,
-                                                /*log=*/false);
+  Value ofScores =
+      graph::SoftmaxGradOp::create(builder, op.getLoc(), join(steps), rows,
+                                   /*log=*/false);
   ofScores = f.mul(ofScores, scale);
   Value dQuery, dKey, dValue;
-  // The block of step `t` belongs `t` positions before: the own one comes last.
+  // The block of step `t` belongs to the position `t` before; its own comes
+  // last.
   auto passOn = [&](Value &sum, Value block, Value like) {
     sum = plus(rotate(sum, 2, "gradients"), whole(block, like));
   };
@@ -255,8 +256,8 @@ template <> void TwoRings<graph::AttentionGradOp>::backward(Value rows) {
   travel(again(op.getKey(), op.getGradient()), "keys",
          [&](int64_t t, Value key) {
            blocks.push_back(columns(ofScores, t));
-           dQuery = plus(dQuery, product("bgmnck,bgnkd->bgmncd",
-                                         blocks.back(), key, t));
+           dQuery = plus(
+               dQuery, product("bgmnck,bgnkd->bgmncd", blocks.back(), key, t));
          });
   for (int64_t step = 1; step <= parts; ++step) {
     int64_t t = step % parts;
@@ -271,51 +272,52 @@ template <> void TwoRings<graph::AttentionGradOp>::backward(Value rows) {
       ValueRange{whole(dQuery, op.getQuery()), dKey, dValue});
 }
 
-/// What two rings cannot do.
-template <typename Op>
-static LogicalResult check(Op op, int64_t parts) {
+/// Reports attention that two rings do not support.
+template <typename Op> static LogicalResult check(Op op, int64_t parts) {
   if (op.getBias() || op.getMask() || op.getOrigin() || op.getBlocks() != 1 ||
       op.getQueryStarts() || op.getKeyStarts())
-    return op.emitOpError("has a bias, a mask, an origin, blocks or an order "
-                          "of its own: its keys cannot travel a ring");
+    return op.emitOpError("has a bias, a mask, an origin, blocks or its own "
+                          "order, which ring attention does not support");
   int64_t queries = tensorTypeOf(op.getQuery()).getDimSize(2);
   int64_t keys = tensorTypeOf(op.getKey()).getDimSize(2);
   for (int64_t places : {queries, keys})
     if (places % parts != 0)
-      return op.emitOpError("has ")
-             << places << " places, which the " << parts
-             << " positions of a ring do not divide";
-  // A softmax of nothing is no number.
+      return op.emitOpError("has a sequence of length ")
+             << places << ", not divisible by the " << parts
+             << " positions of the ring";
+  // A softmax over no keys is NaN.
   if (op.getKeySegments() || (op.getSegments() && queries != keys) ||
       ((op.getCausal() || op.getWindow()) && keys < queries))
-    return op.emitOpError("may have a query that sees no key, of which two "
-                          "rings make no row of scores: use the recipe "
-                          "'context' or 'ring'");
+    return op.emitOpError("may have a query that attends to no key, which two "
+                          "rings do not support: use the recipe 'context' or "
+                          "'ring'");
   return success();
 }
 
-LogicalResult cleave::spmd::decomposeIntoTwoRings(
-    graph::AttentionOp op, MeshOp mesh, StringRef axis,
-    Probabilities &probabilities) {
+LogicalResult
+cleave::spmd::decomposeIntoTwoRings(graph::AttentionOp op, MeshOp mesh,
+                                    StringRef axis,
+                                    Probabilities &probabilities) {
   if (failed(check(op, mesh.getMesh().size(AxisRef{axis}))))
     return failure();
   TwoRings<graph::AttentionOp>(op, mesh, axis).forward(probabilities);
   return success();
 }
 
-LogicalResult cleave::spmd::decomposeIntoTwoRings(
-    graph::AttentionGradOp op, MeshOp mesh, StringRef axis,
-    Probabilities &probabilities) {
+LogicalResult
+cleave::spmd::decomposeIntoTwoRings(graph::AttentionGradOp op, MeshOp mesh,
+                                    StringRef axis,
+                                    Probabilities &probabilities) {
   if (failed(check(op, mesh.getMesh().size(AxisRef{axis}))))
     return failure();
-  // Other recipes may have said where it lies.
+  // Other recipes may have annotated it.
   Value lse = op.getLse();
   while (auto constrain = lse.getDefiningOp<ConstrainOp>())
     lse = constrain.getInput();
   Value rows = probabilities.lookup(lse);
   if (!rows)
-    return op.emitOpError("reads the log-sum-exp of no attention that is made "
-                          "into two rings");
+    return op.emitOpError("must read the log-sum-exp of an attention that is "
+                          "decomposed into two rings");
   TwoRings<graph::AttentionGradOp>(op, mesh, axis).backward(rows);
   return success();
 }

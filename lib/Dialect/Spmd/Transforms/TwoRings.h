@@ -1,4 +1,4 @@
-//===- TwoRings.h - Attention with whole rows of scores ---------*- C++ -*-===//
+//===- TwoRings.h - Ring attention with two rings ---------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,12 +13,12 @@
 
 namespace cleave::spmd {
 
-/// The probabilities that forward made, by the log-sum-exp that it had in their
-/// place.
+/// The probabilities of forward, by the log-sum-exp result of the attention.
 using Probabilities = llvm::DenseMap<mlir::Value, mlir::Value>;
 
-/// Replaces the results of `op` by those of two rings over `axis`; the op itself
-/// stays, unused, and so does its log-sum-exp, which backward knows it by.
+/// Replaces the output of `op` by that of two rings over `axis`. The op itself
+/// is not erased: its log-sum-exp is the key of `probabilities`, by which
+/// backward finds those of forward.
 llvm::LogicalResult decomposeIntoTwoRings(graph::AttentionOp op, MeshOp mesh,
                                           llvm::StringRef axis,
                                           Probabilities &probabilities);

@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Turns.h"
+#include "RingShifts.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Spmd/IR/Moves.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/IR/SplitFurther.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 
@@ -22,7 +22,7 @@ using namespace cleave;
 using namespace cleave::spmd;
 
 namespace {
-/// What the text says of one value.
+/// The sharding and global type that attributes give to one value.
 struct Claim {
   Sharding sharding;
   RankedTensorType global;
@@ -31,7 +31,7 @@ struct Claim {
 class Verifier {
 public:
   Verifier(func::FuncOp function, const Mesh &mesh)
-      : function(function), mesh(mesh), turns(mesh) {}
+      : function(function), mesh(mesh), shifts(mesh) {}
 
   LogicalResult run() {
     if (!function.getBody().hasOneBlock())
@@ -43,7 +43,7 @@ public:
     for (Operation &op : body.without_terminator()) {
       if (failed(readResults(&op)))
         return failure();
-      if (std::optional<Move> move = readMove(&op)) {
+      if (std::optional<Collective> move = readCollective(&op)) {
         if (failed(verifyMove(&op, *move)))
           return failure();
       } else if (auto barrier = dyn_cast<BarrierOp>(op)) {
@@ -74,7 +74,7 @@ private:
     if (!shape || RankedTensorType::get(*shape, type.getElementType()) != local)
       return error() << "has type " << local << ", which is not " << type
                      << " split by " << data.str();
-    // Axes of size 1 split and sum nothing.
+    // Axes of size 1 are ignored.
     llvm::erase_if(data.partial, [&](const PartialAxis &partial) {
       return mesh.size(partial.axis) == 1;
     });
@@ -113,30 +113,33 @@ private:
   //===--- Ops
   //--------------------------------------------------------------===//
 
-  /// The operand's sharding, moved, must be the result's.
-  LogicalResult verifyMove(Operation *op, const Move &move) {
+  /// Checks that a collective turns the sharding of its operand into that of
+  /// its result.
+  LogicalResult verifyMove(Operation *op, const Collective &move) {
     const Claim &from = claims.find(op->getOperand(0))->second;
     Sharding expected = from.sharding;
-    if (std::optional<std::string> error = applyMove(mesh, move, expected))
+    if (std::optional<std::string> error =
+            applyCollective(mesh, move, expected))
       return op->emitOpError() << *error;
-    if (std::optional<std::string> error = turns.move(op, move))
+    if (std::optional<std::string> error = shifts.move(op, move))
       return op->emitOpError() << *error;
-    RankedTensorType global = movedType(mesh, move, from.global);
+    RankedTensorType global = collectiveType(mesh, move, from.global);
     if (move.into) {
       const Claim &into = claims.find(move.into)->second;
       if (!sameDims(mesh, expected.dims, into.sharding.dims) ||
           !samePartial(mesh, expected.partial, into.sharding.partial) ||
           global != into.global)
-        return op->emitOpError("puts a part of ")
-               << expected.str() << " of " << global << " into one of "
-               << into.sharding.str() << " of " << into.global;
+        return op->emitOpError("inserts a part with sharding ")
+               << expected.str() << " of " << global
+               << " into an accumulator with sharding " << into.sharding.str()
+               << " of " << into.global;
     }
     return verifyClaim(op, expected, global);
   }
 
   LogicalResult verifySame(BarrierOp op) {
     const Claim &from = claims.find(op.getInput())->second;
-    turns.same(op);
+    shifts.same(op);
     return verifyClaim(op, from.sharding, from.global);
   }
 
@@ -147,13 +150,13 @@ private:
         !samePartial(mesh, expected.partial, to.sharding.partial) ||
         global != to.global)
       return op->emitOpError("has sharding ")
-             << to.sharding.str() << " of " << to.global
-             << " where its operand gives " << expected.str() << " of "
-             << global;
+             << to.sharding.str() << " of " << to.global << ", expected "
+             << expected.str() << " of " << global;
     return success();
   }
 
-  /// The rule of `op` on whole tensors: its form on one shard, grown again.
+  /// Returns the rule of `op` on global tensors, rebuilt from its form on
+  /// shards.
   FailureOr<WholeRule> globalRule(Operation *op) {
     SmallVector<Type> operands, results;
     for (Value operand : op->getOperands())
@@ -194,7 +197,7 @@ private:
                              axes)) ||
         failed(verifyPlaces(op, *rule, whole->places, axes)))
       return failure();
-    if (std::optional<std::string> error = turns.op(op, *rule, axes))
+    if (std::optional<std::string> error = shifts.op(op, *rule, axes))
       return op->emitOpError() << *error;
 
     PartialPlan plan = planPartials(mesh, *rule, axes, operands, elements);
@@ -223,7 +226,7 @@ private:
                               ArrayRef<const Sharding *> tensors,
                               const FactorAxes &axes) {
     for (auto [i, mapping] : llvm::enumerate(mappings)) {
-      if (what == "operand " && llvm::is_contained(rule.unread, i))
+      if (what == "operand " && llvm::is_contained(rule.unused, i))
         continue;
       auto wanted = projectFactors(mesh, rule, mapping, axes);
       wanted.resize(tensors[i]->dims.size());
@@ -238,7 +241,7 @@ private:
     return success();
   }
 
-  /// An op that must know where its shard lies reads just that.
+  /// Checks that an op that depends on the offset of a shard reads that offset.
   LogicalResult verifyPlaces(Operation *op, const graph::ShardingRule &rule,
                              ArrayRef<graph::FactorMapping> places,
                              const FactorAxes &axes) {
@@ -254,11 +257,12 @@ private:
         known = true;
         Sharding place = offset.getSharding().getSharding();
         if (!sameDims(mesh, place.dims, wanted))
-          return op->emitOpError("reads the place of a shard of ")
-                 << place.str() << ", which is not how its operands are split";
+          return op->emitOpError("reads the offset of a shard of ")
+                 << place.str()
+                 << ", which is not the sharding of its operands";
       }
       if (split && !known)
-        return op->emitOpError("does not read the place of its shard");
+        return op->emitOpError("does not read the offset of its shard");
     }
     return success();
   }
@@ -271,7 +275,7 @@ private:
       if (!claim.sharding.partial.empty())
         return terminator->emitOpError("result ")
                << i << " is partial: " << claim.sharding.str();
-      if (std::optional<std::string> error = turns.result(operand))
+      if (std::optional<std::string> error = shifts.result(operand))
         return terminator->emitOpError() << *error;
       if (!declared ||
           !sameDims(mesh, declared.getSharding().dims, claim.sharding.dims))
@@ -284,7 +288,7 @@ private:
 
   func::FuncOp function;
   const Mesh &mesh;
-  Turns turns;
+  RingShifts shifts;
   llvm::DenseMap<Value, Claim> claims;
 };
 
@@ -292,7 +296,7 @@ struct VerifyLocalPass : spmd::impl::VerifyLocalBase<VerifyLocalPass> {
   void runOnOperation() override {
     MeshOp meshOp = findMesh(getOperation());
     if (!meshOp) {
-      getOperation().emitError("there is no spmd.mesh");
+      getOperation().emitError("the module has no spmd.mesh");
       return signalPassFailure();
     }
     Mesh mesh = meshOp.getMesh();

@@ -16,11 +16,11 @@ include "cleave/Dialect/Exec/IR/ExecInterfaces.td"
 //===----------------------------------------------------------------------===//
 
 def Exec_ViewOp : Exec_Op<"view", [Pure]> {
-  let summary = "The same memory seen with another shape and layout";
+  let summary = "The same memory with another shape and layout";
   let description = [{
-    The result's type says everything: element `i` of the result is the element
+    The result's type defines the view: element `i` of the result is the element
     of the operand's *memory* at `offset + sum(i[d] * strides[d])`, counted in
-    elements from the first element of the buffer that the operand lies in.
+    elements from the first element of the operand's buffer.
     ```mlir
     %t = exec.view %x : tensor<4x8xf32>
         -> tensor<8x4xf32, #exec.layout<[1, 8]>>
@@ -34,11 +34,11 @@ def Exec_ViewOp : Exec_Op<"view", [Pure]> {
 }
 
 def Exec_JoinOp : Exec_Op<"join", [Pure]> {
-  let summary = "Values that lie side by side in one buffer, as one value";
+  let summary = "Joins values in one buffer into one value";
   let description = [{
-    Each operand lies in the result's buffer as its own layout says; together
-    they are the result, each element once. Memory planning gives them one
-    buffer, so that their commands write straight into it: nothing is copied.
+    The layout of each operand is its place in the result's buffer; together the
+    operands cover the result, each element once. Memory planning gives them one
+    buffer, so that their commands write directly into it: nothing is copied.
     ```mlir
     %qkv = exec.join %q, %k : (tensor<4x8xf32, #exec.layout<[16, 1]>>,
                                tensor<4x8xf32, #exec.layout<[16, 1], offset = 8>>)
@@ -57,16 +57,16 @@ class Exec_Command<string mnemonic, list<Trait> traits,
     : Exec_Op<mnemonic, !listconcat(traits,
         [DeclareOpInterfaceMethods<Exec_CommandOpInterface, methods>])>;
 
-/// Memory of its own, which another command may take over: two of them are
-/// never one.
+/// A result with its own memory, which another command may take over; two such
+/// results are never merged.
 class Exec_Fresh<string name> : Arg<AnyRankedTensor, name, [MemAlloc]>;
 
 def Exec_CopyOp : Exec_Command<"copy", [],
     ["getShares", "canWriteResult", "canReadOperand"]> {
-  let summary = "The same elements, in memory of their own or in that of `into`";
+  let summary = "Copies to new memory or to that of `into`";
   let description = [{
-    With `into`, the result takes the memory of that operand, whose old content
-    is lost.
+    With `into`, the result takes the memory of that operand, whose previous
+    content is overwritten.
     ```mlir
     %d = exec.copy %t : tensor<8x4xf32, #exec.layout<[1, 8]>> -> tensor<8x4xf32>
     ```
@@ -96,8 +96,8 @@ def Exec_FillOp : Exec_Command<"fill", []> {
 def Exec_ConstantOp : Exec_Op<"constant", [Pure]> {
   let summary = "A tensor stored with the program";
   let description = [{
-    It has a fixed place in the arena and is never written. With
-    `#exec.device_values` each device has its own.
+    It has a fixed offset in the arena and is never written. With
+    `#exec.device_values` each rank has its own.
   }];
   let arguments = (ins AnyAttrOf<[ElementsAttr,
                                   Exec_DeviceValuesAttr]>:$value);
@@ -115,10 +115,10 @@ def Exec_ContractOp : Exec_Command<"contract", [Pure],
   let summary = "A matrix product, or a batch of them";
   let description = [{
     `C[m, n] = sum over k of A[m, k] * B[k, n]`, with an equal leading batch
-    dimension or none. The operands' layouts say which of them are transposed:
-    one of the last two strides is 1, and that of the result is its last. With
-    `accumulate`, the product is added to that operand, whose memory the result
-    takes.
+    dimension or none. The layouts of the operands define which of them are
+    transposed: one of the last two strides is 1; for the result it is the last.
+    With `accumulate`, the product is added to that operand, whose memory the
+    result takes.
     ```mlir
     %c = exec.contract %a, %b accumulate %c0
         : (tensor<4x8xf32>, tensor<8x16xf32, #exec.layout<[1, 8]>>, tensor<4x16xf32>)
@@ -145,7 +145,7 @@ class Exec_AttentionBase<string mnemonic, list<string> methods = []>
 def Exec_AttentionOp : Exec_AttentionBase<"attention", ["getShares"]> {
   let summary = "Scaled dot-product attention, blockwise over queries";
   let description = [{
-    As `graph.attention` defines it. The last stride of query, key, value and
+    Defined as `graph.attention`. The last stride of query, key, value and
     output is 1; the log-sum-exp is dense. The results take the memory of `onto`
     and `onto_lse`.
   }];
@@ -180,8 +180,8 @@ def Exec_AttentionOp : Exec_AttentionBase<"attention", ["getShares"]> {
 def Exec_AttentionGradOp : Exec_AttentionBase<"attention_grad"> {
   let summary = "Gradients of attention, blockwise over queries";
   let description = [{
-    As `graph.attention_grad` and `graph.attention_bias_grad` define them; the
-    gradient for the bias is the fourth result, where it is wanted, and dense.
+    Defined as `graph.attention_grad` and `graph.attention_bias_grad`; the
+    gradient for the bias, if wanted, is the fourth result, and dense.
   }];
   let arguments = (ins AnyRankedTensor:$gradient, AnyRankedTensor:$query,
                        AnyRankedTensor:$key, AnyRankedTensor:$value,
@@ -215,11 +215,11 @@ def Exec_AttentionGradOp : Exec_AttentionBase<"attention_grad"> {
 
 def Exec_ScatterAddOp : Exec_Command<"scatter_add", [Pure],
     ["getShares", "canReadOperand", "getFlops"]> {
-  let summary = "Adds rows into the rows that ids name, in order";
+  let summary = "Adds rows to the rows given by ids, in order";
   let description = [{
     `output[ids[i], :] += rows[i, :]` in increasing `i`, starting from zero, or
     from `accumulate`, whose memory the result then takes. Rows whose id is
-    `skip`, or outside of the output, are ignored.
+    `skip`, or out of range, are ignored.
   }];
   let arguments = (ins AnyRankedTensor:$rows, AnyRankedTensor:$ids,
                        Optional<AnyRankedTensor>:$accumulator,
@@ -235,8 +235,9 @@ def Exec_ScatterAddOp : Exec_Command<"scatter_add", [Pure],
 def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
   let summary = "Stops the step unless the flag is true";
   let description = [{
-    All devices agree. Of stages, which do not run the same, one that is
-    `deferred` takes effect with the next that is not: until then the step goes on.
+    All ranks agree on the result. Stages run different checks, so a `deferred`
+    check takes effect with the next check that is not deferred; until then the
+    step continues.
   }];
   let arguments = (ins AnyRankedTensor:$flag, StrAttr:$message,
                        UnitAttr:$deferred);
@@ -246,11 +247,11 @@ def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
 }
 
 //===----------------------------------------------------------------------===//
-// Other devices
+// Communication
 //===----------------------------------------------------------------------===//
 
 def Exec_CollectiveKind : I32EnumAttr<"CollectiveKind",
-    "what a collective exchanges", [
+    "kind of exchange", [
     I32EnumAttrCase<"AllReduce", 0, "all_reduce">,
     I32EnumAttrCase<"AllGather", 1, "all_gather">,
     I32EnumAttrCase<"ReduceScatter", 2, "reduce_scatter">,
@@ -264,18 +265,19 @@ def Exec_CollectiveKind : I32EnumAttr<"CollectiveKind",
 def Exec_CollectiveOp : Exec_Command<"collective",
     [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>],
     ["getShares", "canWriteResult", "canReadOperand"]> {
-  let summary = "Exchanges a value with other devices";
+  let summary = "Exchanges a value between ranks";
   let description = [{
-    A group is the devices that differ in the digits of `axes` alone; the digits
-    number its members. Each member gives each other one a `block`, or, in
-    reductions, blocks are combined in order of the members, as `reduction`
-    says. Where the block for member j begins in the operand, and that of member
-    i in the result, is said by `src_starts` and `dst_starts`: one index for each
-    dimension, member after member; without them it begins at 0. In a permute,
-    member j receives the block of `sources[j]`. A broadcast gives the block of
-    member `root` to all; a reduce writes the sum of all to `into`, whose memory
-    the result takes, at member `root` alone; without one, what others get is
-    not defined. Exchanges with different numbers `apart` are never made one.
+    A group consists of the ranks that differ only in their coordinates on
+    `axes`; these coordinates number its members. Each member sends each other
+    one a `block`, or, in reductions, blocks are combined in order of the
+    members, with `reduction`. `src_starts` gives where the block for member j
+    begins in the operand, and `dst_starts` where that of member i begins in the
+    result: one index for each dimension, member after member; without them it
+    begins at 0. In a permute, member j receives the block of `sources[j]`. A
+    broadcast sends the block of member `root` to all; a reduce writes the sum
+    of all to `into`, whose memory the result takes, at member `root` alone;
+    without `into`, the result of the other members is undefined. Exchanges with
+    different `apart` numbers are never merged.
     ```mlir
     %y = exec.collective all_gather %x over @mesh #spmd.axes<{"tp"}>
         {block = array<i64: 2, 4>, dst_starts = array<i64: 0, 0, 2, 0>}
@@ -298,16 +300,17 @@ def Exec_CollectiveOp : Exec_Command<"collective",
     $kind $input (`into` $into^ `:` type($into))? `over` $mesh $axes attr-dict `:` type($input) `->` type($output)
   }];
   let extraClassDeclaration = [{
-    /// Devices of a group.
+    /// The number of ranks of a group.
     int64_t getMembers();
   }];
 }
 
 def Exec_SendOp : Exec_Command<"send", [], ["canReadOperand"]> {
-  let summary = "Begins to give a value to another position of the pipeline";
+  let summary = "Begins to send a value to another pipeline position";
   let description = [{
-    The device at position `to`, whose other digits are the same, receives it. Only
-    behind the `exec.await` of the same token and micro-batch may the memory be used.
+    The rank at position `to` that has the same other coordinates receives it.
+    The memory may be reused only after the `exec.await` of the same token and
+    micro-batch.
     ```mlir
     exec.send %x {to = 1 : i64, token = 0 : i64} : tensor<2x8xf32>
     ```
@@ -318,21 +321,22 @@ def Exec_SendOp : Exec_Command<"send", [], ["canReadOperand"]> {
 }
 
 def Exec_ReceiveOp : Exec_Command<"receive", [], ["canWriteResult"]> {
-  let summary = "Begins to receive a value of another position of the pipeline";
+  let summary = "Begins to receive a value from another pipeline position";
   let description = [{
-    Of the device at position `from`; the value is there behind the `exec.await`
-    of the same token and micro-batch.
+    The sender is the rank at position `from` that has the same other
+    coordinates; the value is available after the `exec.await` of the same token
+    and micro-batch.
     ```mlir
     %x = exec.receive {from = 0 : i64, token = 0 : i64} : tensor<2x8xf32>
     ```
   }];
   let arguments = (ins I64Attr:$from, I64Attr:$token);
-  let results = (outs Exec_Fresh<"what is received">:$output);
+  let results = (outs Exec_Fresh<"the received value">:$output);
   let assemblyFormat = "attr-dict `:` type($output)";
 }
 
 def Exec_AwaitOp : Exec_Command<"await", [], ["canReadOperand"]> {
-  let summary = "Ends sends or receives of values";
+  let summary = "Waits for sends or receives";
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs,
                        DenseI64ArrayAttr:$tokens);
   let results = (outs);

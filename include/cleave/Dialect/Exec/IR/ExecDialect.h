@@ -29,7 +29,7 @@
 
 namespace cleave::exec {
 
-/// On a part's argument: its content is not read after the part, and may be
+/// On a part's argument: its content is not read after the part and may be
 /// overwritten.
 inline constexpr llvm::StringLiteral kDiesAttr = "exec.dies";
 /// On a part's result: the index of the argument whose memory it takes.
@@ -37,40 +37,40 @@ inline constexpr llvm::StringLiteral kAliasAttr = "exec.alias";
 
 /// On a part's result: it replaces an argument of the entry.
 inline constexpr llvm::StringLiteral kUpdateAttr = "exec.update";
-/// On a part's result: it is kept for the update of the next step.
+/// On a part's result: it is kept for the update in the next step.
 inline constexpr llvm::StringLiteral kGradientAttr = "exec.gradient";
-/// On an entry's input of indices: what they must be below, and the one other
+/// On an entry's input of indices: the bound of its values, and the one other
 /// value that is allowed.
 inline constexpr llvm::StringLiteral kUpperBoundAttr = "exec.upper_bound";
 inline constexpr llvm::StringLiteral kIgnoreIndexAttr = "exec.ignore_index";
 
-/// On a part's argument: a flag; where it holds, runs of the part are left out,
-/// and results are what was in their memory.
+/// On a part's argument: a flag; if it is set, runs of the part are skipped,
+/// and its results keep the previous content of their memory.
 inline constexpr llvm::StringLiteral kUnlessAttr = "exec.unless";
-/// On a part's argument or result: what an update overwrites, kept until it has
-/// been validated.
+/// On a part's argument or result: a value that an update overwrites, saved
+/// until the update has been validated.
 inline constexpr llvm::StringLiteral kKeptAttr = "exec.kept";
-/// On a program: the bytes of all that.
+/// On a program: the bytes of all these.
 inline constexpr llvm::StringLiteral kKeptBytesAttr = "exec.kept_bytes";
-/// On a part: it runs only where a check before it has stopped the step, and
-/// nothing else behind that does.
+/// On a part: it runs only if an earlier check has stopped the step; then no
+/// other later part runs.
 inline constexpr llvm::StringLiteral kWhenStoppedAttr = "exec.when_stopped";
 
-/// On an addition: what it adds is summed up by itself before, in an order that
-/// is the same wherever it is added.
+/// On an addition: its addends are first summed separately, in an order that
+/// does not depend on where the sum is added.
 inline constexpr llvm::StringLiteral kApartAttr = "exec.apart";
 
-/// On a check that is to be deferred.
+/// On a check that is deferred.
 inline constexpr llvm::StringLiteral kDeferredAttr = "exec.deferred";
 
-/// On a part: the action of the schedule that a run of it is, as a dictionary
-/// of `name` (as the schedule writes it, `*` in the place of the micro-batch),
-/// `kind` (such as "forward"), `stage` and, of forward and backward, `flops`.
-/// Parts without are no action.
+/// On a part: the action of the schedule that runs it, as a dictionary of
+/// `name` (as in the schedule's text, with `*` for the micro-batch), `kind`
+/// (such as "forward"), `stage` and, for forward and backward, `flops`. A part
+/// without it is not an action.
 inline constexpr llvm::StringLiteral kActionAttr = "exec.action";
 
-/// What memory planning writes down; see the pass. On a module, the largest of
-/// its positions; on the programs of each, its own.
+/// Results of memory planning; see the pass. On a module, the maximum over its
+/// positions; on each program, its own.
 inline constexpr llvm::StringLiteral kArenaBytesAttr = "exec.arena_bytes";
 inline constexpr llvm::StringLiteral kThreadsAttr = "exec.threads";
 inline constexpr llvm::StringLiteral kOffsetAttr = "exec.offset";
@@ -81,7 +81,8 @@ inline constexpr llvm::StringLiteral kScratchAttr = "exec.scratch";
 inline constexpr llvm::StringLiteral kPeakAttr = "exec.peak";
 inline constexpr llvm::StringLiteral kLowerBoundAttr = "exec.lower_bound";
 inline constexpr llvm::StringLiteral kLiveAttr = "exec.live";
-/// On a program: the most bytes of gradients at a time, kept ones among them.
+/// On a program: the peak bytes of gradients, including those kept for the next
+/// step.
 inline constexpr llvm::StringLiteral kGradientPeakAttr = "exec.gradient_peak";
 
 /// Strides and offset, in elements, of a tensor in its buffer.
@@ -93,32 +94,32 @@ struct Strided {
 /// The layout of `type`: its encoding, or dense row-major order.
 Strided getLayout(mlir::RankedTensorType type);
 
-/// `type` with the given layout; without an encoding when that is dense.
+/// `type` with the given layout; without an encoding if the layout is dense.
 mlir::RankedTensorType withLayout(mlir::RankedTensorType type,
                                   const Strided &layout);
 
-/// True when `type` lies densely in row-major order at offset 0.
+/// True if `type` is dense in row-major order at offset 0.
 bool isDense(mlir::RankedTensorType type);
 
-/// True for f32 `[batch, head, position, channel]` with channels side by side
-/// and rows that do not overlap: what attention reads and writes as it lies.
+/// True for f32 `[batch, head, position, channel]` with contiguous channels and
+/// rows that do not overlap: attention reads and writes this layout in place.
 bool isHeadView(mlir::RankedTensorType type);
 
-/// `type` without its layout: dense.
+/// `type` with a dense layout.
 mlir::RankedTensorType denseType(mlir::RankedTensorType type);
 
 /// The bytes from the buffer's first element to the last one of `type`.
 int64_t extentBytes(mlir::RankedTensorType type);
 
-
-/// True for a matrix, or a batch of them, that a product can read: rows side
-/// by side or columns; with `rowsOnly`, that it can write.
+/// True for a matrix, or a batch of them, with contiguous rows or columns,
+/// which a product can read; with `rowsOnly`, with contiguous rows, which a
+/// product can write.
 bool isMatrix(mlir::RankedTensorType type, bool rowsOnly = false);
 
-/// `to` addresses elements of `from`, both in one buffer. When `from` moves to
-/// the layout `moved`, the layout with which `to` still addresses the same
-/// elements; nothing when strides cannot express it, or when `to` addresses
-/// anything outside `from`.
+/// `to` addresses elements of `from`, both in one buffer. Returns the layout
+/// with which `to` addresses the same elements after `from` moves to the layout
+/// `moved`; nothing if strides cannot express it, or if `to` addresses anything
+/// outside `from`.
 std::optional<Strided> rebase(mlir::RankedTensorType from,
                               mlir::RankedTensorType to, const Strided &moved);
 
@@ -128,8 +129,8 @@ struct Box {
   bool overlaps(const Box &other) const;
 };
 
-/// The part of `whole` that `part` addresses, when it is a box of it, each
-/// element once; both lie in one buffer.
+/// The box of `whole` that `part` addresses, if it addresses a box, each
+/// element once; both are in one buffer.
 std::optional<Box> boxWithin(mlir::RankedTensorType whole,
                              mlir::RankedTensorType part);
 

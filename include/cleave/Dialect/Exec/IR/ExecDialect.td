@@ -19,12 +19,12 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 def Exec_Dialect : Dialect {
   let name = "exec";
   let cppNamespace = "::cleave::exec";
-  let summary = "How it runs: kernels, library calls, places in one arena";
+  let summary = "How it runs: kernels, library calls, offsets in one arena";
   let description = [{
-    What is left when every decision has been taken. Values are tensors that
-    stand for memory; a tensor's encoding, `#exec.layout`, says how it lies
-    there. `exec.kernel` holds generated code in the kernel form; the commands
-    call it and the libraries; memory planning gives every value an offset.
+    The form in which every decision has been taken. Values are tensors that
+    stand for memory; a tensor's encoding, `#exec.layout`, is its layout.
+    `exec.kernel` holds generated code in the kernel form; commands call it and
+    the libraries; memory planning gives every value an offset.
   }];
   let useDefaultAttributePrinterParser = 1;
 }
@@ -38,7 +38,7 @@ class Exec_Attr<string name, string attrMnemonic, list<Trait> traits = []>
 }
 
 def Exec_LayoutAttr : Exec_Attr<"Layout", "layout"> {
-  let summary = "How a tensor lies in its buffer";
+  let summary = "The layout of a tensor in its buffer";
   let description = [{
     One stride per dimension and an offset, in elements. A stride of 0 repeats
     a value. A tensor without this encoding is dense in row-major order at
@@ -54,7 +54,8 @@ def Exec_LayoutAttr : Exec_Attr<"Layout", "layout"> {
   }];
 }
 
-/// `#spmd.axes<...>`; that dialect's own definition would bring its enums.
+/// `#spmd.axes<...>`; including that dialect's own definition would include its
+/// enums.
 def Exec_MeshAxesAttr
     : Attr<CPred<"::llvm::isa<::cleave::spmd::AxesAttr>($_self)">,
            "axes of a mesh"> {
@@ -64,11 +65,12 @@ def Exec_MeshAxesAttr
 }
 
 def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
-  let summary = "Numbers that depend on the device";
+  let summary = "Numbers that depend on the rank";
   let description = [{
-    One i64 for each dimension of `axes`: its `base`, and for each axis of that
-    dimension the `factor` (one for each axis, in order) times the device's
-    position on it. Several rows of them have a base each, and the rest alike.
+    One i64 for each dimension of `axes`: its `base`, plus, for each axis of
+    that dimension, the `factor` (one for each axis, in order) times the rank's
+    coordinate on it. With several rows, each has its own base and all share the
+    factors.
     ```mlir
     #exec.device_values<[8, 0] plus #spmd.sharding<@mesh, [{"dp"}, {} ]> times[4]>
     ```
@@ -85,10 +87,10 @@ def Exec_DeviceValuesAttr : Exec_Attr<"DeviceValues", "device_values"> {
 def Exec_RepeatAttr : Exec_Attr<"Repeat", "repeat"> {
   let summary = "Actions that a program repeats without writing them out";
   let description = [{
-    The `length` runs of a program from number `first` on stand there `times`
-    times, each time with micro-batches greater by `step`. They come `more`
-    times more, behind those that are written out, and go on as these do: so do
-    the places of what they read and write.
+    The `length` runs of a program from number `first` on are written out
+    `times` times, each time with micro-batches greater by `step`. They are
+    repeated `more` times after those that are written out, with the same
+    increments of micro-batches and of the offsets that they read and write.
     ```mlir
     #exec.repeat<first = 2, length = 4, times = 18, more = 492, step = 1>
     ```

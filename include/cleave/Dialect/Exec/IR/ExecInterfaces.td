@@ -13,27 +13,27 @@ include "mlir/IR/OpBase.td"
 def Exec_CommandOpInterface : OpInterface<"CommandOpInterface"> {
   let cppNamespace = "::cleave::exec";
   let description = [{
-    What the layout of values, the order of commands and the plan of memory must
-    know of a command.
+    Properties of a command that are needed to assign layouts, order commands
+    and plan memory.
   }];
   let methods = [
     InterfaceMethod<[{
-        The results that may, or must, lie in the memory of an operand. A
-        result that must destroys what the operand held.
+        The results that may, or must, take the memory of an operand. A result
+        that must do so overwrites the operand.
       }],
       "::llvm::SmallVector<::cleave::exec::Share>", "getShares", (ins), [{}],
       [{ return {}; }]>,
     InterfaceMethod<[{
-        Bytes of arena that the command needs while it runs on `threads`
-        threads, beside its operands and results.
+        Bytes of the arena that the command needs while it runs on `threads`
+        threads, in addition to its operands and results.
       }],
       "int64_t", "getScratchBytes", (ins "int64_t":$threads), [{}],
       [{ return 0; }]>,
-    InterfaceMethod<"True when the command can write result `index` as `type` says.",
+    InterfaceMethod<"True when the command can write result `index` in the layout of `type`.",
       "bool", "canWriteResult",
       (ins "unsigned":$index, "::mlir::RankedTensorType":$type), [{}],
       [{ return false; }]>,
-    InterfaceMethod<"True when the command can read operand `index` as `type` says.",
+    InterfaceMethod<"True when the command can read operand `index` in the layout of `type`.",
       "bool", "canReadOperand",
       (ins "unsigned":$index, "::mlir::RankedTensorType":$type), [{}],
       [{ return false; }]>,
@@ -45,12 +45,12 @@ def Exec_CommandOpInterface : OpInterface<"CommandOpInterface"> {
 def Exec_ViewLikeOpInterface : OpInterface<"ViewLikeOpInterface"> {
   let cppNamespace = "::cleave::exec";
   let description = [{
-    An op whose result consists of elements of operand 0, and nothing else.
+    An op whose result consists of elements of operand 0 only.
   }];
   let methods = [
     InterfaceMethod<[{
-        How the result addresses operand 0 when that lies densely; nothing when
-        strides cannot say it.
+        The layout with which the result addresses a dense operand 0; nothing if
+        strides cannot express it.
       }],
       "::std::optional<::cleave::exec::Strided>", "getViewLayout", (ins)>,
   ];
@@ -59,10 +59,10 @@ def Exec_ViewLikeOpInterface : OpInterface<"ViewLikeOpInterface"> {
 def Exec_JoinLikeOpInterface : OpInterface<"JoinLikeOpInterface"> {
   let cppNamespace = "::cleave::exec";
   let description = [{
-    An op whose operands, side by side, are its only result.
+    An op whose only result is the concatenation of its operands.
   }];
   let methods = [
-    InterfaceMethod<"Where each operand lies in a dense result.",
+    InterfaceMethod<"The layout of each operand in a dense result.",
       "::llvm::SmallVector<::cleave::exec::Strided>", "getOperandLayouts",
       (ins)>,
   ];
@@ -71,28 +71,17 @@ def Exec_JoinLikeOpInterface : OpInterface<"JoinLikeOpInterface"> {
 def Exec_MicroBatchValueOpInterface : OpInterface<"MicroBatchValueOpInterface"> {
   let cppNamespace = "::cleave::exec";
   let description = [{
-    An op of a part whose only result is known when the micro-batch and the
-    device are.
+    An op of a part whose only result depends on nothing but the micro-batch and
+    the rank.
   }];
   let methods = [
     InterfaceMethod<[{
         The value for one of `microBatches` micro-batches: elements, or
-        `#exec.device_values` where devices differ; null when more than that
-        decides it.
+        `#exec.device_values` if ranks differ; null if it depends on anything
+        else.
       }],
       "::mlir::Attribute", "getValueAt",
       (ins "int64_t":$microBatch, "int64_t":$microBatches)>,
-  ];
-}
-
-def Exec_IndexUseOpInterface : OpInterface<"IndexUseOpInterface"> {
-  let cppNamespace = "::cleave::exec";
-  let description = [{
-    An op that reads an operand as indices, or passes its values on.
-  }];
-  let methods = [
-    InterfaceMethod<"How operand `index` is used as indices.",
-      "::cleave::exec::IndexUse", "getIndexUse", (ins "unsigned":$index)>,
   ];
 }
 

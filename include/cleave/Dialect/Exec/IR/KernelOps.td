@@ -13,7 +13,7 @@ include "cleave/Dialect/Exec/IR/ExecInterfaces.td"
 include "mlir/IR/BuiltinAttributes.td"
 include "mlir/IR/RegionKindInterface.td"
 
-def Exec_Skeleton : I32EnumAttr<"Skeleton", "how a kernel walks its space", [
+def Exec_Skeleton : I32EnumAttr<"Skeleton", "iteration order of a kernel", [
     I32EnumAttrCase<"Map", 0, "map">, I32EnumAttrCase<"Row", 1, "row">,
     I32EnumAttrCase<"Column", 2, "column">,
     I32EnumAttrCase<"Gather", 3, "gather">]> {
@@ -34,12 +34,12 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
                                        IsolatedFromAbove]> {
   let summary = "Generated code over rows and columns";
   let description = [{
-    The kernel form. The body runs once for each row of `[rows x cols]`; its
-    top level is scalar code of that row, and each `exec.pass` in it iterates
+    The kernel form. The body runs once for each row of `[rows x cols]`; its top
+    level is scalar code of that row, and each `exec.pass` in it iterates over
     the columns. The block's arguments are memory: inputs, then outputs.
-    `skeleton` says which shape the body has: `map` has one pass and nothing
-    that crosses columns; `row` has row reductions; `column` accumulates over
-    rows; `gather` reads rows that an index chooses.
+    `skeleton` defines the form of the body: `map` has one pass and no
+    reductions; `row` has row reductions; `column` accumulates over rows;
+    `gather` reads rows chosen by an index.
 
     ```mlir
     exec.kernel @softmax row [2048, 768] (%x: tensor<2048x768xf32>)
@@ -56,8 +56,8 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     The pointer passed for an argument is the address of its first element:
     layouts of arguments have offset 0. `valid`, when present, is the number of
     elements of the space, in row-major order, that exist: the last row may be
-    short. `alignment` gives the bytes to which each pointer is aligned.
-    Offsets computed by maps count elements.
+    short. `alignment` gives the alignment of each pointer in bytes. Offsets
+    computed by maps count elements.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Exec_Skeleton:$skeleton,
                        I64Attr:$rows, I64Attr:$cols, I64Attr:$num_inputs,
@@ -74,18 +74,19 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     ::llvm::ArrayRef<::mlir::BlockArgument> getInputs();
     ::llvm::ArrayRef<::mlir::BlockArgument> getOutputs();
 
-    /// Independent items of the first stage: rows, or groups of rows when the
+    /// Independent items of the first stage: rows, or groups of rows if the
     /// kernel accumulates over rows.
     int64_t getItems();
-    /// Smallest number of items worth a thread of its own.
+    /// The smallest number of items that is worth a thread.
     int64_t getGrain();
 
-    /// The function in object code. Kernels are named after what they compute,
-    /// as functions of the C library are (`exp`), which kernels may call: a
-    /// prefix keeps them apart, and apart from what else an artifact exports.
+    /// The name of the function in object code. Kernels are named after their
+    /// ops, which may be names of the C library (`exp`) that kernels call; the
+    /// prefix avoids conflicts with these and with other symbols of an
+    /// artifact.
     std::string getFunctionName();
 
-    /// True when partial results of row groups are combined by a second stage,
+    /// True if partial results of row groups are combined by a second stage,
     /// the function `getFinishName()` over `getFinishItems()` items.
     bool isTwoStage();
     std::string getFinishName();
@@ -103,8 +104,8 @@ def Exec_LaunchOp : Exec_Op<"launch", [
   let description = [{
     Operands are the kernel's inputs and results its outputs, with the same
     shapes and strides. A pair `[result, operand]` in `inplace` may share
-    memory: each element of the operand is read before, and only in the same
-    place as, that element of the result is written.
+    memory: each element of the operand is read before the same element of the
+    result is written, and by no other element's code.
     ```mlir
     %y = exec.launch @gelu(%x) {inplace = [array<i64: 0, 0>]}
         : (tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -131,9 +132,9 @@ def Exec_Scalar : AnyTypeOf<[F64, F32, F16, BF16, I64, I32, I8, I1],
                             "scalar of a kernel">;
 
 def Exec_PassOp : Exec_Op<"pass", [SingleBlock]> {
-  let summary = "One walk over the columns of a row";
+  let summary = "A loop over the columns of a row";
   let description = [{
-    The region runs for each column. Its results are the row's reductions.
+    The region runs for each column. Its results are reductions over the row.
   }];
   let results = (outs Variadic<Exec_Scalar>:$results);
   let regions = (region SizedRegion<1>:$body);
@@ -142,7 +143,7 @@ def Exec_PassOp : Exec_Op<"pass", [SingleBlock]> {
 }
 
 def Exec_YieldOp : Exec_Op<"yield", [Pure, Terminator, HasParent<"PassOp">]> {
-  let summary = "Gives a pass its results, each the value of an exec.reduce";
+  let summary = "Returns the results of a pass, each the value of an exec.reduce";
   let arguments = (ins Variadic<Exec_Scalar>:$values);
   let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
 }
@@ -150,9 +151,9 @@ def Exec_YieldOp : Exec_Op<"yield", [Pure, Terminator, HasParent<"PassOp">]> {
 def Exec_LoadOp : Exec_Op<"load", [AttrSizedOperandSegments]> {
   let summary = "Reads one element";
   let description = [{
-    `map` gives the element's offset from the row `d0` and the column `d1`;
-    its symbols are `indices`, for gathers. With `where`, a false predicate
-    reads nothing and gives zero.
+    `map` gives the element's offset from the row `d0` and the column `d1`; its
+    symbols are `indices`, for gathers. If the predicate `where` is false,
+    nothing is read and the value is zero.
     ```mlir
     %0 = exec.load %w[%id] at affine_map<(d0, d1)[s0] -> (s0 * 768 + d1)> : tensor<512x768xf32>
     ```
@@ -182,7 +183,7 @@ def Exec_AccumulateOp : Exec_Op<"accumulate"> {
   let description = [{
     The element of the output at `map`, which depends on the column alone, is
     the combination of the values of all rows: in row order within a group of
-    `rows_per_group` rows, then in group order. Outside a pass the output is
+    `rows_per_group` rows, then in group order. Outside a pass the output has
     one element.
   }];
   let arguments = (ins Exec_Reduction:$kind, Exec_Scalar:$value,
@@ -197,7 +198,8 @@ def Exec_ReduceOp : Exec_Op<"reduce", [Pure, SameOperandsAndResultType]> {
   let summary = "Combines a value over the columns of the row";
   let description = [{
     The result is a value of the row: within the pass only `exec.yield` may use
-    it. The order of combination is the target's, fixed for a given kernel.
+    it. The order of combination depends on the target and is fixed for a given
+    kernel.
   }];
   let arguments = (ins Exec_Reduction:$kind, Exec_Scalar:$value);
   let results = (outs Exec_Scalar:$result);
@@ -212,7 +214,7 @@ def Exec_ScanOp : Exec_Op<"scan", [Pure, SameOperandsAndResultType]> {
 }
 
 def Exec_KeepOp : Exec_Op<"keep"> {
-  let summary = "A row of values that later passes read again";
+  let summary = "A row of values that later passes read";
   let description = [{
     Private memory of one row: on a CPU a buffer on the stack, on a GPU shared
     memory. Each element is read only by the lane that wrote it.
@@ -235,8 +237,8 @@ def Exec_PhiloxOp : Exec_Op<"philox", [Pure, AttrSizedOperandSegments]> {
     is `c = (i / 64) * 16 + i % 16` and the word `(i / 16) % 4`: 64 consecutive
     elements share 16 draws of four words. The key is the seed, the counter's
     words are the halves of `c`, the id and the step. The id is `id`, plus
-    `added` where given, so that kernels which differ in it alone are one.
-    `base` is a multiple of `base_multiple`.
+    `added` if given, so that kernels which differ only in it are merged. `base`
+    is a multiple of `base_multiple`.
   }];
   let arguments = (ins I64:$seed, I64:$step, Optional<I64>:$added,
                        Optional<I64>:$base, AffineMapAttr:$map,

@@ -14,17 +14,17 @@ include "mlir/Interfaces/ControlFlowInterfaces.td"
 
 def Exec_ProgramOp : Exec_Op<"program", [
     FunctionOpInterface, IsolatedFromAbove, SingleBlock]> {
-  let summary = "An entry as the list of its actions";
+  let summary = "The list of actions of an entry";
   let description = [{
     One `exec.run` for each action, in the order of the schedule. Values are
-    memory: what a run reads of a micro-batch is a view of the whole, and what
-    micro-batches write side by side is joined. In a pipeline, there is one for
-    each `position`, of the same `entry`.
+    memory: a run reads a micro-batch's slice as a view of the whole value, and
+    slices that micro-batches write are joined. In a pipeline, there is one
+    program for each `position`, of the same `entry`.
 
-    What regular schedules repeat for most micro-batches is written out a few
-    times, with `repeats` for the rest. Values are then those of a step of so
-    many fewer micro-batches; an action behind a repetition is of a micro-batch
-    greater by its `later`.
+    The part of a regular schedule that repeats for most micro-batches is
+    written out a few times, with `repeats` for the rest. Values are then those
+    of a step with fewer micro-batches; an action after a repetition belongs to
+    a micro-batch greater by its `later`.
     ```mlir
     exec.program @train(%w: tensor<4xf32> {graph.name = "w"}, %x: tensor<8x4xf32>)
         -> (tensor<f32>, tensor<4xf32> {graph.updates = "w"}) {
@@ -46,14 +46,14 @@ def Exec_ProgramOp : Exec_Op<"program", [
                        OptionalAttr<Exec_RepeatArrayAttr>:$repeats);
   let regions = (region SizedRegion<1>:$body);
   let extraClassDeclaration = [{
-    /// The name of the entry of which this is the program of one position.
+    /// The name of the entry whose program for one position this is.
     ::llvm::StringRef getEntryName() {
       return getEntry().value_or(getName());
     }
-    /// The position of the pipeline that runs it.
+    /// The pipeline position that runs it.
     int64_t getPipelinePosition() { return getPosition().value_or(0); }
-    /// How many actions each of the runs, in order, stands for: itself, and
-    /// those that repeat it.
+    /// The number of actions of each run, in order: the run itself and its
+    /// repetitions.
     ::llvm::SmallVector<int64_t> countActions();
     /// Calls `visit` with each action and its micro-batch, in order.
     void forEachAction(
@@ -74,9 +74,9 @@ def Exec_RunOp : Exec_Op<"run", [
     DeclareOpInterfaceMethods<SymbolUserOpInterface>, HasParent<"ProgramOp">]> {
   let summary = "One action: a part on one micro-batch";
   let description = [{
-    Operand and result types are the part's own, except that each may lie at
-    another offset: that of its micro-batch in the whole. `offsets`, set by
-    memory planning, are the arena bytes of the part's buffers.
+    Operand and result types are the part's own, except that each may have
+    another offset: that of its micro-batch in the whole value. `offsets`, set
+    by memory planning, are the arena offsets of the part's buffers, in bytes.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee,
                        Variadic<AnyRankedTensor>:$inputs, I64Attr:$micro_batch,

@@ -9,9 +9,9 @@
 #define CLEAVE_DIALECT_EXEC_TRANSFORMS_PASSES_H
 
 #include "cleave/Dialect/Exec/IR/ExecDialect.h"
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
-#include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "mlir/Pass/Pass.h"
 
 namespace cleave::exec {
@@ -21,15 +21,6 @@ namespace cleave::exec {
 
 #define GEN_PASS_REGISTRATION
 #include "cleave/Dialect/Exec/Transforms/Passes.h.inc"
-
-/// Registers how graph ops that only move data address their operands.
-void registerGraphViewModels(mlir::DialectRegistry &registry);
-
-/// Registers which graph ops read integers as indices.
-void registerGraphIndexModels(mlir::DialectRegistry &registry);
-
-/// Registers the ops whose value is known when the micro-batch is.
-void registerMicroBatchValueModels(mlir::DialectRegistry &registry);
 
 } // namespace cleave::exec
 

@@ -13,9 +13,9 @@ include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
 def Graph_ContractOp : Graph_InferredOp<"contract"> {
   let summary = "Contraction of two tensors in einsum form";
   let description = [{
-    One letter for each dimension; a letter of the output is kept, any other is
-    summed over. No letter repeats within one tensor. A letter that stands in
-    one operand alone and not in the output is summed over too.
+    Each dimension has one letter. A letter of the output is kept, any other is
+    summed over, also one that only one operand has. No letter repeats within
+    one tensor.
     ```mlir
     %c = graph.contract "bsh,oh->bso" %x, %w
         : (tensor<2x8x16xf32>, tensor<32x16xf32>) -> tensor<2x8x32xf32>
@@ -69,19 +69,19 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
     q = k), where the documents differ. A row that sees no key gives 0, and a
     log-sum-exp of -inf. `bias` is broadcastable to `[b, a, q, k]`.
 
-    Dropout of the probabilities follows `graph.dropout`, its index being that
-    of `[b, a, q, k']` with `k'` = k rounded up to a multiple of 64. `origin`
-    and `global_shape` place this slice in the global `[b, a, q, k]`: dropout,
-    `causal` and `window` go by the places in it. Queries (keys) in another
-    order have `query_starts` (`key_starts`): they come in as many equal pieces
-    as it has values, each of which begins at that place, behind the origin.
-    Places within a block ascend.
+    Dropout of the probabilities follows `graph.dropout`, with indices in `[b,
+    a, q, k']` where `k'` is k rounded up to a multiple of 64. `origin` and
+    `global_shape` say where this slice begins in the global `[b, a, q, k]`;
+    dropout, `causal` and `window` use global positions. Queries (keys) in
+    another order have `query_starts` (`key_starts`): they consist of as many
+    equal pieces as it has values, and each value is the position, relative to
+    the origin, at which a piece begins. Positions within a block ascend.
 
-    With `blocks` = n, queries and keys come in n equal blocks, and each block
-    of queries sees only the block of keys beside it; bias and mask must be
-    absent. In a ring, `step` says by how many blocks the keys were passed on.
-    `onto` and `onto_lse` are the results of the same queries on other
-    keys: the softmax then goes over these keys and those.
+    With `blocks` = n, queries and keys consist of n equal blocks, and each
+    block of queries sees only the block of keys of the same index; bias and
+    mask must be absent. In a ring, `step` is the number of ranks by which the
+    keys were passed on. `onto` and `onto_lse` are the results of the same
+    queries on other keys: the softmax is then taken over both sets of keys.
   }];
   let arguments = (ins Graph_FloatTensor:$query, Graph_FloatTensor:$key,
                        Graph_FloatTensor:$value,
@@ -159,7 +159,8 @@ def Graph_AttentionBiasGradOp : Graph_InferredOp<"attention_bias_grad", [
     DeclareOpInterfaceMethods<Graph_PlacedOpInterface>]> {
   let summary = "Gradient of attention for its additive bias";
   let description = [{
-    Of the bias's own shape: summed over the dimensions it is broadcast along.
+    Has the bias's own shape: summed over the dimensions along which the bias is
+    broadcast.
   }];
   let arguments = (ins Graph_FloatTensor:$gradient, Graph_FloatTensor:$query,
                        Graph_FloatTensor:$key, Graph_FloatTensor:$value,

@@ -10,7 +10,7 @@
 
 include "cleave/Dialect/Graph/IR/GraphDialect.td"
 
-/// Result elements depend on operand elements of the same index alone.
+/// A result element depends only on operand elements of the same index.
 def Graph_Pointwise : NativeOpTrait<"PointwiseOp">;
 def Graph_BackwardOnly : NativeOpTrait<"BackwardOnly">;
 
@@ -62,7 +62,9 @@ def Graph_NegOp     : Graph_UnaryOp<"neg", Graph_Tensor, "-x"> {
 }
 def Graph_AbsOp     : Graph_UnaryOp<"abs", Graph_Tensor, "|x|">;
 def Graph_ExpOp     : Graph_UnaryOp<"exp", Graph_FloatTensor, "e to the x">;
+def Graph_Expm1Op   : Graph_UnaryOp<"expm1", Graph_FloatTensor, "e to the x, less 1; exact for small x">;
 def Graph_LogOp     : Graph_UnaryOp<"log", Graph_FloatTensor, "Natural logarithm">;
+def Graph_Log1pOp   : Graph_UnaryOp<"log1p", Graph_FloatTensor, "Natural logarithm of 1 + x; exact for small x">;
 def Graph_SqrtOp    : Graph_UnaryOp<"sqrt", Graph_FloatTensor, "Square root">;
 def Graph_RsqrtOp   : Graph_UnaryOp<"rsqrt", Graph_FloatTensor, "1 / sqrt(x)">;
 def Graph_SinOp     : Graph_UnaryOp<"sin", Graph_FloatTensor, "Sine">;
@@ -77,8 +79,8 @@ def Graph_NotOp     : Graph_UnaryOp<"not", Graph_BoolTensor, "Logical not">;
 
 def Graph_StopGradientOp : Graph_UnaryOp<"stop_gradient", Graph_FloatTensor, "x, to which no gradient flows"> {
   let description = [{
-    The identity. Differentiation takes what it gives for a constant, and leaves
-    the operand in its place.
+    The identity. Differentiation treats its result as a constant, and replaces
+    the op by its operand.
   }];
 }
 
@@ -147,6 +149,8 @@ def Graph_DivOp : Graph_BinaryOp<"div", Graph_Tensor,
     "a / b; integers truncate towards zero"> {
   let hasCanonicalizer = 1;
 }
+def Graph_RemOp : Graph_BinaryOp<"rem", Graph_Tensor,
+    "a - trunc(a / b) * b, without rounding; its sign is that of a">;
 def Graph_MaximumOp : Graph_BinaryOp<"maximum", Graph_Tensor,
     "max(a, b); NaN wins; the gradient is halved between equals", [Commutative]> {
   let hasCanonicalizer = 1;
@@ -205,17 +209,17 @@ def Graph_DropoutOp : Graph_InferredOp<"dropout", [
   let summary = "Inverted dropout by a counter-based generator";
   let description = [{
     Element `i` (row-major, in the *global* tensor) is kept iff its 32-bit
-    Philox4x32-10 draw (Salmon et al., SC 2011) is at least
-    `floor(probability * 2^32)`; kept values are scaled by
-    `1 / (1 - probability)`. The key is the seed `rng[0]`, the counter is made
-    of the element index, `id` and the step `rng[1]`, so that the mask is the
-    same in every layout and when recomputed; the op is its own gradient.
+    Philox4x32-10 draw (Salmon et al., SC 2011) is at least `floor(probability *
+    2^32)`; kept values are scaled by `1 / (1 - probability)`. The key is the
+    seed `rng[0]`; the counter is formed from the element index, `id` and the
+    step `rng[1]`, so that the mask is the same in every layout and when
+    recomputed. The op is its own gradient.
 
-    `origin`, when present, is the index in the global tensor of shape
-    `global_shape` of this tensor's first element. With `starts`, dimension
-    `starts_dim` comes in as many equal pieces as it has values, each of which
-    begins at that place of the global dimension, behind the origin. A tensor
-    that is padded lies at the origin of the one without padding.
+    `origin`, when present, is the index of this tensor's first element in the
+    global tensor of shape `global_shape`. With `starts`, dimension `starts_dim`
+    consists of as many equal pieces as it has values, and each value is the
+    index in the global dimension, relative to the origin, at which a piece
+    begins. A padded tensor has the origin of the one without padding.
   }];
   let arguments = (ins Graph_FloatTensor:$input,
                        TensorRankOf<[I64], [1]>:$rng,
@@ -239,9 +243,9 @@ def Graph_UniformOp : Graph_PureOp<"uniform", [
     DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
   let summary = "Random numbers, uniform in [0, 1)";
   let description = [{
-    Element `i` is the upper 24 bits of its draw, as those of `graph.dropout`
-    (which says what `rng`, `id`, `origin` and `global_shape` are), divided by
-    2^24. In evaluation every element is the mean, 0.5.
+    Element `i` is the upper 24 bits of its draw divided by 2^24. The draw,
+    `rng`, `id`, `origin` and `global_shape` are those of `graph.dropout`. In
+    evaluation every element is the mean, 0.5.
     ```mlir
     %u = graph.uniform %rng {id = 3 : i64} : (tensor<2xi64>) -> tensor<4x8xf32>
     ```

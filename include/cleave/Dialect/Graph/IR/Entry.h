@@ -1,4 +1,4 @@
-//===- Entry.h - What the arguments of an entry are -------------*- C++ -*-===//
+//===- Entry.h - Arguments and attributes of an entry -----------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -12,17 +12,19 @@
 
 namespace cleave::graph {
 
-/// The name of evaluation's result that says how much the loss of a batch
-/// counts beside those of others: the number that it is a mean over.
+/// The name of evaluation's result that holds the weight of the loss: the
+/// number of elements that it is a mean over.
 inline constexpr llvm::StringLiteral kLossWeightName = "loss_weight";
 
-/// Where updates are left to the next step: what the names of scalars of the
-/// step before begin with, and the scalar that says whether there was one.
+/// For updates that are deferred to the next step: the prefix of the names of
+/// the previous step's scalars, and the name of the scalar that says whether
+/// there was one.
 inline constexpr llvm::StringLiteral kPreviousPrefix = "previous.";
 inline constexpr llvm::StringLiteral kPendingName = "update_pending";
 
-/// What a parameter of the auxiliary head behind module `head` (from 1) is
-/// called; `name` is that of the final head's, whose value it begins with.
+/// The name of the parameter of the auxiliary head after module `head` (from 1)
+/// that corresponds to parameter `name` of the final head and has its initial
+/// value.
 std::string auxiliaryName(unsigned head, llvm::StringRef name);
 
 /// The string attribute `attribute` of argument `index`, or "".
@@ -35,18 +37,18 @@ bool hasRole(mlir::func::FuncOp entry, unsigned index, llvm::StringRef role);
 /// Whether argument `index` is a parameter that is trained.
 bool isTrained(mlir::func::FuncOp entry, unsigned index);
 
-/// Finds the function `name` of `module`, with one block, or reports that it is
-/// not there, naming the entries that are.
+/// Finds the function `name` of `module`, which must have one block; otherwise
+/// reports an error that names the entries of the module.
 mlir::FailureOr<mlir::func::FuncOp> findEntry(mlir::ModuleOp module,
                                               llvm::StringRef name);
 
-/// Copies `entry` to the function `name` behind it, or reports that the name
-/// is taken.
+/// Copies `entry` to the function `name`, inserted after it, or reports that
+/// the name is taken.
 mlir::FailureOr<mlir::func::FuncOp> cloneEntry(mlir::func::FuncOp entry,
                                                llvm::StringRef name);
 
-/// Attributes of a function's arguments and results, written all at once by
-/// `write`: one by one, each would rebuild the lists of all of them.
+/// Attributes of a function's arguments and results. `write` sets them all at
+/// once, because setting each one alone would rebuild the lists.
 class EntryAttributes {
 public:
   explicit EntryAttributes(mlir::FunctionOpInterface function);

@@ -12,8 +12,8 @@
 
 namespace cleave::graph {
 
-/// Builds ops at one location and the builder's insertion point, so that a
-/// gradient or an update reads as its formula.
+/// Builds ops at one location and at the builder's insertion point, so that the
+/// code of a gradient or an update reads like its formula.
 struct Formula {
   mlir::OpBuilder &builder;
   mlir::Location loc;
@@ -34,7 +34,7 @@ struct Formula {
   /// A splat of `type`.
   mlir::Value splat(mlir::RankedTensorType type, double value);
 
-  /// The identity where nothing changes.
+  /// Returns its operand where nothing changes.
   mlir::Value cast(mlir::Value a, mlir::Type element);
   mlir::Value reshape(mlir::Value a, llvm::ArrayRef<int64_t> shape);
   mlir::Value broadcast(mlir::Value a, llvm::ArrayRef<int64_t> shape);
@@ -42,8 +42,8 @@ struct Formula {
   /// The adjoint of broadcasting to `a`'s shape: sums over each dimension
   /// along which a tensor of `shape` was repeated.
   mlir::Value reduceTo(mlir::Value a, llvm::ArrayRef<int64_t> shape);
-  /// Gives back, as size 1, the dimensions that reducing over `dims` removed
-  /// from a tensor of `shape`, and repeats along them.
+  /// Restores, as size 1, the dimensions that reducing a tensor of `shape` over
+  /// `dims` removed, and repeats the values along them.
   mlir::Value expandTo(mlir::Value a, llvm::ArrayRef<int64_t> dims,
                        llvm::ArrayRef<int64_t> shape);
 };
@@ -53,7 +53,7 @@ inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {
   return llvm::cast<mlir::RankedTensorType>(value.getType());
 }
 
-/// The one value of all elements of a constant, as a double.
+/// The value that all elements of a constant have, as a double.
 std::optional<double> getSplatValue(mlir::Value value);
 
 } // namespace cleave::graph

@@ -18,6 +18,7 @@
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
+#include "cleave/Dialect/Graph/IR/IndexUse.h"
 #include "cleave/Dialect/Graph/IR/OpCost.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"
 #include "llvm/ADT/BitVector.h"
@@ -46,7 +47,7 @@ inline constexpr llvm::StringLiteral kValidShapeAttr = "graph.valid_shape";
 inline constexpr llvm::StringLiteral kWeightDecayAttr = "graph.weight_decay";
 inline constexpr llvm::StringLiteral kLrScaleAttr = "graph.lr_scale";
 
-/// On a `graph.select` that puts something else in the place of padding.
+/// On a `graph.select` that replaces the values of padding.
 inline constexpr llvm::StringLiteral kPaddingAttr = "graph.padding";
 
 /// The shape of broadcasting `shapes` together by the rules of NumPy, or

@@ -21,8 +21,8 @@ def Graph_Dialect : Dialect {
   let summary = "What is computed: whole tensors, no device";
   let description = [{
     The program of one device, on whole tensors of static shape: the model, its
-    gradients and the optimizer. A function is an *entry*; its arguments carry
-    what they are to the person who trains:
+    gradients and the optimizer. A function is an *entry*; attributes say what
+    its arguments are:
 
     | attribute | on | meaning |
     |---|---|---|
@@ -36,7 +36,7 @@ def Graph_Dialect : Dialect {
     | `graph.of`, `graph.slot` | state, gradient | the parameter it belongs to, and which state |
     | `graph.framework_shape` | parameter, state | the framework's shape when it is stored factored |
     | `graph.weight_decay`, `graph.lr_scale` | parameter | its own weight decay; a factor on the learning rate |
-    | `graph.updates` | result | the argument's name whose value it replaces |
+    | `graph.updates` | result | the name of the argument whose value it replaces: of a buffer in the model, also of parameters and state in the step |
     | `graph.valid_shape` | argument, result, `graph.gradient` | the shape without padding: what callers give and get; its elements come first in each dimension, the others are zero in an argument |
 
     Result 0 of an entry that trains is the scalar loss.
@@ -69,7 +69,7 @@ def Graph_Tensor
 // Bases of the ops
 //===----------------------------------------------------------------------===//
 
-/// Every op answers, through interfaces, each question a phase can ask of it.
+/// Every op implements, through interfaces, what the phases ask of it.
 class Graph_Op<string mnemonic, list<Trait> traits = []>
     : Op<Graph_Dialect, mnemonic, !listconcat(traits, [
         DeclareOpInterfaceMethods<Graph_DifferentiableOpInterface>,

@@ -19,12 +19,12 @@ def Graph_DifferentiableOpInterface : OpInterface<"DifferentiableOpInterface"> {
   let methods = [
     InterfaceMethod<[{
         Builds the gradients of the operands marked in `needed`, at the
-        builder's insertion point. `resultGradients[i]` is null when nothing
+        builder's insertion point. `resultGradients[i]` is null if no gradient
         flows into result i, else a value of its type. Sets
         `operandGradients[i]` (sized by the caller, all null) to a value of
-        operand i's type; a null left where `needed` means zero. Gradients of
-        inputs and of parameters are separate ops, so that a schedule can part
-        them. Reports a located error where the op has no gradient.
+        operand i's type; null means zero. Gradients of inputs and of parameters
+        are separate ops, so that a schedule can separate them. Reports a
+        located error if the op has no gradient.
       }],
       "::llvm::LogicalResult", "buildGradients",
       (ins "::mlir::OpBuilder &":$builder,
@@ -37,8 +37,8 @@ def Graph_DifferentiableOpInterface : OpInterface<"DifferentiableOpInterface"> {
 def Graph_ShardingRuleOpInterface : OpInterface<"ShardingRuleOpInterface"> {
   let cppNamespace = "::cleave::graph";
   let description = [{
-    How the op may be split: the factors of its iteration space, and which
-    dimensions of operands and results each one runs through.
+    How the op can be sharded: the factors of its iteration space, and the
+    dimensions of operands and results that each factor indexes.
   }];
   let methods = [
     InterfaceMethod<"The factors of this op's iteration space.",
@@ -49,10 +49,11 @@ def Graph_ShardingRuleOpInterface : OpInterface<"ShardingRuleOpInterface"> {
 def Graph_CostOpInterface : OpInterface<"CostOpInterface"> {
   let cppNamespace = "::cleave::graph";
   let description = [{
-    What the op costs, in exact integers from shapes: no device appears.
+    The cost of the op, in exact integers computed from shapes; it does not
+    depend on a device.
   }];
   let methods = [
-    InterfaceMethod<"Floating-point operations, bytes, and what is saved.",
+    InterfaceMethod<"Floating-point operations, bytes, and saved values.",
       "::cleave::graph::OpCost", "getCost", (ins)>,
   ];
 }
@@ -60,12 +61,12 @@ def Graph_CostOpInterface : OpInterface<"CostOpInterface"> {
 def Graph_RandomOpInterface : OpInterface<"RandomOpInterface"> {
   let cppNamespace = "::cleave::graph";
   let description = [{
-    An op that draws random numbers while training and none in evaluation.
+    An op that draws random numbers in training but not in evaluation.
   }];
   let methods = [
     InterfaceMethod<[{
-        Makes the op what it is in evaluation: changes it in place, or replaces
-        it. It reads the generator's state no more.
+        Changes the op to its form in evaluation, in place or by replacement, in
+        which it does not read the generator's state.
       }],
       "void", "removeRandomness", (ins "::mlir::RewriterBase &":$rewriter)>,
   ];
@@ -74,16 +75,16 @@ def Graph_RandomOpInterface : OpInterface<"RandomOpInterface"> {
 def Graph_PartitionableOpInterface : OpInterface<"PartitionableOpInterface"> {
   let cppNamespace = "::cleave::graph";
   let description = [{
-    An op whose attributes speak of shapes or of places in the whole tensor, so
-    that its form on one shard is more than the same op on local operands.
+    An op whose attributes refer to shapes or positions in the global tensor, so
+    that its form on one shard differs in more than its operands.
   }];
   let methods = [
     InterfaceMethod<[{
         Builds the op on one shard. `operands` are local values, `resultTypes`
         the local types. `shardOffset(type, mapping)` builds a value that holds,
         for each dimension of a tensor of global type `type` whose dimensions
-        run along the factors `mapping` of the op's rule, where this shard
-        begins; it is null when nothing is split.
+        run along the factors `mapping` of the op's rule, the offset of this
+        shard; it is null if no dimension is sharded.
       }],
       "::mlir::Operation *", "buildLocal",
       (ins "::mlir::OpBuilder &":$builder,
@@ -97,21 +98,31 @@ def Graph_PartitionableOpInterface : OpInterface<"PartitionableOpInterface"> {
 def Graph_PlacedOpInterface : OpInterface<"PlacedOpInterface"> {
   let cppNamespace = "::cleave::graph";
   let description = [{
-    An op whose result depends on the places of elements in the whole tensor,
-    which it can be told where they come in another order.
+    An op whose result depends on the global positions of elements; these can be
+    given to it where elements are in another order.
   }];
   let methods = [
     InterfaceMethod<[{
-        Tells the op the order of its operands. `starts(value, dim)` is null
-        where dimension `dim` of the operand `value` comes in order; else the
-        dimension comes in as many equal pieces as the tensor that it gives has
-        values, which are the places where they begin. Results come in the order
-        of the operands. Changes nothing and returns false where the op cannot
-        have that.
+        Sets the order of the operands' elements. `starts(value, dim)` is null
+        if dimension `dim` of the operand `value` is in order; otherwise it is a
+        tensor of the positions at which equal pieces of the dimension begin.
+        Results have the order of the operands. Changes nothing and returns
+        false if the op does not support such an order.
       }],
       "bool", "setStarts",
       (ins "::llvm::function_ref<::mlir::Value(::mlir::Value, unsigned)>"
            :$starts)>,
+  ];
+}
+
+def Graph_IndexUseOpInterface : OpInterface<"IndexUseOpInterface"> {
+  let cppNamespace = "::cleave::graph";
+  let description = [{
+    An op that reads an operand as indices, or passes its values on.
+  }];
+  let methods = [
+    InterfaceMethod<"How operand `index` is used as indices.",
+      "::cleave::graph::IndexUse", "getIndexUse", (ins "unsigned":$index)>,
   ];
 }
 

@@ -1,4 +1,4 @@
-//===- IntegerRanges.h - Which integers an op can give ----------*- C++ -*-===//
+//===- IntegerRanges.h - Value ranges of integer results --------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -14,8 +14,8 @@ class DialectRegistry;
 
 namespace cleave::graph {
 
-/// Registers, for ops that give integers, the range of all elements of a result
-/// by those of the operands, for MLIR's IntegerRangeAnalysis.
+/// Registers, for ops with integer results, the range of a result's elements
+/// given the ranges of the operands, for MLIR's IntegerRangeAnalysis.
 void registerIntegerRangeModels(mlir::DialectRegistry &registry);
 
 } // namespace cleave::graph

@@ -127,10 +127,9 @@ def Graph_CrossEntropyOp : Graph_InferredOp<"cross_entropy"> {
   let description = [{
     Logits `[..., v]`, targets `[...]`; results, of the targets' shape: the loss
     `lse - logit[target]`, 0 where the target is `ignore_index`, and the
-    log-sum-exp. With label smoothing `e` the loss is
-    `(1 - e) (lse - logit[target]) + e (lse - mean(logit))`. The mean over valid
-    rows is made of ordinary ops, so that it can be taken over micro-batches
-    and devices.
+    log-sum-exp. With label smoothing `e` the loss is `(1 - e) (lse -
+    logit[target]) + e (lse - mean(logit))`. The mean over valid rows is
+    computed by other ops, so that it can be taken over micro-batches and ranks.
   }];
   let arguments = (ins Graph_FloatTensor:$logits, Graph_IntTensor:$targets,
                        DefaultValuedAttr<I64Attr, "-100">:$ignore_index,
@@ -157,15 +156,14 @@ def Graph_CrossEntropyGradOp : Graph_InferredOp<"cross_entropy_grad",
 }
 
 def Graph_HeadLossOp : Graph_InferredOp<"head_loss", [AttrSizedOperandSegments]> {
-  let summary = "Language-model head and cross entropy, without whole logits";
+  let summary = "Language-model head and cross entropy, without materialised logits";
   let description = [{
-    Input `[..., h]`, weight `[v, h]`, bias `[v]`, targets `[...]`. With
-    `logits = linear(input, weight, bias)`, result 0 is the loss of each row, as
-    `cross_entropy` gives it. When the gradient of the rows' losses is known
-    beforehand (`gradient`, `[...]`), the further results are the gradients for
-    input, weight and, where there is one, bias: a target then computes the
-    logits a chunk of `chunk_rows` rows at a time, overwrites them by their
-    gradient and accumulates.
+    Input `[..., h]`, weight `[v, h]`, bias `[v]`, targets `[...]`. With `logits
+    = linear(input, weight, bias)`, result 0 is the loss of each row, as in
+    `cross_entropy`. When the gradient of the rows' losses is known beforehand
+    (`gradient`, `[...]`), the further results are the gradients for input,
+    weight and, if present, bias: a target then computes the logits in chunks of
+    `chunk_rows` rows, overwrites them by their gradient and accumulates.
   }];
   let arguments = (ins Graph_FloatTensor:$input, Graph_FloatTensor:$weight,
                        Optional<Graph_FloatTensor>:$bias,
@@ -189,12 +187,12 @@ def Graph_HeadLossOp : Graph_InferredOp<"head_loss", [AttrSizedOperandSegments]>
 def Graph_RopeOp : Graph_InferredOp<"rope"> {
   let summary = "Rotary position embedding (arXiv 2104.09864)";
   let description = [{
-    Input `[b, a, s, d]`; `cos` and `sin` broadcastable to it:
-    `output = input * cos + rotate(input) * sin`, where `rotate` maps the halves
-    `(x1, x2)` of the last dimension to `(-x2, x1)`, or, with `interleaved`,
-    each pair `(x[2i], x[2i+1])` to `(-x[2i+1], x[2i])`. With `adjoint` it is
-    the transposed map, which is its gradient. `cos` and `sin` come from
-    positions: they have no gradient.
+    Input `[b, a, s, d]`; `cos` and `sin` broadcastable to it: `output = input *
+    cos + rotate(input) * sin`, where `rotate` maps the halves `(x1, x2)` of the
+    last dimension to `(-x2, x1)`, or, with `interleaved`, each pair `(x[2i],
+    x[2i+1])` to `(-x[2i+1], x[2i])`. With `adjoint` it is the transposed map,
+    which is its gradient. `cos` and `sin` are computed from positions and have
+    no gradient.
   }];
   let arguments = (ins Graph_FloatTensor:$input, Graph_FloatTensor:$cos,
                        Graph_FloatTensor:$sin, UnitAttr:$interleaved,

@@ -1,4 +1,4 @@
-//===- OpCost.h - What an op costs ------------------------------*- C++ -*-===//
+//===- OpCost.h - The cost of an op -----------------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,7 +13,7 @@
 
 namespace cleave::graph {
 
-/// The kind of work, which decides the rate at which a device does it.
+/// The kind of work, which determines the rate at which a device does it.
 enum class WorkClass : uint8_t {
   View,        ///< no work when the layout permits
   ElementWise, ///< streams its operands
@@ -23,7 +23,7 @@ enum class WorkClass : uint8_t {
   Gather       ///< indexed reads or writes
 };
 
-/// Exact integers from shapes.
+/// The cost, as exact integers computed from shapes.
 struct OpCost {
   WorkClass work = WorkClass::ElementWise;
   /// Floating-point operations; a multiply-add counts two.

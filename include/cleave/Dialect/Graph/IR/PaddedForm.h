@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// What a rule says of padding, in one place: the pass that pads and the test
-/// of the rules ask the same questions. The valid elements of a padded
-/// dimension come first.
+/// What a sharding rule says about padding. The pass that pads and the test of
+/// the rules share these functions. The valid elements of a padded dimension
+/// come first.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -19,19 +19,19 @@
 
 namespace cleave::graph {
 
-/// `op` on `operands`, whose dimensions may be larger than those of its own,
-/// with results of `types`; null where it has no such form. The op draws random
-/// numbers by the places in its own tensors.
+/// Returns `op` on `operands`, whose dimensions may be larger than those of its
+/// own operands, with results of `types`; null if the op has no such form.
+/// Random numbers are drawn by the indices in the unpadded tensors.
 mlir::Operation *buildPadded(mlir::Operation *op, mlir::OpBuilder &builder,
                              mlir::ValueRange operands, mlir::TypeRange types);
 
-/// What the padding along `factor` must hold, as a value of type `element`;
-/// null where anything will do.
+/// The value, of type `element`, that the padding along `factor` must hold;
+/// null if any value is allowed.
 mlir::TypedAttr paddingFill(const Factor &factor, mlir::Type element);
 
-/// Whether the padding of results along `factor` is zero, when that of the
-/// operands which run along it is zero where `isZero` says so. What does not
-/// run along it is taken to be finite.
+/// Whether the padding of results along `factor` is zero. `isZero` says for
+/// which operands that run along it the padding is zero. Operands that do not
+/// run along it are assumed to be finite.
 bool staysZero(const ShardingRule &rule, int64_t factor,
                llvm::function_ref<bool(unsigned operand)> isZero);
 

@@ -48,9 +48,9 @@ def Graph_CumulativeSumOp : Graph_InferredOp<"cumulative_sum"> {
 def Graph_TopKOp : Graph_InferredOp<"top_k"> {
   let summary = "The largest elements of the last dimension, and their indices";
   let description = [{
-    Input `[..., n]`; results `[..., k]`: values in decreasing order, and where
-    they are. Of equal elements the one of lower index comes first. NaN counts
-    as infinity. The gradient flows to the chosen elements.
+    Input `[..., n]`; results `[..., k]`: values in decreasing order, and their
+    indices. Of equal elements the one of lower index comes first. NaN counts as
+    infinity. The gradient flows to the chosen elements.
     ```mlir
     %v, %i = graph.top_k %x {k = 2 : i64} : (tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
     ```
@@ -100,7 +100,7 @@ def Graph_BroadcastOp : Graph_PureOp<"broadcast"> {
 
 def Graph_SliceOp : Graph_InferredOp<"slice", [
     DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
-  let summary = "Elements offset, offset + stride, ... of each dimension";
+  let summary = "The elements offset, offset + stride, ... of each dimension";
   let arguments = (ins Graph_Tensor:$input, DenseI64ArrayAttr:$offsets,
                        DenseI64ArrayAttr:$sizes, DenseI64ArrayAttr:$strides);
   let results = (outs Graph_Tensor:$output);
@@ -144,11 +144,11 @@ def Graph_GatherOp : Graph_InferredOp<"gather", [
     it. An embedding is a gather along dimension 0 of its weight. Rows equal to
     `padding_index` receive no gradient. An index out of range is an error.
 
-    `origin`, when present, is the index in the global dimension of
-    `global_size` elements of the first that `input` holds. Indices are those of
-    the global dimension; what the input does not hold is 0, so that the results
-    of all shards add up to the whole. `global_size` alone is that of a dimension
-    without its padding.
+    `origin`, when present, is the index of the first element that `input`
+    holds, in the global dimension of `global_size` elements. Indices are
+    global. A slice that the input does not hold is 0, so that the results of
+    all shards add up to the global result. Without `origin`, `global_size` is
+    the size of the dimension without its padding.
   }];
   let arguments = (ins Graph_Tensor:$input, Graph_IntTensor:$indices,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
@@ -167,11 +167,11 @@ def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add", [
     DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
   let summary = "Adjoint of gather: sums slices into the place of their index";
   let description = [{
-    `output[b, p, j, s]` is the sum, in increasing order of `i`, of
-    `updates[b, p, i..., s]` over all `i` with `indices[b, i...] == j`; dimension
-    `dim` of the output has `size` elements. With `origin` these are `size` of
-    the `global_size` elements of the global dimension, from `origin` on; what
-    goes elsewhere is dropped.
+    `output[b, p, j, s]` is the sum, in increasing order of `i`, of `updates[b,
+    p, i..., s]` over all `i` with `indices[b, i...] == j`; dimension `dim` of
+    the output has `size` elements. With `origin` these are the `size` of the
+    `global_size` elements of the global dimension that begin at `origin`;
+    updates of other elements are dropped.
   }];
   let arguments = (ins Graph_FloatTensor:$updates, Graph_IntTensor:$indices,
                        Optional<TensorRankOf<[I64], [1]>>:$origin,
@@ -189,11 +189,12 @@ def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add", [
 
 def Graph_OneHotOp : Graph_InferredOp<"one_hot", [
     DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
-  let summary = "Where each index is, along a new last dimension";
+  let summary = "One-hot encoding of each index, along a new last dimension";
   let description = [{
     `output[i..., j]` says whether `indices[i...] == j`, for `size` values of j;
-    with `origin`, `size` of the `global_size` values, from `origin` on. An index
-    out of range is an error, but for `ignore_index`, which is nowhere.
+    with `origin`, for the `size` of the `global_size` values that begin at
+    `origin`. An index out of range is an error, except `ignore_index`, which
+    equals no j.
     ```mlir
     %h = graph.one_hot %t {size = 50 : i64, ignore_index = -100 : i64} : (tensor<8xi64>) -> tensor<8x50xi1>
     ```

@@ -1,4 +1,4 @@
-//===- ShardingRule.h - How an op may be split ------------------*- C++ -*-===//
+//===- ShardingRule.h - How an op can be sharded ----------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Plain data: a rule speaks of factors, operands and results, never of
-/// devices, meshes or op names.
+/// Plain data about factors, operands and results, without devices, meshes or
+/// op names.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -19,25 +19,26 @@
 
 namespace cleave::graph {
 
-/// How slices of a result combine when a factor that it lacks is split.
+/// How slices of a result combine when a factor that the result lacks is
+/// sharded.
 enum class PartialKind : uint8_t { Sum, Max, Min };
 
-/// What the padding of an unevenly split factor must hold in the operands, so
-/// that the valid part of the results is right.
+/// What the padding of an unevenly sharded factor must hold in the operands, so
+/// that the valid elements of the results are right.
 enum class PaddingNeed : uint8_t {
-  Any,     ///< padded elements never reach valid ones
-  Zero,    ///< they must be zero
+  Any,      ///< padded elements never reach valid ones
+  Zero,     ///< they must be zero
   Identity, ///< they must be the reduction's identity
-  Refused  ///< there can be none: the op counts in equal pieces
+  Refused   ///< no padding is allowed: the op needs equal pieces
 };
 
 enum class FactorKind : uint8_t {
-  /// In operands and in results: slices of results concatenate.
+  /// Operands and results have it: slices of results concatenate.
   Parallel,
   /// Slices of results that lack the factor combine by `partial`; those of
   /// results that have it concatenate.
   Reduction,
-  /// Must be whole on every device.
+  /// Must be replicated.
   Replicated
 };
 
@@ -49,14 +50,14 @@ struct Factor {
   PaddingNeed padding = PaddingNeed::Any;
 };
 
-/// For each dimension of a tensor, its factors from major to minor. A
-/// dimension without factors is broadcast (size 1) or absent from the rule,
-/// and is never split.
+/// For each dimension of a tensor, its factors from major to minor. A dimension
+/// without factors is broadcast (size 1) or absent from the rule, and is never
+/// sharded.
 using FactorMapping = llvm::SmallVector<llvm::SmallVector<int64_t, 2>, 4>;
 
-/// Operands and results whose parts along `factor` were passed on around a ring
-/// `steps` times when the op meets them.
-struct Turn {
+/// Operands and results whose shards along `factor` have been passed `steps`
+/// times around a ring when the op reads or writes them.
+struct RingShift {
   int64_t factor = -1;
   int64_t steps = 0;
   llvm::SmallVector<unsigned, 3> operands;
@@ -68,17 +69,19 @@ struct ShardingRule {
   llvm::SmallVector<FactorMapping, 3> operands;
   llvm::SmallVector<FactorMapping, 2> results;
   /// Joint linearity: each entry is a set of operands. When exactly these are
-  /// sum-partial on an axis and all others are whole on it, the results are
-  /// sum-partial on it too: {{0, 1}} for add, {{0}, {1}} for mul.
+  /// sum-partial on an axis and all others are replicated on it, the results
+  /// are sum-partial on it too: {{0, 1}} for add, {{0}, {1}} for mul.
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>, 2> linear;
-  /// Operands of which only the type matters: any sharding of them will do.
-  llvm::SmallVector<unsigned, 1> unread;
-  /// Without steps all parts lie beside each other.
-  Turn turn;
-  /// Where operands and results disagree, results win: they are annotated.
+  /// Operands of which only the type is read: any sharding is allowed.
+  llvm::SmallVector<unsigned, 1> unused;
+  /// By default no shard has been passed on.
+  RingShift shift;
+  /// Where shardings of operands and results conflict, those of results win,
+  /// because they are annotated.
   bool resultsFirst = false;
-  /// Where all operands that run along a factor are zero, or none does, so are
-  /// the results, though the op may be linear in none.
+  /// Whether zero padding is kept: if all operands that run along a factor are
+  /// zero, or none runs along it, so are the results, even if the op is not
+  /// linear in them.
   bool keepsZero = false;
 
   /// Adds a factor and returns its index.

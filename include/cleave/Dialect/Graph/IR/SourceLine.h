@@ -1,4 +1,4 @@
-//===- SourceLine.h - Where a model says it ---------------------*- C++ -*-===//
+//===- SourceLine.h - Source lines of a model -------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,8 +13,8 @@
 
 namespace cleave {
 
-/// The line of a model that a location speaks of, such as "model.py:12"; empty
-/// when it names none.
+/// The source line of the model in a location, such as "model.py:12"; empty if
+/// it has none.
 std::string sourceLine(mlir::Location loc);
 
 } // namespace cleave

@@ -1,4 +1,4 @@
-//===- TensorBytes.h - How many bytes a tensor takes ------------*- C++ -*-===//
+//===- TensorBytes.h - The size of a tensor in bytes ------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,7 +13,7 @@
 
 namespace cleave {
 
-/// Bytes of an element in memory; a truth value takes one.
+/// Bytes of an element in memory; an i1 takes one.
 inline int64_t elementBytes(mlir::Type element) {
   return llvm::divideCeil(element.getIntOrFloatBitWidth(), 8);
 }

@@ -11,7 +11,7 @@
 include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
 
 //===----------------------------------------------------------------------===//
-// Roles are dataflow
+// Ops that mark forward, backward and update
 //===----------------------------------------------------------------------===//
 
 def Graph_SeedOp : Graph_InferredOp<"seed", [Graph_BackwardOnly]> {
@@ -31,8 +31,8 @@ def Graph_SeedOp : Graph_InferredOp<"seed", [Graph_BackwardOnly]> {
 def Graph_GradientOp : Graph_InferredOp<"gradient", [Graph_BackwardOnly]> {
   let summary = "The finished gradient of one parameter";
   let description = [{
-    The identity: it marks where backward ends and the update begins, and is
-    where accumulation over micro-batches attaches.
+    The identity. It marks the end of backward and the beginning of the update;
+    gradients are accumulated over micro-batches here.
     ```mlir
     %g = graph.gradient %dw of "h.0.attn.weight" : (tensor<8x8xf32>) -> tensor<8x8xf32>
     ```
@@ -41,6 +41,23 @@ def Graph_GradientOp : Graph_InferredOp<"gradient", [Graph_BackwardOnly]> {
   let results = (outs Graph_FloatTensor:$output);
   let assemblyFormat = [{
     $input `of` $parameter attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def Graph_WrittenOp : Graph_InferredOp<"written", [Graph_BackwardOnly]> {
+  let summary = "The new value of a buffer that a step writes";
+  let description = [{
+    The identity: as `graph.gradient` does for a parameter, it marks that the
+    buffer gets its value in the update, once forward and backward of all
+    micro-batches have read the old one, and only if no check has failed.
+    ```mlir
+    %m = graph.written %new of "bn.running_mean" : (tensor<8xf32>) -> tensor<8xf32>
+    ```
+  }];
+  let arguments = (ins Graph_Tensor:$input, StrAttr:$buffer);
+  let results = (outs Graph_Tensor:$output);
+  let assemblyFormat = [{
+    $input `of` $buffer attr-dict `:` functional-type(operands, results)
   }];
 }
 

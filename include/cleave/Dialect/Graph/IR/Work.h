@@ -1,4 +1,4 @@
-//===- Work.h - What takes time --------------------------------*- C++ -*-===//
+//===- Work.h - Ops that dominate the time of a step ------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -12,8 +12,8 @@
 
 namespace cleave::graph {
 
-/// Whether `op` is one of those that take most of a step: a contraction or
-/// attention, by its cost.
+/// Whether `op` is a contraction or attention, by its cost. These take most of
+/// the time of a step.
 inline bool isHeavyWork(mlir::Operation *op) {
   auto costed = llvm::dyn_cast<CostOpInterface>(op);
   if (!costed)

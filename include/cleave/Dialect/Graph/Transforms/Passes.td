@@ -14,15 +14,15 @@ def Differentiate : Pass<"graph-differentiate", "::mlir::ModuleOp"> {
   let summary = "Adds an entry that computes the gradients of the loss";
   let description = [{
     Reverse-mode differentiation of result 0 of `entry`, a float scalar, for
-    every parameter that is not `graph.frozen`; where results are marked
-    `graph.loss`, of the sum of those. `entry` stays as it is; the new
-    entry `target` is a copy of it, followed by `graph.seed`, the adjoint of each
-    op that lies between an unfrozen parameter and the loss, in reverse order,
-    and a `graph.gradient` for each parameter as soon as the last of its uses
-    has contributed. What `graph.stop_gradient` gives is a constant; in `target`
-    its operand stands in its place. A parameter that the loss does not depend on has a zero
-    gradient. Contributions of several uses are added from the last use to the
-    first.
+    every parameter that is not `graph.frozen`; if results are marked
+    `graph.loss`, of their sum. `entry` is left unchanged. The new entry
+    `target` is a copy of it, followed by `graph.seed`, the adjoints of the ops
+    between an unfrozen parameter and the loss, in reverse order, and a
+    `graph.gradient` for each parameter as soon as the last of its uses has
+    contributed. The result of `graph.stop_gradient` is a constant; in `target`
+    the op is replaced by its operand. A parameter that the loss does not depend
+    on has a zero gradient. Contributions of several uses are added from the
+    last use to the first.
 
     The gradients become further results, with `graph.of` = the parameter's name
     and `graph.name` = that name + `.grad`; `--graph-apply-optimizer` replaces
@@ -54,36 +54,36 @@ def Differentiate : Pass<"graph-differentiate", "::mlir::ModuleOp"> {
     Option<"target", "target", "std::string", "\"train\"",
            "The name of the function to create">,
     Option<"dropEntry", "drop-entry", "bool", "false",
-           "Remove `entry`, once what follows from it stands beside it">,
+           "Remove `entry`, after the new entry is created">,
   ];
 }
 
 def Interlock : Pass<"graph-interlock", "::mlir::ModuleOp"> {
-  let summary = "Gives modules heads of their own, and gradients a horizon";
+  let summary = "Adds auxiliary heads to modules and limits how far gradients flow";
   let description = [{
     Interlocking backpropagation (arXiv 2010.04116). `target` is a copy of
-    `entry` that is cut into M modules, one after another, where one value, the
-    hidden state, goes on; the values that depend on no parameter, and what is
-    made of parameters alone, do not count. Behind each module but the last
-    stands an auxiliary head: a copy of the final head, which is what leads from
-    the last module to result 0, with a parameter of its own,
-    `auxiliary.<k>.<name>`, for each one that is trained there. A tied table is
-    another one in each head.
+    `entry` that is cut into M consecutive modules at points where one
+    activation, the hidden state, is live. Values that depend on no parameter,
+    or on parameters alone, do not count. Each module except the last is
+    followed by an auxiliary head: a copy of the final head (the ops from the
+    last module to result 0) with a parameter of its own,
+    `auxiliary.<k>.<name>`, for each trained one. A tied table is a separate
+    parameter in each head.
 
-    A head is trained by its own loss alone. The other parameters of module j are
-    trained by one head alone, that of module min(j + horizon - 1, M): with a
-    horizon of 1 modules learn locally, with M or more all is as without heads.
-    The losses become further results, `auxiliary_loss.<k>`, and
-    `--graph-differentiate` takes the sum of all. What a head does not train is
-    behind `graph.stop_gradient`; for that, modules are copied, up to `horizon`
-    times, and are one again behind differentiation and `--cse`: numbers of
-    random ops stay the same.
+    A head's parameters are trained by its own loss alone. The other parameters
+    of module j are trained by one head alone, that of module min(j + horizon -
+    1, M): with a horizon of 1 modules learn locally, with M or more training is
+    as without heads. The losses become further results, `auxiliary_loss.<k>`,
+    and `--graph-differentiate` takes the sum of all. `graph.stop_gradient` is
+    put before what a head does not train. For that, modules are copied up to
+    `horizon` times; differentiation and `--cse` merge the copies, because
+    random ops keep their ids.
 
-    `modules` is M, for modules of even cost, or the beginnings of parameters'
-    names, `h.3.,h.6.`: a module begins with what first reads such a parameter.
-    The head begins at `head` in the same sense or, where that is empty, with
-    what reads the hidden state behind the last reader of a parameter of a
-    numbered list (`h.0.`, `h.1.`, ...).
+    `modules` is M, for modules of even cost, or prefixes of parameter names,
+    `h.3.,h.6.`: a module begins with the first reader of such a parameter.
+    `head` is the same kind of prefix for the head; if it is empty, the head
+    begins with the first reader of the hidden state after the last reader of a
+    parameter of a numbered list (`h.0.`, `h.1.`, ...).
     ```mlir
     %h = graph.linear %x, %layers.0 : ...
     %y = graph.linear %h, %layers.1 : ...
@@ -107,19 +107,20 @@ def Interlock : Pass<"graph-interlock", "::mlir::ModuleOp"> {
     Option<"target", "target", "std::string", "\"interlocked\"",
            "The name of the function to create">,
     Option<"horizon", "horizon", "int64_t", "1",
-           "The modules that a gradient passes, with that it trains">,
+           "The number of modules that a gradient passes through, including the one it trains">,
     Option<"modules", "modules", "std::string", "\"\"",
-           "How many, or where they begin, from the second on">,
+           "The number of modules, or the prefixes at which they begin, from the second on">,
     Option<"head", "head", "std::string", "\"\"",
-           "Where the head begins">,
+           "The prefix at which the head begins">,
   ];
 }
 
 def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
   let summary = "Turns gradients into a whole training step";
   let description = [{
-    Rewrites `entry`, as `--graph-differentiate` left it: its gradients feed one
-    optimizer op per trained parameter, and become updated values in its results.
+    Rewrites `entry`, the result of `--graph-differentiate`: one optimizer op
+    per trained parameter reads its gradient, and the updated values become
+    results.
 
     New arguments, after those of the model: the optimizer's state, for each
     parameter in order (`graph.role = "state"`, `graph.of`, `graph.slot` and
@@ -132,9 +133,12 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
     weight decay and scale the learning rate for one parameter. Without clipping
     a parameter is updated as soon as its gradient is known.
 
-    `graph.check` ops stop the step, before anything is updated, where the loss
-    divides by a number of elements that is zero for this batch (each target
-    ignored, say), and where the gradients' norm is not finite.
+    `graph.check` ops stop the step, before anything is updated, if the loss
+    divides by a number of elements that is zero for this batch (for example if
+    every target is ignored), or if the norm of a clip is not finite. With
+    `check-finite` they also stop it if a loss or a gradient is not finite: the
+    norm of all of them times zero is then NaN, and otherwise zero, even if the
+    square of a finite element overflows.
     ```mlir
     %g = graph.gradient %dw of "w" : (tensor<4xf32>) -> tensor<4xf32>
     return %loss, %g : tensor<f32>, tensor<4xf32>
@@ -163,6 +167,8 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
            "SGD: Nesterov's momentum">,
     Option<"maxGradNorm", "max-grad-norm", "double", "0.0",
            "Scale gradients down to this norm; 0: do not clip">,
+    Option<"checkFinite", "check-finite", "bool", "false",
+           "Stop a step whose loss or gradients are not finite">,
   ];
 }
 
@@ -170,10 +176,13 @@ def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
   let summary = "Adds an entry that computes the loss without randomness";
   let description = [{
     `target` is a copy of `entry` in which no op draws random numbers, and which
-    has no `rng` argument: the loss of evaluation. Where the loss divides by a
-    sum over inputs, such as the number of valid targets, that sum is a further
-    result, `loss_weight`: the losses of several batches, weighted by it, give
-    the loss of all of them.
+    has no `rng` argument: it computes the loss of evaluation. If the loss
+    divides by a sum over inputs, such as the number of valid targets, that sum
+    is a further result, `loss_weight`: the mean of the losses of several
+    batches, weighted by it, is the loss of all of them. Results that
+    update buffers are left out. If `entry` has such results and a function
+    `target` exists, it is kept: a model that writes buffers computes another
+    function in evaluation.
     ```mlir
     %0 = graph.dropout %x, %rng {probability = 1.0e-01 : f64, id = 0 : i64} : ...
     %1 = graph.exp %0 : (tensor<4xf32>) -> tensor<4xf32>
@@ -187,21 +196,21 @@ def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
     Option<"target", "target", "std::string", "\"evaluate\"",
            "The name of the function to create">,
     Option<"dropEntry", "drop-entry", "bool", "false",
-           "Remove `entry`, once what follows from it stands beside it">,
+           "Remove `entry`, after the new entry is created">,
   ];
 }
 
 def ChunkLoss : Pass<"graph-chunk-loss", "::mlir::ModuleOp"> {
-  let summary = "Joins a head and its cross entropy, so that logits are never whole";
+  let summary = "Fuses a head and its cross entropy, without materialised logits";
   let description = [{
-    A `graph.linear`, or the contraction it stands for, whose result is read only
-    by `graph.cross_entropy` and its gradient, becomes one `graph.head_loss`. Where
-    there is a gradient, the head's gradients for input, weight and bias are
-    results of the same op: it must then come after the gradient of the rows'
-    losses is known, which must not depend on the logits (with a mean over counted
-    targets it does not). What computes the loss moves behind it, into backward.
-    `graph.seed` reads its operand for the type alone: where that was the loss, it
-    becomes a constant. Reshapes of rows may stand in between.
+    A `graph.linear`, or an equal contraction, whose result is read only by
+    `graph.cross_entropy` and its gradient, becomes one `graph.head_loss`. In an
+    entry with backward, the head's gradients for input, weight and bias are
+    results of the same op. The op must then come after the gradient of the
+    rows' losses, which must not depend on the logits (with a mean over counted
+    targets it does not). The ops that compute the loss move after it, into
+    backward. `graph.seed` reads only the type of its operand: if that was the
+    loss, it becomes a constant. Reshapes of rows may stand in between.
     ```mlir
     %logits = graph.linear %x, %w : (tensor<8x4xf32>, tensor<50x4xf32>) -> tensor<8x50xf32>
     %rows, %lse = graph.cross_entropy %logits, %t : ...
@@ -211,34 +220,34 @@ def ChunkLoss : Pass<"graph-chunk-loss", "::mlir::ModuleOp"> {
     // becomes
     %rows, %dx, %dw = graph.head_loss %x, %w targets %t gradient %g {chunk_rows = 8 : i64} : ...
     ```
-    `chunk_rows` is the largest multiple of 64 rows, evenly filled, whose logits fit
-    `max-chunk-bytes` and which are `max-chunk-rows` at most; all rows where they fit
-    `max-chunk-bytes` as a whole. A chunk of c rows does 6c operations for each element
-    of the weight, and reads the weight twice and its gradient once, and writes that
-    once: 6c/16 operations per byte in f32. 512 rows (192 operations per byte) are far
-    above what memory asks for; more rows would hold memory and save little time.
+    `chunk_rows` is the largest multiple of 64 rows, at most `max-chunk-rows`,
+    whose logits fit `max-chunk-bytes`, reduced so that chunks are evenly
+    filled; all rows if they fit `max-chunk-bytes` together. A chunk of c rows
+    does 6c operations for each element of the weight, reads the weight twice
+    and its gradient once, and writes the gradient once: 6c/16 operations per
+    byte in f32. 512 rows (192 operations per byte) are far above what memory
+    bandwidth needs; more rows would take memory and save little time.
   }];
   let options = [
     Option<"maxChunkBytes", "max-chunk-bytes", "int64_t", "104857600",
            "The bytes that the logits of one chunk may take">,
     Option<"maxChunkRows", "max-chunk-rows", "int64_t", "512",
-           "The rows of a chunk where the logits are cut at all">,
+           "The largest number of rows of a chunk if there is more than one">,
   ];
 }
 
 def FactorParameters : Pass<"graph-factor-parameters", "::mlir::ModuleOp"> {
-  let summary = "Stores weights in the shape that the model takes their results apart in";
+  let summary = "Stores weights in the factored shape of their results";
   let description = [{
-    Where all that is read of a projection's features is a reshape into factors,
-    such as heads and their size, or equal slices that are then so reshaped (the
-    query, key and value of one fused projection) or are all there is (the two
-    halves of a gated layer), the weight and the bias are
-    stored with the feature dimension factored, and the projection becomes a
-    contraction over the factored dimensions. Heads can then be placed on devices
-    without a stride. The elements and their order stay; `graph.framework_shape`
-    records the shape that the framework knows. A parameter is factored alike in
-    every entry, or not at all; a reader of another kind gets a reshape. Runs
-    before differentiation.
+    A projection is rewritten if all reads of its features are a reshape into
+    factors, such as heads and head size, or equal slices that are so reshaped
+    (the query, key and value of one fused projection) or cover all features
+    (the two halves of a gated layer). The weight and the bias are then stored
+    with a factored feature dimension, and the projection becomes a contraction
+    over the factored dimensions, so that heads can be sharded without a stride.
+    The elements and their order stay; `graph.framework_shape` records the shape
+    in the framework. A parameter is factored alike in every entry, or not at
+    all; a reader of another kind gets a reshape. Runs before differentiation.
     ```mlir
     func.func @loss(%w: tensor<24x8xf32> {graph.name = "qkv", ...}, %x: tensor<5x8xf32>) {
       %0 = graph.linear %x, %w : ... -> tensor<5x24xf32>
@@ -255,10 +264,10 @@ def FactorParameters : Pass<"graph-factor-parameters", "::mlir::ModuleOp"> {
 }
 
 def SeparateBias : Pass<"graph-separate-bias", "::mlir::ModuleOp"> {
-  let summary = "Adds a linear's bias behind its product";
+  let summary = "Adds a linear's bias after its product";
   let description = [{
-    Where the product is a sum of summands on several devices, the bias must be
-    added once. Behind the product it is.
+    If the product is a sum of partial products on several devices, the bias
+    must be added once, after the reduction.
     ```mlir
     %y = graph.linear %x, %w bias %b : (tensor<8x4xf32>, tensor<6x4xf32>, tensor<6xf32>) -> tensor<8x6xf32>
     // becomes
@@ -266,6 +275,28 @@ def SeparateBias : Pass<"graph-separate-bias", "::mlir::ModuleOp"> {
     %y = graph.add %p, %b : (tensor<8x6xf32>, tensor<6xf32>) -> tensor<8x6xf32>
     ```
   }];
+}
+
+def GuardIndices : Pass<"graph-guard-indices", "::mlir::ModuleOp"> {
+  let summary = "Checks that computed indices are in range";
+  let description = [{
+    Native code reads memory at the given index. A session checks its inputs and
+    buffers before a step, also where a model only moves them. Other indices
+    whose range, by integer range analysis, may leave the tensor are checked in
+    the step, which ends with an error before anything is updated; the read then
+    uses an index in range. Runs on models, where indices are those of global
+    tensors.
+    ```mlir
+    %y = graph.gather %table, %i {dim = 0 : i64} : (tensor<10x4xf32>, tensor<6xi64>) -> tensor<6x4xf32>
+    // becomes
+    %ok = ... 0 <= %i < 10
+    %all = ... no element is wrong
+    graph.check %all, "an index is outside of [0, 10)" : tensor<i1>
+    %j = graph.select %ok, %i, %zero : (tensor<6xi1>, tensor<6xi64>, tensor<i64>) -> tensor<6xi64>
+    %y = graph.gather %table, %j {dim = 0 : i64} : (tensor<10x4xf32>, tensor<6xi64>) -> tensor<6x4xf32>
+    ```
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
 #endif // CLEAVE_DIALECT_GRAPH_TRANSFORMS_PASSES_TD

@@ -12,9 +12,9 @@
 
 namespace cleave::pipe {
 
-/// Fails, with a message, unless each part of `program` has a function with a
-/// body of one block, which nothing else in the module calls: one who changes a
-/// part changes its function.
+/// Verifies that each part of `program` has a function of one block that
+/// nothing else in the module calls, so that a pass may change the function of
+/// a part. Emits an error otherwise.
 mlir::LogicalResult verifyPartFunctions(ProgramOp program);
 
 } // namespace cleave::pipe

@@ -8,8 +8,8 @@
 #ifndef CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 #define CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 
-#include "cleave/Dialect/Pipe/IR/Schedule.h"
-#include "cleave/Dialect/Pipe/IR/Verify.h"
+#include "cleave/Scheduling/Check/Verify.h"
+#include "cleave/Scheduling/Schedule.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -25,6 +25,8 @@
 #include "cleave/Dialect/Pipe/IR/PipeDialect.h.inc"
 
 namespace cleave::pipe {
+// Programs hold schedules and describe parts to them.
+using namespace scheduling;
 
 /// The kinds of results of a part.
 inline constexpr llvm::StringLiteral kSaved = "saved";
@@ -33,43 +35,43 @@ inline constexpr llvm::StringLiteral kValue = "value";
 inline constexpr llvm::StringLiteral kVersionPrefix = "version:";
 inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 
-/// On a result of a program: it is what another result is, an update, computed
-/// in this stage, which holds what is updated too.
+/// Attribute of a program's result: the stage of a further holder of the
+/// updated value, whose update this result is.
 inline constexpr llvm::StringLiteral kCopyAttr = "pipe.copy";
-/// On a program: how many stages it is cut into, where that is not one. Some
-/// may have nothing to do.
+/// Attribute of a program: the number of stages, if it is not 1. A stage may
+/// have no parts.
 inline constexpr llvm::StringLiteral kStagesAttr = "pipe.stages";
 
-/// On a check of a part: its number among those of the entry. Every stage has
-/// the checks of the update; other checks may have the same message.
+/// Attribute of a check: its number among the checks of the entry. It
+/// identifies the check, because every stage has the checks of the update, and
+/// messages may be equal.
 inline constexpr llvm::StringLiteral kCheckAttr = "pipe.check";
 
-/// On a gather of a part: another stage sends in slices what it could send
-/// whole.
+/// Attribute of a gather: its operand is a slice that another stage sends.
 inline constexpr llvm::StringLiteral kSlicedAttr = "pipe.sliced";
 
-/// On a program of several devices: what its schedule was made by, or read
-/// from.
+/// Attribute of a program with a pipeline: the generator of its schedule, or
+/// the file.
 inline constexpr llvm::StringLiteral kScheduleNameAttr = "pipe.schedule_name";
 
-/// On a program: what backward computes again, and the bytes of each
-/// micro-batch that are not saved for that; see `--pipe-recompute`.
+/// Attributes of a program: the ops that backward recomputes, and the bytes of
+/// each micro-batch that are therefore not saved; see `--pipe-recompute`.
 inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";
 inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
 
-/// On a program: "each" where what devices hold of parameters in parts is
-/// gathered for each micro-batch, "once" where it is for a step; behind a
-/// colon, why, where that was left open.
+/// Attribute of a program: "each" if sharded parameters are gathered for each
+/// micro-batch, "once" if once in a step; followed by a colon and the reason if
+/// the choice was automatic.
 inline constexpr llvm::StringLiteral kGatherAttr = "pipe.gather";
 
-/// On a program that updates: "forward" or "backward" where each update stands
-/// in that part, or "none: " and why it does not.
+/// Attribute of a program that updates: "forward" or "backward" if updates are
+/// in that part, otherwise "none: " and the reason.
 inline constexpr llvm::StringLiteral kOptimizerFusionAttr =
     "pipe.optimizer_fusion";
-/// On a program: its updates are made before anything has shown that they are
-/// right; see `--pipe-post-validate`.
+/// Attribute of a program: its updates run before they are validated; see
+/// `--pipe-post-validate`.
 inline constexpr llvm::StringLiteral kPostValidatedAttr = "pipe.post_validated";
-/// On a program: it updates before all of its checks are made.
+/// Attribute of a program: some updates run before all checks have passed.
 inline constexpr llvm::StringLiteral kEarlyUpdateAttr = "pipe.early_update";
 
 } // namespace cleave::pipe
@@ -79,27 +81,28 @@ inline constexpr llvm::StringLiteral kEarlyUpdateAttr = "pipe.early_update";
 
 namespace cleave::pipe {
 
-/// The arguments of `program` of which there are versions: the result that
-/// makes the next one.
+/// Returns the arguments of `program` that have versions, each with the result
+/// that is its next version.
 llvm::MapVector<mlir::BlockArgument, mlir::OpResult>
 versionedArguments(ProgramOp program);
 
-/// The name of the argument whose new value `result` of a part is, as the
-/// program returns it; empty where it is no update.
+/// Returns the name of the argument that `result` of a part updates; empty if
+/// it is not an update.
 llvm::StringRef updatedArgument(mlir::OpResult result);
 
-/// The floating-point operations of a run of forward or backward; 0 of other
-/// parts, and where the part has no body.
+/// Returns the floating-point operations of a run of forward or backward; 0 for
+/// other parts, and if the part has no body.
 double countedFlops(InvokeOp invoke);
 
-/// What a schedule must know of the parts of `program`, in their order.
+/// Describes the parts of `program` for scheduling, in their order.
 std::vector<PartInfo> describeParts(ProgramOp program);
 
-/// Where the stages of `program` lie on so many positions of the pipeline.
+/// Returns the assignment of the stages of `program` to `devices` pipeline
+/// positions.
 mlir::FailureOr<StageMap> stageMapOf(ProgramOp program, int64_t devices);
 
-/// The schedule of `program`; reports that there is none, or what is wrong with
-/// it.
+/// Returns the verified schedule of `program`; emits an error if it is missing
+/// or invalid.
 mlir::FailureOr<Schedule> readSchedule(ProgramOp program);
 
 } // namespace cleave::pipe

@@ -26,24 +26,24 @@ def Pipe_Dialect : Dialect {
 
     | part | what it computes |
     |---|---|
-    | `D` | of several micro-batches or stages: updates that the step before has left |
-    | `P` | prologue: sums over micro-batches that depend on inputs alone and that forward or backward needs whole |
-    | `G` | where that is asked for: what devices exchange of parameters, the same for all micro-batches, once before forward |
-    | `F` | forward: what depends on no seed |
-    | `B` | backward: what depends on a seed and on no finished gradient |
-    | `I`, `W` | in the place of `B`: what earlier stages wait for, and what gradients of parameters alone do |
-    | `R` | behind the last backward: what devices exchange of sums over micro-batches that become gradients |
-    | `N` | of several stages: the scalars of finished gradients that the updates of all stages read |
-    | `U` | update: what depends on a finished gradient, or on sums over all micro-batches; with `--pipe-update-each`, for each micro-batch |
-    | `V`, `A` | behind `U`, with `--pipe-post-validate`: what shows whether the update was right, and the update again, which runs where it was not |
+    | `D` | deferred updates of the step before, if there are several micro-batches or stages |
+    | `P` | prologue: sums over micro-batches that depend on inputs alone and that forward or backward reads |
+    | `G` | gathers of parameters once before forward, for all micro-batches (`--pipe-split-stages=gather=once`) |
+    | `F` | forward: ops that depend on no seed |
+    | `B` | backward: ops that depend on a seed and on no finished gradient |
+    | `I`, `W` | the two halves of a split backward: ops that earlier stages wait for, and ops that only gradients of parameters depend on |
+    | `R` | reductions of accumulated gradients over devices, after the last backward |
+    | `N` | the scalars of finished gradients that the updates of all stages read, if there are several stages |
+    | `U` | update: ops that depend on a finished gradient, or on sums over all micro-batches; with `--pipe-update-each`, for each micro-batch |
+    | `V`, `A` | with `--pipe-post-validate`, after `U`: the validation of the update, and the repeated update, which runs if the first one was wrong |
 
-    In a pipeline, each stage has parts of its own, and computes what it needs of
-    the model. Values that one stage gives to another are sent between devices.
+    In a pipeline, each stage has its own parts. Values that a part of another
+    stage reads are sent between pipeline positions.
 
     An *action* is one run of a part; the schedule is the order of all actions,
-    as text: `P0 P1 F0 B0 F1 B1 U`. Values between parts are ordinary SSA values;
-    how one of many micro-batches becomes one value of the program is said by
-    the kind of the result.
+    as text: `P0 P1 F0 B0 F1 B1 U`. Values between parts are SSA values. The kind
+    of a result says how the values of all micro-batches become one value of the
+    program.
   }];
   let dependentDialects = ["::mlir::func::FuncDialect"];
 }
@@ -56,12 +56,12 @@ def Pipe_ProgramOp : Pipe_Op<"program", [
     SingleBlock]> {
   let summary = "An entry as parts and their schedule";
   let description = [{
-    Arguments and results are whole tensors, with the attributes of the entry.
-    Without `schedule`, no order has been chosen yet. It has a list for each
-    position of the pipeline; `stage_map` (`modular`, `v`) says which stages a
-    position has. With `tree_sums`, sums over
-    micro-batches are made in a binary tree: as they come in the schedule, neighbours
-    first, then neighbouring pairs, and so on.
+    Arguments and results are tensors of all micro-batches, with the attributes of
+    the entry. `schedule` has a list of actions for each pipeline position; if it
+    is missing, no order has been chosen yet. `stage_map` (`modular`, `v`) is the
+    assignment of stages to positions. With `tree_sums`, sums over micro-batches
+    are computed in a binary tree, in the order of the schedule: neighbours first,
+    then neighbouring pairs, and so on.
     ```mlir
     pipe.program @train(%w: tensor<4xf32> {graph.name = "w"}, %x: tensor<8x4xf32>)
         -> (tensor<f32>, tensor<4xf32>)
@@ -111,27 +111,26 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     HasParent<"ProgramOp">]> {
   let summary = "A part of a stage, for each micro-batch or once";
   let description = [{
-    `stage` is 0 where it is not written.
-    Without `once` the part runs for each micro-batch. `split[i] >= 0` gives it,
-    for operand i, the micro-batch's slice of a whole tensor along that
-    dimension; -1 gives it the value itself: for a `saved` one, that of the same
-    micro-batch. The kind of each result says what the program's value is:
+    `stage` is 0 by default. Without `once`, the part runs for each micro-batch.
+    `split[i] >= 0` passes as operand i the micro-batch's slice along that
+    dimension; -1 passes the value itself, or, if its kind is `saved`, the value
+    of the same micro-batch. The kind of each result defines the program's value:
 
     | kind | the program's value |
     |---|---|
-    | `saved` | one value for each micro-batch; read by parts of the same one |
+    | `saved` | one value for each micro-batch, read by parts of the same micro-batch |
     | `accumulate` | the sum over micro-batches, in increasing order or, with `tree_sums`, in pairs |
-    | `concat:<dim>` | the micro-batches' values side by side along `dim` |
+    | `concat:<dim>` | the concatenation of the micro-batches' values along `dim` |
     | `value` | the value: of a `once` part, or the same for each micro-batch |
-    | `version:<argument>` | that of the run that comes last |
+    | `version:<argument>` | the new value of an argument, of the last run |
 
-    With `unless`, the first of the operands that it numbers is a flag: where that
-    holds, the part does not run, and its results are the operands behind it, one
-    for each.
+    `unless` lists operand numbers. The first one is a flag: if it is true, the
+    part does not run, and its results are the other operands listed, one for each
+    result.
 
-    An argument that a result is a `version` of has versions. The first part of a
-    micro-batch that reads it fixes which one all parts of that micro-batch read,
-    the newest there is then; the part that updates it reads the newest.
+    An argument with a `version` result has versions. All parts of a micro-batch
+    read the same version: the newest one when the first of them runs. The part
+    that updates the argument reads the newest version.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee,
                        Variadic<AnyRankedTensor>:$inputs, StrAttr:$part,
@@ -158,16 +157,16 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     ::llvm::StringRef getKind(unsigned index) {
       return ::llvm::cast<::mlir::StringAttr>(getResultKinds()[index]).getValue();
     }
-    /// The argument of a `version:<argument>` result, else nothing.
+    /// The argument of a `version:<argument>` result; otherwise nothing.
     ::std::optional<int64_t> getVersioned(unsigned index);
-    /// The dimension of a `concat:<dim>` result, else nothing.
+    /// The dimension of a `concat:<dim>` result; otherwise nothing.
     ::std::optional<int64_t> getConcatDim(unsigned index);
     bool isSaved(unsigned index) { return getKind(index) == "saved"; }
     bool isAccumulated(unsigned index) { return getKind(index) == "accumulate"; }
-    /// Whether it may run or not.
+    /// Whether a flag decides if the part runs.
     bool isConditional() { return getUnless().has_value(); }
-    /// Of one that may not run: the operand that says so, and that which result
-    /// `index` is then.
+    /// For a conditional part: the operand that is the flag, and the operand that
+    /// is result `index` if the part does not run.
     unsigned getFlagOperand() { return (*getUnless())[0]; }
     unsigned getPassedOperand(unsigned index) {
       return (*getUnless())[index + 1];

@@ -10,7 +10,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
-#include "cleave/Dialect/Pipe/IR/Schedule.h"
+#include "cleave/Scheduling/Schedule.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 

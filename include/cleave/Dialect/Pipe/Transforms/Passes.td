@@ -8,19 +8,43 @@
 #ifndef CLEAVE_DIALECT_PIPE_TRANSFORMS_PASSES_TD
 #define CLEAVE_DIALECT_PIPE_TRANSFORMS_PASSES_TD
 
+// The passes in pipeline order, and the files in
+// lib/Dialect/Pipe/Transforms that implement them:
+//
+//   pipe-defer-update    DeferUpdate (the rewrite), DeferredOps (which ops move)
+//   pipe-split-stages    SplitStages (the pass and its steps)
+//                          Flow           roles and micro-batches by dataflow
+//                          Stages         the stage of each op: forward
+//                          BackwardStages the same for backward
+//                          Balance        cuts of even cost
+//                          SliceTransfers, SlicePlan
+//                                         transfers in slices
+//                          Exchanges      collectives that run once in a step
+//                          CollectParts   the ops and values of each part
+//                          OutlineParts   functions and the pipe.program
+//   pipe-recompute       Recompute, MinimumCut
+//   pipe-update-each     UpdateEach (EachProgram.h), UpdateConflicts (refusals)
+//   pipe-post-validate   PostValidate
+//   pipe-schedule        FillSchedule, HandWritten (schedules from text)
+//   pipe-verify          VerifySchedule
+//
+// Costs estimates the time of parts for several of them. The order of actions
+// itself is the business of lib/Scheduling.
+
 include "mlir/Pass/PassBase.td"
 
 def DeferUpdate : Pass<"pipe-defer-update", "::mlir::ModuleOp"> {
-  let summary = "Leaves each update to the next step";
+  let summary = "Defers each update to the next step";
   let description = [{
-    Of a partitioned entry that trains: what depends on a finished gradient and
-    reads what it replaces moves to the next step, before the first reader of the
-    parameter (forward-fusion, arXiv 2104.00237). What it reads of this step, the
-    gradients and what is made of all of them, is kept in arguments of role
-    `gradient`; scalars are those of the step before, `previous.lr`. Where
-    `update_pending` is false there is nothing to make up for, and parameters and
-    state stay as they are. The updates alone become an entry, to be run where no
-    step follows: before parameters are read.
+    Moves the updates of a partitioned training entry to the next step, before the
+    first reader of the parameter (forward-fusion, arXiv 2104.00237). An update is
+    an op that depends on a finished gradient and reads the value that it
+    replaces. The values of this step that updates read, gradients and values
+    computed from them, are kept in arguments of role `gradient`; scalars of the
+    step before are arguments such as `previous.lr`. If `update_pending` is false,
+    no update is due, and parameters and state stay as they are. The updates alone
+    become another entry, which runs before parameters are read when no step
+    follows.
     ```mlir
     func.func @train(%w, %x, %lr) { %y = f(%w, %x); ...; %w1 = sgd %w, %g lr %lr; return %w1 }
     // becomes
@@ -28,45 +52,49 @@ def DeferUpdate : Pass<"pipe-defer-update", "::mlir::ModuleOp"> {
       %sgd = sgd %w, %kept lr %previous
       %w1 = graph.select %pending, %sgd, %w
       %y = f(%w1, %x); ...
-      return %w1, %g  // updates w, and what is kept
+      return %w1, %g  // updates w, and the kept gradient
     }
     func.func @update(%w, %kept, %previous, %pending) { ... return %w1 }
     ```
   }];
   let options = [Option<"target", "target", "std::string", "\"update\"",
-                        "The entry of the updates alone">];
+                        "The name of the entry of the updates alone">];
   let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
 def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
   let summary = "Outlines the parts of each entry";
   let description = [{
-    Cuts each partitioned function by dataflow: what depends on no seed is
-    forward (F), what depends on one backward (B), what depends on a finished
-    gradient update (U). A sum over micro-batches that forward or backward needs
-    whole moves, with what it is made of, to a prologue (P), if it depends on no
-    parameter; every other sum becomes an accumulated result. What is the same
-    for each micro-batch is computed where it is used. A `graph.check` stands in
-    the first part that has its operand.
+    Cuts each partitioned function into parts by dataflow. Ops that depend on no
+    seed are forward (F), ops that depend on a seed are backward (B), and ops that
+    depend on a finished gradient are the update (U). A sum over micro-batches
+    that forward or backward reads moves, with the ops that it depends on, to a
+    prologue (P), if it depends on no parameter; every other sum becomes an
+    accumulated result. Values that are the same for each micro-batch are
+    computed in each part that reads them. A `graph.check` is in the first part
+    that has its operand.
 
-    The positions of a mesh axis "pp" are stages of a pipeline. Forward is cut
-    along its order into as many, of even cost (flops and bytes of forward and of
-    the backward that stands with it, and what a stage receives), or where
-    `stages` says; what cheaply comes from inputs alone, or is
-    the same for each micro-batch, is computed in each stage that reads it.
-    Backward follows what it reads of forward, and an update stands where its
-    parameter is. A parameter that several stages read is held and updated by all
-    of them, with the sum of their gradients. Scalars of all gradients, such as
-    their norm, are made of what each stage gives (N). All entries have parameters
-    in the same stages.
+    The mesh axis "pp" is the pipeline; each of its positions runs `chunks`
+    stages. Forward is cut along its order into stages of even cost (flops and
+    bytes of forward and of its backward, and the transfers that a stage
+    receives), or at the parameters that `stages` names. Of the cuts whose slowest
+    stage takes at most 5 % longer than it must, the one that sends least is
+    taken: stages begin between layers, unless much is gained within one. Ops that are cheap and
+    depend on inputs alone, or that are the same for each micro-batch, are
+    computed in each stage that reads them. Backward follows the forward values
+    that it reads, and an update is in the stage of its parameter. A parameter
+    that several stages read is held and updated by all of them, with the sum of
+    their gradients. Scalars of all gradients, such as their norm, are combined
+    from the scalars of each stage (N). All entries hold a parameter in the same
+    stages.
 
-    What the devices of a stage have in common, and others read, each may send in
-    a slice, which is gathered where it is read. Ops behind a sum over these
-    devices that are there for what is sent alone are done on the slice, and the
-    sum becomes a reduce_scatter:
+    If the devices of a stage have replicas of a value that other stages read,
+    each of them may send a slice, which the reader gathers. If the value depends
+    on a sum over these devices, ops between the sum and the transfer are computed
+    on the slice, and the sum becomes a reduce_scatter:
     ```mlir
     %s = spmd.all_reduce sum %p over @mesh {"tp"} : tensor<8x4xf32>
-    %y = graph.add %s, %x                  // read by the next stage alone
+    %y = graph.add %s, %x                  // read only by the next stage
     // becomes
     %s = spmd.reduce_scatter sum %p by #spmd.sharding<@mesh, [{"tp"}, {} ]> ...
     %y = graph.add %s, %slice : tensor<4x4xf32>
@@ -74,18 +102,18 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     %z = spmd.all_gather %y by #spmd.sharding<@mesh, [{"tp"}, {} ]> ...
     ```
 
-    What devices exchange of finished sums over micro-batches to make gradients of
-    them is a part of its own (R). With `gather=once`, so is what they exchange of
-    values that are made of parameters, optimizer's state and constants alone (G):
-    it runs before forward, and all parts of all micro-batches read its results,
-    also those that a barrier leaves to backward. `auto` does so where these
+    Collectives that reduce gradients accumulated over micro-batches are a part of
+    their own (R). With `gather=once`, so are collectives of values that depend on
+    parameters, optimizer state and constants alone (G): the part runs before
+    forward, and all parts of all micro-batches read its results, also those
+    behind a barrier that assigns them to backward. `auto` does so if these
     results have no more bytes than the parameters and state of a device.
 
-    With one micro-batch and stage, updates join backward, so that gradients die early,
-    unless a check or an op that reads several gradients stands between; with
-    `fusion=backward` what stands between is an error. Updates that the step before has
-    left (--pipe-defer-update) run in forward, or, where that runs more than once, before it
-    (D).
+    With one micro-batch and one stage, updates join backward, so that gradients
+    are freed early, unless a check or an op that reads several gradients comes
+    between; with `fusion=backward` that is an error. Deferred updates
+    (--pipe-defer-update) run in forward, or, if forward runs more than once,
+    before it (D).
     ```mlir
     func.func @train(...) -> (tensor<f32>, tensor<4xf32>) { ... }
     // becomes
@@ -102,34 +130,33 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
   let options = [Option<"treeSums", "tree-sums", "bool", "false",
                         "Sum over micro-batches in a binary tree">,
                  Option<"stages", "stages", "std::string", "",
-                        "Where stages begin, from the second on: with what first "
-                        "reads a parameter whose name begins so, with commas "
-                        "between">,
+                        "For each stage from the second on, the prefix of a "
+                        "parameter's name: the stage begins at the first reader "
+                        "of that parameter. Separated by commas">,
                  Option<"chunks", "chunks", "int64_t", "1",
-                        "Stages for each position of the pipeline">,
+                        "The number of stages at each pipeline position">,
                  Option<"splitBackward", "split-backward", "bool", "false",
-                        "Backward in two parts: what earlier stages wait for (I), "
-                        "and gradients of parameters (W)">,
+                        "Split backward into the ops that earlier stages wait for "
+                        "(I) and the gradients of parameters (W)">,
                  Option<"machine", "machine", "std::string", "",
-                        "Rates that costs are estimated by: "
+                        "Rates for cost estimates: "
                         "flops=1e11,memory=2e10,link=5e9">,
                  Option<"fusion", "fusion", "std::string", "\"auto\"",
                         "Whether updates join backward: auto, none or backward">,
                  Option<"keepWhole", "keep-whole", "bool", "false",
-                        "Of even cuts, take those that leave each parameter and "
-                        "what its gradient is made of in one stage, where there "
-                        "are any">,
+                        "Prefer cuts of even cost that leave each parameter, and "
+                        "the ops that its gradient depends on, in one stage">,
                  Option<"slices", "slices", "std::string", "\"auto\"",
-                        "Whether devices that have a value in common send it to "
-                        "other stages in slices: auto (where fewer elements are "
-                        "sent in all), on (wherever it divides) or off">,
+                        "Whether devices with replicas of a value send slices of "
+                        "it to other stages: auto (if fewer elements are sent in "
+                        "total), on (wherever a dimension is divisible) or off">,
                  Option<"gather", "gather", "std::string", "\"each\"",
-                        "When what is made of parameters alone is exchanged: for "
-                        "each micro-batch, once for a step, or auto">,
+                        "When values that depend on parameters alone are "
+                        "gathered: each (micro-batch), once (in a step) or auto">,
                  ListOption<"at", "at", "int64_t",
-                            "Where stages begin instead, from the second on: "
-                            "thousandths of the ops of forward that stand "
-                            "before">];
+                            "For each stage from the second on, its beginning, in "
+                            "thousandths of the ops of forward; instead of "
+                            "`stages`">];
   let dependentDialects = ["::cleave::pipe::PipeDialect",
                            "::cleave::graph::GraphDialect"];
 }
@@ -137,37 +164,38 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
 def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
   let summary = "Recomputes cheap values in backward instead of saving them";
   let description = [{
-    Chooses what forward saves so that the bytes saved are least and backward
-    can compute everything else it reads by ops that only stream elements or
-    rows: a minimum cut of the forward part. A value much smaller than what it
-    is made from (the statistics of a norm) stays saved.
+    Chooses the values that forward saves: the set of least bytes from which
+    backward can compute everything else that it reads by element-wise and
+    row-wise ops. It is a minimum cut of the forward part. A value that is much
+    smaller than its operands (the statistics of a norm) stays saved.
     ```mlir
     // forward:  %h = linear(...); %a = gelu %h; %y = linear %a     saves %h, %a
-    // becomes:  saves %h; backward starts from %h and computes gelu again
+    // becomes:  saves %h; backward starts from %h and recomputes gelu
     ```
-    What was decided stands on the program, for the report: `pipe.recomputed`
-    has, for each kind of op and line of the model, how many are computed again
-    and the bytes of their results that would have been saved, and
-    `pipe.unsaved_bytes` is by how much less is saved for one micro-batch.
+    The program records the decision for the report: `pipe.recomputed` has, for
+    each kind of op and line of the model, the number of ops recomputed and the
+    bytes of their results that are not saved; `pipe.unsaved_bytes` is the
+    reduction of the bytes saved for one micro-batch.
   }];
 }
 
 def UpdateEach : Pass<"pipe-update-each", "::mlir::ModuleOp"> {
-  let summary = "Updates behind each micro-batch";
+  let summary = "Updates after each micro-batch (asynchronous schedules)";
   let description = [{
-    Takes programs of one micro-batch, and makes of them programs of several that
-    lie side by side in their inputs, each of which is a step of its own: its
-    gradients are not added to others', and its update is made behind its
-    backward. What the program returns of a number is its mean; a loss that says
-    of how many elements it is the mean, that of all elements.
+    Turns programs of one micro-batch into programs of several, which are
+    concatenated in the inputs. Each micro-batch is a step of its own: gradients
+    are not accumulated, and the update runs after the backward of its
+    micro-batch. A number that the program returns is the mean over micro-batches;
+    a loss that comes with the number of elements that it is the mean of is the
+    mean over all elements.
 
-    Parameters and the optimizer's state have versions (see `version` of
-    `pipe.invoke`). The number of the step that the program is given counts its
-    calls: that of micro-batch i is (step - 1) * count + i + 1, also for random
-    numbers. Checks of inputs become a prologue (P).
+    Parameters and optimizer state have versions (see `version` of `pipe.invoke`).
+    The step number that the program is given counts calls; the step number of
+    micro-batch i is (step - 1) * count + i + 1, also for random numbers. Checks
+    of inputs become a prologue (P).
 
-    Updates that wait for other stages, a parameter that several stages hold and
-    checks of gradients are reported: they contradict it.
+    Updates that wait for other stages, parameters that several stages hold and
+    checks of gradients contradict this, and are errors.
     ```mlir
     %g = pipe.invoke @train.B(%w, %s) {part = "B", ..., results = ["accumulate"]} : ...
     %w2 = pipe.invoke @train.U(%w, %g) {part = "U", once, ..., results = ["value"]} : ...
@@ -177,21 +205,22 @@ def UpdateEach : Pass<"pipe-update-each", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
-                        "How many there are">];
+                        "The number of micro-batches">];
   let dependentDialects = ["::cleave::pipe::PipeDialect",
                            "::cleave::spmd::SpmdDialect",
                            "::cleave::graph::GraphDialect"];
 }
 
 def PostValidate : Pass<"pipe-post-validate", "::mlir::ModuleOp"> {
-  let summary = "Updates stages before others have said what they must know";
+  let summary = "Updates before the scalars of other stages arrive";
   let description = [{
-    An update that reads scalars of other stages, such as the parts of the global
-    norm that a clip needs, is made as if these were 0: with what its own stage
-    has. Behind it, a part V makes the scalars that tensors are updated with once
-    more, of what all stages have sent, and all that the update reports and
-    checks. Where a scalar differs from what was assumed, a part A updates again,
-    from the values before; else its results are those that there are.
+    Post-validation of optimizer updates (arXiv 2401.10241, section 4). An update
+    that reads scalars of other stages, such as the terms of the global norm for
+    clipping, runs as if these were 0. After it, a part V recomputes the scalars
+    that tensors are updated with from the scalars of all stages, and computes the
+    results and checks of the update. If a scalar differs from the assumed one, a
+    part A repeats the update from the old values; otherwise its results are those
+    of the first update.
     ```mlir
     %w2 = pipe.invoke @train.U(%w, %g, %n, %n1) {part = "U", once, ...}
     // becomes
@@ -200,14 +229,14 @@ def PostValidate : Pass<"pipe-post-validate", "::mlir::ModuleOp"> {
     %w2 = pipe.invoke @train.A(%w, %g, %n, %n1, %right, %w1)
         {part = "A", once, ..., unless = array<i64: 4, 5>}
     ```
-    Checks take effect behind the updates, which are taken back then.
+    Checks take effect after the updates, which are undone if a check fails.
   }];
   let dependentDialects = ["::cleave::pipe::PipeDialect",
                            "::cleave::graph::GraphDialect"];
 }
 
 def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
-  let summary = "Chooses the order of the actions";
+  let summary = "Chooses the order of actions";
   let description = [{
     ```mlir
     pipe.program @train(...) attributes {micro_batches = 2 : i64}
@@ -215,47 +244,47 @@ def FillSchedule : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
     pipe.program @train(...) attributes {micro_batches = 2 : i64,
                                          schedule = "P0 P1 F0 B0 F1 B1 U"}
     ```
-    A pipeline has a list for each of its positions, with what they send each
-    other. Entries that only run forward take the same order, without the rest.
+    The schedule of a pipeline has a list for each position, with its transfers.
+    Entries that only run forward take the order of the forward actions.
 
-    An order written by hand is that of the entry with most parts. Where it has no
-    transfers they are added, and so are the parts that it does not name, but for
-    forward and backward; where it has some, all are taken as they are written.
-    What is wrong with it is reported at its own lines.
+    An order written by hand is that of the entry with most parts. If it has no
+    transfers, they are inserted, and so are parts that it does not name, except
+    forward and backward; if it has transfers, it must be complete. Errors are
+    reported at the lines of the text.
   }];
   let options = [Option<"schedule", "schedule", "std::string", "",
                         "An order written by hand, instead of a generated one">,
                  Option<"file", "file", "std::string", "\"<schedule>\"",
-                        "Of that: where it was read from, for messages">,
+                        "The file of that order, for messages">,
                  Option<"map", "map", "std::string", "",
-                        "Of that: which stages a position of the pipeline has, "
-                        "modular or v; the one that it fits by default">,
+                        "The stage map of that order, modular or v; by default "
+                        "the one that it fits">,
                  Option<"kind", "kind", "std::string", "\"1f1b\"",
-                        "What generates the order of a pipeline, or auto, which "
-                        "searches for the fastest">,
+                        "The name of a generated schedule, or auto, which "
+                        "searches for the fastest order">,
                  Option<"savedBytes", "saved-bytes", "int64_t", "-1",
-                        "The most that a position of the pipeline may have saved "
-                        "for backward at a time; any number if negative">,
+                        "The most bytes that a pipeline position may have saved "
+                        "for backward at a time; no limit if negative">,
                  Option<"maxStaleness", "max-staleness", "int64_t", "-1",
-                        "Of an asynchronous schedule: the most updates that come "
-                        "between what a micro-batch reads and its own; any number "
-                        "if negative">,
+                        "For asynchronous schedules, the most updates between the "
+                        "version that a micro-batch reads and its own update; no "
+                        "limit if negative">,
                  Option<"machine", "machine", "std::string", "",
-                        "Rates that costs are estimated by: "
+                        "Rates for cost estimates: "
                         "flops=1e11,memory=2e10,link=5e9">,
                  Option<"measuredCosts", "measured-costs", "std::string", "",
-                        "In their place, the seconds that parts took in a run: "
-                        "F=0.012,1F=0.013,F>=0.0004">,
+                        "Costs of parts measured in a run, in seconds, instead of "
+                        "estimates: F=0.012,1F=0.013,F>=0.0004">,
                  Option<"measuredFrom", "measured-from", "std::string",
                         "\"<costs>\"",
-                        "Of these: where they come from, for messages">];
+                        "The source of these costs, for messages">];
 }
 
 def VerifySchedule : Pass<"pipe-verify", "::mlir::ModuleOp"> {
   let summary = "Checks the schedule of each program";
   let description = [{
-    Each part of each micro-batch runs exactly once, on its device and not before
-    what it reads, and no order of transfers waits for ever.
+    Each part of each micro-batch runs exactly once, at its pipeline position and
+    after the parts that it reads, and the transfers do not deadlock.
   }];
 }
 

@@ -1,4 +1,4 @@
-//===- Cause.h - Why a movement is there ------------------------*- C++ -*-===//
+//===- Cause.h - The annotation behind a collective -------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A movement carries the annotation that caused it in its location, which
-/// survives rewrites and keeps no two equal movements apart.
+/// A collective carries the annotation that caused it in its location. A
+/// location survives rewrites, and does not prevent merging equal collectives.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -18,9 +18,9 @@
 
 namespace cleave::spmd {
 
-/// `loc` with a cause: `"up_proj.weight" lies in parts over "tp"`.
+/// Returns `loc` with a cause, such as `"up_proj.weight" is sharded over "tp"`.
 mlir::Location withCause(mlir::Location loc, llvm::StringRef cause);
-/// The cause in `loc`; empty where there is none.
+/// Returns the cause in `loc`; empty without one.
 llvm::StringRef causeOf(mlir::Location loc);
 
 } // namespace cleave::spmd

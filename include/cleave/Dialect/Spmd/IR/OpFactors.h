@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Plain C++ between a rule and the shardings of operands and results.
-/// Partition and verification ask the same questions here, so that they agree.
+/// Computes the shardings of an op's operands and results from its sharding
+/// rule, on plain data. Partition and verification share these functions, so
+/// that they agree.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -19,27 +20,29 @@
 
 namespace cleave::spmd {
 
-/// On an op that means to meet parts that were passed on around a ring, and whose
-/// rule does not say so: `{operand = 1, dim = 2, steps = 1}`, or of a `result`.
-inline constexpr llvm::StringLiteral kTurnedAttr = "spmd.turned";
+/// On an op with an operand or result that is rotated around a ring, where the
+/// op's rule does not express it: `{operand = 1, dim = 2, steps = 1}`, or
+/// `result` for `operand`.
+inline constexpr llvm::StringLiteral kRingShiftAttr = "spmd.ring_shift";
 
-/// What operands and results together say of each factor. Where they disagree,
-/// that wins which more of them say; then what larger ones say; then the first
-/// in order, operands before results. Results come first of all where the rule
-/// says so. Each disagreement is given to `conflict` as a sentence. A factor
-/// that must be whole takes no axes. Operands that the rule does not read have
-/// no say.
+/// Returns the axes of each factor, merged from the shardings of operands and
+/// results. Where they disagree, the axes of most tensors win, then those of
+/// larger tensors, then the first in order, operands before results. Results
+/// take precedence over all operands where the rule requires it. Each
+/// disagreement is passed to `conflict` as a sentence. A factor that must be
+/// replicated gets no axes. Operands that are unused in the rule are ignored.
 FactorAxes mergeFactors(const Mesh &mesh, const graph::ShardingRule &rule,
                         llvm::ArrayRef<const Sharding *> operands,
                         llvm::ArrayRef<const Sharding *> results,
                         llvm::function_ref<void(const std::string &)> conflict);
 
-/// The axes of each dimension of a tensor that runs along `mapping`.
+/// Returns the axes of each dimension of a tensor whose factors are `mapping`.
 llvm::SmallVector<AxisList, 4>
 projectFactors(const Mesh &mesh, const graph::ShardingRule &rule,
                const graph::FactorMapping &mapping, const FactorAxes &axes);
 
-/// Which operands must be reduced before an op, and what is then partial.
+/// The operands that must be reduced before an op, and the partial axes of its
+/// results then.
 struct PartialPlan {
   struct Reduction {
     unsigned operand;
@@ -50,18 +53,19 @@ struct PartialPlan {
   llvm::SmallVector<PartialList, 2> results;
 };
 
-/// Decides, digit by digit, which partial operands an op can take as they are:
-/// the largest of the rule's linear sets that is partial as a whole, counted in
-/// `elements` of the operands; the others are reduced. Axes of size 1 need no
-/// reduction. The op itself sums up its first operand over `own`.
+/// Decides for each digit which partial operands an op takes unreduced: the
+/// largest of the rule's linear sets whose operands are all partial, measured
+/// in `elements` of the operands. Other partial operands are reduced. Axes of
+/// size 1 need no reduction. The op itself reduces its first operand over
+/// `own`.
 PartialPlan planPartials(const Mesh &mesh, const graph::ShardingRule &rule,
                          const FactorAxes &axes,
                          llvm::ArrayRef<const Sharding *> operands,
                          llvm::ArrayRef<int64_t> elements,
                          llvm::ArrayRef<AxisRef> own = {});
 
-/// On what a result stays partial that its op makes partial on `made`: not on
-/// axes by which `sharding` splits it.
+/// Returns the axes of `made`, on which an op makes its result partial, without
+/// those over which `sharding` shards the result.
 PartialList staysPartial(const Mesh &mesh, const Sharding &sharding,
                          llvm::ArrayRef<PartialAxis> made);
 

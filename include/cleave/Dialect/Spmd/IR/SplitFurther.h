@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// An op of a partitioned function by its rule on whole tensors, and the same
-/// op on smaller shards.
+/// Rebuilds an op of a partitioned function on smaller shards, by its sharding
+/// rule on global tensors.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -18,45 +18,45 @@
 
 namespace cleave::spmd {
 
-/// The rule of an op on whole tensors.
+/// The sharding rule of an op on global tensors.
 struct WholeRule {
   graph::ShardingRule rule;
-  /// Tensors whose shards' places the op must know.
+  /// Tensors whose shard offsets the op reads.
   llvm::SmallVector<graph::FactorMapping, 1> places;
 };
 
-/// That of `op`, which stands on shards: its form on tensors of the types
-/// `operands` and `results`. Nothing for an op without one.
+/// Returns the rule of `op`, an op on shards, for its form on global tensors of
+/// types `operands` and `results`; nothing for an op without a rule.
 std::optional<WholeRule> wholeRule(mlir::Operation *op,
                                    mlir::TypeRange operands,
                                    mlir::TypeRange results);
 
-/// An op of which a dimension is split by more axes.
+/// An op with a dimension that is sharded over additional axes.
 struct FurtherSplit {
   WholeRule whole;
-  /// The axes of each factor, and how operands and results lie then.
+  /// The axes of each factor, and the shardings of operands and results then.
   FactorAxes axes;
   llvm::SmallVector<Sharding, 3> operands;
   llvm::SmallVector<Sharding, 1> results;
 };
 
-/// How `op` makes its result number `result` so that it lies as `wanted`, which
-/// splits it further. Nothing where it cannot without a sum over devices more
-/// than now.
+/// Returns how `op` computes result number `result` with sharding `wanted`,
+/// which adds axes to that of the result. Nothing where that needs an
+/// additional reduction over devices.
 std::optional<FurtherSplit> splitFurther(mlir::Operation *op, unsigned result,
                                          const Sharding &wanted,
                                          const Mesh &mesh);
 
-/// Builds `op` on operands that lie as `split` says, with what is written on
-/// it.
+/// Builds `op` on `operands` with the shardings of `split`, with its
+/// attributes.
 mlir::Operation *buildFurther(mlir::OpBuilder &builder, mlir::Operation *op,
                               const FurtherSplit &split,
                               mlir::ValueRange operands,
                               mlir::FlatSymbolRefAttr meshName,
                               const Mesh &mesh);
 
-/// For each dimension the axes by which `to` splits it behind those of `from`;
-/// nothing where it does not begin with them.
+/// Returns for each dimension the minor axes that `to` adds to those of `from`;
+/// nothing where the axes of `to` do not begin with those of `from`.
 std::optional<llvm::SmallVector<AxisList, 4>>
 addedAxes(const Mesh &mesh, const Sharding &from, const Sharding &to);
 

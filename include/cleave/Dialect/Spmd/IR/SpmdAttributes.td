@@ -15,10 +15,10 @@ include "mlir/IR/OpBase.td"
 def Spmd_Dialect : Dialect {
   let name = "spmd";
   let cppNamespace = "::cleave::spmd";
-  let summary = "Where it lives: mesh, shardings and collectives";
+  let summary = "Device meshes, shardings and collectives";
   let description = [{
-    A mesh has named axes; a sharding says, for each dimension of a tensor,
-    which axes split it. It is an attribute, never part of a type:
+    A mesh has named axes. A sharding gives, for each dimension of a tensor, the
+    axes over which it is sharded. It is an attribute, never part of a type:
 
     | attribute | on | meaning |
     |---|---|---|
@@ -63,12 +63,12 @@ def Spmd_AxesAttr : Spmd_Attr<"Axes", "axes"> {
 }
 
 def Spmd_ShardingAttr : Spmd_Attr<"Sharding", "sharding"> {
-  let summary = "Which axes split each dimension of a tensor";
+  let summary = "The axes over which each dimension of a tensor is sharded";
   let description = [{
-    Axes of a dimension are named major to minor; `?` lets propagation add more.
-    `partial` names axes on which each position holds a summand (or, with `max`
-    and `min`, a candidate) of the value. `"tp":(1)2` is a sub-axis: the digit
-    of size 2 of `"tp"` behind digits of product 1.
+    The axes of a dimension are listed major to minor; `?` lets propagation add
+    axes. `partial` lists axes along which each position holds a summand (or, with
+    `max` and `min`, a candidate) of the value. `"tp":(1)2` is a sub-axis: the
+    digit of size 2 of `"tp"` whose more significant digits have product 1.
     ```mlir
     #spmd.sharding<@mesh, [ {"dp", "cp"}, {?}, {"tp":(1)2} ], partial = {"ep", max "x"}>
     ```

@@ -13,10 +13,10 @@ include "mlir/IR/OpBase.td"
 def Spmd_CommunicationOpInterface : OpInterface<"CommunicationOpInterface"> {
   let cppNamespace = "::cleave::spmd";
   let description = [{
-    An op that moves data between positions of the mesh, and what it sends. One
-    operand moves, one result. Elements are counted in ring terms, with N the number
-    of devices of a group and n the elements of the larger of operand and
-    result:
+    A collective: an op that exchanges data between positions of the mesh, and the
+    number of elements that it sends. It communicates one operand into one result.
+    Elements are counted as for ring algorithms, with N the number of devices of a
+    group and n the elements of the larger of operand and result:
 
     | op | sent by each position |
     |---|---|
@@ -26,23 +26,23 @@ def Spmd_CommunicationOpInterface : OpInterface<"CommunicationOpInterface"> {
     | rotate | n |
     | broadcast, reduce | (N-1)/N n, n the elements of the part |
 
-    A part is sent to the N-1 positions that lack it, or from them: of all N
-    parts together, each position sends (N-1) n.
+    A broadcast sends a part to the N-1 other positions, and a reduce receives from
+    them: over all N parts, each position sends (N-1) n.
 
     Along a sequential axis nothing is sent.
   }];
   let methods = [
-    InterfaceMethod<"The mesh on which it moves.",
+    InterfaceMethod<"Returns the mesh of the collective.",
       "::mlir::FlatSymbolRefAttr", "getCommunicationMesh", (ins)>,
     InterfaceMethod<[{
-        The axes that move, major to minor. A group is the positions that
-        differ in digits of these alone, in the order of
+        Returns the axes of the collective, major to minor. A group is the
+        positions that differ in digits of these axes alone, in the order of
         `Mesh::partIndex(axes, coordinates)`.
       }],
       "::cleave::spmd::AxisList", "getCommunicationAxes", (ins)>,
-    InterfaceMethod<"The elements that the busiest position sends.",
+    InterfaceMethod<"Returns the number of elements that the busiest position sends.",
       "double", "getElementsSent", (ins "const ::cleave::spmd::Mesh &":$mesh)>,
-    InterfaceMethod<"The elements that the position `coordinates` sends.",
+    InterfaceMethod<"Returns the number of elements that the position `coordinates` sends.",
       "double", "getElementsSentBy",
       (ins "const ::cleave::spmd::Mesh &":$mesh,
            "::llvm::ArrayRef<int64_t>":$coordinates), [{}], [{
@@ -50,7 +50,7 @@ def Spmd_CommunicationOpInterface : OpInterface<"CommunicationOpInterface"> {
       }]>,
   ];
   let extraClassDeclaration = [{
-    /// The bytes that the busiest position sends.
+    /// Returns the number of bytes that the busiest position sends.
     double getBytesSent(const ::cleave::spmd::Mesh &mesh);
   }];
 }

@@ -10,7 +10,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Axes.h"
-#include "cleave/Dialect/Spmd/IR/Permutation.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Permutation.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -23,24 +23,28 @@
 
 namespace cleave::spmd {
 
+/// Registers the models by which collectives forward indices unchanged.
+void registerIndexUseModels(mlir::DialectRegistry &registry);
+
 /// The names of the attributes of this dialect on functions and other ops.
 inline constexpr llvm::StringLiteral kShardingAttr = "spmd.sharding";
-/// On an attention: the axis around which its keys travel.
+/// On an attention: the axis of its ring, along which keys and values rotate.
 inline constexpr llvm::StringLiteral kRingAttr = "spmd.ring";
-/// On a contraction that is computed in steps: the shardings of its operands
-/// and of its result.
+/// On a contraction that is computed in steps: the shardings of its two
+/// operands and of its result.
 inline constexpr llvm::StringLiteral kStepsAttr = "spmd.steps";
-/// On an op whose operands may be received in steps: the numbers of those that
-/// are then kept for later products that read the same, which do not go with it
-/// in lockstep.
+/// On an op whose operands may be broadcast in steps: the numbers of the
+/// operands whose parts are kept in memory for later products that read the
+/// same parts and do not run in lockstep with this op.
 inline constexpr llvm::StringLiteral kHeldAttr = "spmd.held";
-/// The same, where values travel another ring, behind whole rows of scores.
+/// On an attention: the axis of its two rings. Keys rotate first, for complete
+/// rows of scores, then values.
 inline constexpr llvm::StringLiteral kTwoRingAttr = "spmd.two_ring";
 inline constexpr llvm::StringLiteral kShardingsAttr = "spmd.shardings";
 inline constexpr llvm::StringLiteral kGlobalTypeAttr = "spmd.global_type";
 inline constexpr llvm::StringLiteral kGlobalTypesAttr = "spmd.global_types";
 
-/// How one dimension is split, as the attribute stores it.
+/// The sharding of one dimension, as stored in the attribute.
 struct DimSharding {
   llvm::ArrayRef<AxisRef> axes;
   /// Propagation may add axes.
@@ -72,24 +76,25 @@ inline llvm::hash_code hash_value(const DimSharding &dim) {
 
 namespace cleave::spmd {
 
-/// The mesh named by a sharding used at `from`, or null.
+/// Returns the mesh `name` as seen from `from`, or null.
 MeshOp lookupMesh(mlir::Operation *from, mlir::FlatSymbolRefAttr name);
 
-/// The one mesh of `module`, or null (no error is reported).
+/// Returns the only mesh of `module`, or null. Reports no error.
 MeshOp findMesh(mlir::ModuleOp module);
 
-/// Where `value` of a partitioned function lies, as it is written on the op or
-/// the argument that gives it.
+/// Returns the sharding of `value` in a partitioned function, read from the
+/// attribute of the op or argument that defines it; nothing without one.
 std::optional<Sharding> writtenSharding(mlir::Value value);
-/// The type of the whole tensor of which `value` is a shard, likewise; null
-/// where it is not written.
+/// Returns the global type (before partitioning) of `value` in a partitioned
+/// function, read from the same place; null without one.
 mlir::RankedTensorType writtenGlobalType(mlir::Value value);
 
-/// Notes on an op with one result its sharding and its type as a whole tensor.
+/// Sets the sharding and the global type of the only result of `op`.
 void annotate(mlir::Operation *op, ShardingAttr sharding, mlir::Type global);
 
-/// Checks a sharding for a tensor of type `type`: axes of the mesh, each used
-/// once.
+/// Checks a sharding of a tensor of type `type`: its rank is that of the
+/// tensor, and its axes are axes of the mesh that do not overlap. Errors are
+/// reported by `emitError`; the mesh is looked up from `from`.
 llvm::LogicalResult
 verifySharding(llvm::function_ref<mlir::InFlightDiagnostic()> emitError,
                mlir::Operation *from, ShardingAttr sharding, mlir::Type type);

@@ -19,10 +19,11 @@ class Spmd_Op<string mnemonic, list<Trait> traits = []>
     : Op<Spmd_Dialect, mnemonic, traits>;
 
 def Spmd_MeshOp : Spmd_Op<"mesh", [Symbol]> {
-  let summary = "The devices, as named axes";
+  let summary = "The device mesh, as named axes";
   let description = [{
-    Axes in the order of device numbers, major to minor; those of `sequential`
-    take no device.
+    `axes` and `sizes` give the axes in the order of device numbers, major to
+    minor. The positions of an axis in `sequential` run one after the other on the
+    same device.
     ```mlir
     spmd.mesh @mesh <["mb" = 4, "dp" = 2, "tp" = 8]> sequential ["mb"]
     ```
@@ -41,10 +42,10 @@ def Spmd_MeshOp : Spmd_Op<"mesh", [Symbol]> {
   let hasVerifier = 1;
 }
 
-/// An op that moves what positions hold. Axes are those that move alone, so
-/// that one op serves whatever else splits the tensor. Only a reduction may name
-/// a sequential axis.
-class Spmd_MovementOp<string mnemonic, list<Trait> traits = [],
+/// A collective: an op that exchanges the shards of positions. It names only the
+/// axes it communicates over, independent of other axes that shard the tensor.
+/// Only a reduction may name a sequential axis.
+class Spmd_CollectiveOp<string mnemonic, list<Trait> traits = [],
                       list<string> counting = []>
     : Spmd_Op<mnemonic, !listconcat([
         Pure,
@@ -54,12 +55,12 @@ class Spmd_MovementOp<string mnemonic, list<Trait> traits = [],
 }
 
 def Spmd_AllReduceOp
-    : Spmd_MovementOp<"all_reduce", [SameOperandsAndResultType]> {
-  let summary = "Combines the values of all positions along axes";
+    : Spmd_CollectiveOp<"all_reduce", [SameOperandsAndResultType]> {
+  let summary = "Reduces the values of all positions along axes";
   let description = [{
     Every position along `axes` receives the sum (max, min) of the values of
-    all of them, taken in a binary tree over positions. Along a sequential axis
-    this is accumulation.
+    all positions along them, reduced in a binary tree over positions. Along a
+    sequential axis the reduction is accumulation.
     ```mlir
     %g = spmd.all_reduce sum %p over @mesh {"mb"} : tensor<8x8xf32>
     ```
@@ -71,12 +72,12 @@ def Spmd_AllReduceOp
   }];
 }
 
-def Spmd_AllGatherOp : Spmd_MovementOp<"all_gather"> {
-  let summary = "Every position receives all parts";
+def Spmd_AllGatherOp : Spmd_CollectiveOp<"all_gather"> {
+  let summary = "Gathers the shards of all positions";
   let description = [{
-    The inverse of `spmd.slice` by the same sharding: in each dimension the
-    parts of a group are joined, and the axes of `sharding`, the minor ones of
-    those that split the operand, split the result no more.
+    The inverse of `spmd.slice` by the same sharding. In each dimension, the
+    shards of a group are concatenated. The axes of `sharding` are the minor axes
+    of the operand in each dimension, and do not shard the result.
     ```mlir
     %y = spmd.all_gather %x by #spmd.sharding<@mesh, [{"tp"}, {} ]>
         : tensor<2x4xf32> -> tensor<8x4xf32>
@@ -88,8 +89,8 @@ def Spmd_AllGatherOp : Spmd_MovementOp<"all_gather"> {
   }];
 }
 
-def Spmd_ReduceScatterOp : Spmd_MovementOp<"reduce_scatter"> {
-  let summary = "Combines the values of all positions; each keeps its part";
+def Spmd_ReduceScatterOp : Spmd_CollectiveOp<"reduce_scatter"> {
+  let summary = "Reduces the values of all positions; each keeps its shard";
   let description = [{
     `spmd.all_reduce` over the axes of `sharding`, then `spmd.slice` by it.
     ```mlir
@@ -104,11 +105,11 @@ def Spmd_ReduceScatterOp : Spmd_MovementOp<"reduce_scatter"> {
   }];
 }
 
-def Spmd_AllToAllOp : Spmd_MovementOp<"all_to_all"> {
-  let summary = "Moves axes from one dimension to another";
+def Spmd_AllToAllOp : Spmd_CollectiveOp<"all_to_all"> {
+  let summary = "Moves axes from one dimension to another one";
   let description = [{
-    Dimension `from` loses `axes`, its minor ones; dimension `to` is split by
-    them behind those that split it already.
+    The minor axes `axes` of dimension `from` become the minor axes of dimension
+    `to`: dimension `from` is gathered along them, and dimension `to` is sharded.
     ```mlir
     %y = spmd.all_to_all %x over @mesh {"tp"} from 0 to 1
         : tensor<2x4xf32> -> tensor<8x1xf32>
@@ -123,13 +124,13 @@ def Spmd_AllToAllOp : Spmd_MovementOp<"all_to_all"> {
 }
 
 def Spmd_PermuteOp
-    : Spmd_MovementOp<"permute", [SameOperandsAndResultType],
+    : Spmd_CollectiveOp<"permute", [SameOperandsAndResultType],
                       ["getElementsSentBy"]> {
   let summary = "Exchanges shards between positions";
   let description = [{
-    The minor axes `from` of each dimension are replaced by `to`, which make as
-    many parts: each position receives the shard that it holds under `to`, from
-    a position that holds it under `from` (`Permutation::source`).
+    Replaces the minor axes `from` of each dimension by `to`, which make the same
+    number of shards. Each position receives the shard that it holds under `to`
+    from a position that holds it under `from` (`Permutation::source`).
     ```mlir
     %y = spmd.permute %x from #spmd.sharding<@mesh, [{"x"} ]>
         to #spmd.sharding<@mesh, [{"y"} ]> : tensor<4xf32>
@@ -146,15 +147,16 @@ def Spmd_PermuteOp
 }
 
 def Spmd_RotateOp
-    : Spmd_MovementOp<"rotate", [
+    : Spmd_CollectiveOp<"rotate", [
         SameOperandsAndResultType,
         DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>]> {
-  let summary = "Passes parts on around a ring";
+  let summary = "Rotates shards around a ring of positions";
   let description = [{
-    Dimension `dim` comes in as many parts as `axes` have positions; part `i` of
-    the result is part `i - 1` of the operand, and part 0 the last one. `axes`
-    are the major ones of those that split the dimension: each position
-    receives what the one before it holds. On a whole tensor it is the same.
+    Dimension `dim` is divided into one part for each position of `axes`. Part
+    `i` of the result is part `i - 1` of the operand, and part 0 is the last one.
+    On shards, `axes` are the major axes of the dimension, and each position
+    receives the shard of the previous position. On an unsharded tensor the op
+    permutes the parts.
     ```mlir
     %y = spmd.rotate %x over @mesh {"cp"} dim 0 : tensor<8x4xf32>
     ```
@@ -168,15 +170,16 @@ def Spmd_RotateOp
 }
 
 def Spmd_BroadcastOp
-    : Spmd_MovementOp<"broadcast", [
+    : Spmd_CollectiveOp<"broadcast", [
         DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>]> {
-  let summary = "One part of a value, for all positions";
+  let summary = "Broadcasts one part of a value to all positions";
   let description = [{
-    Dimension `dim` comes in as many parts as `axes` have positions; the result
-    is part number `part`. `axes` are the major ones of those that split the
-    dimension: each position receives what the one of that number holds. On a
-    whole tensor it is a slice. What is sent several times, and is not to be kept
-    in between, has another number `apart` each time: so it is never made one.
+    Dimension `dim` is divided into one part for each position of `axes`; the
+    result is part number `part`. On shards, `axes` are the major axes of the
+    dimension, and each position receives the shard of position `part`. On an
+    unsharded tensor the op is a slice. Broadcasts of the same part with different
+    numbers `apart` are never merged, so that the part is sent again instead of
+    kept in memory.
     ```mlir
     %y = spmd.broadcast %x over @mesh {"col"} dim 1 part 0
         : tensor<8x4xf32> -> tensor<8x2xf32>
@@ -192,18 +195,18 @@ def Spmd_BroadcastOp
 }
 
 def Spmd_ReduceOp
-    : Spmd_MovementOp<"reduce", [
+    : Spmd_CollectiveOp<"reduce", [
         DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
-        OptionalTypesMatchWith<"the accumulator lies as the result", "output",
+        OptionalTypesMatchWith<"the accumulator has the type of the result", "output",
                                "into", "$_self">]> {
-  let summary = "Sums become one part of a value";
+  let summary = "Reduces partial sums into one part of a value";
   let description = [{
-    The inverse of `spmd.broadcast`: dimension `dim` of the result comes in as
-    many parts as `axes` have positions, and the operand becomes part number
-    `part` of `into`; without one the other parts are zero. The operand is a sum
-    over `axes`, which are the major ones that split the dimension of the result:
-    the position of that number receives the sum of what all hold, the others
-    keep theirs. On a whole tensor nothing is summed up.
+    The inverse of `spmd.broadcast`. Dimension `dim` of the result is divided into
+    one part for each position of `axes`. The operand replaces part number `part`
+    of `into`; without `into` the other parts are zero. On shards, the operand is
+    partial over `axes`, which are the major axes of the dimension in the result:
+    position `part` receives the sum over all positions, and the others keep their
+    shards of `into`. On an unsharded tensor nothing is reduced.
     ```mlir
     %y = spmd.reduce %p into %x over @mesh {"col"} dim 1 part 0
         : tensor<8x2xf32> -> tensor<8x4xf32>
@@ -221,10 +224,10 @@ def Spmd_ReduceOp
 def Spmd_ShardOffsetOp : Spmd_Op<"shard_offset", [
     Pure, DeclareOpInterfaceMethods<Graph_CostOpInterface>,
     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "Where this position's shard begins in the global tensor";
+  let summary = "The offset of this position's shard in the global tensor";
   let description = [{
-    The index, in a tensor of type `global` split by `sharding`, of the first
-    element that this position holds.
+    The index of the first element of this position's shard in a tensor of type
+    `global` with sharding `sharding`: one value for each dimension.
     ```mlir
     %o = spmd.shard_offset #spmd.sharding<@mesh, [{"mb"}, {} ]> of tensor<8x4xf32> : tensor<2xi64>
     ```
@@ -237,11 +240,11 @@ def Spmd_ShardOffsetOp : Spmd_Op<"shard_offset", [
 def Spmd_SliceOp : Spmd_Op<"slice", [
     Pure, DeclareOpInterfaceMethods<Graph_CostOpInterface>,
     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "This position's part of what it holds";
+  let summary = "Shards a local value further, without communication";
   let description = [{
-    Splits dimensions further: `sharding` names the axes by which each dimension
-    of the operand, as this position holds it, is split in addition. Nothing is
-    sent.
+    Shards dimensions over more axes: `sharding` names the axes that are added to
+    each dimension of the operand, as minor axes. Each position keeps its part of
+    its operand; nothing is sent.
     ```mlir
     %y = spmd.slice %x by #spmd.sharding<@mesh, [{"mb"}, {} ]>
         : tensor<8x4xf32> -> tensor<2x4xf32>
@@ -258,11 +261,11 @@ def Spmd_BarrierOp : Spmd_Op<"barrier", [
     Pure, AllTypesMatch<["input", "output"]>,
     DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
     DeclareOpInterfaceMethods<Graph_CostOpInterface>]> {
-  let summary = "A value that is not there before another one";
+  let summary = "A value that depends on another value";
   let description = [{
-    The identity. Its result depends on `after`, of which nothing else is read:
-    behind a seed, what is made of it belongs to backward, and is not one with
-    what forward makes of `input`.
+    The identity of `input`. The result also depends on `after`, whose elements
+    are not read. With a seed as `after`, the ops that use the result belong to
+    backward, and are not merged with equal ops that use `input` in forward.
     ```mlir
     %y = spmd.barrier %x after %seed : tensor<2x4xf32>, tensor<f32>
     ```
@@ -278,10 +281,11 @@ def Spmd_ConstrainOp : Spmd_Op<"constrain", [
     Pure, SameOperandsAndResultType,
     DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>,
     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "An annotation on an intermediate value";
+  let summary = "Annotates an intermediate value with a sharding";
   let description = [{
-    The identity; its result has the given sharding. It is an op, since rewrites
-    drop attributes. Of a sum it may stay a summand, unless it is `reduced`.
+    The identity; its result has the given sharding. The annotation is an op,
+    since rewrites drop attributes. A partial operand may stay partial in the
+    result, unless the op is `reduced`.
     ```mlir
     %y = spmd.constrain %x to #spmd.sharding<@mesh, [{"dp"}, {} ]> : tensor<8x4xf32>
     ```

@@ -11,14 +11,15 @@
 include "mlir/Pass/PassBase.td"
 
 def DecomposeAttention : Pass<"spmd-decompose-attention", "::mlir::ModuleOp"> {
-  let summary = "Makes attention whose keys travel a ring into its steps";
+  let summary = "Decomposes ring attention into its steps";
   let description = [{
-    An attention that is marked with `spmd.ring` sees, step by step, the keys of
-    one position after the other; output and log-sum-exp are those of all keys
-    so far. Backward is a second ring, behind a barrier, in which the gradients
-    of keys and values travel with them, one step behind, and arrive where
-    they belong. Nothing is gathered. What comes out is still a program of
-    whole tensors: a step on blocks of queries beside blocks of keys.
+    Decomposes each attention with the attribute `spmd.ring` into one attention
+    per position of the axis. Between the steps, keys and values are rotated along
+    the axis; output and log-sum-exp accumulate over the keys so far. Backward is a
+    second ring, after a barrier. In it the gradients of keys and values rotate
+    with them, one step later, back to their own positions. Nothing is gathered.
+    The result is a program on global tensors, in which each step is an attention
+    between blocks of queries and blocks of keys.
     ```mlir
     %o, %lse = graph.attention %q, %k, %v {causal, spmd.ring = "cp"}
     // becomes, for two positions
@@ -28,34 +29,39 @@ def DecomposeAttention : Pass<"spmd-decompose-attention", "::mlir::ModuleOp"> {
     %o, %lse = graph.attention %q, %k1, %v1 query_starts [0, s] key_starts [s, 0]
         onto %o0, %lse0 {blocks = 2, step = 1}
     ```
-    Steps are unrolled: there are as many as positions, each is one command, and
-    no later phase needs to know of loops.
+    The steps are unrolled, one for each position, so that no later phase needs
+    loops.
   }];
   let dependentDialects = ["::cleave::graph::GraphDialect",
                            "::cleave::spmd::SpmdDialect"];
 }
 
 def DecomposeContraction : Pass<"spmd-decompose-contraction", "::mlir::ModuleOp"> {
-  let summary = "Makes products of blocks into the steps of SUMMA";
+  let summary = "Decomposes products of sharded blocks into the steps of SUMMA";
   let description = [{
-    A contraction that is marked with `spmd.steps` has the shardings of its two
-    operands and of its result there. Where a dimension that is summed over is
-    split over one axis in one operand and over another one in the other, each
-    step multiplies one part of both, which is sent to all who need it, and adds
-    the product to those before. Where a dimension of the result is split over
-    another axis than in the operand that has it, each step multiplies one part
-    of that operand, and the sum of what all positions make is reduced into that
-    part of the result. So no operand is gathered. A lookup in a table whose rows
-    lie in parts looks up in one part after the other, and what is added to such a
-    table is reduced into one part after the other. What comes out is still a
-    program of whole tensors.
+    Decomposes each contraction with the attribute `spmd.steps`, which gives the
+    shardings of its two operands and of its result. No operand is gathered. There
+    are three forms:
+    - A dimension that is summed over is sharded over different axes in the two
+      operands. Each step broadcasts one part of both operands, multiplies them,
+      and adds the product to the sum of the previous steps.
+    - A dimension of the result is sharded over another axis than in its operand.
+      Each step multiplies one part of that operand, and reduces the partial
+      products of all positions into that part of the result.
+    - The indexed dimension of a table is sharded. A lookup reads one part of the
+      table in each step, and an addition to the table is reduced into one part
+      in each step.
 
-    Products that read the same in the same parts alternate: step by step, each
-    part is sent once for all of them. They are brought to where the first is, with
-    what they need of arguments, or to where the last is, with what needs them,
-    unless one needs another, or other products or movements lie between that need
-    one of them or read nothing of what they read. What stays apart is sent to each,
-    with another number `apart`; but for operands that `spmd.held` names.
+    The result is a program on global tensors.
+
+    Products that read the same parts of a value run in lockstep: their steps
+    alternate, and each part is broadcast once for all of them. For that, products
+    are moved to the first of them, with the ops on arguments that they need, or to
+    the last of them, with the ops that use them. Products are not moved where one
+    depends on another, or past other products or collectives that depend on one of
+    them or read none of the same values. Products that are not in lockstep receive
+    their parts separately, by broadcasts with different numbers `apart`, except for
+    operands that `spmd.held` names.
     ```mlir
     %y = graph.contract "bi,io->bo" %x, %w {spmd.steps = [
         #spmd.sharding<@mesh, [{"row"}, {"col"} ]>,
@@ -76,18 +82,19 @@ def DecomposeContraction : Pass<"spmd-decompose-contraction", "::mlir::ModuleOp"
 }
 
 def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
-  let summary = "Opens a head and its loss where a recipe will split its classes";
+  let summary = "Decomposes a head and its loss where a recipe shards its classes";
   let description = [{
-    A `graph.head_loss` becomes ops whose classes can be split: a maximum, a sum
-    of exponentials and the target's logit of each row are then reduced, and no
-    logits are moved. Rows are cut along the sequence into chunks, so that the
-    samples stay split, and one chunk's logits, as a device has them, keep to the
-    limits of `--graph-chunk-loss`. Gradients of the weight are added in the order
-    of the chunks. All of them read the weight: where steps receive it, it is held
-    (`spmd.held`).
+    Decomposes `graph.head_loss` into ops whose classes (the vocabulary) can be
+    sharded. For each row, the maximum, the sum of exponentials and the logit of the
+    target are then reduced over devices; logits are not communicated. Rows are cut
+    into chunks along the sequence, so that samples stay sharded. The logits of one
+    chunk on one device are within the limits of `--graph-chunk-loss`. Gradients of
+    the weight are added in the order of the chunks. All chunks read the weight; its
+    parts are kept (`spmd.held`) where the products run in steps.
 
-    Needs `mesh` and `recipes` as `--spmd-apply-recipes` does, before that runs.
-    Classes that the devices do not divide stay whole.
+    The pass takes `mesh` and `recipes` as `--spmd-apply-recipes` does, and runs
+    before it. Classes whose number is not divisible by the devices stay
+    replicated.
     ```mlir
     %rows, %dx, %dw = graph.head_loss %x, %w targets %t gradient %g ...
     // becomes
@@ -108,35 +115,39 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
     Option<"mesh", "mesh", "std::string", "",
            "The axes of the mesh and their sizes: dp=2,tp=4">,
     Option<"recipes", "recipes", "std::string", "",
-           "What will be done with them: megatron-sp,zero1">,
+           "The recipes and placements that will be applied: megatron-sp,zero1">,
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "Number of micro-batches of a step">,
     Option<"grains", "grains", "int64_t", "0",
-           "Where positive: parts of the whole batch, in their place">,
+           "If positive: the number of grains of the global batch, which "
+           "replaces micro-batches">,
     Option<"maxChunkBytes", "max-chunk-bytes", "int64_t", "104857600",
            "The bytes that the logits of one chunk may take on a device">,
     Option<"maxChunkRows", "max-chunk-rows", "int64_t", "384",
-           "The rows of a chunk where the logits are cut at all, and where that "
-           "makes 16 chunks at most">,
+           "The rows of a chunk at most, if logits are cut into chunks, and if that "
+           "makes no more than 16 chunks">,
   ];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
 def OrderSequence : Pass<"spmd-order-sequence", "::mlir::ModuleOp"> {
-  let summary = "Puts sequences of causal attention in zig-zag order for a ring";
+  let summary = "Permutes sequences of causal ring attention into zig-zag order";
   let description = [{
-    Under a causal mask a device that has the last of N chunks of a sequence
-    sees N times as many keys as the first. In zig-zag order it has the chunks r
-    and 2N-1-r of 2N, and all do the same. The program stays one of whole tensors,
-    whose sequence comes in this order from where it is first split into places
-    (the rows that ids look up, targets, positions) to results, which come in
-    their own: what does not go by places does the same, what does (attention,
-    dropout) is told where each chunk begins, and before all else the order is
-    the old one.
+    Balances the work of causal ring attention. Under a causal mask, the device of
+    the last of N chunks of a sequence attends to N times as many keys as the device
+    of the first one. In zig-zag order, device r holds the chunks r and 2N-1-r of
+    2N, and all devices do the same work.
 
-    Needs `mesh` and `recipes` as `--spmd-apply-recipes` does, before that runs
-    and before `--spmd-decompose-head`; does nothing without the recipe `ring`. A
-    sequence that does not come in 2N chunks keeps its order, with a remark.
+    The result is a program on global tensors. The sequence is permuted from its
+    first use (the ids of a lookup, targets, positions) up to the results, which
+    keep their order. Ops that do not depend on positions in the sequence are
+    unchanged. Ops that do (attention, dropout) are given the offset of each chunk,
+    or their operands in the original order.
+
+    The pass takes `mesh` and `recipes` as `--spmd-apply-recipes` does, and runs
+    before it and before `--spmd-decompose-head`. It does nothing without the recipe
+    `ring`. A sequence that is not divisible into 2N chunks keeps its order, with a
+    remark.
     ```mlir
     %e = graph.gather %table, %ids
     %o, %lse = graph.attention %q, %k, %v {causal}
@@ -152,15 +163,16 @@ def OrderSequence : Pass<"spmd-order-sequence", "::mlir::ModuleOp"> {
   let options = [Option<"mesh", "mesh", "std::string", "",
                         "The axes of the mesh and their sizes: dp=2,cp=4">,
                  Option<"recipes", "recipes", "std::string", "",
-                        "As for --spmd-apply-recipes">];
+                        "The recipes and placements that will be applied">];
 }
 
 def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
-  let summary = "Creates the mesh and annotates arguments as recipes say";
+  let summary = "Creates the mesh and applies recipes and placements";
   let description = [{
-    `mesh` names the axes, major to minor; each of `recipes` writes shardings of
-    arguments, alike in all entries, and annotations between. They are applied
-    in one order, however they are listed.
+    Creates the mesh of the axes `mesh`, major to minor, and applies `recipes`. A
+    recipe annotates arguments with shardings, the same ones in all entry functions,
+    and intermediate values with `spmd.constrain`. Placements are applied first,
+    then recipes in a fixed order, independent of the order of the option.
     ```mlir
     func.func @train(%x: tensor<8x4xf32> {graph.batch_dim = 0 : i64}) ...
     // becomes, with mesh=dp=2
@@ -172,15 +184,17 @@ def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
   let options = [Option<"mesh", "mesh", "std::string", "",
                         "The axes of the mesh and their sizes: dp=2,tp=4">,
                  Option<"recipes", "recipes", "std::string", "",
-                        "What to do with them: megatron-sp,zero1">];
+                        "The recipes and placements: megatron-sp,zero1">];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
 def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
-  let summary = "Creates the mesh and splits samples over micro-batches";
+  let summary = "Shards samples over a sequential axis of micro-batches";
   let description = [{
-    Adds the sequential axis `mb` to the mesh (or creates `@mesh`), and splits
-    the dimension `graph.batch_dim` of each argument along it.
+    Adds the sequential axis `mb` to the mesh (or creates `@mesh`), and shards the
+    dimension `graph.batch_dim` of each argument over it, as the major axis. The
+    number of samples of each shard must be divisible by the micro-batches, unless
+    samples are padded.
     ```mlir
     func.func @train(%x: tensor<8x4xf32> {graph.batch_dim = 0 : i64}) ...
     // becomes, with micro-batches=4
@@ -192,28 +206,28 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
   let options = [Option<"microBatches", "micro-batches", "int64_t", "1",
                         "Number of micro-batches of a step">,
                  Option<"grains", "grains", "int64_t", "0",
-                        "Where positive: as many micro-batches as give each "
-                        "device its share of so many parts of the batch">];
+                        "If positive: the number of grains of the global batch, "
+                        "a power of 2. Each micro-batch of a device is one grain">];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
 def Pad : Pass<"spmd-pad", "::mlir::ModuleOp"> {
-  let summary = "Makes sizes divisible that annotations split unevenly";
+  let summary = "Pads dimensions that annotations shard unevenly";
   let description = [{
-    Before propagation: where the axes that an argument's sharding or a
-    `spmd.constrain` gives to a dimension do not divide it, that dimension, and
-    all that the sharding rules join with it, are padded to a multiple of the
-    product of the axes that split any of them. Later passes see sizes that
-    divide.
+    Runs before propagation. A dimension whose size is not divisible by the axes
+    that the sharding of an argument or an `spmd.constrain` gives it is padded. All
+    dimensions that the sharding rules join with it are padded too, to a size that
+    is divisible by the product of the axes of any of them. Later passes see
+    divisible sizes only.
 
-    The valid elements come first. Arguments and results whose dimensions are
-    padded say so in `graph.valid_shape`: who calls gives and gets that part;
-    the padding of arguments is zero, and of what replaces them. A padded
-    program is one of one device still, with the same numbers.
+    Valid elements come first. `graph.valid_shape` on an argument or result gives
+    the shape without padding, which is the shape for the caller. The padding of
+    arguments, and of the results that replace them, is zero. A padded program is
+    still a program on global tensors, and computes the same values.
 
-    What the padding of other values holds does not matter, but where an op's
-    rule says so (`PaddingNeed`) and it is not known to be zero: there it is
-    masked. An op that needs a dimension whole gets the valid part of it.
+    The padding of other values is arbitrary. It is masked where an op's rule
+    requires a value in it (`PaddingNeed`), unless it is known to be zero. An op
+    that cannot be sharded along a dimension gets the valid part of it.
     ```mlir
     func.func @f(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"} ]>}) -> tensor<f32> {
       %y = graph.exp %x : (tensor<6xf32>) -> tensor<6xf32>
@@ -231,19 +245,19 @@ def Pad : Pass<"spmd-pad", "::mlir::ModuleOp"> {
 }
 
 def Propagate : Pass<"spmd-propagate", "::mlir::ModuleOp"> {
-  let summary = "Gives every value a sharding, from those of the arguments";
+  let summary = "Propagates the shardings of arguments to all values";
   let description = [{
-    Each op's rule says which dimensions run along one factor. What an operand
-    says of a factor reaches the other operands and the results, in both
-    directions, until nothing changes; closed dimensions keep what was given.
-    Sequential axes go first, then what arguments say, then `spmd.constrain`.
-    Where two disagree, that wins which more operands and results say, then what
-    larger ones say, then the first in order, with a remark. What is a sum over an
-    axis is not split by it on the way back, and is reduced where it is made if what
-    its readers would reduce is no less.
+    The sharding rule of an op maps the dimensions of its operands and results to
+    factors. The axes of a factor are propagated between operands and results, in
+    both directions, until nothing changes; closed dimensions keep their axes.
+    Sequential axes are propagated first, then the shardings of arguments, then
+    `spmd.constrain`. Where tensors of an op disagree, the axes of most tensors win,
+    then those of larger tensors, then the first in order, with a remark. A partial
+    sum over an axis is not sharded over that axis by its readers. It is reduced at
+    its producer if its readers would reduce at least as many elements.
 
-    Then each result is marked partial where a split factor is summed over, or
-    where the op is jointly linear in operands that are partial.
+    Then each result is marked partial where the op reduces a sharded factor, or
+    where the op is jointly linear in partial operands.
     ```mlir
     %l = graph.reduce sum %x {dims = array<i64: 0>} : (tensor<8xf32>) -> tensor<f32>
     // with %x split over "mb" becomes
@@ -255,18 +269,19 @@ def Propagate : Pass<"spmd-propagate", "::mlir::ModuleOp"> {
 }
 
 def Partition : Pass<"spmd-partition", "::mlir::ModuleOp"> {
-  let summary = "Rewrites each function for one shard";
+  let summary = "Rewrites each function to compute on shards";
   let description = [{
-    Types become local. Where an op, an annotation or the function wants a value
-    with another sharding than it has, or whole where it is partial, it is moved
-    there by the cheapest sequence of movements: that which sends the fewest
-    bytes from each position. A moved value serves all that want it, up to the
-    next `graph.seed`: what crosses to backward does so in its smallest form and
-    is gathered again there. Along a sequential axis nothing moves but sums.
+    Makes types local. Where an op, an annotation or the result of the function
+    needs a value in another sharding, or reduced where it is partial, the value is
+    resharded by the cheapest sequence of collectives: the one that sends the fewest
+    bytes from each position. All readers up to the next `graph.seed` share a
+    resharded value. A value that backward reads is kept in its smallest form, and
+    is gathered again in backward. Along a sequential axis there are only
+    reductions.
 
     Each result keeps its global type and its sharding as attributes. Each
-    movement is a remark of the category `spmd-partition` that names its op,
-    axes, bytes and cause.
+    collective emits a remark `Collective` of the category `spmd-partition` with its
+    op, axes, bytes and cause.
     ```mlir
     func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"} ]>}) -> tensor<f32> {
       %l = graph.reduce sum %x ... : (tensor<8xf32>) -> tensor<f32>
@@ -284,12 +299,11 @@ def Partition : Pass<"spmd-partition", "::mlir::ModuleOp"> {
 }
 
 def OptimizeCollectives : Pass<"spmd-optimize-collectives", "::mlir::ModuleOp"> {
-  let summary = "Fewer and smaller movements of a partitioned program";
+  let summary = "Merges and simplifies the collectives of a partitioned program";
   let description = [{
-    An all_reduce that only a slice along its axes reads becomes a
-    reduce_scatter; a slice of what was gathered by the same axes is what was
-    gathered; equal movements are made once, though never across a
-    `graph.seed`.
+    An all_reduce whose only reader is a slice along its axes becomes a
+    reduce_scatter. A slice of an all_gather by the same axes is the operand of the
+    all_gather. Equal collectives are merged, though never across a `graph.seed`.
     ```mlir
     %r = spmd.all_reduce sum %x over @mesh {"dp"} : tensor<8xf32>
     %y = spmd.slice %r by <@mesh, [{"dp"} ]> : tensor<8xf32> -> tensor<4xf32>
@@ -302,14 +316,18 @@ def OptimizeCollectives : Pass<"spmd-optimize-collectives", "::mlir::ModuleOp"> 
 }
 
 def VerifyLocal : Pass<"spmd-verify", "::mlir::ModuleOp"> {
-  let summary = "Checks a partitioned program from its text alone";
+  let summary = "Verifies the shardings of a partitioned program";
   let description = [{
-    Every local type is its global type split by its sharding; operands and
-    results of each op agree on its factors; a value is partial exactly where
-    its op makes it so; no partial value reaches an op that is not linear in it,
-    or leaves the function; nothing is reduced that is not partial, and nothing
-    gathered or exchanged over axes that do not split it there; what draws by
-    the place of its shard reads that place.
+    Checks a partitioned program, from its ops and attributes alone:
+    - Every local type is that of a shard of its global type and sharding.
+    - Operands and results of each op agree on the axes of its factors.
+    - A value is partial exactly where its op makes it partial. No partial value is
+      an operand of an op that is not linear in it, or a result of the function.
+    - Only partial values are reduced. Values are gathered and exchanged only over
+      axes that shard them.
+    - Ops that depend on the offset of a shard (random draws) read that offset.
+    - Values that are rotated around a ring meet values rotated by the same number
+      of steps.
   }];
 }
 

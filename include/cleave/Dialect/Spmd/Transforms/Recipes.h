@@ -1,4 +1,4 @@
-//===- Recipes.h - Named ways to annotate a step ----------------*- C++ -*-===//
+//===- Recipes.h - Recipes and placements of a plan -------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A recipe annotates: it says how arguments rest and what some values in
-/// between look like. Propagation and partition do the rest, so that recipes
-/// compose.
+/// A recipe is a named way to annotate a training step. It gives shardings to
+/// arguments, as they are stored between steps, and to some intermediate
+/// values. Propagation and partition do the rest, so that recipes compose.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -23,93 +23,99 @@
 
 namespace cleave::spmd {
 
-/// The axes of a mesh as a person writes them, major to minor: `dp=2,tp=4`.
-/// Names are identifiers, each once; sizes are positive.
+/// Parses the axes of a mesh, major to minor: `dp=2,tp=4`. Returns an error
+/// unless names are distinct identifiers and sizes are positive.
 llvm::Expected<std::vector<MeshAxis>> parseMesh(llvm::StringRef text);
 
-/// A recipe as a person asks for it: `zero3`, or bound to an axis of another
-/// name, `zero3(fsdp)`.
+/// A recipe as users write it: `zero3`, or bound to an axis of another name,
+/// `zero3(fsdp)`.
 struct RecipeCall {
   std::string name;
-  /// One for each axis of the recipe.
+  /// The names of the mesh axes, one for each axis of the recipe.
   std::vector<std::string> axes;
 };
 
-/// `megatron-sp,zero1(fsdp)`; an error names what is unknown and lists what
-/// there is.
+/// Parses recipes: `megatron-sp,zero1(fsdp)`. The error of an unknown recipe
+/// lists the known ones.
 llvm::Expected<std::vector<RecipeCall>> parseRecipes(llvm::StringRef text);
 
-/// Where a person places arguments: `layers.*.q_proj.weight=[tp,-]`.
+/// A sharding of arguments as users write it: `layers.*.q_proj.weight=[tp,-]`.
 struct Placement {
-  /// A glob (`*`, `?`, `[a-z]`) that fits a whole name, or its end after a dot.
+  /// A glob (`*`, `?`, `[a-z]`) that matches a name, or its end after a dot.
   std::string pattern;
-  /// For each dimension of the shape that the framework knows, the axes that
-  /// split it, major to minor.
+  /// The axes over which each dimension is sharded, major to minor. Dimensions
+  /// are those of the framework's shape.
   std::vector<std::vector<std::string>> dims;
-  /// Left out with a warning where it does not fit, instead of refused. Written
-  /// with `?=`.
+  /// A placement that does not fit is ignored with a remark, instead of
+  /// refused. Written with `?=`.
   bool hint = false;
 
+  /// Whether the pattern matches `name`.
   bool fits(llvm::StringRef name) const;
-  /// As it is written.
+  /// Returns the placement as users write it.
   std::string str() const;
 };
 
-/// What a person asks for: recipes, and placements beside them.
+/// The recipes and placements that users ask for.
 struct Plan {
   std::vector<RecipeCall> recipes;
   std::vector<Placement> placements;
 };
 
-/// `megatron-sp,*.bias=[-],wte.weight=[dp+tp,-]`: recipes and placements in any
-/// order. In a placement `-` keeps a dimension whole, `+` joins axes.
+/// Parses recipes and placements, in any order:
+/// `megatron-sp,*.bias=[-],wte.weight=[dp+tp,-]`. In a placement, `-`
+/// replicates a dimension and `+` joins axes.
 llvm::Expected<Plan> parsePlan(llvm::StringRef text);
 
-/// What passes that prepare for recipes know of them.
+/// A plan and the axes of its mesh, for passes that run before recipes.
 struct PlanOnMesh {
-  /// Those of the module's mesh, where it has one.
+  /// The axes of the option, or of the mesh of the module.
   std::vector<MeshAxis> axes;
   Plan plan;
 };
-/// Reads the options of a pass on `module`, and reports what is wrong with them.
+/// Parses the options `mesh` and `recipes` of a pass on `module`. Reports
+/// errors in them.
 llvm::FailureOr<PlanOnMesh>
 readPlan(mlir::ModuleOp module, llvm::StringRef mesh, llvm::StringRef recipes);
 
-/// What a recipe splits while it is computed with; `Resting`: nothing.
+/// The dimension that a recipe shards in computation. `Resting`: none, the
+/// recipe shards only values at rest.
 enum class RecipeSplit : uint8_t { Samples, Features, Sequence, Resting };
 
-/// An axis of a recipe, by the name that it has where none is given, and what
-/// is split over it.
+/// An axis of a recipe: its default name, and the dimension sharded over it.
 struct RecipeAxis {
   llvm::StringRef name;
   RecipeSplit split;
 };
 
-/// What devices that hold parts of it add up in an order of their own.
+/// The values that a recipe sums over its shards, in an order of their own.
 enum class SumsInParts { None, Norm, Gradients };
 
-/// What a table of recipes says of one.
+/// An entry in the table of recipes.
 struct RecipeInfo {
   llvm::StringRef name;
   llvm::SmallVector<RecipeAxis, 3> axes;
   llvm::StringRef summary;
-  /// Where it splits features, their sizes must divide.
+  /// The sizes of sharded features must be divisible, since they are not
+  /// padded.
   bool even = false;
-  /// Its positions see keys in turn, so that causal ones share their work where
-  /// each has an early and a late chunk of the sequence.
+  /// The positions process keys in turn (a ring). Under a causal mask, zig-zag
+  /// order of the sequence then balances their work.
   bool inTurn = false;
   SumsInParts sums = SumsInParts::None;
 };
+/// Returns the table of all recipes.
 llvm::ArrayRef<RecipeInfo> recipeTable();
 
-/// What a recipe that `parseRecipes` knows splits over `axis`; `Resting` where
-/// it is not bound to it.
+/// Returns the dimension that a parsed recipe shards over `axis`; `Resting`
+/// where the recipe is not bound to the axis.
 RecipeSplit splitBy(const RecipeCall &call, llvm::StringRef axis);
-/// Whether what it splits must divide.
+/// Whether the sizes that a recipe shards must be divisible.
 bool splitsEvenly(const RecipeCall &call);
-/// Whether its positions see keys in turn.
+/// Whether the positions of a recipe process keys in turn.
 bool seesKeysInTurn(const RecipeCall &call);
-/// What it adds up in parts: of gradients, their norm too.
+/// Returns the values that a recipe sums over shards; `Gradients` includes
+/// their norm.
 SumsInParts sumsInParts(const RecipeCall &call);
 
 } // namespace cleave::spmd

@@ -1,4 +1,4 @@
-//===- CostBuilder.h - Making costs -----------------------------*- C++ -*-===//
+//===- CostBuilder.h - Building costs ---------------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -17,7 +17,8 @@ inline int64_t elementsOf(mlir::Value value) {
   return llvm::cast<mlir::RankedTensorType>(value.getType()).getNumElements();
 }
 
-/// What the gradient of an op reads: flat indices of operands and results.
+/// The values that the gradient of an op reads: flat indices of operands and
+/// results.
 struct Saved {
   llvm::SmallVector<unsigned, 4> operands = {}, results = {};
 };

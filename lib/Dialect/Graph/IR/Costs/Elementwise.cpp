@@ -26,7 +26,9 @@ static OpCost elementwise(Operation *op, int64_t flopsPerElement,
 ELEMENTWISE(NegOp, 1)
 ELEMENTWISE(AbsOp, 1, {0})
 ELEMENTWISE(ExpOp, 10, {}, {0})
+ELEMENTWISE(Expm1Op, 12, {0})
 ELEMENTWISE(LogOp, 12, {0})
+ELEMENTWISE(Log1pOp, 16, {0})
 ELEMENTWISE(SqrtOp, 1, {}, {0})
 ELEMENTWISE(RsqrtOp, 2, {}, {0})
 ELEMENTWISE(SinOp, 12, {0})
@@ -46,6 +48,7 @@ ELEMENTWISE(AddOp, 1)
 ELEMENTWISE(SubOp, 1)
 ELEMENTWISE(MulOp, 1, {0, 1})
 ELEMENTWISE(DivOp, 1, {0, 1})
+ELEMENTWISE(RemOp, 20, {0, 1}, {0})
 ELEMENTWISE(MaximumOp, 1, {0, 1})
 ELEMENTWISE(MinimumOp, 1, {0, 1})
 ELEMENTWISE(PowOp, 24, {0, 1})
@@ -64,6 +67,6 @@ OpCost IotaOp::getCost() { return elementwise(getOperation(), 1); }
 OpCost UniformOp::getCost() { return elementwise(getOperation(), 20); }
 
 OpCost DropoutOp::getCost() {
-  // Ten rounds for four draws; the gradient draws again.
+  // Philox: ten rounds for four draws; the gradient draws again.
   return elementwise(getOperation(), 20, Saved{{1}, {}});
 }

@@ -47,7 +47,7 @@ OpCost CrossEntropyGradOp::getCost() {
 }
 
 OpCost HeadLossOp::getCost() {
-  // One product for the logits; two for the gradients of input and weight.
+  // One contraction for the logits; two for the gradients of input and weight.
   int64_t classes = cast<RankedTensorType>(getWeight().getType()).getDimSize(0);
   int64_t products = getNumResults() > 1 ? 3 : 1;
   int64_t rows = elementsOf(getLoss());

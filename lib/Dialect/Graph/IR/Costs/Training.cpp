@@ -18,6 +18,10 @@ OpCost GradientOp::getCost() {
   return streamingCost(getOperation(), WorkClass::View, 0);
 }
 
+OpCost WrittenOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::View, 0);
+}
+
 OpCost CheckOp::getCost() {
   return streamingCost(getOperation(), WorkClass::View, 0);
 }

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Formulas of existing ops: backward is fused, so a composition costs what one
-/// op would. Where a formula can read operand or result, it reads the result,
-/// which its user most likely keeps.
+/// Formulas made of existing ops: backward is fused, so a composition costs
+/// what one op would. A formula that could read either operand or result reads
+/// the result, because the reader of the result most likely keeps it.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -55,12 +55,12 @@ static Value tanhSlope(Formula &f, Value y) {
   return f.sub(one(f, y), f.mul(y, y));
 }
 
-/// sign(x) * g, 0 at 0.
+/// sign(x) * g, 0 at 0. The product keeps a NaN of `g` at 0.
 static Value absGradient(Formula &f, Value g, Value x) {
   Value zeros = zero(f, x);
-  return f.select(
-      f.compare(Predicate::gt, x, zeros), g,
-      f.select(f.compare(Predicate::lt, x, zeros), f.neg(g), zeros));
+  return f.mul(g, f.select(f.compare(Predicate::gt, x, zeros), one(f, x),
+                           f.select(f.compare(Predicate::lt, x, zeros),
+                                    f.scalar(x, -1.0), zeros)));
 }
 
 /// 2 / sqrt(pi) * exp(-x^2).
@@ -78,7 +78,10 @@ static Value siluSlope(Formula &f, Value x) {
 UNARY(NegOp, f.neg(g))
 UNARY(AbsOp, absGradient(f, g, x))
 UNARY(ExpOp, f.mul(g, y))
+// Not y + 1, which cancels exp(x) for very negative x.
+UNARY(Expm1Op, f.mul(g, ExpOp::create(builder, getLoc(), x)))
 UNARY(LogOp, f.div(g, x))
+UNARY(Log1pOp, f.div(g, f.add(x, one(f, x))))
 UNARY(SqrtOp, f.div(g, f.mul(y, f.scalar(y, 2.0))))
 UNARY(RsqrtOp, f.mul(f.mul(g, f.scalar(y, -0.5)), f.mul(y, f.mul(y, y))))
 UNARY(SinOp, f.mul(g, CosOp::create(builder, getLoc(), x)))
@@ -87,7 +90,8 @@ UNARY(TanhOp, f.mul(g, tanhSlope(f, y)))
 UNARY(ErfOp, f.mul(g, erfSlope(f, x)))
 UNARY(SigmoidOp, f.mul(g, f.mul(y, f.sub(one(f, y), y))))
 UNARY(SiluOp, f.mul(g, siluSlope(f, x)))
-// A NaN is not at most 0: its gradient is not silenced.
+// A comparison that is false for NaN, so that a NaN of the operand reaches its
+// gradient.
 UNARY(ReluOp, f.select(f.compare(Predicate::le, y, zero(f, y)), zero(f, y), g))
 UNARY(GeluOp, GeluGradOp::create(builder, getLoc(), g, x, getTanh()))
 
@@ -96,7 +100,8 @@ UNARY(GeluOp, GeluGradOp::create(builder, getLoc(), g, x, getTanh()))
 CLEAVE_GRADIENTS(CastOp) {
   if (!resultGradients[0] || !needed[0])
     return success();
-  // Through an integer nothing flows; the caller asks for float operands only.
+  // No gradient flows through an integer; the caller asks for float operands
+  // only.
   if (isa<FloatType>(tensorTypeOf(getOutput()).getElementType()))
     operandGradients[0] = Formula{builder, getLoc()}.cast(
         resultGradients[0], tensorTypeOf(getInput()).getElementType());
@@ -106,7 +111,7 @@ CLEAVE_GRADIENTS(CastOp) {
 CLEAVE_GRADIENTS(DropoutOp) {
   if (!resultGradients[0] || !needed[0])
     return success();
-  // The mask is a function of the index, so the op is its own adjoint.
+  // The mask depends on the index alone, so the op is its own adjoint.
   auto adjoint = cast<DropoutOp>(builder.clone(*getOperation()));
   adjoint.getInputMutable().assign(resultGradients[0]);
   operandGradients[0] = adjoint.getOutput();
@@ -133,7 +138,7 @@ CLEAVE_GRADIENTS(DropoutOp) {
     return success();                                                          \
   }
 
-/// The share of `g` that goes to `winner`: all where it wins, half of it where
+/// The share of `g` that flows to `winner`: all of it where it wins, half where
 /// both are equal. A comparison with NaN is false: then both receive `g`.
 static Value share(Formula &f, Value g, Value winner, Value other,
                    Predicate loses) {
@@ -168,6 +173,8 @@ BINARY(AddOp, g, g)
 BINARY(SubOp, g, f.neg(g))
 BINARY(MulOp, f.mul(g, b), f.mul(g, a))
 BINARY(DivOp, f.div(g, b), f.neg(f.mul(g, f.div(y, b))))
+// (a - y) / b is the integer by which b is multiplied and subtracted from a.
+BINARY(RemOp, g, f.neg(f.mul(g, f.div(f.sub(a, y), b))))
 BINARY(MaximumOp, share(f, g, a, b, Predicate::lt),
        share(f, g, b, a, Predicate::lt))
 BINARY(MinimumOp, share(f, g, a, b, Predicate::gt),

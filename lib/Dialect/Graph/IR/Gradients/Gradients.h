@@ -17,11 +17,11 @@
       const llvm::BitVector &needed,                                           \
       llvm::MutableArrayRef<mlir::Value> operandGradients)
 
-/// An op whose results have no gradient: integers, flags, or steps of it.
+/// An op whose results have no gradient: integers, flags, or step functions.
 #define CLEAVE_ZERO_GRADIENT(OP)                                               \
   CLEAVE_GRADIENTS(OP) { return mlir::success(); }
 
-/// An op of backward or update: there is no second differentiation.
+/// An op of backward or update: it is not differentiated again.
 #define CLEAVE_NO_GRADIENT(OP)                                                 \
   CLEAVE_GRADIENTS(OP) {                                                       \
     return emitOpError("has no gradient: it is part of a training step, "      \

@@ -1,4 +1,4 @@
-//===- Shape.cpp - Gradients of reductions and movements ---===//
+//===- Shape.cpp - Gradients of reductions and layout ops -----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -20,13 +20,15 @@ CLEAVE_GRADIENTS(ReduceOp) {
     operandGradients[0] = f.expandTo(g, getDims(), shape);
     return success();
   }
-  // Equal elements share: what flows to the result is divided by their number.
+  // The gradient of a maximum or minimum is divided equally between equal
+  // elements.
   Value extremes = f.expandTo(getOutput(), getDims(), shape);
   Value chosen = f.compare(Predicate::eq, getInput(), extremes);
-  Value count =
-      f.sum(f.cast(chosen, tensorTypeOf(g).getElementType()), getDims());
-  operandGradients[0] = f.select(
-      chosen, f.expandTo(f.div(g, count), getDims(), shape), f.scalar(g, 0.0));
+  // A product, so that a row whose extreme is NaN, which no element equals,
+  // has a gradient of NaN.
+  Value ones = f.cast(chosen, tensorTypeOf(g).getElementType());
+  Value share = f.div(g, f.sum(ones, getDims()));
+  operandGradients[0] = f.mul(ones, f.expandTo(share, getDims(), shape));
   return success();
 }
 
@@ -41,7 +43,7 @@ CLEAVE_GRADIENTS(TopKOp) {
   Value g = resultGradients[0];
   if (!g || !needed[0])
     return success();
-  // To each element what flows to the place that it was chosen for.
+  // Each element receives the gradient of the results for which it was chosen.
   Formula f{builder, getLoc()};
   SmallVector<int64_t> shape(tensorTypeOf(g).getShape());
   int64_t place = shape.size() - 1;

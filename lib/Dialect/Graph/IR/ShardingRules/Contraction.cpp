@@ -1,4 +1,4 @@
-//===- Contraction.cpp - Sharding rules of contractions and attention -----===//
+//===- Contraction.cpp - Sharding rules of contractions ------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -43,7 +43,7 @@ ShardingRule LinearOp::getShardingRule() {
   FactorMapping rows = builder.factors(shapeOf(getInput()).drop_back());
   DimFactors o = builder.factor(shapeOf(getWeight())[0]);
   int64_t inner = shapeOf(getWeight())[1];
-  // Summands of the product would each add the bias.
+  // The bias would be added to each partial product.
   DimFactors i =
       getBias() ? builder.wholeFactor(inner) : builder.sumFactor(inner);
   builder.operand(0) = rows;
@@ -60,149 +60,4 @@ ShardingRule LinearOp::getShardingRule() {
     builder.linear({1});
   }
   return builder.take();
-}
-
-//===----------------------------------------------------------------------===//
-// Attention
-//===----------------------------------------------------------------------===//
-
-namespace {
-/// Fills the mappings of the operands that attention and its gradients share.
-template <typename Op> class AttentionRule {
-public:
-  /// `first` is the ODS index of the query; bias, mask, segments, rng, origin,
-  /// key_segments, query_starts and key_starts have the ODS indices from
-  /// `extras` on. With `summed`, results may lack the factors of batch, heads
-  /// and queries: they are sums over them.
-  AttentionRule(Op op, unsigned first, unsigned extras, bool summed)
-      : builder(op), op(op) {
-    ArrayRef<int64_t> q = shapeOf(op.getQuery()), k = shapeOf(op.getKey());
-    auto split = [&](int64_t size) {
-      return summed ? builder.sumFactor(size) : builder.factor(size);
-    };
-    // Where all results run along a factor, nothing is summed over it.
-    auto outer = [&](int64_t size) {
-      bool kept = !std::is_same_v<Op, AttentionBiasGradOp>;
-      return builder.factor(size,
-                            summed ? FactorKind::Reduction
-                                   : FactorKind::Parallel,
-                            PartialKind::Sum,
-                            kept ? PaddingNeed::Any : PaddingNeed::Zero);
-    };
-    batch = outer(q[0]);
-    groups = outer(k[1]);
-    // Query head i reads key-value head i / (a / g): groups are major.
-    heads = groups;
-    llvm::append_range(heads, split(q[1] / k[1]));
-    // The documents of queries may be those of keys, which are whole.
-    bool whole = op.getSegments() && !op.getKeySegments();
-    auto splitQueries = [&](int64_t size) {
-      return whole ? builder.wholeFactor(size) : split(size);
-    };
-    // From major to minor: blocks, pieces, places.
-    int64_t blocks = op.getBlocks();
-    auto pieces = [&](int64_t size, bool sum) {
-      return builder.factor(size,
-                            sum ? FactorKind::Reduction : FactorKind::Parallel,
-                            PartialKind::Sum, PaddingNeed::Refused);
-    };
-    DimFactors block = pieces(blocks, summed);
-    queryPieces = keyPieces = queries = keys = block;
-    int64_t queryCount = piecesOf(op.getQueryStarts(), blocks);
-    int64_t keyCount = piecesOf(op.getKeyStarts(), blocks);
-    int64_t rest = queryCount / blocks;
-    llvm::append_range(queryPieces, whole ? builder.wholeFactor(rest)
-                                          : pieces(rest, summed));
-    llvm::append_range(keyPieces, builder.wholeFactor(keyCount / blocks));
-    queries = queryPieces;
-    keys = keyPieces;
-    llvm::append_range(queries, splitQueries(q[2] / queryCount));
-    llvm::append_range(keys, builder.wholeFactor(k[2] / keyCount));
-    size = builder.wholeFactor(q[3]);
-    valueSize = builder.wholeFactor(shapeOf(op.getValue())[3]);
-
-    builder.operand(*operandIndex(op, first)) = queryMapping();
-    builder.operand(*operandIndex(op, first + 1)) = keyMapping();
-    builder.operand(*operandIndex(op, first + 2)) = valueMapping();
-    FactorMapping scores{batch, heads, queries, keys};
-    for (unsigned n : {extras, extras + 1}) // bias, mask
-      if (auto index = operandIndex(op, n))
-        builder.broadcastOperand(*index, scores);
-    if (auto index = operandIndex(op, extras + 2)) // segments
-      builder.operand(*index) = {batch, queries};
-    for (unsigned n : {extras + 3, extras + 4}) // rng, origin
-      if (auto index = operandIndex(op, n))
-        builder.operand(*index) = builder.factors(
-            shapeOf(op->getOperand(*index)), FactorKind::Replicated);
-    if (auto index = operandIndex(op, extras + 5)) // key_segments
-      builder.operand(*index) = {batch, keys};
-    if (op.getStep() != 0 && !block.empty()) {
-      builder.turn().factor = block.front();
-      builder.turn().steps = op.getStep();
-      for (unsigned n : {first + 1, first + 2, extras + 5})
-        if (auto index = operandIndex(op, n))
-          builder.turn().operands.push_back(*index);
-    }
-    if (auto index = operandIndex(op, extras + 6)) // query_starts
-      builder.operand(*index) = {queryPieces};
-    if (auto index = operandIndex(op, extras + 7)) // key_starts
-      builder.operand(*index) = {keyPieces};
-  }
-
-  FactorMapping queryMapping() { return {batch, heads, queries, size}; }
-  FactorMapping keyMapping() { return {batch, groups, keys, size}; }
-  FactorMapping valueMapping() { return {batch, groups, keys, valueSize}; }
-  FactorMapping outputMapping() { return {batch, heads, queries, valueSize}; }
-  FactorMapping lseMapping() { return {batch, heads, queries}; }
-  FactorMapping scoresMapping() { return {batch, heads, queries, keys}; }
-
-  RuleBuilder builder;
-
-private:
-  static int64_t piecesOf(Value starts, int64_t blocks) {
-    return starts ? shapeOf(starts)[0] : blocks;
-  }
-
-  Op op;
-  DimFactors batch, groups, heads, queries, keys, size, valueSize;
-  DimFactors queryPieces, keyPieces;
-};
-} // namespace
-
-ShardingRule AttentionOp::getShardingRule() {
-  AttentionRule<AttentionOp> rule(*this, 0, 3, /*summed=*/false);
-  rule.builder.result(0) = rule.outputMapping();
-  rule.builder.result(1) = rule.lseMapping();
-  if (auto index = operandIndex(*this, 11)) // onto
-    rule.builder.operand(*index) = rule.outputMapping();
-  if (auto index = operandIndex(*this, 12)) // onto_lse
-    rule.builder.operand(*index) = rule.lseMapping();
-  return rule.builder.take();
-}
-
-/// Gradient, output and lse, which both gradients of attention read, and their
-/// linearity in the first.
-template <typename Rule> static void addBackwardOperands(Rule &rule) {
-  rule.builder.operand(0) = rule.outputMapping();
-  rule.builder.operand(4) = rule.outputMapping();
-  rule.builder.operand(5) = rule.lseMapping();
-  rule.builder.linear({0});
-}
-
-ShardingRule AttentionGradOp::getShardingRule() {
-  AttentionRule<AttentionGradOp> rule(*this, 1, 6, /*summed=*/true);
-  addBackwardOperands(rule);
-  rule.builder.result(0) = rule.queryMapping();
-  rule.builder.result(1) = rule.keyMapping();
-  rule.builder.result(2) = rule.valueMapping();
-  if (rule.builder.turn().steps != 0)
-    rule.builder.turn().results = {1, 2};
-  return rule.builder.take();
-}
-
-ShardingRule AttentionBiasGradOp::getShardingRule() {
-  AttentionRule<AttentionBiasGradOp> rule(*this, 1, 6, /*summed=*/true);
-  addBackwardOperands(rule);
-  rule.builder.broadcastResult(0, rule.scoresMapping());
-  return rule.builder.take();
 }

@@ -10,8 +10,8 @@
 using namespace mlir;
 using namespace cleave::graph;
 
-/// Every dimension of the result is a factor; operands of one element along it
-/// are whole.
+/// Each dimension of the result is a factor; an operand with one element along
+/// it is replicated.
 static ShardingRule
 pointwise(Operation *op,
           std::initializer_list<SmallVector<unsigned>> linear = {},
@@ -36,7 +36,7 @@ static bool isFloat(Value value) {
   ShardingRule OP::getShardingRule() {                                         \
     return pointwise(getOperation(), {__VA_ARGS__});                           \
   }
-/// What is zero where all that varies is.
+/// Zero operands give a zero result.
 #define ZERO_AT_ZERO(OP, ...)                                                  \
   ShardingRule OP::getShardingRule() {                                         \
     return pointwise(getOperation(), {__VA_ARGS__}, /*keepsZero=*/true);       \
@@ -44,7 +44,7 @@ static bool isFloat(Value value) {
 #define SET(...)                                                               \
   SmallVector<unsigned> { __VA_ARGS__ }
 
-// Linear in what is listed: in {0, 1} jointly, in {0} or {1} alone.
+// Linear in the operands listed: in {0, 1} jointly, in {0} or {1} alone.
 POINTWISE(NegOp, SET(0))
 POINTWISE(StopGradientOp, SET(0))
 POINTWISE(AddOp, SET(0, 1))
@@ -56,6 +56,8 @@ ZERO_AT_ZERO(GeluGradOp, SET(0))
 ZERO_AT_ZERO(AbsOp)
 ZERO_AT_ZERO(SqrtOp)
 ZERO_AT_ZERO(SinOp)
+ZERO_AT_ZERO(Expm1Op)
+ZERO_AT_ZERO(Log1pOp)
 ZERO_AT_ZERO(TanhOp)
 ZERO_AT_ZERO(ErfOp)
 ZERO_AT_ZERO(SiluOp)
@@ -69,6 +71,7 @@ POINTWISE(RsqrtOp)
 POINTWISE(CosOp)
 POINTWISE(SigmoidOp)
 POINTWISE(NotOp)
+POINTWISE(RemOp)
 POINTWISE(MaximumOp)
 POINTWISE(MinimumOp)
 POINTWISE(PowOp)
@@ -86,8 +89,8 @@ ShardingRule DivOp::getShardingRule() {
 }
 
 ShardingRule CastOp::getShardingRule() {
-  // Not linear where it truncates, or asks x != 0, nor from flags: a sum of
-  // them is modulo 2.
+  // Not linear if it truncates, if it tests x != 0, or if it converts flags,
+  // whose sum is modulo 2.
   auto from = cast<RankedTensorType>(getInput().getType()).getElementType();
   auto to = cast<RankedTensorType>(getType()).getElementType();
   bool linear = !from.isInteger(1) && !to.isInteger(1) &&
@@ -100,7 +103,7 @@ ShardingRule CastOp::getShardingRule() {
 
 ShardingRule ConstantOp::getShardingRule() {
   RuleBuilder builder(getOperation());
-  // Slices of a splat are splats; others are kept whole.
+  // Slices of a splat are splats; other constants are replicated.
   auto dense = dyn_cast<DenseElementsAttr>(getValue());
   builder.result(0) = builder.factors(
       shapeOf(getOutput()),
@@ -128,14 +131,14 @@ ShardingRule UniformOp::getShardingRule() {
 }
 
 ShardingRule DropoutOp::getShardingRule() {
-  // The mask depends on the place in the global tensor alone.
+  // The mask depends on the global position alone.
   RuleBuilder builder(getOperation());
   FactorMapping mapping = builder.factors(shapeOf(getOutput()));
   for (unsigned i = 1; i < getNumOperands(); ++i)
     builder.operand(i) =
         builder.factors(shapeOf(getOperand(i)), FactorKind::Replicated);
   if (getStarts()) {
-    // The pieces, and the places within one.
+    // The factors of pieces, and of positions within a piece.
     int64_t pieces = shapeOf(getStarts())[0];
     DimFactors &dim = mapping[*getStartsDim()];
     int64_t size = shapeOf(getOutput())[*getStartsDim()];

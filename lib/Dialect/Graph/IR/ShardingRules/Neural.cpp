@@ -10,9 +10,9 @@
 using namespace mlir;
 using namespace cleave::graph;
 
-/// Ops on rows: leading dimensions of operand 0 are rows, its last dimension
-/// is kept whole. Operands and results are of the whole shape, of the rows'
-/// shape, or of the last dimension alone, told apart by what the caller lists.
+/// Rule of an op on rows: the leading dimensions of operand 0 are rows, its
+/// last dimension is replicated. The caller lists which operands and results
+/// have the whole shape, the shape of the rows, or only the last dimension.
 namespace {
 struct RowRule {
   RowRule(Operation *op, FactorKind rowKind, FactorKind lastKind,
@@ -110,8 +110,8 @@ ShardingRule SoftmaxGradOp::getShardingRule() {
 }
 
 ShardingRule CrossEntropyOp::getShardingRule() {
-  // A split of the classes would need a maximum, then a sum, of partial
-  // results. A target that names no class is an error.
+  // Sharded classes would need a reduction by maximum, then one by sum. A
+  // target outside of the classes is an error.
   RowRule rule(getOperation(), FactorKind::Parallel, FactorKind::Replicated,
                PaddingNeed::Zero);
   rule.builder.operand(0) = rule.whole;
@@ -134,8 +134,8 @@ ShardingRule CrossEntropyGradOp::getShardingRule() {
 }
 
 ShardingRule HeadLossOp::getShardingRule() {
-  // Losses and the input's gradient concatenate; those of weight and bias are
-  // sums over rows.
+  // Losses and the input's gradient concatenate; gradients of weight and bias
+  // are sums over rows.
   RowRule rule(getOperation(), FactorKind::Reduction, FactorKind::Replicated);
   RuleBuilder &builder = rule.builder;
   DimFactors classes = builder.wholeFactor(shapeOf(getWeight())[0]);
@@ -160,7 +160,7 @@ ShardingRule RopeOp::getShardingRule() {
   RuleBuilder builder(getOperation());
   ArrayRef<int64_t> shape = shapeOf(getInput());
   FactorMapping mapping = builder.factors(shape.drop_back());
-  // Elements of the last dimension meet in pairs.
+  // Rotation reads pairs of elements of the last dimension.
   mapping.push_back(builder.wholeFactor(shape.back()));
   builder.operand(0) = builder.result(0) = mapping;
   builder.broadcastOperand(1, mapping);

@@ -1,4 +1,4 @@
-//===- RuleBuilder.h - Making sharding rules --------------------*- C++ -*-===//
+//===- RuleBuilder.h - Building sharding rules ------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -30,7 +30,7 @@ public:
       rule.results.emplace_back().resize(shapeOf(result).size());
   }
 
-  /// A new factor, as the factors of a dimension of that size.
+  /// Adds a factor and returns it as the factors of a dimension of that size.
   DimFactors factor(int64_t size, FactorKind kind = FactorKind::Parallel,
                     PartialKind partial = PartialKind::Sum,
                     PaddingNeed padding = PaddingNeed::Any) {
@@ -46,7 +46,7 @@ public:
     return factor(size, FactorKind::Replicated);
   }
 
-  /// One factor of its own for each dimension of `shape`.
+  /// Adds one factor for each dimension of `shape`.
   FactorMapping factors(llvm::ArrayRef<int64_t> shape,
                         FactorKind kind = FactorKind::Parallel,
                         PaddingNeed padding = PaddingNeed::Any) {
@@ -60,8 +60,7 @@ public:
   FactorMapping &operand(unsigned index) { return rule.operands[index]; }
   FactorMapping &result(unsigned index) { return rule.results[index]; }
 
-  /// Lets operand `index` run along `mapping`, broadcast to it by the rules of
-  /// NumPy.
+  /// Maps operand `index` to `mapping`, broadcast by the rules of NumPy.
   void broadcastOperand(unsigned index, const FactorMapping &mapping) {
     rule.operands[index] = broadcast(shapeOf(op->getOperand(index)), mapping);
   }
@@ -73,9 +72,9 @@ public:
     rule.linear.emplace_back(operands.begin(), operands.end());
   }
   void keepsZero() { rule.keepsZero = true; }
-  void unread(unsigned index) { rule.unread.push_back(index); }
+  void unused(unsigned index) { rule.unused.push_back(index); }
 
-  Turn &turn() { return rule.turn; }
+  RingShift &shift() { return rule.shift; }
 
   ShardingRule take() { return std::move(rule); }
 
@@ -94,8 +93,8 @@ private:
   ShardingRule rule;
 };
 
-/// The first flat operand index of ODS operand `n` of `op`, or nothing when it
-/// is absent.
+/// The first flat operand index of ODS operand `n` of `op`, or nothing if it is
+/// absent.
 template <typename Op> std::optional<unsigned> operandIndex(Op op, unsigned n) {
   auto [start, length] = op.getODSOperandIndexAndLength(n);
   if (length == 0)

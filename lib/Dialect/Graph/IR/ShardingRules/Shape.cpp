@@ -1,4 +1,4 @@
-//===- Shape.cpp - Sharding rules of reductions and movement --------------===//
+//===- Shape.cpp - Sharding rules of reductions and layout ops ------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -34,7 +34,7 @@ ShardingRule ReduceOp::getShardingRule() {
 }
 
 /// One operand and one result of equal rank: dimensions where `whole` is true
-/// are kept whole, the others correspond.
+/// are replicated, the others correspond.
 static ShardingRule dimensionwise(Operation *op, bool linear,
                                   function_ref<bool(int64_t)> whole) {
   RuleBuilder builder(op);
@@ -92,8 +92,8 @@ ShardingRule ReshapeOp::getShardingRule() {
     return builder.take();
   FactorMapping &from = builder.operand(0), &to = builder.result(0);
 
-  // Walks both shapes from the major end; `a` and `b` are what is left of the
-  // current dimensions. A common divisor of both is one major digit of both.
+  // Walks both shapes from the major end; `a` and `b` are the remaining sizes
+  // of the current dimensions. A common divisor of both is a factor of both.
   size_t i = 0, j = 0;
   int64_t a = 1, b = 1;
   while (true) {
@@ -112,7 +112,7 @@ ShardingRule ReshapeOp::getShardingRule() {
       if (a == 1 || b == 1)
         continue;
     }
-    // Sizes that do not nest: whole until both sides end together.
+    // Sizes that do not nest: replicated until both sides end together.
     auto whole = [&](DimFactors &dim, int64_t size) {
       llvm::append_range(dim, builder.wholeFactor(size));
     };
@@ -168,12 +168,12 @@ ShardingRule GatherOp::getShardingRule() {
   RuleBuilder builder(getOperation());
   size_t dim = getDim(), batch = getBatch();
   FactorMapping input = builder.factors(shapeOf(getInput()));
-  // An index out of range is an error, wherever it stands.
+  // An index out of range is an error on every shard.
   for (size_t i = 0; i < batch; ++i)
     input[i] = builder.factor(shapeOf(getInput())[i], FactorKind::Parallel,
                               PartialKind::Sum, PaddingNeed::Zero);
-  // Any element of the dimension may be asked for: a shard gives 0 for those
-  // that it does not hold. There is no sum of truth values.
+  // Any element of the dimension may be read: a shard gives 0 for elements that
+  // it does not hold. Booleans have no sum.
   int64_t size = shapeOf(getInput())[dim];
   input[dim] = getInput().getType().getElementType().isInteger(1)
                    ? builder.wholeFactor(size)
@@ -199,9 +199,10 @@ ShardingRule ScatterAddOp::getShardingRule() {
   size_t dim = getDim(), batch = getBatch();
   size_t rank = shapeOf(getIndices()).size() - batch;
   for (auto [i, size] : llvm::enumerate(shapeOf(getUpdates()))) {
-    // Each index adds to its slice: slices of indices give summands.
+    // Each index adds to its slice: shards of indices give partial sums.
     bool index = i >= dim && i < dim + rank;
-    // An index out of range is an error, also among those of a batch.
+    // An index out of range is an error, also in the padding of a batch
+    // dimension.
     DimFactors factor =
         index ? builder.sumFactor(size)
               : builder.factor(size, FactorKind::Parallel, PartialKind::Sum,
@@ -215,7 +216,7 @@ ShardingRule ScatterAddOp::getShardingRule() {
     if (i < batch)
       builder.operand(1)[i] = factor;
   }
-  // A shard takes what goes to it; nothing goes to padding.
+  // A shard takes the updates of its own elements; padding receives none.
   builder.result(0)[dim] = builder.factor(shapeOf(getOutput())[dim]);
   builder.linear({0});
   builder.keepsZero();
@@ -232,7 +233,8 @@ ShardingRule OneHotOp::getShardingRule() {
 }
 
 ShardingRule PatchesOp::getShardingRule() {
-  // [n, c, h, w] to [n, oh, ow, c, kh, kw]: windows overlap.
+  // [n, c, h, w] to [n, oh, ow, c, kh, kw]: windows overlap, so h and w are
+  // replicated.
   RuleBuilder builder(getOperation());
   ArrayRef<int64_t> in = shapeOf(getInput()), out = shapeOf(getOutput());
   DimFactors n = builder.factor(in[0]), c = builder.factor(in[1]);

@@ -12,13 +12,13 @@ using namespace cleave::graph;
 
 ShardingRule SeedOp::getShardingRule() {
   RuleBuilder builder(getOperation());
-  // 1 (or the scale) whatever the loss is.
-  builder.unread(0);
+  // The result is 1 (or the scale) for every loss.
+  builder.unused(0);
   return builder.take();
 }
 
-/// Results and `operands` have one shape, all of whose dimensions may be split;
-/// other operands are scalars.
+/// Results and `operands` have one shape, all of whose dimensions can be
+/// sharded; other operands are scalars.
 static ShardingRule update(Operation *op, ArrayRef<unsigned> operands,
                            bool keepsZero = true,
                            PaddingNeed padding = PaddingNeed::Any) {
@@ -35,7 +35,12 @@ static ShardingRule update(Operation *op, ArrayRef<unsigned> operands,
 }
 
 ShardingRule GradientOp::getShardingRule() {
-  // Finished: no partial sum passes. Padding has no gradient.
+  // A finished gradient is not a partial sum. Padding has no gradient.
+  return update(getOperation(), {0}, /*keepsZero=*/true, PaddingNeed::Zero);
+}
+
+ShardingRule WrittenOp::getShardingRule() {
+  // As of a gradient: no partial sum passes.
   return update(getOperation(), {0}, /*keepsZero=*/true, PaddingNeed::Zero);
 }
 
@@ -44,7 +49,7 @@ ShardingRule CheckOp::getShardingRule() {
 }
 
 ShardingRule GlobalNormOp::getShardingRule() {
-  // Sums of squares of slices are not slices of a norm.
+  // Sums of squares of shards add up; norms of shards do not.
   RuleBuilder builder(getOperation());
   for (unsigned i = 0; i < getNumOperands(); ++i)
     builder.operand(i) =

@@ -1,4 +1,4 @@
-//===- Annotator.cpp - What recipes write with ----------------------------===//
+//===- Annotator.cpp - Annotations of recipes -----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -35,7 +35,7 @@ Annotator::Annotator(ModuleOp module, MeshOp meshOp)
       if (graph::hasRole(function, i, "state"))
         train = function;
   }
-  // Without state (plain gradient descent) an entry that updates trains.
+  // Without optimizer state, the entry that updates parameters trains.
   for (func::FuncOp function : functions)
     for (unsigned i = 0; i < function.getNumResults() && !train; ++i)
       if (function.getResultAttr(i, graph::kUpdatesAttr))
@@ -72,7 +72,7 @@ Annotator::followersOf(BlockArgument argument) const {
 
 void Annotator::split(BlockArgument argument, unsigned dim,
                       const AxisRef &axis) {
-  // The name must outlive this call: that of the mesh does.
+  // The name stored in the mesh outlives this call.
   AxisRef added{mesh.find(axis.name)->name, axis.pre, axis.size};
   for (BlockArgument other : followersOf(argument)) {
     Sharding sharding = given(other);
@@ -122,7 +122,7 @@ ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
                              ShardingAttr::get(meshName, sharding), reduced);
 }
 
-/// The annotation for all readers of `value`, or null.
+/// Returns the annotation for all readers of `value`, or null.
 static ConstrainOp annotationOf(Value value) {
   return value.hasOneUse() ? dyn_cast<ConstrainOp>(*value.user_begin())
                            : ConstrainOp();
@@ -136,6 +136,9 @@ void Annotator::splitValue(Value value, unsigned dim, StringRef axis) {
             : Sharding::replicated(
                   cast<RankedTensorType>(value.getType()).getRank(),
                   /*open=*/true);
+  // As of an argument, one of several dimensions that a recipe finds.
+  if (sharding.splits(mesh, added))
+    return;
   sharding.dims[dim].push_back(added);
   sharding.open[dim] = false;
   if (known) {

@@ -1,4 +1,4 @@
-//===- Annotator.h - What recipes write with --------------------*- C++ -*-===//
+//===- Annotator.h - Annotations of recipes ---------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -8,8 +8,8 @@
 #ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_ANNOTATOR_H
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_ANNOTATOR_H
 
-#include "../DimensionClasses.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
@@ -18,61 +18,67 @@
 
 namespace cleave::spmd {
 
-/// Writes shardings of arguments, in all entries alike: an argument is known by
-/// its name.
+/// Writes the annotations of recipes: shardings of arguments, which are the
+/// same for all arguments of one name in all entry functions, and
+/// `spmd.constrain` ops.
 class Annotator {
 public:
   Annotator(mlir::ModuleOp module, MeshOp mesh);
 
   const Mesh &getMesh() const { return mesh; }
   llvm::ArrayRef<mlir::func::FuncOp> entries() const { return functions; }
-  /// The entry that trains; null where there is none.
+  /// Returns the entry function that trains, or null.
   mlir::func::FuncOp training() const { return train; }
-  /// The classes as they were when first asked for in this recipe.
+  /// Returns the dimension classes of `function`, as of the first call in a
+  /// recipe.
   const DimensionClasses &classesOf(mlir::func::FuncOp function);
-  /// What a recipe has inserted is known to the next one.
+  /// Drops the cached classes, so that a recipe sees the ops that others
+  /// inserted.
   void beginRecipe() { classes.clear(); }
 
-  /// What is given for an argument so far.
+  /// Returns the sharding of `argument` so far.
   Sharding given(mlir::BlockArgument argument) const;
-  /// Splits dimension `dim` of `argument`, and of its state, over `axis` too,
-  /// behind what splits it already, in every entry.
+  /// Adds `axis` as the minor axis of dimension `dim` of `argument` and of its
+  /// optimizer state, in every entry function.
   void split(mlir::BlockArgument argument, unsigned dim, const AxisRef &axis);
   void split(mlir::BlockArgument argument, unsigned dim, llvm::StringRef axis) {
     split(argument, dim, AxisRef{axis});
   }
-  /// Gives `argument` and the state that belongs to it what a person asked for,
-  /// in every entry; features and samples are then not split by recipes.
+  /// Gives `argument` and its optimizer state the sharding of a user's
+  /// placement, in every entry function. Recipes do not shard its features or
+  /// samples then.
   void place(mlir::BlockArgument argument, const Sharding &sharding);
   bool isPlaced(mlir::BlockArgument argument) const;
-  /// Whether `axis` splits `argument` already.
+  /// Whether `argument` is sharded over `axis` already.
   bool isSplit(mlir::BlockArgument argument, llvm::StringRef axis) const {
     return given(argument).splits(mesh, {axis});
   }
-  /// The dimension of `type` that divides best behind `sharding` into the parts
-  /// of `axis`: the largest of those that divide, else the largest, which will
-  /// be padded; nothing where there would be less than one element in a part.
+  /// Returns the best dimension of `type`, of sharding `sharding`, to shard
+  /// over `axis`: the largest divisible one, else the largest one, which is
+  /// padded later. Returns nothing if all have less than one element per
+  /// position.
   std::optional<unsigned> bestDim(mlir::RankedTensorType type,
                                   const Sharding &sharding,
                                   llvm::StringRef axis) const;
 
-  /// `sharding`, as an attribute.
+  /// Returns `sharding` as an attribute.
   ShardingAttr attribute(const Sharding &sharding) const {
     return ShardingAttr::get(meshName, sharding);
   }
-  /// Puts an annotation behind `value`, for all its readers or for `readers`.
+  /// Builds an annotation of `value`. The caller replaces the uses.
   ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
                         const Sharding &sharding, bool reduced = false);
 
-  /// Splits dimension `dim` of `value` over `axis`, behind what an annotation
-  /// for all its readers says already.
+  /// Adds `axis` as the minor axis of dimension `dim` of `value`, to the
+  /// annotation for all its readers or to a new one.
   void splitValue(mlir::Value value, unsigned dim, llvm::StringRef axis);
-  /// What such an annotation leaves each device of dimension `dim` of `value`.
+  /// Returns the size of dimension `dim` of a shard of `value` under such an
+  /// annotation.
   int64_t shardSize(mlir::Value value, unsigned dim) const;
 
-  /// `constrain`, for a value whose dimension `dim` holds the sequence, and
-  /// which a recipe splits by features elsewhere: recipes that split the
-  /// sequence split this one too.
+  /// Records the annotation `constrain` of a value between blocks, whose
+  /// dimension `dim` is the sequence. Recipes that shard the sequence add their
+  /// axis to it.
   void addStream(ConstrainOp constrain, unsigned dim) {
     streams.push_back({constrain, dim});
   }
@@ -83,8 +89,8 @@ public:
   mlir::ModuleOp getModule() const { return module; }
 
 private:
-  /// The arguments that lie as `argument` does: the same one of every entry,
-  /// and state of it.
+  /// Returns the arguments with the sharding of `argument`: those of the same
+  /// name in every entry function, and its optimizer state.
   llvm::SmallVector<mlir::BlockArgument>
   followersOf(mlir::BlockArgument argument) const;
   void give(mlir::BlockArgument argument, const Sharding &sharding);
@@ -96,28 +102,31 @@ private:
   mlir::func::FuncOp train;
   std::map<mlir::Operation *, std::unique_ptr<DimensionClasses>> classes;
   llvm::SmallVector<std::pair<ConstrainOp, unsigned>> streams;
-  /// The arguments of a name, or that are state of it.
+  /// The arguments of each name, and the optimizer state of each name.
   llvm::StringMap<llvm::SmallVector<mlir::BlockArgument>> named;
-  /// By name: what `place` was called for.
+  /// The names of arguments with a placement.
   llvm::StringSet<> placed;
 };
 
-/// The parts that `divisor` can be cut into, as a sentence's end: `2, 3 or 6`.
+/// Returns the divisors of `divisor` above 1, as text: `2, 3 or 6`.
 std::string partsThatFit(int64_t divisor);
-/// Numbers of parts as a sentence's end.
+/// Returns the numbers `parts` as text.
 std::string partsThatFit(llvm::ArrayRef<int64_t> parts);
 
-/// Gives arguments what `placements` say, before any recipe speaks.
+/// Applies placements to arguments, before any recipe. Reports placements that
+/// do not fit.
 llvm::LogicalResult applyPlacements(Annotator &annotator,
                                     llvm::ArrayRef<Placement> placements);
 
-// The recipes, one for each file. `axes` are names of axes of the mesh.
-llvm::LogicalResult applyData(Annotator &annotator, llvm::StringRef axis);
+// The recipes. `axis` and `axes` are names of axes of the mesh. Each reports
+// what it cannot apply to the module.
+llvm::LogicalResult applyDp(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyExpert(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);
-/// The last two of `axes` split weights; all but the last split samples.
+/// Shards weights over the last two of `axes`, and samples over all but the
+/// last.
 llvm::LogicalResult applySumma(Annotator &annotator,
                                llvm::ArrayRef<std::string> axes);
 llvm::LogicalResult applyContext(Annotator &annotator, llvm::StringRef axis);

@@ -6,28 +6,30 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Lepikhin et al., "GShard" (arXiv 2006.16668), section 3: samples are split,
-/// and so are the experts. What samples send to experts, and get back, crosses
-/// over by an all-to-all, as do its gradients:
+/// The recipe "expert": Lepikhin et al., "GShard" (arXiv 2006.16668),
+/// section 3. Samples and experts are sharded over one axis. Tokens are
+/// exchanged between the shardings of samples and of experts by an all-to-all,
+/// as are their gradients:
 /// ```
-/// [samples/n, experts, places, features]      dispatched where samples are
-/// [samples, experts/n, places, features]      computed where experts are
+/// [samples/n, experts, slots, features]      dispatched, sharded by samples
+/// [samples, experts/n, slots, features]      computed, sharded by experts
 /// ```
 ///
 //===----------------------------------------------------------------------===//
 
 #include "Annotator.h"
-#include "Experts.h"
+#include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Lets values of `function` go from samples to experts and back.
-static void cross(Annotator &annotator, func::FuncOp function,
-                  const Experts &experts, StringRef axis) {
-  // What enters and leaves, before annotations come between.
+/// Annotates the values of `function` that are exchanged between the shardings
+/// of samples and of experts.
+static void annotateExchanges(Annotator &annotator, func::FuncOp function,
+                              const ExpertDimensions &experts, StringRef axis) {
+  // Collected before annotations are inserted.
   SmallVector<OpResult> entering = experts.entering(function);
   for (OpOperand *operand : experts.leaving(function)) {
     Value value = operand->get();
@@ -43,28 +45,29 @@ static void cross(Annotator &annotator, func::FuncOp function,
 }
 
 LogicalResult cleave::spmd::applyExpert(Annotator &annotator, StringRef axis) {
-  if (failed(applyData(annotator, axis)))
+  if (failed(applyDp(annotator, axis)))
     return failure();
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   bool found = false;
   for (func::FuncOp function : annotator.entries()) {
     const DimensionClasses &classes = annotator.classesOf(function);
-    for (unsigned number : Experts::find(classes)) {
+    for (unsigned number : ExpertDimensions::find(classes)) {
       const DimensionClass &known = classes.all()[number];
       if (known.divisor % parts != 0)
         return known.stacked.front()->emitOpError("has ")
-               << known.divisor << " experts, which the " << parts
-               << " positions of axis \"" << axis << "\" do not divide: use "
+               << known.divisor << " experts, not divisible by the " << parts
+               << " positions of axis \"" << axis << "\": use "
                << partsThatFit(known.divisor);
       found = true;
       for (auto [argument, dim] : known.arguments)
         annotator.split(argument, dim, axis);
-      cross(annotator, function, Experts(classes, number), axis);
+      annotateExchanges(annotator, function, ExpertDimensions(classes, number),
+                        axis);
     }
   }
   if (!found)
     return annotator.getModule().emitError()
-           << "expert: no products with weights go side by side, each with "
-              "weights of its own, as those of experts do";
+           << "recipe 'expert': the model has no experts, that is, no batched "
+              "product in which each batch index has its own weights";
   return success();
 }

@@ -6,17 +6,20 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), section 3: what one
-/// product with a weight makes and another sums over is split, so that between
-/// the two nothing moves. Those are the heads of an attention and the inner
-/// features of an MLP, found by how the ops are connected.
+/// The recipe "megatron": Shoeybi et al., "Megatron-LM" (arXiv 1909.08053),
+/// section 3. A dimension that one product with a weight produces and another
+/// one sums over is sharded, so that no collective is needed between the two.
+/// These dimensions are the heads of an attention and the inner features of an
+/// MLP, found from how the ops are connected.
 ///
-/// The vocabulary is split as well: what a product with a weight makes and the
-/// loss reduces, and what an input looks up. Of each row's logits three numbers
-/// are summed up; of a looked-up row, one device has all.
+/// The vocabulary is sharded as well: the dimension that a product with a
+/// weight produces and the loss reduces, and the rows of the table that inputs
+/// look up. Three numbers per row of logits are reduced over the axis; each row
+/// of the table is on one device.
 ///
-/// Korthikanti et al. (arXiv 2205.05198), section 4.2: between such pairs
-/// values are split along the sequence, over the same axis.
+/// The recipe "megatron-sp" adds Korthikanti et al. (arXiv 2205.05198), section
+/// 4.2: between such pairs values are sharded along the sequence, over the same
+/// axis.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -27,8 +30,8 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Whether `known` lies between two products with weights, and nothing needs it
-/// whole.
+/// Whether a product with a weight produces `known`, another one sums over it,
+/// and every op can shard it.
 static bool isInner(const DimensionClass &known) {
   return !known.wholeIn && !known.samples && !known.producers.empty() &&
          !known.consumers.empty();
@@ -38,8 +41,8 @@ static int64_t sizeOf(std::pair<BlockArgument, unsigned> entry) {
   return cast<RankedTensorType>(entry.first.getType()).getDimSize(entry.second);
 }
 
-/// Whether `parts` devices each have some heads, and several of them the same
-/// keys and values.
+/// Whether `parts` shards have whole heads each, and groups of shards replicate
+/// the same keys and values (more shards than heads of keys and values).
 static bool sharesHeads(const DimensionClass &known, int64_t parts) {
   return known.heads > 0 && parts > known.divisor &&
          parts % known.divisor == 0 && known.heads % parts == 0 &&
@@ -50,8 +53,8 @@ static bool sharesHeads(const DimensionClass &known, int64_t parts) {
          });
 }
 
-/// Whether `known`, which comes in `places`, has `parts` parts: what does not
-/// divide is padded later, but for heads and for what comes in groups.
+/// Whether `known`, of `places` units, can be sharded into `parts`. Sizes that
+/// are not divisible are padded later, except for heads and groups.
 static bool hasParts(const DimensionClass &known, int64_t places,
                      int64_t parts) {
   if (places > 0 && places % parts == 0)
@@ -64,8 +67,8 @@ static bool hasParts(const DimensionClass &known, int64_t places,
          });
 }
 
-/// The parts that `known` can have, as a sentence's end; of features, which can
-/// be padded, those that need none.
+/// Returns the numbers of shards that `known` can have without padding, as
+/// text.
 static std::string partsThatFit(const DimensionClass &known, int64_t places) {
   SmallVector<int64_t> parts;
   for (int64_t n = 2; n <= std::max(places, known.heads); ++n)
@@ -78,33 +81,34 @@ static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
                                 const DimensionClass &known, StringRef axis,
                                 int64_t parts) {
   auto [argument, dim] = known.arguments.front();
-  // What another axis splits already comes in fewer places.
-  int64_t places =
-      known.divisor /
-      annotator.getMesh().size(annotator.given(argument).dims[dim]);
+  // Another axis may shard the dimension already.
+  int64_t places = known.divisor / annotator.getMesh().size(
+                                       annotator.given(argument).dims[dim]);
   if (hasParts(known, places, parts))
     return success();
   InFlightDiagnostic error = emitError(argument.getLoc());
   error << "dimension " << dim << " of parameter \""
         << graph::getArgString(function, argument.getArgNumber(),
                                graph::kNameAttr)
-        << "\" comes in " << places;
+        << "\" has ";
   if (known.heads > 0)
-    error << " groups of " << known.heads / known.divisor << " heads";
+    error << places << " groups of " << known.heads / known.divisor << " heads";
   else if (known.attended)
-    error << " heads";
+    error << places << " heads";
   else if (sizeOf({argument, dim}) != known.divisor)
-    error << " groups, of which each is used as a whole";
-  error << ", which the " << parts << " positions of axis \"" << axis
-        << "\" do not divide";
+    error << places << " groups, each of which must not be split";
+  else
+    error << (places == known.divisor ? "size " : "shards of size ") << places;
+  error << ", not divisible by the " << parts << " positions of axis \"" << axis
+        << "\"";
   std::string fits = partsThatFit(known, places);
   if (!fits.empty())
     error << ": use " << fits;
   return error;
 }
 
-/// Whether `known` is made by a product, and only reduced: the classes of a
-/// loss.
+/// Whether a product with a weight produces `known`, and all other ops reduce
+/// it: the classes of a loss.
 static bool isReducedOnly(const DimensionClass &known) {
   return !known.wholeIn && !known.samples && known.reduced &&
          !known.producers.empty() && known.consumers.empty();
@@ -115,13 +119,14 @@ static bool isLookedUp(const DimensionClass &known) {
          known.consumers.empty();
 }
 
-/// Whether an op of any entry needs what `known` has of arguments whole.
-static bool isWholeSomewhere(Annotator &annotator,
-                             const DimensionClass &known) {
+/// Whether an op of any entry cannot shard a dimension of an argument in
+/// `known`.
+static bool isReplicatedSomewhere(Annotator &annotator,
+                                  const DimensionClass &known) {
   for (auto [argument, dim] : known.arguments) {
-    auto own = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+    auto owner = cast<func::FuncOp>(argument.getOwner()->getParentOp());
     StringRef name =
-        graph::getArgString(own, argument.getArgNumber(), graph::kNameAttr);
+        graph::getArgString(owner, argument.getArgNumber(), graph::kNameAttr);
     for (func::FuncOp function : annotator.entries())
       for (BlockArgument other : function.getArguments())
         if (other == argument ||
@@ -134,8 +139,8 @@ static bool isWholeSomewhere(Annotator &annotator,
   return false;
 }
 
-/// Whether something in `known` is split by `axis` already, or a person said
-/// where it lies: the rest follows from that.
+/// Whether an argument in `known` is sharded over `axis` already or placed by
+/// the user: propagation decides the rest.
 static bool isDecided(Annotator &annotator, const DimensionClass &known,
                       StringRef axis) {
   return llvm::any_of(known.arguments, [&](const auto &entry) {
@@ -144,27 +149,28 @@ static bool isDecided(Annotator &annotator, const DimensionClass &known,
   });
 }
 
-/// Splits `known` unless something in it is split already. Where the parts do
-/// not fit it stays whole: a model works without it.
+/// Shards `known` unless an argument in it is decided already. A size that is
+/// not divisible stays replicated, with a remark.
 static void splitIfFits(Annotator &annotator, const DimensionClass &known,
                         StringRef axis) {
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
-  if (isWholeSomewhere(annotator, known) || isDecided(annotator, known, axis))
+  if (isReplicatedSomewhere(annotator, known) ||
+      isDecided(annotator, known, axis))
     return;
   if (!hasParts(known, known.divisor, parts)) {
     auto [argument, dim] = known.arguments.front();
     mlir::emitRemark(argument.getLoc())
-        << "dimension " << dim << " stays whole: the " << parts
-        << " positions of axis \"" << axis << "\" do not divide its "
-        << known.divisor << " places";
+        << "dimension " << dim << " is not sharded over axis \"" << axis
+        << "\": " << known.divisor << " is not divisible by its " << parts
+        << " positions";
     return;
   }
   for (auto [argument, dim] : known.arguments)
     annotator.split(argument, dim, axis);
 }
 
-/// Splits the vocabulary: the classes of losses, in whichever entry they belong
-/// to forward, and the largest of the tables that inputs look up.
+/// Shards the vocabulary: the classes of losses, in every entry whose forward
+/// pass has one, and the rows of the largest table that inputs look up.
 static void splitVocabulary(Annotator &annotator, StringRef axis) {
   for (func::FuncOp function : annotator.entries()) {
     ArrayRef<DimensionClass> classes = annotator.classesOf(function).all();
@@ -186,7 +192,7 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
   func::FuncOp function =
       annotator.training() ? annotator.training() : annotator.entries().front();
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
-  // What fewer weights share is further inside.
+  // Classes of fewer weights are further inside, and come first.
   SmallVector<const DimensionClass *> inner;
   for (const DimensionClass &known : annotator.classesOf(function).all())
     if (isInner(known))
@@ -196,36 +202,36 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
   });
   bool found = false;
   for (const DimensionClass *known : inner) {
-    // One axis splits a weight once: of two classes that meet in a weight, the
-    // first is split.
+    // An axis shards a weight once: of two classes in one weight, the first is
+    // sharded.
     if (isDecided(annotator, *known, axis)) {
       found = true;
       continue;
     }
     if (failed(checkParts(annotator, function, *known, axis, parts)))
       return failure();
-    // The devices of a group that shares keys and values are the minor digit.
+    // The minor digit numbers the devices that share keys and values.
     AxisRef major{axis, 1, known->divisor};
     for (auto [argument, dim] : known->arguments)
-      annotator.split(argument, dim,
-                      parts > known->divisor &&
-                              llvm::is_contained(known->shared,
-                                                 std::pair(argument, dim))
-                          ? major
-                          : AxisRef{axis});
+      annotator.split(
+          argument, dim,
+          parts > known->divisor &&
+                  llvm::is_contained(known->shared, std::pair(argument, dim))
+              ? major
+              : AxisRef{axis});
     found = true;
   }
   if (!found)
     return function.emitOpError(
-               "has no two products with weights between which "
-               "features could be split over axis \"")
+               "has no pair of products with weights whose inner features "
+               "could be sharded over axis \"")
            << axis << "\"";
   splitVocabulary(annotator, axis);
   return success();
 }
 
-/// The dimension of `value` that can hold the sequence: not the samples, not
-/// what is made or summed over by products.
+/// Returns the first dimension of `value` that can be the sequence: it has at
+/// least `parts` elements, no samples, and no product produces or sums over it.
 static std::optional<unsigned> sequenceDim(Annotator &annotator,
                                            const DimensionClasses &classes,
                                            Value value, int64_t parts) {
@@ -259,9 +265,9 @@ LogicalResult cleave::spmd::applyMegatronSequence(Annotator &annotator,
         Value value = consumer->getResult(0);
         auto dim = sequenceDim(annotator, classes, value, parts);
         if (!dim) {
-          consumer->emitRemark("stays whole along axis \"")
+          consumer->emitRemark("is not sharded over axis \"")
               << axis << "\": no dimension of " << value.getType()
-              << " holds a sequence of at least " << parts << " places";
+              << " holds a sequence of length " << parts << " or more";
           continue;
         }
         Sharding sharding = Sharding::replicated(

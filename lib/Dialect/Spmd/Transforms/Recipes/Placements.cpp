@@ -1,4 +1,4 @@
-//===- Placements.cpp - Where a person places arguments -------------------===//
+//===- Placements.cpp - Shardings that users give to arguments ------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,9 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A placement speaks of the shape that the framework knows. A dimension that
-/// is stored in factors (heads and their size) is split in the first factor
-/// that has enough parts.
+/// Applies placements, which give shardings of arguments by name. The
+/// dimensions of a placement are those of the framework's shape. Where a
+/// dimension is stored as several factors (heads and their size), the first
+/// factor that is divisible by the axis is sharded.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -34,7 +35,8 @@ private:
   LogicalResult checkAxes(const Placement &placement);
   LogicalResult place(const Placement &placement, func::FuncOp function,
                       BlockArgument argument);
-  /// Whether it fits; `why` says why not.
+  /// Reads the shardings of `placement` for a tensor of framework shape
+  /// `shape`. Returns false, and sets `why`, where they do not fit it.
   bool readDims(const Placement &placement, BlockArgument argument,
                 ArrayRef<int64_t> shape, Sharding &sharding, std::string &why);
   std::string closestName(StringRef pattern);
@@ -42,7 +44,7 @@ private:
   Annotator &annotator;
   const Mesh &mesh;
   ArrayRef<Placement> placements;
-  /// By name: the placement that an argument got.
+  /// The placement of each argument, by the name of the argument.
   llvm::StringMap<const Placement *> given;
 };
 } // namespace
@@ -52,10 +54,11 @@ static StringRef nameOf(func::FuncOp function, BlockArgument argument) {
                              graph::kNameAttr);
 }
 
-/// Whether `placement` names `argument`, by its name or another of a tied one.
+/// Whether `placement` matches the name of `argument`, or an alias of it (the
+/// other names of a tied parameter).
 static bool names(const Placement &placement, func::FuncOp function,
                   BlockArgument argument) {
-  // A state follows the parameter that it is of.
+  // Optimizer state follows its parameter.
   if (graph::hasRole(function, argument.getArgNumber(), "state"))
     return false;
   if (placement.fits(nameOf(function, argument)))
@@ -73,7 +76,7 @@ LogicalResult Placing::checkAxes(const Placement &placement) {
       if (axis == kPipelineAxis)
         return annotator.getModule().emitError("placement '")
                << placement.str() << "' names axis \"" << axis
-               << "\", whose positions are stages of a pipeline: split over "
+               << "\", whose positions are stages of a pipeline: shard over "
                << "another axis";
       if (!mesh.find(axis)) {
         std::string known;
@@ -95,7 +98,7 @@ std::string Placing::closestName(StringRef pattern) {
       if (graph::hasRole(function, argument.getArgNumber(), "state"))
         continue;
       StringRef name = nameOf(function, argument);
-      // A pattern speaks of a name's end.
+      // A pattern may match the end of a name after a dot.
       for (StringRef end = name; !end.empty(); end = end.split('.').second) {
         unsigned distance = pattern.edit_distance(end);
         if (distance < least) {
@@ -133,10 +136,10 @@ bool Placing::readDims(const Placement &placement, BlockArgument argument,
       while (factor < next && !fits(factor))
         ++factor;
       if (factor == next) {
-        // Of several factors the major one is what a person means.
+        // The message reports the major one of several factors.
         int64_t rest = stored[first] / mesh.size(sharding.dims[first]);
-        why = llvm::formatv("dimension {0} has {1} places, which the {2} "
-                            "positions of axis \"{3}\" do not divide",
+        why = llvm::formatv("dimension {0} has size {1}, not divisible by the "
+                            "{2} positions of axis \"{3}\"",
                             dim, next - first > 1 ? stored[first] : shape[dim],
                             parts, axis);
         if (rest > 1)
@@ -157,9 +160,9 @@ LogicalResult Placing::place(const Placement &placement, func::FuncOp function,
     if (known->second->dims == placement.dims)
       return success();
     return emitError(argument.getLoc())
-           << "\"" << name << "\" is placed twice, as '" << known->second->str()
-           << "' and as '" << placement.str()
-           << "': let one of the patterns leave it out";
+           << "\"" << name << "\" matches two placements, '"
+           << known->second->str() << "' and '" << placement.str()
+           << "': change one of the patterns";
   }
   SmallVector<int64_t> shape(
       cast<RankedTensorType>(argument.getType()).getShape());
@@ -199,7 +202,7 @@ LogicalResult Placing::run() {
         }
     if (!found && !placement.hint)
       return annotator.getModule().emitError("placement '")
-             << placement.str() << "' fits no parameter and no input; the "
+             << placement.str() << "' matches no parameter and no input; the "
              << "closest name is \"" << closestName(placement.pattern) << "\"";
   }
   return success();

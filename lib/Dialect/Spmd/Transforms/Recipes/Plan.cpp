@@ -47,8 +47,8 @@ std::string Placement::str() const {
   return text + "]";
 }
 
-/// Takes the first entry of a list off `text`: commas inside of brackets belong
-/// to an entry.
+/// Removes the first entry of a comma-separated list from `text` and returns
+/// it. Commas inside of brackets belong to the entry.
 static StringRef takeEntry(StringRef &text) {
   int depth = 0;
   size_t end = 0;
@@ -73,7 +73,7 @@ static llvm::Expected<Placement> parsePlacement(StringRef entry) {
                      "'{0}'",
                      entry);
   if (auto glob = llvm::GlobPattern::create(placement.pattern); !glob)
-    return makeError("'{0}' is no pattern of names: {1}", placement.pattern,
+    return makeError("invalid name pattern '{0}': {1}", placement.pattern,
                      llvm::toString(glob.takeError()));
   if (list.trim().empty())
     return placement;
@@ -132,7 +132,7 @@ FailureOr<PlanOnMesh> cleave::spmd::readPlan(ModuleOp module, StringRef mesh,
   }
   if (MeshOp known = findMesh(module)) {
     if (!axes->empty())
-      return known.emitOpError("is there already: a mesh is given once");
+      return known.emitOpError("exists already: leave the option 'mesh' out");
     llvm::append_range(*axes, known.getMesh().axes);
   }
   return PlanOnMesh{std::move(*axes), std::move(*plan)};

@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Norms.h"
+#include "DecomposeGlobalNorm.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -56,7 +57,7 @@ static const Recipe recipes[] = {
      1,
      "gathers keys and values"},
     {{"dp", {{"dp", kSamples}}, "the samples (implied by an axis \"dp\")"},
-     one<applyData>,
+     one<applyDp>,
      3},
     {{"expert",
       {{"ep", kSamples}},
@@ -352,7 +353,9 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     llvm::stable_sort(calls, [](const RecipeCall &a, const RecipeCall &b) {
       return findRecipe(a.name)->rank < findRecipe(b.name)->rank;
     });
-    Norms norms(getOperation());
+    if (failed(verifyParameters()))
+      return failure();
+    GlobalNormDecomposition norms(getOperation());
     Annotator annotator(getOperation(), meshOp);
     if (failed(applyPlacements(annotator, plan.placements)))
       return failure();
@@ -373,6 +376,53 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     }
     norms.finish(annotator);
     return success();
+  }
+
+  /// What is a parameter of one entry is that of all entries that name it: a
+  /// recipe places it once for all of them.
+  LogicalResult verifyParameters() {
+    llvm::StringMap<BlockArgument> parameters;
+    auto visit = [&](llvm::function_ref<LogicalResult(BlockArgument, bool)> f) {
+      for (auto function : getOperation().getOps<func::FuncOp>())
+        if (!function.isExternal())
+          for (BlockArgument argument : function.getArguments())
+            if (failed(f(argument,
+                         graph::hasRole(function, argument.getArgNumber(),
+                                        "parameter"))))
+              return failure();
+      return success();
+    };
+    auto nameOf = [](BlockArgument argument) {
+      return graph::getArgString(
+          cast<func::FuncOp>(argument.getOwner()->getParentOp()),
+          argument.getArgNumber(), graph::kNameAttr);
+    };
+    (void)visit([&](BlockArgument argument, bool isParameter) {
+      if (isParameter && !nameOf(argument).empty())
+        parameters.try_emplace(nameOf(argument), argument);
+      return success();
+    });
+    return visit([&](BlockArgument argument,
+                     bool isParameter) -> LogicalResult {
+      auto known = parameters.find(nameOf(argument));
+      if (known == parameters.end())
+        return success();
+      BlockArgument first = known->second;
+      if (isParameter && argument.getType() == first.getType())
+        return success();
+      auto entryOf = [](BlockArgument own) {
+        return cast<func::FuncOp>(own.getOwner()->getParentOp()).getName();
+      };
+      InFlightDiagnostic error = mlir::emitError(argument.getLoc());
+      error << "'" << known->first() << "' is a parameter " << first.getType()
+            << " of @" << entryOf(first) << " and ";
+      if (isParameter)
+        error << argument.getType();
+      else
+        error << "no parameter";
+      return error << " of @" << entryOf(argument)
+                   << ": give it one role and one type, or names of its own";
+    });
   }
 
   MeshOp createMesh(ArrayRef<MeshAxis> axes) {

@@ -6,10 +6,11 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Liu et al., "Ring Attention" (arXiv 2310.01889): values are split along the
-/// sequence; attention sees the keys of one position after the other. What this
-/// writes is where its operands lie, and which lowering it has: that one, or the
-/// two rings of Li et al. (arXiv 2105.13120).
+/// The recipe "ring": Liu et al., "Ring Attention" (arXiv 2310.01889). Values
+/// are sharded along the sequence, and attention processes the keys of one
+/// position after the other. The recipe annotates the shardings of attention
+/// operands and marks the attention with its lowering. The recipe "two-ring"
+/// marks the lowering to the two rings of Li et al. (arXiv 2105.13120) instead.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -43,7 +44,8 @@ public:
                     graph::AttentionBiasGradOp>(
                   [&](auto typed) { return markOp(typed); })
               .Default([](Operation *other) {
-                return other->emitOpError("has no steps of a ring");
+                return other->emitOpError(
+                    "has no decomposition into ring steps");
               });
       if (failed(marked))
         return failure();
@@ -54,26 +56,26 @@ public:
 private:
   template <typename Op> LogicalResult markOp(Op op) {
     if (auto other = op->template getAttrOfType<StringAttr>(attribute))
-      return op.emitOpError("travels a ring over axis ")
+      return op.emitOpError("has a ring over axis ")
              << other << " already: name one axis";
     if (op.getBias() || op.getMask())
       return op.emitOpError("adds a ")
              << (op.getBias() ? "bias" : "mask")
-             << " to its scores, whose columns cannot travel a ring with the "
-                "keys: use the recipe 'context' or 'ulysses'";
+             << " to its scores, which ring attention does not support: use "
+                "the recipe 'context' or 'ulysses'";
     for (OpOperand *operand :
          {&op.getQueryMutable(), &op.getKeyMutable(), &op.getValueMutable()}) {
       int64_t places =
           cast<RankedTensorType>(operand->get().getType()).getDimSize(2);
       if (places % parts != 0)
-        return op.emitOpError("has a sequence of ")
-               << places << " places, which the " << parts
-               << " positions of axis \"" << axis
-               << "\" do not divide: use " << partsThatFit(places);
+        return op.emitOpError("has a sequence of length ")
+               << places << ", not divisible by the " << parts
+               << " positions of axis \"" << axis << "\": use "
+               << partsThatFit(places);
       OpBuilder builder(op);
       operand->set(constrain(builder, operand->get()));
     }
-    // So are the results of each step: the axis stands alone among them.
+    // The results of each step are sharded over this axis alone, as well.
     if constexpr (std::is_same_v<Op, graph::AttentionOp>) {
       OpBuilder builder(op.getContext());
       builder.setInsertionPointAfter(op);
@@ -84,7 +86,8 @@ private:
     return success();
   }
 
-  /// `value`, of queries or keys, split along the sequence by the axis alone.
+  /// Returns `value`, of shape [samples, heads, sequence, features], annotated
+  /// as sharded along the sequence over the axis alone.
   Value constrain(OpBuilder &builder, Value value) {
     Sharding sharding = Sharding::replicated(4, /*open=*/true);
     sharding.dims[2].push_back({axis});
@@ -93,9 +96,9 @@ private:
   }
 
   Annotator &annotator;
-  /// The mark.
+  /// The attribute that marks the lowering.
   StringRef attribute;
-  /// The mesh's own text: it outlives the call.
+  /// The name as stored in the mesh, which outlives the call.
   StringRef axis;
   int64_t parts;
 };
@@ -106,7 +109,7 @@ static LogicalResult mark(Annotator &annotator, StringRef axis,
   bool found = false;
   RingMarker marker(annotator, axis, attribute);
   for (func::FuncOp function : annotator.entries()) {
-    // Before annotations come between.
+    // Computed before annotations are inserted.
     SequenceClasses sequences =
         sequenceClasses(annotator.classesOf(function), function);
     if (failed(splitInputs(annotator, function, sequences, axis)) ||
@@ -115,8 +118,7 @@ static LogicalResult mark(Annotator &annotator, StringRef axis,
   }
   if (!found)
     return annotator.getModule().emitError()
-           << recipe << ": the model has no attention whose keys could travel "
-                     "around a ring";
+           << "recipe '" << recipe << "': the model has no attention";
   return success();
 }
 

@@ -1,4 +1,4 @@
-//===- Sequence.cpp - Splitting along the sequence ------------------------===//
+//===- Sequence.cpp - Sharding of the sequence dimension ------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,13 +6,13 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Context parallelism: inputs, and so all values between, are split along the
-/// sequence. Attention splits its queries, and gathers keys and values.
+/// Shards the sequence dimension of inputs and of intermediate values. The
+/// recipes 'context', 'ulysses', 'ring' and 'two-ring' share this.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "Sequence.h"
-#include "Experts.h"
+#include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 
 using namespace mlir;
@@ -39,10 +39,10 @@ SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
     };
     for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
       Value value = operand;
-      // Annotations came after the classes.
+      // Classes describe values before annotations were inserted.
       while (auto constrain = value.getDefiningOp<ConstrainOp>())
         value = constrain.getInput();
-      // What queries and keys share is no sequence: samples, heads, features.
+      // Dimensions that queries and keys share are samples, heads and features.
       for (auto [dim, factors] : llvm::enumerate(rule.operands[i]))
         if (llvm::none_of(factors, [&](int64_t factor) {
               return has(0, factor) && has(1, factor);
@@ -53,27 +53,29 @@ SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
   return sequences;
 }
 
-/// Each device computes some of the places that experts have for a sequence:
-/// what tokens of all devices go to them is added up where they are.
-static void splitPlaces(Annotator &annotator, func::FuncOp function,
-                        StringRef axis) {
+/// Shards the token slots (capacity) of experts over `axis`, so that each
+/// device computes some of the slots. The contributions of all devices to a
+/// slot are summed on the device that holds it.
+static void splitExpertSlots(Annotator &annotator, func::FuncOp function,
+                             StringRef axis) {
   const DimensionClasses &classes = annotator.classesOf(function);
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
-  for (unsigned number : Experts::find(classes)) {
-    Experts experts(classes, number);
+  for (unsigned number : ExpertDimensions::find(classes)) {
+    ExpertDimensions experts(classes, number);
     for (OpResult result : experts.entering(function))
-      // What does not divide would be padded for this alone.
-      if (auto dim = experts.placeDim(result);
+      // An indivisible size would be padded for this alone.
+      if (auto dim = experts.slotDim(result);
           dim && annotator.shardSize(result, *dim) % parts == 0)
         annotator.splitValue(result, *dim, axis);
   }
 }
 
-/// The inputs of `function` in another order, and which dimension of them runs
-/// along one of `sequences`: none of the input itself does.
+/// Inputs of `function` that are permuted into another order (zig-zag), each
+/// with its dimension in one of `sequences`. The input before the permutation
+/// has no dimension in these classes.
 static SmallVector<std::pair<Value, unsigned>>
-turnedInputs(const DimensionClasses &classes, func::FuncOp function,
-             const SequenceClasses &sequences) {
+permutedInputs(const DimensionClasses &classes, func::FuncOp function,
+               const SequenceClasses &sequences) {
   auto runs = [&](Value value, unsigned dim) {
     return !classes.of(value, dim).samples &&
            sequences.contains(classes.number(value, dim));
@@ -93,8 +95,9 @@ turnedInputs(const DimensionClasses &classes, func::FuncOp function,
   return found;
 }
 
-/// Between blocks the sequence is split by `axis`, and each part again by the
-/// axis that splits features inside of them.
+/// Shards the values between blocks over `axis` along the sequence. The axis
+/// that shards features inside of blocks shards the same dimension as a minor
+/// axis.
 static void splitStreams(Annotator &annotator, func::FuncOp function,
                          const SequenceClasses &sequences, StringRef axis) {
   const DimensionClasses &classes = annotator.classesOf(function);
@@ -107,7 +110,7 @@ static void splitStreams(Annotator &annotator, func::FuncOp function,
     Sharding sharding = constrain.getSharding().getSharding();
     AxisList &axes = sharding.dims[dim];
     axes.insert(axes.end() - 1, added);
-    // What does not divide would be padded for this alone.
+    // An indivisible size would be padded for this alone.
     int64_t parts = annotator.getMesh().size(axes);
     if (cast<RankedTensorType>(value.getType()).getDimSize(dim) % parts == 0)
       constrain.setShardingAttr(
@@ -122,13 +125,13 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
   const DimensionClasses &classes = annotator.classesOf(function);
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   bool found = false;
-  auto turned = turnedInputs(classes, function, sequences);
+  auto permuted = permutedInputs(classes, function, sequences);
   splitStreams(annotator, function, sequences, axis);
-  splitPlaces(annotator, function, axis);
+  splitExpertSlots(annotator, function, axis);
   for (BlockArgument argument : function.getArguments()) {
     auto type = cast<RankedTensorType>(argument.getType());
     if (!graph::hasRole(function, argument.getArgNumber(), "input") ||
-        llvm::any_of(turned, [&](const auto &entry) {
+        llvm::any_of(permuted, [&](const auto &entry) {
           return llvm::is_contained(entry.first.getDefiningOp()->getOperands(),
                                     argument);
         }))
@@ -138,41 +141,25 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
           !sequences.contains(classes.number(argument, dim)))
         continue;
       found = true;
-      // In another entry.
+      // Sharded already for another entry function.
       if (annotator.isSplit(argument, axis))
         continue;
       Sharding given = annotator.given(argument);
       int64_t size =
           type.getDimSize(dim) / annotator.getMesh().size(given.dims[dim]);
-      // What does not divide is padded later.
+      // An indivisible size is padded later.
       if (size < parts)
         return function.emitOpError("dimension ")
                << dim << " of argument " << argument.getArgNumber() << " has "
-               << size << " places, fewer than the " << parts
+               << "size " << size << ", less than the " << parts
                << " positions of axis \"" << axis << "\": use at most " << size;
       annotator.split(argument, dim, axis);
     }
   }
-  // In zig-zag order, a sequence begins behind its input.
-  for (auto [value, dim] : turned) {
+  // In zig-zag order, the permuted input is sharded, not the input.
+  for (auto [value, dim] : permuted) {
     found = true;
     annotator.splitValue(value, dim, axis);
   }
   return found;
-}
-
-LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
-  bool found = false;
-  for (func::FuncOp function : annotator.entries()) {
-    FailureOr<bool> split = splitInputs(
-        annotator, function,
-        sequenceClasses(annotator.classesOf(function), function), axis);
-    if (failed(split))
-      return failure();
-    found |= *split;
-  }
-  if (!found)
-    return annotator.getModule().emitError()
-           << "context: no input runs along the sequence of an attention";
-  return success();
 }

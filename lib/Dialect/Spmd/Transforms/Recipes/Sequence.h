@@ -1,4 +1,4 @@
-//===- Sequence.h - Splitting along the sequence ----------------*- C++ -*-===//
+//===- Sequence.h - Sharding of the sequence dimension ----------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,19 +13,21 @@
 
 namespace cleave::spmd {
 
-/// Attention, forward and backward, by the work that it is.
+/// Returns whether `op` is attention, forward or backward, by its class of
+/// work.
 bool isAttention(mlir::Operation *op);
 
-/// Numbers of classes of dimensions.
+/// A set of dimension classes, by their numbers in `DimensionClasses`.
 using SequenceClasses = llvm::SmallDenseSet<unsigned>;
 
-/// The classes that operands of attention have.
+/// Returns the classes of the sequence dimensions of `function`: dimensions of
+/// attention operands that queries and keys do not share.
 SequenceClasses sequenceClasses(const DimensionClasses &classes,
                                 mlir::func::FuncOp function);
 
-/// Splits inputs of `function` over `axis` along dimensions of `sequences` that
-/// hold no samples. Returns whether there are any; reports a size that does not
-/// divide.
+/// Shards the inputs of `function` over `axis` along the dimensions of the
+/// classes `sequences` that hold no samples. Returns whether any input has such
+/// a dimension. A dimension smaller than the axis is an error.
 llvm::FailureOr<bool> splitInputs(Annotator &annotator,
                                   mlir::func::FuncOp function,
                                   const SequenceClasses &sequences,

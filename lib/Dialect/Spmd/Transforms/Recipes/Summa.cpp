@@ -16,9 +16,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Summa.h"
-#include "../Eras.h"
-#include "FeatureNorms.h"
+#include "DecomposeFeatureNorms.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -113,11 +113,12 @@ std::optional<int64_t> Summa::choose(const DimensionClasses &classes,
   return best;
 }
 
-/// Says of a table that its places are not split.
-void Summa::remarkWhole(BlockArgument table, unsigned dim, int64_t places) {
+/// Says of a table or a head that its places are not split over `axis`.
+void Summa::remarkWhole(BlockArgument table, unsigned dim, int64_t places,
+                        StringRef axis) {
   mlir::emitRemark(table.getLoc())
       << "dimension " << dim << " stays whole: the " << parts
-      << " positions of axis \"" << row << "\" do not divide its " << places
+      << " positions of axis \"" << axis << "\" do not divide its " << places
       << " places";
 }
 
@@ -142,13 +143,17 @@ LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
   auto out = choose(classes, op, made, weight, operand);
   // A table of classes lies as one that is looked up: its classes over the
   // first axis.
-  bool table = false;
-  if (out) {
-    const DimensionClass &known =
-        classes.of(weight, *dimOf(rule, rule.operands[operand], *out));
-    table =
-        known.consumers.empty() && (known.reduced || !known.lookups.empty());
-  }
+  auto classOf = [&](int64_t factor) -> const DimensionClass & {
+    return classes.of(weight, *dimOf(rule, rule.operands[operand], factor));
+  };
+  bool head = out && classOf(*out).consumers.empty();
+  // It does so too where a loss needs all of its classes: the entry that
+  // returns the logits splits it as the others do.
+  bool table =
+      (head && classOf(*out).reduced) || llvm::any_of(made, [&](int64_t own) {
+        const DimensionClass &known = classOf(own);
+        return known.consumers.empty() && !known.lookups.empty();
+      });
   for (auto [factor, axis] :
        {std::pair(in, table ? col : row), std::pair(out, table ? row : col)}) {
     if (!factor)
@@ -160,9 +165,9 @@ LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
       continue;
     auto argument = cast<BlockArgument>(place->first);
     if (known.divisor % parts != 0) {
-      // A model works without it.
-      if (table && factor == out) {
-        remarkWhole(argument, place->second, known.divisor);
+      // A model works without it: no product sums over the logits of a head.
+      if (head && factor == out) {
+        remarkWhole(argument, place->second, known.divisor, axis);
         continue;
       }
       InFlightDiagnostic error = emitError(argument.getLoc());
@@ -188,9 +193,9 @@ LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
 LogicalResult Summa::splitWeights(func::FuncOp function) {
   // Backward sums over what forward makes. A head may belong to backward: an
   // entry without gradients has it, too.
-  Eras eras(function.getBody().front());
+  SeedOrder seedOrder(function.getBody().front());
   for (Operation &op : function.getBody().front().without_terminator()) {
-    if (!isProduct(&op) || eras.of(&op) != 0)
+    if (!isProduct(&op) || seedOrder.of(&op) != 0)
       continue;
     if (auto weight = weightOf(function, &op))
       if (failed(splitWeight(function, &op, *weight)))
@@ -228,7 +233,7 @@ void Summa::splitRest(func::FuncOp function) {
       if (int64_t places = type.getDimSize(dim); places % parts == 0)
         annotator.split(argument, dim, row);
       else
-        remarkWhole(argument, dim, places);
+        remarkWhole(argument, dim, places, row);
     }
   }
 }
@@ -236,7 +241,7 @@ void Summa::splitRest(func::FuncOp function) {
 LogicalResult Summa::run() {
   // Forward alone says what a weight sums over; the classes of entries differ.
   for (func::FuncOp function : annotator.entries())
-    openNorms(function, [&](Value value) {
+    decomposeFeatureNorms(function, [&](Value value) {
       int64_t rank = cast<RankedTensorType>(value.getType()).getRank();
       return !annotator.classesOf(function)
                   .of(value, rank - 1)
@@ -268,7 +273,7 @@ LogicalResult cleave::spmd::applySumma(Annotator &annotator,
            << row << "\" and \"" << col << "\" have " << rows << " and " << cols
            << " positions: products in steps need as many of both";
   for (const std::string &axis : axes.drop_back())
-    if (failed(applyData(annotator, axis)))
+    if (failed(applyDp(annotator, axis)))
       return failure();
   return Summa(annotator, row, col).run();
 }

@@ -45,7 +45,8 @@ private:
   llvm::LogicalResult splitWeight(mlir::func::FuncOp function,
                                   mlir::Operation *op, unsigned operand);
   llvm::LogicalResult splitWeights(mlir::func::FuncOp function);
-  void remarkWhole(mlir::BlockArgument table, unsigned dim, int64_t places);
+  void remarkWhole(mlir::BlockArgument table, unsigned dim, int64_t places,
+                   llvm::StringRef axis);
   void splitRest(mlir::func::FuncOp function);
   void mark(mlir::func::FuncOp function);
 

@@ -1,4 +1,4 @@
-//===- SummaSteps.cpp - Which products go in steps ------------------------===//
+//===- SummaSteps.cpp - Products that run in steps ------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Of each product with a weight, or of two values that makes the gradient of
-/// one, this writes where its operands and result lie: from that
+/// Marks products with weights, and products that compute gradients of weights,
+/// with the shardings of their operands and result (`spmd.steps`), from which
 /// --spmd-decompose-contraction finds the steps.
 ///
 //===----------------------------------------------------------------------===//
@@ -20,8 +20,9 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// The parameter whose gradient is made of `value`, and, for each dimension of
-/// that, its own; null where it is none.
+/// Returns the parameter whose gradient is computed from `value`, and in `dims`
+/// the dimension of the parameter for each dimension of `value`; null if there
+/// is none.
 BlockArgument Summa::gradientOf(func::FuncOp function, Value value,
                                 SmallVectorImpl<unsigned> &dims) {
   llvm::DenseSet<Value> seen;
@@ -48,12 +49,12 @@ BlockArgument Summa::gradientOf(func::FuncOp function, Value value,
       if (!ruled || user->getNumResults() != 1 || isProduct(user))
         continue;
       graph::ShardingRule rule = ruled.getShardingRule();
-      if (llvm::is_contained(rule.unread, use.getOperandNumber()))
+      if (llvm::is_contained(rule.unused, use.getOperandNumber()))
         continue;
       SmallVector<unsigned> there;
       bool whole = true;
       for (unsigned dim : own) {
-        // A dimension of size 1 has no factor, and is not split.
+        // A dimension of size 1 has no factor, and is not sharded.
         unsigned at = ~0u;
         if (dim != ~0u)
           if (auto known = dimOf(
@@ -64,7 +65,7 @@ BlockArgument Summa::gradientOf(func::FuncOp function, Value value,
                  cast<RankedTensorType>(next.getType()).getDimSize(dim) == 1;
         there.push_back(at);
       }
-      // A sum over a dimension is another tensor.
+      // A reduction over a dimension is not the gradient.
       if (!whole)
         continue;
       work.push_back({user->getResult(0), std::move(there)});
@@ -73,8 +74,8 @@ BlockArgument Summa::gradientOf(func::FuncOp function, Value value,
   return {};
 }
 
-/// Where a parameter, the gradient of one, or a value lies: the dimensions that
-/// this recipe splits are closed.
+/// Returns the sharding of a parameter, the gradient of one, or an intermediate
+/// value. The dimensions that this recipe shards are closed.
 Sharding Summa::layout(func::FuncOp function, Value value) {
   const DimensionClasses &classes = annotator.classesOf(function);
   auto type = cast<RankedTensorType>(value.getType());
@@ -114,8 +115,8 @@ Sharding Summa::layout(func::FuncOp function, Value value) {
   return sharding;
 }
 
-/// The dimension of a table whose places indices name, where `op` looks up in
-/// it (operand 0) or adds to it (its result).
+/// Returns the indexed dimension of the table that `op` looks up in (operand 0)
+/// or, with `adds`, adds to (its result).
 static std::optional<unsigned> indexedDim(Operation *op, bool &adds) {
   adds = isa<graph::ScatterAddOp>(op);
   if (op->getNumOperands() != 2)
@@ -127,21 +128,22 @@ static std::optional<unsigned> indexedDim(Operation *op, bool &adds) {
   return std::nullopt;
 }
 
-/// Whether a dimension lies in two ways among the operands and the result. One
-/// of the result does only where what is summed up lies in parts over its axes:
-/// over `samples`, it does in any case.
-static bool liesInTwoWays(Operation *op, ArrayRef<Sharding> lies,
-                          const AxisRef &samples) {
+/// Whether a factor of a product has different axes in two of its operands and
+/// result. For a factor of the result, the product must also sum over a factor
+/// with the axes of the result, or these axes must be `samples`.
+static bool hasTwoShardings(Operation *op, ArrayRef<Sharding> shardings,
+                            const AxisRef &samples) {
   graph::ShardingRule rule = ruleOf(op);
   const graph::FactorMapping *mappings[] = {
       &rule.operands[0], &rule.operands[1], &rule.results[0]};
-  // How each factor lies in those that have it.
+  // The axes of each factor in each tensor that has it.
   std::vector<SmallVector<std::optional<AxisList>, 3>> factors;
   for (size_t factor = 0; factor < rule.factors.size(); ++factor) {
     auto &known = factors.emplace_back();
     for (unsigned i = 0; i < 3; ++i) {
       auto dim = dimOf(rule, *mappings[i], factor);
-      known.push_back(dim ? std::optional(lies[i].dims[*dim]) : std::nullopt);
+      known.push_back(dim ? std::optional(shardings[i].dims[*dim])
+                          : std::nullopt);
     }
   }
   auto isSummed = [&](const AxisList &axes) {
@@ -163,8 +165,8 @@ static bool liesInTwoWays(Operation *op, ArrayRef<Sharding> lies,
   });
 }
 
-/// Marks what goes in steps: products one of whose dimensions lies in two ways,
-/// and tables whose places lie in parts.
+/// Marks the ops that run in steps: products with a factor of two shardings,
+/// and ops on tables whose indexed dimension is sharded.
 void Summa::mark(func::FuncOp function) {
   SmallVector<std::pair<Operation *, ArrayAttr>> marks;
   for (Operation &op : function.getBody().front().without_terminator()) {
@@ -172,15 +174,15 @@ void Summa::mark(func::FuncOp function) {
     auto table = indexedDim(&op, adds);
     if (!table && (!isProduct(&op) || op.getNumOperands() != 2))
       continue;
-    Sharding lies[] = {layout(function, op.getOperand(0)),
-                       layout(function, op.getOperand(1)),
-                       layout(function, op.getResult(0))};
-    if (table
-            ? !llvm::is_contained(lies[adds ? 2 : 0].dims[*table], AxisRef{row})
-            : !liesInTwoWays(&op, lies, AxisRef{row}))
+    Sharding shardings[] = {layout(function, op.getOperand(0)),
+                            layout(function, op.getOperand(1)),
+                            layout(function, op.getResult(0))};
+    if (table ? !llvm::is_contained(shardings[adds ? 2 : 0].dims[*table],
+                                    AxisRef{row})
+              : !hasTwoShardings(&op, shardings, AxisRef{row}))
       continue;
     SmallVector<Attribute> attributes;
-    for (const Sharding &sharding : lies)
+    for (const Sharding &sharding : shardings)
       attributes.push_back(annotator.attribute(sharding));
     marks.push_back({&op, ArrayAttr::get(op.getContext(), attributes)});
   }

@@ -13,22 +13,64 @@
 //===----------------------------------------------------------------------===//
 
 #include "Sequence.h"
+#include <limits>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// The dimension of `value` that products with weights make and attention does
-/// side by side: its heads.
-static std::optional<unsigned> headDim(const DimensionClasses &classes,
-                                       Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  for (int64_t dim = 0; dim < type.getRank(); ++dim) {
-    const DimensionClass &known = classes.of(value, dim);
+/// The class of the heads of attention `op`: the dimension of its queries that
+/// products with weights make and attention does side by side.
+static std::optional<unsigned> headClass(const DimensionClasses &classes,
+                                         Operation *op) {
+  Value queries = op->getOperand(0);
+  int64_t rank = cast<RankedTensorType>(queries.getType()).getRank();
+  for (int64_t dim = 0; dim < rank; ++dim) {
+    const DimensionClass &known = classes.of(queries, dim);
     if (known.attended && !known.samples && !known.producers.empty())
-      return dim;
+      return classes.number(queries, dim);
   }
   return std::nullopt;
+}
+
+/// The dimension of the heads of `value`, an operand of attention `op`; none
+/// where all queries share one head of keys and values.
+static std::optional<unsigned> headDim(const DimensionClasses &classes,
+                                       Operation *op, Value value) {
+  std::optional<unsigned> heads = headClass(classes, op);
+  int64_t rank = cast<RankedTensorType>(value.getType()).getRank();
+  for (int64_t dim = 0; heads && dim < rank; ++dim)
+    if (classes.number(value, dim) == *heads)
+      return dim;
+  return std::nullopt;
+}
+
+/// Says which heads of attention `op` are not divisible by the `parts`
+/// positions of `axis`, and what to do; `divisor` divides the number of heads
+/// that each operand has.
+static LogicalResult refuseHeads(Operation *op, const DimensionClasses &classes,
+                                 int64_t divisor, int64_t parts,
+                                 StringRef axis) {
+  int64_t most = divisor, fewest = std::numeric_limits<int64_t>::max();
+  for (Value operand : op->getOperands())
+    if (auto dim = headDim(classes, op, operand)) {
+      int64_t heads =
+          cast<RankedTensorType>(operand.getType()).getDimSize(*dim);
+      most = std::max(most, heads);
+      fewest = std::min(fewest, heads);
+    }
+  InFlightDiagnostic error = op->emitOpError("has ");
+  if (fewest < most)
+    error << most << " query heads and " << fewest << " key-value "
+          << (fewest == 1 ? "head" : "heads");
+  else
+    error << most << (most == 1 ? " head" : " heads");
+  error << ", not divisible by the " << parts << " positions of axis \"" << axis
+        << "\", over which ulysses shards heads: use ";
+  if (divisor > 1)
+    error << partsThatFit(divisor) << " positions, or ";
+  return error << "the recipe 'ring' or 'context', which shard the sequence "
+                  "alone";
 }
 
 LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
@@ -44,15 +86,12 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
       if (!isAttention(&op))
         continue;
       for (OpOperand &operand : op.getOpOperands()) {
-        auto dim = headDim(classes, operand.get());
+        auto dim = headDim(classes, &op, operand.get());
         if (!dim)
           continue;
         int64_t divisor = classes.of(operand.get(), *dim).divisor;
         if (divisor % parts != 0)
-          return op.emitOpError("has ")
-                 << divisor << " heads (or groups of heads), which the "
-                 << parts << " positions of axis \"" << axis
-                 << "\" do not divide: use " << partsThatFit(divisor);
+          return refuseHeads(&op, classes, divisor, parts, axis);
         heads.push_back({&operand, *dim});
         auto type = cast<RankedTensorType>(operand.get().getType());
         for (int64_t other = 0; other < type.getRank(); ++other)
@@ -68,8 +107,7 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
       OpBuilder builder(operand->getOwner());
       operand->set(annotator.constrain(builder, operand->get(), sharding));
     }
-    FailureOr<bool> split =
-        splitInputs(annotator, function, sequences, axis);
+    FailureOr<bool> split = splitInputs(annotator, function, sequences, axis);
     if (failed(split))
       return failure();
     found |= *split;

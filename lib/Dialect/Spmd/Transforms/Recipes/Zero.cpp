@@ -1,4 +1,4 @@
-//===- Zero.cpp - ZeRO: state, gradients and parameters in parts ----------===//
+//===- Zero.cpp - ZeRO: sharded state, gradients and parameters -----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,9 +6,10 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Rajbhandari et al., "ZeRO" (arXiv 1910.02054), section 5, as resting
-/// shardings: stage 1 splits the optimizer's state, stage 2 gradients as well,
-/// stage 3 also parameters, which are gathered where they are read.
+/// The recipes "zero1", "zero2" and "zero3": Rajbhandari et al., "ZeRO" (arXiv
+/// 1910.02054), section 5, as shardings at rest. Stage 1 shards the state of
+/// the optimizer, stage 2 also gradients, stage 3 also parameters, which are
+/// gathered where they are read.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -22,7 +23,7 @@ using namespace cleave;
 using namespace cleave::spmd;
 
 namespace {
-/// A parameter that `axis` can split, and how.
+/// A parameter and the dimension that is sharded over `axis` at rest.
 struct Resting {
   BlockArgument parameter;
   unsigned dim;
@@ -36,7 +37,7 @@ public:
   LogicalResult run(int stage) {
     if (!train)
       return annotator.getModule().emitError()
-             << "zero" << stage << ": no entry updates parameters";
+             << "recipe 'zero" << stage << "': no entry updates parameters";
     findParameters();
     for (const Resting &resting : parameters)
       for (BlockArgument argument : train.getArguments())
@@ -59,7 +60,9 @@ private:
                                graph::kNameAttr);
   }
 
-  /// Parameters of fewer elements than parts stay whole.
+  /// Collects the parameters that can be sharded. A parameter without a
+  /// dimension of at least one element per position stays replicated, with a
+  /// remark.
   void findParameters() {
     for (BlockArgument argument : train.getArguments()) {
       if (!graph::hasRole(train, argument.getArgNumber(), "parameter"))
@@ -75,13 +78,14 @@ private:
             << "parameter \""
             << graph::getArgString(train, argument.getArgNumber(),
                                    graph::kNameAttr)
-            << "\" stays whole: no dimension of " << type
+            << "\" is not sharded: no dimension of " << type
             << " has an element for each position of axis \"" << axis << "\"";
     }
   }
 
-  /// A gradient is reduced into the parts of the state that it meets: in each
-  /// micro-batch, or once, when all of them are summed up.
+  /// Annotates gradients with the sharding of their state. With `reduced`, a
+  /// gradient is reduced once, after all micro-batches; else in each
+  /// micro-batch.
   void constrainGradients(bool reduced) {
     for (auto gradient : llvm::make_early_inc_range(
              train.getBody().front().getOps<graph::GradientOp>())) {
@@ -93,14 +97,15 @@ private:
         continue;
       Sharding sharding = annotator.given(resting->parameter);
       sharding.dims[resting->dim].push_back({axisName()});
-      // Before it: what it marks as a gradient is finished.
+      // Before the op: it marks a finished gradient.
       OpBuilder builder(gradient);
       gradient.getInputMutable().assign(
           annotator.constrain(builder, gradient.getInput(), sharding, reduced));
     }
   }
 
-  /// Where parts are padded, the update is: not all that the parameter meets.
+  /// Annotates the uses of unevenly sharded parameters in updates, so that only
+  /// updates are padded, and not all uses of the parameter.
   void separateUpdates() {
     const Mesh &mesh = annotator.getMesh();
     for (const Resting &resting : parameters) {
@@ -120,8 +125,8 @@ private:
     }
   }
 
-  /// Parameters lie in parts, and are whole for those that read them, but not
-  /// for the update, which works on parts.
+  /// Shards parameters at rest. All readers but the update get the gathered
+  /// parameter; the update works on shards.
   void restParameters() {
     for (const Resting &resting : parameters) {
       Sharding compute = annotator.given(resting.parameter);
@@ -151,7 +156,7 @@ private:
     });
   }
 
-  /// What depends on a gradient.
+  /// Returns the ops that depend on a gradient.
   const llvm::SetVector<Operation *> &updatesOf(func::FuncOp function) {
     auto [it, isNew] = updates.try_emplace(function);
     if (isNew)

@@ -1,0 +1,241 @@
+//===- Executor.h - Execution of the command table --------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_CPU_EXECUTOR_H
+#define CLEAVE_RUNTIME_CPU_EXECUTOR_H
+
+#include "cleave/Runtime/CPU/Attention.h"
+#include "cleave/Runtime/CPU/Contraction.h"
+#include "cleave/Runtime/CPU/DataMovement.h"
+#include "cleave/Runtime/Communicator/Communicator.h"
+#include "cleave/Runtime/Core/Arena.h"
+#include "cleave/Runtime/Core/Artifact.h"
+#include "llvm/ADT/ArrayRef.h"
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace cleave::runtime {
+
+using KernelFunction = void (*)(void *const *args, int64_t begin, int64_t end,
+                                void *scratch);
+
+/// Nanoseconds by part of the step.
+struct Breakdown {
+  std::array<int64_t, 5> nanoseconds{};
+  int64_t &operator[](TimeClass c) {
+    return nanoseconds[static_cast<size_t>(c)];
+  }
+  int64_t operator[](TimeClass c) const {
+    return nanoseconds[static_cast<size_t>(c)];
+  }
+};
+
+/// What one rank sends, counted as in a ring: an all-reduce of n elements by N
+/// ranks sends 2 (N - 1) n / N of them (possibly a fraction), for every
+/// communicator.
+struct Sent {
+  /// The number of tensors, and of exchanges: small tensors share one.
+  int64_t count = 0, exchanges = 0;
+  double elements = 0, bytes = 0;
+
+  void add(const Sent &other) {
+    count += other.count;
+    exchanges += other.exchanges;
+    elements += other.elements;
+    bytes += other.bytes;
+  }
+};
+
+/// What it sends in an entry, of one kind over the same axes.
+struct Communication : Sent {
+  std::string kind, axes;
+  /// Of the last run, with timing.
+  int64_t nanoseconds = 0;
+};
+
+/// One command of one action, with its time.
+struct TraceEvent {
+  const Command *command = nullptr;
+  const Action *action = nullptr;
+  /// The index of its run among the traced runs.
+  int32_t run = 0;
+  /// The start in nanoseconds since the trace began, and the duration.
+  int64_t start = 0, duration = 0;
+};
+
+/// Why a run of an entry has ended early.
+struct Stop {
+  std::string message;
+  /// Whether a check of this rank has failed, not one of another rank.
+  bool own = false;
+  /// Whether the communicator has failed: ranks cannot communicate any more.
+  bool broken = false;
+};
+
+/// Runs entries. Actions and references are resolved to pointers once, so that
+/// a step does not allocate memory.
+class Executor {
+public:
+  /// Measures how to compute each contraction, without other ranks: an executor
+  /// that is created later uses the tuner's choices.
+  static void tune(const Program &program, const Arena &arena,
+                   const ThreadTeam &team, ContractionTuner &tuner);
+
+  /// The artifact, the arena, the team and the communicator must outlive the
+  /// executor. If the tuner measures, the arena must hold zeros; it does
+  /// afterwards. All ranks of the communicator, one for each device of the
+  /// program, create an executor.
+  static llvm::Expected<Executor>
+  create(const Artifact &artifact, const Arena &arena, const ThreadTeam &team,
+         ContractionTuner &tuner, cleave_communicator *communicator);
+
+  /// Finds members of a group that have prepared different collectives.
+  /// Collective: all ranks call it.
+  llvm::Error compareRequests() const;
+
+  /// Runs an entry; all ranks call it. If a `Check` has failed on any rank,
+  /// returns its message, or, on a rank where none has failed, the message of
+  /// the next check that all ranks reach: then nothing after that has run on
+  /// any rank. If the communicator has failed, returns its error.
+  std::optional<Stop> run(llvm::StringRef entry);
+
+  bool hasEntry(llvm::StringRef entry) const {
+    return entries.count(entry.str()) != 0;
+  }
+
+  /// The number of updates that the last run repeated.
+  int64_t countUpdatedAgain() const { return updatedAgain; }
+
+  /// Commands of an entry.
+  size_t countCommands(llvm::StringRef entry) const {
+    auto it = entries.find(entry.str());
+    return it == entries.end() ? 0 : it->second.steps.size();
+  }
+
+  /// Turns the measurement of commands on or off; off at first.
+  void setTiming(bool on) { timing = on; }
+  const Breakdown &getBreakdown() const { return breakdown; }
+
+  /// What this rank has sent in the last run of an entry; before the first run,
+  /// what every run sends.
+  llvm::ArrayRef<Communication> getCommunication(llvm::StringRef entry) const;
+
+  /// Records the commands of the next `runs` runs of an entry. Times count from
+  /// `origin`, a time of `clock`.
+  void startTrace(llvm::StringRef entry, int64_t runs, int64_t origin);
+  const std::vector<TraceEvent> &getTrace() const { return trace; }
+  /// Nanoseconds; the clock is the same for all executors of a machine.
+  static int64_t clock();
+
+  /// Memory of the library outside of the arena, in bytes. Most of it is shared
+  /// by all executors of the process and does not grow after the first step.
+  int64_t workspaceBytes() const;
+
+private:
+  struct Kernel {
+    KernelFunction function, finish;
+    std::vector<void *> args;
+    void *scratch;
+  };
+  struct Attention {
+    AttentionPointers pointers;
+    bool backward;
+  };
+  struct Scatter {
+    const float *rows;
+    const void *ids;
+    float *out;
+  };
+  struct Copy {
+    StridedCopy copy;
+    const char *src;
+    char *dst;
+  };
+  struct Fill {
+    char *dst;
+  };
+  /// Agrees with the other ranks: `agreed` is the combination of `own` over all
+  /// of them. Without a request, the result is that of this rank.
+  struct Check {
+    cleave_request *request;
+    const char *flag;
+    char *own;
+    const char *agreed;
+  };
+  struct Exchange {
+    cleave_request *request;
+    /// Its index among the sums of the entry.
+    size_t counter;
+    bool ends;
+    /// The bytes that it adds to them, if it may be skipped.
+    const Sent *optional = nullptr;
+  };
+  struct Step {
+    const Command *command;
+    const Action *action;
+    /// The flag that skips the action, if any.
+    const char *unless;
+    bool whenStopped;
+    std::variant<Kernel, Contraction, Attention, Scatter, Copy, Fill, Check,
+                 Exchange>
+        what;
+  };
+  struct EntrySteps {
+    std::vector<Step> steps;
+    /// Of the last run, and what every run sends.
+    std::vector<Communication> communication, always;
+    std::deque<Sent> optional;
+  };
+  class Resolver;
+
+  explicit Executor(const ThreadTeam &team) : team(&team) {}
+  /// Returns false if a check or the communicator failed.
+  bool execute(const Step &step);
+  /// If the library has failed, ends all ranks and returns false.
+  bool checkLibrary() const;
+  /// Ends the collectives in flight when `last` stopped the step, on all ranks
+  /// alike: the next step starts them again.
+  void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
+  /// Runs the actions for a step that `last` has stopped.
+  void takeBack(llvm::ArrayRef<Step> steps, const Step *last);
+  /// Starts and ends a request.
+  bool exchange(cleave_request *request) const;
+
+  const ThreadTeam *team;
+  cleave_communicator *communicator = nullptr;
+  std::map<std::string, EntrySteps> entries;
+  /// Released before the communicator is closed.
+  std::vector<std::unique_ptr<cleave_request, void (*)(cleave_request *)>>
+      requests;
+  /// The sums of the requests, in an order that is the same on all ranks.
+  std::vector<cleave_group *> groups;
+  /// For each check, the result of this rank and the agreed one.
+  struct Agreement {
+    char own, all;
+  };
+  std::deque<Agreement> agreements;
+  /// The first check of the step that failed, if it was deferred.
+  const CheckCommand *deferred = nullptr;
+  Arena workspace;
+  int64_t updatedAgain = 0;
+  bool timing = false;
+  Breakdown breakdown;
+  std::vector<TraceEvent> trace;
+  std::string tracedEntry;
+  int64_t tracedRuns = 0, runsToTrace = 0;
+  int64_t traceStart = 0;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_CPU_EXECUTOR_H

@@ -1,0 +1,57 @@
+//===- FileIO.h - Reading and writing files ---------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_CORE_FILEIO_H
+#define CLEAVE_RUNTIME_CORE_FILEIO_H
+
+#include "llvm/ADT/STLFunctionalExtras.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+#include <type_traits>
+
+namespace cleave::runtime {
+
+/// Writes to a temporary file and renames it to `path`: `path` holds either the
+/// whole new content or the old one. Devices and pipes are written in place. An
+/// error of `write` is returned.
+llvm::Error
+writeFileAtomically(llvm::StringRef path,
+                    llvm::function_ref<llvm::Error(llvm::raw_ostream &)> write);
+
+/// The same for a `write` that cannot fail.
+template <typename F>
+  requires std::is_void_v<std::invoke_result_t<F, llvm::raw_ostream &>>
+llvm::Error writeFileAtomically(llvm::StringRef path, const F &write) {
+  return writeFileAtomically(
+      path, llvm::function_ref<llvm::Error(llvm::raw_ostream &)>(
+                [&](llvm::raw_ostream &os) {
+                  write(os);
+                  return llvm::Error::success();
+                }));
+}
+
+/// Fails if no file can be created at `path`, so that a long computation does
+/// not end with that error. Creates nothing.
+llvm::Error checkWritable(llvm::StringRef path);
+
+/// Fails if files in the folder `path`, which need not exist yet, cannot be
+/// created. Creates nothing.
+llvm::Error checkWritableFolder(llvm::StringRef path);
+
+/// Flushes standard output and returns its error, which would otherwise end the
+/// process.
+llvm::Error flushStandardOutput();
+
+/// Reads untrusted JSON: text nested deeper than any that Cleave writes is an
+/// error, since reading it would exhaust the stack.
+llvm::Expected<llvm::json::Value> parseJson(llvm::StringRef text);
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_CORE_FILEIO_H

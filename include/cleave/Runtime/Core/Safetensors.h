@@ -1,0 +1,78 @@
+//===- Safetensors.h - Tensors in files -------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_CORE_SAFETENSORS_H
+#define CLEAVE_RUNTIME_CORE_SAFETENSORS_H
+
+#include "cleave/Runtime/Core/Program.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include <functional>
+#include <map>
+#include <memory>
+
+namespace cleave::runtime {
+
+/// A mapped safetensors file; every entry has been checked to be inside it.
+class SafetensorsFile {
+public:
+  struct Entry {
+    std::string name;
+    /// The dtype as spelled in the file: "F32", "I64", "BOOL", ...
+    std::string dtype;
+    std::vector<int64_t> shape;
+    const char *data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  static llvm::Expected<SafetensorsFile> open(llvm::StringRef path);
+
+  const std::vector<Entry> &getEntries() const { return entries; }
+  /// Copies the data of an entry and releases the pages it was read from, so
+  /// that a file does not take its size in memory twice.
+  void copyTo(const Entry &entry, void *destination) const;
+  /// Releases the pages of an entry.
+  void forget(const Entry &entry) const;
+  /// Null if there is none.
+  const Entry *find(llvm::StringRef name) const;
+  const std::map<std::string, std::string> &getMetadata() const {
+    return metadata;
+  }
+
+private:
+  llvm::Error parse();
+
+  std::unique_ptr<llvm::MemoryBuffer> buffer;
+  std::vector<Entry> entries;
+  llvm::StringMap<size_t> index;
+  std::map<std::string, std::string> metadata;
+};
+
+/// The dtype name of an element type.
+llvm::StringRef safetensorsName(DType type);
+
+/// One tensor to write: its data, or, if that is null, a function that provides
+/// it when it is written.
+struct SafetensorsItem {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  const void *data;
+  std::function<llvm::Error(void *)> make = nullptr;
+};
+
+/// Writes a file atomically: the complete file appears under its name, or none.
+llvm::Error
+writeSafetensors(llvm::StringRef path,
+                 const std::vector<SafetensorsItem> &items,
+                 const std::map<std::string, std::string> &metadata = {});
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_CORE_SAFETENSORS_H

@@ -1,0 +1,22 @@
+//===- Launcher.h - Who started this process --------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_SESSION_LAUNCHER_H
+#define CLEAVE_RUNTIME_SESSION_LAUNCHER_H
+
+namespace cleave::runtime {
+
+/// Whether mpirun, or srun with an MPI interface, started this process.
+bool startedByMpi();
+
+/// Processes of the launch on this machine, as far as the launcher says; 1
+/// otherwise.
+int processesHere();
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_SESSION_LAUNCHER_H

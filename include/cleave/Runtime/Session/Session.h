@@ -1,0 +1,349 @@
+//===- Session.h - A program with its memory and state ----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// The part that `cleave-run` and the Python module share: a program with its
+/// memory, its threads and the state of a training run.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_SESSION_SESSION_H
+#define CLEAVE_RUNTIME_SESSION_SESSION_H
+
+#include "cleave/Runtime/CPU/ActionTrace.h"
+#include "cleave/Runtime/CPU/Rank.h"
+#include "cleave/Runtime/Session/FolderLock.h"
+#include "llvm/ADT/ArrayRef.h"
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace cleave::runtime {
+
+class RankThreads;
+class ThreadWorld;
+
+/// Where the ranks of a program run.
+enum class Launch : uint8_t {
+  Detect,  ///< chosen from the environment
+  Threads, ///< all of them are threads of this process
+  Mpi      ///< each is a process that mpirun or srun started
+};
+
+struct SessionOptions {
+  /// The number of threads of this process, divided among its ranks (at least
+  /// one each); 0: OMP_NUM_THREADS or all cores. A rank never has more than the
+  /// program was planned for.
+  int threads = 0;
+  /// Whether to pin the calling thread too. Not for a process that starts other
+  /// threads.
+  bool pinCaller = false;
+  /// Whether to measure each command, for `StepResult::breakdown`.
+  bool timing = false;
+  int64_t seed = 0;
+  /// The implementations of contractions in the resumed run; see
+  /// `TrainingState::contractions`.
+  std::map<std::string, std::string> contractions;
+  /// How ranks communicate.
+  Launch launch = Launch::Detect;
+};
+
+/// The content of a checkpoint besides tensors.
+struct TrainingState {
+  int64_t seed = 0;
+  /// The number of completed training steps, and of updates in each; the
+  /// optimizer counts updates.
+  int64_t step = 0, updatesPerStep = 1;
+  /// The number of sequences consumed since the start of training.
+  int64_t dataPosition = 0;
+  /// Threads of the run, and its choices of library implementations: a resumed
+  /// run with the same ones computes the same bits.
+  int threads = 0;
+  std::map<std::string, std::string> contractions;
+  /// Further facts about the run, as JSON; see `SaveOptions::run`.
+  std::string run;
+};
+
+/// Options for writing a checkpoint.
+struct SaveOptions {
+  /// Whether to write it even if parameters or optimizer state are not finite.
+  bool nonFinite = false;
+  /// Facts about the run for later resumption, as the text of a JSON object.
+  std::string run;
+};
+
+struct StepResult {
+  double seconds = 0;
+  /// Page faults of the process during the step.
+  int64_t pageFaults = 0;
+  /// Updates of the ranks of this process that were validated, found wrong and
+  /// repeated.
+  int64_t updatedAgain = 0;
+  /// Times of the first rank of this process, with `timing` only.
+  Breakdown breakdown;
+  /// What that rank sent; its times with `timing` only. Valid until the next
+  /// run.
+  llvm::ArrayRef<Communication> communication;
+};
+
+/// Memory in bytes, for reports.
+struct MemoryReport {
+  /// The number of ranks of this process.
+  int64_t ranks = 1;
+  /// Bytes of each of them.
+  int64_t arena = 0;
+  /// Bytes of the arena: persistent tensors by role, and the rest (activations,
+  /// gradients, scratch).
+  std::map<std::string, int64_t> byKind;
+  /// Bytes of the library's workspace outside of the arena.
+  int64_t workspace = 0;
+  /// Bytes of messages between processes; 0 if ranks are threads.
+  int64_t messages = 0;
+};
+
+/// All ranks of a program: inputs are given whole and sliced for each rank, and
+/// results are joined. If ranks are processes, each has its own session with
+/// one rank, and all of them make the same calls.
+class Session {
+public:
+  /// Opens an artifact written by `cleave-compile`.
+  static llvm::Expected<std::unique_ptr<Session>>
+  open(llvm::StringRef path, const SessionOptions &options = {});
+
+  /// Takes the programs of all pipeline positions (usually one), whose kernels
+  /// `resolver` finds in this process.
+  static llvm::Expected<std::unique_ptr<Session>>
+  create(std::vector<Program> positions, SymbolResolver resolver,
+         const SessionOptions &options = {});
+
+  const Program &getProgram() const { return artifact.getProgram(); }
+  /// The number of threads of all ranks.
+  int getThreads() const;
+  /// The number of all ranks, the first one of this process, and the number of
+  /// its ranks.
+  int getRanks() const { return first().getCommunicator()->size; }
+  int getRank() const { return first().number(); }
+  int getLocalRanks() const { return static_cast<int>(ranks.size()); }
+  /// Whether the first rank belongs to this process, which then prints and
+  /// writes files.
+  bool isLeader() const { return first().number() == 0; }
+  bool hasEntry(llvm::StringRef entry) const {
+    return getProgram().entries.count(entry.str()) != 0;
+  }
+
+  //===--------------------------------------------------------------------===//
+  // Tensors
+  //===--------------------------------------------------------------------===//
+
+  /// The tensor with a name or alias, or null.
+  const Tensor *find(llvm::StringRef name) const;
+  /// The bytes of the whole tensor.
+  int64_t bytes(const Tensor &tensor) const;
+  /// The address of a rank's shard, valid as long as the session; null if the
+  /// rank of this process has none. For parameters and state, call it after
+  /// `finishUpdate`.
+  char *data(const Tensor &tensor, int localRank = 0) const {
+    return ranks[static_cast<size_t>(localRank)]->data(tensor);
+  }
+  /// Copies the whole tensor to `whole`, or, if that is null and ranks are
+  /// processes, only takes part in the communication.
+  llvm::Error read(const Tensor &tensor, void *whole) const;
+  /// Gives each rank its shard of the whole tensor.
+  void write(const Tensor &tensor, const void *whole);
+
+  /// Copies a whole input in, after checking its type, shape and token ids.
+  llvm::Error setInput(llvm::StringRef name, const void *data, DType dtype,
+                       llvm::ArrayRef<int64_t> shape);
+
+  /// Sets each element of a scalar, converted to its type. `step`, `seed` and
+  /// `rng` are set by `run`.
+  llvm::Error setScalar(llvm::StringRef name, double value);
+
+  /// The first element of a tensor, as a number.
+  llvm::Expected<double> getScalar(llvm::StringRef name) const;
+
+  //===--------------------------------------------------------------------===//
+  // Steps
+  //===--------------------------------------------------------------------===//
+
+  /// Runs an entry. Before, the scalars "seed" and "step" (the number of the
+  /// training step from 1; for other entries that of the last one) are set, or
+  /// "rng" ([seed, step]). After "train" the step counts as completed. If a
+  /// check of the program fails, its message is the error, and parameters,
+  /// state and step count are unchanged.
+  ///
+  /// A program may defer its updates to the next step; they are run before
+  /// parameters or state are read or replaced, and before every other entry.
+  llvm::Expected<StepResult> run(llvm::StringRef entry);
+  /// Runs the updates that the last step has deferred, if any.
+  llvm::Error finishUpdate() const;
+
+  int64_t getStep() const { return step; }
+  void setStep(int64_t completed) { step = completed; }
+  int64_t getSeed() const { return seed; }
+  void setSeed(int64_t value) { seed = value; }
+
+  //===--------------------------------------------------------------------===//
+  // Weights and checkpoints
+  //===--------------------------------------------------------------------===//
+
+  /// Loads parameters and buffers, by the framework's names and shapes. Reports
+  /// all tensors that are missing, unknown or of another shape together; then
+  /// nothing is changed.
+  llvm::Error loadWeights(llvm::StringRef path);
+  llvm::Error saveWeights(llvm::StringRef path) const;
+  /// Loads optimizer state, likewise.
+  llvm::Error loadOptimizer(llvm::StringRef path);
+  llvm::Error saveOptimizer(llvm::StringRef path) const;
+
+  /// Zeroes optimizer state and the step count.
+  void resetTraining();
+
+  /// Initialises matrices from normal(0, 0.02), vectors named "*bias" to 0,
+  /// others to 1.
+  llvm::Error initialiseRandomly(int64_t seed);
+
+  /// Writes the folder `directory` atomically: model.safetensors,
+  /// optimizer.safetensors, training.json. Fails if parameters or state are not
+  /// finite, or if another process has locked the folder around it.
+  llvm::Error saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
+                             const SaveOptions &options = {}) const;
+  /// Locks the folder of checkpoints against other runs, as long as the session
+  /// lives.
+  llvm::Error lockFolder(llvm::StringRef folder);
+  /// Fails with the names of parameters and state that are NaN or infinite in
+  /// any process. Collective: all processes call it.
+  llvm::Error checkFinite() const;
+  /// Reads a checkpoint, with seed and step count. On an error nothing is
+  /// changed.
+  llvm::Expected<TrainingState> loadCheckpoint(llvm::StringRef directory);
+
+  TrainingState getTrainingState(int64_t dataPosition) const;
+
+  //===--------------------------------------------------------------------===//
+  // Reports
+  //===--------------------------------------------------------------------===//
+
+  MemoryReport getMemory() const;
+  Executor &getExecutor(int localRank = 0) {
+    return ranks[static_cast<size_t>(localRank)]->getExecutor();
+  }
+  const Executor &getExecutor(int localRank = 0) const {
+    return ranks[static_cast<size_t>(localRank)]->getExecutor();
+  }
+
+  /// Records the commands of the next `runs` runs of an entry, on all ranks.
+  /// Collective: all processes call it. Times count from when all of them have
+  /// called it.
+  llvm::Error startTrace(llvm::StringRef entry, int64_t runs);
+  /// Nanoseconds since then.
+  int64_t traceClock() const { return Executor::clock() - traceStart; }
+  /// The traced actions of a rank of this process, in an entry's schedule.
+  std::vector<ActionEvent> getActions(llvm::StringRef entry,
+                                      int localRank = 0) const;
+  /// The number of a rank of this process, its pipeline position, and whether
+  /// it is the first one there.
+  int getNumber(int localRank) const {
+    return ranks[static_cast<size_t>(localRank)]->number();
+  }
+  int64_t getPosition(int localRank) const;
+  bool leadsPosition(int localRank) const;
+
+  /// Whether `flag` is true in any process. Collective: all processes call it.
+  llvm::Expected<bool> any(bool flag) const;
+  /// The maximum over processes. Collective: all processes call it.
+  llvm::Expected<int64_t> largest(int64_t value) const;
+  /// Fails in all processes if names and values differ between them, and says
+  /// which ranks have which values. Collective: all processes call it.
+  llvm::Error
+  agree(llvm::ArrayRef<std::pair<std::string, std::string>> facts) const;
+  /// The texts of all processes, in the order of ranks. Collective: all
+  /// processes call it.
+  llvm::Expected<std::vector<std::string>> gather(llvm::StringRef text) const;
+
+  /// Ends all ranks, because this process cannot continue.
+  void fail(llvm::StringRef message);
+
+  ~Session();
+  Session(const Session &) = delete;
+  Session &operator=(const Session &) = delete;
+
+private:
+  Session(Artifact artifact, const SessionOptions &options);
+  static llvm::Expected<std::unique_ptr<Session>>
+  start(Artifact artifact, const SessionOptions &options);
+  llvm::Error startRanks(const SessionOptions &options);
+  llvm::Error tuneContractions();
+  llvm::Error shareChoices(int root);
+  /// Whether a rank of the position that runs `program`, of any process, has a
+  /// shard of `tensor`; for an output, of the one given last.
+  bool holds(const Program &program, const Tensor &tensor) const;
+  /// Whether each rank has the whole tensor.
+  bool isEverywhere(const Tensor &tensor) const;
+  /// Runs `body` on each rank of this process, in parallel; returns the errors
+  /// of all of them.
+  llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body);
+  const Rank &first() const { return *ranks.front(); }
+  /// If ranks are processes: sends the text of one of them to all.
+  llvm::Expected<std::string> share(int root, llvm::StringRef text) const;
+  /// If ranks are processes: sends bytes of one of them to all.
+  llvm::Error broadcast(int root, const void *src, void *dst,
+                        int64_t bytes) const;
+  /// If ranks are processes: one collective of all of them.
+  llvm::Error exchange(const cleave_collective &what) const;
+  /// If ranks are processes: `dst` becomes the combination of `src` of all; see
+  /// Communicator.h.
+  llvm::Error allReduce(int32_t reduction, int32_t dtype, const void *src,
+                        void *dst) const;
+  llvm::Error load(llvm::StringRef path, bool optimizer);
+  /// A file that was checked, and the entries of it that will be loaded.
+  struct Loaded;
+  llvm::Expected<Loaded> check(llvm::StringRef path, bool optimizer) const;
+  llvm::Error take(Loaded &loaded, bool optimizer);
+  llvm::Error save(llvm::StringRef path, bool optimizer) const;
+  void setCounters(int64_t number);
+  void setPending(bool value) const;
+  void keepScalars();
+  llvm::Error execute(llvm::StringRef entry) const;
+  /// The message of a stopped step, the same in all processes: that of the
+  /// first rank that has failed.
+  llvm::Error explain(const Stop &stop) const;
+  void beforeWriting(const Tensor &tensor);
+  void noteOutputs(llvm::StringRef entry);
+
+  Artifact artifact;
+  /// For each output, the entry that gave it last.
+  std::map<std::string, std::string> givenBy;
+  ContractionTuner tuner;
+  std::unique_ptr<ThreadWorld> world;
+  std::unique_ptr<RankThreads> threads;
+  std::vector<std::unique_ptr<Rank>> ranks;
+  std::map<std::string, const Tensor *, std::less<>> names;
+  /// The group of all ranks, for `broadcast`.
+  mutable cleave_group *everyone = nullptr;
+  /// The error that ended the last run of each rank.
+  mutable std::vector<std::optional<Stop>> stopped;
+  /// Whether the last step has deferred its updates.
+  mutable bool pending = false;
+  int64_t seed = 0, step = 0;
+  int64_t traceStart = 0;
+  FolderLock lock;
+};
+
+/// Reads training.json of a checkpoint, without a session.
+llvm::Expected<TrainingState> readTrainingState(llvm::StringRef directory);
+
+/// Whether `id` is valid for `tensor`, an input of integers.
+bool acceptsId(const Tensor &tensor, int64_t id);
+
+/// Checks all ids of an input.
+llvm::Error checkTokenIds(const Tensor &tensor, const void *data);
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_SESSION_SESSION_H

@@ -1,0 +1,62 @@
+//===- DrawnOptions.h - Random options of a step ----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TESTING_DRAWNOPTIONS_H
+#define CLEAVE_TESTING_DRAWNOPTIONS_H
+
+#include "cleave/Pipelines/Compile.h"
+#include "cleave/Testing/RandomGraph.h"
+#include <set>
+
+namespace cleave {
+
+/// Options of every kind for a model, drawn from its seed alone. Many
+/// combinations are contradictory; the compiler must refuse these. `ranks`
+/// bounds the product of the axes.
+CompileOptions drawOptions(const RandomGraph &graph, int64_t ranks);
+
+/// Draws all settings of an optimizer; `smallestEpsilon` is a lower bound of
+/// that of AdamW, by which a gradient that is 0 up to rounding is divided.
+graph::OptimizerOptions drawOptimizer(Random &rng, double smallestEpsilon);
+/// The same for given kind, momentum and clip.
+void drawSettings(Random &rng, double smallestEpsilon,
+                  graph::OptimizerOptions &options);
+
+/// The settings of `options`, each as `option=value`; a number with many
+/// possible values is left out.
+std::set<std::string> choicesOf(const CompileOptions &options);
+
+/// The arguments of the passes that `options` run up to `last`.
+std::set<std::string> passesOf(mlir::MLIRContext *context,
+                               const CompileOptions &options, Phase last);
+
+/// The result of comparing a step with drawn options.
+struct DrawnOutcome {
+  enum class Kind : uint8_t {
+    /// All entries agree.
+    Equal,
+    /// The step is not finite: nothing was compared.
+    NotFinite,
+    /// The compiler refuses the options with a message.
+    Refused,
+    /// Wrong; `message` says where.
+    Different
+  };
+  Kind kind = Kind::Equal;
+  std::string message;
+  /// The largest relative difference.
+  double worst = 0;
+};
+
+/// Takes `graph` to the scheduled phase, and executes two training steps and
+/// all other entries there and in the step phase, in f64.
+DrawnOutcome compareDrawn(const RandomGraph &graph,
+                          const CompileOptions &options, double tolerance);
+
+} // namespace cleave
+
+#endif // CLEAVE_TESTING_DRAWNOPTIONS_H

@@ -1,0 +1,383 @@
+//===- Decompose.cpp - Decomposition of rare graph ops --------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Conversion/Passes.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+
+namespace cleave::exec {
+#define GEN_PASS_DEF_DECOMPOSE
+#include "cleave/Conversion/Passes.h.inc"
+} // namespace cleave::exec
+
+using namespace mlir;
+using namespace cleave;
+
+static RankedTensorType tensorType(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+static SmallVector<int64_t> constants(int64_t rank, int64_t value) {
+  return SmallVector<int64_t>(rank, value);
+}
+
+namespace {
+
+//===----------------------------------------------------------------------===//
+// Sums of pads
+//===----------------------------------------------------------------------===//
+
+/// add(pad(a), add(pad(b), ...)) -> concat(a, b, ...), where the operands tile
+/// the result along one dimension.
+struct PadsToConcat : OpRewritePattern<graph::AddOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  /// The zero pads that `value` is a sum of; empty if it is not such a sum.
+  static void collect(Value value, bool top,
+                      SmallVectorImpl<graph::PadOp> &pads, bool &ok) {
+    if (auto pad = value.getDefiningOp<graph::PadOp>()) {
+      ok &= pad.getValue().isZero() && !pad.getValue().isNegative() &&
+            llvm::all_of(pad.getInterior(), [](int64_t i) { return i == 0; });
+      pads.push_back(pad);
+      return;
+    }
+    auto add = value.getDefiningOp<graph::AddOp>();
+    if (!add || (!top && !value.hasOneUse()) ||
+        add.getLhs().getType() != add.getRhs().getType()) {
+      ok = false;
+      return;
+    }
+    collect(add.getLhs(), false, pads, ok);
+    if (ok)
+      collect(add.getRhs(), false, pads, ok);
+  }
+
+  LogicalResult matchAndRewrite(graph::AddOp op,
+                                PatternRewriter &rewriter) const override {
+    SmallVector<graph::PadOp> pads;
+    bool ok = true;
+    collect(op.getOutput(), true, pads, ok);
+    if (!ok)
+      return failure();
+    RankedTensorType type = tensorType(op.getOutput());
+    int64_t dim = -1;
+    for (graph::PadOp pad : pads)
+      for (int64_t i = 0; i < type.getRank(); ++i)
+        if (pad.getLow()[i] != 0 || pad.getHigh()[i] != 0) {
+          if (dim >= 0 && dim != i)
+            return failure();
+          dim = i;
+        }
+    if (dim < 0)
+      return failure();
+    llvm::sort(pads, [&](graph::PadOp a, graph::PadOp b) {
+      return a.getLow()[dim] < b.getLow()[dim];
+    });
+    int64_t end = 0;
+    SmallVector<Value> inputs;
+    for (graph::PadOp pad : pads) {
+      if (pad.getLow()[dim] != end)
+        return failure();
+      inputs.push_back(pad.getInput());
+      end += tensorType(pad.getInput()).getDimSize(dim);
+    }
+    if (end != type.getDimSize(dim))
+      return failure();
+    rewriter.replaceOpWithNewOp<graph::ConcatOp>(op, inputs, dim);
+    return success();
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Windows
+//===----------------------------------------------------------------------===//
+
+struct PadPatches : OpRewritePattern<graph::PatchesOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::PatchesOp op,
+                                PatternRewriter &rewriter) const override {
+    int64_t h = op.getPadding()[0], w = op.getPadding()[1];
+    if (h == 0 && w == 0)
+      return failure();
+    SmallVector<int64_t> border{0, 0, h, w};
+    Value padded = graph::PadOp::create(rewriter, op.getLoc(), op.getInput(),
+                                        llvm::APFloat(0.0), border, border,
+                                        constants(4, 0));
+    rewriter.replaceOpWithNewOp<graph::PatchesOp>(
+        op, padded, op.getKernel(), op.getStride(), ArrayRef<int64_t>{0, 0},
+        op.getDilation());
+    return success();
+  }
+};
+
+/// The sum, over positions in the window, of that position's gradients, each
+/// expanded to the padded image.
+struct PatchesGrad : OpRewritePattern<graph::PatchesGradOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::PatchesGradOp op,
+                                PatternRewriter &rewriter) const override {
+    Location loc = op.getLoc();
+    RankedTensorType type = tensorType(op.getGradient());
+    ArrayRef<int64_t> shape = type.getShape(); // n, oh, ow, c, kh, kw
+    int64_t ph = op.getPadding()[0], pw = op.getPadding()[1];
+    int64_t h = op.getImage()[0] + 2 * ph, w = op.getImage()[1] + 2 * pw;
+    Value moved = graph::TransposeOp::create(
+        rewriter, loc, op.getGradient(), ArrayRef<int64_t>{0, 3, 4, 5, 1, 2});
+    Value sum;
+    for (int64_t i = 0; i < shape[4]; ++i)
+      for (int64_t j = 0; j < shape[5]; ++j) {
+        Value one = graph::SliceOp::create(
+            rewriter, loc, moved, ArrayRef<int64_t>{0, 0, i, j, 0, 0},
+            ArrayRef<int64_t>{shape[0], shape[3], 1, 1, shape[1], shape[2]},
+            constants(6, 1));
+        one = graph::ReshapeOp::create(
+            rewriter, loc,
+            RankedTensorType::get({shape[0], shape[3], shape[1], shape[2]},
+                                  type.getElementType()),
+            one);
+        int64_t top = i * op.getDilation()[0], left = j * op.getDilation()[1];
+        int64_t spanH = (shape[1] - 1) * op.getStride()[0] + 1,
+                spanW = (shape[2] - 1) * op.getStride()[1] + 1;
+        one = graph::PadOp::create(
+            rewriter, loc, one, llvm::APFloat(0.0),
+            ArrayRef<int64_t>{0, 0, top, left},
+            ArrayRef<int64_t>{0, 0, h - top - spanH, w - left - spanW},
+            ArrayRef<int64_t>{0, 0, op.getStride()[0] - 1,
+                              op.getStride()[1] - 1});
+        sum = sum ? graph::AddOp::create(rewriter, loc, sum, one).getOutput()
+                  : one;
+      }
+    if (ph != 0 || pw != 0)
+      sum = graph::SliceOp::create(
+          rewriter, loc, sum, ArrayRef<int64_t>{0, 0, ph, pw},
+          tensorType(op.getOutput()).getShape(), constants(4, 1));
+    rewriter.replaceOp(op, sum);
+    return success();
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Dropout of elements in another order
+//===----------------------------------------------------------------------===//
+
+/// Each piece draws from its own origin.
+struct DropoutOfPieces : OpRewritePattern<graph::DropoutOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::DropoutOp op,
+                                PatternRewriter &rewriter) const override {
+    if (!op.getStarts())
+      return failure();
+    Location loc = op.getLoc();
+    RankedTensorType type = tensorType(op.getInput());
+    int64_t rank = type.getRank(), dim = *op.getStartsDim();
+    int64_t pieces = tensorType(op.getStarts()).getDimSize(0);
+    auto part = [&](Value value, int64_t begin, int64_t size) -> Value {
+      return graph::SliceOp::create(rewriter, loc, value,
+                                    ArrayRef<int64_t>{begin},
+                                    ArrayRef<int64_t>{size}, constants(1, 1));
+    };
+    Value origin = op.getOrigin();
+    if (!origin)
+      origin = graph::ConstantOp::create(
+          rewriter, loc,
+          DenseElementsAttr::get(
+              RankedTensorType::get(rank, rewriter.getI64Type()), int64_t(0)));
+    SmallVector<int64_t> sizes(type.getShape()), offsets = constants(rank, 0);
+    sizes[dim] /= pieces;
+    SmallVector<Value> results;
+    for (int64_t i = 0; i < pieces; ++i) {
+      SmallVector<Value> place;
+      if (dim > 0)
+        place.push_back(part(origin, 0, dim));
+      Value start = part(op.getStarts(), i, 1);
+      if (op.getOrigin())
+        start =
+            graph::AddOp::create(rewriter, loc, start, part(origin, dim, 1));
+      place.push_back(start);
+      if (dim + 1 < rank)
+        place.push_back(part(origin, dim + 1, rank - dim - 1));
+      offsets[dim] = i * sizes[dim];
+      Value piece = graph::SliceOp::create(rewriter, loc, op.getInput(),
+                                           offsets, sizes, constants(rank, 1));
+      results.push_back(graph::DropoutOp::create(
+          rewriter, loc, piece, op.getRng(),
+          graph::ConcatOp::create(rewriter, loc, place, 0), Value(),
+          op.getProbabilityAttr(), op.getIdAttr(),
+          rewriter.getDenseI64ArrayAttr(
+              op.getGlobalShape().value_or(type.getShape())),
+          IntegerAttr()));
+    }
+    rewriter.replaceOpWithNewOp<graph::ConcatOp>(op, results, dim);
+    return success();
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Sums along a dimension
+//===----------------------------------------------------------------------===//
+
+/// Each round adds the sums of twice as many neighbours.
+struct CumulativeSum : OpRewritePattern<graph::CumulativeSumOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::CumulativeSumOp op,
+                                PatternRewriter &rewriter) const override {
+    Value sum = op.getInput();
+    RankedTensorType type = tensorType(sum);
+    int64_t rank = type.getRank(), dim = op.getDim(),
+            size = type.getDimSize(dim);
+    for (int64_t shift = 1; shift < size; shift *= 2) {
+      SmallVector<int64_t> offsets = constants(rank, 0),
+                           low = constants(rank, 0), high = constants(rank, 0),
+                           sizes(type.getShape());
+      sizes[dim] -= shift;
+      (op.getReverse() ? offsets : low)[dim] = shift;
+      if (op.getReverse())
+        high[dim] = shift;
+      Value moved = graph::SliceOp::create(rewriter, op.getLoc(), sum, offsets,
+                                           sizes, constants(rank, 1));
+      moved =
+          graph::PadOp::create(rewriter, op.getLoc(), moved, llvm::APFloat(0.0),
+                               low, high, constants(rank, 0));
+      sum = graph::AddOp::create(rewriter, op.getLoc(), sum, moved);
+    }
+    rewriter.replaceOp(op, sum);
+    return success();
+  }
+};
+
+/// Along another dimension than the first, with the dimension moved there.
+struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::ScatterAddOp op,
+                                PatternRewriter &rewriter) const override {
+    int64_t dim = op.getDim();
+    if (dim == 0 || op.getBatch() != 0)
+      return failure();
+    int64_t rank = tensorType(op.getUpdates()).getRank();
+    int64_t indices = tensorType(op.getIndices()).getRank();
+    SmallVector<int64_t> there, back;
+    llvm::append_range(there, llvm::seq<int64_t>(dim, dim + indices));
+    llvm::append_range(there, llvm::seq<int64_t>(0, dim));
+    llvm::append_range(there, llvm::seq<int64_t>(dim + indices, rank));
+    int64_t outRank = tensorType(op.getOutput()).getRank();
+    llvm::append_range(back, llvm::seq<int64_t>(1, dim + 1));
+    back.push_back(0);
+    llvm::append_range(back, llvm::seq<int64_t>(dim + 1, outRank));
+    Value moved = graph::TransposeOp::create(rewriter, op.getLoc(),
+                                             op.getUpdates(), there);
+    Value sums = graph::ScatterAddOp::create(
+        rewriter, op.getLoc(), moved, op.getIndices(), op.getOrigin(),
+        rewriter.getI64IntegerAttr(0), op.getSizeAttr(),
+        op.getPaddingIndexAttr(), op.getGlobalSizeAttr(),
+        rewriter.getI64IntegerAttr(0));
+    rewriter.replaceOpWithNewOp<graph::TransposeOp>(op, sums, back);
+    return success();
+  }
+};
+
+/// For batches: adds to each index the offset of its batch, in one dimension
+/// that covers all batches.
+struct ScatterInBatches : OpRewritePattern<graph::ScatterAddOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::ScatterAddOp op,
+                                PatternRewriter &rewriter) const override {
+    int64_t batch = op.getBatch(), dim = op.getDim(), size = op.getSize();
+    if (batch == 0)
+      return failure();
+    graph::Formula f{rewriter, op.getLoc()};
+    ArrayRef<int64_t> shape = tensorType(op.getIndices()).getShape();
+    int64_t batches = ShapedType::getNumElements(shape.take_front(batch));
+    int64_t count = ShapedType::getNumElements(shape.drop_front(batch));
+    Value indices = f.reshape(f.cast(op.getIndices(), rewriter.getI64Type()),
+                              {batches, count});
+    Value local = indices;
+    if (op.getOrigin())
+      local = f.sub(local, f.reshape(op.getOrigin(), {}));
+    Value first = graph::IotaOp::create(
+        rewriter, op.getLoc(),
+        RankedTensorType::get({batches, 1}, rewriter.getI64Type()), 0, 0);
+    Value places = f.add(local, f.mul(first, f.scalar(local, size)));
+    // An index that is out of range in its batch must not reach another batch.
+    auto outside = [&](graph::Predicate predicate, Value a, double b) {
+      places = f.select(f.compare(predicate, a, f.scalar(a, b)),
+                        f.scalar(places, -1), places);
+    };
+    outside(graph::Predicate::lt, local, 0);
+    outside(graph::Predicate::ge, local, size);
+    if (std::optional<int64_t> padding = op.getPaddingIndex())
+      outside(graph::Predicate::eq, indices, *padding);
+
+    // Dimensions between batches and indices are moved after them.
+    int64_t own = shape.size() - batch,
+            rank = tensorType(op.getUpdates()).getRank();
+    SmallVector<int64_t> there, back;
+    llvm::append_range(there, llvm::seq<int64_t>(0, batch));
+    llvm::append_range(there, llvm::seq<int64_t>(dim, dim + own));
+    llvm::append_range(there, llvm::seq<int64_t>(batch, dim));
+    llvm::append_range(there, llvm::seq<int64_t>(dim + own, rank));
+    Value moved = op.getUpdates();
+    if (!llvm::is_sorted(there))
+      moved = graph::TransposeOp::create(rewriter, op.getLoc(), moved, there);
+    ArrayRef<int64_t> slice =
+        tensorType(moved).getShape().drop_front(batch + own);
+    SmallVector<int64_t> rows{batches * count}, result(shape.take_front(batch));
+    llvm::append_range(rows, slice);
+    result.push_back(size);
+    llvm::append_range(result, slice);
+    Value sums = graph::ScatterAddOp::create(
+        rewriter, op.getLoc(), f.reshape(moved, rows),
+        f.reshape(places, {batches * count}), /*origin=*/Value(),
+        rewriter.getI64IntegerAttr(0),
+        rewriter.getI64IntegerAttr(batches * size),
+        /*padding_index=*/IntegerAttr(), /*global_size=*/IntegerAttr(),
+        rewriter.getI64IntegerAttr(0));
+    sums = f.reshape(sums, result);
+    llvm::append_range(back, llvm::seq<int64_t>(0, batch));
+    llvm::append_range(back, llvm::seq<int64_t>(batch + 1, dim + 1));
+    back.push_back(batch);
+    llvm::append_range(back, llvm::seq<int64_t>(dim + 1, result.size()));
+    if (!llvm::is_sorted(back))
+      sums = graph::TransposeOp::create(rewriter, op.getLoc(), sums, back);
+    rewriter.replaceOp(op, sums);
+    return success();
+  }
+};
+
+struct SeedToValue : OpRewritePattern<graph::SeedOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::SeedOp op,
+                                PatternRewriter &rewriter) const override {
+    RankedTensorType type = tensorType(op.getOutput());
+    if (op.getScale())
+      rewriter.replaceOp(op, op.getScale());
+    else
+      rewriter.replaceOpWithNewOp<graph::ConstantOp>(
+          op, type,
+          DenseElementsAttr::get(
+              type, rewriter.getFloatAttr(type.getElementType(), 1.0)));
+    return success();
+  }
+};
+
+struct Decompose : exec::impl::DecomposeBase<Decompose> {
+  void runOnOperation() override {
+    RewritePatternSet patterns(&getContext());
+    patterns
+        .add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
+             ScatterAlongFirst, ScatterInBatches, SeedToValue, DropoutOfPieces>(
+            &getContext());
+    // Each pattern takes an op of its kind away: there is an end.
+    GreedyRewriteConfig config;
+    config.setMaxIterations(GreedyRewriteConfig::kNoLimit);
+    if (failed(
+            applyPatternsGreedily(getOperation(), std::move(patterns), config)))
+      signalPassFailure();
+  }
+};
+
+} // namespace

@@ -1,0 +1,145 @@
+//===- IndexKernels.cpp - Scalar code of row lookups ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelModels.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::graph;
+
+namespace {
+
+/// Chooses one element of each row at a time: the largest remaining one.
+struct TopKModel
+    : KernelDecompositionInterface::ExternalModel<TopKModel, TopKOp> {
+  SmallVector<Value> decompose(Operation *operation, OpBuilder &b) const {
+    auto op = cast<TopKOp>(operation);
+    Formula f{b, op.getLoc()};
+    RankedTensorType type = typeOf(op.getInput());
+    int64_t last = type.getRank() - 1, size = type.getShape().back();
+    SmallVector<int64_t> indexShape(type.getRank(), 1), column(type.getShape());
+    indexShape.back() = size;
+    column.back() = 1;
+    Value index = IotaOp::create(
+        b, op.getLoc(), RankedTensorType::get(indexShape, b.getI64Type()), last,
+        0);
+    auto infinity = [&](bool negative) {
+      return f.splat(RankedTensorType::get({}, type.getElementType()),
+                     negative ? -INFINITY : INFINITY);
+    };
+    auto reduce = [&](ReductionKind kind, Value x) {
+      Value y = ReduceOp::create(b, op.getLoc(), kind, x,
+                                 b.getDenseI64ArrayAttr({last}));
+      return f.reshape(y, column);
+    };
+    Value x = op.getInput();
+    // NaN counts as infinity.
+    Value keys = f.select(f.compare(Predicate::ne, x, x), infinity(false), x);
+    Value left; // the elements that were not chosen yet
+    SmallVector<Value> values, indices;
+    for (int64_t i = 0; i < static_cast<int64_t>(op.getK()); ++i) {
+      Value open = left ? f.select(left, keys, infinity(true)) : keys;
+      Value top = reduce(ReductionKind::max, open);
+      Value here = f.compare(Predicate::eq, open, top);
+      if (left)
+        here = AndOp::create(b, op.getLoc(), here, left);
+      Value at = f.select(here, index, f.scalar(index, size));
+      Value chosen =
+          reduce(ReductionKind::min, f.broadcast(at, type.getShape()));
+      Value is = f.compare(Predicate::eq, index, chosen);
+      values.push_back(
+          reduce(ReductionKind::sum, f.select(is, x, f.scalar(x, 0.0))));
+      indices.push_back(chosen);
+      Value rest = NotOp::create(b, op.getLoc(), is);
+      left =
+          left ? AndOp::create(b, op.getLoc(), left, rest).getResult() : rest;
+    }
+    auto join = [&](ArrayRef<Value> parts) -> Value {
+      if (parts.size() == 1)
+        return parts.front();
+      return decomposeConcat(ConcatOp::create(b, op.getLoc(), parts, last), b);
+    };
+    return {join(values), join(indices)};
+  }
+};
+
+struct GatherModel
+    : KernelLoweringInterface::ExternalModel<GatherModel, GatherOp> {
+  KernelSpace getKernelSpace(Operation *operation) const {
+    auto op = cast<GatherOp>(operation);
+    auto type = typeOf(op.getInput());
+    int64_t n = numElements(op.getOutput());
+    int64_t slice = product(type.getShape().drop_front(op.getDim() + 1));
+    return slice == 1 ? KernelSpace::flat(n)
+                      : KernelSpace::fixed(n / slice, slice);
+  }
+
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<GatherOp>(operation);
+    auto type = typeOf(op.getInput()), ids = typeOf(op.getIndices());
+    int64_t dim = op.getDim(), batch = op.getBatch();
+    int64_t rank = ids.getRank() - batch;
+    ArrayRef<int64_t> shape = typeOf(op.getOutput()).getShape();
+    SmallVector<int64_t> idDims(shape.size(), -1), dataDims(shape.size(), -1);
+    for (int64_t i = 0; i < (int64_t)shape.size(); ++i) {
+      if (i < dim)
+        dataDims[i] = i;
+      else if (i < dim + rank)
+        idDims[i] = batch + i - dim;
+      else
+        dataDims[i] = i - rank + 1;
+      if (i < batch)
+        idDims[i] = i;
+    }
+    Value id = k.read(op.getIndices(), Access::get(ids, shape, idDims));
+    id = k.cast(id, k.getBuilder().getI64Type());
+    Value where;
+    if (op.getOrigin()) {
+      using P = arith::CmpIPredicate;
+      id = k.sub(id, k.readScalar(op.getOrigin(), {0}));
+      where = both(k, compare(k, P::sge, id, 0),
+                   compare(k, P::slt, id, type.getDimSize(dim)));
+    }
+    int64_t step = exec::getLayout(type).strides[dim];
+    k.define(op.getOutput(),
+             k.readIndexed(op.getInput(), Access::get(type, shape, dataDims),
+                           id, step, where));
+    return success();
+  }
+};
+
+struct OneHotModel : FlatModel<OneHotModel, OneHotOp> {
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<OneHotOp>(operation);
+    auto ids = typeOf(op.getIndices());
+    auto shape = typeOf(op.getOutput()).getShape();
+    auto dims = llvm::to_vector(llvm::seq<int64_t>(0, ids.getRank()));
+    dims.push_back(-1);
+    Value id = k.read(op.getIndices(), Access::get(ids, shape, dims));
+    id = k.cast(id, k.getBuilder().getI64Type());
+    Value named;
+    if (auto ignored = op.getIgnoreIndex())
+      named = compare(k, arith::CmpIPredicate::ne, id, *ignored);
+    if (op.getOrigin())
+      id = k.sub(id, k.readScalar(op.getOrigin(), {0}));
+    Value hit = arith::CmpIOp::create(k.getBuilder(), k.getLoc(),
+                                      arith::CmpIPredicate::eq, id,
+                                      k.index(shape, ids.getRank()));
+    k.define(op.getOutput(), named ? both(k, named, hit) : hit);
+    return success();
+  }
+};
+
+} // namespace
+
+void cleave::attachIndexKernels(MLIRContext *context) {
+  TopKOp::attachInterface<TopKModel>(*context);
+  GatherOp::attachInterface<GatherModel>(*context);
+  OneHotOp::attachInterface<OneHotModel>(*context);
+}

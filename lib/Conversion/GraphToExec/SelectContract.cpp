@@ -1,0 +1,430 @@
+//===- SelectContract.cpp - Contractions as matrix products ---------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "SelectKernels.h"
+#include "cleave/Dialect/Graph/IR/Einsum.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+//===----------------------------------------------------------------------===//
+// Equations
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// The letters of an equation by their role in the product.
+struct Letters {
+  std::string batch, rows, columns, summed;
+  llvm::StringMap<int64_t> sizes;
+
+  int64_t size(StringRef letters) const {
+    int64_t product = 1;
+    for (char letter : letters)
+      product *= sizes.lookup(StringRef(&letter, 1));
+    return product;
+  }
+};
+
+/// An operand with its dimensions in the order [batch, outer, inner], each
+/// group one dimension.
+struct Matrix {
+  /// Its type as a view; null if it must be copied.
+  RankedTensorType view;
+  /// The order of dimensions.
+  SmallVector<int64_t> permutation;
+  SmallVector<int64_t> shape;
+};
+
+} // namespace
+
+static SmallVector<int64_t> positions(StringRef letters, StringRef in) {
+  SmallVector<int64_t> result;
+  for (char letter : letters)
+    result.push_back(in.find(letter));
+  return result;
+}
+
+/// The letters of `letters` that are (or are not) in all of `others`.
+static std::string filter(StringRef letters, StringRef in, StringRef notIn) {
+  std::string result;
+  for (char letter : letters)
+    if (in.contains(letter) && !notIn.contains(letter))
+      result += letter;
+  return result;
+}
+
+/// `type` in the matrix's shape, with its dimensions permuted as in `matrix`:
+/// the layout, if strides can express it.
+static void foldGroups(Matrix &matrix, RankedTensorType type) {
+  Strided old = getLayout(type), permuted;
+  permuted.offset = old.offset;
+  SmallVector<int64_t> shape;
+  for (int64_t dim : matrix.permutation) {
+    shape.push_back(type.getDimSize(dim));
+    permuted.strides.push_back(old.strides[dim]);
+  }
+  Type element = type.getElementType();
+  auto from = RankedTensorType::get(shape, element),
+       to = RankedTensorType::get(matrix.shape, element);
+  if (std::optional<Strided> layout = rebase(from, to, permuted))
+    matrix.view = withLayout(to, *layout);
+}
+
+static Matrix makeMatrix(RankedTensorType type, StringRef names,
+                         const Letters &letters, StringRef batch,
+                         StringRef outer, StringRef inner) {
+  Matrix matrix;
+  llvm::append_range(matrix.permutation, positions(batch, names));
+  llvm::append_range(matrix.permutation, positions(outer, names));
+  llvm::append_range(matrix.permutation, positions(inner, names));
+  if (!batch.empty())
+    matrix.shape.push_back(letters.size(batch));
+  matrix.shape.push_back(letters.size(outer));
+  matrix.shape.push_back(letters.size(inner));
+  foldGroups(matrix, type);
+  if (matrix.view && !isMatrix(matrix.view))
+    matrix.view = nullptr;
+  return matrix;
+}
+
+/// `value` as the matrix, copied if needed.
+static Value asMatrix(OpBuilder &builder, Location loc, Value value,
+                      const Matrix &matrix) {
+  if (matrix.view)
+    return viewAs(builder, loc, value, matrix.view);
+  Value permuted = transposeOf(builder, loc, value, matrix.permutation);
+  return reshapeOf(builder, loc, denseOf(builder, loc, permuted), matrix.shape);
+}
+
+/// Sums over the letters that no other tensor of the equation has.
+static Value sumAlone(OpBuilder &builder, Location loc, Value value,
+                      std::string &names, StringRef others) {
+  SmallVector<int64_t> dims;
+  std::string left;
+  for (auto [i, letter] : llvm::enumerate(names))
+    if (others.contains(letter))
+      left += letter;
+    else
+      dims.push_back(i);
+  if (dims.empty())
+    return value;
+  names = left;
+  return graph::ReduceOp::create(builder, loc, graph::ReductionKind::sum, value,
+                                 dims);
+}
+
+Value cleave::exec::contract(OpBuilder &builder, Operation *op,
+                             StringRef equation, Value lhs, Value rhs) {
+  Location loc = op->getLoc();
+  std::string error;
+  std::optional<graph::Einsum> einsum = graph::Einsum::parse(equation, error);
+  if (!einsum) {
+    op->emitOpError("equation ") << error;
+    return nullptr;
+  }
+  lhs = sumAlone(builder, loc, lhs, einsum->lhs, einsum->rhs + einsum->output);
+  rhs = sumAlone(builder, loc, rhs, einsum->rhs, einsum->lhs + einsum->output);
+  StringRef output = einsum->output;
+  // The rows come from the operand whose own letters come first in the result.
+  size_t firstRow =
+      output.find_first_of(filter(output, einsum->lhs, einsum->rhs));
+  size_t firstColumn =
+      output.find_first_of(filter(output, einsum->rhs, einsum->lhs));
+  if (firstColumn < firstRow) {
+    std::swap(lhs, rhs);
+    std::swap(einsum->lhs, einsum->rhs);
+  }
+
+  Letters letters;
+  for (auto [value, names] : {std::pair(lhs, StringRef(einsum->lhs)),
+                              std::pair(rhs, StringRef(einsum->rhs))})
+    for (auto [i, letter] : llvm::enumerate(names))
+      letters.sizes[StringRef(&letter, 1)] = tensorType(value).getDimSize(i);
+
+  // Chooses the order of letters within a group that copies the fewest
+  // elements.
+  std::string both = filter(einsum->lhs, einsum->rhs, "");
+  SmallVector<std::string> batches, rows, columns, sums;
+  for (StringRef source :
+       {output, StringRef(einsum->lhs), StringRef(einsum->rhs)}) {
+    auto add = [](SmallVectorImpl<std::string> &list, std::string item) {
+      if (!llvm::is_contained(list, item))
+        list.push_back(item);
+    };
+    add(batches, filter(source, filter(output, both, ""), ""));
+    if (source.data() != einsum->rhs.data())
+      add(rows, filter(source, filter(output, einsum->lhs, einsum->rhs), ""));
+    if (source.data() != einsum->lhs.data())
+      add(columns,
+          filter(source, filter(output, einsum->rhs, einsum->lhs), ""));
+    if (source.data() != output.data())
+      add(sums, filter(source, both, output));
+  }
+  int64_t best = -1;
+  Matrix a, b;
+  for (StringRef batch : batches)
+    for (StringRef row : rows)
+      for (StringRef column : columns)
+        for (StringRef sum : sums) {
+          Matrix left = makeMatrix(tensorType(lhs), einsum->lhs, letters, batch,
+                                   row, sum);
+          Matrix right = makeMatrix(tensorType(rhs), einsum->rhs, letters,
+                                    batch, sum, column);
+          int64_t copied = (left.view ? 0 : tensorType(lhs).getNumElements()) +
+                           (right.view ? 0 : tensorType(rhs).getNumElements());
+          if (best >= 0 && copied >= best)
+            continue;
+          best = copied;
+          a = left;
+          b = right;
+          letters.batch = batch, letters.rows = row, letters.columns = column;
+        }
+  Value left = asMatrix(builder, loc, lhs, a),
+        right = asMatrix(builder, loc, rhs, b);
+  SmallVector<int64_t> shape(a.shape);
+  shape.back() = b.shape.back();
+  Type element = tensorType(lhs).getElementType();
+  Value product =
+      ContractOp::create(builder, loc, RankedTensorType::get(shape, element),
+                         left, right, Value());
+  std::string order = letters.batch + letters.rows + letters.columns;
+  SmallVector<int64_t> open;
+  for (char letter : order)
+    open.push_back(letters.sizes.lookup(StringRef(&letter, 1)));
+  product = reshapeOf(builder, loc, product, open);
+  return transposeOf(builder, loc, product, positions(output, order));
+}
+
+//===----------------------------------------------------------------------===//
+// Patterns
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+struct SelectContract : OpRewritePattern<graph::ContractOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::ContractOp op,
+                                PatternRewriter &rewriter) const override {
+    if (!tensorType(op.getOutput()).getElementType().isF32())
+      return failure();
+    Value product =
+        contract(rewriter, op, op.getEquation(), op.getLhs(), op.getRhs());
+    if (!product)
+      return failure();
+    replaceDense(rewriter, op.getOutput(), product);
+    rewriter.eraseOp(op);
+    return success();
+  }
+};
+
+struct SelectLinear : OpRewritePattern<graph::LinearOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::LinearOp op,
+                                PatternRewriter &rewriter) const override {
+    RankedTensorType type = tensorType(op.getOutput());
+    if (!type.getElementType().isF32())
+      return failure();
+    std::string rows;
+    for (char letter = 'A';
+         static_cast<int64_t>(rows.size()) < type.getRank() - 1; ++letter)
+      rows += letter;
+    Value product = contract(rewriter, op, rows + "i,oi->" + rows + "o",
+                             op.getInput(), op.getWeight());
+    if (!product)
+      return failure();
+    if (op.getBias())
+      product = addBias(rewriter, op, product);
+    replaceDense(rewriter, op.getOutput(), product);
+    rewriter.eraseOp(op);
+    return success();
+  }
+
+  /// If a kernel reads the result, it also adds the bias. Otherwise the product
+  /// accumulates onto the bias, written to its memory beforehand.
+  static Value addBias(PatternRewriter &rewriter, graph::LinearOp op,
+                       Value product) {
+    Location loc = op.getLoc();
+    if (llvm::any_of(op.getOutput().getUsers(), isFusible))
+      return graph::AddOp::create(rewriter, loc, product, op.getBias());
+    auto contract = rootOf(product).getDefiningOp<ContractOp>();
+    rewriter.setInsertionPoint(contract);
+    RankedTensorType type = contract.getType();
+    Strided layout = getLayout(tensorType(op.getBias()));
+    // The product with a vector is transposed: the weight's rows are its rows.
+    bool isVector = tensorType(op.getOutput()).getRank() == 1;
+    layout.strides.insert(
+        isVector ? layout.strides.end() : layout.strides.begin(), 0);
+    Value rows = viewAs(rewriter, loc, op.getBias(), withLayout(type, layout));
+    Value start = CopyOp::create(rewriter, loc, type, rows, Value());
+    rewriter.modifyOpInPlace(
+        contract, [&] { contract.getAccumulatorMutable().assign(start); });
+    rewriter.setInsertionPoint(op);
+    return product;
+  }
+};
+
+struct SelectScatterAdd : OpRewritePattern<graph::ScatterAddOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::ScatterAddOp op,
+                                PatternRewriter &rewriter) const override {
+    RankedTensorType type = tensorType(op.getOutput());
+    if (op.getDim() != 0 || op.getBatch() != 0 ||
+        !type.getElementType().isF32())
+      return failure();
+    Location loc = op.getLoc();
+    int64_t count = tensorType(op.getIndices()).getNumElements();
+    int64_t rows = type.getDimSize(0);
+    int64_t columns = rows == 0 ? 0 : type.getNumElements() / rows;
+    IntegerAttr skip = op.getPaddingIndexAttr();
+    Value ids = denseOf(
+        rewriter, loc,
+        reshapeOf(rewriter, loc, localIndices(op, rewriter, skip), {count}));
+    Value updates =
+        denseOf(rewriter, loc,
+                reshapeOf(rewriter, loc, op.getUpdates(), {count, columns}));
+    Value sums = ScatterAddOp::create(
+        rewriter, loc,
+        RankedTensorType::get({rows, columns}, type.getElementType()), updates,
+        ids, Value(), skip);
+    rewriter.replaceOp(op, reshapeOf(rewriter, loc, sums, type.getShape()));
+    return success();
+  }
+
+  /// The rows of this shard that the indices of `op` refer to; out of range if
+  /// they are on another shard. Clears `skip` if the rows express it too.
+  static Value localIndices(graph::ScatterAddOp op, PatternRewriter &rewriter,
+                            IntegerAttr &skip) {
+    if (!op.getOrigin())
+      return op.getIndices();
+    graph::Formula f{rewriter, op.getLoc()};
+    Type wide = rewriter.getI64Type();
+    Value indices = f.cast(op.getIndices(), wide);
+    Value origin = f.reshape(op.getOrigin(), {});
+    Value local = f.sub(indices, origin);
+    if (skip)
+      local = f.select(f.compare(graph::Predicate::eq, indices,
+                                 f.scalar(indices, skip.getInt())),
+                       f.scalar(indices, -1), local);
+    skip = {};
+    return local;
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Accumulation
+//===----------------------------------------------------------------------===//
+
+/// True if the one use of `value` is the only read of its memory, and the part
+/// may overwrite it.
+static bool diesHere(Value value) {
+  for (;;) {
+    if (!value.hasOneUse())
+      return false;
+    auto view = value.getDefiningOp<ViewOp>();
+    if (!view)
+      break;
+    value = view.getInput();
+  }
+  auto argument = dyn_cast<BlockArgument>(value);
+  if (!argument)
+    return value.getDefiningOp<ConstantOp>() == nullptr &&
+           value.getDefiningOp<graph::ConstantOp>() == nullptr;
+  auto function = dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  return function && function.getArgAttr(argument.getArgNumber(), kDiesAttr);
+}
+
+/// add(x, view(command)) -> view(command accumulate x), if x is dead after.
+template <typename OpTy> struct Accumulate : OpRewritePattern<graph::AddOp> {
+  using OpRewritePattern<graph::AddOp>::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::AddOp op,
+                                PatternRewriter &rewriter) const override {
+    return success(!op->hasAttr(kApartAttr) &&
+                   (tryOperands(op, op.getLhs(), op.getRhs(), rewriter) ||
+                    tryOperands(op, op.getRhs(), op.getLhs(), rewriter)));
+  }
+
+  bool tryOperands(graph::AddOp op, Value start, Value sum,
+                   PatternRewriter &rewriter) const {
+    auto last = rootOf(sum).getDefiningOp<OpTy>();
+    if (!last || start.getType() == nullptr || !diesHere(sum) ||
+        !diesHere(start) ||
+        tensorType(start).getShape() != tensorType(sum).getShape())
+      return false;
+    // Moves a chain of accumulating commands to where `start` is available.
+    OpTy first = last;
+    while (first.getAccumulator()) {
+      auto before = first.getAccumulator().template getDefiningOp<OpTy>();
+      if (!before || !before->hasOneUse())
+        return false;
+      first = before;
+    }
+    RankedTensorType type = first.getType();
+    if (tensorType(rootOf(sum)) != type)
+      return false;
+    std::optional<Strided> layout =
+        rebase(tensorType(sum), type, getLayout(tensorType(start)));
+    if (!layout)
+      return false;
+    RankedTensorType moved = withLayout(type, *layout);
+    if (!canWrite(first, moved))
+      return false;
+    if (first == last) {
+      rewriter.moveOpBefore(first, op);
+    } else if (Operation *def = rootOf(start).getDefiningOp()) {
+      if (def->getBlock() != first->getBlock() || !def->isBeforeInBlock(first))
+        return false;
+    }
+    rewriter.setInsertionPoint(first);
+    Value accumulator = viewAs(rewriter, op.getLoc(), start, moved);
+    rewriter.modifyOpInPlace(
+        first, [&] { first.getAccumulatorMutable().assign(accumulator); });
+    for (OpTy command = first;;
+         command = cast<OpTy>(*command->getUsers().begin())) {
+      rewriter.modifyOpInPlace(command,
+                               [&] { command.getOutput().setType(moved); });
+      if (command == last)
+        break;
+    }
+    rewriter.setInsertionPoint(op);
+    replaceDense(
+        rewriter, op.getOutput(),
+        viewAs(rewriter, op.getLoc(), last.getOutput(), tensorType(start)));
+    rewriter.eraseOp(op);
+    return true;
+  }
+
+  static bool canWrite(ContractOp op, RankedTensorType type) {
+    return op.canWriteResult(0, type);
+  }
+  static bool canWrite(ScatterAddOp op, RankedTensorType type) {
+    return isDense(type);
+  }
+};
+
+} // namespace
+
+bool cleave::exec::isFusible(Operation *op) {
+  return op->getDialect() &&
+         op->getDialect()->getNamespace() ==
+             graph::GraphDialect::getDialectNamespace() &&
+         !isa<graph::ContractOp, graph::LinearOp, graph::AttentionOp,
+              graph::AttentionGradOp, graph::AttentionBiasGradOp,
+              graph::ScatterAddOp, graph::HeadLossOp, graph::GatherOp>(op);
+}
+
+void cleave::exec::populateSelectContract(RewritePatternSet &patterns) {
+  patterns.add<SelectContract, SelectLinear, SelectScatterAdd>(
+      patterns.getContext());
+}
+
+void cleave::exec::populateAccumulate(RewritePatternSet &patterns) {
+  patterns.add<Accumulate<ContractOp>, Accumulate<ScatterAddOp>>(
+      patterns.getContext());
+}

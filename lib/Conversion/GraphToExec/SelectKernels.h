@@ -1,0 +1,37 @@
+//===- SelectKernels.h - Patterns of --exec-select-kernels ------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_CONVERSION_GRAPHTOEXEC_SELECTKERNELS_H
+#define CLEAVE_LIB_CONVERSION_GRAPHTOEXEC_SELECTKERNELS_H
+
+#include "cleave/Dialect/Exec/IR/Views.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/PatternMatch.h"
+
+namespace cleave::exec {
+
+/// The product of two values by an equation, or a located error.
+mlir::Value contract(mlir::OpBuilder &builder, mlir::Operation *op,
+                     llvm::StringRef equation, mlir::Value lhs,
+                     mlir::Value rhs);
+
+/// Ops whose result is computed by a kernel made by `--exec-fuse`: they can
+/// absorb element-wise ops on their operands.
+bool isFusible(mlir::Operation *op);
+
+void populateSelectCheck(mlir::RewritePatternSet &patterns);
+void populateSelectContract(mlir::RewritePatternSet &patterns);
+void populateSelectAttention(mlir::RewritePatternSet &patterns);
+void populateSelectHeadLoss(mlir::RewritePatternSet &patterns,
+                            int64_t chunkBytes);
+/// Sums that become accumulating commands; to be applied after the others.
+void populateAccumulate(mlir::RewritePatternSet &patterns);
+
+} // namespace cleave::exec
+
+#endif // CLEAVE_LIB_CONVERSION_GRAPHTOEXEC_SELECTKERNELS_H

@@ -1,0 +1,151 @@
+//===- Fuse.cpp - Fusion of graph ops into kernels ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Memory/PartMemory.h"
+#include "FuseGroups.h"
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/IR/SymbolTable.h"
+
+namespace cleave::exec {
+#define GEN_PASS_DEF_FUSE
+#include "cleave/Dialect/Exec/Transforms/Passes.h.inc"
+} // namespace cleave::exec
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+namespace {
+
+/// True if `node` returns its operand's elements unchanged and in order.
+bool isForwarding(const FusionNode &node) {
+  if (!node.fusable || node.reads.size() != 1 || node.definitions.size() != 1)
+    return false;
+  const auto &read = node.reads[0];
+  const auto &definition = node.definitions[0];
+  auto from = dyn_cast<RankedTensorType>(read.tensor.getType());
+  auto to = cast<RankedTensorType>(definition.result.getType());
+  if (read.indexed || !definition.plain || definition.level != read.level ||
+      from.getElementType() != to.getElementType() ||
+      from.getNumElements() != to.getNumElements() ||
+      read.access.logicalOffset != 0)
+    return false;
+  auto loops = read.access.joinedLogical();
+  return loops.empty() ||
+         (loops.size() == 1 && loops[0] == Stride{from.getNumElements(), 1});
+}
+
+/// True if nothing is computed between the read and the definition.
+bool computesNothing(Operation *op) {
+  Block scratch;
+  auto space = cast<KernelLoweringInterface>(op).getKernelSpace();
+  KernelBuilder code(op->getLoc(), scratch, space.rows, space.cols);
+  if (failed(code.emit(op, Level::Element)))
+    return false;
+  return llvm::hasSingleElement(scratch) && isa<LoadOp>(scratch.front());
+}
+
+struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
+  /// Rewrites ops that need several kernels, removes identities, and clones
+  /// each op without operands in memory for each use.
+  LogicalResult prepare(Block &block) {
+    for (Operation &op : llvm::make_early_inc_range(block)) {
+      auto decomposition = dyn_cast<KernelDecompositionInterface>(op);
+      if (!decomposition)
+        continue;
+      OpBuilder b(&op);
+      op.replaceAllUsesWith(decomposition.decompose(b));
+      op.erase();
+    }
+    for (Operation &op : llvm::make_early_inc_range(block)) {
+      auto node = probe(&op);
+      if (failed(node))
+        return failure();
+      if (!node->fusable)
+        continue;
+      if (isForwarding(*node) && computesNothing(&op)) {
+        Value from = node->reads[0].tensor, to = op.getResult(0);
+        if (from.getType() == to.getType()) {
+          to.replaceAllUsesWith(from);
+          op.erase();
+        } else if (isDense(cast<RankedTensorType>(from.getType())) &&
+                   isDense(cast<RankedTensorType>(to.getType()))) {
+          OpBuilder b(&op);
+          to.replaceAllUsesWith(
+              ViewOp::create(b, op.getLoc(), to.getType(), from));
+          op.erase();
+        }
+        continue;
+      }
+      if (node->reads.empty() && op.getNumResults() == 1)
+        for (OpOperand &use : llvm::make_early_inc_range(
+                 llvm::drop_begin(op.getResult(0).getUses()))) {
+          OpBuilder b(&op);
+          use.set(b.clone(op)->getResult(0));
+        }
+    }
+    return success();
+  }
+
+  LogicalResult fuse(func::FuncOp func, SymbolTable &symbols,
+                     llvm::StringMap<KernelOp> &known) {
+    Block &block = func.getBody().front();
+    if (failed(prepare(block)))
+      return failure();
+    std::vector<FusionNode> nodes;
+    for (Operation &op : block.without_terminator()) {
+      auto node = probe(&op);
+      if (failed(node))
+        return failure();
+      auto check = dyn_cast<CheckOp>(op);
+      node->stops = check && !check.getDeferred();
+      nodes.push_back(std::move(*node));
+    }
+    Operation *end = block.getTerminator();
+    llvm::SmallPtrSet<Operation *, 16> overwriting;
+    for (auto [i, value] : llvm::enumerate(end->getOperands()))
+      if (aliasOf(func, i))
+        overwriting.insert(throughViews(value).getDefiningOp());
+    for (FusionNode &node : nodes)
+      node.overwrites = overwriting.contains(node.op);
+    OpBuilder builder(end);
+    for (const FusionGroup &group : groupOps(nodes)) {
+      if (!group.fusable) {
+        nodes[group.nodes.front()].op->moveBefore(end);
+        continue;
+      }
+      if (failed(buildKernel(nodes, group, builder, symbols, known)))
+        return failure();
+    }
+    // Ops computed by kernels, views that kernels read through, and constants
+    // that are part of their code are dead. A moved view may come after the op
+    // that read it, so that one walk does not erase all.
+    for (bool erased = true; erased;) {
+      erased = false;
+      for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+        if (&op != end && isOpTriviallyDead(&op)) {
+          op.erase();
+          erased = true;
+        }
+    }
+    return success();
+  }
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    SymbolTable symbols(module);
+    llvm::StringMap<KernelOp> known;
+    for (auto func : llvm::make_early_inc_range(module.getOps<func::FuncOp>()))
+      if (!func.isDeclaration() && failed(fuse(func, symbols, known)))
+        return signalPassFailure();
+  }
+};
+
+} // namespace

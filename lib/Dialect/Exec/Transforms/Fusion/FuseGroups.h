@@ -1,0 +1,66 @@
+//===- FuseGroups.h - Groups of ops that share a kernel ---------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_FUSION_FUSEGROUPS_H
+#define CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_FUSION_FUSEGROUPS_H
+
+#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
+
+namespace cleave::exec {
+
+/// How the code of one op reads and writes tensors.
+struct FusionNode {
+  mlir::Operation *op = nullptr;
+  /// Whether the op has kernel code.
+  bool fusable = false;
+  KernelSpace space;
+  llvm::SmallVector<KernelBuilder::Read> reads;
+  llvm::SmallVector<KernelBuilder::Definition> definitions;
+  /// Whether a result replaces an argument in its memory.
+  bool overwrites = false;
+  /// Whether the op may stop the step, which must then change nothing.
+  bool stops = false;
+};
+
+/// Ops that run in one kernel, or one op that does not run in a kernel.
+struct FusionGroup {
+  /// Indices of nodes, increasing.
+  llvm::SmallVector<unsigned> nodes;
+  bool fusable = false;
+  KernelSpace space;
+};
+
+/// Emits `op`'s code alone, to find what it reads and defines, and erases it.
+mlir::FailureOr<FusionNode> probe(mlir::Operation *op);
+
+/// The level at which node `node` runs in a kernel over `space`, or nothing if
+/// it cannot.
+std::optional<Level> placementIn(const FusionNode &node,
+                                 const KernelSpace &space);
+
+/// Divides the ops of `block` (without its terminator) into groups, in an order
+/// in which they can run.
+llvm::SmallVector<FusionGroup> groupOps(llvm::ArrayRef<FusionNode> nodes);
+
+/// Builds the kernel of `group` and its launch at `builder`'s insertion point,
+/// and replaces the results of its ops, which are then dead. The kernel is
+/// inserted into `symbols`, unless an equal one is there.
+llvm::LogicalResult buildKernel(llvm::ArrayRef<FusionNode> nodes,
+                                const FusionGroup &group,
+                                mlir::OpBuilder &builder,
+                                mlir::SymbolTable &symbols,
+                                llvm::StringMap<KernelOp> &known);
+
+/// Splits flat code into passes at the end of `kernel`'s body; `mapping` maps
+/// the arguments of `flat` to those of the kernel. Returns, for each pair
+/// (input, output) of arguments, whether the output may overwrite the input.
+void scheduleKernel(mlir::Block &flat, KernelOp kernel,
+                    mlir::IRMapping &mapping);
+
+} // namespace cleave::exec
+
+#endif // CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_FUSION_FUSEGROUPS_H

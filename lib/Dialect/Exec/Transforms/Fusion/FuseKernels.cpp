@@ -1,0 +1,373 @@
+//===- FuseKernels.cpp - The kernel of a group of ops ---------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FuseGroups.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+/// Elements of a row when a kernel may divide its space anywhere: 16 KiB of
+/// f32.
+static constexpr int64_t kBlock = 4096;
+/// The largest number of row groups of a two-stage reduction; a constant, so
+/// that results do not depend on the number of threads.
+static constexpr int64_t kMaxGroups = 64;
+
+FailureOr<FusionNode> cleave::exec::probe(Operation *op) {
+  FusionNode node;
+  node.op = op;
+  auto lowering = dyn_cast<KernelLoweringInterface>(op);
+  if (!lowering)
+    return node;
+  node.space = lowering.getKernelSpace();
+  Block scratch;
+  KernelBuilder builder(op->getLoc(), scratch, node.space.rows,
+                        node.space.cols);
+  if (failed(builder.emit(op, Level::Element)))
+    return failure();
+  node.fusable = true;
+  node.reads.assign(builder.getReads().begin(), builder.getReads().end());
+  node.definitions.assign(builder.getDefinitions().begin(),
+                          builder.getDefinitions().end());
+  return node;
+}
+
+//===----------------------------------------------------------------------===//
+// Rows and columns of a flexible space
+//===----------------------------------------------------------------------===//
+
+/// Chooses rows and columns so that all accesses have step 0 or 1 along columns
+/// if possible, with long rows. `valid` is set if the last row is short.
+static KernelSpace chooseRows(ArrayRef<FusionNode> nodes,
+                              const FusionGroup &group,
+                              std::optional<int64_t> &valid) {
+  int64_t n = group.space.numElements();
+  SmallVector<SmallVector<Stride, 4>> nests;
+  SmallVector<int64_t> cuts = {n};
+  auto consider = [&](const Access &access) {
+    nests.push_back(access.joinedMemory());
+    int64_t product = 1;
+    for (Stride loop : llvm::reverse(nests.back()))
+      if (product *= loop.size; n % product == 0 && product > 1)
+        cuts.push_back(product);
+  };
+  for (unsigned m : group.nodes) {
+    for (const auto &read : nodes[m].reads)
+      consider(read.access);
+    for (const auto &definition : nodes[m].definitions)
+      consider(definition.access);
+  }
+  llvm::sort(cuts);
+  cuts.erase(llvm::unique(cuts), cuts.end());
+
+  int64_t best = n, fewest = INT64_MAX;
+  for (int64_t cut : cuts) {
+    int64_t unclean = 0;
+    for (ArrayRef<Stride> nest : nests) {
+      if (nest.empty())
+        continue;
+      Stride last = nest.back();
+      bool simple = last.size % cut == 0 && (last.step == 0 || last.step == 1);
+      // A single loop may be divided anywhere.
+      if (!simple)
+        ++unclean;
+    }
+    if (unclean < fewest || (unclean == fewest && cut > best)) {
+      fewest = unclean;
+      best = cut;
+    }
+  }
+  if (best != n || n <= kBlock) {
+    // Few long rows would leave threads idle.
+    int64_t cols = best;
+    while (cols > 2 * kBlock && n / cols < 64) {
+      int64_t part = 0;
+      for (int64_t d = 2; d <= 64 && part == 0; ++d)
+        if (cols % (d * 16) == 0)
+          part = d;
+      if (part == 0)
+        break;
+      cols /= part;
+    }
+    return KernelSpace::fixed(n / cols, cols);
+  }
+  int64_t rows = (n + kBlock - 1) / kBlock;
+  if (n % kBlock != 0)
+    valid = n;
+  return KernelSpace::fixed(rows, kBlock);
+}
+
+//===----------------------------------------------------------------------===//
+// Attributes of the finished kernel
+//===----------------------------------------------------------------------===//
+
+static Skeleton skeletonOf(Block &flat) {
+  bool reduces = false, accumulates = false, gathers = false;
+  for (Operation &op : flat) {
+    reduces |= isa<ReduceOp, ScanOp>(op);
+    accumulates |= isa<AccumulateOp>(op);
+    if (auto load = dyn_cast<LoadOp>(op))
+      gathers |= !load.getIndices().empty();
+  }
+  if (accumulates)
+    return Skeleton::Column;
+  if (reduces)
+    return Skeleton::Row;
+  return gathers ? Skeleton::Gather : Skeleton::Map;
+}
+
+/// Bytes to which the first element of `tensor` is aligned, at most 16.
+static int64_t alignmentOf(Value tensor) {
+  auto type = cast<RankedTensorType>(tensor.getType());
+  int64_t size = std::max(1u, type.getElementTypeBitWidth() / 8);
+  int64_t offset = getLayout(type).offset * size;
+  return offset % 16 == 0  ? 16
+         : offset % 8 == 0 ? std::max<int64_t>(8, size)
+                           : size;
+}
+
+/// Outputs that may overwrite an input: pairs of argument numbers.
+static SmallVector<std::pair<unsigned, unsigned>>
+inplacePairs(KernelOp kernel) {
+  // For each input its one map and the last top-level op that reads it; for
+  // each output its one map and the op that writes it.
+  struct Use {
+    AffineMap map;
+    bool simple = true;
+    unsigned order = 0;
+    /// Maps of reads at an index, each with its order.
+    SmallVector<std::pair<AffineMap, unsigned>, 1> indexed;
+  };
+  DenseMap<Value, Use> reads, writes;
+  unsigned order = 0;
+  for (Operation &top : kernel.getBody().front()) {
+    ++order;
+    top.walk([&](Operation *op) {
+      if (auto load = dyn_cast<LoadOp>(op)) {
+        Use &use = reads[load.getMemory()];
+        if (!load.getIndices().empty()) {
+          use.indexed.push_back({load.getMap(), order});
+          return;
+        }
+        use.simple &=
+            !load.getWhere() && (!use.map || use.map == load.getMap());
+        use.map = load.getMap();
+        use.order = order;
+      } else if (auto store = dyn_cast<StoreOp>(op)) {
+        auto [it, first] = writes.try_emplace(store.getMemory());
+        it->second = {store.getMap(), first, order, {}};
+      }
+    });
+  }
+  SmallVector<std::pair<unsigned, unsigned>> pairs;
+  for (auto [o, output] : llvm::enumerate(kernel.getOutputs())) {
+    auto write = writes.find(output);
+    if (write == writes.end() || !write->second.simple)
+      continue;
+    for (auto [i, input] : llvm::enumerate(kernel.getInputs())) {
+      auto read = reads.find(input);
+      if (read == reads.end() || !read->second.simple ||
+          input.getType() != output.getType() ||
+          read->second.map != write->second.map ||
+          read->second.order > write->second.order)
+        continue;
+      // A read at an index instead of the column stays in its row: it must come
+      // before the row is written.
+      bool early = llvm::all_of(read->second.indexed, [&](auto &indexed) {
+        auto [map, when] = indexed;
+        if (map.getNumSymbols() != 1 || map.getNumDims() != 2)
+          return false;
+        Builder b(map.getContext());
+        AffineMap inRow = map.replaceDimsAndSymbols(
+            {b.getAffineDimExpr(0), b.getAffineDimExpr(1)},
+            {b.getAffineDimExpr(1)}, 2, 0);
+        return inRow == write->second.map && when < write->second.order;
+      });
+      if (early)
+        pairs.push_back({o, i});
+    }
+  }
+  return pairs;
+}
+
+/// Elements per access and threads per block, for devices.
+static void setShape(KernelOp kernel, OpBuilder &b) {
+  int64_t cols = kernel.getCols();
+  bool vectorises = cols % 4 == 0;
+  for (BlockArgument arg : kernel.getBody().getArguments())
+    vectorises &= (*kernel.getAlignment())[arg.getArgNumber()] == 16;
+  kernel.setVector(vectorises ? 4 : 1);
+  int64_t lanes = (cols + kernel.getVector() - 1) / kernel.getVector();
+  int64_t threads = kernel.getSkeleton() == Skeleton::Map
+                        ? 256
+                        : std::clamp<int64_t>((lanes + 31) / 32 * 32, 32, 512);
+  kernel.setThreads(threads);
+  if (kernel.getSkeleton() == Skeleton::Column) {
+    int64_t rows = kernel.getRows();
+    int64_t groups =
+        std::clamp<int64_t>(rows * cols / 16384, 1, std::min(rows, kMaxGroups));
+    kernel.setRowsPerGroup((kernel.getRows() + groups - 1) / groups);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Kernel and launch
+//===----------------------------------------------------------------------===//
+
+/// True if an op outside `members` uses `value`, possibly through views that
+/// kernels read through.
+static bool usedOutside(Value value, const DenseSet<Operation *> &members) {
+  for (Operation *user : value.getUsers()) {
+    if (members.contains(user))
+      continue;
+    auto view = dyn_cast<ViewOp>(user);
+    if (!view || throughViews(view.getOutput()) == view.getOutput() ||
+        usedOutside(view.getOutput(), members))
+      return true;
+  }
+  return false;
+}
+
+/// A name composed of the ops of the kernel.
+static std::string nameOf(ArrayRef<FusionNode> nodes,
+                          const FusionGroup &group) {
+  SmallVector<StringRef> words;
+  for (unsigned m : group.nodes) {
+    StringRef word = nodes[m].op->getName().stripDialect();
+    if (!llvm::is_contained(words, word))
+      words.push_back(word);
+  }
+  std::string name;
+  for (StringRef word : ArrayRef(words).take_front(4))
+    name += (name.empty() ? "" : "_") + word.str();
+  return name;
+}
+
+/// All properties of a kernel except its locations, as bytes that are equal
+/// only for equal kernels of one context. This is much cheaper than its text.
+static std::string contentOf(KernelOp kernel) {
+  std::string content;
+  auto addNumber = [&](uint64_t number) {
+    content.append(reinterpret_cast<const char *>(&number), sizeof(number));
+  };
+  auto add = [&](const void *unique) {
+    addNumber(reinterpret_cast<uintptr_t>(unique));
+  };
+  DenseMap<Value, uint64_t> numbers;
+  auto define = [&](ValueRange values) {
+    addNumber(values.size());
+    for (Value value : values) {
+      numbers.try_emplace(value, numbers.size());
+      add(value.getType().getAsOpaquePointer());
+    }
+  };
+  kernel->walk<WalkOrder::PreOrder>([&](Operation *op) {
+    add(op->getName().getAsOpaquePointer());
+    add(op->getAttrDictionary().getAsOpaquePointer());
+    addNumber(op->getNumOperands());
+    for (Value operand : op->getOperands())
+      addNumber(numbers.lookup(operand));
+    define(op->getResults());
+    for (Region &region : op->getRegions())
+      for (Block &block : region) {
+        define(block.getArguments());
+        addNumber(block.getOperations().size());
+      }
+  });
+  return content;
+}
+
+LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
+                                        const FusionGroup &group,
+                                        OpBuilder &builder,
+                                        SymbolTable &symbols,
+                                        llvm::StringMap<KernelOp> &known) {
+  MLIRContext *context = builder.getContext();
+  DenseSet<Operation *> members;
+  SmallVector<Location> locations;
+  for (unsigned m : group.nodes) {
+    members.insert(nodes[m].op);
+    locations.push_back(nodes[m].op->getLoc());
+  }
+  Location loc = FusedLoc::get(context, locations);
+  std::optional<int64_t> valid;
+  KernelSpace space = group.space;
+  if (space.flexible)
+    space = chooseRows(nodes, group, valid);
+
+  Block flat;
+  KernelBuilder code(loc, flat, space.rows, space.cols);
+  for (unsigned m : group.nodes)
+    if (failed(code.emit(nodes[m].op, *placementIn(nodes[m], group.space))))
+      return failure();
+  for (unsigned m : group.nodes)
+    for (const auto &definition : nodes[m].definitions)
+      if (definition.plain && usedOutside(definition.result, members))
+        code.storeResult(definition.result);
+
+  // Inputs first, then numbers, then outputs.
+  OpBuilder detached(context);
+  auto kernel = KernelOp::create(
+      detached, UnknownLoc::get(context), "kernel", skeletonOf(flat),
+      space.rows, space.cols, code.inputs().size() + code.parameters().size(),
+      1, 256, 1, valid ? detached.getI64IntegerAttr(*valid) : IntegerAttr(),
+      DenseI64ArrayAttr());
+  Block &body = kernel.getBody().emplaceBlock();
+  IRMapping mapping;
+  SmallVector<Value> operands, results;
+  SmallVector<int64_t> alignment;
+  auto addArgument = [&](BlockArgument arg, int64_t aligned) {
+    mapping.map(arg, body.addArgument(arg.getType(), kernel.getLoc()));
+    alignment.push_back(aligned);
+  };
+  for (auto [tensor, arg] : code.inputs()) {
+    addArgument(arg, alignmentOf(tensor));
+    operands.push_back(tensor);
+  }
+  for (auto [number, arg] : code.parameters()) {
+    addArgument(arg, 16);
+    auto type = cast<RankedTensorType>(arg.getType());
+    operands.push_back(ConstantOp::create(
+        builder, loc, type, DenseElementsAttr::get(type, Attribute(number))));
+  }
+  for (auto [tensor, arg] : code.outputs()) {
+    addArgument(arg, alignmentOf(tensor));
+    results.push_back(tensor);
+  }
+  kernel.setAlignment(alignment);
+  scheduleKernel(flat, kernel, mapping);
+  kernel.walk([&](Operation *op) { op->setLoc(kernel.getLoc()); });
+  setShape(kernel, detached);
+  auto pairs = inplacePairs(kernel);
+
+  // Equal kernels are compiled once.
+  auto [it, isNew] = known.try_emplace(contentOf(kernel), kernel);
+  if (isNew) {
+    kernel->setLoc(loc);
+    kernel.setSymName(nameOf(nodes, group));
+    symbols.insert(kernel);
+  } else {
+    kernel->erase();
+  }
+  KernelOp callee = it->second;
+
+  SmallVector<Attribute> inplace;
+  for (auto [result, operand] : pairs)
+    inplace.push_back(
+        detached.getDenseI64ArrayAttr({(int64_t)result, (int64_t)operand}));
+  auto launch = LaunchOp::create(
+      builder, loc, ValueRange(results).getTypes(),
+      FlatSymbolRefAttr::get(callee.getSymNameAttr()), operands,
+      inplace.empty() ? ArrayAttr() : builder.getArrayAttr(inplace));
+  for (auto [result, value] : llvm::zip(results, launch.getResults()))
+    result.replaceAllUsesWith(value);
+  return success();
+}

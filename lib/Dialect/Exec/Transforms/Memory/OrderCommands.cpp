@@ -1,0 +1,399 @@
+//===- OrderCommands.cpp - An order of commands with a lower peak ---------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Starts from the given order. A command that releases more than it takes runs
+/// as early as possible (an update, when its gradient is complete); one that
+/// only takes memory runs when it is needed (recomputation in backward). The
+/// result is used if its peak is lower.
+///
+//===----------------------------------------------------------------------===//
+
+#include "PartMemory.h"
+#include "llvm/ADT/SetVector.h"
+#include <functional>
+#include <set>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+namespace {
+
+class Orderer {
+public:
+  Orderer(func::FuncOp part, const llvm::BitVector &dying, int64_t threads)
+      : part(part), dying(dying), threads(threads), commands(commandsOf(part)) {
+  }
+
+  LogicalResult run() {
+    std::vector<unsigned> original;
+    for (;;) {
+      number.clear();
+      for (auto [i, op] : llvm::enumerate(commands))
+        number[op] = i;
+      before.assign(commands.size(), {});
+      after.assign(commands.size(), {});
+      addDependencies();
+      original = sorted();
+      if (original.size() == commands.size())
+        break;
+      if (!breakCircle(original))
+        return part.emitOpError(
+            "has results that overwrite each other's operands in a circle");
+      commands = commandsOf(part);
+    }
+    std::vector<Operation *> best = toCommands(original);
+    PartMemory memory = assignBuffers(part, best, dying, threads);
+    measure(memory);
+    int64_t peak = memory.peak;
+    for (bool delay : {false, true}) {
+      std::vector<Operation *> order = toCommands(build(original, delay));
+      int64_t next = assignBuffers(part, order, dying, threads).peak;
+      if (next < peak) {
+        peak = next;
+        best = order;
+      }
+    }
+    if (best != commands)
+      rearrange(best);
+    return success();
+  }
+
+private:
+  void edge(Operation *from, Operation *to) {
+    auto a = number.find(from), b = number.find(to);
+    if (a == number.end() || b == number.end() || a == b)
+      return;
+    after[a->second].push_back(b->second);
+    before[b->second].push_back(a->second);
+  }
+
+  /// Commands that compute the content of `value`.
+  void writers(Value value, Operation *reader) {
+    Operation *def = value.getDefiningOp();
+    if (!def)
+      return;
+    if (isa<ViewOp, JoinOp>(def)) {
+      for (Value operand : def->getOperands())
+        writers(operand, reader);
+      return;
+    }
+    edge(def, reader);
+  }
+
+  void addDependencies() {
+    for (Operation *op : commands) {
+      for (Value operand : op->getOperands())
+        writers(operand, op);
+      for (Value result : op->getResults())
+        if (std::optional<unsigned> operand =
+                mustShare(op, cast<OpResult>(result).getResultNumber()))
+          overwrites(op, op->getOperand(*operand));
+    }
+    // A result in an argument's memory is written after all readers of that
+    // argument, and when no check can stop the step any more.
+    Operation *terminator = part.front().getTerminator();
+    llvm::SetVector<Operation *> overwriting;
+    for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
+      if (std::optional<unsigned> alias = aliasOf(part, i)) {
+        overwrites(chainHead(value), part.getArgument(*alias));
+        overwriting.insert(chainHead(value));
+      }
+    for (Operation *op : commands)
+      if (auto check = dyn_cast<CheckOp>(op); check && !check.getDeferred()) {
+        llvm::BitVector needed = neededFor(number[op]);
+        for (Operation *head : overwriting)
+          if (auto it = number.find(head);
+              it != number.end() && !needed.test(it->second))
+            edge(op, head);
+      }
+  }
+
+  /// The commands that have to run before command `i`.
+  llvm::BitVector neededFor(unsigned i) const {
+    llvm::BitVector needed(commands.size());
+    SmallVector<unsigned> stack{i};
+    while (!stack.empty())
+      for (unsigned need : before[stack.pop_back_val()])
+        if (!needed.test(need)) {
+          needed.set(need);
+          stack.push_back(need);
+        }
+    return needed;
+  }
+
+  /// The first command to write the memory of `value`.
+  static Operation *chainHead(Value value) {
+    for (;;) {
+      auto result = dyn_cast<OpResult>(rootOf(value));
+      if (!result)
+        return nullptr;
+      std::optional<unsigned> operand =
+          mustShare(result.getOwner(), result.getResultNumber());
+      if (!operand)
+        return result.getOwner();
+      Value next = result.getOwner()->getOperand(*operand);
+      if (isa<BlockArgument>(rootOf(next)))
+        return result.getOwner();
+      value = next;
+    }
+  }
+
+  void overwrites(Operation *op, Value memory) {
+    if (!op)
+      return;
+    for (Operation *reader : readersOf(rootOf(memory)))
+      if (reader != op)
+        edge(reader, op);
+  }
+
+  /// Two results may each take the memory from which the other is computed, for
+  /// example updates of two parameters that are each other's gradient. One of
+  /// the results in such a cycle is then computed elsewhere, and copied after
+  /// all reads.
+  bool breakCircle(ArrayRef<unsigned> order) {
+    llvm::BitVector done(commands.size());
+    for (unsigned i : order)
+      done.set(i);
+    Operation *terminator = part.front().getTerminator();
+    for (OpOperand &operand : terminator->getOpOperands()) {
+      Value value = operand.get();
+      std::optional<unsigned> alias = aliasOf(part, operand.getOperandNumber());
+      Operation *head = alias ? chainHead(value) : nullptr;
+      auto it = number.find(head);
+      if (it == number.end() || done.test(it->second) || isa<CopyOp>(head))
+        continue;
+      OpBuilder builder(terminator);
+      operand.set(CopyOp::create(builder, value.getLoc(), value.getType(),
+                                 value, Value()));
+      return true;
+    }
+    return false;
+  }
+
+  /// The given order, with every dependency kept.
+  std::vector<unsigned> sorted() {
+    std::vector<unsigned> waiting(commands.size()), order;
+    for (unsigned i = 0; i < commands.size(); ++i)
+      waiting[i] = before[i].size();
+    // Always takes the smallest command that is ready.
+    std::set<unsigned> ready;
+    for (unsigned i = 0; i < commands.size(); ++i)
+      if (waiting[i] == 0)
+        ready.insert(i);
+    while (!ready.empty()) {
+      unsigned i = *ready.begin();
+      ready.erase(ready.begin());
+      order.push_back(i);
+      for (unsigned next : after[i])
+        if (--waiting[next] == 0)
+          ready.insert(next);
+    }
+    return order;
+  }
+
+  std::vector<Operation *> toCommands(ArrayRef<unsigned> order) {
+    std::vector<Operation *> result;
+    for (unsigned i : order)
+      result.push_back(commands[i]);
+    return result;
+  }
+
+  //===--- Memory that a command takes and releases -----------------------===//
+
+  void measure(const PartMemory &memory) {
+    reads.resize(commands.size());
+    writes.resize(commands.size());
+    size.assign(memory.buffers.size(), 0);
+    uses.assign(memory.buffers.size(), 0);
+    pinned.assign(memory.buffers.size(), false);
+    for (auto [i, buffer] : llvm::enumerate(memory.buffers)) {
+      size[i] = buffer.bytes;
+      pinned[i] = buffer.constant || !buffer.results.empty() ||
+                  (buffer.argument >= 0 && !dying.test(buffer.argument));
+    }
+    for (auto [i, op] : llvm::enumerate(commands)) {
+      auto touch = [&](Value value, SmallVectorImpl<unsigned> &list) {
+        unsigned buffer = memory.bufferOf.lookup(value);
+        if (!llvm::is_contained(list, buffer))
+          list.push_back(buffer);
+      };
+      for (Value operand : op->getOperands())
+        touch(operand, reads[i]);
+      for (Value result : op->getResults())
+        touch(result, writes[i]);
+      for (unsigned buffer : reads[i])
+        ++uses[buffer];
+      for (unsigned buffer : writes[i])
+        if (!llvm::is_contained(reads[i], buffer))
+          ++uses[buffer];
+    }
+    for (auto [i, buffer] : llvm::enumerate(memory.buffers))
+      if (buffer.argument >= 0)
+        pinnedFromStart.insert(i);
+  }
+
+  /// Bytes taken less bytes released if command `i` runs now.
+  int64_t delta(unsigned i, ArrayRef<unsigned> left,
+                const std::vector<bool> &live) {
+    int64_t bytes = 0;
+    for (unsigned buffer : writes[i])
+      if (!live[buffer])
+        bytes += size[buffer];
+    SmallVector<unsigned, 8> touched(reads[i].begin(), reads[i].end());
+    for (unsigned buffer : writes[i])
+      if (!llvm::is_contained(touched, buffer))
+        touched.push_back(buffer);
+    for (unsigned buffer : touched)
+      if (left[buffer] == 1 && !pinned[buffer])
+        bytes -= size[buffer];
+    return bytes;
+  }
+
+  /// The same including all commands that must run before it; nothing if these
+  /// are many.
+  std::optional<int64_t> deltaWithNeeds(unsigned i, ArrayRef<unsigned> left,
+                                        const std::vector<bool> &live,
+                                        const std::vector<bool> &done) {
+    SmallVector<unsigned, 8> needs{i};
+    int64_t bytes = delta(i, left, live);
+    for (unsigned at = 0; at < needs.size(); ++at)
+      for (unsigned need : before[needs[at]]) {
+        if (done[need] || llvm::is_contained(needs, need))
+          continue;
+        if (needs.size() == 8)
+          return std::nullopt;
+        needs.push_back(need);
+        for (unsigned buffer : writes[need])
+          if (!live[buffer])
+            bytes += size[buffer];
+      }
+    return bytes;
+  }
+
+  /// True if running command `i` later keeps nothing alive longer.
+  bool canWait(unsigned i, ArrayRef<unsigned> left) {
+    return !writes[i].empty() && llvm::all_of(reads[i], [&](unsigned buffer) {
+      return pinned[buffer] || left[buffer] > 1;
+    });
+  }
+
+  std::vector<unsigned> build(ArrayRef<unsigned> original, bool delay) {
+    std::vector<unsigned> order, left = uses;
+    std::vector<unsigned> waiting(commands.size());
+    for (unsigned i = 0; i < commands.size(); ++i)
+      waiting[i] = before[i].size();
+    std::vector<bool> done(commands.size(), false), live(size.size(), false);
+    for (unsigned buffer : pinnedFromStart)
+      live[buffer] = true;
+    std::set<unsigned> ready;
+    for (unsigned i = 0; i < commands.size(); ++i)
+      if (waiting[i] == 0)
+        ready.insert(i);
+
+    std::function<void(unsigned)> emit = [&](unsigned i) {
+      if (done[i])
+        return;
+      for (unsigned need : before[i])
+        emit(need);
+      if (done[i])
+        return;
+      done[i] = true;
+      ready.erase(i);
+      order.push_back(i);
+      SmallVector<unsigned, 8> touched(reads[i].begin(), reads[i].end());
+      for (unsigned buffer : writes[i]) {
+        live[buffer] = true;
+        if (!llvm::is_contained(touched, buffer))
+          touched.push_back(buffer);
+      }
+      for (unsigned buffer : touched)
+        --left[buffer];
+      for (unsigned next : after[i])
+        if (--waiting[next] == 0)
+          ready.insert(next);
+    };
+    auto hoist = [&] {
+      for (bool found = true; found;) {
+        found = false;
+        for (unsigned i : ready)
+          if (delta(i, left, live) < 0) {
+            emit(i);
+            found = true;
+            break;
+          }
+      }
+    };
+    hoist();
+    for (unsigned i : original) {
+      if (done[i] || (delay && canWait(i, left)))
+        continue;
+      emit(i);
+      for (unsigned next : after[i])
+        if (!done[next] &&
+            deltaWithNeeds(next, left, live, done).value_or(0) < 0)
+          emit(next);
+      hoist();
+    }
+    // Commands that write results wait for nothing else; the others run when
+    // they are needed.
+    for (unsigned i : original)
+      if (llvm::any_of(writes[i],
+                       [&](unsigned buffer) { return pinned[buffer]; })) {
+        emit(i);
+        hoist();
+      }
+    for (unsigned i : original)
+      emit(i);
+    return order;
+  }
+
+  /// Moves the ops into the order; views and joins come before their readers.
+  void rearrange(ArrayRef<Operation *> order) {
+    Block &block = part.front();
+    Operation *terminator = block.getTerminator();
+    SmallPtrSet<Operation *, 32> placed;
+    std::function<void(Operation *)> place = [&](Operation *op) {
+      if (!placed.insert(op).second)
+        return;
+      for (Value operand : op->getOperands())
+        if (Operation *def = operand.getDefiningOp())
+          if (!isa<CommandOpInterface>(def))
+            place(def);
+      op->moveBefore(terminator);
+    };
+    for (Operation *op : order)
+      place(op);
+    SmallVector<Operation *> rest;
+    for (Operation &op : block.without_terminator())
+      if (!placed.contains(&op))
+        rest.push_back(&op);
+    for (Operation *op : rest)
+      place(op);
+  }
+
+  func::FuncOp part;
+  const llvm::BitVector &dying;
+  int64_t threads;
+  std::vector<Operation *> commands;
+  DenseMap<Operation *, unsigned> number;
+  std::vector<SmallVector<unsigned, 4>> before, after;
+  std::vector<SmallVector<unsigned, 4>> reads, writes;
+  std::vector<int64_t> size;
+  std::vector<unsigned> uses;
+  std::vector<bool> pinned;
+  std::set<unsigned> pinnedFromStart;
+};
+
+} // namespace
+
+LogicalResult cleave::exec::orderCommands(func::FuncOp part,
+                                          const llvm::BitVector &dying,
+                                          int64_t threads) {
+  return Orderer(part, dying, threads).run();
+}

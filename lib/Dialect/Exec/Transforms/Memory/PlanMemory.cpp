@@ -1,0 +1,257 @@
+//===- PlanMemory.cpp - Offsets in one arena ------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramMemory.h"
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "llvm/ADT/StringSet.h"
+#include <map>
+
+namespace cleave::exec {
+#define GEN_PASS_DEF_PLANMEMORY
+#include "cleave/Dialect/Exec/Transforms/Passes.h.inc"
+} // namespace cleave::exec
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+/// A result up to this size has a fixed offset; a larger one shares memory with
+/// the other entries, and is valid until another one runs.
+static constexpr int64_t kSmallOutput = 1 << 16;
+
+namespace {
+
+struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
+  using PlanMemoryBase::PlanMemoryBase;
+
+  PartTable parts;
+  /// The end of the tensors with fixed offsets so far.
+  int64_t fixedEnd = 0;
+  /// A tensor with a fixed offset that entries share by name.
+  struct Fixed {
+    RankedTensorType type;
+    int64_t offset;
+  };
+  llvm::StringMap<Fixed> fixed;
+  DenseMap<Attribute, int64_t> constants;
+
+  void runOnOperation() override {
+    parts = {};
+    if (failed(plan()))
+      signalPassFailure();
+  }
+
+  LogicalResult plan() {
+    ModuleOp module = getOperation();
+    if (threads < 1)
+      return module.emitError("threads must be positive, not ")
+             << threads.getValue();
+    for (auto function : module.getOps<func::FuncOp>())
+      parts.functions[function.getName()] = function;
+    SmallVector<ProgramOp> programs(module.getOps<ProgramOp>());
+    if (programs.empty())
+      return module.emitError(
+          "has no exec.program; run --exec-unroll-schedule first");
+    if (failed(planParts(programs)))
+      return failure();
+    std::map<int64_t, SmallVector<ProgramOp>> positions;
+    for (ProgramOp program : programs)
+      positions[program.getPipelinePosition()].push_back(program);
+    Builder builder(&getContext());
+    int64_t largest = 0;
+    for (auto &[position, own] : positions) {
+      FailureOr<int64_t> arena = planPosition(own);
+      if (failed(arena))
+        return failure();
+      largest = std::max(largest, *arena);
+      if (positions.size() > 1)
+        for (ProgramOp program : own)
+          program->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(*arena));
+    }
+    writeParts();
+    module->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(largest));
+    module->setAttr(kThreadsAttr, builder.getI64IntegerAttr(threads));
+    return success();
+  }
+
+  /// Plans the arena of the ranks that run `programs`; returns its bytes.
+  FailureOr<int64_t> planPosition(ArrayRef<ProgramOp> programs) {
+    fixed.clear();
+    constants.clear();
+    fixedEnd = 0;
+    placeConstants(programs);
+    std::vector<std::unique_ptr<ProgramMemory>> plans;
+    for (ProgramOp program : programs) {
+      plans.push_back(std::make_unique<ProgramMemory>(program, parts));
+      if (failed(plans.back()->analyse()) ||
+          failed(placeFixed(program, *plans.back())))
+        return failure();
+    }
+    int64_t peak = 0;
+    for (auto &plan : plans) {
+      plan->packBuffers();
+      peak = std::max(peak, plan->getPacking().peak);
+    }
+    for (auto &plan : plans)
+      plan->write(fixedEnd);
+    return fixedEnd + peak;
+  }
+
+  //===--- Parts ----------------------------------------------------------===//
+
+  LogicalResult planParts(ArrayRef<ProgramOp> programs) {
+    llvm::StringMap<llvm::BitVector> dying;
+    for (ProgramOp program : programs)
+      for (auto run : program.getBody().getOps<RunOp>()) {
+        func::FuncOp part = parts.functions.lookup(run.getCallee());
+        if (!part || part.isExternal())
+          return run.emitOpError("'") << run.getCallee() << "' is not a part";
+        auto [it, first] = dying.try_emplace(
+            run.getCallee(), llvm::BitVector(part.getNumArguments(), true));
+        for (auto [i, value] : llvm::enumerate(run.getInputs()))
+          if (!diesIn(value, run))
+            it->second.reset(i);
+      }
+    for (auto &entry : dying) {
+      func::FuncOp part = parts.functions.lookup(entry.getKey());
+      if (failed(settleResults(part)) ||
+          failed(orderCommands(part, entry.second, threads)))
+        return failure();
+      parts.memories[entry.getKey()] =
+          assignBuffers(part, commandsOf(part), entry.second, threads);
+    }
+    return success();
+  }
+
+  /// True if `run` is the last to read a value made by an action.
+  static bool diesIn(Value value, RunOp run) {
+    if (!value.getDefiningOp<RunOp>())
+      return false;
+    return llvm::all_of(value.getUsers(),
+                        [&](Operation *user) {
+                          return user == run || (isa<RunOp>(user) &&
+                                                 user->isBeforeInBlock(run));
+                        }) &&
+           llvm::count(value.getUsers(), run) == 1;
+  }
+
+  void writeParts() {
+    Builder builder(&getContext());
+    for (auto &entry : parts.memories) {
+      func::FuncOp part = parts.functions.lookup(entry.getKey());
+      PartMemory &memory = entry.second;
+      SmallVector<Attribute> buffers;
+      for (const PartBuffer &buffer : memory.buffers)
+        buffers.push_back(builder.getDictionaryAttr(
+            {builder.getNamedAttr("bytes",
+                                  builder.getI64IntegerAttr(buffer.bytes)),
+             builder.getNamedAttr("kind",
+                                  builder.getStringAttr(kindOf(buffer)))}));
+      part->setAttr(kMemoryAttr, builder.getArrayAttr(buffers));
+      graph::EntryAttributes attributes(part);
+      for (BlockArgument argument : part.getArguments())
+        attributes.setArg(
+            argument.getArgNumber(), kBufferAttr,
+            builder.getI64IntegerAttr(memory.bufferOf.lookup(argument)));
+      attributes.write();
+      for (Operation &op : part.front()) {
+        SmallVector<int64_t> indices;
+        for (Value result : op.getResults())
+          indices.push_back(memory.bufferOf.lookup(result));
+        if (!indices.empty())
+          op.setAttr(kBuffersAttr, builder.getDenseI64ArrayAttr(indices));
+        auto scratch = memory.scratchOf.find(&op);
+        if (scratch != memory.scratchOf.end())
+          op.setAttr(kScratchAttr, builder.getI64IntegerAttr(scratch->second));
+      }
+    }
+  }
+
+  static StringRef kindOf(const PartBuffer &buffer) {
+    if (buffer.constant)
+      return "constant";
+    if (buffer.scratchOf)
+      return "scratch";
+    if (buffer.argument >= 0)
+      return buffer.results.empty() ? "argument" : "updated";
+    return buffer.results.empty() ? "activation" : "result";
+  }
+
+  //===--- Fixed offsets --------------------------------------------------===//
+
+  int64_t take(int64_t bytes) {
+    int64_t offset = fixedEnd;
+    fixedEnd += llvm::alignTo(std::max<int64_t>(bytes, 1), kAlignment);
+    return offset;
+  }
+
+  /// A part belongs to one position, as its stage does.
+  void placeConstants(ArrayRef<ProgramOp> programs) {
+    Builder builder(&getContext());
+    auto place = [&](ConstantOp constant) {
+      auto [it, fresh] = constants.try_emplace(constant.getValue(), 0);
+      if (fresh)
+        it->second = take(extentBytes(constant.getType()));
+      constant->setAttr(kOffsetAttr, builder.getI64IntegerAttr(it->second));
+    };
+    llvm::StringSet<> seen;
+    for (ProgramOp program : programs) {
+      program.walk(place);
+      for (auto run : program.getBody().getOps<RunOp>())
+        if (seen.insert(run.getCallee()).second)
+          parts.functions.lookup(run.getCallee()).walk(place);
+    }
+  }
+
+  LogicalResult placeFixed(ProgramOp program, ProgramMemory &plan) {
+    Block &body = program.getBody().front();
+    for (auto constant : body.getOps<ConstantOp>())
+      plan.bufferOf(constant.getOutput()).fixed =
+          constant->getAttrOfType<IntegerAttr>(kOffsetAttr).getInt();
+    for (BlockArgument argument : body.getArguments()) {
+      unsigned i = argument.getArgNumber();
+      auto name = program.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+      if (!name)
+        return program.emitOpError("argument ") << i << " has no graph.name";
+      if (failed(placeOne(program, plan, argument,
+                          ("argument:" + name.getValue()).str(), name)))
+        return failure();
+    }
+    for (auto [i, value] :
+         llvm::enumerate(body.getTerminator()->getOperands())) {
+      if (program.getResultAttr(i, graph::kUpdatesAttr) ||
+          plan.bufferOf(value).fixed >= 0)
+        continue;
+      auto name = program.getResultAttrOfType<StringAttr>(i, graph::kNameAttr);
+      if (!name)
+        return program.emitOpError("result ") << i << " has no graph.name";
+      if (plan.bufferOf(value).bytes <= kSmallOutput &&
+          failed(placeOne(program, plan, value,
+                          ("result:" + name.getValue()).str(), name)))
+        return failure();
+    }
+    return success();
+  }
+
+  LogicalResult placeOne(ProgramOp program, ProgramMemory &plan, Value value,
+                         StringRef key, StringAttr name) {
+    RankedTensorType type = tensorType(value);
+    auto [it, fresh] = fixed.try_emplace(key, Fixed{type, 0});
+    if (fresh)
+      it->second.offset = take(plan.bufferOf(value).bytes);
+    else if (it->second.type != type)
+      return program.emitOpError("'")
+             << name.getValue() << "' of type " << type << " has type "
+             << it->second.type << " in another entry";
+    plan.bufferOf(value).fixed = it->second.offset;
+    return success();
+  }
+};
+
+} // namespace

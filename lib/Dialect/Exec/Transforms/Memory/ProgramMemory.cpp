@@ -1,0 +1,360 @@
+//===- ProgramMemory.cpp - The memory of one entry ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramMemory.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+//===----------------------------------------------------------------------===//
+// Analysis
+//===----------------------------------------------------------------------===//
+
+ProgramMemory::ProgramMemory(ProgramOp program, PartTable &parts)
+    : program(program), parts(parts) {}
+
+unsigned ProgramMemory::leader(Value value) {
+  unsigned i = index.lookup(value);
+  while (parent[i] != i)
+    i = parent[i] = parent[parent[i]];
+  return i;
+}
+
+LogicalResult ProgramMemory::analyse() {
+  Block &body = program.getBody().front();
+  auto add = [&](Value value) {
+    index[value] = parent.size();
+    parent.push_back(parent.size());
+  };
+  auto unite = [&](Value a, Value b) { parent[leader(b)] = leader(a); };
+  for (BlockArgument argument : body.getArguments())
+    add(argument);
+  for (Operation &op : body) {
+    for (Value result : op.getResults())
+      add(result);
+    if (auto view = dyn_cast<ViewOp>(op)) {
+      unite(view.getInput(), view.getOutput());
+    } else if (auto whole = dyn_cast<JoinOp>(op)) {
+      for (Value input : whole.getInputs())
+        unite(whole.getOutput(), input);
+    } else if (auto run = dyn_cast<RunOp>(op)) {
+      auto part = parts.functions.lookup(run.getCallee());
+      if (!part)
+        return run.emitOpError("'") << run.getCallee() << "' is not a part";
+      runs.push_back(run);
+      for (unsigned i = 0; i < run.getNumResults(); ++i)
+        if (std::optional<unsigned> alias = aliasOf(part, i))
+          unite(run.getInputs()[*alias], run.getResult(i));
+    } else if (!isa<ConstantOp, ReturnOp>(op)) {
+      return op.emitOpError("is not allowed in a program");
+    }
+  }
+  // In the order of the program, so that the name of a buffer is deterministic.
+  auto measure = [&](Value value) {
+    if (!index.contains(value))
+      return;
+    ProgramBuffer &buffer = buffers[leader(value)];
+    buffer.bytes = std::max(buffer.bytes, extentBytes(tensorType(value)));
+    if (!buffer.value)
+      buffer.value = value;
+  };
+  llvm::for_each(body.getArguments(), measure);
+  for (Operation &op : body)
+    llvm::for_each(op.getResults(), measure);
+  for (Value value : body.getTerminator()->getOperands())
+    bufferOf(value).returned = true;
+
+  // An argument's memory that a part overwrites must be passed to it only once.
+  for (RunOp run : runs) {
+    auto part = parts.functions.lookup(run.getCallee());
+    // The first operand in each memory, and the second if there is one.
+    struct Operands {
+      unsigned first;
+      std::optional<unsigned> second;
+    };
+    DenseMap<unsigned, Operands> operands;
+    for (auto [i, value] : llvm::enumerate(run.getInputs()))
+      if (auto [it, fresh] =
+              operands.try_emplace(leader(value), Operands{unsigned(i), {}});
+          !fresh && !it->second.second)
+        it->second.second = i;
+    for (auto [i, value] : llvm::enumerate(run.getInputs())) {
+      if (!part.getArgAttr(i, kDiesAttr))
+        continue;
+      const Operands &same = operands.find(leader(value))->second;
+      if (same.second)
+        return run.emitOpError("operand ")
+               << i << " is overwritten, but is operand "
+               << (i == same.first ? *same.second : same.first) << " too";
+      bool read = llvm::any_of(value.getUsers(), [&](Operation *user) {
+        return user != run && (user->getBlock() != run->getBlock() ||
+                               run->isBeforeInBlock(user));
+      });
+      if (read)
+        return run.emitOpError("operand ")
+               << i << " is overwritten, but is read again later";
+    }
+  }
+
+  SmallVector<StringRef> names;
+  for (RunOp run : runs)
+    names.push_back(run.getCallee());
+  SmallVector<RepeatAttr> known;
+  if (ArrayAttr attr = program.getRepeatsAttr())
+    llvm::append_range(known, attr.getAsRange<RepeatAttr>());
+  repeats = findRepeats(names, known);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Packing
+//===----------------------------------------------------------------------===//
+
+static std::string nameOf(Value value) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (auto result = dyn_cast<OpResult>(value)) {
+    os << result.getOwner()->getName().getStringRef();
+    if (result.getOwner()->getNumResults() > 1)
+      os << "#" << result.getResultNumber();
+  } else {
+    os << "argument " << cast<BlockArgument>(value).getArgNumber();
+  }
+  os << " " << value.getType();
+  if (std::string line = sourceLine(value.getLoc()); !line.empty())
+    os << " at " << line;
+  return text;
+}
+
+void ProgramMemory::packBuffers() {
+  // Time counts the commands of representative actions.
+  int64_t time = 0;
+  std::vector<int64_t> length;
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    length.push_back(std::max<int64_t>(memory.commands.size(), 1) + 1);
+    start.push_back(repeats.representative[a] == a
+                        ? time
+                        : start[repeats.representative[a]]);
+    if (repeats.representative[a] == a)
+      time += length.back();
+  }
+
+  /// Where the values of the entry are used.
+  struct Touch {
+    unsigned repetition;
+    std::pair<unsigned, unsigned> region;
+    bool repeats;
+  };
+  DenseMap<unsigned, SmallVector<Touch, 2>> touches;
+  auto touch = [&](Value value, unsigned a, int64_t first, int64_t last) {
+    unsigned root = leader(value);
+    ProgramBuffer &buffer = buffers[root];
+    Interval &life = buffer.life;
+    int64_t begin = start[a] + first, end = start[a] + last;
+    life.begin = life.begin < 0 ? begin : std::min(life.begin, begin);
+    life.end = std::max(life.end, end);
+    SmallVector<Touch, 2> &seen = touches[root];
+    if (seen.empty() || seen.back().repetition != repeats.repetition[a])
+      seen.push_back(
+          {repeats.repetition[a], repeats.region[a], repeats.repeats[a]});
+  };
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    auto part = parts.functions.lookup(run.getCallee());
+    for (const PartBuffer &buffer : memory.buffers) {
+      if (buffer.first < 0 && buffer.results.empty())
+        continue;
+      int64_t first = std::max<int64_t>(buffer.first, 0);
+      if (buffer.argument >= 0) {
+        touch(run.getInputs()[buffer.argument], a, first, buffer.last);
+        bufferOf(run.getInputs()[buffer.argument]).gradient |= buffer.gradient;
+      }
+      for (unsigned i : buffer.results) {
+        bool used = !run.getResult(i).use_empty();
+        touch(run.getResult(i), a, first,
+              used ? buffer.last : std::max(first, buffer.last - 1));
+        ProgramBuffer &whole = buffers[leader(run.getResult(i))];
+        whole.accumulates |= buffer.argument >= 0;
+        whole.gradient |= buffer.gradient;
+        whole.kept |= part.getResultAttr(i, kKeptAttr) != nullptr;
+      }
+    }
+  }
+
+  internal.resize(runs.size());
+  std::vector<std::pair<unsigned, unsigned>> owners; // (action, buffer)
+  std::vector<unsigned> roots;
+  for (auto &[root, buffer] : buffers) {
+    if (buffer.fixed >= 0 || buffer.life.begin < 0)
+      continue;
+    roots.push_back(root);
+  }
+  llvm::sort(roots);
+  // The position in the representative action where a value is made.
+  DenseMap<unsigned, std::pair<unsigned, unsigned>> producer;
+  for (auto [a, run] : llvm::enumerate(runs))
+    for (OpResult result : run.getResults())
+      producer.try_emplace(leader(result), std::pair(repeats.representative[a],
+                                                     result.getResultNumber()));
+  DenseMap<std::pair<unsigned, unsigned>, unsigned> firstAtPlace;
+  DenseMap<unsigned, unsigned> sameAs = shareSlots(roots);
+  for (auto [root, slot] : sameAs) {
+    touches[slot].append(touches[root]);
+    Interval &life = buffers[slot].life;
+    life.begin = std::min(life.begin, buffers[root].life.begin);
+    life.end = std::max(life.end, buffers[root].life.end);
+  }
+  for (unsigned root : roots) {
+    if (sameAs.contains(root))
+      continue;
+    ProgramBuffer &buffer = buffers[root];
+    // A value used in more than one repetition, or outside, is live during all
+    // of them.
+    SmallVector<Touch, 2> &seen = touches[root];
+    if (seen.size() > 1)
+      for (const Touch &t : seen) {
+        if (!t.repeats)
+          continue;
+        unsigned last = t.region.second;
+        buffer.life.begin = std::min(buffer.life.begin, start[t.region.first]);
+        buffer.life.end =
+            std::max(buffer.life.end, start[last] + length[last] - 1);
+      }
+    if (buffer.returned)
+      buffer.life.end = time;
+    buffer.life.bytes = buffer.bytes;
+  }
+  settleSlots();
+  std::vector<unsigned> packedRoots;
+  for (unsigned root : roots) {
+    if (sameAs.contains(root))
+      continue;
+    ProgramBuffer &buffer = buffers[root];
+    SmallVector<Touch, 2> &seen = touches[root];
+    // A value that is local to a repetition has its offset in the first one.
+    if (seen.size() == 1 && seen.front().repeats && !buffer.returned) {
+      auto [it, fresh] = firstAtPlace.try_emplace(producer.lookup(root), root);
+      const Interval &like = buffers[it->second].life;
+      if (!fresh && like.begin == buffer.life.begin &&
+          like.end == buffer.life.end && like.bytes == buffer.life.bytes &&
+          touches[it->second].size() == 1) {
+        sameAs[root] = it->second;
+        continue;
+      }
+    }
+    packedRoots.push_back(root);
+    intervals.push_back(buffer.life);
+    items.push_back({buffer.bytes,
+                     buffer.kept          ? "kept"
+                     : buffer.gradient    ? "gradient"
+                     : buffer.returned    ? "output"
+                     : buffer.accumulates ? "accumulated"
+                                          : "saved",
+                     nameOf(buffer.value)});
+  }
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    if (repeats.representative[a] != a)
+      continue;
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    internal[a].assign(memory.buffers.size(), -1);
+    for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {
+      if (!buffer.isInternal() || buffer.first < 0)
+        continue;
+      intervals.push_back(
+          {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
+      owners.push_back({a, b});
+      items.push_back({buffer.bytes,
+                       buffer.scratchOf  ? "scratch"
+                       : buffer.gradient ? "gradient"
+                                         : "activation",
+                       buffer.scratchOf
+                           ? buffer.scratchOf->getName().getStringRef().str()
+                           : nameOf(buffer.value)});
+    }
+  }
+  packing = pack(intervals);
+  for (auto [i, root] : llvm::enumerate(packedRoots))
+    buffers[root].packed = packing.offsets[i];
+  for (auto [root, like] : sameAs)
+    buffers[root].packed = buffers[like].packed;
+  for (auto [i, owner] : llvm::enumerate(owners))
+    internal[owner.first][owner.second] =
+        packing.offsets[packedRoots.size() + i];
+}
+
+std::vector<LiveItem> ProgramMemory::liveAtPeak() const {
+  int64_t when = 0;
+  maxLive(intervals, &when);
+  std::vector<LiveItem> live;
+  for (auto [i, interval] : llvm::enumerate(intervals))
+    if (interval.begin <= when && when <= interval.end)
+      live.push_back(items[i]);
+  llvm::sort(live, [](const LiveItem &a, const LiveItem &b) {
+    return std::pair(-a.bytes, a.name) < std::pair(-b.bytes, b.name);
+  });
+  return live;
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+int64_t ProgramMemory::address(Value value, int64_t base) {
+  const ProgramBuffer &buffer = bufferOf(value);
+  RankedTensorType type = tensorType(value);
+  int64_t at = buffer.fixed >= 0    ? buffer.fixed
+               : buffer.packed >= 0 ? base + buffer.packed
+                                    : base;
+  return at + getLayout(type).offset * elementBytes(type.getElementType());
+}
+
+void ProgramMemory::write(int64_t base) {
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    const std::vector<int64_t> &own = internal[repeats.representative[a]];
+    SmallVector<int64_t> row;
+    for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {
+      if (buffer.constant)
+        row.push_back(
+            buffer.constant->getAttrOfType<IntegerAttr>(kOffsetAttr).getInt());
+      else if (buffer.argument >= 0)
+        row.push_back(address(run.getInputs()[buffer.argument], base));
+      else if (!buffer.results.empty())
+        row.push_back(address(run.getResult(buffer.results.front()), base));
+      else
+        row.push_back(own[b] < 0 ? base : base + own[b]);
+    }
+    run.setOffsetsAttr(DenseI64ArrayAttr::get(run.getContext(), row));
+  }
+  Builder builder(program.getContext());
+  graph::EntryAttributes attributes(program);
+  for (BlockArgument argument : program.getBody().getArguments())
+    attributes.setArg(argument.getArgNumber(), kOffsetAttr,
+                      builder.getI64IntegerAttr(address(argument, base)));
+  Operation *terminator = program.getBody().front().getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
+    attributes.setResult(i, kOffsetAttr,
+                         builder.getI64IntegerAttr(address(value, base)));
+  attributes.write();
+  program->setAttr(kPeakAttr, builder.getI64IntegerAttr(packing.peak));
+  program->setAttr(kLowerBoundAttr,
+                   builder.getI64IntegerAttr(packing.lowerBound));
+  SmallVector<Attribute> live;
+  for (const LiveItem &item : liveAtPeak())
+    live.push_back(builder.getDictionaryAttr(
+        {builder.getNamedAttr("bytes", builder.getI64IntegerAttr(item.bytes)),
+         builder.getNamedAttr("kind", builder.getStringAttr(item.kind)),
+         builder.getNamedAttr("name", builder.getStringAttr(item.name))}));
+  program->setAttr(kLiveAttr, builder.getArrayAttr(live));
+  if (int64_t bytes = gradientPeak())
+    program->setAttr(kGradientPeakAttr, builder.getI64IntegerAttr(bytes));
+}

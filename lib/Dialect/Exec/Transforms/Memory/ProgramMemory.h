@@ -1,0 +1,108 @@
+//===- ProgramMemory.h - The memory of one entry ----------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_MEMORY_PROGRAMMEMORY_H
+#define CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_MEMORY_PROGRAMMEMORY_H
+
+#include "PartMemory.h"
+#include "cleave/Dialect/Exec/Transforms/Memory/Packing.h"
+
+namespace cleave::exec {
+
+/// The parts of a module, by name.
+struct PartTable {
+  llvm::StringMap<mlir::func::FuncOp> functions;
+  llvm::StringMap<PartMemory> memories;
+};
+
+/// The repeated actions of an entry: each has a representative, the
+/// corresponding action of the first repetition.
+struct Repeats {
+  std::vector<unsigned> representative;
+  /// For each action, the range [first, last] of representatives of its
+  /// repeated region; only itself outside of one.
+  std::vector<std::pair<unsigned, unsigned>> region;
+  /// The repetition an action belongs to, unique over the entry.
+  std::vector<unsigned> repetition;
+  /// True for an action in a region of several repetitions.
+  std::vector<bool> repeats;
+};
+
+/// Finds runs of equal sequences of parts; those in `known` are given.
+Repeats findRepeats(llvm::ArrayRef<llvm::StringRef> parts,
+                    llvm::ArrayRef<RepeatAttr> known = {});
+
+/// Memory that values of an entry share.
+struct ProgramBuffer {
+  int64_t bytes = 0;
+  /// Its fixed offset for the life of the process; -1 if the packing assigns
+  /// it.
+  int64_t fixed = -1;
+  /// The offset in the packing.
+  int64_t packed = -1;
+  bool returned = false;
+  Interval life{-1, -1, 0};
+  mlir::Value value;
+  /// Whether it holds sums over micro-batches; whether it holds a gradient.
+  bool accumulates = false, gradient = false;
+  /// Whether it holds a value that an update overwrites, saved until that is
+  /// validated.
+  bool kept = false;
+};
+
+/// A buffer in use at the peak.
+struct LiveItem {
+  int64_t bytes;
+  std::string kind, name;
+};
+
+/// The plan of one entry.
+class ProgramMemory {
+public:
+  ProgramMemory(ProgramOp program, PartTable &parts);
+
+  /// Unites values that share memory; the caller sets fixed offsets afterwards.
+  mlir::LogicalResult analyse();
+  /// Packs buffers without a fixed offset.
+  void packBuffers();
+  /// Writes rows of offsets; the packed part of the arena begins at `base`.
+  void write(int64_t base);
+
+  ProgramBuffer &bufferOf(mlir::Value value) { return buffers[leader(value)]; }
+  mlir::ArrayRef<RunOp> getRuns() const { return runs; }
+  const Packing &getPacking() const { return packing; }
+  /// The buffers in use at the peak, the largest first.
+  std::vector<LiveItem> liveAtPeak() const;
+  /// The peak bytes of gradients.
+  int64_t gradientPeak();
+
+private:
+  unsigned leader(mlir::Value value);
+  int64_t address(mlir::Value value, int64_t base);
+  llvm::DenseMap<unsigned, unsigned> shareSlots(llvm::ArrayRef<unsigned> roots);
+  void settleSlots();
+
+  ProgramOp program;
+  PartTable &parts;
+  std::vector<RunOp> runs;
+  llvm::DenseMap<mlir::Value, unsigned> index;
+  std::vector<unsigned> parent;
+  llvm::DenseMap<unsigned, ProgramBuffer> buffers;
+  Repeats repeats;
+  std::vector<int64_t> start;
+  /// The buffers that values of one result use in turn, of several each.
+  std::vector<std::vector<unsigned>> turns;
+  /// Offsets of internal buffers, by representative action; -1 elsewhere.
+  std::vector<std::vector<int64_t>> internal;
+  Packing packing;
+  std::vector<Interval> intervals;
+  std::vector<LiveItem> items;
+};
+
+} // namespace cleave::exec
+
+#endif // CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_MEMORY_PROGRAMMEMORY_H

@@ -1,0 +1,308 @@
+//===- AssignLayouts.cpp - Results in the layout of their readers ---------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Exec/IR/Views.h"
+#include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "llvm/ADT/EquivalenceClasses.h"
+
+namespace cleave::exec {
+#define GEN_PASS_DEF_ASSIGNLAYOUTS
+#include "cleave/Dialect/Exec/Transforms/Passes.h.inc"
+} // namespace cleave::exec
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::exec;
+
+namespace {
+
+/// Values that all parts share and that therefore have one layout: a result,
+/// the operand whose memory it takes, and the arguments of other parts that
+/// receive it.
+struct Class {
+  SmallVector<Value> values;
+  /// Whether its layout is visible outside of the program.
+  bool pinned = false;
+  /// Whether it is passed from one part to another.
+  bool crosses = false;
+};
+
+struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
+  llvm::EquivalenceClasses<void *> ties;
+  DenseSet<void *> pins, crossings;
+  DenseMap<void *, Class> classes;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    collect(module);
+    SmallVector<CopyOp> copies;
+    module.walk([&](CopyOp copy) { copies.push_back(copy); });
+    for (CopyOp copy : copies)
+      if (!copy.getInto() && !tryCopy(copy))
+        tryReaders(copy);
+    updateSignatures(module);
+  }
+
+  //===--- Classes --------------------------------------------------------===//
+
+  void tie(Value a, Value b) {
+    ties.unionSets(a.getAsOpaquePointer(), b.getAsOpaquePointer());
+  }
+  void pin(Value value) { pins.insert(value.getAsOpaquePointer()); }
+
+  void collect(ModuleOp module) {
+    DenseSet<Operation *> called;
+    SymbolTableCollection symbols;
+    module.walk([&](RunOp run) {
+      auto part = symbols.lookupNearestSymbolFrom<func::FuncOp>(
+          run, run.getCalleeAttr());
+      if (!part || part.isExternal())
+        return;
+      called.insert(part);
+      tieRun(run, part);
+    });
+    module.walk([&](ProgramOp program) {
+      for (BlockArgument argument : program.getBody().getArguments())
+        pin(argument);
+      program.walk([&](Operation *op) {
+        if (isa<ReturnOp, JoinOp>(op))
+          for (Value operand : op->getOperands())
+            pin(rootOf(operand));
+      });
+    });
+    module.walk([&](func::FuncOp function) {
+      if (!called.contains(function) && !function.isExternal()) {
+        for (BlockArgument argument : function.getArguments())
+          pin(argument);
+        for (Value value : function.front().getTerminator()->getOperands())
+          pin(rootOf(value));
+      }
+      function.walk([&](Operation *op) { collectOp(op); });
+    });
+    for (auto it = ties.begin(); it != ties.end(); ++it) {
+      if (!(*it)->isLeader())
+        continue;
+      Class group;
+      for (auto member = ties.member_begin(**it); member != ties.member_end();
+           ++member) {
+        group.values.push_back(Value::getFromOpaquePointer(*member));
+        group.pinned |= pins.contains(*member);
+        group.crosses |= crossings.contains(*member);
+      }
+      classes[(*it)->getData()] = group;
+    }
+  }
+
+  /// Results with the operands whose memory they always take.
+  void collectOp(Operation *op) {
+    for (Value result : op->getResults())
+      ties.insert(result.getAsOpaquePointer());
+    auto command = dyn_cast<CommandOpInterface>(op);
+    if (!command)
+      return;
+    for (Share share : command.getShares())
+      if (share.must)
+        tie(op->getResult(share.result), op->getOperand(share.operand));
+  }
+
+  void tieRun(RunOp run, func::FuncOp part) {
+    for (auto [operand, argument] :
+         llvm::zip_equal(run.getInputs(), part.getArguments())) {
+      tie(operand, argument);
+      if (operand.getDefiningOp<ViewOp>() ||
+          part.getArgAttr(argument.getArgNumber(), kDiesAttr))
+        pin(operand);
+      crossings.insert(operand.getAsOpaquePointer());
+    }
+    Operation *terminator = part.front().getTerminator();
+    for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+      tie(run.getResult(i), value);
+      crossings.insert(value.getAsOpaquePointer());
+      if (rootOf(value) != value) {
+        pin(value);
+        pin(rootOf(value));
+      }
+      if (part.getResultAttr(i, kAliasAttr))
+        pin(value);
+    }
+  }
+
+  //===--- One copy -------------------------------------------------------===//
+
+  Class *classOf(Value value) {
+    void *key = value.getAsOpaquePointer();
+    auto it = ties.findLeader(key);
+    if (it == ties.member_end())
+      return nullptr;
+    auto found = classes.find(*it);
+    return found == classes.end() ? nullptr : &found->second;
+  }
+
+  /// Lets the op that makes the copied value write the copy's layout.
+  bool tryCopy(CopyOp copy) {
+    Value root = rootOf(copy.getInput());
+    Class *group = classOf(root);
+    if (!group || group->pinned)
+      return false;
+    RankedTensorType old = tensorType(root);
+    RankedTensorType source = tensorType(copy.getInput());
+    std::optional<Strided> layout =
+        rebase(source, old, getLayout(copy.getType()));
+    if (!layout || (group->crosses && layout->offset != 0))
+      return false;
+    RankedTensorType moved = withLayout(old, *layout);
+    // The value takes the buffer of the copy: a slice of a larger buffer cannot
+    // be passed to other parts, and a result needs its own.
+    bool leaves =
+        llvm::any_of(transitiveUsers(copy.getOutput()), [](Operation *user) {
+          return isa<JoinOp>(user) || user->hasTrait<OpTrait::IsTerminator>();
+        });
+    if (leaves && group->crosses)
+      return false;
+    for (Value value : group->values)
+      if (!canMove(value, old, moved, copy))
+        return false;
+    for (Value value : group->values)
+      move(value, old, moved);
+    Value view = copy.getInput();
+    if (view.getType() != copy.getType()) {
+      OpBuilder builder(copy);
+      view = viewAs(builder, copy.getLoc(), root, copy.getType());
+    }
+    group->pinned |= leaves;
+    replace(copy, view);
+    return true;
+  }
+
+  /// Lets the readers of the copy, in all parts, read the original in its
+  /// layout.
+  bool tryReaders(CopyOp copy) {
+    Class *group = classOf(copy.getOutput());
+    Value root = rootOf(copy.getInput());
+    Class *source = classOf(root);
+    RankedTensorType old = copy.getType(), moved = tensorType(copy.getInput());
+    if (!group || group->pinned || !source || isa<BlockArgument>(root) ||
+        getLayout(moved).offset != 0 || getLayout(old).offset != 0 ||
+        extentBytes(moved) != extentBytes(old) ||
+        extentBytes(tensorType(root)) != extentBytes(old))
+      return false;
+    // One value of a part is one of its results at most.
+    for (Operation *user : transitiveUsers(root))
+      if (isa<JoinOp>(user) || (user->hasTrait<OpTrait::IsTerminator>()))
+        return false;
+    for (Value value : group->values)
+      if (value == copy.getOutput()
+              ? !canRead(value, old, moved, old, moved, copy)
+              : !canMove(value, old, moved, copy))
+        return false;
+    for (Value value : group->values)
+      move(value, old, moved);
+    source->pinned = true;
+    replace(copy, copy.getInput());
+    return true;
+  }
+
+  /// Values tied to the copy are now tied to a view, whose type is fixed.
+  void replace(CopyOp copy, Value with) {
+    if (Class *other = classOf(copy.getOutput())) {
+      llvm::erase(other->values, copy.getOutput());
+      other->pinned = true;
+    }
+    copy.getOutput().replaceAllUsesWith(with);
+    copy.erase();
+  }
+
+  static SmallVector<Operation *> transitiveUsers(Value value) {
+    SmallVector<Operation *> users;
+    for (Operation *user : value.getUsers()) {
+      if (isa<ViewOp>(user))
+        llvm::append_range(users, transitiveUsers(user->getResult(0)));
+      users.push_back(user);
+    }
+    return users;
+  }
+
+  /// True if the op that makes `value` can write it as `moved`, and all readers
+  /// but `copy` can read it in that layout.
+  bool canMove(Value value, RankedTensorType old, RankedTensorType moved,
+               CopyOp copy) {
+    if (tensorType(value) != old)
+      return false;
+    if (auto result = dyn_cast<OpResult>(value)) {
+      Operation *op = result.getOwner();
+      if (auto command = dyn_cast<CommandOpInterface>(op)) {
+        if (!command.canWriteResult(result.getResultNumber(), moved))
+          return false;
+      } else if (!isa<RunOp>(op)) {
+        return false;
+      }
+    }
+    return canRead(value, old, moved, old, moved, copy);
+  }
+
+  /// Checks the readers of `value`, which changes from `before` to `after` when
+  /// its root changes from `old` to `moved`.
+  bool canRead(Value value, RankedTensorType before, RankedTensorType after,
+               RankedTensorType old, RankedTensorType moved, CopyOp copy) {
+    for (OpOperand &use : value.getUses()) {
+      Operation *user = use.getOwner();
+      if (auto view = dyn_cast<ViewOp>(user)) {
+        std::optional<Strided> layout =
+            rebase(old, view.getType(), getLayout(moved));
+        if (!layout ||
+            !canRead(view.getOutput(), view.getType(),
+                     withLayout(view.getType(), *layout), old, moved, copy))
+          return false;
+      } else if (isa<RunOp>(user) || user->hasTrait<OpTrait::IsTerminator>()) {
+        if (value != rootOf(value))
+          return false; // a view crosses: its type is fixed
+      } else if (isa<JoinOp>(user)) {
+        return false;
+      } else if (auto command = dyn_cast<CommandOpInterface>(user)) {
+        if (isMust(command, use.getOperandNumber()))
+          continue; // the result is of the same class
+        if (!command.canReadOperand(use.getOperandNumber(), after))
+          return false;
+      }
+    }
+    return true;
+  }
+
+  static bool isMust(CommandOpInterface command, unsigned operand) {
+    return llvm::any_of(command.getShares(), [&](Share share) {
+      return share.must && share.operand == operand;
+    });
+  }
+
+  static void move(Value value, RankedTensorType old, RankedTensorType moved) {
+    value.setType(moved);
+    moveViews(value, old, moved);
+  }
+
+  static void moveViews(Value value, RankedTensorType old,
+                        RankedTensorType moved) {
+    for (Operation *user : value.getUsers())
+      if (auto view = dyn_cast<ViewOp>(user)) {
+        std::optional<Strided> layout =
+            rebase(old, view.getType(), getLayout(moved));
+        view.getOutput().setType(withLayout(view.getType(), *layout));
+        moveViews(view.getOutput(), old, moved);
+      }
+  }
+
+  static void updateSignatures(ModuleOp module) {
+    module.walk([](func::FuncOp function) {
+      if (function.isExternal())
+        return;
+      function.setFunctionType(FunctionType::get(
+          function.getContext(), function.front().getArgumentTypes(),
+          function.front().getTerminator()->getOperandTypes()));
+    });
+  }
+};
+
+} // namespace

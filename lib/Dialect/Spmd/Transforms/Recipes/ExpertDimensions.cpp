@@ -1,0 +1,117 @@
+//===- ExpertDimensions.cpp - The dimensions of experts -------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ExpertDimensions.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+SmallVector<unsigned> ExpertDimensions::find(const DimensionClasses &classes) {
+  SmallVector<unsigned> found;
+  for (auto [number, known] : llvm::enumerate(classes.all()))
+    if (!known.wholeIn && !known.samples && !known.stacked.empty() &&
+        known.consumers.empty() &&
+        llvm::all_of(known.producers, [&](Operation *producer) {
+          return llvm::is_contained(known.stacked, producer);
+        }))
+      found.push_back(number);
+  return found;
+}
+
+static int64_t sizeOf(Value value, unsigned dim) {
+  return cast<RankedTensorType>(value.getType()).getDimSize(dim);
+}
+
+/// Returns `value` before the annotations that recipes inserted.
+static Value withoutAnnotations(Value value) {
+  while (auto constrain = value.getDefiningOp<ConstrainOp>())
+    value = constrain.getInput();
+  return value;
+}
+
+ExpertDimensions::ExpertDimensions(const DimensionClasses &classes,
+                                   unsigned number)
+    : classes(classes), number(number) {
+  auto [argument, dim] = classes.all()[number].arguments.front();
+  count = sizeOf(argument, dim);
+}
+
+std::optional<unsigned> ExpertDimensions::expertDim(Value value) const {
+  value = withoutAnnotations(value);
+  for (int64_t dim = 0; dim < cast<RankedTensorType>(value.getType()).getRank();
+       ++dim)
+    if (classes.number(value, dim) == number && sizeOf(value, dim) == count)
+      return dim;
+  return std::nullopt;
+}
+
+std::optional<unsigned> ExpertDimensions::slotDim(Value value) const {
+  value = withoutAnnotations(value);
+  for (int64_t dim = 0; dim < cast<RankedTensorType>(value.getType()).getRank();
+       ++dim) {
+    const DimensionClass &known = classes.of(value, dim);
+    if (sizeOf(value, dim) > 1 && !known.samples && known.arguments.empty() &&
+        classes.number(value, dim) != number)
+      return dim;
+  }
+  return std::nullopt;
+}
+
+/// Whether `value` has dimensions of experts and of samples.
+bool ExpertDimensions::hasSlots(Value value) const {
+  if (!expertDim(value))
+    return false;
+  value = withoutAnnotations(value);
+  for (int64_t dim = 0; dim < cast<RankedTensorType>(value.getType()).getRank();
+       ++dim)
+    if (sizeOf(value, dim) > 1 && classes.of(value, dim).samples)
+      return true;
+  return false;
+}
+
+/// Whether `op` sums over a dimension of its operands.
+static bool sums(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+  if (!costed || !ruled || costed.getCost().work == graph::WorkClass::Gather)
+    return false;
+  graph::ShardingRule rule = ruled.getShardingRule();
+  return llvm::any_of(rule.factors, [](const graph::Factor &factor) {
+    return factor.kind == graph::FactorKind::Reduction;
+  });
+}
+
+SmallVector<OpResult> ExpertDimensions::entering(func::FuncOp function) const {
+  SmallVector<OpResult> found;
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    if (isa<ConstrainOp>(op) ||
+        llvm::any_of(op.getOperands(),
+                     [&](Value operand) { return expertDim(operand); }))
+      continue;
+    for (OpResult result : op.getResults())
+      if (hasSlots(result))
+        found.push_back(result);
+  }
+  return found;
+}
+
+SmallVector<OpOperand *>
+ExpertDimensions::leaving(func::FuncOp function) const {
+  SmallVector<OpOperand *> found;
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    if (isa<ConstrainOp>(op) || sums(&op) ||
+        llvm::any_of(op.getResults(),
+                     [&](Value result) { return expertDim(result); }))
+      continue;
+    for (OpOperand &operand : op.getOpOperands())
+      if (hasSlots(operand.get()))
+        found.push_back(&operand);
+  }
+  return found;
+}

@@ -1,0 +1,60 @@
+//===- ExpertDimensions.h - The dimensions of experts -----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Finds the dimensions of experts in a mixture of experts: batch dimensions of
+/// products with parameters in which each index has its own weights. The values
+/// that experts compute are `[samples, experts, slots, features]`, where each
+/// slot holds one token of a sample (the capacity of an expert).
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
+
+#include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
+
+namespace cleave::spmd {
+
+/// The expert dimensions of one dimension class. Queries look through
+/// annotations that were inserted after the classes were computed.
+class ExpertDimensions {
+public:
+  ExpertDimensions(const DimensionClasses &classes, unsigned number);
+
+  /// Returns the numbers of the classes that are experts. Heads that have their
+  /// own weights are not experts, since other products make them.
+  static llvm::SmallVector<unsigned> find(const DimensionClasses &classes);
+
+  /// Returns the dimension of `value` over experts. A dimension that joins
+  /// experts with others, such as their slots, is not one.
+  std::optional<unsigned> expertDim(mlir::Value value) const;
+  /// Returns the dimension of `value` over the slots of each expert: it holds
+  /// no samples and no dimension of a weight.
+  std::optional<unsigned> slotDim(mlir::Value value) const;
+
+  /// Returns the results that dispatch tokens to the slots of experts, forward
+  /// and backward.
+  llvm::SmallVector<mlir::OpResult> entering(mlir::func::FuncOp function) const;
+  /// Returns the operands at which outputs of experts are combined into
+  /// samples. Ops that sum over experts are left out, since they take partial
+  /// sums.
+  llvm::SmallVector<mlir::OpOperand *>
+  leaving(mlir::func::FuncOp function) const;
+
+private:
+  bool hasSlots(mlir::Value value) const;
+
+  const DimensionClasses &classes;
+  unsigned number;
+  /// The number of experts.
+  int64_t count;
+};
+
+} // namespace cleave::spmd
+
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H

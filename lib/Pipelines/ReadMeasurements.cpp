@@ -1,0 +1,62 @@
+//===- ReadMeasurements.cpp - What a run took ----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Scheduling/Timeline/MeasuredCosts.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "mlir/Support/FileUtilities.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
+
+using namespace cleave;
+using llvm::StringRef;
+
+/// Larger traces are those of many steps, whose JSON would fill the memory.
+static constexpr uint64_t kMostMib = 256;
+
+static llvm::Expected<std::unique_ptr<llvm::MemoryBuffer>>
+openTrace(StringRef path) {
+  // Before it is read: what is no file has no size.
+  uint64_t size = 0;
+  if (!llvm::sys::fs::file_size(path, size) && size > kMostMib << 20)
+    return runtime::makeError(path + " is larger than " +
+                              llvm::Twine(kMostMib) +
+                              " MiB; trace fewer steps");
+  std::string error;
+  auto buffer = mlir::openInputFile(path, &error);
+  if (!buffer)
+    return runtime::makeError(error);
+  return std::move(buffer);
+}
+
+llvm::Expected<scheduling::Timeline>
+cleave::readMeasuredTimeline(StringRef path) {
+  auto buffer = openTrace(path);
+  if (!buffer)
+    return buffer.takeError();
+  std::string error;
+  auto read =
+      scheduling::readTimelineTrace((*buffer)->getBuffer(), "measured", error);
+  if (!read)
+    return runtime::makeError(path + " is no timeline: " + error);
+  return std::move(*read);
+}
+
+llvm::Expected<std::string> cleave::readMeasuredCosts(StringRef path) {
+  auto buffer = openTrace(path);
+  if (!buffer)
+    return buffer.takeError();
+  std::string error;
+  auto steps =
+      scheduling::readTimelineSteps((*buffer)->getBuffer(), "measured", error);
+  std::optional<scheduling::MeasuredCosts> costs;
+  if (steps)
+    costs = scheduling::MeasuredCosts::of(*steps, error);
+  if (!costs)
+    return runtime::makeError(path + " has no costs: " + error);
+  return costs->str();
+}

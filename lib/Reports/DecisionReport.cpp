@@ -1,0 +1,230 @@
+//===- DecisionReport.cpp - What was decided, for people ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "LayerNames.h"
+#include "ReportText.h"
+#include "cleave/Reports/Reports.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace cleave;
+using llvm::StringRef;
+namespace json = llvm::json;
+
+namespace {
+
+/// Writes a line for each fact of a report. In a pipeline, each line begins
+/// with its position.
+class Explainer {
+public:
+  /// With `fold`, what differs in the numbers of layers alone is one line.
+  explicit Explainer(const json::Object &report, bool fold);
+  json::Array explain();
+
+private:
+  void explainUpdates(const json::Object &entry, StringRef prefix);
+  void explainMemory(const json::Object &entry, StringRef prefix);
+  void explainRecomputation(const json::Object &entry, StringRef prefix);
+  void explainCommunication(const json::Object &sent, StringRef prefix);
+  void explainSaving(StringRef name);
+  void add(const llvm::Twine &prefix, const llvm::Twine &text) {
+    lines.push_back((prefix + text).str());
+  }
+  /// The memory plan and the communication of entry `name` at a position; null
+  /// if missing.
+  const json::Object *entryAt(size_t position, StringRef name) const;
+  const json::Object *sentAt(size_t position, StringRef name) const;
+
+  const json::Object &report;
+  bool fold;
+  /// The memory plan of each position; one without a pipeline.
+  std::vector<const json::Object *> positions;
+  /// The names of the entries; the one that trains comes first.
+  std::vector<std::string> names;
+  json::Array lines;
+};
+
+} // namespace
+
+Explainer::Explainer(const json::Object &report, bool fold)
+    : report(report), fold(fold) {
+  const json::Object &plan = *report.getObject("plan");
+  if (const json::Array *several = plan.getArray("positions"))
+    for (const json::Value &position : *several)
+      positions.push_back(position.getAsObject());
+  else
+    positions.push_back(&plan);
+  for (const json::Object *position : positions)
+    if (const json::Object *entries = position->getObject("entries"))
+      for (const auto &[name, entry] : *entries)
+        if (!llvm::is_contained(names, StringRef(name)))
+          names.push_back(StringRef(name).str());
+  llvm::sort(names, [](const std::string &a, const std::string &b) {
+    return std::make_pair(a != "train", a) < std::make_pair(b != "train", b);
+  });
+}
+
+const json::Object *Explainer::entryAt(size_t position, StringRef name) const {
+  const json::Object *entries = positions[position]->getObject("entries");
+  return entries ? entries->getObject(name) : nullptr;
+}
+
+const json::Object *Explainer::sentAt(size_t position, StringRef name) const {
+  const json::Object *sent = report.getObject("communication")->getObject(name);
+  const json::Array *each = sent ? sent->getArray("positions") : nullptr;
+  if (!each)
+    return sent;
+  return position < each->size() ? (*each)[position].getAsObject() : nullptr;
+}
+
+/// Explains the part in which updates run.
+void Explainer::explainUpdates(const json::Object &entry, StringRef prefix) {
+  auto fusion = entry.getString("optimizer_fusion");
+  if (!fusion)
+    return;
+  add(prefix + "optimizer fusion ",
+      llvm::StringSwitch<StringRef>(*fusion)
+          .Case("backward", "backward: each update runs after its gradient, "
+                            "which is freed there")
+          .Case("forward", "forward: each update runs in the next step, before "
+                           "its parameter is read first")
+          .Default(*fusion));
+}
+
+/// Explains the memory of gradients and of the old values that updates keep.
+void Explainer::explainMemory(const json::Object &entry, StringRef prefix) {
+  if (auto bytes = entry.getNumber("gradient_peak_bytes"))
+    add(prefix, "gradients take at most " + formatBytes(*bytes) + " at a time");
+  if (auto bytes = entry.getNumber("kept_bytes"))
+    add(prefix, "updates are validated after they run; the values that they "
+                "overwrite are kept until then, " +
+                    formatBytes(*bytes));
+}
+
+void Explainer::explainRecomputation(const json::Object &entry,
+                                     StringRef prefix) {
+  const json::Array *recomputed = entry.getArray("recomputed");
+  if (!recomputed || recomputed->empty())
+    return;
+  for (const json::Value &value : *recomputed) {
+    const json::Object &group = *value.getAsObject();
+    std::string line = textOf(group, "name");
+    add(prefix + "recomputes in backward: ",
+        llvm::formatv("{0} {1}{2}, {3} not saved",
+                      group.getInteger("ops").value_or(0), textOf(group, "op"),
+                      line.empty() ? line : " at " + line,
+                      formatBytes(number(group, "bytes"))));
+  }
+  add(prefix, "recomputation saves " +
+                  formatBytes(number(entry, "unsaved_bytes")) +
+                  " less for each micro-batch");
+}
+
+/// Explains the bytes that forward saves for backward; for a pipeline, the
+/// lines of the schedule do so by stage.
+void Explainer::explainSaving(StringRef name) {
+  const json::Object *schedule = report.getObject("schedule");
+  if (!schedule || textOf(*schedule, "entry") != name)
+    return;
+  double bytes = 0;
+  for (const json::Value &stage : *schedule->getArray("stages"))
+    bytes += number(*stage.getAsObject(), "saved_bytes_per_micro_batch");
+  add(name,
+      ": saves " + formatBytes(bytes) + " for backward of each micro-batch");
+}
+
+/// Explains the bytes that a device sends in one run of an entry, by
+/// collective.
+void Explainer::explainCommunication(const json::Object &sent,
+                                     StringRef prefix) {
+  int64_t count = sent.getInteger("count").value_or(0);
+  if (count == 0)
+    return;
+  add(prefix, "each device sends " + formatBytes(number(sent, "bytes")) +
+                  " in " + llvm::Twine(count) + " collectives");
+  if (const json::Object *again = sent.getObject("updated_again"))
+    add(prefix, "a repeated update sends " +
+                    formatBytes(number(*again, "bytes")) + " more");
+  for (const CollectivePlace &place : collectivePlaces(sent, fold))
+    add(prefix, place.describe());
+}
+
+json::Array Explainer::explain() {
+  bool several = positions.size() > 1;
+  if (several) {
+    if (const json::Value *schedule = report.get("schedule"))
+      for (std::string &line : explainSchedule(*schedule))
+        lines.push_back(std::move(line));
+    // The facts that are the same at all positions.
+    for (const std::string &name : names) {
+      const json::Object *entry = nullptr;
+      for (size_t i = 0; i < positions.size() && !entry; ++i)
+        entry = entryAt(i, name);
+      explainUpdates(*entry, "all positions, " + name + ": ");
+      explainRecomputation(*entry, "all positions, " + name + ": ");
+    }
+    int64_t largest =
+        report.getObject("plan")->getInteger("largest").value_or(0);
+    for (auto [i, position] : llvm::enumerate(positions))
+      add("position " + llvm::Twine(i) + ": the arena of a device has ",
+          formatBytes(number(*position, "arena_bytes")) +
+              (static_cast<int64_t>(i) == largest ? ", the largest" : ""));
+  }
+  for (size_t i = 0; i < positions.size(); ++i)
+    for (const std::string &name : names) {
+      const json::Object *entry = entryAt(i, name);
+      if (!entry)
+        continue;
+      if (several) {
+        explainMemory(*entry,
+                      "position " + std::to_string(i) + ", " + name + ": ");
+        continue;
+      }
+      explainUpdates(*entry, name + ": ");
+      explainMemory(*entry, name + ": ");
+      explainSaving(name);
+      explainRecomputation(*entry, name + ": ");
+    }
+  if (!report.getBoolean("check_finite").value_or(true))
+    add("check of losses and gradients: ",
+        "off; a step whose loss or gradients are not finite updates all the "
+        "same");
+  add("micro-batches: ",
+      llvm::Twine(report.getInteger("micro_batches").value_or(1)));
+  for (size_t i = 0; i < positions.size(); ++i)
+    for (const std::string &name : names)
+      if (const json::Object *sent = sentAt(i, name))
+        explainCommunication(*sent, several ? "position " + std::to_string(i) +
+                                                  ", " + name + ": "
+                                            : name + ": ");
+  return std::move(lines);
+}
+
+void cleave::completeReport(json::Object &report, json::Value schedule) {
+  report["schedule"] = std::move(schedule);
+  report["decisions"] = Explainer(report, /*fold=*/false).explain();
+}
+
+std::optional<Detail> cleave::parseDetail(StringRef name) {
+  return llvm::StringSwitch<std::optional<Detail>>(name)
+      .Case("summary", Detail::Summary)
+      .Case("layers", Detail::Layers)
+      .Case("full", Detail::Full)
+      .Default(std::nullopt);
+}
+
+std::vector<std::string> cleave::explainReport(const json::Object &report,
+                                               Detail detail) {
+  if (detail == Detail::Summary)
+    return summarizeReport(report);
+  std::vector<std::string> lines;
+  for (const json::Value &line :
+       Explainer(report, detail == Detail::Layers).explain())
+    lines.push_back(line.getAsString()->str());
+  return lines;
+}

@@ -1,0 +1,38 @@
+//===- ReportText.h - Numbers in the lines of a report ----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_REPORTS_REPORTTEXT_H
+#define CLEAVE_LIB_REPORTS_REPORTTEXT_H
+
+#include "llvm/Support/JSON.h"
+#include <string>
+
+namespace cleave {
+
+/// Formats bytes as `264 B`, `16.0 KiB`, `1.2 MiB` or `3.0 GiB`.
+std::string formatBytes(double bytes);
+
+/// Formats a share of 1 as `12.5 %`.
+std::string formatShare(double share);
+
+/// Formats a count with its noun: `1 chunk`, `2 chunks`, `2 micro-batches`.
+std::string counted(int64_t count, llvm::StringRef noun);
+
+/// The number `key` of `object`; 0 if it is missing.
+inline double number(const llvm::json::Object &object, llvm::StringRef key) {
+  return object.getNumber(key).value_or(0);
+}
+
+/// The text `key` of `object`; "" if it is missing.
+inline std::string textOf(const llvm::json::Object &object,
+                          llvm::StringRef key) {
+  return object.getString(key).value_or("").str();
+}
+
+} // namespace cleave
+
+#endif // CLEAVE_LIB_REPORTS_REPORTTEXT_H

@@ -1,0 +1,250 @@
+//===- CompareDrawn.cpp - A step with random options ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Testing/DrawnOptions.h"
+#include "cleave/Testing/RunPhases.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace cleave;
+
+namespace {
+/// One form of the step: its inputs, which change from step to step.
+class Trainee {
+public:
+  Trainee(ModuleOp module, NamedTensors inputs)
+      : module(module), interpreter(module, Precision::Exact),
+        inputs(std::move(inputs)) {
+    for (auto function : module.getOps<FunctionOpInterface>())
+      if (function.isPublic())
+        addArguments(function);
+  }
+
+  FailureOr<ReferenceResult> run(StringRef entry) {
+    return interpreter.run(entry, inputs);
+  }
+
+  /// Runs one training step. Returns the results other than updated values.
+  FailureOr<ReferenceResult> train();
+  /// Runs the updates that the last step has deferred, if any, and returns all
+  /// parameters and state.
+  FailureOr<NamedTensors> finish();
+
+private:
+  void addArguments(FunctionOpInterface function);
+  LogicalResult update(StringRef entry, ReferenceResult &result);
+
+  ModuleOp module;
+  Interpreter interpreter;
+  NamedTensors inputs;
+  /// Names of arguments by role.
+  std::map<std::string, std::string> roles;
+};
+} // namespace
+
+static RankedTensorType wholeType(FunctionOpInterface function, unsigned i) {
+  auto whole = function.getArgAttrOfType<TypeAttr>(i, spmd::kGlobalTypeAttr);
+  return dyn_cast<RankedTensorType>(whole ? whole.getValue()
+                                          : function.getArgumentTypes()[i]);
+}
+
+void Trainee::addArguments(FunctionOpInterface function) {
+  for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i) {
+    auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+    auto role = function.getArgAttrOfType<StringAttr>(i, graph::kRoleAttr);
+    RankedTensorType type = wholeType(function, i);
+    if (auto valid = function.getArgAttrOfType<DenseI64ArrayAttr>(
+            i, graph::kValidShapeAttr))
+      type = type.clone(valid.asArrayRef());
+    if (!name || !type)
+      continue;
+    roles[name.str()] = role ? role.str() : "";
+    auto known = inputs.find(name.str());
+    if (known != inputs.end()) {
+      // A parameter may have another shape.
+      if (known->second.size() == type.getNumElements())
+        known->second.shape.assign(type.getShape().begin(),
+                                   type.getShape().end());
+      continue;
+    }
+    RefTensor tensor(type);
+    if (name == "lr")
+      tensor.floats[0] = 0.05;
+    // The first step does not read their initial values.
+    if (role == "gradient")
+      llvm::fill(tensor.floats, std::nan(""));
+    inputs[name.str()] = std::move(tensor);
+  }
+}
+
+/// Runs `entry`, and stores updated values in the inputs.
+LogicalResult Trainee::update(StringRef entry, ReferenceResult &result) {
+  auto found = interpreter.run(entry, inputs);
+  if (failed(found))
+    return failure();
+  for (auto it = found->outputs.begin(); it != found->outputs.end();) {
+    auto argument = inputs.find(it->first);
+    if (argument == inputs.end()) {
+      ++it;
+      continue;
+    }
+    argument->second = std::move(it->second);
+    it = found->outputs.erase(it);
+  }
+  result = std::move(*found);
+  return success();
+}
+
+FailureOr<ReferenceResult> Trainee::train() {
+  ++inputs["step"].ints[0];
+  if (auto rng = inputs.find("rng"); rng != inputs.end())
+    ++rng->second.ints[1];
+  ReferenceResult result;
+  if (failed(update("train", result)))
+    return failure();
+  for (auto &[name, tensor] : inputs)
+    if (StringRef source(name); source.consume_front("previous."))
+      tensor = inputs.at(source.str());
+  if (auto flag = inputs.find("update_pending"); flag != inputs.end())
+    flag->second.ints[0] = 1;
+  return result;
+}
+
+FailureOr<NamedTensors> Trainee::finish() {
+  ReferenceResult ignored;
+  if (SymbolTable::lookupSymbolIn(module, "update") &&
+      failed(update("update", ignored)))
+    return failure();
+  NamedTensors result;
+  for (auto &[name, role] : roles)
+    if (role == "parameter" || role == "state")
+      result[name] = inputs.at(name);
+  return result;
+}
+
+static bool isFinite(const NamedTensors &tensors) {
+  return llvm::all_of(tensors, [](const auto &entry) {
+    return llvm::all_of(entry.second.floats,
+                        [](double x) { return std::isfinite(x); });
+  });
+}
+
+namespace {
+/// Compares the outputs of both forms.
+class DrawnComparison {
+public:
+  DrawnComparison(DrawnOutcome &outcome, double tolerance,
+                  NamedTensors gradients)
+      : outcome(outcome), tolerance(tolerance),
+        gradients(std::move(gradients)) {}
+
+  /// Returns whether to continue.
+  bool note(const Twine &where, FailureOr<NamedTensors> expected,
+            FailureOr<NamedTensors> actual);
+
+private:
+  bool fail(const Twine &message) {
+    outcome.kind = DrawnOutcome::Kind::Different;
+    outcome.message = message.str();
+    return false;
+  }
+
+  DrawnOutcome &outcome;
+  double tolerance;
+  /// Differences that are small relative to these are rounding.
+  NamedTensors gradients;
+};
+} // namespace
+
+bool DrawnComparison::note(const Twine &where, FailureOr<NamedTensors> expected,
+                           FailureOr<NamedTensors> actual) {
+  if (failed(expected))
+    return fail(where + ": the interpreter refuses the step");
+  if (failed(actual))
+    return fail(where + ": the interpreter refuses the scheduled program");
+  if (!isFinite(*expected)) {
+    outcome.kind = DrawnOutcome::Kind::NotFinite;
+    return false;
+  }
+  Difference difference =
+      compareResults({*expected, gradients}, {std::move(*actual), gradients});
+  if (!(difference.error <= outcome.worst))
+    outcome.worst = difference.error;
+  if (!(difference.error <= tolerance))
+    return fail(where + ": '" + difference.name + "' differs by " +
+                Twine(llvm::formatv("{0:e}", difference.error).str()));
+  return true;
+}
+
+static FailureOr<NamedTensors> outputsOf(FailureOr<ReferenceResult> result) {
+  if (failed(result))
+    return failure();
+  return std::move(result->outputs);
+}
+
+static std::string diagnosticsOf(ModuleOp module,
+                                 llvm::function_ref<LogicalResult()> run) {
+  std::string text;
+  ScopedDiagnosticHandler handler(
+      module.getContext(), [&](Diagnostic &diagnostic) {
+        if (diagnostic.getSeverity() == DiagnosticSeverity::Error)
+          text += diagnostic.str() + "\n";
+      });
+  if (succeeded(run()))
+    return "";
+  return text.empty() ? "it fails and does not say why" : text;
+}
+
+DrawnOutcome cleave::compareDrawn(const RandomGraph &graph,
+                                  const CompileOptions &options,
+                                  double tolerance) {
+  DrawnOutcome outcome;
+  outcome.message = checkSchedule(options.phases);
+  OwningOpRef<ModuleOp> lowered = graph.module.get().clone(), step;
+  if (outcome.message.empty())
+    outcome.message = diagnosticsOf(*lowered, [&] {
+      if (failed(annotateParameters(*lowered, options.parameters)))
+        return failure();
+      return runPhases(*lowered, Phase::Scheduled, options,
+                       [&](Phase phase, ModuleOp reached) {
+                         if (phase == Phase::Step)
+                           step = reached.clone();
+                       });
+    });
+  if (!outcome.message.empty()) {
+    outcome.kind = DrawnOutcome::Kind::Refused;
+    return outcome;
+  }
+  std::string errors = diagnosticsOf(*lowered, [&] {
+    Trainee whole(*step, graph.inputs), drawn(*lowered, graph.inputs);
+    auto first = whole.run("train");
+    if (failed(first))
+      return failure();
+    DrawnComparison comparison(outcome, tolerance, std::move(first->published));
+    bool goOn = true;
+    for (auto function : step->getOps<FunctionOpInterface>())
+      if (goOn && function.isPublic() && function.getName() != "train")
+        goOn = comparison.note(function.getName(),
+                               outputsOf(whole.run(function.getName())),
+                               outputsOf(drawn.run(function.getName())));
+    for (int number = 1; goOn && number <= 2; ++number)
+      goOn = comparison.note("step " + Twine(number), outputsOf(whole.train()),
+                             outputsOf(drawn.train()));
+    if (goOn)
+      goOn = comparison.note("after 2 steps", whole.finish(), drawn.finish());
+    return success(goOn || outcome.kind == DrawnOutcome::Kind::NotFinite);
+  });
+  if (outcome.kind == DrawnOutcome::Kind::Different &&
+      StringRef(outcome.message).contains("refuses"))
+    outcome.message += "\n" + errors;
+  return outcome;
+}

@@ -1,0 +1,241 @@
+//===- DrawnOptions.cpp - Random options of a step ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Testing/DrawnOptions.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Scheduling/Generators/Generators.h"
+#include "mlir/Pass/PassManager.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace cleave;
+
+template <typename T>
+static T choose(Random &rng, std::initializer_list<T> values) {
+  return values
+      .begin()[rng.integer(0, static_cast<int64_t>(values.size()) - 1)];
+}
+
+void cleave::drawSettings(Random &rng, double smallestEpsilon,
+                          graph::OptimizerOptions &options) {
+  if (rng.chance(0.6))
+    options.weightDecay = choose(rng, {0.0, 0.1, 0.5});
+  if (options.kind == graph::OptimizerOptions::Kind::AdamW) {
+    options.momentum = 0;
+    options.beta1 = choose(rng, {0.0, 0.5, 0.9});
+    options.beta2 = choose(rng, {0.0, 0.9, 0.999});
+    options.epsilon = smallestEpsilon * choose(rng, {1.0, 3.0, 10.0});
+  } else if (options.momentum > 0 && rng.chance(0.4)) {
+    options.nesterov = true;
+  } else {
+    options.dampening = choose(rng, {0.0, 0.1, 0.5});
+  }
+}
+
+graph::OptimizerOptions cleave::drawOptimizer(Random &rng,
+                                              double smallestEpsilon) {
+  using Kind = graph::OptimizerOptions::Kind;
+  graph::OptimizerOptions options;
+  options.kind = rng.chance(0.5) ? Kind::Sgd : Kind::AdamW;
+  options.maxGradNorm = choose(rng, {0.0, 0.0, 0.1, 10.0});
+  options.momentum = choose(rng, {0.0, 0.5, 0.9});
+  drawSettings(rng, smallestEpsilon, options);
+  return options;
+}
+
+namespace {
+/// The axes of a mesh, as long as there are ranks for them.
+class MeshDraw {
+public:
+  MeshDraw(Random &rng, int64_t ranks) : rng(rng), left(ranks) {}
+
+  /// Whether there are ranks for `count` more axes.
+  bool fits(size_t count) const { return left >= int64_t(1) << count; }
+
+  /// Adds an axis, if it is new.
+  void add(StringRef name, bool even) {
+    if (llvm::is_contained(names, name))
+      return;
+    int64_t size = even || left < 3 || rng.chance(0.7) ? 2
+                   : left < 4                          ? 3
+                                                       : rng.integer(3, 4);
+    left /= size;
+    names.push_back(name.str());
+    text += (text.empty() ? "" : ",") + name.str() + "=" + std::to_string(size);
+  }
+
+  std::string text;
+
+private:
+  Random &rng;
+  int64_t left;
+  SmallVector<std::string> names;
+};
+} // namespace
+
+/// A mesh, and recipes on it.
+static void drawMesh(Random &rng, int64_t ranks, PhaseOptions &options) {
+  MeshDraw mesh(rng, ranks);
+  if (rng.chance(0.35))
+    mesh.add("pp", false);
+  if (rng.chance(0.3) && mesh.fits(1))
+    mesh.add("dp", false);
+  SmallVector<std::string> calls;
+  for (int64_t i = 0, count = choose(rng, {0, 1, 1, 2}); i < count; ++i) {
+    const spmd::RecipeInfo &recipe = rng.pick(spmd::recipeTable());
+    if (!mesh.fits(recipe.axes.size()))
+      continue;
+    for (const spmd::RecipeAxis &axis : recipe.axes)
+      mesh.add(axis.name, recipe.even);
+    calls.push_back(recipe.name.str());
+  }
+  options.mesh = mesh.text;
+  options.recipes = llvm::join(calls, ",");
+}
+
+/// The order of a pipeline's actions.
+static void drawPipeline(Random &rng, PhaseOptions &options) {
+  int64_t count = scheduling::generators().size();
+  int64_t number = rng.integer(-1, count);
+  if (number == count)
+    options.schedule = "auto";
+  else if (number >= 0)
+    options.schedule = scheduling::generators()[number].name.str();
+  // With one micro-batch there is one update, whenever it runs.
+  if (number >= 0 && number < count &&
+      scheduling::generators()[number].asynchronous) {
+    options.microBatches = 1;
+    if (rng.chance(0.3))
+      options.maxStaleness = rng.integer(0, 1);
+  }
+  if (rng.chance(0.1))
+    options.chunks = rng.integer(1, 3);
+  options.pipeSlices = choose(rng, {"auto", "on", "off"});
+  // Rarely draws contradictory options.
+  options.postValidation =
+      rng.chance(options.optimizerFusion == "forward" ? 0.03 : 0.4);
+  if (rng.chance(0.1))
+    options.maxSavedBytes = int64_t(1) << 20;
+}
+
+CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
+  Random rng(graph.seed ^ 0x0d12a);
+  std::vector<std::string> parameters;
+  for (const auto &[name, tensor] : graph.inputs)
+    if (StringRef(name).starts_with("w"))
+      parameters.push_back(name);
+  CompileOptions result;
+  PhaseOptions &options = result.phases;
+  options.optimizer = drawOptimizer(rng, 1e-4);
+  options.optimizerFusion =
+      choose(rng, {"auto", "auto", "none", "backward", "forward", "forward"});
+  options.microBatches = int64_t(1) << rng.integer(0, 2);
+  if (rng.chance(0.15))
+    options.grains = int64_t(1) << rng.integer(0, 2);
+  // An update after each gradient waits neither for the check of all gradients
+  // nor for their norm or another micro-batch: mostly they are left out.
+  Random check(graph.seed ^ 0xf171);
+  bool backward = options.optimizerFusion == "backward";
+  options.checkFinite = !backward && check.chance(0.8);
+  if (backward && check.chance(0.8)) {
+    options.optimizer.maxGradNorm = 0.0;
+    options.microBatches = 1;
+    options.grains = 0;
+  }
+  drawMesh(rng, ranks, options);
+  if (StringRef(options.mesh).contains("pp="))
+    drawPipeline(rng, options);
+  options.pipeGather = choose(rng, {"", "each", "once", "auto"});
+  options.maxLogitsBytes =
+      choose(rng, {int64_t(64), int64_t(256), int64_t(100) << 20});
+  options.writeOutActions = rng.chance(0.2);
+  if (rng.chance(0.08)) {
+    options.gradHorizon = rng.integer(1, 2);
+    options.modules = "2";
+  }
+  result.bucketBytes =
+      choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
+  for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
+    ParameterOptions &own = result.parameters[rng.pick(parameters)];
+    if (rng.chance(0.5))
+      own.weightDecay = choose(rng, {0.0, 0.3});
+    own.lrScale = choose(rng, {0.0, 0.5, 2.0});
+  }
+  return result;
+}
+
+std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
+  const PhaseOptions &own = options.phases;
+  const graph::OptimizerOptions &optimizer = own.optimizer;
+  bool sgd = optimizer.kind == graph::OptimizerOptions::Kind::Sgd;
+  std::set<std::string> result;
+  auto add = [&](StringRef name, const auto &value) {
+    result.insert(llvm::formatv("{0}={1}", name, value).str());
+  };
+  add("optimizer", sgd ? "sgd" : "adamw");
+  if (sgd) {
+    add("momentum", optimizer.momentum > 0);
+    add("nesterov", optimizer.nesterov);
+    add("dampening", optimizer.dampening > 0);
+  } else {
+    add("beta1", optimizer.beta1 > 0);
+    add("beta2", optimizer.beta2 > 0);
+  }
+  add("weight_decay", optimizer.effectiveWeightDecay() > 0);
+  add("clip", optimizer.maxGradNorm > 0);
+  add("optimizer_fusion", own.optimizerFusion);
+  add("check_finite", own.checkFinite);
+  add("micro_batches", own.microBatches);
+  add("grains", own.grains);
+  add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);
+  add("chunked_loss", own.maxLogitsBytes < 1024);
+  add("write_out", own.writeOutActions);
+  add("horizon", own.gradHorizon > 0);
+  add("parameter_settings", !options.parameters.empty());
+  auto plan = spmd::parsePlan(own.recipes);
+  if (!plan)
+    llvm::consumeError(plan.takeError());
+  else
+    for (const spmd::RecipeCall &call : plan->recipes)
+      add("recipe", call.name);
+  if (!StringRef(own.mesh).contains("pp="))
+    return result;
+  add("schedule", own.schedule.empty() ? "default" : own.schedule);
+  add("slices", own.pipeSlices);
+  add("post_validation", own.postValidation);
+  add("chunks", own.chunks > 0);
+  add("saved_bytes", own.maxSavedBytes >= 0);
+  add("staleness", own.maxStaleness >= 0);
+  return result;
+}
+
+std::set<std::string> cleave::passesOf(MLIRContext *context,
+                                       const CompileOptions &options,
+                                       Phase last) {
+  std::set<std::string> names;
+  for (int i = 1; i <= static_cast<int>(last); ++i) {
+    PassManager manager(context);
+    addPhase(manager, static_cast<Phase>(i), options.phases);
+    std::string text;
+    llvm::raw_string_ostream os(text);
+    manager.printAsTextualPipeline(os);
+    // Names follow `(` or `,`, outside of options.
+    std::string name;
+    int depth = 0;
+    for (char c : text) {
+      depth += (c == '{') - (c == '}');
+      if (depth == 0 && (llvm::isAlnum(c) || c == '-')) {
+        name += c;
+        continue;
+      }
+      if (!name.empty())
+        names.insert(name);
+      name.clear();
+    }
+  }
+  return names;
+}
