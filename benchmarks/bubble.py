@@ -95,7 +95,8 @@ def main():
     parser.add_argument("--micro-batches", type=int, default=8, help="of one sample each")
     parser.add_argument("--steps", type=int, default=5, help="measured; one more warms up")
     parser.add_argument("--schedules", default="gpipe,1f1b,zb-h1")
-    options = parser.parse_args()
+    options = contest.parse(parser, layers=2, hidden=32, heads=4, seq=16, vocab=64,
+                            micro_batches=4, steps=1)
     options.build = options.build.resolve()
     keep_cores()
     folder = contest.make_folder()

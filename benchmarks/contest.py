@@ -26,6 +26,21 @@ def add_options(parser):
     parser.add_argument("--case", action="append", help="run this model only")
 
 
+def parse(parser, **small):
+    """The options of a command line. With `--smoke` those that it does not give are
+    `small`: a run that tries the benchmark itself, and whose figures mean nothing."""
+    parser.add_argument(
+        "--smoke", action="store_true", help="only try the benchmark, as small as it can be"
+    )
+    if parser.parse_known_args()[0].smoke:
+        parser.set_defaults(**small)
+    return parser.parse_args()
+
+
+#: Of a benchmark of steps.
+SMALL = {"warmup": 1, "steps": 1, "case": ["gpt2-tiny"]}
+
+
 def make_folder():
     """Where cases are written."""
     folder = ROOT / "out" / "bench"

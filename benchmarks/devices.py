@@ -241,7 +241,7 @@ def main():
     parser.add_argument(
         "--group", action="append", choices=GROUPS, help="measure these only"
     )
-    options = parser.parse_args()
+    options = contest.parse(parser, **contest.SMALL)
     options.build = options.build.resolve()
     keep_cores()
     folder = contest.make_folder()

@@ -30,7 +30,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     contest.add_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
+    options = contest.parse(parser, **contest.SMALL)
     options.build = options.build.resolve()
     folder = contest.make_folder()
     (model,) = options.case or ["gpt2-124m"]
@@ -39,7 +39,7 @@ def main():
     for fusion in FUSIONS:
         artifact, report = f"{base}-{fusion}.so", f"{base}-{fusion}.json"
         contest.compile_case(base, options.build, options.threads, artifact,
-                             ["--optimizer-fusion", fusion, "--report", report])
+                             ["--check-finite", "off", "--optimizer-fusion", fusion, "--report", report])
         with open(report) as file:
             gradients[fusion] = json.load(file)["memory"]["train gradients"]
         contestants.append(Contestant(

@@ -105,7 +105,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     contest.add_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
+    options = contest.parse(parser, **contest.SMALL)
     options.build = options.build.resolve()
     subprocess.run(["ninja", "-C", options.build, "cleave-floor"], check=True,
                    stdout=subprocess.DEVNULL)

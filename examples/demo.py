@@ -190,6 +190,9 @@ def main():
     )
     parser.add_argument("--characters", type=int, default=4_000_000)
     parser.add_argument("--side", choices=["torch", "cleave"], help=argparse.SUPPRESS)
+    parser.add_argument("--smoke", action="store_true", help="only try it, small and short")
+    if parser.parse_known_args()[0].smoke:
+        parser.set_defaults(steps=2, batch=2, sequence=32, layers=1, characters=200_000)
     options = parser.parse_args()
     folder = pathlib.Path(options.work)
     if options.side:

@@ -12,7 +12,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/ThreadWorld.h"
+#include "cleave/Runtime/Communicator/ThreadWorld.h"
 
 #include <algorithm>
 #include <barrier>

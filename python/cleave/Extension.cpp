@@ -10,7 +10,7 @@
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
-#include "cleave/Pipelines/Schedules.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
 #include "mlir/Parser/Parser.h"
 
 using namespace cleave;
@@ -53,8 +53,8 @@ public:
     if (mlir::failed(result))
       throw CompileFailure(messages);
     compiled = std::move(*result);
-    auto schedule =
-        scheduleReport(*snapshots.at(Phase::Scheduled), options.phases);
+    auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
+                                   costSource(options.phases));
     if (mlir::failed(schedule))
       throw CompileFailure(messages);
     completeReport(compiled.report, std::move(*schedule));
@@ -64,7 +64,7 @@ public:
   /// path `measured`, unless it is empty.
   std::string schedule(const std::string &form,
                        const std::string &measured) const {
-    std::optional<pipe::Timeline> timeline;
+    std::optional<scheduling::Timeline> timeline;
     if (!measured.empty()) {
       auto read = readMeasuredTimeline(measured);
       if (!read)
@@ -77,7 +77,7 @@ public:
     std::string text;
     llvm::raw_string_ostream os(text);
     if (mlir::failed(writeSchedule(os, *snapshots.at(Phase::Scheduled),
-                                   options.phases, *format,
+                                   costSource(options.phases), *format,
                                    timeline ? &*timeline : nullptr)))
       throw CompileFailure("the schedule cannot be shown");
     return text;
@@ -112,6 +112,14 @@ public:
     llvm::raw_string_ostream(text)
         << llvm::json::Value(llvm::json::Object(compiled.report));
     return text;
+  }
+
+  /// The report in lines of text.
+  std::vector<std::string> explain(const std::string &detail) const {
+    auto known = parseDetail(detail);
+    if (!known)
+      throw nb::value_error("the detail is summary, layers or full");
+    return explainReport(compiled.report, *known);
   }
 
   void save(const std::string &path) const {
@@ -179,6 +187,7 @@ NB_MODULE(_cleave, m) {
   nb::class_<PyCompiled>(m, "Compiled")
       .def("ir", &PyCompiled::ir, nb::arg("phase"))
       .def("report", &PyCompiled::report)
+      .def("explain", &PyCompiled::explain, nb::arg("detail"))
       .def("warnings", &PyCompiled::givenWarnings)
       .def("schedule", &PyCompiled::schedule, nb::arg("form"),
            nb::arg("measured") = "")

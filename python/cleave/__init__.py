@@ -2,18 +2,21 @@
 # Exceptions. See LICENSE for license information.
 """Cleave: a compiler for training transformers.
 
-`cleave.compile` turns a PyTorch model into a training step. Its parts are
-imported when first used, so that `import cleave` is quick.
+`cleave.compile` turns a PyTorch model into a training step. Submodules are imported on
+first use, so that `import cleave` is quick.
 """
 
 import importlib
 import sys
 import types
 
-#: Where each public name lives.
+from .version import __version__
+
+#: The submodule of each public name.
 _LAZY = {
     "compile": "compile",
     "CompileError": "_cleave",
+    "load": "checkpoint",
     "Step": "step",
     "StepError": "results",
     "Evaluation": "results",
@@ -28,7 +31,7 @@ _LAZY = {
 }
 _MODULES = ("models", "optim", "trace")
 
-__all__ = sorted([*_LAZY, *_MODULES])
+__all__ = sorted([*_LAZY, *_MODULES, "__version__"])
 
 
 def __getattr__(name):
@@ -44,8 +47,8 @@ def __dir__():
 
 
 class _Package(types.ModuleType):
-    """The function `cleave.compile` and the module of the same name would
-    share an attribute, which importing the module sets; the function wins."""
+    """The function `cleave.compile` and its module have the same name, and importing
+    the module sets the attribute to the module; the function must be restored."""
 
     @property
     def compile(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -26,6 +27,7 @@ def compile(
     optimizer=None,
     optimizer_fusion: str = "auto",
     micro_batches: int = 1,
+    batch_statistics: str = "batch",
     target: str = "cpu",
     seed: int = 0,
     threads: int | None = None,
@@ -42,129 +44,159 @@ def compile(
     measured_costs: str | os.PathLike | None = None,
     max_staleness: int | None = None,
     post_validation: bool = False,
+    check_finite: bool = True,
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
     modules: int | Sequence[str] | None = None,
     head: str | None = None,
+    check: str = "auto",
 ) -> Step:
     """Compiles a training step of `model`.
 
     Args:
-        model: a `torch.nn.Module`; its parameters are copied, not changed. Those
-            that are trained are float32. It is trained as in training mode, with its
-            dropout, whatever mode it is in; a model in `eval()` mode that has
-            dropout is warned of.
-        example_inputs: tensors of the shapes of a whole batch, samples first:
-            a tuple, a dict by name, or ((model inputs...), (targets...)).
-            A step takes them in this order, or by name.
-        loss_fn: `loss_fn(output, *targets)` when the model returns logits; the
-            targets are the inputs that the model's forward does not take.
-            None when the model returns the loss, or an output with `.loss`.
-        optimizer: `cleave.AdamW` or `cleave.SGD`; AdamW with torch's defaults
-            when None.
-        optimizer_fusion: where updates run. "none": apart, behind all gradients.
-            "backward": each behind its gradient, which dies there; refused where
-            something must come between: a clip of the norm, another micro-batch,
-            the stages of a pipeline. "forward": in the next step, each before its
-            parameter is read first; what reads parameters or state in between
-            runs them. "auto": "backward" where it can be, else "none". The bits
-            are the same. "backward" needs less memory for gradients; "auto" does
-            not compare arenas, which it may make a little larger or smaller.
-        micro_batches: equal parts in which a batch is computed, one after
-            another, to save memory; the result is that of the whole batch. A
-            batch that it does not divide is computed in as many parts as do,
-            with a remark. With an asynchronous schedule each of them is a step
-            of its own, in order, with the rate of the call: a call makes so many
-            updates, and its loss is the mean of theirs.
+        model: a `torch.nn.Module`; its parameters are copied, not changed. Trained
+            parameters must be float32. The model is trained in training mode, except
+            submodules that are in `eval()` mode. A model that is itself in `eval()`
+            mode is trained as if all of it were in training mode, with a warning if
+            it has dropout.
+        example_inputs: tensors with the shapes of a whole batch, samples first: a
+            tuple, a dict by name, or ((model inputs...), (targets...)). A step
+            takes inputs in this order, or by name.
+        loss_fn: `loss_fn(output, *targets)` if the model returns logits; the
+            targets are the inputs that the model's forward does not take. None if
+            the model returns the loss, or an output with `.loss`.
+        optimizer: `cleave.AdamW` or `cleave.SGD`; if None, AdamW with torch's
+            defaults.
+        optimizer_fusion: where updates run. "none": after all gradients.
+            "backward": each directly after its gradient, whose memory is then
+            released; refused if something must run in between: a clip of the norm,
+            another micro-batch, the stages of a pipeline. "forward": in the next
+            step, each before the first reader of its parameter; reading parameters
+            or state in between runs them first. "auto": "backward" if possible,
+            else "none". The bits are the same. "backward" needs less memory for
+            gradients, and requires `check_finite=False`; "auto" does not compare
+            arenas, which may become slightly larger or smaller.
+        micro_batches: the number of equal parts of a batch, computed one after
+            another to save memory; the result is that of the whole batch. A batch
+            that is not divisible by it is computed in as many parts as divide it,
+            with a remark. With an asynchronous schedule each micro-batch is a step
+            of its own, in order, with the learning rate of the call: a call makes
+            as many updates, and its loss is the mean of theirs.
+        batch_statistics: the samples that share the statistics of batch normalisation.
+            "batch": all, also those of other ranks (as SyncBatchNorm); refused with
+            several micro-batches, because each would need the later ones.
+            "micro-batch": those of a micro-batch, on all ranks; running statistics are
+            updated in the order of micro-batches, as gradient accumulation in PyTorch
+            does. "rank": those of a micro-batch on one rank; running statistics are
+            those of the first rank, as DistributedDataParallel keeps them. With the
+            last two the loss differs from that of the whole batch. Other buffers that
+            the model writes get one new value in a step, that of the whole batch.
         target: "cpu".
-        seed: of dropout.
-        threads: of the step; the cores of this process when None.
-        max_logits_bytes: the largest piece of the logits held at once.
-        bucket_bytes: reductions and gathers of one kind among the same devices
-            are exchanged together up to so many bytes; 0: each alone.
-        mesh: the devices as named axes, major to minor, with their sizes:
-            `{"dp": 2, "tp": 4}`; one device when None. They are ranks that are
-            threads of this process. An axis that splits nothing is warned of.
-        deterministic: grains, a power of 2, that the batch is computed in, each
-            alike on every mesh and by one thread, and summed up in one tree
-            over all of them: losses and weights have the same bits for every
-            number of devices "dp" that divides it. In the place of
-            `micro_batches` and `threads`. Refused with what adds up parts in
-            another order: "zero2", "zero3", and "zero1" with a clip.
-        plan: what is split over them: a recipe or several, such as
-            `["megatron-sp", "zero1"]`, each bound to its own axis or to
-            another, `"zero3(fsdp)"`. An axis "dp" splits the samples. A dict
-            places parameters and inputs by patterns of their names,
-            `{"layers.*.q_proj.weight": cleave.P("tp", None)}`, alone or in the
-            list beside recipes; "hf" stands for the model's own `tp_plan` on
-            the axis "tp", as far as it fits.
-        schedule: the order of a pipeline, whose stages are the positions of an
-            axis "pp": a name ("1f1b" when None, "zb-h1", ...; "pipedream" is
-            asynchronous), "auto" for the fastest by estimates, or an order written by
-            hand: its text, a line for each position, or the path of a file that has it.
-            `Step.schedule` gives such a text.
-        chunks: stages for each position; what the schedule needs when None.
-        stages: where the second, the third and so on begin: at the first op that
-            reads a parameter whose name starts so; of even cost when None.
-        pipe_slices: whether devices that have a value in common (that of a tensor
-            parallel layer, say) send it to other stages in slices, which are
-            gathered there. "auto": where fewer elements are sent in all; "on":
-            wherever it divides, for links between stages that are slower than
+        seed: the seed of dropout.
+        threads: the number of threads of a step; the cores of this process if None.
+        max_logits_bytes: the largest chunk of the logits in memory at once, in
+            bytes.
+        bucket_bytes: reductions and gathers of one kind among the same ranks are
+            merged into exchanges of up to this many bytes; 0: never merged.
+        mesh: the devices as named axes, major to minor, with their sizes: `{"dp":
+            2, "tp": 4}`; one device if None. The ranks are threads of this process.
+            An axis over which nothing is sharded causes a warning.
+        deterministic: the number of grains, a power of 2, in which the batch is
+            computed, each alike on every mesh and by one thread, and summed in one
+            tree: losses and weights have the same bits for every size of "dp" that
+            divides the number of grains. Replaces `micro_batches` and `threads`.
+            Refused with "zero2", "zero3", and "zero1" with a clip, which sum in
+            another order.
+        plan: what is sharded over the mesh: a recipe or several, such as
+            `["megatron-sp", "zero1"]`, each bound to its own axis or to another,
+            `"zero3(fsdp)"`. An axis "dp" shards the samples. A dict gives shardings
+            of parameters and inputs by patterns of their names,
+            `{"layers.*.q_proj.weight": cleave.P("tp", None)}`, alone or in the list
+            with recipes; "hf" stands for the model's own `tp_plan` on the axis
+            "tp", as far as its entries are supported.
+        schedule: the order of a pipeline, whose stages are on the positions of an
+            axis "pp": a name ("1f1b" if None, "zb-h1", ...; "pipedream" is
+            asynchronous), "auto" for the fastest by estimates, or an order written
+            by hand: its text, a line for each position, or the path of a file with
+            this text. `Step.schedule` returns such a text.
+        chunks: the number of stages of each position; if None, as the schedule
+            requires.
+        stages: where the second, the third and further stages begin: at the first
+            op that reads a parameter whose name has this prefix; if None, stages
+            have even cost.
+        pipe_slices: whether ranks that hold replicas of a value (for example of a
+            tensor-parallel layer) send it to other stages in slices, which are
+            gathered there. "auto": if fewer elements are sent in total; "on":
+            wherever it is divisible, for links between stages that are slower than
             those within one; "off": never.
-        max_saved_bytes: the most that a position may have saved for backward at a
-            time; any other schedule than "auto" may fail for it.
-        measured_costs: a trace that `cleave-run --trace` has written of a step with
-            the same stages: schedules are predicted, and "auto" searches, by what
-            parts took in it, in seconds, in the place of estimates.
-        max_staleness: of an asynchronous schedule, the most updates that come
-            between the parameters that a micro-batch reads and its own update;
+        max_saved_bytes: the limit of the bytes that a position may have saved for
+            backward at a time; schedules other than "auto" may fail because of it.
+        measured_costs: a trace written by `cleave-run --trace` for a step with the
+            same stages: schedules are predicted, and "auto" searches, by the times
+            of parts in it, in seconds, instead of estimates.
+        max_staleness: for an asynchronous schedule, the largest number of updates
+            between the read of the parameters by a micro-batch and its own update;
             0: one micro-batch after another.
         post_validation: stages of a pipeline update when their own gradients are
-            there, and again, from a copy of what was before, where the scalars
-            that come of all stages (a clip's factor) are others than assumed;
-            `Loss.updated_again` counts these. The bits are the same; the copy
-            takes as many bytes as parameters and optimizer state.
-        pipe_gather: when parameters that devices hold in parts ("zero3") are
-            gathered. "each": by forward and by backward of each micro-batch, which
-            hold them no longer than they need. "once": before the first forward of
-            a step, to be held until the last backward. "auto": once where what is
-            gathered has no more bytes than the parameters and the optimizer's
-            state of a device, else each. None: each, unless a schedule written by
-            hand gathers once.
+            complete, and repeat the update from a copy of the old values if the
+            scalars computed from all stages (a clip's factor) differ from those
+            assumed; `Loss.updated_again` counts these. The bits are the same; the
+            copy takes as many bytes as parameters and optimizer state.
+        check_finite: a step whose loss or gradients are not finite (NaN or
+            infinite), on any rank, raises `StepError` and changes nothing. False:
+            it updates nevertheless. An asynchronous schedule and
+            `optimizer_fusion="backward"`, which update before that is known,
+            require False. With `max_grad_norm`, the norm must be finite in any
+            case.
+        pipe_gather: when sharded parameters ("zero3") are gathered. "each": in
+            forward and in backward of each micro-batch, and released after the last
+            use. "once": before the first forward of a step, and held until the last
+            backward. "auto": once if the gathered parameters have no more bytes
+            than the parameters and the optimizer's state of a rank, else each.
+            None: each, unless a schedule written by hand gathers once.
         grad_horizon: trains by interlocking backpropagation (arXiv 2010.04116):
-            each module but the last gets a head and a loss of its own, and the
-            gradient of a head passes so many modules, of which it trains the
-            first. 1: modules learn locally. None: one head trains all.
-        modules: how many, of even cost, or where they begin, as `stages` says
-            it; the stages of the pipeline when None. Of `grad_horizon`.
-        head: the beginning of the name of a parameter that the model's head
-            begins with; behind the last layer when None. Of `grad_horizon`.
+            each module except the last gets an auxiliary head with its own loss,
+            and the gradient of a head passes this many modules, of which it trains
+            the first. 1: modules learn locally. None: one head trains all.
+        modules: with `grad_horizon`: the number of modules, of even cost, or where
+            they begin, in the form of `stages`; the stages of the pipeline if None.
+        head: with `grad_horizon`: the prefix of the name of a parameter with which
+            the model's head begins; if None, the head follows the last layer.
+        check: compares the model's program, on one device, with eager PyTorch: the
+            loss and the gradient of each parameter, on the example inputs and
+            without dropout. Neither the model nor the state of random numbers is
+            changed. "auto": only if it is quick; of a large batch the first samples
+            are compared, and for a model that is too large a remark says that
+            nothing was compared. "on": always, on the whole batch. "off": never.
+            The environment variable CLEAVE_CHECK sets the meaning of "auto".
 
     Returns:
         The `Step`.
 
     Raises:
-        cleave.trace.UnsupportedError: ops that have no translation, all at
-            once, with their lines.
-        cleave.trace.TraceError: the model cannot be followed or called.
-        cleave.CompileError: what the compiler refused, with the location; of a
-            schedule written by hand, its line and column; a string that is no
-            schedule's name and no file's; a trace of measured costs that cannot be
-            read, or does not fit the model.
-        OSError: the file of a schedule cannot be read, or is not there, given as a
-            `pathlib.Path`.
-        TypeError: an argument is of another kind, or a trained parameter of another
-            type than float32.
+        cleave.trace.UnsupportedError: ops that have no translation, all together,
+            with their lines.
+        cleave.trace.TraceError: the model cannot be traced or called.
+        cleave.CompileError: the compiler refused the model, with the location;
+            `check` found differences from eager PyTorch, with the parameters; a
+            schedule written by hand is invalid, with its line and column; a string
+            is neither the name of a schedule nor of a file; a trace of measured
+            costs cannot be read, or does not fit the model.
+        OSError: the file of a schedule, given as a `pathlib.Path`, does not exist
+            or cannot be read.
+        TypeError: an argument has the wrong type, or a trained parameter is not
+            float32.
         ValueError: an argument is out of range.
     """
     from . import _cleave
-    from .trace import trace
+    from . import check as checking
+    from .trace import Groups, trace
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
     _check_types(model)
     if target != "cpu":
-        raise ValueError(f"target '{target}' is not known; targets: cpu")
+        raise ValueError(f"unknown target '{target}'; the only target is 'cpu'")
     if optimizer is None:
         optimizer = optim.AdamW()
     if not isinstance(optimizer, (optim.AdamW, optim.SGD)):
@@ -183,9 +215,15 @@ def compile(
         threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)
     threads = _whole("threads", threads, 1, _cleave.MAX_THREADS)
     micro_batches = _whole("micro_batches", micro_batches, 1)
+    if batch_statistics not in ("batch", "micro-batch", "rank"):
+        raise ValueError(
+            f"batch_statistics is {batch_statistics!r}; it must be 'batch', 'micro-batch' or 'rank'"
+        )
     max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
     seed = _whole("seed", seed, -(2**63))
+    if not isinstance(check_finite, bool):
+        raise TypeError(f"check_finite is {type(check_finite).__name__}, not True or False")
     pipeline = _pipeline(
         schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
         post_validation, pipe_gather,
@@ -202,22 +240,23 @@ def compile(
                 "it: leave out micro_batches and threads"
             )
         threads = 1
+    check = checking.mode(check)
     axes = _axes(mesh)
     if "pp" not in axes:
         _remark_pipeline(pipeline, interlock)
     recipes = entries(plan, model)
     examples, arrange = _flatten(example_inputs)
     warned = []
+    modes = {part: part.training for part in model.modules()}
 
     def build(inputs):
+        with _in_modes(modes):
+            return build_in_modes(inputs)
+
+    def build_in_modes(inputs):
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         if each:
             inputs = _first_part(inputs, batch, micro_batches)
-        with warnings.catch_warnings():
-            # Of a batch of another shape everything has been said.
-            if warned:
-                warnings.simplefilter("ignore")
-            traced = trace(model, arrange(inputs), loss_fn=loss_fn)
         parts = micro_batches if each else max(
             m
             for m in range(1, min(micro_batches, batch) + 1)
@@ -225,14 +264,26 @@ def compile(
         )
         if parts != micro_batches:
             log.warning(
-                "remark: a batch of %d does not divide into %d micro-batches; "
+                "remark: a batch of %d is not divisible into %d micro-batches; "
                 "computed in %d",
                 batch,
                 micro_batches,
                 parts,
             )
+        groups = Groups()
+        if batch_statistics != "batch":
+            ranks = _sample_parts(axes, recipes) if batch_statistics == "rank" else 1
+            groups = Groups(1 if each else parts, ranks)
+        with warnings.catch_warnings():
+            # The remarks have been given for the batch of the first shape.
+            if warned:
+                warnings.simplefilter("ignore")
+            traced = trace(model, arrange(inputs), loss_fn=loss_fn, groups=groups)
+        _check_trained(model, traced)
+        _check_statistics(traced, batch_statistics, 1 if each else parts, deterministic)
         options = {
             "optimizer_fusion": optimizer_fusion,
+            "check_finite": check_finite,
             "micro_batches": parts,
             "grains": deterministic or 0,
             "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),
@@ -248,13 +299,21 @@ def compile(
         try:
             compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
         except _cleave.CompileError as error:
-            message = readable_places(str(error))
-            if message.startswith(f"schedule: '{pipeline.get('schedule')}' is no schedule"):
-                message += "; nor is there a file of this name"
+            message = readable_places(str(error)) or (
+                "the compiler failed and does not say why; this is a defect of Cleave")
+            if message.startswith(f"schedule: unknown schedule '{pipeline.get('schedule')}'"):
+                message += "; there is no file of this name either"
             if " native form " in message or " type" in message:
                 message += _other_types(model)
             raise _cleave.CompileError(message) from None
         remarks = list(map(readable_places, compiled.warnings()))
+        if not warned and check != "off":
+            plain = traced
+            if groups.count > 1 and traced.batch_statistics:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    plain = trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
+            _check(model, arrange, inputs, loss_fn, plain, options, check == "on")
         if not warned:
             for remark in remarks:
                 warn(remark)
@@ -264,9 +323,83 @@ def compile(
     return Step(build, model, examples, optimizer, seed)
 
 
+@contextlib.contextmanager
+def _in_modes(modes):
+    """Each module in the mode that it was compiled in, in training or not, also for a
+    batch of another shape that comes later."""
+    now = {part: part.training for part in modes}
+    try:
+        for part, mode in modes.items():
+            part.training = mode
+        yield
+    finally:
+        for part, mode in now.items():
+            part.training = mode
+
+
+def _check_statistics(traced, statistics, parts, deterministic) -> None:
+    """Raises CompileError where batch normalisation does not go with how a batch is
+    computed."""
+    from . import _cleave
+
+    if traced.batch_statistics and (deterministic or (statistics == "batch" and parts > 1)):
+        places = ", ".join(traced.batch_statistics[:4])
+        if deterministic:
+            raise _cleave.CompileError(
+                f"{places}: batch normalisation depends on all samples, and a deterministic step "
+                "computes grains of them, one after another; leave out deterministic"
+            )
+        raise _cleave.CompileError(
+            f"{places}: batch normalisation needs the statistics of the whole batch, of which "
+            f"{parts} micro-batches know a part each; batch_statistics=\"micro-batch\" normalises "
+            "each by its own, as accumulating gradients in PyTorch does, or \"rank\" on each rank "
+            "by itself; micro_batches=1 normalises the whole batch"
+        )
+
+
+def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
+    """Raises CompileError if the program differs from eager PyTorch."""
+    from . import _cleave
+    from .check import Skipped, compare
+
+    own = {name: options[name] for name in ("threads", "max_logits_bytes", "bucket_bytes")}
+    try:
+        difference = compare(model, arrange, inputs, loss_fn, traced, own, forced)
+    except Skipped as reason:
+        if forced:
+            raise _cleave.CompileError(f"the model cannot be compared with eager PyTorch: {reason}; "
+                                       'compile it with check="off"') from None
+        log.warning("remark: the model was not compared with eager PyTorch: %s; "
+                    'check="on" compares it in any case, check="off" omits this remark', reason)
+        return
+    if difference:
+        raise _cleave.CompileError(
+            f"the compiled model differs from eager PyTorch: {difference}. Either its code does "
+            "something that tracing does not see, or this is a defect of Cleave: compile parts of "
+            'the model to find which; check="off" compiles it as it is')
+
+
+def _check_trained(model, traced) -> None:
+    """Says of a step that would train nothing why that is so."""
+    from . import _cleave
+
+    if any(not t.frozen for t in traced.parameters):
+        return
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if trained:
+        reason = (f"the loss has no gradient for any of its parameters ({some_names(trained)}): it "
+                  "does not read them, or detaches what it computes of them")
+    elif traced.parameters:
+        reason = ("every parameter is frozen (requires_grad=False); call requires_grad_(True) on "
+                  "those to train")
+    else:
+        reason = "it has no parameters"
+    raise _cleave.CompileError(f"the model cannot be trained: {reason}")
+
+
 def _check_types(model) -> None:
-    """A step trains in f32. Frozen parameters may be of other types, if the model
-    casts them where it reads them."""
+    """A step trains in f32. Frozen parameters may have other types, if the model casts
+    them before use."""
     other = {name: p.dtype for name, p in model.named_parameters()
              if p.requires_grad and p.dtype != torch.float32}
     if other:
@@ -279,7 +412,7 @@ def _check_types(model) -> None:
 
 
 def _other_types(model) -> str:
-    """What an error may come of that speaks of types."""
+    """A possible reason for an error about types."""
     other = [name for name, p in model.named_parameters()
              if p.dtype.is_floating_point and p.dtype != torch.float32]
     if not other:
@@ -290,16 +423,16 @@ def _other_types(model) -> str:
 
 
 def _updates_each(pipeline) -> bool:
-    """Whether the schedule has an update behind each micro-batch."""
+    """Whether the schedule has an update after each micro-batch."""
     text = re.sub("#.*", "", pipeline.get("schedule_text", ""))
     return pipeline.get("schedule") == "pipedream" or bool(re.search(r"\bU\d|\dU\d", text))
 
 
 def _first_part(inputs, batch, parts):
-    """The inputs of the first of equal parts of a batch."""
+    """The inputs of the first micro-batch."""
     if batch % parts:
         raise ValueError(
-            f"a batch of {batch} does not divide into {parts} micro-batches, each of "
+            f"a batch of {batch} is not divisible into {parts} micro-batches, each of "
             "which is a step of its own"
         )
     return tuple(
@@ -349,22 +482,22 @@ def _pipeline(
 
 
 def _is_order(text: str) -> bool:
-    """Whether a string is an order of actions, right or wrong, and not a name: of a
-    schedule, or of a file that is not there."""
+    """Whether a string is an order of actions, valid or not, instead of the name of a
+    schedule or of a missing file."""
     order = text.partition("#")[0]
     if "\n" not in text and re.search(r"[/\\]|\.[A-Za-z]\w*$", order):
         return False
-    # One action is one word, as are names.
+    # A single action is one word, as names are.
     return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
 
 
 def _remark_pipeline(pipeline, interlock):
-    """Names what is given and is of a pipeline, where there is none. An order that is
-    written by hand is one of a single device as well, and modules begin as stages do."""
+    """Warns of given options that need a pipeline, if there is none. An order written
+    by hand may also be for one device, and modules begin where stages do."""
     for name in ("schedule", "chunks", "stages", "pipe_slices", "max_saved_bytes"):
         if (name in pipeline and pipeline[name] != "auto"
                 and not (name == "stages" and interlock)):
-            log.warning('remark: %s is of a pipeline, and the mesh has no axis "pp"', name)
+            log.warning('remark: %s needs a pipeline, and the mesh has no axis "pp"', name)
 
 
 def _interlock(grad_horizon, modules, head) -> dict:
@@ -376,7 +509,7 @@ def _interlock(grad_horizon, modules, head) -> dict:
     options = {"grad_horizon": _whole("grad_horizon", grad_horizon, 1)}
     if isinstance(modules, (str, Sequence)):
         if not modules:
-            raise ValueError("modules is empty: name where the second and those behind it begin")
+            raise ValueError("modules is empty: name where the second and later ones begin")
         options["modules"] = _beginnings("modules", modules)
     elif modules is not None:
         options["modules"] = str(_whole("modules", modules, 2))
@@ -388,7 +521,7 @@ def _interlock(grad_horizon, modules, head) -> dict:
 
 
 def _module_remarks(interlock, compiled) -> list[str]:
-    """Which head trains each module of a gradient horizon."""
+    """The head that trains each module of a gradient horizon."""
     if not interlock:
         return []
     names = interlock.get("modules", "")
@@ -403,7 +536,7 @@ def _module_remarks(interlock, compiled) -> list[str]:
     lines = []
     for module in range(1, count + 1):
         head = min(module + horizon - 1, count)
-        trainer = "the model's head" if head == count else f"the head behind module {head}"
+        trainer = "the model's head" if head == count else f"the head after module {head}"
         begin = f" from {begins[module - 2]}" if begins and module > 1 else ""
         lines.append(f"module {module} of {count}{begin}: trained by {trainer}")
     return lines
@@ -420,7 +553,7 @@ def _read_schedule(path) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except UnicodeDecodeError:
-        raise ValueError(f"{os.fspath(path)} is not a schedule: it is no text") from None
+        raise ValueError(f"{os.fspath(path)} is not a schedule: it is not text") from None
     return {"schedule_text": text, "schedule_file": os.fspath(path)}
 
 
@@ -436,8 +569,8 @@ def _axes(mesh) -> dict[str, int]:
 
 
 def _parameter_options(optimizer, parameters) -> dict[str, dict]:
-    """Settings of single parameters by the program's names; a stack has those
-    that all its parts have."""
+    """Settings of single parameters by the program's names; a stack has those that all
+    its parts have."""
     own = {}
     for entry in parameters:
         if not entry.frozen:
@@ -455,7 +588,7 @@ def _parameter_options(optimizer, parameters) -> dict[str, dict]:
 
 
 def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
-    """The parts into which devices split a batch."""
+    """The number of ranks over which a batch is sharded."""
     from . import _cleave
 
     bound = {"dp", *_cleave.sample_axes(",".join(recipes))}
@@ -472,8 +605,8 @@ def _whole(name: str, value, least: int, most: int = 2**63 - 1) -> int:
 
 
 def _flatten(inputs):
-    """The tensors of `inputs` as a tuple, and how to arrange such a tuple as
-    `inputs` was."""
+    """The tensors of `inputs` as a tuple, and a function that arranges such a tuple
+    like `inputs`."""
     flat, arrange = _parts(inputs)
     for value in flat:
         if not isinstance(value, torch.Tensor):

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The words in which sizes, names and places are given to people."""
+"""The wording of sizes, names and locations in messages."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def some_names(names: Iterable[str]) -> str:
 
 
 def close_names(name: str, names: Iterable[str]) -> list[str]:
-    """At most three of `names` that are like `name`: those that hold it, else those
-    written alike, else the closest one; none of no names."""
+    """At most three of `names` that are similar to `name`: those that contain it, else
+    those that differ in case only, else the closest one; empty if `names` is empty."""
     names = list(names)
     holding = sorted((n for n in names if name and name in n), key=len)
     return (holding[:3] or difflib.get_close_matches(name, names, n=3)
@@ -55,9 +55,9 @@ def warn(message: str) -> None:
 
 
 def readable_places(text: str) -> str:
-    """A diagnostic of the compiler with its locations as people write them:
-    `model.py:3:9: `, or the name of an argument where the message does not have it,
-    or nothing where no place is known."""
+    """A diagnostic of the compiler with readable locations: `model.py:3:9: `, or the
+    name of an argument if the message does not have it, or nothing if no location is
+    known."""
     out, at = [], 0
     while (start := text.find("loc(", at)) >= 0:
         end = _closing(text, start + 3)
@@ -74,7 +74,7 @@ def readable_places(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the parenthesis at `start` has been closed."""
+    """The position after the parenthesis that closes the one at `start`."""
     depth = 0
     for token in _TOKEN.finditer(text, start):
         depth += (token[0] == "(") - (token[0] == ")")
@@ -84,7 +84,7 @@ def _closing(text: str, start: int) -> int | None:
 
 
 def _place(location: str, message: str) -> str:
-    # What is fused says in front of its parts why; that is no place.
+    # A fused location begins with a reason, which is not a location.
     location = re.sub(rf"<{_STRING}>", "", location)
     if line := _LINE.search(location):
         file = "<traced model>" if line[1] == '"-"' else line[1][1:-1]

@@ -17,27 +17,30 @@ class Size:
     heads: int = 12
     #: Blocks.
     layers: int = 12
-    #: Positions of a sequence.
+    #: Number of positions of a sequence.
     seq: int = 1024
-    #: Tokens known, or classes of images.
+    #: Size of the vocabulary, or number of classes of images.
     vocab: int = 50257
     #: Key-value heads, a divisor of heads; None: as many as query heads.
     kv_heads: int | None = None
-    #: Width between the two layers of a feed-forward part; None: the family's own.
+    #: Width between the two layers of a feed-forward part; None: the default of the
+    #: family.
     ffn: int | None = None
     #: Probability of dropping an element, 0 <= p < 1.
     dropout: float = 0.0
-    #: Whether the head's weight is the token embedding; None: the family's own.
+    #: Whether the head's weight is the token embedding; None: the default of the
+    #: family.
     tied: bool | None = None
-    #: Experts of each feed-forward part (switch), and of those, each token's choices.
+    #: Experts of each feed-forward part (switch), and the choices of each token among
+    #: them.
     experts: int = 8
     choices: int = 1
-    #: Places of an expert, in units of its equal share of the tokens; 0: enough
+    #: Capacity of an expert, in units of its equal share of the tokens; 0: sufficient
     #: for all tokens.
     capacity: float = 1.25
     #: Whether routing is noisy in training.
     noisy: bool = False
-    #: Weight of the loss that balances the experts' use.
+    #: Weight of the load-balancing loss.
     balance: float = 0.01
     #: Side of an image and of a patch, in pixels.
     image: int = 224

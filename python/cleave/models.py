@@ -91,8 +91,8 @@ def _swiglu_width(hidden: int) -> int:
 
 
 class Block(nn.Module):
-    """Attention and feed-forward with residual connections; `post` puts the
-    norms after each sum instead of before each part."""
+    """Attention and feed-forward with residual connections; with `post` the norms
+    follow each sum instead of preceding each part."""
 
     def __init__(self, size: Size, attention: Attention, feed_forward: FeedForward, norm,
                  post: bool = False):
@@ -103,8 +103,8 @@ class Block(nn.Module):
         self.post = post
 
     def forward(self, x, table=None, mask=None, losses=None):
-        """With `losses`, a list, the feed-forward part has a loss of its own, which
-        is appended."""
+        """The feed-forward part may have a loss of its own, which is appended to the
+        list `losses`."""
         if self.post:
             x = self.norm1(x + self.dropout(self.attention(x, table, mask)))
             return self.norm2(x + self.dropout(self.feed_forward(x)))
@@ -123,7 +123,7 @@ def next_token_loss(logits, labels):
 
 
 class CausalModel(nn.Module):
-    """A decoder: tokens to logits of the next token."""
+    """A decoder: from tokens to logits of the next token."""
 
     def __init__(self, size: Size, *, rotary: bool, sparse: bool = False):
         super().__init__()
@@ -170,7 +170,7 @@ class CausalModel(nn.Module):
 
 
 class MaskedModel(nn.Module):
-    """An encoder: tokens, some of them hidden, to logits of the hidden ones."""
+    """An encoder: from tokens, some of them masked, to logits of the masked ones."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -200,7 +200,7 @@ class MaskedModel(nn.Module):
 
 
 class ImageModel(nn.Module):
-    """An encoder of image patches that classifies by a token of its own."""
+    """An encoder of image patches that classifies by a class token."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -232,7 +232,8 @@ class ImageModel(nn.Module):
 
 
 def initialize(module: nn.Module, layers: int) -> None:
-    """Normal weights of deviation 0.02, smaller where a block's part ends."""
+    """Normal weights of deviation 0.02, smaller for the last layer of a block's
+    part."""
     for name, child in module.named_modules():
         if isinstance(child, (nn.Linear, nn.Embedding)):
             last = name.endswith((".output", ".down"))
@@ -356,7 +357,7 @@ def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
             with torch.device(device):
                 module = FAMILIES[options.family](**settings)
         except RuntimeError as error:
-            # Sizes that no tensor can have, or more than this machine's memory.
+            # The sizes are above the limits of tensors, or of this machine's memory.
             raise ValueError(f"a model of this size cannot be built: {error}") from error
         traced = trace(module, example_inputs(options.family, options.batch, size, device))
         if options.weights:

@@ -1,14 +1,14 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Mixtures of experts in plain PyTorch, with shapes known beforehand.
+"""Mixtures of experts in plain PyTorch, with static shapes.
 
-Tokens are routed in *groups*: a capacity is one of each expert for the tokens of
-one group, and no token of another group takes a place of it. So what a model
-computes depends on its groups, and never on how many devices or micro-batches
-compute it. A group is a sequence, unless a model says otherwise.
+Tokens are routed in *groups*: capacity is counted for each expert and group, so that
+tokens of different groups do not compete. The result of a model depends on its groups,
+and not on the number of devices or micro-batches. A group is a sequence, unless a model
+defines it otherwise.
 
-Letters of shapes: g groups, t tokens of a group, h features, k choices of a
-token, e experts, c places of an expert for a group.
+Letters of shapes: g groups, t tokens of a group, h features, k choices of a token, e
+experts, c places (the capacity) of an expert for a group.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from torch import nn
 
 
 def capacity_of(tokens: int, experts: int, choices: int = 1, factor: float = 1.0) -> int:
-    """Places that each expert has for a group of `tokens` tokens: its equal
-    share of the tokens times `factor`, rounded up, for each choice; never more
-    than `tokens`, since a token chooses an expert once."""
+    """The capacity of each expert for a group of `tokens` tokens: its equal share of
+    the tokens times `factor`, rounded up, for each choice; at most `tokens`, since a
+    token chooses an expert once."""
     return min(choices * math.ceil(tokens / experts * factor), tokens)
 
 
 def places(index: torch.Tensor, experts: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The place of each choice among all places of a group, and whether it has one.
 
-    `index` [g, t, k] names the chosen experts, the first choice first. Experts
-    take first choices before second ones, and those in the order of the tokens.
-    Returns places [g, t, k], numbered expert by expert, and flags [g, t, k]:
-    false where the expert was full; the place is then that of another token.
+    `index` [g, t, k] holds the chosen experts, the first choice first. Experts accept
+    first choices before second ones, and those in the order of the tokens. Returns
+    places [g, t, k], numbered expert by expert, and flags [g, t, k]: false if the
+    expert was full; the place is then that of another token.
     """
     groups, tokens, choices = index.shape
     order = index.transpose(1, 2).reshape(groups, choices * tokens)
@@ -47,7 +47,8 @@ def dispatch(x: torch.Tensor, place: torch.Tensor, kept: torch.Tensor | None, ex
              capacity: int) -> torch.Tensor:
     """Tokens [g, t, h] in the experts' places, [g, e, c, h]; empty places are 0.
 
-    `place` and `kept` are those of `places`; without `kept` all have one."""
+    `place` and `kept` are the results of `places`; without `kept` all choices have a
+    place."""
     groups, tokens, choices = place.shape
     width = x.shape[-1]
     rows = x[:, :, None].expand(groups, tokens, choices, width)
@@ -60,8 +61,8 @@ def dispatch(x: torch.Tensor, place: torch.Tensor, kept: torch.Tensor | None, ex
 
 
 def combine(y: torch.Tensor, place: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """For each token the sum of what the experts made of it, [g, t, h], times
-    `weight` [g, t, k], which is 0 where a choice has no place. `y`: [g, e, c, h]."""
+    """For each token the sum of its experts' outputs, [g, t, h], times `weight` [g, t,
+    k], which is 0 if a choice has no place. `y`: [g, e, c, h]."""
     groups, tokens, choices = place.shape
     width = y.shape[-1]
     flat = place.reshape(groups, -1, 1).expand(-1, -1, width)
@@ -70,9 +71,10 @@ def combine(y: torch.Tensor, place: torch.Tensor, weight: torch.Tensor) -> torch
 
 
 def balance_loss(probabilities: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """`e * sum(f * p)`, 1 when experts are used alike: f is the part of a group's
-    tokens whose first choice an expert is, before any is dropped, and is not
-    differentiated; p its mean probability. The mean over groups, a scalar.
+    """The load-balancing loss `e * sum(f * p)`, 1 if experts are used equally: f is the
+    fraction of a group's tokens whose first choice is the expert, before any is
+    dropped, and is not differentiated; p is its mean probability. The mean over groups,
+    a scalar.
 
     `probabilities`: [g, t, e]; `index`: [g, t, k]."""
     experts = probabilities.shape[-1]
@@ -81,15 +83,15 @@ def balance_loss(probabilities: torch.Tensor, index: torch.Tensor) -> torch.Tens
 
 
 class Experts(nn.Module):
-    """A feed-forward part whose tokens choose among experts, each two layers with
-    gelu between them. A group is a sequence.
+    """A feed-forward part whose tokens choose among experts of two layers with gelu
+    between them. A group is a sequence.
 
-    With one choice (Switch, arXiv 2101.03961) the expert's output is weighted
-    with its probability; with two (GShard, arXiv 2006.16668) or more the weights
-    of those that have a place sum to 1. `capacity` is the factor of
-    `capacity_of`; None gives every choice a place. With `noisy` (Shazeer et al.,
-    arXiv 1701.06538) logits have normal noise in training, as large as a second
-    product says. The router computes in f32.
+    With one choice (Switch, arXiv 2101.03961) the expert's output is weighted with its
+    probability; with two (GShard, arXiv 2006.16668) or more the weights of those that
+    have a place sum to 1. `capacity` is the factor of `capacity_of`; None gives every
+    choice a place. With `noisy` (Shazeer et al., arXiv 1701.06538) logits have normal
+    noise in training, whose scale is computed by a second projection. The router
+    computes in f32.
     """
 
     def __init__(self, hidden: int, inner: int, experts: int, *, choices: int = 1,
@@ -106,8 +108,8 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.randn(experts, hidden, inner) * 0.02)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of tokens [g, t, h]: what their experts make of them, [g, t, h], 0 where
-        no expert had a place; and `balance_loss`."""
+        """For tokens [g, t, h]: the combined outputs of their experts, [g, t, h], 0 for
+        a token without a place; and `balance_loss`."""
         experts, tokens = len(self.up), x.shape[1]
         wide = x.float()
         logits = F.linear(wide, self.router.weight.float())
@@ -121,7 +123,7 @@ class Experts(nn.Module):
         place, kept = places(index, experts, capacity)
         weight = weight * kept.to(weight.dtype)
         if self.choices > 1:
-            # Of a token that no expert has a place for, nothing is left to share.
+            # The weights of a token without a place sum to 0.
             weight = weight / weight.sum(-1, keepdim=True).clamp(min=1e-9)
         y = dispatch(x, place, None if capacity == tokens else kept, experts, capacity)
         y = F.gelu(torch.einsum("gech,eih->geci", y, self.up))

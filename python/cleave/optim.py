@@ -40,7 +40,7 @@ class Schedule:
 
 
 def constant(lr: float, *, warmup: int = 0) -> Schedule:
-    """`lr`, after a linear warm-up from 0 over `warmup` steps."""
+    """A constant `lr`, after a linear warm-up from 0 over `warmup` steps."""
     _check("warmup", warmup)
     return Schedule(lr, lambda step: _warm(step, warmup, 1.0),
                     f"constant({lr}, warmup={warmup})")
@@ -94,10 +94,10 @@ def _check_steps(steps: int, warmup: int) -> None:
 
 @dataclasses.dataclass
 class Group:
-    """Settings of some parameters that differ from the optimizer's.
+    """Settings of some parameters that replace the optimizer's.
 
-    The first group of which `match(name, parameter)` is true applies; what is
-    None is the optimizer's.
+    The first group whose `match(name, parameter)` is true applies; a field that is None
+    keeps the optimizer's setting.
     """
 
     match: NoDecay

@@ -11,8 +11,8 @@ Element ``i`` (row-major, in the global tensor) of the random op ``id`` at
     key     = (low 32 bits of seed, high 32 bits of seed)
     draw    = word (i // 16) % 4 of philox(counter, key)
 
-The element is kept iff ``draw >= floor(probability * 2**32)``. With these masks
-a PyTorch model drops exactly the elements that Cleave drops:
+The element is kept iff ``draw >= floor(probability * 2**32)``. With these masks a
+PyTorch model drops exactly the elements that Cleave drops:
 
 >>> int(dropout_mask((4, 100), 0.25, seed=1, step=1, id=0).sum())
 305
@@ -69,7 +69,7 @@ def random_draws(indices, *, seed, step, id):
 
 
 def _global_index(shape, origin, global_shape):
-    """The number of each element in the global tensor that it is a slice of."""
+    """The index of each element in the global tensor of which the tensor is a slice."""
     global_shape = tuple(shape if global_shape is None else global_shape)
     origin = (0,) * len(shape) if origin is None else origin
     index = np.zeros(shape, dtype=np.uint64)
@@ -84,7 +84,7 @@ def _global_index(shape, origin, global_shape):
 def dropout_mask(shape, probability, *, seed, step, id, origin=None, global_shape=None):
     """Which elements of a tensor dropout keeps, as booleans.
 
-    ``origin`` and ``global_shape`` place the tensor as a slice of a larger one.
+    ``origin`` and ``global_shape`` define the tensor as a slice of a global one.
     """
     index = _global_index(shape, origin, global_shape)
     threshold = np.uint64(math.floor(probability * 2.0**32))
@@ -94,7 +94,7 @@ def dropout_mask(shape, probability, *, seed, step, id, origin=None, global_shap
 def uniform(shape, *, seed, step, id, origin=None, global_shape=None):
     """Random numbers in [0, 1), f64: the upper 24 bits of each draw.
 
-    ``origin`` and ``global_shape`` place the tensor as a slice of a larger one.
+    ``origin`` and ``global_shape`` define the tensor as a slice of a global one.
     """
     index = _global_index(shape, origin, global_shape)
     draws = random_draws(index, seed=seed, step=step, id=id)
@@ -104,10 +104,11 @@ def uniform(shape, *, seed, step, id, origin=None, global_shape=None):
 def attention_dropout_mask(
     shape, probability, *, seed, step, id, origin=None, global_shape=None
 ):
-    """Which probabilities ``[batch, heads, queries, keys]`` attention keeps.
+    """The probabilities ``[batch, heads, queries, keys]`` that attention keeps, as
+    booleans.
 
     Rows of keys are numbered as if padded to a multiple of 64. ``origin`` and
-    ``global_shape`` place the probabilities as a slice of larger ones.
+    ``global_shape`` define the probabilities as a slice of global ones.
     """
     whole = tuple(shape if global_shape is None else global_shape)
     padded = whole[:3] + (-(-whole[3] // 64) * 64,)

@@ -1,25 +1,24 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a person asks to be split over the devices, as the compiler reads it."""
+"""Plans: shardings that a person asks for, in the compiler's form."""
 
 from __future__ import annotations
 
 import re
 from typing import Mapping, Sequence
 
-#: The axis whose positions are those of a pipeline, and hold tensors of their own.
+#: The axis of pipeline positions, which hold different tensors.
 PIPELINE = "pp"
 
 _AXIS = re.compile(r"[A-Za-z_]\w*")
 
 
 class P:
-    """How a tensor's dimensions lie on a mesh, in the framework's own shape.
+    """The sharding of a tensor's dimensions over a mesh, in the framework's shape.
 
-    Each dimension is an axis ("tp"), several axes major to minor (("dp", "tp")),
-    or None where it stays whole: `P("tp", None)` splits the rows of a matrix.
-    Dimensions that are not mentioned at the end are an error, as in
-    `P("tp")` for a matrix.
+    Each dimension is an axis ("tp"), several axes major to minor (("dp", "tp")), or
+    None if it is replicated: `P("tp", None)` shards the rows of a matrix. Every
+    dimension must be given: `P("tp")` is an error for a matrix.
 
     Raises:
         TypeError: a dimension is something else.
@@ -48,7 +47,7 @@ class P:
         return f"P({', '.join(map(show, self.dims))})"
 
     def __str__(self):
-        """As `cleave-compile --recipe` takes it: `[tp,-]`."""
+        """In the form of `cleave-compile --recipe`: `[tp,-]`."""
         return "[" + ",".join("+".join(dim) or "-" for dim in self.dims) + "]"
 
 
@@ -67,9 +66,9 @@ def _dim(dim) -> tuple[str, ...]:
 
 
 def entries(plan, model) -> list[str]:
-    """`plan` as a list of recipes and placements in the compiler's words.
+    """`plan` as a list of recipes and shardings in the compiler's form.
 
-    `model` is asked for its `tp_plan` where the plan says "hf".
+    If the plan has "hf", `model` must have a `tp_plan`.
 
     Raises:
         TypeError: the plan is of another kind.
@@ -113,9 +112,9 @@ def _placements(places: Mapping) -> list[str]:
     return result
 
 
-#: What the words of a model's `tp_plan` say of a module's weight and bias, as
-#: (out features, in features) or (entries, features). Words that are not here
-#: speak of activations, which follow.
+#: The sharding of a module's weight and bias for the words of a model's `tp_plan`, as
+#: (out features, in features) or (entries, features). Other words refer to activations,
+#: which propagation decides.
 _WORDS = {
     "colwise": ("[tp,-]", "[tp]"),
     "colwise_rep": ("[tp,-]", "[tp]"),
@@ -136,7 +135,7 @@ def _hints(model) -> list[str]:
     if not isinstance(plan, Mapping) or not plan:
         raise ValueError(
             f'plan="hf": {type(model).__name__} has no tp_plan; '
-            'plan="megatron" splits the same over "tp" without one'
+            'plan="megatron" shards the same over "tp" without one'
         )
     result = []
     for module, word in plan.items():

@@ -11,7 +11,7 @@ from .state import TORCH_TYPES
 
 
 class Program:
-    """One compiled shape: the artifact, and its session while it is live.
+    """One compiled shape: the artifact, and its session while it is open.
 
     Attributes:
         traced: the model it was traced from.
@@ -28,22 +28,22 @@ class Program:
     def open(self):
         """Maps the arena, and finds the tensors by name."""
         if self.session is None:
-            self.session = self.compiled.session(timing=True)
-            self.tensors = {t["name"]: t for t in self.session.tensors()}
-            self.inputs = [
-                t for t in self.session.tensors() if t["role"] == "input"
-            ]
+            session = self.compiled.session(timing=True)
+            self.tensors = {t["name"]: t for t in session.tensors()}
+            self.inputs = [t for t in session.tensors() if t["role"] == "input"]
+            # Set last: a session that is interrupted before counts as closed.
+            self.session = session
         return self
 
     @property
     def updates_per_step(self):
-        """How often one step updates a parameter; with "pipedream", for each
-        micro-batch."""
+        """The number of updates of a parameter in one step; with "pipedream", one for
+        each micro-batch."""
         return self.session.updates_per_step()
 
     @property
     def updated_again(self):
-        """Updates that the last step found wrong and made again."""
+        """The number of updates that the last step found wrong and repeated."""
         return self.session.updated_again()
 
     def close(self):
@@ -52,20 +52,39 @@ class Program:
 
     def tensor(self, name):
         """A copy of the whole tensor, of its logical shape."""
+        return self.typed(name, self.session.read(name))
+
+    def typed(self, name, data):
+        """The bytes of a tensor as a tensor of its type and shape."""
         facts = self.tensors[name]
-        flat = torch.from_numpy(self.session.read(name))
+        flat = torch.from_numpy(data)
         return flat.view(TORCH_TYPES[facts["dtype"]]).view(facts["shape"])
 
+    def data(self, name, value):
+        """`value` as the bytes of a whole tensor, and its name."""
+        facts = self.tensors[name]
+        value = torch.as_tensor(value).detach()
+        whole = value.to("cpu", TORCH_TYPES[facts["dtype"]]).contiguous()
+        return name, whole.reshape(facts["shape"]).reshape(-1).view(torch.uint8).numpy()
+
     def set(self, name, value):
-        """Replaces the whole tensor by `value`, of as many elements.
+        """Replaces the whole tensor by `value`, which has as many elements.
 
         Raises:
             StepError: an input has a token id out of range.
         """
-        facts = self.tensors[name]
-        value = torch.as_tensor(value).detach()
-        whole = value.to("cpu", TORCH_TYPES[facts["dtype"]]).contiguous()
-        flat = whole.reshape(facts["shape"]).reshape(-1).view(torch.uint8)
-        error = self.session.write(name, flat.numpy())
+        self.set_all({name: value})
+
+    def set_all(self, values, position=None):
+        """Replaces all of the tensors named in `values`, or none of them; with
+        `position`, also (seed, step, data position) of the run. No signal handler runs
+        in between.
+
+        Raises:
+            StepError: an input has a token id out of range.
+        """
+        error = self.session.restore(
+            [self.data(name, value) for name, value in values.items()], position
+        )
         if error:
             raise StepError(error)

@@ -1,27 +1,28 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a compiled step says of itself."""
+"""Reports of a compiled step."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 
-from . import visualize
-from .messages import close_names
+from . import notebook, visualize
+from .messages import close_names, format_bytes
 from .state import path_of, whole
 
 
 class Reports:
-    """The part of a `Step` that reads what was compiled and counted, and changes
-    nothing. `_live` is its program."""
+    """The part of a `Step` that reads the compiled program and its counters, and
+    changes nothing. `_live` is its program."""
 
     def ir(self, phase: str = "step") -> str:
         """The IR after a phase: model, step, placed, local, scheduled or
         executable; or the kernels as LLVM IR (llvm) or as CUDA C++ (cuda).
 
         Raises:
-            ValueError: there is no such phase.
+            ValueError: the phase is unknown.
         """
         return self._live.compiled.ir(phase)
 
@@ -29,35 +30,39 @@ class Reports:
         """What `cleave-compile --report` writes."""
         return json.loads(self._live.compiled.report())
 
-    def memory(self, position: int | None = None) -> dict[str, int]:
-        """Bytes of a device's arena, known before anything ran.
+    def memory(self, position: int | None = None,
+               svg: str | os.PathLike | None = None) -> dict[str, int]:
+        """Bytes of a rank's arena, known before anything runs.
 
-        `arena`: in all; those of the kinds below, and a few between tensors.
-        `parameter`, `buffer`, `state`, `input`, `scalar`, `output`: of tensors by
-            their role, each with a place of its own. State is the optimizer's,
-            scalars are the learning rate, the step and their like, outputs the loss
-            and its like.
-        `constant`: of tensors that the compiler made: tables, and where a device's
-            part lies in a whole.
-        `gradient`: of gradients that are kept from step to step, with
+        `arena`: the total of the kinds below, and alignment between tensors.
+        `parameter`, `buffer`, `state`, `input`, `scalar`, `output`: tensors by role,
+            each with its own memory. State is the optimizer's; scalars are for
+            example the learning rate and the step, outputs for example the loss.
+        `constant`: tensors that the compiler made, such as tables and the offsets of
+            shards.
+        `gradient`: gradients that are kept from step to step, with
             `optimizer_fusion="forward"`.
-        `shared`: which activations, gradients and scratch take in turn; as much as
-            the entry needs that needs most.
-        `train peak`, `evaluate peak`, `logits peak`: of `shared`, what that entry has
-            in use at a time, at most.
-        `train gradients`: of gradients that are there at a time, at most.
-        `train kept`: of what updates overwrite, with `post_validation`.
-        `position`: no bytes, but which position of a pipeline this is of; only there.
+        `shared`: memory that activations, gradients and scratch use in turn; the
+            maximum over the entries.
+        `train peak`, `evaluate peak`, `logits peak`: the peak bytes that this entry
+            uses of `shared`.
+        `train gradients`: the peak bytes of gradients.
+        `train kept`: copies of values that updates overwrite, with `post_validation`.
+        `position`: not bytes, but the pipeline position; only in a pipeline.
 
         Kinds that a program does not have are left out.
 
         Args:
-            position: of the pipeline; that with the largest arena when None.
+            position: the pipeline position; if None, the one with the largest arena.
+            svg: also draws the arenas of all positions into this file.
 
         Raises:
-            ValueError: there is no such position.
+            ValueError: the position does not exist.
         """
         report = self.report()
+        if svg is not None:
+            with open(svg, "w") as file:
+                file.write(notebook.memory_svg(report))
         count = len(report["plan"].get("positions", [0]))
         if position is not None:
             position = whole("position", position)
@@ -73,22 +78,39 @@ class Reports:
             position = plan["largest"]
         return {"position": position, **plan["positions"][position]["memory"]}
 
-    def explain(self) -> str:
-        """What was decided and why, one line each. In a pipeline, a line that begins
-        with a position is of one of its devices, and each position has a line for all
-        that it sends; "device" is a position in the lines of the schedule."""
-        return "\n".join([*self._live.remarks, *self.report()["decisions"]])
+    def explain(self, detail: str = "summary") -> str:
+        """Decisions and their reasons, in lines of text.
+
+        Args:
+            detail: "summary": at most ten lines: the memory of a step, the bytes that
+                devices send, and what bounds its time (estimated). "layers": a line
+                for each decision; decisions that differ only in the numbers of layers
+                are one line (`h.*.mlp.weight`). "full": a line for each decision. In
+                a pipeline, a line that begins with a position is about one of its
+                ranks, and each position has a line for all that it sends.
+
+        Raises:
+            ValueError: unknown detail.
+        """
+        if detail not in ("summary", "layers", "full"):
+            raise ValueError(f"unknown detail {detail!r}; use 'summary', 'layers' or 'full'")
+        lines = self._live.compiled.explain(detail)
+        remarks = list(self._live.remarks)
+        if detail == "summary" and remarks:
+            rest = f" (and {len(remarks) - 1} more)" if remarks[1:] else ""
+            return "\n".join([*lines[:-1], f"remark: {remarks[0]}{rest}", lines[-1]])
+        return "\n".join([*remarks, *lines])
 
     def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
-        """A picture of which rank holds which part of a tensor. In a pipeline, the
-        ranks of the positions that use it hold it, and others nothing.
+        """A picture of the shard of a tensor on each rank. In a pipeline, only the
+        ranks of the positions that use the tensor hold it.
 
         Args:
             name: of a parameter, state or input, as `state_dict` names it.
             svg: also draws it into this file.
 
         Raises:
-            KeyError: there is no such tensor.
+            KeyError: the tensor is unknown.
         """
         placement = self.report()["placement"]
         tensors = placement.get("tensors", {})
@@ -105,9 +127,9 @@ class Reports:
     def schedule(self, svg: str | os.PathLike | None = None,
                  trace: str | os.PathLike | None = None,
                  measured: str | os.PathLike | None = None) -> str:
-        """When each device does what in a step, by estimates of flops and bytes or by
-        the `measured_costs` it was compiled with: the order as text that
-        `cleave.compile(schedule=...)` takes again, with a timeline and costs in its
+        """The predicted timeline of a step, by estimates of flops and bytes or by the
+        `measured_costs` it was compiled with: the order as text that
+        `cleave.compile(schedule=...)` accepts, with a timeline and costs in its
         comments.
 
         Args:
@@ -117,7 +139,7 @@ class Reports:
                 length is shown below what is predicted, in all of these forms.
 
         Raises:
-            cleave.CompileError: `measured` is no such trace.
+            cleave.CompileError: `measured` is not such a trace.
         """
         shown = "" if measured is None else path_of("measured", measured)
         for path, form in ((svg, "svg"), (trace, "perfetto")):
@@ -127,12 +149,41 @@ class Reports:
                     file.write(text)
         return self._live.compiled.schedule("text", shown)
 
+    def placement(self, svg: str | os.PathLike | None = None) -> dict:
+        """Over which axes of the mesh tensors are sharded, as the report has it: `mesh`,
+        and `tensors` by name.
+
+        Args:
+            svg: also draws it into this file, with layers folded.
+        """
+        report = self.report()
+        if svg is not None:
+            with open(svg, "w") as file:
+                file.write(notebook.placement_svg(report))
+        return report["placement"]
+
+    def __repr__(self) -> str:
+        """The model, where it is, and what a device needs."""
+        tensors = [t for t in self._live.session.tensors() if t["role"] == "parameter"]
+        count = sum(math.prod(t["shape"]) for t in tensors)
+        report = self.report()
+        mesh = ", ".join(f"{axis['axis']}={axis['size']}"
+                         for axis in report["placement"].get("mesh", []))
+        return (f"<cleave.Step of {type(self._module).__name__}: {count:,} parameters on "
+                f"{mesh or 'one device'}, {format_bytes(report['memory']['arena'])} for a device, "
+                f"{self.step} {'step' if self.step == 1 else 'steps'} done>")
+
+    def _repr_html_(self) -> str:
+        return notebook.page(self)
+
+    def _repr_svg_(self) -> str:
+        return notebook.memory_svg(self.report())
+
     def communication(self) -> list[dict]:
-        """What rank 0 sent in the last step, by kind and axes: `kind`, `axes`,
-        `count` (of tensors), `exchanges` (of which small tensors share one),
-        `elements`, `bytes` and `ms`. Counted as rings send it; empty on one
-        device. In a pipeline rank 0 is of position 0; what others send is in
-        `explain` and, as numbers, in `report`."""
+        """The data that rank 0 sent in the last step, by kind and axes: `kind`, `axes`,
+        `count` (of tensors), `exchanges` (small tensors share one), `elements`, `bytes`
+        and `ms`. Counted as in a ring; empty on one device. In a pipeline rank 0 is at
+        position 0; what others send is in `explain` and, as numbers, in `report`."""
         return self._live.session.communication()
 
     def timings(self) -> dict[str, float]:

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a step and an evaluation return."""
+"""Results of a step and of an evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class StepError(RuntimeError):
 
 
 class Loss(float):
-    """The loss of a step, a float with what else the step reports.
+    """The loss of a step, a float with further results of the step.
 
     Attributes:
         grad_norm: 2-norm of all gradients before clipping, or None without
@@ -19,8 +19,9 @@ class Loss(float):
         lr: the learning rate of this step.
         tokens_per_s: elements of the first input over the wall time, 1/s.
         step: number of this step, from 1.
-        updated_again: with `post_validation`, how many stages and replicas of
-            them (of this process) found their update wrong and made it again.
+        updated_again: with `post_validation`, the number of stages and replicas
+            of them (of this process) that found their update wrong and repeated
+            it.
     """
 
     grad_norm: float | None
@@ -40,9 +41,17 @@ class Loss(float):
         loss.updated_again = updated_again
         return loss
 
+    def __repr__(self) -> str:
+        more = f", grad_norm={self.grad_norm:.4g}" if self.grad_norm is not None else ""
+        return (f"Loss({float(self)!r}, step={self.step}, lr={self.lr:.4g}{more}, "
+                f"tokens_per_s={self.tokens_per_s:.0f})")
+
+    # print(loss) and f"{loss}" show the number.
+    __str__ = float.__repr__
+
 
 class Evaluation(float):
-    """The loss of a batch without dropout, a float with how much it counts.
+    """The loss of a batch without dropout, a float with its weight.
 
     Attributes:
         weight: the number of labels, or the sum of weights, that the loss is a
@@ -57,3 +66,8 @@ class Evaluation(float):
         loss = super().__new__(cls, value)
         loss.weight = weight
         return loss
+
+    def __repr__(self) -> str:
+        return f"Evaluation({float(self)!r}, weight={self.weight!r})"
+
+    __str__ = float.__repr__

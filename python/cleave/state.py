@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Checks of what a step is asked to load, before any of it is copied."""
+"""Checks of tensors and training states before they are loaded."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ TORCH_TYPES = {
 
 
 def logical_shape(facts: Mapping[str, Any]):
-    """The shape that the framework knows of a tensor that is stored factored."""
+    """The framework's shape of a tensor that is stored in factored shape."""
     return facts.get("framework_shape") or facts["shape"]
 
 
 def initial_values(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The parameters that the compiler added, such as those of auxiliary heads, and
-    whose value each begins with."""
+    """The parameters that the compiler added, such as those of auxiliary heads, each
+    with the parameter whose value it starts with."""
     return {name: facts["of"] for name, facts in tensors.items()
             if facts["role"] == "parameter" and facts["of"]}
 
 
 def _problem(value: Any, facts: Mapping[str, Any], *shapes) -> Exception | None:
-    """Why `value` cannot be copied to the tensor that `facts` describe, if it is
-    to have one of `shapes`."""
+    """Why `value` cannot be copied to the tensor that `facts` describe, if it must have
+    one of `shapes`."""
     if not isinstance(value, torch.Tensor):
         return TypeError(f"{type(value).__name__} given, a tensor expected")
     if value.is_meta:
@@ -50,7 +50,7 @@ def _problem(value: Any, facts: Mapping[str, Any], *shapes) -> Exception | None:
 
 
 def whole(name: str, value: Any) -> int:
-    """`value` as an int. Raises TypeError where it is none."""
+    """`value` as an int. Raises TypeError if it is not one."""
     try:
         return operator.index(value)
     except TypeError:
@@ -58,7 +58,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def path_of(name: str, value: Any) -> str:
-    """`value` as the path of a file. Raises TypeError where it is none."""
+    """`value` as the path of a file. Raises TypeError if it is not one."""
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(path, str) or not path:
         raise TypeError(f"{name} is {value!r}; it must be the path of a file")
@@ -66,7 +66,7 @@ def path_of(name: str, value: Any) -> str:
 
 
 def _raise_all(what: str, problems: list[tuple[str, Exception]]) -> None:
-    """Raises one error for all that is wrong, of the type of the first."""
+    """Raises one error for all problems, with the type of the first."""
     if problems:
         text = "; ".join(f"{name}: {error}" for name, error in problems)
         raise type(problems[0][1])(f"{what} does not fit the model: {text}")
@@ -85,10 +85,10 @@ def _raise_names(what: str, missing: Iterable[str], unknown: Iterable[str]) -> N
 def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     """The tensors of `state` by the name of the program's tensor.
 
-    `entries` are parameters and buffers of the trace, `tensors` the program's
-    by name, `own` the module's state_dict. A parameter that the compiler added,
-    and that `state` does not have, is the one that it begins as. Raises KeyError, TypeError and
-    ValueError as `Step.load_state_dict` says.
+    `entries` are parameters and buffers of the trace, `tensors` the program's by name,
+    `own` the module's state_dict. A parameter that the compiler added, and that `state`
+    does not have, gets the value of the one that it starts with. Raises KeyError,
+    TypeError and ValueError as `Step.load_state_dict` does.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"state is {type(state).__name__}, not a dict of tensors by name")
@@ -134,7 +134,7 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     for name, source in copies.items():
         value = state.get(name, chosen.get(source))
         if value is None:
-            continue  # The other one is missing, which is said.
+            continue  # the other one is reported as missing
         error = _problem(value, tensors[name], logical_shape(tensors[name]))
         if error:
             problems.append((name, error))
@@ -145,7 +145,8 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
 
 
 def split_slots(entries, slots: Mapping[str, dict]) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer state by the framework's names: that of a stack is one of each part."""
+    """Optimizer state by the framework's names: the state of a stack is split into that
+    of its parts."""
     result = dict(slots)
     for entry in entries:
         if entry.parts and entry.name in result:
@@ -156,7 +157,7 @@ def split_slots(entries, slots: Mapping[str, dict]) -> dict[str, dict[str, torch
 
 
 def _joined_slots(entries, slots: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `split_slots`, as far as `slots` allows."""
+    """The inverse of `split_slots`, as far as `slots` has all parts."""
     result = dict(slots)
     for entry in entries:
         own = [result.get(part) for part in entry.parts]
@@ -174,8 +175,7 @@ def _joined_slots(entries, slots: Mapping[str, Any]) -> dict[str, Any]:
 def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
     """The optimizer state of `state` by the name of the program's tensor.
 
-    Raises KeyError, TypeError and ValueError as `Step.load_training_state`
-    says.
+    Raises KeyError, TypeError and ValueError as `Step.load_training_state` does.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"state is {type(state).__name__}, not what training_state returns")

@@ -11,6 +11,7 @@ from typing import Any, Callable, Mapping
 
 import torch
 
+from .checkpoint import Checkpoints
 from .program import Program
 from .reports import Reports
 from .results import Evaluation, Loss, StepError
@@ -21,6 +22,7 @@ from .state import (
     logical_shape,
     read_counts,
     split_slots,
+    whole,
 )
 
 log = logging.getLogger("cleave")
@@ -30,14 +32,17 @@ def _shape_key(inputs):
     return tuple((tuple(t.shape), t.dtype) for t in inputs)
 
 
-class Step(Reports):
+class Step(Reports, Checkpoints):
     """A training step of one model.
 
-    Calling it runs forward, backward and update on a whole batch and returns
-    the `Loss`. All state (parameters, buffers, optimizer state) lives in the
-    arena of the compiled program; `state_dict` copies it out. A batch of
-    another shape compiles a further program, kept for the next time, to which
-    the state moves.
+    Calling it runs forward, backward and update on a whole batch and returns the
+    `Loss`. All state (parameters, buffers, optimizer state) is in the arena of the
+    compiled program; `state_dict` copies it. A batch of another shape compiles a
+    further program, kept for later batches, to which the state moves.
+
+    A signal whose handler raises (Ctrl-C: KeyboardInterrupt) ends a call before the
+    step has begun or after it is done, never between: `step` counts completed steps,
+    and `last` is the result of the last of them, also if the call could not return it.
     """
 
     def __init__(self, build: Callable, module, example_inputs, optimizer, seed):
@@ -46,15 +51,34 @@ class Step(Reports):
         self._build = build
         self._module = module
         self._optimizer = optimizer
-        self._seed = int(seed)
-        self._done = 0
-        self.data_position = 0
         self._programs: dict = {}
         self._live = self._compile_for(tuple(example_inputs))
-        self._live.open()
+        self._live.open().set_all({}, (int(seed), 0, 0))
         self._load_from_module()
 
     # ------------------------------------------------------------------ state
+
+    @property
+    def step(self) -> int:
+        """The number of completed steps, each of `updates_per_step` updates."""
+        return self._live.session.step
+
+    @property
+    def last(self) -> Loss | None:
+        """The result of the last step; None before the first, and after loading a
+        training state."""
+        result = self._live.session.last
+        return None if result is None else self._loss(result)
+
+    @property
+    def data_position(self) -> int:
+        """A number that the caller keeps with the state, such as the sequences used so
+        far."""
+        return self._live.session.data_position
+
+    @data_position.setter
+    def data_position(self, value: int) -> None:
+        self._live.session.data_position = whole("data_position", value)
 
     def _load_from_module(self):
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
@@ -88,20 +112,21 @@ class Step(Reports):
         if program is self._live:
             return program
         program.open()
+        program.session.follow(self._live.session)
         for name, facts in self._live.tensors.items():
             if facts["role"] in ("parameter", "buffer", "state"):
                 if name in program.tensors and (
                     program.tensors[name]["shape"] == facts["shape"]
                 ):
                     program.set(name, self._live.tensor(name))
-        # Buffers whose shape follows the input's come from the new trace.
+        # Buffers whose shape depends on the input's come from the new trace.
         for entry in program.traced.buffers:
             old = self._live.tensors.get(entry.name)
             new = program.tensors.get(entry.name)
             if new and (old is None or old["shape"] != new["shape"]):
                 program.set(entry.name, entry.tensor)
-        self._live.close()
-        self._live = program
+        old, self._live = self._live, program
+        old.close()
         return program
 
     def _framework_view(self, name):
@@ -110,9 +135,9 @@ class Step(Reports):
         return self._live.tensor(name).reshape(logical_shape(facts))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers under the names, shapes and order of the
-        module's own `state_dict`; tied names share one tensor. Behind them,
-        parameters that the module does not have: those of auxiliary heads."""
+        """Parameters and buffers under the names, shapes and order of the module's own
+        `state_dict`; tied names share one tensor. They are followed by parameters that
+        the module does not have: those of auxiliary heads."""
         known = {}
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.name in self._live.tensors:
@@ -129,13 +154,13 @@ class Step(Reports):
         return own | {name: self._framework_view(name) for name in added}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replaces parameters and buffers; every parameter must be present, but
-        for those of auxiliary heads: what is not given of them begins as the
-        final head's. On an error nothing is replaced.
+        """Replaces parameters and buffers; every parameter must be present, except
+        those of auxiliary heads: a missing one gets the value of the final head's. On
+        an error nothing is replaced.
 
         Raises:
             KeyError: parameters are missing, or names are unknown; all listed.
-            TypeError: a value is no tensor, or of a type that does not convert.
+            TypeError: a value is not a tensor, or of a type that does not convert.
             ValueError: shapes differ, or names of one tensor have different
                 values; all listed.
         """
@@ -146,8 +171,7 @@ class Step(Reports):
             self._module.state_dict(),
             state,
         )
-        for name, value in chosen.items():
-            self._live.set(name, value)
+        self._live.set_all(chosen)
 
     def training_state(self) -> dict[str, Any]:
         """Optimizer state, step, seed and data position, copied. Together with
@@ -159,9 +183,9 @@ class Step(Reports):
                 value = self._live.tensor(name).reshape(logical_shape(facts))
                 slots.setdefault(facts["of"], {})[facts["slot"]] = value
         return {
-            "step": self._done,
+            "step": self.step,
             "updates_per_step": self._live.updates_per_step,
-            "seed": self._seed,
+            "seed": self._live.session.seed,
             "data_position": self.data_position,
             "optimizer": split_slots(self._live.traced.parameters, slots),
         }
@@ -175,25 +199,43 @@ class Step(Reports):
                 all listed.
             TypeError: an entry is of another type.
             ValueError: shapes differ, or a count is negative; all listed. Or the
-                updates that were made are no whole number of steps of this program.
+                updates that were made are not a whole number of steps of this program.
         """
         chosen = choose_slots(self._live.traced.parameters, self._live.tensors, state)
-        counts = read_counts(state, self._live.updates_per_step)
-        for name, value in chosen.items():
-            self._live.set(name, value)
-        self._done, self._seed, self.data_position = counts
+        step, seed, position = read_counts(state, self._live.updates_per_step)
+        self._live.set_all(chosen, (seed, step, position))
 
     # ------------------------------------------------------------------- runs
 
-    def _stage(self, program, inputs):
-        """Gives the inputs to the ranks."""
-        for name, value in zip(program.traced.input_names, inputs):
-            if name in program.tensors:
-                program.set(name, value)
+    def _call(self, program, entry, inputs, outputs, scalars=None, note=None):
+        """Runs an entry in one piece: returns the outputs by name, the number of the
+        step, its seconds, the repeated updates, and `note`."""
+        known = program.tensors
+        given = zip(program.traced.input_names, inputs)
+        result = program.session.call(
+            entry,
+            [program.data(name, value) for name, value in given if name in known],
+            {name: value for name, value in (scalars or {}).items() if name in known},
+            [name for name in outputs if name in known],
+            note,
+        )
+        if isinstance(result, str):
+            raise StepError(result)
+        return result
 
-    def _scalar(self, program, name, value):
-        if name in program.tensors:
-            program.set(name, value)
+    def _loss(self, result):
+        """The runtime's results of a step, as a `Loss`."""
+        values, number, seconds, again, (lr, elements) = result
+        values = {n: float(self._live.typed(n, v)) for n, v in values.items()}
+        return Loss(
+            values.pop("loss"),
+            grad_norm=values.pop("grad_norm", None),
+            auxiliary=list(values.values()),
+            lr=lr,
+            tokens_per_s=elements / seconds,
+            step=number,
+            updated_again=again,
+        )
 
     def _ordered(self, inputs, named):
         """The inputs of a call as tensors, in the order of the program's."""
@@ -217,7 +259,7 @@ class Step(Reports):
         try:
             value = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"input '{name}' is no tensor: {error}") from None
+            raise TypeError(f"input '{name}' is not a tensor: {error}") from None
         if value.is_meta or not value.numel():
             what = "is on the meta device" if value.is_meta else "has no elements"
             raise ValueError(f"input '{name}' {what}")
@@ -254,47 +296,26 @@ class Step(Reports):
         """
         inputs = self._whole(inputs, named)
         program = self._program_for(inputs)
-        start = time.perf_counter()
-        self._stage(program, inputs)
-        number = self._done + 1
-        lr = self._optimizer.lr_at(self._done)
-        self._scalar(program, "lr", lr)
-        self._run(program, "train", number)
-        self._done = number
-        seconds = time.perf_counter() - start
-        norm = None
-        if "grad_norm" in program.tensors:
-            norm = float(program.tensor("grad_norm"))
-        return Loss(
-            float(program.tensor("loss")),
-            grad_norm=norm,
-            auxiliary=[
-                float(program.tensor(name))
-                for name in program.tensors
-                if re.fullmatch(r"auxiliary_loss\.\d+", name)
-            ],
-            lr=lr,
-            tokens_per_s=inputs[0].numel() / seconds,
-            step=number,
-            updated_again=program.updated_again,
+        lr = self._optimizer.lr_at(self.step)
+        auxiliary = [n for n in program.tensors if re.fullmatch(r"auxiliary_loss\.\d+", n)]
+        return self._loss(
+            self._call(
+                program,
+                "train",
+                inputs,
+                ["loss", "grad_norm", *auxiliary],
+                {"lr": lr},
+                (lr, inputs[0].numel()),
+            )
         )
-
-    def _run(self, program, entry, number):
-        """Runs an entry as step `number`; the seed makes its dropout."""
-        error = program.session.run(entry, self._seed, number)
-        if error:
-            raise StepError(error)
 
     def evaluate(self, *inputs, **named) -> Evaluation:
         """The loss of one batch with dropout off; changes no state."""
         inputs = self._whole(inputs, named)
         program = self._program_for(inputs)
-        self._stage(program, inputs)
-        self._run(program, "evaluate", self._done)
-        weight = None
-        if "loss_weight" in program.tensors:
-            weight = float(program.tensor("loss_weight"))
-        return Evaluation(float(program.tensor("loss")), weight=weight)
+        values, *_ = self._call(program, "evaluate", inputs, ["loss", "loss_weight"])
+        values = {n: float(program.typed(n, v)) for n, v in values.items()}
+        return Evaluation(values["loss"], weight=values.get("loss_weight"))
 
     def logits(self, *inputs, **named) -> torch.Tensor:
         """The model's logits with dropout off; labels may be left out.
@@ -307,7 +328,7 @@ class Step(Reports):
         if not inputs:
             raise TypeError(f"the model takes inputs ({', '.join(names)}); none given")
         if len(inputs) < len(names):
-            # What logits do not depend on still has a shape: the example's.
+            # Inputs on which logits do not depend have the shape of the example.
             inputs += tuple(
                 torch.zeros(shape, dtype=dtype)
                 for shape, dtype in self._input_types(inputs)[len(inputs) :]
@@ -315,9 +336,8 @@ class Step(Reports):
         program = self._program_for(inputs)
         if "logits" not in program.session.entries():
             raise StepError("the model has no logits among its outputs")
-        self._stage(program, inputs)
-        self._run(program, "logits", self._done)
-        return program.tensor("logits")
+        values, *_ = self._call(program, "logits", inputs, ["logits"])
+        return program.typed("logits", values["logits"])
 
     def _input_types(self, given):
         """Shapes and dtypes of all inputs, with the batch size of `given`."""

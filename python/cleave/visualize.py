@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Pictures of who holds which part of a tensor."""
+"""Pictures of the shards of a tensor."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .plan import PIPELINE
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a tensor and the ranks that hold it."""
+    """A shard of a tensor and the ranks that hold it."""
 
-    #: Of each dimension, from and to.
+    #: For each dimension, its begin and end.
     ranges: tuple[tuple[int, int], ...]
     ranks: tuple[int, ...]
 
 
 def parts(shape, dims, mesh, positions=None) -> list[Part]:
-    """The parts of a tensor.
+    """The shards of a tensor.
 
     Args:
         shape: of the whole tensor.
-        dims: for each dimension the axes that split it, major to minor, each a
+        dims: for each dimension the axes that shard it, major to minor, each a
             dict of `axis`, `pre` (the parts of its more significant digits) and
             `size`.
         mesh: the axes, major to minor, each a dict of `axis` and `size`.
-        positions: of a pipeline, those whose ranks hold the tensor; all when None.
+        positions: the pipeline positions whose ranks hold the tensor; all if None.
 
     Returns:
-        The parts in the order of their places; every rank of these positions holds
-        one.
+        The shards in the order of their offsets; every rank of these positions
+        holds one.
     """
     names = [axis["axis"] for axis in mesh]
     sizes = [axis["size"] for axis in mesh]
@@ -70,7 +70,7 @@ def _ranks(ranks) -> str:
 
 
 def _grid(found):
-    """The parts as rows and columns: by their first dimension, and the rest."""
+    """The shards as rows and columns: by their first dimension, and the rest."""
     rows = sorted({part.ranges[:1] for part in found})
     columns = sorted({part.ranges[1:] for part in found})
     cells = {(part.ranges[:1], part.ranges[1:]): part.ranks for part in found}
@@ -82,7 +82,7 @@ def _label(ranges) -> str:
 
 
 def _others(found, mesh) -> list[int]:
-    """The ranks that hold none of the parts."""
+    """The ranks that hold none of the shards."""
     holding = {rank for part in found for rank in part.ranks}
     return [r for r in range(math.prod(a["size"] for a in mesh)) if r not in holding]
 
@@ -92,8 +92,8 @@ def _empty_ranks(ranks) -> str:
 
 
 def describe(name, tensor, mesh) -> str:
-    """A picture in text: a cell for each part, with the ranks that hold it, and
-    those that hold none.
+    """A picture in text: a cell for each shard, with the ranks that hold it, and the
+    ranks that hold none.
 
     Args:
         name: of the tensor.

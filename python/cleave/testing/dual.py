@@ -2,9 +2,9 @@
 # Exceptions. See LICENSE for license information.
 """Builds a model twice at once: as a module of text, and in PyTorch in f64.
 
-A :class:`Draw` hands out random values that are both an SSA value and a
-tensor; :meth:`Draw.op` appends one op to the module and computes the same in
-PyTorch. What is observed is added, with random weights, to the loss.
+A :class:`Draw` draws random values that are both an SSA value and a tensor;
+:meth:`Draw.op` appends one op to the module and computes the same in PyTorch. Observed
+values are added, with random weights, to the loss.
 """
 
 import math
@@ -21,7 +21,7 @@ _ELEMENT = {
 
 
 class Value:
-    """One value: its name in the module, and the tensor it stands for."""
+    """One value: its name in the module, and the corresponding tensor."""
 
     def __init__(self, name, tensor):
         self.name = name
@@ -135,8 +135,8 @@ class Draw:
     def op(self, name, operands, compute, attributes=None, segments=False):
         """Appends ``graph.<name>``; ``compute`` gives its results in PyTorch.
 
-        An operand may be None, where ``segments`` says that the op records
-        which of its operands are there.
+        An operand may be None, if the op records in ``segments`` which of its operands
+        are present.
         """
         present = [x for x in operands if x is not None]
         tensors = compute(*(None if x is None else x.tensor for x in operands))
@@ -231,7 +231,7 @@ class Model:
 def relative_error(actual, expected, floor=0.0):
     """The norm of the difference, in units of the expected norm, ``floor`` or 1e-6.
 
-    NaN where the shapes differ or anything is not a number.
+    NaN if the shapes differ or any element is NaN.
     """
     if actual.shape != expected.shape:
         return math.nan

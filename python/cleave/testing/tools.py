@@ -3,13 +3,15 @@
 """Runs the command-line tools of a build on text and named arrays.
 
 The build is the folder in ``CLEAVE_BUILD_DIR``, by default ``build`` in the
-repository.
+repository; an installed package has its tools beside the interpreter.
 """
 
 import json
 import os
 import pathlib
+import shutil
 import subprocess
+import sysconfig
 import tempfile
 
 import numpy as np
@@ -23,6 +25,10 @@ def build_dir():
 
 
 def tool(name):
+    """The path of a tool."""
+    if "CLEAVE_BUILD_DIR" not in os.environ and not (REPOSITORY / "CMakeLists.txt").exists():
+        installed = os.path.join(sysconfig.get_path("scripts"), name)
+        return installed if os.path.exists(installed) else shutil.which(name) or name
     return str(build_dir() / "bin" / name)
 
 
@@ -43,7 +49,7 @@ def run_tool(command, text=None):
 
 
 def optimize(module, *passes):
-    """The module as text after the passes, given as ``cleave-opt`` takes them."""
+    """The module as text after the passes, given in the form of ``cleave-opt``."""
     return run_tool([tool("cleave-opt"), "-", *passes], module)
 
 
@@ -75,5 +81,5 @@ def interpret(module, inputs, *, entry="loss", mode="exact"):
 
 
 def list_ops():
-    """What each registered op of the graph dialect declares, by its name."""
+    """The properties of each registered op of the graph dialect, by its name."""
     return json.loads(run_tool([tool("cleave-reference"), "--list-ops"]))

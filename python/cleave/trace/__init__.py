@@ -6,10 +6,11 @@
 """
 
 from .convert import UnsupportedError
+from .convert_batch_norm import Groups
 from .export import TraceError
 from .model import Tensor, TracedModel, trace
 
-__all__ = ["Tensor", "TraceError", "TracedModel", "UnsupportedError", "supported_operators",
+__all__ = ["Groups", "Tensor", "TraceError", "TracedModel", "UnsupportedError", "supported_operators",
            "trace"]
 
 

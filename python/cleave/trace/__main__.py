@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-from . import TraceError, UnsupportedError, trace
+from . import Groups, TraceError, UnsupportedError, trace
 from .locations import describe
 from .weights import check_writable, save_module, save_weights
 
@@ -95,10 +95,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--weights", metavar="FILE.safetensors",
                         help="the tensors to write (default: beside the module, with the "
                              "extension .safetensors)")
+    parser.add_argument("--micro-batches", metavar="N", type=int, default=1,
+                        help="batch normalisation takes the samples of each of N equal parts of "
+                             "the batch together (default: 1, the whole batch)")
     parser.add_argument("--no-weights", action="store_true", help="write the module alone")
     options = parser.parse_args(arguments)
     if options.weights and options.no_weights:
         parser.error("--weights and --no-weights exclude each other")
+    if options.micro_batches < 1:
+        parser.error("--micro-batches must be at least 1")
     if ":" not in options.source:
         parser.error(f"SOURCE '{options.source}' must be FILE.py:FUNCTION or MODULE:FUNCTION")
     weights = options.weights or os.path.splitext(options.output)[0] + ".safetensors"
@@ -119,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(options: argparse.Namespace, weights: str) -> None:
     module, inputs, loss_fn = call(load(options.source), options.source)
     with warnings.catch_warnings(record=True) as caught:
-        traced = trace(module, inputs, loss_fn)
+        traced = trace(module, inputs, loss_fn, groups=Groups(options.micro_batches))
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
     on_meta = any(t.tensor.is_meta for t in traced.tensors)

@@ -12,11 +12,14 @@ from .matching import scaled_by
 
 def build_attention(b: Builder, evaluator: Evaluator, query: Value, key: Value, value: Value, *,
                     scale: float, mask: Value | None = None, bias: Value | None = None,
-                    biases: list[tuple[Value, float]] = (), masks: list[tuple[Value, bool]] = (),
+                    biases: list[tuple[Value, float]] = (),
+                    masks: list[tuple[Value, bool, float]] = (),
                     top_left_causal: bool = False, rng: Value | None = None,
-                    dropout: float = 0.0, dropout_id: int = 0) -> Value:
+                    dropout: float = 0.0, dropout_id: int = 0) -> Value | None:
     """Attention of [b, a, q, d] queries over [b, g, k, d] keys and [b, g, k, e]
-    values. `masks` are (condition, negated), `biases` (value, factor)."""
+    values. `biases` are (value, factor), `masks` (condition, negated, number): where
+    the condition does not hold, the number takes the place of scores. None where that
+    is no attention over some of the keys."""
     query, factor = _unscaled(b, query)
     scale *= factor
     key, value = _shared_heads(b, query, key, value)
@@ -24,18 +27,21 @@ def build_attention(b: Builder, evaluator: Evaluator, query: Value, key: Value, 
     analysis = MaskAnalysis(b, evaluator, shape)
     if mask is not None:
         analysis.mask(mask)
-    for condition, negated in masks:
-        analysis.mask(condition, negated)
+    for condition, negated, number in masks:
+        if not analysis.replaced(condition, negated, number):
+            return None
     if bias is not None:
         analysis.bias(bias)
     for term, factor in biases:
         analysis.bias(term, factor)
     if top_left_causal and shape[2] == shape[3]:
-        analysis.result.causal = True
+        analysis.causal()
     elif top_left_causal:
         row = b.iota(TensorType((shape[2], 1), "i64"), 0)
         column = b.iota(TensorType((1, shape[3]), "i64"), 1)
         analysis.mask(b.compare("le", column, row))
+    if not analysis.finish():
+        return None
     seen = analysis.result
     if seen.causal and seen.window is not None and seen.window >= shape[3]:
         seen.window = None

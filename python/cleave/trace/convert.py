@@ -8,10 +8,14 @@ import operator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from . import convert_narrow
+from .convert_complex import Complex, convert as convert_complex, part_type
 from .evaluate import Evaluator
+from .fold import folded
 from .ir import (DTYPES, Builder, GraphError, TensorType, Value, type_of)
-from .locations import location_of
+from .locations import DYNAMIC, location_of
 from .registry import Unsupported, converter_for
 
 
@@ -37,16 +41,26 @@ class UnsupportedError(Exception):
 class Conversion:
     """One FX graph on its way to the graph dialect; converters see it as `c`."""
 
-    def __init__(self, builder: Builder, evaluator: Evaluator, rng: Value):
+    def __init__(self, builder: Builder, evaluator: Evaluator, rng: Value, random: bool = True,
+                 groups: Any = None, batch: int = -1):
         self.b = builder
+        #: The samples that batch normalisation takes together, and how many a batch has.
+        self.groups = groups
+        self.batch = batch
+        #: Lines at which it does.
+        self.batch_statistics: list[tuple[str, int, int] | None] = []
+        #: Whether random numbers are drawn; if not, dropout keeps all, and what is
+        #: uniform is 0.5, as in evaluation.
+        self.random = random
         self.evaluator = evaluator
         self._rng = rng
         self._dropouts = 0
         self._values: dict[torch.fx.Node, Any] = {}
         self._failures: dict[tuple[str, str, str], int] = {}
-        #: The type of the operator's result, and the operator itself.
+        #: The type of the operator's result, the operator itself, and its node.
         self.type: TensorType | None = None
         self.target: Any = None
+        self.node: torch.fx.Node | None = None
 
     # What converters use ------------------------------------------------------
 
@@ -88,8 +102,17 @@ class Conversion:
 
     def _convert(self, node: torch.fx.Node) -> None:
         self.b.location = location_of(node)
+        if any(self._values.get(n) is _UNKNOWN for n in node.all_input_nodes):
+            # Where this begins has been said.
+            self._values[node] = _UNKNOWN
+            return
         if node.target is operator.getitem:
-            self._values[node] = self._argument(node.args[0])[node.args[1]]
+            value = self._argument(node.args[0])[node.args[1]]
+            if value is None and isinstance(node.meta.get("val"), torch.Tensor):
+                # A converter leaves out what only backward kernels read.
+                self._fail(node.args[0], f"its result {node.args[1]} is not computed")
+                value = _UNKNOWN
+            self._values[node] = value
             return
         try:
             result = self._call(node)
@@ -99,14 +122,41 @@ class Conversion:
         self._values[node] = result
 
     def _call(self, node: torch.fx.Node) -> Any:
+        example = node.meta.get("val")
+        if _is_dynamic(example):
+            raise Unsupported(DYNAMIC)
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
+        self.target, self.node = node.target, node
+        try:
+            return self._converted(node, example, args, kwargs)
+        except (Unsupported, GraphError):
+            result = folded(self, node.target, example, args, kwargs)
+            if result is None:
+                raise
+            return result
+
+    def _converted(self, node: torch.fx.Node, example: Any, args: list, kwargs: dict) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        examples = example if isinstance(example, (list, tuple)) else [example]
+        parts = next(filter(None, map(part_type, examples)), None)
+        if parts is not None or any(isinstance(x, Complex) for x in leaves):
+            self.type = None
+            if isinstance(example, torch.Tensor):
+                self.type = TensorType(tuple(example.shape), DTYPES[parts or example.dtype])
+            return convert_complex(self, node.target, args, kwargs)
+        if any(isinstance(x, torch.Tensor) for x in leaves):
+            known = folded(self, node.target, example, args, kwargs)
+            if known is not None:
+                return known
+            args, kwargs = pytree.tree_map_only(
+                torch.Tensor, lambda x: convert_narrow.constant(self, x), (args, kwargs))
+        if convert_narrow.is_narrow(example):
+            return convert_narrow.convert(self, node.target, example, args, kwargs)
         convert = converter_for(node.target)
         if convert is None:
             raise Unsupported("no conversion")
-        example = node.meta.get("val")
-        self.target = node.target
         self.type = type_of(example) if isinstance(example, torch.Tensor) else None
-        args = [self._argument(a) for a in node.args]
-        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
         try:
             result = convert(self, *args, **kwargs)
         except TypeError as error:
@@ -128,7 +178,11 @@ class Conversion:
     def _fail(self, node: torch.fx.Node, reason: str) -> None:
         location = location_of(node)
         place = f"{location[0]}:{location[1]}" if location else "<unknown>"
-        key = (str(node.target), reason, place)
+        target = node.target
+        if target is torch.ops.higher_order.with_effects:
+            # A check that is kept although nothing reads what it gives.
+            target, reason = node.args[1], "it is called for its effect alone, which is not compiled"
+        key = (str(target), reason, place)
         self._failures[key] = self._failures.get(key, 0) + 1
 
 
@@ -142,8 +196,23 @@ def _live(output: torch.fx.Node) -> set[torch.fx.Node]:
     return live
 
 
+#: Stands for what has no static shape.
+_UNKNOWN = object()
+
+
+def _is_dynamic(example: Any) -> bool:
+    if isinstance(example, torch.Tensor):
+        return not all(isinstance(d, int) for d in example.shape)
+    if isinstance(example, (list, tuple)):
+        return any(map(_is_dynamic, example))
+    return isinstance(example, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
 def _placeholder(node: torch.fx.Node) -> Any:
     """Values of the right types, so that conversion finds further failures."""
+    if _is_dynamic(node.meta.get("val")):
+        return _UNKNOWN
+
     def make(example: Any) -> Any:
         if isinstance(example, torch.Tensor):
             dtype = DTYPES.get(example.dtype, "f32")

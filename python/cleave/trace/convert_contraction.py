@@ -59,6 +59,31 @@ def addmm(c, bias, a, b, beta=1, alpha=1):
     return c.b.binary("add", result, bias)
 
 
+@converts(aten.addbmm.default)
+def addbmm(c, bias, a, b, beta=1, alpha=1):
+    result = c.b.contract("bij,bjk->ik", a, b)
+    if alpha != 1:
+        result = c.b.binary("mul", result, c.b.scalar(alpha, result.dtype))
+    if beta == 0:
+        return result
+    if beta != 1:
+        bias = c.b.binary("mul", bias, c.b.scalar(beta, bias.dtype))
+    return c.b.binary("add", result, bias)
+
+
+@converts(aten._trilinear.default)
+def trilinear(c, x, y, z, new_x, new_y, new_z, summed, unroll_dim=1):
+    """The sum over `summed` of the product of three tensors, each with new dimensions
+    of one element."""
+    rank = x.type.rank + len(new_x)
+
+    def spread(value, new):
+        sizes = iter(value.shape)
+        return c.b.reshape(value, [1 if d in new else next(sizes) for d in range(rank)])
+    result = c.b.binary("mul", spread(x, new_x), spread(y, new_y))
+    return c.b.reduce("sum", c.b.binary("mul", result, spread(z, new_z)), summed)
+
+
 @converts(aten.outer.default)
 def outer(c, a, b):
     return c.b.contract("i,j->ij", a, b)
@@ -120,10 +145,10 @@ def convolution2d(c, x, weight, bias, stride, padding, dilation, groups):
     kernel = list(weight.shape[2:])
     stride, dilation = _pair(stride), _pair(dilation)
     if isinstance(padding, str):
-        if padding == "same" and any((k - 1) * d % 2 for k, d in zip(kernel, dilation)):
-            raise Unsupported('padding "same" with an even kernel')
-        padding = ([(k - 1) * d // 2 for k, d in zip(kernel, dilation)]
-                   if padding == "same" else [0, 0])
+        extra = [(k - 1) * d if padding == "same" else 0 for k, d in zip(kernel, dilation)]
+        padding = [e // 2 for e in extra]
+        # Of an odd width, the larger half is behind.
+        x = b.pad(x, 0, [0] * 4, [0, 0, *(e % 2 for e in extra)])
     rows = b.patches(x, kernel, stride, _pair(padding), dilation)
     if groups == 1:
         result = b.contract("nhwcij,ocij->nohw", rows, weight)
@@ -159,19 +184,9 @@ def conv1d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 @converts(aten.convolution.default)
 def convolution(c, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    if transposed or weight.type.rank not in (3, 4):
-        raise Unsupported("transposed and 3-d convolutions")
-    convert = conv2d if weight.type.rank == 4 else conv1d
+    from .convert_windows import conv3d, transposed_convolution
+    if transposed:
+        return transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups,
+                                      dilation, weight.type.rank - 2)
+    convert = {3: conv1d, 4: conv2d, 5: conv3d}[weight.type.rank]
     return convert(c, x, weight, bias, stride, padding, dilation, groups)
-
-
-@converts(aten.avg_pool2d.default)
-def avg_pool2d(c, x, kernel, stride=None, padding=0, ceil_mode=False,
-               count_include_pad=True, divisor_override=None):
-    kernel, padding = _pair(kernel), _pair(padding)
-    if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
-        raise Unsupported("average pooling with uneven windows")
-    rows = c.b.patches(x, kernel, _pair(stride) if stride else kernel, padding, [1, 1])
-    total = c.b.reduce("sum", rows, [4, 5])
-    mean = c.b.binary("div", total, c.b.scalar(kernel[0] * kernel[1], x.dtype))
-    return c.b.transpose(mean, [0, 3, 1, 2])

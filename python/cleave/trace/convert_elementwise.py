@@ -18,7 +18,8 @@ def _float(c, x):
 
 
 for _overload, _name in {
-    aten.exp.default: "exp", aten.log.default: "log", aten.sqrt.default: "sqrt",
+    aten.exp.default: "exp", aten.expm1.default: "expm1", aten.log.default: "log",
+    aten.log1p.default: "log1p", aten.sqrt.default: "sqrt",
     aten.rsqrt.default: "rsqrt", aten.sin.default: "sin", aten.cos.default: "cos",
     aten.tanh.default: "tanh", aten.erf.default: "erf",
     aten.sigmoid.default: "sigmoid", aten.silu.default: "silu",
@@ -46,15 +47,6 @@ def gelu(c, x, approximate="none"):
     return c.b.unary("gelu", x, **({"tanh": True} if approximate == "tanh" else {}))
 
 
-@converts(aten.logical_not.default, aten.bitwise_not.default)
-def logical_not(c, x):
-    if x.dtype != "i1":
-        if c.type.dtype != "i1":
-            raise Unsupported("bitwise not of integers")
-        x = c.b.cast(x, "i1")
-    return c.b.unary("not", x)
-
-
 @converts(aten.reciprocal.default)
 def reciprocal(c, x):
     return c.b.binary("div", c.b.scalar(1, c.type.dtype), _float(c, x))
@@ -73,13 +65,7 @@ def log2(c, x):
 
 @converts(aten.exp2.default)
 def exp2(c, x):
-    return c.b.unary("exp", c.b.binary("mul", _float(c, x),
-                                       c.b.scalar(math.log(2), c.type.dtype)))
-
-
-@converts(aten.log1p.default)
-def log1p(c, x):
-    return c.b.unary("log", c.b.binary("add", _float(c, x), c.b.scalar(1, c.type.dtype)))
+    return c.b.binary("pow", c.b.scalar(2, c.type.dtype), _float(c, x))
 
 
 @converts(aten.sign.default)
@@ -89,66 +75,10 @@ def sign(c, x):
     return c.b.binary("sub", up, c.b.cast(c.b.compare("lt", x, zero), x.dtype))
 
 
-@converts(aten.softplus.default)
-def softplus(c, x, beta=1, threshold=20):
-    b = c.b
-    scaled = b.binary("mul", x, b.scalar(beta, x.dtype))
-    tail = b.unary("log", b.binary("add", b.scalar(1, x.dtype), b.unary(
-        "exp", b.unary("neg", b.unary("abs", scaled)))))
-    soft = b.binary("add", b.unary("relu", scaled), tail)
-    soft = b.binary("div", soft, b.scalar(beta, x.dtype))
-    return b.select(b.compare("gt", scaled, b.scalar(threshold, x.dtype)), x, soft)
-
-
-@converts(aten.log_sigmoid.default)
-def log_sigmoid(c, x):
-    b = c.b
-    tail = b.unary("log", b.binary("add", b.scalar(1, x.dtype), b.unary(
-        "exp", b.unary("neg", b.unary("abs", x)))))
-    return b.binary("sub", b.binary("minimum", x, b.scalar(0, x.dtype)), tail)
-
-
-@converts(aten.leaky_relu.default)
-def leaky_relu(c, x, slope=0.01):
-    scaled = c.b.binary("mul", x, c.b.scalar(slope, x.dtype))
-    return c.b.select(c.b.compare("gt", x, c.b.scalar(0, x.dtype)), x, scaled)
-
-
-@converts(aten.elu.default)
-def elu(c, x, alpha=1, scale=1, input_scale=1):
-    b = c.b
-    low = b.binary("minimum", x, b.scalar(0, x.dtype))
-    low = b.unary("exp", b.binary("mul", low, b.scalar(input_scale, x.dtype)))
-    low = b.binary("mul", b.binary("sub", low, b.scalar(1, x.dtype)), b.scalar(alpha, x.dtype))
-    result = b.select(b.compare("gt", x, b.scalar(0, x.dtype)), x, low)
-    return b.binary("mul", result, b.scalar(scale, x.dtype))
-
-
-@converts(aten.mish.default)
-def mish(c, x):
-    return c.b.binary("mul", x, c.b.unary("tanh", softplus(c, x)))
-
-
-@converts(aten.hardsigmoid.default)
-def hardsigmoid(c, x):
-    shifted = clamp(c, c.b.binary("add", x, c.b.scalar(3, x.dtype)), 0, 6)
-    return c.b.binary("div", shifted, c.b.scalar(6, x.dtype))
-
-
-@converts(aten.hardswish.default)
-def hardswish(c, x):
-    return c.b.binary("mul", x, hardsigmoid(c, x))
-
-
-@converts(aten.relu6.default)
-def relu6(c, x):
-    return clamp(c, x, 0, 6)
-
-
 # Two operands -----------------------------------------------------------------
 
 
-def _arithmetic(c, name, a, b):
+def arithmetic(c, name, a, b):
     return c.b.binary(name, c.operand(a, c.type.dtype), c.operand(b, c.type.dtype))
 
 
@@ -157,65 +87,29 @@ def add(c, a, b, alpha=1):
     if c.type.dtype == "i1":
         return c.b.binary("or", a, c.operand(b, "i1"))
     if alpha != 1:
-        b = _arithmetic(c, "mul", b, alpha)
-    return _arithmetic(c, "add", a, b)
+        b = arithmetic(c, "mul", b, alpha)
+    return arithmetic(c, "add", a, b)
 
 
 @converts(aten.sub.Tensor, aten.sub.Scalar)
 def sub(c, a, b, alpha=1):
     if alpha != 1:
-        b = _arithmetic(c, "mul", b, alpha)
-    return _arithmetic(c, "sub", a, b)
+        b = arithmetic(c, "mul", b, alpha)
+    return arithmetic(c, "sub", a, b)
 
 
 @converts(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(c, a, b, alpha=1):
     if alpha != 1:
-        a = _arithmetic(c, "mul", a, alpha)
-    return _arithmetic(c, "sub", b, a)
+        a = arithmetic(c, "mul", a, alpha)
+    return arithmetic(c, "sub", b, a)
 
 
 @converts(aten.mul.Tensor, aten.mul.Scalar)
 def mul(c, a, b):
     if c.type.dtype == "i1":
         return c.b.binary("and", a, c.operand(b, "i1"))
-    return _arithmetic(c, "mul", a, b)
-
-
-@converts(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(c, a, b):
-    return _arithmetic(c, "div", a, b)
-
-
-@converts(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(c, a, b, rounding_mode=None):
-    if rounding_mode == "floor":
-        return floor_divide(c, a, b)
-    if rounding_mode == "trunc" and c.type.is_float:
-        raise Unsupported("truncating division of floats")
-    return _arithmetic(c, "div", a, b)
-
-
-@converts(aten.floor_divide.default, aten.floor_divide.Scalar)
-def floor_divide(c, x, y):
-    quotient = _arithmetic(c, "div", x, y)
-    if c.type.is_float:
-        return c.b.unary("floor", quotient)
-    b, dtype = c.b, c.type.dtype
-    x, y = c.operand(x, dtype), c.operand(y, dtype)
-    zero = b.scalar(0, dtype)
-    rest = b.binary("sub", x, b.binary("mul", quotient, y))
-    opposite = b.unary("not", b.compare("eq", b.cast(b.compare("lt", rest, zero), "i64"),
-                                        b.cast(b.compare("lt", y, zero), "i64")))
-    down = b.binary("and", b.compare("ne", rest, zero), opposite)
-    return b.binary("sub", quotient, b.cast(down, dtype))
-
-
-@converts(aten.remainder.Scalar, aten.remainder.Tensor)
-def remainder(c, x, y):
-    whole = floor_divide(c, x, y)
-    return c.b.binary("sub", c.operand(x, c.type.dtype),
-                      c.b.binary("mul", whole, c.operand(y, c.type.dtype)))
+    return arithmetic(c, "mul", a, b)
 
 
 @converts(aten.pow.Tensor_Scalar)
@@ -244,28 +138,48 @@ def pow_scalar(c, x, exponent):
 def pow_tensor(c, x, exponent):
     if not c.type.is_float:
         raise Unsupported("power of integers")
-    return _arithmetic(c, "pow", x, exponent)
+    return arithmetic(c, "pow", x, exponent)
 
 
 @converts(aten.maximum.default, aten.max.other)
 def maximum(c, a, b):
-    return _arithmetic(c, "maximum", a, b)
+    return arithmetic(c, "maximum", a, b)
 
 
 @converts(aten.minimum.default, aten.min.other)
 def minimum(c, a, b):
-    return _arithmetic(c, "minimum", a, b)
+    return arithmetic(c, "minimum", a, b)
 
 
-@converts(aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.hardtanh.default)
+@converts(aten.clamp.default, aten.clamp.Tensor, aten.clip.default)
 def clamp(c, x, min=None, max=None):
-    dtype = c.type.dtype if c.type else x.dtype
+    """At a bound the gradient goes to `x` alone; that of NaN goes nowhere."""
+    b, dtype = c.b, c.type.dtype
     x = c.operand(x, dtype)
-    if min is not None:
-        x = c.b.binary("maximum", x, c.operand(min, dtype))
-    if max is not None:
-        x = c.b.binary("minimum", x, c.operand(max, dtype))
-    return x
+    low = None if min is None else c.operand(min, dtype)
+    high = None if max is None else c.operand(max, dtype)
+    if not c.type.is_float:
+        x = x if low is None else b.binary("maximum", x, low)
+        return x if high is None else b.binary("minimum", x, high)
+    # max and min keep NaN; their own gradient, halved between equals, is not that of clamp.
+    limited, inside = b.unary("stop_gradient", x), None
+    for name, test, bound in (("maximum", "ge", low), ("minimum", "le", high)):
+        if bound is not None:
+            limited = b.binary(name, limited, b.unary("stop_gradient", bound))
+            kept = b.compare(test, x, bound)
+            inside = kept if inside is None else b.binary("and", inside, kept)
+    result = limited
+    if low is not None and low.trained:
+        below = b.compare("lt", x, low)
+        if high is not None:
+            below = b.binary("and", below, b.compare("lt", low, high))
+        result = b.select(b.binary("and", below, b.compare("eq", limited, low)), low, result)
+    if high is not None and high.trained:
+        above = b.compare("gt", x, high)
+        if low is not None:
+            above = b.binary("or", above, b.compare("lt", high, low))
+        result = b.select(b.binary("and", above, b.compare("eq", limited, high)), high, result)
+    return b.select(inside, x, result)
 
 
 @converts(aten.clamp_min.default, aten.clamp_min.Tensor)
@@ -276,30 +190,6 @@ def clamp_min(c, x, min):
 @converts(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(c, x, max):
     return clamp(c, x, max=max)
-
-
-def _logic(c, name, a, b):
-    if c.type.dtype != "i1":
-        raise Unsupported("bitwise arithmetic of integers")
-    return c.b.binary(name, c.operand(a, "i1"), c.operand(b, "i1"))
-
-
-@converts(aten.logical_and.default, aten.bitwise_and.Tensor, aten.bitwise_and.Scalar,
-          aten.__and__.Tensor, aten.__and__.Scalar)
-def logical_and(c, a, b):
-    return _logic(c, "and", a, b)
-
-
-@converts(aten.logical_or.default, aten.bitwise_or.Tensor, aten.bitwise_or.Scalar,
-          aten.__or__.Tensor, aten.__or__.Scalar)
-def logical_or(c, a, b):
-    return _logic(c, "or", a, b)
-
-
-@converts(aten.logical_xor.default, aten.bitwise_xor.Tensor)
-def logical_xor(c, a, b):
-    either, both = _logic(c, "or", a, b), _logic(c, "and", a, b)
-    return c.b.binary("and", either, c.b.unary("not", both))
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

@@ -5,6 +5,7 @@ number of valid rows, so that it can be taken over micro-batches and devices."""
 
 from __future__ import annotations
 
+from .convert_activation import positive_part
 from .convert_shape import mean_of, reduced, take_along
 from .registry import Unsupported, aten, converts
 
@@ -47,19 +48,35 @@ def cross_entropy_loss(c, logits, targets, weight=None, reduction=MEAN, ignore_i
                        label_smoothing=0.0):
     if targets.type.is_float:
         return _soft_targets(c, logits, targets, weight, reduction, label_smoothing)
+    if weight is not None and label_smoothing:
+        return _weighted_smoothing(c, logits, targets, weight, reduction, ignore_index,
+                                   label_smoothing)
     rows = c.b.cross_entropy(_rows_last(c, logits), targets, ignore_index, label_smoothing)
     weights = None
     if weight is not None:
-        if label_smoothing:
-            raise Unsupported("class weights together with label smoothing")
         rows, weights = _weighted(c, rows, targets, weight, ignore_index)
+    return reduce_rows(c, rows, targets, reduction, ignore_index, weights)
+
+
+def _weighted_smoothing(c, logits, targets, weight, reduction, ignore_index, smoothing):
+    """(1 - e) w[t] loss[t] + e / n times the sum of all w[k] loss[k], where loss[k] is
+    that of class k; a mean is by the sum of all w[t]."""
+    b = c.b
+    logits = _rows_last(c, logits)
+    every = b.unary("neg", b.softmax(logits, log=True))
+    every = b.reduce("sum", b.binary("mul", every, weight), [every.type.rank - 1])
+    valid = b.compare("ne", targets, b.scalar(ignore_index, targets.dtype))
+    every = b.select(valid, every, b.scalar(0, every.dtype))
+    rows = b.cross_entropy(logits, targets, ignore_index, 0.0)
+    rows, weights = _weighted(c, rows, targets, weight, ignore_index)
+    share = b.scalar(smoothing / logits.shape[-1], rows.dtype)
+    rows = b.binary("add", b.binary("mul", rows, b.scalar(1 - smoothing, rows.dtype)),
+                    b.binary("mul", every, share))
     return reduce_rows(c, rows, targets, reduction, ignore_index, weights)
 
 
 def _soft_targets(c, logits, targets, weight, reduction, label_smoothing):
     """Cross entropy with a probability for each class."""
-    if weight is not None:
-        raise Unsupported("class weights together with probabilities as targets")
     b = c.b
     logits, targets = _rows_last(c, logits), _rows_last(c, targets)
     if label_smoothing:
@@ -67,6 +84,8 @@ def _soft_targets(c, logits, targets, weight, reduction, label_smoothing):
         targets = b.binary("mul", targets, b.scalar(1 - label_smoothing, targets.dtype))
         targets = b.binary("add", targets, b.scalar(label_smoothing / classes, targets.dtype))
     terms = b.binary("mul", targets, b.softmax(logits, log=True))
+    if weight is not None:
+        terms = b.binary("mul", terms, weight)
     rows = b.unary("neg", b.reduce("sum", terms, [terms.type.rank - 1]))
     if reduction == NONE:
         return rows
@@ -137,22 +156,52 @@ def _huber(c, x, target, reduction, width, scale):
     size = b.unary("abs", d)
     if width == 0:
         return _reduce(c, size, reduction)
-    near = b.binary("mul", b.binary("mul", d, d), b.scalar(0.5 / width, d.dtype))
+    # Beyond the width the square is not chosen: there it must not overflow.
+    inside = b.unary("not", b.compare("ge", size, b.scalar(width, d.dtype)))
+    small = b.select(inside, d, b.scalar(0, d.dtype))
+    near = b.binary("mul", b.binary("mul", small, small), b.scalar(0.5 / width, d.dtype))
     far = b.binary("sub", size, b.scalar(0.5 * width, d.dtype))
-    terms = b.select(b.compare("lt", size, b.scalar(width, d.dtype)), near, far)
+    terms = b.select(inside, near, far)
     return _reduce(c, b.binary("mul", terms, b.scalar(scale, d.dtype)), reduction)
 
 
 @converts(aten.binary_cross_entropy_with_logits.default)
 def binary_cross_entropy_with_logits(c, x, target, weight=None, pos_weight=None, reduction=MEAN):
-    # max(x, 0) - x t + log(1 + exp(-|x|)), the log weighted where positives are.
+    # max(x, 0) - x t + log(1 + exp(-|x|)).
     b = c.b
-    if pos_weight is not None:
-        raise Unsupported("pos_weight")
-    tail = b.unary("log", b.binary("add", b.scalar(1, x.dtype), b.unary(
-        "exp", b.unary("neg", b.unary("abs", x)))))
-    terms = b.binary("sub", b.unary("relu", x), b.binary("mul", x, b.cast(target, x.dtype)))
+    target = b.cast(target, x.dtype)
+    part, tail = positive_part(b, x)
+    if pos_weight is None:
+        terms = b.binary("sub", part, b.binary("mul", x, target))
+    else:
+        # (1 - t) x + w (log(1 + exp(-|x|)) + max(-x, 0)), with w = 1 + (p - 1) t.
+        one = b.scalar(1, x.dtype)
+        factor = b.binary("add", b.binary("mul", b.binary("sub", pos_weight, one), target), one)
+        tail = b.binary("mul", factor, b.binary("add", tail, b.binary("sub", part, x)))
+        terms = b.binary("mul", b.binary("sub", one, target), x)
     terms = b.binary("add", terms, tail)
+    if weight is not None:
+        terms = b.binary("mul", terms, weight)
+    return _reduce(c, terms, reduction)
+
+
+@converts(aten.binary_cross_entropy.default)
+def binary_cross_entropy(c, x, target, weight=None, reduction=MEAN):
+    """-(t log x + (1 - t) log(1 - x)), each logarithm at least -100; its slope is
+    (x - t) / (x (1 - x)), the divisor at least 1e-12, as in the framework."""
+    b, dtype = c.b, x.dtype
+    target = b.cast(target, dtype)
+    one, still = b.scalar(1, dtype), b.unary("stop_gradient", x)
+    least = b.scalar(-100, dtype)
+    log = b.binary("maximum", b.unary("log", still), least)
+    rest = b.binary("maximum", b.unary("log1p", b.unary("neg", still)), least)
+    terms = b.binary("sub", b.binary("mul", b.binary("sub", target, one), rest),
+                     b.binary("mul", target, log))
+    spread = b.binary("maximum", b.binary("mul", b.binary("sub", one, still), still),
+                      b.scalar(1e-12, dtype))
+    slope = b.binary("div", b.binary("sub", still, b.unary("stop_gradient", target)), spread)
+    # Zero, whose gradient is the slope.
+    terms = b.binary("add", terms, b.binary("mul", b.binary("sub", x, still), slope))
     if weight is not None:
         terms = b.binary("mul", terms, weight)
     return _reduce(c, terms, reduction)

@@ -9,6 +9,7 @@ import math
 import torch
 
 from .attention import build_attention
+from .convert_shape import mean_of, reduced
 from .ir import TORCH_DTYPES, TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 
@@ -31,9 +32,19 @@ def layer_norm(c, x, normalized, weight=None, bias=None, eps=1e-5, cudnn_enable=
     return c.b.reshape(result, x.shape)
 
 
+def _statistics(c, x, dims, eps, keepdim):
+    """The mean over `dims`, and 1 / sqrt(variance + eps)."""
+    b = c.b
+    centred = b.binary("sub", x, mean_of(c, x, dims, True))
+    variance = mean_of(c, b.binary("mul", centred, centred), dims, keepdim)
+    return (mean_of(c, x, dims, keepdim),
+            b.unary("rsqrt", b.binary("add", variance, b.scalar(eps, x.dtype))))
+
+
 @converts(aten.native_layer_norm.default)
 def native_layer_norm(c, x, normalized, weight, bias, eps):
-    return (layer_norm(c, x, normalized, weight, bias, eps), None, None)
+    dims = list(range(x.type.rank - len(normalized), x.type.rank))
+    return (layer_norm(c, x, normalized, weight, bias, eps), *_statistics(c, x, dims, eps, True))
 
 
 @converts(aten.rms_norm.default)
@@ -56,6 +67,22 @@ def group_norm(c, x, groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=Tru
     return result
 
 
+@converts(aten._weight_norm.default)
+def weight_norm(c, v, g, dim=0):
+    """v * g / |v|, the norm taken of all dimensions but `dim`."""
+    b = c.b
+    others = [d for d in range(v.type.rank) if d != dim % v.type.rank]
+    square = b.reduce("sum", b.binary("mul", v, v), others)
+    norm = b.reshape(b.unary("sqrt", square), g.shape)
+    return b.binary("mul", v, b.binary("div", g, norm))
+
+
+@converts(aten.native_group_norm.default)
+def native_group_norm(c, x, weight, bias, samples, channels, size, groups, eps):
+    rows = c.b.reshape(x, [samples, groups, channels // groups * size])
+    return (group_norm(c, x, groups, weight, bias, eps), *_statistics(c, rows, [2], eps, False))
+
+
 def _softmax(c, x, dim, log):
     x = c.b.cast(x, c.type.dtype)
     if x.type.rank == 0:
@@ -75,12 +102,27 @@ def log_softmax(c, x, dim, *_, **__):
     return _softmax(c, x, dim, True)
 
 
+@converts(aten._safe_softmax.default)
+def safe_softmax(c, x, dim, dtype=None):
+    """Softmax that is 0, without a gradient, where every element is -inf."""
+    b = c.b
+    x = b.cast(x, c.type.dtype)
+    if x.type.rank == 0:
+        return _softmax(c, x, dim, False)
+    top = reduced(c, "max", x, dim, True)
+    none = b.compare("eq", top, b.scalar(-math.inf, x.dtype))
+    zero = b.scalar(0, x.dtype)
+    return b.select(none, zero, _softmax(c, b.select(none, zero, x), dim, False))
+
+
 def dropped(c, x, probability):
     """`x` after dropout with `probability`."""
     if not probability:
         return x
     if probability == 1:
         return c.b.full(0, x.type)
+    if not c.random:
+        return x
     rng, site = c.dropout_site()
     return c.b.dropout(x, rng, probability, site)
 
@@ -105,9 +147,12 @@ def feature_dropout(c, x, p, train):
 
 def _uniform(c):
     """Random numbers of the operator's type, uniform in [0, 1)."""
-    rng, site = c.dropout_site()
     wide = c.type.dtype if c.type.dtype in ("f32", "f64") else "f32"
-    return c.b.uniform(TensorType(c.type.shape, wide), rng, site)
+    type = TensorType(c.type.shape, wide)
+    if not c.random:
+        return c.b.full(0.5, type)
+    rng, site = c.dropout_site()
+    return c.b.uniform(type, rng, site)
 
 
 @converts(aten.rand.default, aten.rand_like.default)
@@ -168,6 +213,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
         query, key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:]))
                              for x in (query, key, value))
     rng = site = None
+    dropout_p = dropout_p if c.random else 0.0
     if dropout_p:
         rng, site = c.dropout_site()
     result = build_attention(c.b, c.evaluator, query, key, value, scale=scale, mask=mask,

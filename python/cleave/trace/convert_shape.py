@@ -135,7 +135,10 @@ def unbind(c, x, dim=0):
 
 @converts(aten.cat.default, aten.concat.default)
 def cat(c, values, dim=0):
-    values = [v for v in values if v.shape != (0,)]
+    # What has no elements adds none; native code has no such tensors.
+    values = [v for v in values if v.type.elements]
+    if not values:
+        return c.b.full(0, c.type)
     return c.b.concat([c.b.cast(v, c.type.dtype) for v in values], dim)
 
 
@@ -153,7 +156,8 @@ def pad(c, x, widths, *rest, mode="constant", value=None):
         mode = rest.pop(0)
     value = rest[0] if rest else value
     if mode != "constant":
-        raise Unsupported(f"padding mode {mode}")
+        from .convert_windows import pad_by_mode
+        return pad_by_mode(c, x, widths, mode)
     low, high = [0] * x.type.rank, [0] * x.type.rank
     offsets, sizes = [0] * x.type.rank, list(x.shape)
     for i in range(len(widths) // 2):
@@ -194,7 +198,9 @@ def slice_scatter(c, x, source, dim=0, start=None, end=None, step=1):
     start, end = _clip(start, end, x.shape[dim])
     source = c.b.cast(source, x.dtype)
     if step != 1:
-        raise Unsupported("assignment to a slice with a step")
+        from .convert_assignment import index_copy
+        places = torch.arange(start, end, step)
+        return index_copy(c, x, dim, c.b.constant(places), source)
     parts = [c.b.narrow(x, dim, 0, start), source,
              c.b.narrow(x, dim, end, x.shape[dim] - end)]
     return c.b.concat([p for p in parts if p.shape[dim]], dim)
@@ -234,6 +240,10 @@ def triu(c, x, diagonal=0):
 
 @converts(aten.index_select.default)
 def index_select(c, x, dim, index):
+    if x.type.rank == 0:
+        return x
+    if index.type.rank == 0:
+        index = c.b.reshape(index, [1])
     return c.b.gather(x, _wrapped(c, index, x.shape[dim]), dim)
 
 
@@ -257,7 +267,8 @@ def index(c, x, indices):
     if len(used) == 1:
         return c.b.gather(x, _wrapped(c, indices[used[0]], x.shape[used[0]]), used[0])
     if used != list(range(used[0], used[0] + len(used))):
-        raise Unsupported("indices with a slice between them")
+        from .convert_assignment import index_apart
+        return index_apart(c, x, indices)
     # Neighbouring indexed dimensions are one dimension under a joint index.
     position = None
     for d in used:
@@ -302,6 +313,9 @@ def _split_dims(indices, other, dim):
 def take_along(c, x, dim, indices):
     """Elements of `x` at `indices` along `dim`, the other indices being equal."""
     b = c.b
+    if x.type.rank == 0 or indices.type.rank == 0:
+        one = [b.reshape(v, [1]) if v.type.rank == 0 else v for v in (x, indices)]
+        return b.reshape(take_along(c, one[0], 0, one[1]), indices.shape)
     dim %= x.type.rank
     indices, batch, slices = _split_dims(indices, x, dim)
     order = batch + [dim] + slices
@@ -323,6 +337,11 @@ def gather(c, x, *rest, **_):
         dim, indices = rest[:2]
     else:
         indices, dim = rest[:2]
+        # Dimensions other than this one broadcast.
+        dim %= x.type.rank
+        lead = broadcast_shapes(x.shape[:dim], indices.shape[:dim])
+        rest = broadcast_shapes(x.shape[dim + 1:], indices.shape[dim + 1:])
+        x, indices = (c.b.broadcast(v, lead + v.shape[dim:dim + 1] + rest) for v in (x, indices))
     return take_along(c, x, dim, indices)
 
 
@@ -331,11 +350,14 @@ def scatter_add(c, x, dim, indices, source):
     b = c.b
     if not x.type.is_float:
         raise Unsupported("scatter_add of integers")
+    from .convert_assignment import scatter_add_apart
+    if x.type.rank == 0 or indices.type.rank == 0 or indices.type.elements == 0:
+        return scatter_add_apart(c, x, dim, indices, source)
     dim %= x.type.rank
-    source = b.slice(source, [0] * x.type.rank, indices.shape)
+    given, source = indices, b.slice(source, [0] * x.type.rank, indices.shape)
     indices, batch, slices = _split_dims(indices, x, dim)
     if any(indices.shape[d] != x.shape[d] for d in batch):
-        raise Unsupported("scatter_add into a part of a dimension")
+        return scatter_add_apart(c, x, dim, given, source)
     order = batch + [dim] + slices
     chosen = b.reshape(b.transpose(indices, order),
                        [indices.shape[d] for d in batch + [dim]])
@@ -358,8 +380,8 @@ def embedding(c, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
 def dims_of(x, dim):
     if dim is None or dim == []:
         return list(range(x.type.rank))
-    return [d % x.type.rank if x.type.rank else 0 for d in
-            ([dim] if isinstance(dim, int) else dim)]
+    return [d % x.type.rank for d in ([dim] if isinstance(dim, int) else dim)
+            if x.type.rank]
 
 
 def reduced(c, kind, x, dim, keepdim):
@@ -395,16 +417,34 @@ def amin(c, x, dim=None, keepdim=False):
     return reduced(c, "min", x, dim, keepdim)
 
 
+def _extreme_integers(c, x, k, dim, kind):
+    """Values and indices of the k largest or smallest integers along `dim`, of equal
+    ones the first."""
+    b, dim = c.b, dim % x.type.rank
+    if k != 1:
+        from .convert_order import sort
+        values, indices = sort(c, x, dim, kind == "max")
+        return b.narrow(values, dim, 0, k), b.narrow(indices, dim, 0, k)
+    number = b.cast(x, "i64")
+    best = reduced(c, kind, number, dim, True)
+    place = b.iota(TensorType(x.shape, "i64"), dim)
+    beyond = b.scalar(x.shape[dim], "i64")
+    place = b.select(b.compare("eq", number, best), place, beyond)
+    return b.cast(best, x.dtype), reduced(c, "min", place, dim, True)
+
+
 def _largest(c, x, k, dim):
-    """Values and indices of the k largest elements along `dim`."""
-    if not x.type.is_float:
-        raise Unsupported("the largest of integers")
+    """Values and indices of the k largest floats along `dim`."""
+    if x.type.rank == 0:
+        return x, c.b.scalar(0, "i64")
     values, indices = c.b.top_k(c.b.swap(x, dim, -1), k)
     return c.b.swap(values, dim, -1), c.b.swap(indices, dim, -1)
 
 
 @converts(aten.topk.default)
 def topk(c, x, k, dim=-1, largest=True, sorted=True):
+    if not x.type.is_float and x.type.rank:
+        return _extreme_integers(c, x, k, dim, "max" if largest else "min")
     if largest:
         return _largest(c, x, k, dim)
     values, indices = _largest(c, c.b.unary("neg", x), k, dim)
@@ -415,7 +455,7 @@ def _extreme(c, x, dim, keepdim, negated=False):
     """The largest element along `dim`, or with `negated` the smallest, and where
     it is; a gradient goes there alone."""
     values, indices = topk(c, x, 1, dim, not negated)
-    if keepdim:
+    if keepdim or x.type.rank == 0:
         return values, indices
     shape = [s for d, s in enumerate(x.shape) if d != dim % x.type.rank]
     return c.b.reshape(values, shape), c.b.reshape(indices, shape)
@@ -423,15 +463,11 @@ def _extreme(c, x, dim, keepdim, negated=False):
 
 @converts(aten.max.dim)
 def max_dim(c, x, dim, keepdim=False):
-    if not x.type.is_float:
-        return (reduced(c, "max", x, dim, keepdim), None)
     return _extreme(c, x, dim, keepdim)
 
 
 @converts(aten.min.dim)
 def min_dim(c, x, dim, keepdim=False):
-    if not x.type.is_float:
-        return (reduced(c, "min", x, dim, keepdim), None)
     return _extreme(c, x, dim, keepdim, negated=True)
 
 
@@ -470,57 +506,26 @@ def all_(c, x, dim=None, keepdim=False):
     return c.b.cast(reduced(c, "min", count, dim, keepdim), "i1")
 
 
-def _variance(c, x, dim, correction, keepdim):
-    b = c.b
-    count = math.prod(x.shape[d] for d in dims_of(x, dim))
-    centred = b.binary("sub", x, mean_of(c, x, dim, True))
-    squares = b.binary("mul", centred, centred)
-    return b.binary("div", reduced(c, "sum", squares, dim, keepdim),
-                    b.scalar(count - correction, x.dtype))
-
-
-@converts(aten.var.correction, aten.var.dim, aten.var.default)
-def var(c, x, dim=None, unbiased=True, keepdim=False, correction=None):
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    correction = correction if correction is not None else int(unbiased)
-    return _variance(c, x, dim, correction, keepdim)
-
-
-@converts(aten.std.correction, aten.std.dim, aten.std.default)
-def std(c, x, dim=None, unbiased=True, keepdim=False, correction=None):
-    return c.b.unary("sqrt", var(c, x, dim, unbiased, keepdim, correction))
-
-
-@converts(aten.var_mean.correction)
-def var_mean(c, x, dim=None, correction=None, keepdim=False):
-    correction = 1 if correction is None else correction
-    return _variance(c, x, dim, correction, keepdim), mean_of(c, x, dim, keepdim)
-
-
-@converts(aten.logsumexp.default)
-def logsumexp(c, x, dim, keepdim=False):
-    b, dims = c.b, dims_of(x, dim)
-    top = reduced(c, "max", x, dims, True)
-    total = reduced(c, "sum", b.unary("exp", b.binary("sub", x, top)), dims, True)
-    result = b.binary("add", b.unary("log", total), top)
-    return b.reshape(result, c.type.shape)
-
-
 @converts(aten.cumsum.default)
 def cumsum(c, x, dim, dtype=None):
+    if x.type.rank == 0:
+        return c.b.cast(x, c.type.dtype)
     return c.b.cumulative_sum(c.b.cast(x, c.type.dtype), dim)
 
 
 @converts(aten.diff.default)
 def diff(c, x, n=1, dim=-1, prepend=None, append=None):
+    if x.dtype == "i1":
+        raise Unsupported("difference of booleans")
+    if n == 0:
+        return x
     parts = [v for v in (prepend, x, append) if v is not None]
-    x = c.b.concat(parts, dim)
+    x = c.b.concat([c.b.cast(v, c.type.dtype) for v in parts], dim)
     for _ in range(n):
         size = x.shape[dim]
+        if size == 0:
+            break
         high, low = c.b.narrow(x, dim, 1, size - 1), c.b.narrow(x, dim, 0, size - 1)
-        if x.dtype == "i1":
-            raise Unsupported("difference of booleans")
         x = c.b.binary("sub", high, low)
     return x
 

@@ -86,7 +86,8 @@ def _pointwise(function: Callable[..., torch.Tensor]):
 
 
 for _name, _function in {
-    "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "log": torch.log,
+    "neg": torch.neg, "abs": torch.abs, "exp": torch.exp,
+    "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p, "rem": torch.fmod,
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos,
     "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid,
     "silu": torch.nn.functional.silu, "relu": torch.relu, "floor": torch.floor,

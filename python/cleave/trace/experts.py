@@ -10,7 +10,7 @@ a buffer with a place for every choice.
 from __future__ import annotations
 
 import contextlib
-import sys
+import inspect
 import types
 from typing import Callable, Iterator
 
@@ -34,12 +34,14 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
     for part in module.modules():
         if _is_stack_of_experts(part):
             replace(part, "forward", types.MethodType(_stack_of_experts(groups), part))
-        elif isinstance(part, _classes("SwitchTransformersSparseMLP")):
+        elif _is_container_of_experts(part):
+            replace(part, "forward", types.MethodType(_container_of_experts, part))
+        elif _is_switch(part):
             replace(part, "forward", types.MethodType(_switch, part))
-        elif isinstance(part, _classes("SwitchTransformersTop1Router")):
-            # It would bring its weights to its own type for good.
-            replace(part.classifier, "to", lambda *_, layer=part.classifier: layer)
-            replace(part.classifier, "forward", types.MethodType(_linear, part.classifier))
+            # The router would bring its weights to its own type for good.
+            layer = part.router.classifier
+            replace(layer, "to", lambda *_, layer=layer: layer)
+            replace(layer, "forward", types.MethodType(_linear, layer))
     try:
         yield
     finally:
@@ -52,25 +54,80 @@ def stacks(module: torch.nn.Module) -> dict[str, list[str]]:
     with as one: their names in order, by a name of the whole."""
     found = {}
     for name, part in module.named_modules():
-        if isinstance(part, _classes("SwitchTransformersExperts")):
-            lead = f"{name}.expert_" if name else "expert_"
+        if _is_switch(part):
+            lead = f"{name}.experts.expert_" if name else "experts.expert_"
             for weight in ("wi.weight", "wo.weight"):
                 found[f"{lead}*.{weight}"] = [f"{lead}{i}.{weight}"
-                                              for i in range(part.num_experts)]
+                                              for i in range(len(part.experts))]
     return found
 
 
-def _classes(name: str) -> tuple[type, ...]:
-    """The library's class of this name, where it is loaded."""
-    modules = "transformers.models.switch_transformers.modeling_switch_transformers"
-    found = getattr(sys.modules.get(modules), name, None)
-    return () if found is None else (found,)
+def _is_switch(part: torch.nn.Module) -> bool:
+    """Whether `part` sends each token to one expert, of those that are alike, each two
+    linear layers without biases, and which has places for so many tokens of a sequence."""
+    router, experts = getattr(part, "router", None), getattr(part, "experts", None)
+    if not isinstance(experts, torch.nn.ModuleDict) or not len(experts) or not all(
+            hasattr(router, name) for name in ("classifier", "expert_capacity", "num_experts")):
+        return False
+    if list(experts) != [f"expert_{i}" for i in range(router.num_experts)]:
+        return False
+    layers = list(experts.values())
+    return set(dict(part.named_children())) == {"router", "experts"} and all(
+        type(layer) is type(layers[0]) and hasattr(layer, "act") and hasattr(layer, "dropout")
+        and all(isinstance(getattr(layer, n, None), torch.nn.Linear)
+                and getattr(layer, n).bias is None for n in ("wi", "wo")) for layer in layers)
 
 
 def _is_stack_of_experts(part: torch.nn.Module) -> bool:
     """Whether the library may choose how `part` computes its experts."""
     return all(hasattr(part, name) for name in
                ("_apply_gate", "has_gate", "has_bias", "is_transposed", "down_proj"))
+
+
+def _is_container_of_experts(part: torch.nn.Module) -> bool:
+    """Whether `part` holds experts that are alike and, called with tokens [n, h], the
+    numbers of their experts [n, k] and weights [n, k], sums what these make of them:
+    tried on random tokens, since its code alone does not say."""
+    if not isinstance(part, (torch.nn.ModuleDict, torch.nn.ModuleList)) or len(part) < 2:
+        return False
+    experts = _experts_of(part)
+    if len({type(e) for e in experts}) > 1 or "forward" not in type(part).__dict__ or len(
+            inspect.signature(type(part).forward).parameters) != 4:
+        return False
+    first = next((m for m in experts[0].modules() if isinstance(m, torch.nn.Linear)), None)
+    if first is None or first.weight.is_meta:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, first.in_features, generator=generator).to(first.weight)
+    index = torch.randint(0, len(experts), (6, 3), generator=generator).to(x.device)
+    weight = torch.rand(6, 3, generator=generator).to(x)
+    modes = {m: m.training for m in part.modules()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            part.eval()
+            found = type(part).forward(part, x, index, weight)
+            same = _container_of_experts(part, x, index, weight)
+        return found.shape == same.shape and torch.allclose(found, same, rtol=1e-3, atol=1e-5)
+    except Exception:
+        return False
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _experts_of(part) -> list[torch.nn.Module]:
+    return list(part.values() if isinstance(part, torch.nn.ModuleDict) else part)
+
+
+def _container_of_experts(self, hidden_states, index, weights):
+    """Every expert computes all tokens; those that it was not chosen for weigh 0."""
+    result = torch.zeros_like(hidden_states)
+    for number, expert in enumerate(_experts_of(self)):
+        chosen = index == number
+        share = torch.where(chosen, weights, 0).sum(-1, keepdim=True)
+        y = torch.where(chosen.any(-1, keepdim=True), expert(hidden_states), 0)
+        result = result + (y * share).to(hidden_states.dtype)
+    return result
 
 
 def _linear(self, x):

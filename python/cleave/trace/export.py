@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import logging
@@ -14,12 +15,16 @@ import os
 import sys
 import traceback
 import warnings
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 
+from .convert_batch_norm import Groups, batch_norm_modules, is_training
+from .convert_complex import converts_complex
+from .eager import (EagerError, Originals, assigned_buffers, check_functions, reached,
+                    watched)
 from .experts import static_experts
-from .locations import describe
+from .locations import located, untraceable
 from .registry import converter_for
 
 
@@ -46,6 +51,8 @@ class Exported:
     program: torch.export.ExportedProgram
     #: Names of the outputs in order: "loss", "logits".
     outputs: list[str]
+    #: Names of the parameters to which autograd gives a gradient of the loss.
+    reached: set[str]
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -173,6 +180,7 @@ class _Found:
     a module's attributes, and follows lists and dicts among them, but not this."""
 
     names: list[str] = []
+    reached: set[str] = set()
 
 
 class _Step(torch.nn.Module):
@@ -185,8 +193,18 @@ class _Step(torch.nn.Module):
         self.want = want
         self.found = _Found()
         object.__setattr__(self, "loss_fn", loss_fn)
+        object.__setattr__(self, "originals", Originals(module))
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with (watched(self.originals, self.module, dict(zip(self.call_plan.inputs, values))),
+              assigned_buffers(self.module)):
+            outputs = self.compute(*values)
+        if "loss" in self.found.names:
+            self.found.reached = reached(outputs[0], self.module)
+        return outputs
+
+    def compute(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The wanted outputs, computed as eager code does."""
         inputs = dict(zip(self.call_plan.inputs, values))
         output = self.module(*(inputs[n] for n in self.call_plan.positional),
                              **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
@@ -230,11 +248,13 @@ def _is_loss(x: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def _settings(module: torch.nn.Module, training: bool):
     """The module in training or evaluation mode, without a cache of keys; put
-    back as it was."""
+    back as it was. Of a module that is in training mode, parts in evaluation mode
+    are trained in that."""
     modes = {m: m.training for m in module.modules()}
     configs = {id(c): c for m in module.modules()
                if getattr(c := getattr(m, "config", None), "use_cache", None) is True}
-    module.train(training)
+    if not (training and module.training):
+        module.train(training)
     for config in configs.values():
         config.use_cache = False
     try:
@@ -309,29 +329,65 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
             return False
         if node.op == "call_function" and node.target is not operator.getitem:
             schema = getattr(node.target, "_schema", None)
-            if schema is None or schema.is_mutable:
+            if schema is None or schema.is_mutable or is_training(node):
                 return False
     return True
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with operators that have no conversion taken apart, where the
-    framework says how."""
+    """The program with operators that have no conversion decomposed, where the framework
+    says how. One whose decomposition has no conversion either stays as the model has it:
+    that is the operator to report."""
+    whole: set[Any] = set()
+    while True:
+        result, table = _decompose(program, whole)
+        origins = {name for node in result.graph.nodes if _lacks_conversion(node)
+                   for source in node.meta.get("from_node") or () for name in _origins(source)}
+        refused = {target for target in table if str(target) in origins}
+        if not refused:
+            return result
+        whole |= refused
+
+
+def _lacks_conversion(node: torch.fx.Node) -> bool:
+    return (node.op == "call_function" and node.target is not operator.getitem
+            and converter_for(node.target) is None and not converts_complex(node.target))
+
+
+def _origins(source: Any) -> Iterator[str]:
+    yield str(source.target)
+    for before in source.from_node or ():
+        yield from _origins(before)
+
+
+def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
+               ) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
+    """The program after decomposition of all but `whole`, and the rules that were used."""
     table: dict[Any, Any] = {}
-    for _ in range(4):
+    for _ in range(8):
         missing = {n.target for n in program.graph.nodes
-                   if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)
-                   and converter_for(n.target) is None}
-        found = {target: rule for target in missing
+                   if _lacks_conversion(n) and isinstance(n.target, torch._ops.OpOverload)}
+        found = {target: rule for target in missing - whole
                  if (rule := _decomposition(target)) is not None and target not in table}
         if not found:
             break
         table.update(found)
-        program = program.run_decompositions(dict(found))
-    return program
+        try:
+            program = program.run_decompositions(dict(found))
+        except Exception:
+            # The rule of one of them does not fit an exported program; that operator is
+            # reported as one without a conversion.
+            for target, rule in found.items():
+                with contextlib.suppress(Exception):
+                    program = program.run_decompositions({target: rule})
+    return program, table
 
 
 def _decomposition(target: Any) -> Any:
+    # What the framework makes of other operators at once is taken apart so; its
+    # reference functions (torch._refs) have operators of their own, prims.
+    if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
+        return functools.partial(target._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
     rule = torch.export.default_decompositions().get(target)
     return rule or torch._decomp.decomposition_table.get(target)
 
@@ -343,27 +399,45 @@ def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
-           training: bool) -> Exported:
+           training: bool, groups: Groups = Groups()) -> Exported:
     """Exports the wanted outputs in training or evaluation mode."""
     weights = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if weights is None else weights.device
     # Clones, since torch.export takes a tensor that is given twice for one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
-    groups = next((x.shape[0] for x in values if x.dim()), 1)
-    with (_settings(module, training), static_experts(module, groups), _all_frames(),
-          warnings.catch_warnings()):
+    sequences = next((x.shape[0] for x in values if x.dim()), 1)
+    with (_settings(module, training), static_experts(module, sequences), _all_frames(),
+          batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings()):
         warnings.simplefilter("ignore")
         step.training = training
         try:
             with _silence():
                 program = torch.export.export(step, values, strict=False)
+            check_functions(step.originals.functions)
             if not _is_functional(program):
                 program = program.run_decompositions({})
             program = _decomposed(program)
         except TraceError:
             raise
+        except EagerError as error:
+            raise TraceError(located(error)) from None
         except Exception as error:
-            raise TraceError(
-                f"torch.export cannot follow the model: {describe(error)}") from error
-    return Exported(program, step.found.names)
+            raise TraceError(untraceable(error)) from error
+    return Exported(program, step.found.names, step.found.reached)
+
+
+@contextlib.contextmanager
+def eager_step(module: torch.nn.Module, example_inputs: Any, loss_fn, double: bool = False):
+    """Within it the module is as it is traced for its loss; what it gives computes the
+    loss of the inputs in eager code, in f64 with `double`."""
+    call = plan_call(module, example_inputs, loss_fn)
+    weights = next(iter([*module.parameters(), *module.buffers()]), None)
+    device = torch.device("cpu") if weights is None else weights.device
+    step = _Step(module, loss_fn, call, ("loss",))
+    values = [_example(t, device) for t in call.inputs.values()]
+    if double:
+        values = [t.double() if t.is_floating_point() else t for t in values]
+    with _settings(module, True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield lambda: step.compute(*values)[0]

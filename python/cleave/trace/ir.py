@@ -137,11 +137,13 @@ class Argument:
 
 @dataclasses.dataclass
 class Result:
-    """A function result under its name."""
+    """A function result under its name; with `updates`, the new value of the buffer
+    of that name."""
 
     value: Value
     name: str
     batch_dim: int | None = None
+    updates: bool = False
 
 
 @dataclasses.dataclass
@@ -152,6 +154,8 @@ class Function:
     arguments: list[Argument]
     ops: list[Op]
     results: list[Result]
+    #: Lines at which statistics of several samples are computed.
+    batch_statistics: list[str] = dataclasses.field(default_factory=list)
 
     def prune(self) -> None:
         """Removes ops that no result needs, and inputs and buffers left unused."""
@@ -162,8 +166,9 @@ class Function:
                 kept.append(op)
                 live.update(id(v) for v in op.inputs())
         self.ops = kept[::-1]
-        self.arguments = [a for a in self.arguments
-                          if a.role == "parameter" or id(a.value) in live]
+        written = {r.name for r in self.results if r.updates}
+        self.arguments = [a for a in self.arguments if a.role == "parameter"
+                          or id(a.value) in live or a.name in written]
 
     def unused_parameters(self) -> set[str]:
         used = {id(v) for op in self.ops for v in op.inputs()}
@@ -256,7 +261,7 @@ class Builder:
         shape = broadcast_shapes(a.shape, b.shape)
         a, b = self._unbroadcast([a, b], shape)
         for x, y, commuted in ((a, b, False), (b, a, True)):
-            if x.shape != shape or (commuted and name in ("sub", "div", "pow")):
+            if x.shape != shape or (commuted and name in ("sub", "div", "rem", "pow")):
                 continue
             number = scalar_of(y)
             if number is not None and (
@@ -306,6 +311,8 @@ class Builder:
         if not dims:
             return x
         shape = [s for i, s in enumerate(x.shape) if i not in dims]
+        if kind == "sum" and not x.type.elements:
+            return self.full(0, x.type.with_shape(shape))
         return self.create("reduce", [x], [x.type.with_shape(shape)], head=kind,
                            attrs={"dims": dims})[0]
 
@@ -431,6 +438,8 @@ class Builder:
         inputs, output = equation.split("->")
         left, right = inputs.split(",")
         sizes = dict(zip(left + right, a.shape + b.shape))
+        if not a.type.elements or not b.type.elements:
+            return self.full(0, a.type.with_shape(sizes[c] for c in output))
         a, left = _fold_transpose(a, left)
         b, right = _fold_transpose(b, right)
         return self.create("contract", [a, b],

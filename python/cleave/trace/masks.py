@@ -5,21 +5,29 @@
 A mask is a conjunction. Each term becomes, in this order of preference,
 nothing (all true), `causal`, `window`, `segments`, or part of the `mask`
 operand. Terms that no input decides are evaluated, so that it does not matter
-how a model spells "not after me". An additive mask is split into the
-conjunction it hides (0 and a very negative number) and a bias.
+how a model spells "not after me".
+
+An additive mask is a bias: its numbers are added to the scores. -inf excludes a
+key. A finite number does not: a row whose keys all have it is weighed by its
+scores, or evenly where adding it leaves nothing of them. It is taken for
+exclusion only where that is the same, to the last bit: where it is so far below
+that exp gives 0 beside any key that is kept, and where every row is known to
+keep one. What is not known when tracing stays a bias.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 
 from .evaluate import Evaluator
 from .ir import Builder, Value, scalar_of
 
-#: An additive score at or below this excludes a key.
-EXCLUDED = -1e4
+#: A finite score at or below this weighs nothing beside one that is kept: other
+#: scores do not come near it.
+EXCLUDED = -1e30
 
 
 @dataclasses.dataclass
@@ -33,14 +41,41 @@ class Visibility:
     biases: list[Value] = dataclasses.field(default_factory=list)
 
 
+@dataclasses.dataclass
+class _Finite:
+    """Keys that a finite number hides, where rows keep others."""
+
+    #: The keys that are kept, known when tracing, and the same as a condition.
+    kept: torch.Tensor
+    condition: Value
+    negated: bool
+    #: What is added to the kept scores, or None.
+    rest: tuple[Value, float] | None = None
+    #: What is added to all scores, where hiding is not the same; None where the
+    #: number takes the place of scores.
+    whole: tuple[Value, float] | None = None
+
+
 class MaskAnalysis:
-    """Sorts masks and biases for scores of shape [b, a, q, k]."""
+    """Sorts masks and biases for scores of shape [b, a, q, k]; `finish` comes last."""
 
     def __init__(self, builder: Builder, evaluator: Evaluator, shape: tuple[int, ...]):
         self.b = builder
         self.evaluator = evaluator
         self.shape = shape
         self.result = Visibility()
+        #: Conditions known when tracing, and whether there are others, or biases of
+        #: inputs, which may hide any key.
+        self._known: list[torch.Tensor] = []
+        self._unknown = False
+        self._finite: list[_Finite] = []
+        #: A query is known to see the key of its own position, and others perhaps.
+        self._own_key = False
+
+    def causal(self) -> None:
+        """Hides later keys, of as many as there are queries."""
+        self.result.causal = True
+        self._own_key = True
 
     # Boolean masks -----------------------------------------------------------
 
@@ -54,13 +89,21 @@ class MaskAnalysis:
         elif value.is_op("broadcast"):
             self.mask(value.op.operands[0], negated)
         elif not self._known_term(value, negated) and not self._segments(value, negated):
-            self.result.masks.append(self.b.unary("not", value) if negated else value)
+            self._unknown = True
+            self._masked(value, negated)
+
+    def _masked(self, value: Value, negated: bool) -> None:
+        self.result.masks.append(self.b.unary("not", value) if negated else value)
 
     def _known_term(self, value: Value, negated: bool) -> bool:
         known = self.evaluator.value(value)
         if known is None:
             return False
-        return self._pattern(torch.logical_not(known) if negated else known)
+        known = torch.logical_not(known) if negated else known
+        self._known.append(known)
+        if not self._pattern(known):
+            self._masked(value, negated)
+        return True
 
     def _pattern(self, known: torch.Tensor) -> bool:
         """Whether `known` is all true, causal or a window, which it then adds."""
@@ -108,6 +151,7 @@ class MaskAnalysis:
         if rows.shape not in ((size,), (1, size), (batch, size)) or rows.dtype == "i1":
             return False
         self.result.segments = self.b.broadcast(rows, (batch, size))
+        self._own_key = True
         return True
 
     def _positions(self, value: Value, dim: int) -> Value | None:
@@ -136,8 +180,7 @@ class MaskAnalysis:
         if value.is_op("add") and factor > 0 and any(map(self._hides_mask, value.op.operands)):
             for operand in value.op.operands:
                 self.bias(operand, factor)
-        elif factor > 0 and (self._known_bias(value, factor) or self._select(value, factor)
-                             or self._scaled_mask(value, factor)):
+        elif factor > 0 and (self._known_bias(value, factor) or self._select(value, factor)):
             pass
         else:
             self._plain_bias(value, factor)
@@ -148,71 +191,111 @@ class MaskAnalysis:
         if value.is_op("add"):
             return any(map(self._hides_mask, value.op.operands))
         if value.is_op("select"):
-            return any(_excludes(v) for v in value.op.operands[1:])
-        if value.is_op("mul"):
-            return any(_excludes(v) for v in value.op.operands)
+            return any(excluding(v) is not None for v in value.op.operands[1:])
         known = self.evaluator.value(value)
         return known is not None and bool((known <= EXCLUDED).any())
 
     def _plain_bias(self, value: Value, factor: float) -> None:
+        if not value.trained and self.evaluator.value(value) is None:
+            self._unknown = True
         if factor != 1.0:
             value = self.b.binary("mul", value, self.b.scalar(factor, value.dtype))
         self.result.biases.append(value)
 
     def _known_bias(self, value: Value, factor: float) -> bool:
         known = self.evaluator.value(value)
-        if known is None:
+        if known is None or bool(known.isnan().any()):
             return False
-        visible = known > EXCLUDED
-        if not bool(visible.all()) and not self._pattern(visible):
-            bound = self.b.scalar(EXCLUDED, value.dtype)
-            self.result.masks.append(self.b.compare("gt", value, bound))
-        rest = known[visible]
-        if bool((rest != 0).any()):
-            if not bool(visible.all()):
-                bound = self.b.scalar(EXCLUDED, value.dtype)
-                value = self.b.select(self.b.compare("gt", value, bound), value,
-                                      self.b.scalar(0, value.dtype))
-            self._plain_bias(value, factor)
+        kept = known * factor > EXCLUDED
+        if bool(kept.all()):
+            if bool((known != 0).any()):
+                self._plain_bias(value, factor)
+            return True
+        condition = self.b.compare("gt", value, self.b.scalar(EXCLUDED / factor, value.dtype))
+        rest = None
+        if bool((known[kept] != 0).any()):
+            rest = self.b.select(condition, value, self.b.scalar(0, value.dtype)), factor
+        hidden = known[~kept]
+        if bool((hidden == -math.inf).all()):
+            self._known.append(kept)
+            self._hide(kept, condition, False, rest)
+        else:
+            self._finite.append(_Finite(kept, condition, False, rest, (value, factor)))
         return True
 
+    def _hide(self, kept, condition, negated, rest) -> None:
+        if not self._pattern(kept):
+            self._masked(condition, negated)
+        if rest is not None:
+            self._plain_bias(*rest)
+
     def _select(self, value: Value, factor: float) -> bool:
-        """select(c, x, -big) is x where c; so is select(not c, -big, x)."""
+        """select(c, x, -inf) is x where c; so is select(not c, -inf, x)."""
         if not value.is_op("select"):
             return False
         condition, a, b = value.op.operands
-        if _excludes(b) == _excludes(a):
+        numbers = excluding(a, factor), excluding(b, factor)
+        if (numbers[0] is None) == (numbers[1] is None):
             return False
-        self.mask(condition, negated=_excludes(a))
-        rest = b if _excludes(a) else a
-        if scalar_of(rest) != 0:
-            self.bias(rest, factor)
+        negated = numbers[0] is not None
+        rest, number = (b, numbers[0]) if negated else (a, numbers[1])
+        if number == -math.inf:
+            self.mask(condition, negated)
+            if scalar_of(rest) != 0:
+                self.bias(rest, factor)
+            return True
+        if not rest.trained and self.evaluator.value(rest) is None:
+            return False
+        return self._finite_term(condition, negated, (rest, factor), (value, factor))
+
+    def replaced(self, condition: Value, negated: bool, number: float) -> bool:
+        """Adds that scores are `number` except where `condition` (or its opposite)
+        holds; whether `finish` may find an equal form."""
+        if number == -math.inf:
+            self.mask(condition, negated)
+            return True
+        return number <= EXCLUDED and self._finite_term(condition, negated, None, None)
+
+    def _finite_term(self, condition, negated, rest, whole) -> bool:
+        known = self.evaluator.value(condition)
+        if known is None:
+            return False
+        kept = torch.logical_not(known) if negated else known
+        if rest is not None and scalar_of(rest[0]) == 0:
+            rest = None
+        self._finite.append(_Finite(kept, condition, negated, rest, whole))
         return True
 
-    def _scaled_mask(self, value: Value, factor: float) -> bool:
-        """(1 - m) * -big, with m made of a condition or of integers, is m."""
-        if not value.is_op("mul"):
+    # Finite numbers -----------------------------------------------------------------
+
+    def finish(self) -> bool:
+        """Decides whether finite numbers exclude keys. False where they take the place
+        of scores and do not: then the scores must be spelled out."""
+        rows_keep = self._finite and self._every_row_keeps_a_key()
+        for term in self._finite:
+            if rows_keep:
+                self._hide(term.kept, term.condition, term.negated, term.rest)
+            elif term.whole is None:
+                return False
+            else:
+                self._plain_bias(*term.whole)
+        return True
+
+    def _every_row_keeps_a_key(self) -> bool:
+        if self._unknown:
             return False
-        for inverse, big in (value.op.operands, value.op.operands[::-1]):
-            if not _excludes(big) or not inverse.is_op("sub", "cast"):
-                continue
-            if inverse.is_op("cast") and inverse.op.operands[0].dtype == "i1":
-                self.mask(inverse.op.operands[0], negated=True)
-                return True
-            if inverse.is_op("cast") or scalar_of(inverse.op.operands[0]) != 1:
-                continue
-            kept = inverse.op.operands[1]
-            while kept.is_op("broadcast", "cast") and kept.type.is_float:
-                kept = kept.op.operands[0]
-            if kept.dtype != "i1" and kept.type.is_float:
-                continue
-            if kept.dtype != "i1":
-                kept = self.b.compare("ne", kept, self.b.scalar(0, kept.dtype))
-            self.mask(kept)
-            return True
-        return False
+        kept = torch.ones((1, 1, 1, 1), dtype=torch.bool)
+        for known in [*self._known, *(term.kept for term in self._finite)]:
+            kept = kept & known
+        kept = kept.expand(*kept.shape[:-2], *self.shape[2:])
+        if self._own_key:
+            return bool(kept.diagonal(dim1=-2, dim2=-1).all())
+        return bool(kept.any(-1).all())
 
 
-def _excludes(value: Value) -> bool:
+def excluding(value: Value, factor: float = 1.0) -> float | None:
+    """`factor * value` where that is a number that may exclude, or None."""
     number = scalar_of(value)
-    return isinstance(number, float) and number <= EXCLUDED
+    if isinstance(number, float) and number * factor <= EXCLUDED:
+        return number * factor
+    return None

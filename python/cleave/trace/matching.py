@@ -59,7 +59,7 @@ def _rebuild(b: Builder, op: Op, operands: list[Value], keywords: dict[str, Valu
         return [b.transpose(operands[0], op.attrs["permutation"])]
     if name == "contract":
         return [b.contract(op.head.strip('"'), *operands)]
-    if name in ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "and", "or"):
+    if name in ("add", "sub", "mul", "div", "rem", "maximum", "minimum", "pow", "and", "or"):
         return [b.binary(name, *operands)]
     return b.create(name, operands, [r.type for r in op.results], head=op.head,
                     keywords=keywords, attrs=op.attrs)

@@ -8,14 +8,18 @@ import dataclasses
 from typing import Any, Callable
 
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from ..messages import warn
 from . import ir
 from .convert import Conversion
+from .convert_batch_norm import Groups
+from .eager import EagerError, refuse_hooks, refuse_shared_memory
 from .evaluate import Evaluator
 from .experts import stacks
+from .fold import known_constant
 from .export import Call, Exported, TraceError, export, plan_call
+from .locations import location_of
 from .matching import apply_patterns
 from .patterns import PATTERNS
 from .printer import Printer
@@ -71,6 +75,14 @@ class TracedModel:
     #: The same module as `mlir`, in which the locations of arguments are their names
     #: and not their places in the text: for a compiler that reads no file.
     named_mlir: str
+    #: Makes the same with `@loss` alone, in which nothing is random: dropout keeps all,
+    #: and numbers that are uniform are 0.5. Its `mlir` is that of `named_mlir`.
+    steady: Callable[[], TracedModel] | None = None
+    #: Names of the buffers that a step writes.
+    written: tuple[str, ...] = ()
+    #: Lines at which the loss depends on statistics of several samples: those of batch
+    #: normalisation. "" where a line is not known.
+    batch_statistics: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -82,7 +94,8 @@ class TracedModel:
 
 
 def trace(module: torch.nn.Module, example_inputs: Any,
-          loss_fn: Callable[..., torch.Tensor] | None = None) -> TracedModel:
+          loss_fn: Callable[..., torch.Tensor] | None = None, *,
+          logits: bool = True, groups: Groups = Groups()) -> TracedModel:
     """Traces a module and its loss into Cleave's graph dialect.
 
     `example_inputs` holds one example of each tensor that a training step
@@ -99,46 +112,82 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
     The module may be on the meta device: no weight is read or allocated. It is
     traced in training mode for `@loss` and in evaluation mode for `@logits`,
-    and left in the mode it was in. A module in evaluation mode whose loss draws
-    dropout when it is trained is warned of.
+    and left in the mode it was in. Parts of a module in training mode that are in
+    evaluation mode remain so for `@loss`; of a module that is in evaluation mode
+    itself none do, and it is warned of if its loss draws dropout.
 
     Parameters with `requires_grad=False`, and those the loss does not depend
     on, are frozen. Buffers are constants of the model; attention masks found
-    in them are recognised by value.
+    in them are recognised by value. A buffer that the loss writes to is state:
+    `@loss` returns its new value, and where there are some, `@evaluate` is the loss in
+    evaluation mode. Without `logits` there is no such entry.
+
+    Batch normalisation has the statistics of a whole batch, or of each of `groups`.
 
     Raises `UnsupportedError` with every operator that has no conversion and
     its line, `TraceError` where the model cannot be followed or called.
     """
     call = plan_call(module, example_inputs, loss_fn)
-    tensors = _Tensors(module)
-    functions = [_entry("loss", tensors, export(module, call, loss_fn, ("loss",), True), call)]
     try:
-        logits = export(module, call, loss_fn, ("logits",), False)
+        refuse_hooks(module)
+        refuse_shared_memory(module)
+    except EagerError as error:
+        raise TraceError(str(error)) from None
+    tensors = _Tensors(module)
+    loss = export(module, call, loss_fn, ("loss",), True, groups)
+    tensors.mark_written(loss.program)
+    functions = [_entry("loss", tensors, loss, call, groups)]
+    if tensors.written:
+        evaluation = export(module, call, loss_fn, ("loss",), False)
+        functions.append(_entry("evaluate", tensors, evaluation, call))
+    try:
+        predicted = export(module, call, loss_fn, ("logits",), False) if logits else None
     except TraceError:
-        logits = None
-    if logits is not None and logits.outputs:
-        functions.append(_entry("logits", tensors, logits, call))
+        predicted = None
+    if predicted is not None and predicted.outputs:
+        functions.append(_entry("logits", tensors, predicted, call))
     if not module.training and any(a.role == "rng" for a in functions[0].arguments):
         warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
              "train() mode; call model.train() to say so, or set the probability of its "
              "dropout to 0")
-    unused = functions[0].unused_parameters()
+    unused = functions[0].unused_parameters() | tensors.unreached(loss.reached)
     for function in functions:
-        for argument in function.arguments:
-            argument.frozen |= argument.name in unused
+        _freeze(function, unused)
+
     printers = Printer(), Printer(named=True)
     for function in functions:
         for printer in printers:
             printer.add(function)
-    used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
-    kept = [t for t in tensors.all() if t.role == "parameter" or t.name in used]
-    for tensor in kept:
+    def kept(functions: list[ir.Function]) -> list[Tensor]:
+        used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
+        return [t for t in tensors.all() if t.role == "parameter" or t.name in used]
+
+    def steady() -> TracedModel:
+        function = functions[0]
+        if any(a.role == "rng" for a in function.arguments):
+            function = _entry("loss", tensors, loss, call, groups, random=False)
+            _freeze(function, unused)
+        printer = Printer(named=True)
+        printer.add(function)
+        text = printer.text()
+        return dataclasses.replace(traced, mlir=text, named_mlir=text, entries=("loss",),
+                                   tensors=kept([function]))
+
+    for tensor in tensors.all():
         tensor.frozen |= tensor.name in unused
-    return TracedModel(
-        mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept,
+    traced = TracedModel(
+        mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept(functions),
         input_names=list(call.inputs),
         input_types={n: (tuple(t.shape), t.dtype) for n, t in call.inputs.items()},
-        entries=tuple(f.name for f in functions))
+        entries=tuple(f.name for f in functions), steady=steady,
+        written=tuple(sorted(tensors.written)),
+        batch_statistics=tuple(functions[0].batch_statistics))
+    return traced
+
+
+def _freeze(function: ir.Function, names: set[str]) -> None:
+    for argument in function.arguments:
+        argument.frozen |= argument.name in names
 
 
 class _Tensors:
@@ -148,6 +197,8 @@ class _Tensors:
         self.by_name: dict[str, Tensor] = {}
         #: The stack that a parameter is a part of, and its place there.
         self.part_of: dict[str, tuple[Tensor, int]] = {}
+        #: Names of the buffers that a step writes.
+        self.written: set[str] = set()
         self._order: list[Tensor] = []
         self._constants = 0
         by_identity: dict[int, Tensor] = {}
@@ -188,6 +239,16 @@ class _Tensors:
     def all(self) -> list[Tensor]:
         return self._order
 
+    def mark_written(self, program: torch.export.ExportedProgram) -> None:
+        """Remembers the buffers that a step writes: their values are not known."""
+        self.written = {self.by_name[_plain(n)].name
+                        for n in program.graph_signature.buffers_to_mutate.values()}
+
+    def unreached(self, reached: set[str]) -> set[str]:
+        """Names of the parameters that have no part among `reached`."""
+        return {e.name for e in self._order if e.role == "parameter"
+                and reached.isdisjoint((e.name, *e.aliases, *e.parts))}
+
     def add_constant(self, tensor: torch.Tensor) -> Tensor:
         """A large tensor that the model's code creates, as a buffer."""
         for entry in self._order:
@@ -199,10 +260,11 @@ class _Tensors:
         return entry
 
 
-def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call) -> ir.Function:
+def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
+           groups: Groups = Groups(), random: bool = True) -> ir.Function:
     """One function of the module from one exported program."""
     program = exported.program
-    _check_mutation(program)
+    _check_mutation(program, call)
     builder = ir.Builder()
     known: dict[int, torch.Tensor] = {}
     arguments: dict[str, ir.Argument] = {}
@@ -213,15 +275,15 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call) -> ir.F
                                                  tensor.aliases, tensor.frozen)
     evaluator = Evaluator(known)
     rng = ir.Value(ir.TensorType((2,), "i64"))
-    conversion = Conversion(builder, evaluator, rng)
     batch = _batch_size(call)
+    conversion = Conversion(builder, evaluator, rng, random, groups, batch)
     inputs = iter(call.inputs.items())
     nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
     for spec in program.graph_signature.input_specs:
-        node = nodes[spec.arg.name]
+        node = nodes.get(spec.arg.name)
         if spec.kind is InputKind.USER_INPUT:
             input_name, example = next(inputs)
-            value = ir.Value(ir.type_of(example))
+            value = ir.Value(_input_type(input_name, example))
             sample = 0 if example.dim() and example.shape[0] == batch else None
             argument = ir.Argument(value, input_name, "input", batch_dim=sample)
             arguments[f"input:{input_name}"] = argument
@@ -237,38 +299,57 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call) -> ir.F
             conversion.bind(node, value)
             continue
         else:
+            if node is not None:
+                conversion.bind(node, None)
             continue
         conversion.bind(node, argument.value)
     values = conversion.run(program.graph)
     arguments["rng"] = ir.Argument(rng, "rng", "rng")
-    results = []
-    for result_name, value in zip(exported.outputs, values):
-        sample = 0 if value.type.rank and value.shape[0] == batch else None
-        results.append(ir.Result(value, result_name, sample))
-    if name == "loss" and (results[0].value.type.rank or not results[0].value.type.is_float):
+    results, written = [], []
+    names = iter(exported.outputs)
+    for spec, value in zip(program.graph_signature.output_specs, values):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            sample = 0 if value.type.rank and value.shape[0] == batch else None
+            results.append(ir.Result(value, next(names), sample))
+        elif spec.kind is OutputKind.BUFFER_MUTATION and name == "loss":
+            written.append(ir.Result(value, tensors.by_name[_plain(spec.target)].name,
+                                     updates=True))
+    results += written
+    if name in ("loss", "evaluate") and (results[0].value.type.rank or not results[0].value.type.is_float):
         raise TraceError(f"the loss is {results[0].value.type}, not a scalar; reduce it, for "
                          "example by .mean()")
-    function = ir.Function(name, list(arguments.values()), builder.ops, results)
+    places = dict.fromkeys("" if p is None else f"{p[0]}:{p[1]}"
+                           for p in conversion.batch_statistics)
+    function = ir.Function(name, list(arguments.values()), builder.ops, results, list(places))
     function.prune()
     apply_patterns(function, evaluator, PATTERNS)
     return function
 
 
-def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec) -> ir.Value:
+def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec) -> Any:
     """A buffer, or a tensor that the model's code creates."""
     entry = tensors.by_name.get(_plain(spec.target))
     if entry is None:
         constant = program.constants[spec.target]
+        if constant.dtype not in ir.DTYPES and constant.device.type != "meta":
+            return known_constant(builder, constant.cpu())
         if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":
             return builder.constant(constant.detach().cpu())
         entry = tensors.add_constant(constant.detach())
     if entry.name not in arguments:
-        has_values = entry.tensor.device.type != "meta"
+        has_values = entry.tensor.device.type != "meta" and entry.name not in tensors.written
         value = ir.Value(ir.type_of(entry.tensor), constant=has_values)
         if has_values:
             evaluator.remember(value, entry.tensor.cpu())
         arguments[entry.name] = ir.Argument(value, entry.name, entry.role, entry.aliases)
     return arguments[entry.name].value
+
+
+def _input_type(name: str, example: torch.Tensor) -> ir.TensorType:
+    try:
+        return ir.type_of(example)
+    except ir.GraphError as error:
+        raise TraceError(f"input '{name}': {error}") from None
 
 
 def _plain(target: str) -> str:
@@ -283,9 +364,29 @@ def _batch_size(call: Call) -> int:
     return -1
 
 
-def _check_mutation(program: torch.export.ExportedProgram) -> None:
-    mutated = sorted(set(program.graph_signature.buffers_to_mutate.values()))
-    if mutated:
-        names = ", ".join(_plain(n) for n in mutated)
-        raise TraceError(f"the model changes its buffers while it runs ({names}), as batch "
-                         "normalisation does; Cleave keeps buffers constant")
+def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
+    signature = program.graph_signature
+    kinds = (
+        (signature.parameters_to_mutate, "the model writes to its parameters while it runs ({}); a "
+         "compiled step changes them by its optimizer alone"),
+        (signature.user_inputs_to_mutate, "the model writes to its inputs while it runs ({}); a step "
+         "only reads them: clone what is changed"))
+    for written, message in kinds:
+        if written:
+            place = next((p for n in program.graph.nodes if n.name in written
+                          if (p := _origin(n))), "")
+            inputs = {f"values_{i}": n for i, n in enumerate(call.inputs)}
+            names = sorted({inputs.get(n, _plain(n)) for n in written.values()})
+            raise TraceError(place + message.format(", ".join(names)))
+
+
+def _origin(node: torch.fx.Node) -> str:
+    """The line of what a node writes, as `file:line: `: its own, or that of what it reads."""
+    seen, pending = set(), [node]
+    while pending:
+        node = pending.pop(0)
+        if place := location_of(node):
+            return f"{place[0]}:{place[1]}: "
+        pending += [n for n in node.all_input_nodes if n not in seen]
+        seen.update(pending)
+    return ""

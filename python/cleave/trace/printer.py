@@ -201,6 +201,8 @@ def _argument_attrs(argument: Argument) -> dict[str, Any]:
 
 
 def _result_attrs(result: Result) -> dict[str, Any]:
+    if result.updates:
+        return {"graph.updates": result.name}
     attrs: dict[str, Any] = {"graph.name": result.name}
     if result.batch_dim is not None:
         attrs["graph.batch_dim"] = result.batch_dim

@@ -32,6 +32,9 @@ def converts(*overloads: Any):
 
 
 def converter_for(target: Any) -> Callable[..., Any] | None:
-    from . import (convert_contraction, convert_elementwise,  # noqa: F401
-                   convert_loss, convert_neural, convert_shape)
+    from . import (convert_activation, convert_assignment,  # noqa: F401
+                   convert_batch_norm, convert_bits, convert_contraction, convert_division,
+                   convert_elementwise, convert_functions, convert_loss, convert_memory,
+                   convert_neural, convert_order, convert_shape, convert_statistics,
+                   convert_trigonometry, convert_windows)
     return CONVERTERS.get(target)

@@ -8,7 +8,7 @@ import dataclasses
 
 from ..attention import build_attention
 from ..ir import Value, scalar_of
-from ..masks import EXCLUDED
+from ..masks import excluding
 from ..matching import pairs
 
 
@@ -19,7 +19,7 @@ class _Scores:
     product: Value
     factor: float = 1.0
     biases: list[tuple[Value, float]] = dataclasses.field(default_factory=list)
-    masks: list[tuple[Value, bool]] = dataclasses.field(default_factory=list)
+    masks: list[tuple[Value, bool, float]] = dataclasses.field(default_factory=list)
 
 
 def spelled_attention(b, evaluator, op):
@@ -82,6 +82,8 @@ def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_valu
         b, evaluator, query, key, value, scale=scores.factor, biases=scores.biases,
         masks=scores.masks, rng=dropout.operands[1] if dropout is not None else None,
         dropout=attrs.get("probability", 0.0), dropout_id=attrs.get("id", 0))
+    if result is None:
+        return None
     # From [b, a, q, e] to the dimensions of the contraction, in its order.
     result = b.reshape(result, p_value.shape[:-2] + result.shape[2:])
     order = batch + q + extra[0]
@@ -110,10 +112,12 @@ def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
             continue
         if value.is_op("select"):
             condition, a, c = value.op.operands
-            if _excludes(a) == _excludes(c):
+            numbers = excluding(a, factor), excluding(c, factor)
+            if (numbers[0] is None) == (numbers[1] is None):
                 return None
-            masks.append((_four_wide(b, condition, value, shape), _excludes(a)))
-            value = c if _excludes(a) else a
+            first = numbers[0] is not None
+            masks.append((_four_wide(b, condition, value, shape), first, numbers[not first]))
+            value = c if first else a
             continue
         if value.is_op("sub") and _holds_product(value.op.operands[0]):
             biases.append((_four_wide(b, value.op.operands[1], value, shape), -factor))
@@ -126,11 +130,6 @@ def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
                 break
         else:
             return None
-
-
-def _excludes(value: Value) -> bool:
-    number = scalar_of(value)
-    return isinstance(number, float) and number <= EXCLUDED
 
 
 def _scaled(value: Value) -> tuple[Value, float] | None:

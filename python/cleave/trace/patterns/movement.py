@@ -11,7 +11,7 @@ import torch
 
 from ..ir import Value, scalar_of
 
-_MAPS = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "sigmoid",
+_MAPS = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "sigmoid",
          "silu", "relu", "floor", "stop_gradient", "not", "gelu", "dropout", "cast", "layer_norm",
          "rms_norm", "softmax")
 

@@ -29,7 +29,7 @@ def norm(b, evaluator, op):
 def _normalised(b, x: Value, epsilon: float) -> Value:
     if x.is_op("sub"):
         source, mean = x.op.operands
-        if _mean_of(mean) is source:
+        if _mean_of(_flowing(mean)) is source:
             return b.layer_norm(source, None, None, epsilon)
     return b.rms_norm(x, None, epsilon)
 
@@ -51,9 +51,25 @@ def _epsilon(x: Value, shifted: Value) -> float | None:
         number = scalar_of(epsilon)
         squares = _mean_of(mean)
         if number is not None and squares is not None and squares.is_op("mul") \
-                and all(v is x for v in squares.op.operands):
+                and all(_is_same(v, x) for v in squares.op.operands):
             return number
     return None
+
+
+def _flowing(value: Value) -> Value:
+    """`value` without the mark that it has no gradient."""
+    return value.op.operands[0] if value.is_op("stop_gradient") else value
+
+
+def _is_same(a: Value, b: Value) -> bool:
+    """Whether both are one value, or one centred by the same mean: no gradient of a
+    variance flows through its mean."""
+    if a is b:
+        return True
+    if not (a.is_op("sub") and b.is_op("sub")) or a.op.operands[0] is not b.op.operands[0]:
+        return False
+    a_mean, b_mean = (unit_peeled(_flowing(v.op.operands[1])) for v in (a, b))
+    return _mean_of(a_mean) is a.op.operands[0] and _mean_of(b_mean) is a.op.operands[0]
 
 
 def _mean_of(value: Value) -> Value | None:

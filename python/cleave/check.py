@@ -1,0 +1,327 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Compares a compiled program with eager PyTorch: the loss, the gradient of every
+parameter, and what is written to buffers.
+
+The program that is compared is that of the model on one device. Random ops are turned
+off in both: dropout keeps all elements, and uniform numbers are 0.5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import json
+import math
+import os
+from typing import Any, Callable, Iterator, Mapping
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import optim
+from .program import Program
+from .results import StepError
+from .state import logical_shape, split_slots
+from .trace import TraceError, UnsupportedError, trace
+from .trace.export import eager_step
+
+#: The limits of "auto": elements of parameters, and these times the elements of the
+#: largest input, which is about the multiplications of a forward. Of a batch above
+#: `ENOUGH` it takes the first samples.
+PARAMETERS = 1 << 26
+WORK = 1 << 33
+ENOUGH = 1 << 31
+#: The number of elements of parameters up to which gradients are also computed in f64,
+#: if those in f32 are not conclusive.
+DOUBLE = 1 << 24
+
+#: The largest difference due to rounding, relative to a gradient's largest element.
+RELATIVE = 1e-3
+#: The rounding of f32, relative to the largest gradient of all: a gradient that is zero
+#: except for rounding may have this size.
+NOISE = 64 * torch.finfo(torch.float32).eps
+#: What an element of a buffer may be off by in any case.
+SMALL = 1e-5
+
+
+class Skipped(Exception):
+    """No comparison is possible; the text gives the reason."""
+
+
+@dataclasses.dataclass
+class Gradients:
+    """A loss, the gradients by parameter (None for a parameter without one), and the new
+    values of buffers."""
+
+    loss: float
+    by_name: dict[str, torch.Tensor | None]
+    written: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+
+    def largest(self) -> float:
+        return max((m for g in self.by_name.values()
+                    if g is not None and math.isfinite(m := _most(g))), default=0.0)
+
+
+def mode(check: str) -> str:
+    """`check` as passed to `cleave.compile`; CLEAVE_CHECK sets the meaning of
+    "auto"."""
+    known = ("auto", "on", "off")
+    if check not in known:
+        raise ValueError(f"check is {check!r}; it must be 'auto', 'on' or 'off'")
+    if check != "auto":
+        return check
+    check = os.environ.get("CLEAVE_CHECK", "auto")
+    if check not in known:
+        raise ValueError(f"CLEAVE_CHECK is '{check}'; it must be auto, on or off")
+    return check
+
+
+def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn, traced,
+            options: Mapping[str, Any], forced: bool) -> str | None:
+    """Compares the program of `traced` with eager PyTorch on `inputs`, or on their
+    first samples if there are too many.
+
+    `options` are the compiler's options that apply to one device. Returns a text that
+    describes the difference, or None. Raises Skipped if no comparison is possible, or
+    if it would take too long and is not `forced`.
+    """
+    if any(t.is_meta for t in (*inputs, *model.parameters(), *model.buffers())):
+        raise Skipped("the model or its inputs are on the meta device and have no values")
+    if not forced:
+        inputs, shortened = _shortened(model, inputs)
+        if shortened:
+            try:
+                traced = trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
+            except (TraceError, UnsupportedError) as error:
+                raise Skipped(f"the batch is too large to be compared, and the model does not "
+                              f"take its first samples alone ({error})") from None
+    try:
+        theirs = _eager(model, arrange(inputs), loss_fn)
+    except Exception as error:
+        raise Skipped(f"eager PyTorch does not take the example inputs "
+                      f"({type(error).__name__}: {error})") from None
+    if not torch.isfinite(torch.tensor(theirs.loss)):
+        raise Skipped(f"the loss of the example inputs is {theirs.loss}")
+    try:
+        ours = _compiled(traced.steady(), inputs, options)
+    except StepError as error:
+        return f"the compiled step stops ({error}), where eager PyTorch has a loss of {theirs.loss:.6g}"
+    doubtful = _differences(ours, theirs, RELATIVE, 0.0, None)
+    if doubtful and sum(p.numel() for p in model.parameters()) <= DOUBLE:
+        exact = _in_double(model, arrange(inputs), loss_fn, theirs)
+        if exact is not None:
+            return _told(_differences(ours, exact, RELATIVE, 0.0, theirs))
+    return _told(_differences(ours, theirs, RELATIVE, NOISE, None))
+
+
+def _shortened(model, inputs):
+    """As many of the first samples as can be compared in a short time, and whether
+    these are fewer than all."""
+    elements = sum(p.numel() for p in model.parameters())
+    if elements > PARAMETERS:
+        raise Skipped(f"it is large ({elements:,} elements of parameters)")
+    batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
+    sample = max((t.numel() // (t.shape[0] or 1) if t.ndim else 1 for t in inputs), default=1)
+    work = max(elements * sample, 1)
+    samples = max(ENOUGH // work, 1)
+    if samples >= batch:
+        return inputs, False
+    if work > WORK:
+        raise Skipped(f"a sample is large ({sample:,} elements for {elements:,} elements of "
+                      "parameters)")
+    return tuple(t[:samples] if t.ndim and t.shape[0] == batch else t for t in inputs), True
+
+
+# Eager PyTorch -------------------------------------------------------------------------
+
+
+class _NothingRandom(TorchDispatchMode):
+    """Dropout keeps all elements, and uniform numbers are 0.5, as in evaluation."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        aten = torch.ops.aten
+        packet = function.overloadpacket
+        if function is aten.bernoulli_.float:
+            # Dropout divides its draw by the probability of keeping.
+            return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
+        if packet is aten.uniform_:
+            low, high = (*args[1:3], *(0.0, 1.0)[len(args) - 1:])
+            return args[0].fill_((low + high) / 2)
+        out = function(*args, **kwargs)
+        if packet in (aten.rand, aten.rand_like):
+            return out.fill_(0.5)
+        if packet in (aten.randn, aten.randn_like):
+            return out.fill_(0.0)
+        return out
+
+
+@contextlib.contextmanager
+def _untouched(model: torch.nn.Module) -> Iterator[None]:
+    """Restores attributes and buffers of the modules, and the state of torch's random
+    numbers."""
+    parts = [(m, dict(m.__dict__)) for m in model.modules()]
+    buffers = [(m._buffers, dict(m._buffers)) for m in model.modules()]
+    values = [(b, b.detach().clone()) for b in model.buffers()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for own, kept in buffers:
+            own.update(kept)
+        for buffer, value in values:
+            buffer.detach_()
+            buffer.data.copy_(value)
+        for part, attributes in parts:
+            part.__dict__.clear()
+            part.__dict__.update(attributes)
+
+
+def _eager(model, example, loss_fn, double: bool = False) -> Gradients:
+    """Autograd's gradients; neither the model nor any `.grad` is changed."""
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    with _untouched(model), eager_step(model, example, loss_fn, double) as run, \
+            _NothingRandom(), torch.enable_grad():
+        loss = run()
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True) \
+            if loss.requires_grad and trained else [None] * len(trained)
+        written = {n: b.detach().to("cpu").clone() for n, b in model.named_buffers()}
+    return Gradients(float(loss.detach()), {
+        n: None if g is None else g.detach().to("cpu")
+        for n, g in zip(trained, found)}, written)
+
+
+class _AllDouble(TorchDispatchMode):
+    """Computes in f64 where a model asks for f32."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") is torch.float32:
+            kwargs["dtype"] = torch.float64
+        return function(*args, **kwargs)
+
+
+def _in_double(model, example, loss_fn, single: Gradients) -> Gradients | None:
+    """The same in f64, by a copy of the model; None if the copy fails or is not the
+    same model, because the loss reads the original."""
+    default = torch.get_default_dtype()
+    try:
+        model, loss_fn = copy.deepcopy((model, loss_fn))
+        torch.set_default_dtype(torch.float64)
+        with _AllDouble():
+            exact = _eager(model.double(), example, loss_fn, double=True)
+    except Exception:
+        return None
+    finally:
+        torch.set_default_dtype(default)
+    scale = single.largest()
+    alike = abs(exact.loss - single.loss) <= 1e-2 * max(abs(exact.loss), 1e-3) and all(
+        (g is None) == (exact.by_name[n] is None) and
+        (g is None or bool(((g - exact.by_name[n]).abs() <= 1e-2 * scale).all()))
+        for n, g in single.by_name.items())
+    return exact if alike else None
+
+
+# The compiled program
+# ------------------------------------------------------------------
+
+
+def _compiled(traced, inputs, options: Mapping[str, Any]) -> Gradients:
+    """The loss and gradients of the compiled program: the first momentum is the
+    gradient."""
+    from . import _cleave
+
+    options = {
+        "optimizer_fusion": "none", "micro_batches": 1, "grains": 0, "mesh": "",
+        "recipes": "", "pipe_slices": "auto", "parameters": {},
+        "optimizer": optim.SGD(lr=1.0, momentum=0.5).options(), **options,
+    }
+    program = Program(traced, _cleave.compile(traced.named_mlir, json.dumps(options)), [])
+    program.open()
+    for entry in traced.tensors:
+        if entry.name in program.tensors:
+            program.set(entry.name, entry.tensor)
+    for name, value in zip(traced.input_names, inputs):
+        if name in program.tensors:
+            program.set(name, value)
+    program.set("lr", 0.0)
+    error = program.session.run("train", 0, 1)
+    if error:
+        raise StepError(error)
+    slots: dict[str, dict[str, torch.Tensor]] = {}
+    for name, facts in program.tensors.items():
+        if facts["role"] == "state":
+            value = program.tensor(name).reshape(logical_shape(facts))
+            slots.setdefault(facts["of"], {})[facts["slot"]] = value
+    found = {n: next(iter(own.values())) for n, own in
+             split_slots(traced.parameters, slots).items()}
+    loss = float(program.tensor("loss"))
+    written = {n: program.tensor(n).reshape(logical_shape(program.tensors[n])).clone()
+               for n in traced.written if n in program.tensors}
+    program.close()
+    return Gradients(loss, found, written)
+
+
+# The comparison
+# -------------------------------------------------------------------------
+
+
+def _differences(ours: Gradients, theirs: Gradients, relative: float, noise: float,
+                 single: Gradients | None) -> list[str]:
+    """A line for the loss and for each parameter that differ by more than rounding.
+    `single` is `theirs` computed in f32: its error shows how large the rounding is."""
+    lines = []
+    slack = 50 * abs(single.loss - theirs.loss) if single else 0.0
+    if not abs(ours.loss - theirs.loss) <= max(relative * max(abs(theirs.loss), 1e-6), slack):
+        lines.append(f"the loss is {ours.loss:.6g} compiled, {theirs.loss:.6g} eager")
+    floor = max(noise * theirs.largest(), 1e-30)
+    for name, expected in theirs.by_name.items():
+        found = ours.by_name.get(name)
+        if expected is None and found is None:
+            continue
+        like = found if expected is None else expected
+        e = torch.zeros_like(like) if expected is None else expected
+        f = torch.zeros_like(like) if found is None else found.reshape(like.shape)
+        most = _most(e)
+        if not math.isfinite(most):
+            continue
+        bound = max(relative * most, floor)
+        if single is not None and single.by_name[name] is not None:
+            bound = max(bound, 50 * _most(single.by_name[name] - e))
+        off = _most(e - f)
+        if not off <= bound:
+            i = int((e - f).abs().nan_to_num(nan=math.inf).argmax())
+            lines.append(f"the gradient of {name} is off by {off:.3g} (compiled "
+                         f"{float(f.reshape(-1)[i]):.6g}, eager {float(e.reshape(-1)[i]):.6g}, "
+                         f"at element {i} of {e.numel()})")
+    for name, value in ours.written.items():
+        f, e = value.double(), theirs.written[name].double()
+        most = _most(e)
+        if not math.isfinite(most):
+            continue
+        bound = max(relative * most, SMALL) if value.is_floating_point() else 0.0
+        if single is not None and bound:
+            bound = max(bound, 50 * _most(single.written[name].double() - e))
+        off = _most(e - f)
+        if not off <= bound:
+            lines.append(f"buffer {name} is off by {off:.3g} after a step")
+    return lines
+
+
+def _most(x: torch.Tensor) -> float:
+    """The largest magnitude among the elements; NaN if one is."""
+    if not x.numel():
+        return 0.0
+    least, most = torch.aminmax(x)
+    return float(torch.maximum(most, -least))
+
+
+def _told(lines: list[str]) -> str | None:
+    if not lines:
+        return None
+    shown = lines[:6]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} more")
+    return "; ".join(shown)

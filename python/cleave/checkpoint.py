@@ -1,0 +1,174 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Checkpoints of a step: the folders that `cleave-run` writes and resumes too."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import torch
+
+from .messages import some_names, warn
+from .results import StepError
+from .state import path_of
+
+#: What a checkpoint has beside tensors; a folder without it is none.
+_FACTS = "training.json"
+
+
+class Checkpoints:
+    """The part of a `Step` that writes and reads files. `_live` is its program."""
+
+    def save(self, folder: str | os.PathLike, *, check_finite: bool = True) -> None:
+        """Writes a checkpoint: parameters, buffers, optimizer state, step, seed and
+        data position. `load`, `cleave.load` and `cleave-run --resume` read it. The folder
+        is there in whole or not at all; an older checkpoint of this name is replaced.
+
+        Args:
+            folder: of the checkpoint, which is made.
+            check_finite: refuse parameters and state that are not finite.
+
+        Raises:
+            FileExistsError: the folder is there, and holds something else.
+            OSError: the checkpoint cannot be written.
+            StepError: what would be saved is not finite.
+        """
+        folder = path_of("folder", folder)
+        if os.path.exists(folder) and not _is_checkpoint(folder) and (
+                not os.path.isdir(folder) or os.listdir(folder)):
+            raise FileExistsError(
+                f"{folder}: is there and is no checkpoint; nothing of it is replaced")
+        if check_finite and (wrong := self._live.session.check_finite()):
+            raise StepError(f"{folder}: the checkpoint is not written: {wrong}")
+        if error := self._live.session.save_checkpoint(folder, not check_finite):
+            raise OSError(error)
+
+    def load(self, folder: str | os.PathLike) -> None:
+        """Goes on from a checkpoint that `save` or `cleave-run` has written of the same
+        model and optimizer, on any mesh. On an error nothing is changed.
+
+        Raises:
+            FileNotFoundError: there is no checkpoint.
+            ValueError: it is damaged, or is not of this model and optimizer; all that
+                does not fit is listed.
+        """
+        folder = _found(path_of("folder", folder))
+        if error := self._live.session.load_checkpoint(folder):
+            raise ValueError(error)
+
+    def save_artifact(self, path: str | os.PathLike) -> None:
+        """Writes the compiled step as a shared object, for `cleave-run`; it holds the
+        program of the shapes of the last call, and no weights.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        from .trace.weights import check_writable
+
+        path = path_of("path", path)
+        check_writable(path)
+        try:
+            self._live.compiled.save(path)
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
+
+
+def load(folder: str | os.PathLike, model):
+    """Reads a checkpoint into a model.
+
+    Args:
+        folder: that `Step.save` or `cleave-run` has written.
+        model: a `torch.nn.Module`, which gets parameters and buffers; or a compiled
+            `Step`, which goes on from there (`Step.load`).
+
+    Returns:
+        `model`, changed in place. On an error it is as before. What the compiled step
+        does not read is not in a checkpoint: it stays, with a warning.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        KeyError: the checkpoint has parameters that the model does not have.
+        TypeError: `model` is something else.
+        ValueError: the file is damaged, or shapes differ; all are listed.
+    """
+    if isinstance(model, Checkpoints):
+        model.load(folder)
+        return model
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module or a Step")
+    folder = _found(path_of("folder", folder))
+    path = os.path.join(folder, "model.safetensors")
+    values = _by_names_of(model, _read(path))
+    own = {**dict(model.named_parameters(remove_duplicate=False)),
+           **dict(model.named_buffers(remove_duplicate=False))}
+    # What the compiler added is no part of the model.
+    unknown = [name for name in values if name not in own
+               and not name.startswith(("auxiliary.", "constant."))]
+    if unknown:
+        raise KeyError(f"{path}: the model has no {some_names(unknown)}")
+    wrong = [f"{name}: {list(value.shape)} in the file, {list(own[name].shape)} in the model"
+             for name, value in values.items() if name in own and value.shape != own[name].shape]
+    if wrong:
+        raise ValueError(f"{path} does not fit the model: {'; '.join(wrong)}")
+    given = {id(own[name]) for name in values if name in own}
+    missing = [name for name in model.state_dict() if name in own and id(own[name]) not in given]
+    if missing:
+        warn(f"{folder} does not have {some_names(missing)}, which the step does not read; "
+             "the model keeps its own")
+    with torch.no_grad():
+        for name, value in values.items():
+            if name in own:
+                own[name].copy_(value)
+    return model
+
+
+def _is_checkpoint(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, _FACTS))
+
+
+def _found(folder: str) -> str:
+    """The folder of a checkpoint: itself, or the latest of those named `step-N` in it."""
+    if _is_checkpoint(folder):
+        return folder
+    steps = []
+    if os.path.isdir(folder):
+        for name in os.listdir(folder):
+            start, _, number = name.partition("-")
+            if start == "step" and number.isdecimal() and _is_checkpoint(
+                    os.path.join(folder, name)):
+                steps.append((int(number), name))
+    if not steps:
+        raise FileNotFoundError(f"{folder}: no checkpoint here ({_FACTS}, or folders named "
+                                "step-N that hold one)")
+    return os.path.join(folder, max(steps)[1])
+
+
+def _read(path: str) -> dict[str, torch.Tensor]:
+    """The tensors of a file under all of their names."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            values = {name: file.get_tensor(name) for name in file.keys()}
+            metadata = file.metadata() or {}
+        tied = json.loads(metadata.get("tied", "{}"))
+        for name, aliases in tied.items():
+            values.update({alias: values[name] for alias in aliases})
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return values
+
+
+def _by_names_of(model, values):
+    """`values` with what the compiler has stacked of several parameters (experts)
+    taken apart again."""
+    from .trace.experts import stacks
+
+    values = dict(values)
+    for name, parts in stacks(model).items():
+        if name in values and parts[0] not in values:
+            whole = values.pop(name)
+            if len(whole) == len(parts):
+                values.update(zip(parts, whole))
+    return values

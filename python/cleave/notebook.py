@@ -1,0 +1,126 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""What a notebook shows of a step: memory, placement and schedule as SVG."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+
+from .messages import format_bytes
+
+_FONT = 'font-family="sans-serif" font-size="12"'
+
+#: Kinds of bytes in the order they are drawn in, as people say them, with a hue.
+_KINDS = (
+    ("parameter", "parameters", 210),
+    ("state", "optimizer state", 260),
+    ("buffer", "buffers", 180),
+    ("input", "inputs", 150),
+    ("constant", "constants", 120),
+    ("gradient", "gradients kept", 30),
+    ("shared", "activations, gradients, scratch", 0),
+)
+
+
+def fold_layers(name: str) -> str:
+    """`h.3.mlp.w` as `h.*.mlp.w`."""
+    return re.sub(r"(?<=\w\.)\d+(?=\.\w)", "*", name)
+
+
+def memory_svg(report: dict) -> str:
+    """A bar for each pipeline position: the bytes of a device's arena by kind.
+
+    Args:
+        report: what `Step.report` returns.
+    """
+    plan = report["plan"]
+    positions = [p["memory"] for p in plan.get("positions", [])] or [report["memory"]]
+    largest = max(memory["arena"] for memory in positions)
+    left, wide, high, top = 90, 480, 30, 30
+    legend = top + high * len(positions) + 8
+    kinds = [kind for kind in _KINDS if any(memory.get(kind[0]) for memory in positions)]
+    height = legend + 18 * len(kinds) + 6
+    out = [_open(left + wide + 90, height), _text(10, 18, "memory of a device", size=14)]
+    for i, memory in enumerate(positions):
+        y, x = top + high * i, float(left)
+        out.append(_text(10, y + 17, f"position {i}" if len(positions) > 1 else "arena"))
+        for kind, words, hue in kinds:
+            count = memory.get(kind, 0)
+            width = wide * count / largest if largest else 0
+            out.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{high - 6}" '
+                       f'fill="hsl({hue},60%,75%)" stroke="#555">'
+                       f"<title>{words}: {format_bytes(count)}</title></rect>")
+            x += width
+        out.append(_text(x + 6, y + 17, format_bytes(memory["arena"])))
+    for i, (kind, words, hue) in enumerate(kinds):
+        y = legend + 18 * i
+        most = max(memory.get(kind, 0) for memory in positions)
+        out.append(f'<rect x="{left}" y="{y}" width="12" height="12" fill="hsl({hue},60%,75%)" '
+                   'stroke="#555"/>')
+        out.append(_text(left + 20, y + 11, f"{words}, {format_bytes(most)}"
+                         + (" at most" if len(positions) > 1 else "")))
+    return "\n".join([*out, "</svg>"])
+
+
+def placement_svg(report: dict, most: int = 24) -> str:
+    """A row for each tensor, of which those that differ in the numbers of layers alone
+    are one: the share of it that a rank holds, and the axes over which it is sharded.
+
+    Args:
+        report: what `Step.report` returns.
+        most: rows that are drawn, of the largest tensors; the rest is counted.
+    """
+    placement = report["placement"]
+    mesh = placement.get("mesh", [])
+    rows: dict[tuple, list] = {}
+    for name, tensor in placement.get("tensors", {}).items():
+        axes = tuple(tuple(axis["axis"] for axis in dim) for dim in tensor["dims"])
+        shares = math.prod(axis["size"] for dim in tensor["dims"] for axis in dim)
+        key = (fold_layers(name), tuple(tensor["shape"]), axes)
+        row = rows.setdefault(key, [0, 0, shares])
+        row[0] += 1
+        row[1] += math.prod(tensor["shape"]) * tensor["element_bits"] // 8
+    ordered = sorted(rows.items(), key=lambda item: -item[1][1])
+    shown = ordered[:most]
+    names, wide, high, top = 330, 160, 22, 34
+    left_out = len(ordered) - len(shown)
+    height = top + high * len(shown) + (24 if left_out else 6)
+    title = ", ".join(f"{axis['axis']}={axis['size']}" for axis in mesh) or "one device"
+    out = [_open(names + wide + 330, height), _text(10, 18, f"placement on {title}", size=14)]
+    for i, ((name, shape, axes), (count, total, shares)) in enumerate(shown):
+        y = top + high * i
+        text = name if len(name) <= 46 else "..." + name[-43:]
+        out.append(_text(10, y + 13, (f"{count} x " if count > 1 else "") + text))
+        out.append(f'<rect x="{names}" y="{y}" width="{wide}" height="{high - 6}" fill="#eee" '
+                   'stroke="#999"/>')
+        out.append(f'<rect x="{names}" y="{y}" width="{wide / shares:.1f}" height="{high - 6}" '
+                   'fill="hsl(210,60%,75%)" stroke="#555">'
+                   f"<title>a rank holds 1/{shares}</title></rect>")
+        dims = " x ".join(f"{size}/{'+'.join(over)}" if over else str(size)
+                          for size, over in zip(shape, axes)) or "scalar"
+        out.append(_text(names + wide + 8, y + 13, f"{dims}, {format_bytes(total)}"))
+    if left_out:
+        out.append(_text(10, height - 8, f"and {left_out} more"))
+    return "\n".join([*out, "</svg>"])
+
+
+def page(step) -> str:
+    """The HTML that a notebook shows for a step."""
+    report = step.report()
+    parts = [f"<p><b>{html.escape(repr(step))}</b></p>",
+             f"<pre>{html.escape(step.explain())}</pre>", memory_svg(report),
+             "<details><summary>placement</summary>", placement_svg(report), "</details>"]
+    if report.get("schedule"):
+        parts += ["<details><summary>schedule</summary>",
+                  step._live.compiled.schedule("svg", ""), "</details>"]
+    return "<div>" + "\n".join(parts) + "</div>"
+
+
+def _open(width: float, height: float) -> str:
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {_FONT}>')
+
+
+def _text(x: float, y: float, text: str, size: int = 12) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}">{html.escape(text)}</text>'

@@ -1,0 +1,185 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Batch normalisation, by the statistics of a batch or by running ones."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from typing import Iterator
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .eager import EagerError
+from .ir import TensorType
+from .registry import Unsupported, aten, converts
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """The samples over which batch normalisation has statistics of their own.
+
+    A batch is cut into `micro_batches`, and each of them into `ranks`; each part is
+    normalised by itself. Running statistics take those of the first rank of one
+    micro-batch after another.
+    """
+
+    micro_batches: int = 1
+    ranks: int = 1
+
+    @property
+    def count(self) -> int:
+        return self.micro_batches * self.ranks
+
+
+def is_training(node: torch.fx.Node) -> bool:
+    """Whether the operator of `node` writes to running statistics."""
+    place = {aten.batch_norm.default: 5, aten.instance_norm.default: 5}.get(node.target)
+    return place is not None and bool(node.args[place]) and node.args[3] is not None
+
+
+@contextlib.contextmanager
+def batch_norm_modules(module: torch.nn.Module, groups: Groups) -> Iterator[None]:
+    """Within it, modules of batch normalisation count as many batches as `groups`
+    has micro-batches, and average over all batches without reading their number."""
+    changed = [m for m in module.modules() if isinstance(m, _BatchNorm)
+               and type(m).forward is _BatchNorm.forward and "forward" not in m.__dict__]
+    for m in changed:
+        m.forward = _forward.__get__((m, groups))
+    try:
+        yield
+    finally:
+        for m in changed:
+            del m.__dict__["forward"]
+
+
+def _forward(own, x: torch.Tensor) -> torch.Tensor:
+    m, groups = own
+    if not (m.training and m.track_running_stats) or m.num_batches_tracked is None:
+        return _BatchNorm.forward(m, x)
+    if m.momentum is not None:
+        result = _BatchNorm.forward(m, x)
+        if groups.micro_batches > 1:
+            m.num_batches_tracked.add_(groups.micro_batches - 1)
+        return result
+    if groups.count > 1:
+        raise EagerError("the running statistics of a BatchNorm with momentum=None are a mean over "
+                         "all batches, which is not compiled for statistics of micro-batches; give "
+                         "it a momentum")
+    m._check_input_dim(x)
+    m.num_batches_tracked.add_(1)
+    # A momentum of 1 gives the statistics themselves.
+    mean, var = m.running_mean.clone(), m.running_var.clone()
+    result = torch.nn.functional.batch_norm(x, mean, var, m.weight, m.bias, True, 1.0, m.eps)
+    with torch.no_grad():
+        share = 1.0 / m.num_batches_tracked
+        m.running_mean.add_((mean - m.running_mean) * share)
+        m.running_var.add_((var - m.running_var) * share)
+    return result
+
+
+def _channels(c, value, x, lead=1):
+    """A value of each channel beside `x`, whose channels are dimension `lead`."""
+    shape = [1] * x.type.rank
+    shape[lead] = value.shape[-1]
+    return c.b.reshape(value, value.shape[:-1] + tuple(shape[len(value.shape) - 1:]))
+
+
+def _scaled(c, x, weight, bias, lead):
+    if weight is not None:
+        x = c.b.binary("mul", x, _channels(c, weight, x, lead))
+    return x if bias is None else c.b.binary("add", x, _channels(c, bias, x, lead))
+
+
+def _groups_of(c, x) -> Groups:
+    """Into how many parts the samples of `x` are cut, along dimension 0."""
+    if x.shape[0] == 1:
+        # As of an instance norm: no sample is beside another.
+        return Groups()
+    c.batch_statistics.append(c.b.location)
+    groups = c.groups
+    if x.shape[0] % groups.count or x.shape[0] % max(c.batch, 1):
+        raise Unsupported(f"statistics of micro-batches of a tensor of {tuple(x.shape)}, whose "
+                          "first dimension does not hold the samples")
+    return groups
+
+
+def _normalised(c, x, weight, bias, eps):
+    """The result, and for running statistics the mean and the unbiased variance of
+    each group, `[groups, channels]`."""
+    b, channels, groups = c.b, x.shape[1], _groups_of(c, x)
+    parts = b.reshape(x, (groups.count, x.shape[0] // groups.count, *x.shape[1:]))
+    dims = [1, *range(3, parts.type.rank)]
+    n = math.prod(parts.shape[d] for d in dims)
+    if n == 1:
+        raise Unsupported("statistics of one value for each channel; more samples are needed")
+    size = b.scalar(n, x.dtype)
+
+    def beside(value):
+        return b.reshape(value, (groups.count, 1, channels, *[1] * (x.type.rank - 2)))
+
+    mean = b.binary("div", b.reduce("sum", parts, dims), size)
+    # Nothing flows through the mean of the variance: the differences sum to zero.
+    off = b.binary("sub", parts, beside(b.unary("stop_gradient", mean)))
+    total = b.reduce("sum", b.binary("mul", off, off), dims)
+    var = b.binary("div", total, size)
+    inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, x.dtype)))
+    result = b.binary("mul", b.binary("sub", parts, beside(mean)), beside(inverse))
+    result = b.reshape(_scaled(c, result, weight, bias, 2), x.shape)
+    return result, mean, b.binary("div", total, b.scalar(n - 1, x.dtype)), groups
+
+
+def _running(c, old, found, momentum, groups):
+    """`(1 - momentum) * old + momentum * found`, for one micro-batch after another."""
+    b = c.b
+    found = b.unary("stop_gradient", found)
+    count = groups.micro_batches
+    weights = torch.zeros(count, groups.ranks, 1, dtype=torch.float64)
+    weights[:, 0, 0] = momentum * (1 - momentum) ** torch.arange(count - 1, -1, -1,
+                                                                 dtype=torch.float64)
+    weights = b.constant(weights.reshape(-1, 1).to(torch.float32))
+    new = b.reduce("sum", b.binary("mul", b.cast(found, "f32"), weights), [0])
+    kept = b.scalar((1 - momentum) ** count, old.dtype)
+    return b.binary("add", b.binary("mul", old, kept), b.cast(new, old.dtype))
+
+
+def _by_running(c, x, weight, bias, mean, var, eps):
+    """By statistics that are kept, which have no gradient."""
+    b = c.b
+    mean, var = (b.unary("stop_gradient", v) if v.trained else v for v in (mean, var))
+    inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, var.dtype)))
+    off = b.binary("sub", x, _channels(c, b.cast(mean, x.dtype), x))
+    result = b.binary("mul", off, _channels(c, b.cast(inverse, x.dtype), x))
+    return _scaled(c, result, weight, bias, 1)
+
+
+@converts(aten._native_batch_norm_legit_functional.default)
+def native_batch_norm(c, x, weight, bias, mean, var, training, momentum, eps):
+    if not training:
+        return _by_running(c, x, weight, bias, mean, var, eps), None, None, mean, var
+    result, found, spread, groups = _normalised(c, x, weight, bias, eps)
+    return (result, None, None, _running(c, mean, found, momentum, groups),
+            _running(c, var, spread, momentum, groups))
+
+
+@converts(aten._native_batch_norm_legit.no_stats)
+def native_batch_norm_without_statistics(c, x, weight, bias, training, momentum, eps):
+    return _normalised(c, x, weight, bias, eps)[0], None, None
+
+
+@converts(aten._native_batch_norm_legit_no_training.default)
+def native_batch_norm_in_evaluation(c, x, weight, bias, mean, var, momentum, eps):
+    # The statistics of the batch are not computed.
+    nothing = c.b.full(0, TensorType((0,), x.dtype))
+    return _by_running(c, x, weight, bias, mean, var, eps), nothing, nothing
+
+
+@converts(aten.batch_norm.default)
+def batch_norm(c, x, weight, bias, mean, var, training, momentum, eps, cudnn=False):
+    if not training and mean is not None:
+        return _by_running(c, x, weight, bias, mean, var, eps)
+    if mean is not None:
+        raise Unsupported("running statistics that are written to")
+    return _normalised(c, x, weight, bias, eps)[0]

@@ -1,0 +1,87 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Variances, norms of vectors, logarithms of sums of exponentials."""
+
+from __future__ import annotations
+
+import math
+
+from .convert_shape import dims_of, mean_of, reduced
+from .registry import aten, converts
+
+
+def _variance(c, x, dim, correction, keepdim):
+    b = c.b
+    count = math.prod(x.shape[d] for d in dims_of(x, dim))
+    # Nothing flows through the mean: the differences sum to zero.
+    centred = b.binary("sub", x, b.unary("stop_gradient", mean_of(c, x, dim, True)))
+    squares = b.binary("mul", centred, centred)
+    return b.binary("div", reduced(c, "sum", squares, dim, keepdim),
+                    b.scalar(count - correction, x.dtype))
+
+
+@converts(aten.var.correction, aten.var.dim, aten.var.default)
+def var(c, x, dim=None, unbiased=True, keepdim=False, correction=None):
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    correction = correction if correction is not None else int(unbiased)
+    return _variance(c, x, dim, correction, keepdim)
+
+
+@converts(aten.std.correction, aten.std.dim, aten.std.default)
+def std(c, x, dim=None, unbiased=True, keepdim=False, correction=None):
+    return root(c, var(c, x, dim, unbiased, keepdim, correction))
+
+
+def root(c, total, exponent=0.5):
+    """`total` to the power, whose gradient is 0 where it is 0: the root of a sum of
+    squares, or of other powers of sizes."""
+    b, dtype = c.b, total.dtype
+    flat = b.compare("eq", total, b.scalar(0, dtype))
+    safe = b.select(flat, b.scalar(1, dtype), total)
+    power = b.unary("sqrt", safe) if exponent == 0.5 else \
+        b.binary("pow", safe, b.scalar(exponent, dtype))
+    return b.select(flat, b.scalar(0, dtype), power)
+
+
+@converts(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+def vector_norm(c, x, order=2, dim=None, keepdim=False, dtype=None):
+    b = c.b
+    order = 2 if order is None else order
+    x = b.cast(x, c.type.dtype)
+    size = b.unary("abs", x)
+    if order == 0:
+        return reduced(c, "sum", b.cast(b.compare("ne", x, b.scalar(0, x.dtype)), x.dtype), dim, keepdim)
+    if abs(order) == math.inf:
+        return reduced(c, "max" if order > 0 else "min", size, dim, keepdim)
+    if order == 1:
+        return reduced(c, "sum", size, dim, keepdim)
+    if order == 2:
+        return root(c, reduced(c, "sum", b.binary("mul", x, x), dim, keepdim))
+    power = root(c, size, order) if order > 0 else b.binary("pow", size, b.scalar(order, x.dtype))
+    return root(c, reduced(c, "sum", power, dim, keepdim), 1 / order)
+
+
+@converts(aten.var_mean.correction, aten.var_mean.dim, aten.var_mean.default)
+def var_mean(c, x, dim=None, unbiased=True, keepdim=False, correction=None):
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    correction = correction if correction is not None else int(unbiased)
+    return _variance(c, x, dim, correction, keepdim), mean_of(c, x, dim, keepdim)
+
+
+@converts(aten.logsumexp.default)
+def logsumexp(c, x, dim, keepdim=False):
+    b, dims = c.b, dims_of(x, dim)
+    # The largest element only keeps exponentials finite; where it is not finite
+    # itself, nothing is subtracted. Beside an infinite one all others weigh 0.
+    infinity = b.scalar(math.inf, x.dtype)
+    top = b.unary("stop_gradient", reduced(c, "max", x, dims, True))
+    infinite = b.compare("eq", top, infinity)
+    finite = b.compare("lt", b.unary("abs", top), infinity)
+    top = b.select(finite, top, b.scalar(0, x.dtype))
+    shifted = b.select(b.binary("and", infinite, b.compare("lt", x, infinity)),
+                       b.scalar(-math.inf, x.dtype), b.binary("sub", x, top))
+    total = reduced(c, "sum", b.unary("exp", shifted), dims, True)
+    result = b.binary("add", b.unary("log", total), top)
+    return b.reshape(result, c.type.shape)

@@ -1,0 +1,62 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Computes, with torch, operators whose operands are all known when tracing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .convert_complex import Complex
+from .ir import DTYPES, Value
+
+#: Elements of a result that becomes a constant.
+LARGEST = 1 << 16
+
+
+def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
+    """The result of an operator that has no conversion; None where an operand is not
+    known, or the operator is random, writes, or has a large result.
+
+    What has a type that the graph lacks stays a tensor of the framework, which only
+    further known operators take.
+    """
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable \
+            or torch.Tag.nondeterministic_seeded in target.tags \
+            or torch.Tag.nondeterministic_bitwise in target.tags:
+        return None
+    outputs = pytree.tree_leaves(example)
+    if not outputs or not all(isinstance(x, torch.Tensor) and x.numel() <= LARGEST
+                              for x in outputs):
+        return None
+
+    def known(value):
+        if isinstance(value, Complex):
+            re, im = c.known(value.re), c.known(value.im)
+            return None if re is None or im is None else torch.complex(re, im)
+        return c.known(value) if isinstance(value, Value) else value
+    leaves, structure = pytree.tree_flatten((args, kwargs),
+                                            is_leaf=lambda x: isinstance(x, (Value, Complex)))
+    values = [known(x) for x in leaves]
+    if any(v is None and x is not None for v, x in zip(values, leaves)):
+        return None
+    args, kwargs = pytree.tree_unflatten(values, structure)
+    if "device" in kwargs:
+        kwargs["device"] = torch.device("cpu")
+    with torch.no_grad():
+        result = target(*args, **kwargs)
+    found = pytree.tree_leaves(result)
+    if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in outputs]:
+        return None
+    return pytree.tree_map(lambda x: known_constant(c.b, x), result)
+
+
+def known_constant(builder, tensor: torch.Tensor) -> Any:
+    """A constant; a pair of them where it is complex; itself where its type has no
+    equivalent."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor.is_complex():
+        return Complex(*(builder.constant(part.contiguous()) for part in (tensor.real, tensor.imag)))
+    return builder.constant(tensor) if tensor.dtype in DTYPES else tensor

@@ -1,0 +1,99 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Random models with random options of a step, by the interpreter in f64.
+
+The optimizer with all of its settings, where updates run, meshes, recipes, schedules, gathers,
+slices, grains and more are drawn, from what is registered. What is scheduled, two steps of it and
+all entries, is compared with the step on one device. Combinations that contradict themselves are
+refused, for reasons that are listed here: any other is a failure.
+100 models by default, 2000 with ``CLEAVE_TEST_ALL=1``.
+"""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from cleave.testing.tools import run_tool, tool
+
+from proofs import ALL
+
+#: Choices that are drawn, and that no random model takes, and why.
+NEVER_TAKEN = {
+    "recipe=expert": "the models have no mixture of experts; test_expert_recipes.py",
+    "horizon=true": "the models have no numbered list of layers; test_interlock.py",
+}
+
+#: What passes are never drawn, and why.
+NEVER_RUN = {}
+
+#: Reasons to refuse, by a part of the message.
+REFUSALS = [
+    "do not divide", "not divisible", "fewer than the", "both split", "never gathers them",
+    "optimizer fusion into backward is not possible",
+    "whether all of them are finite", "stages, and has only",
+    "less than the", "no pair of products with weights", "the model has no experts",
+    "adds a bias to its scores", "ulysses: no input", "context: no input", "the model has no attention",
+    "no numbered list of layers", "schedule:", "deterministic:", "optimizer-fusion: an asynch",
+    "pipe-gather: an asynchronous", "leave --post-validation or --optimizer-fusion=forward out",
+    "an asynchronous schedule", "name one of them", "the samples are split over",
+    "max-staleness", "steps need equal numbers", "than that of the grains",
+]
+
+
+def drawn(count, seed=1):
+    return json.loads(run_tool([tool("cleave-fuzz"), "--list-options", f"--count={count}",
+                                f"--seed={seed}"]))
+
+
+def registered_passes():
+    text = run_tool([tool("cleave-opt"), "--help"])
+    return set(re.findall(r"^ +--((?:graph|spmd|pipe|exec)-[a-z-]+)", text, re.M))
+
+
+def named_by(message):
+    """What a message lists behind `there are`."""
+    return set(re.findall(r"[\w-]+", re.split("[;\n]", message.split("there are", 1)[1])[0]))
+
+
+def refusal(*flags):
+    return subprocess.run([tool("cleave-compile"), os.devnull, "--emit=step", *flags],
+                          capture_output=True, text=True).stderr
+
+
+def test_every_registered_pass_is_drawn():
+    missing = registered_passes() - drawn(2000)["passes"].keys()
+    assert len(registered_passes()) > 30
+    assert missing == NEVER_RUN.keys()
+
+
+def test_every_recipe_is_drawn():
+    recipes = named_by(refusal("--mesh=dp=2", "--recipe=none-such"))
+    assert len(recipes) > 10
+    assert {f"recipe={name}" for name in recipes} <= drawn(2000)["choices"].keys()
+
+
+@pytest.mark.parametrize("first", range(1, 2000, 100) if ALL else [1])
+def test_what_is_scheduled_is_the_step(first):
+    """The tool ends with an error, which names the seed, where any differ."""
+    report = json.loads(run_tool([tool("cleave-fuzz"), "--options", f"--seed={first}",
+                                  "--count=100"]))
+    assert report["failures"] == 0
+    assert report["agree"] >= 30, report
+    # A step that is not finite is no agreement.
+    assert report["not_finite"] <= 2, report
+    unknown = [text for text in report["refusals"]
+               if not any(reason in text for reason in REFUSALS)]
+    assert not unknown, unknown
+    for fusion in ("none", "backward", "forward"):
+        assert report["choices"].get(f"optimizer_fusion={fusion}"), report["choices"]
+
+
+@pytest.mark.skipif(not ALL, reason="proved with CLEAVE_TEST_ALL=1")
+def test_every_choice_is_taken():
+    """By some model, unless a table says why not."""
+    report = json.loads(run_tool([tool("cleave-fuzz"), "--options", "--seed=1", "--count=1500"]))
+    wanted = {name for name in drawn(1500)["choices"] if not name.endswith("=false")}
+    assert wanted - report["choices"].keys() <= NEVER_TAKEN.keys()

@@ -1,0 +1,180 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Recipes: the split program against the whole one, in f64 by the interpreter.
+
+Loss, every gradient, every updated weight and all optimizer state agree to 1e-10
+of the largest element of their tensor's kind. Dropout is on.
+"""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from cleave.testing.tools import interpret, run_tool, tool
+from cleave.trace import trace
+from test_trace_families import FAMILIES, build
+from training_support import ALL
+
+BATCH, LENGTH = 8, 8
+
+MODELS = {
+    "gpt2": dict(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1),
+    "llama": dict(attention_dropout=0.1),
+    "bert": dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
+}
+
+#: Recipe lists by a mesh they fit.
+CASES = [
+    ("dp=2", ""),
+    ("dp=4", "zero1"),
+    ("dp=2", "zero2"),
+    ("dp=4", "zero3"),
+    ("tp=2", "megatron"),
+    ("tp=2", "megatron-sp"),
+    ("cp=2", "ulysses"),
+    ("dp=2,tp=2", "megatron,zero1"),
+    ("dp=2,tp=2", "megatron-sp,zero2"),
+    ("tp=2,dp=2", "megatron-sp,zero3"),
+    ("dp=2,cp=2", "ulysses,zero3"),
+    ("dp=2,cp=2", "ulysses,zero1(cp)"),
+    ("dp=2,fsdp=2", "dp(fsdp),zero3(fsdp)"),
+    ("dp=2,tp=2,fsdp=2", "megatron-sp,dp(fsdp),zero3(fsdp),zero1"),
+    ("cp=2", "context"),
+    ("cp=4", "context"),
+    ("cp=8", "context"),
+    ("dp=2,cp=2", "context,zero1"),
+    ("dp=2,cp=2", "context,zero3,zero1(cp)"),
+    ("cp=2,tp=2", "context,megatron"),
+    ("tp=2,cp=2", "context,megatron-sp"),
+    ("cp=2,up=2", "context,ulysses(up)"),
+    ("cp=2", "ring"),
+    ("cp=4", "ring"),
+    ("cp=8", "ring"),
+    ("dp=2,cp=2", "ring,zero1"),
+    ("cp=2,dp=2", "ring,zero2"),
+    ("dp=2,cp=4", "ring,zero3,zero1(cp)"),
+    ("cp=2,tp=2", "ring,megatron"),
+    ("tp=2,cp=4", "ring,megatron-sp"),
+    ("dp=2,cp=2,tp=2", "ring,megatron-sp,zero3"),
+    ("cp=2,up=2", "ring,ulysses(up)"),
+    ("up=2,cp=4", "ulysses(up),ring"),
+    ("row=2,col=2", "summa2d"),
+    ("dp=2,row=2,col=2", "summa2d,zero1"),
+    ("dp=2,row=2,col=2", "summa2d,zero3"),
+    ("depth=2,row=2,col=2", "summa25d"),
+    ("depth=2,row=2,col=2", "summa25d,zero2(depth)"),
+    ("row=2,col=2,cp=2", "summa2d,ring"),
+    ("cp=2", "two-ring"),
+    ("cp=4", "two-ring"),
+    ("cp=8", "two-ring"),
+    ("dp=2,cp=2", "two-ring,zero1"),
+    ("cp=2,tp=2", "two-ring,megatron-sp"),
+    ("tp=2,cp=4", "two-ring,megatron"),
+]
+
+
+def family(name, **changes):
+    """Makes a model of test_trace_families."""
+    model, config, settings, _ = FAMILIES[name]
+    return lambda: build(model, config, **{**settings, **changes})
+
+
+#: How to make each model.
+MAKERS = {name: family(name, **changes) for name, changes in MODELS.items()}
+
+
+@functools.cache
+def traced_model(name, batch=BATCH, length=LENGTH, *changes):
+    """`changes`: pairs of a setting of the model and its value."""
+    import torch
+
+    torch.manual_seed(0)
+    make = family(name, **{**MODELS.get(name, {}), **dict(changes)}) if changes else MAKERS[name]
+    module = make().train().double()
+    ids = torch.randint(3, 96, (batch, length))
+    # What a model asks to be computed in f32, such as its loss, is in f64 too.
+    return trace(module, (ids, ids)).mlir.replace("f32", "f64")
+
+
+def emit(folder, name, phase, *flags, sizes=(BATCH, LENGTH)):
+    """`sizes`: samples, places, and changes of the model."""
+    path = folder / f"{name}-{hash(sizes) & 0xffffffff:x}.mlir"
+    path.write_text(traced_model(name, *sizes))
+    return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
+
+
+OPTIMIZERS = {
+    "sgd": ["--optimizer=sgd", "--momentum=0.9", "--clip=0.5"],
+    # With the default of eps, a gradient that is 0 but for rounding makes an
+    # update of full size.
+    "adamw": ["--optimizer=adamw", "--eps=1e-3", "--weight-decay=0.1"],
+}
+
+TYPES = {"f64": np.float64, "f32": np.float32, "i64": np.int64}
+
+
+def random_inputs(step, seed=7):
+    """Values for every argument of @train, drawn by what it is."""
+    header = re.search(r"func\.func @train\((.*?)\n", step).group(1)
+    rng = np.random.default_rng(seed)
+    values = {}
+    for shape, dtype, attributes in re.findall(
+            r"%arg\d+: tensor<((?:\d+x)*)(\w+)> \{(.*?)\}(?=, %arg|\) ->)", header):
+        shape = tuple(int(n) for n in shape.split("x")[:-1])
+        name = re.search(r'graph\.name = "([^"]*)"', attributes).group(1)
+        role = re.search(r'graph\.role = "([^"]*)"', attributes).group(1)
+        if role == "input":
+            value = rng.integers(3, 96, shape)
+            if name == "labels":
+                value[:, -3:][rng.random((shape[0], 3)) < 0.5] = -100
+        elif role == "state":
+            value = rng.random(shape)
+        elif role == "rng":
+            value = np.array([5, 3]).reshape(shape) if shape else np.array(5)
+        elif role == "scalar":
+            value = np.full(shape, 3 if dtype == "i64" else 0.1)
+        else:
+            value = rng.standard_normal(shape) * 0.3
+        values[name] = value.astype(TYPES[dtype])
+    return values
+
+
+@functools.cache
+def whole_run(name, optimizer, folder, sizes=(BATCH, LENGTH)):
+    step = emit(folder, name, "step", *OPTIMIZERS[optimizer], sizes=sizes)
+    inputs = random_inputs(step)
+    return inputs, *interpret(step, inputs, entry="train")
+
+
+def agree(found, expected):
+    assert found.keys() == expected.keys()
+    scale = max((np.abs(v).max() for v in expected.values() if v.size), default=1)
+    for name, value in expected.items():
+        assert np.isfinite(value).all() and np.isfinite(found[name]).all(), (name, "not finite")
+        # A factored weight has the same elements in the same order.
+        error = np.abs(found[name].astype(np.float64).ravel()
+                       - value.astype(np.float64).ravel()).max()
+        assert error <= 1e-10 * scale, (name, error, scale)
+
+
+def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
+          sizes=(BATCH, LENGTH)):
+    folder = tmp_path_factory.getbasetemp()
+    inputs, results, gradients = whole_run(name, optimizer, folder, sizes)
+    local = emit(folder, name, "local", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
+                 f"--recipe={recipes}", f"--micro-batches={micro_batches}", sizes=sizes)
+    own_results, own_gradients = interpret(local, inputs, entry="train")
+    agree(own_results, results)
+    agree(own_gradients, gradients)
+    return local
+
+
+@pytest.mark.parametrize("mesh, recipes", CASES)
+def test_recipes_equal_one_device(tmp_path_factory, mesh, recipes):
+    index = CASES.index((mesh, recipes))
+    names = list(MODELS)
+    for offset, name in enumerate(names if ALL else [names[index % len(names)]]):
+        optimizer = ["adamw", "sgd"][(index + offset) % 2]
+        check(tmp_path_factory, name, mesh, recipes, optimizer, 1 + (index + offset) % 2)

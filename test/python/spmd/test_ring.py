@@ -1,0 +1,130 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Attention whose keys travel a ring: what is sent, drawn, hidden and computed.
+
+That training is the same is tested in test_recipes.py and test_training_devices.py.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+import cleave
+from cleave.testing.tools import interpret, optimize
+from training_support import assert_close, cleave_run, family
+
+BATCH, HEADS, GROUPS, SIZE = 2, 4, 2, 8
+
+LOCAL = ["--spmd-decompose-attention", "--spmd-place", "--spmd-propagate", "--spmd-partition",
+         "--spmd-optimize-collectives", "--spmd-verify"]
+
+
+def model(length, attributes=("causal",), dropout=True):
+    """Dropout of a row of ones, and attention that gives the probabilities: its
+    values are the unit matrix, and its queries 0. These and the keys have one
+    sequence, as in a model."""
+    x = f"tensor<{BATCH}x{length}x{GROUPS}x{SIZE}xf64>"
+    heads = f"tensor<{BATCH}x{HEADS}x{length}x{SIZE}xf64>"
+    keys = f"tensor<{BATCH}x{GROUPS}x{length}x{SIZE}xf64>"
+    values = f"tensor<{BATCH}x{GROUPS}x{length}x{length}xf64>"
+    output = f"tensor<{BATCH}x{HEADS}x{length}x{length}xf64>"
+    lse = f"tensor<{BATCH}x{HEADS}x{length}xf64>"
+    rate = ("dropout = 0.25 : f64", "dropout_id = 3 : i64") if dropout else ()
+    hidden = ", ".join(("scale = 1.0 : f64", *rate, *attributes))
+    argument = "graph.batch_dim = 0 : i64, graph.role = \"input\", graph.name"
+    return f"""
+func.func @logits(
+    %x: {x} {{{argument} = "x"}},
+    %q: tensor<{BATCH}x{length}x{HEADS}x{SIZE}xf64> {{{argument} = "q"}},
+    %v: tensor<{BATCH}x{length}x{GROUPS}x{length}xf64> {{{argument} = "v"}},
+    %rng: tensor<2xi64> {{graph.role = "rng", graph.name = "rng"}})
+    -> ({x} {{graph.name = "dropped"}}, {output} {{graph.name = "probabilities"}}) {{
+  %d = graph.dropout %x, %rng {{probability = 0.25 : f64, id = 2 : i64}} : ({x}, tensor<2xi64>) -> {x}
+  %zero = graph.constant dense<0.0> : tensor<f64>
+  %rows = graph.reduce sum %x {{dims = array<i64: 2, 3>}} : ({x}) -> tensor<{BATCH}x{length}xf64>
+  %none = graph.mul %rows, %zero : (tensor<{BATCH}x{length}xf64>, tensor<f64>) -> tensor<{BATCH}x{length}xf64>
+  %same = graph.reshape %none : (tensor<{BATCH}x{length}xf64>) -> tensor<{BATCH}x1x{length}x1xf64>
+  %t = graph.transpose %q {{permutation = array<i64: 0, 2, 1, 3>}} : (tensor<{BATCH}x{length}x{HEADS}x{SIZE}xf64>) -> {heads}
+  %h = graph.add %t, %same : ({heads}, tensor<{BATCH}x1x{length}x1xf64>) -> {heads}
+  %k = graph.transpose %d {{permutation = array<i64: 0, 2, 1, 3>}} : ({x}) -> {keys}
+  %w = graph.transpose %v {{permutation = array<i64: 0, 2, 1, 3>}} : (tensor<{BATCH}x{length}x{GROUPS}x{length}xf64>) -> {values}
+  %o, %lse = graph.attention %h, %k, %w rng %rng {{{hidden}}}
+      : ({heads}, {keys}, {values}, tensor<2xi64>) -> ({output}, {lse})
+  return %d, %o : {x}, {output}
+}}
+"""
+
+
+def inputs(length):
+    return {
+        "x": np.ones((BATCH, length, GROUPS, SIZE)),
+        "q": np.zeros((BATCH, length, HEADS, SIZE)),
+        "v": np.broadcast_to(np.eye(length)[None, :, None], (BATCH, length, GROUPS, length)).copy(),
+        "rng": np.array([11, 4]),
+    }
+
+
+def split(text, parts, recipe="ring", *passes):
+    options = f"mesh=cp={parts} recipes={recipe}"
+    return optimize(text, f"--spmd-order-sequence={options}", f"--spmd-apply-recipes={options}",
+                    *passes)
+
+
+@pytest.mark.parametrize("recipe", ["context", "ring", "two-ring"])
+@pytest.mark.parametrize("parts, length", [(2, 8), (4, 16), (4, 72), (4, 12)])
+@pytest.mark.parametrize("attributes", [("causal",), ("causal", "window = 5 : i64"), ()])
+def test_masks_are_those_of_one_device(recipe, parts, length, attributes):
+    """Each element is dropped or kept, and each key seen or hidden, as on one
+    device; chunks of 9 places share groups of 64 draws."""
+    text = model(length, attributes)
+    whole, _ = interpret(text, inputs(length), entry="logits")
+    own, _ = interpret(split(text, parts, recipe, *LOCAL), inputs(length), entry="logits")
+    assert (whole["dropped"] == own["dropped"]).all()
+    assert 0.1 < (own["dropped"] == 0).mean() < 0.4
+    assert ((whole["probabilities"] == 0) == (own["probabilities"] == 0)).all()
+    assert np.abs(whole["probabilities"] - own["probabilities"]).max() < 1e-14
+
+
+def places(text, name, op):
+    """The constant that operand `name` of each attention reads."""
+    constants = dict(re.findall(r"(%\S+) = graph.constant dense<\[?([\d, ]+)\]?>", text))
+    return [[int(n) for n in constants[value].split(",")]
+            for value in re.findall(rf"graph\.{op} .*?{name} (%\w+)", text)]
+
+
+def seen(queries, keys):
+    """The keys that queries see, by their places."""
+    return sum(k <= q for q in queries for k in keys)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_devices_do_the_same(parts):
+    """Causal scores of each device, over all steps: at most 1.05 of the mean."""
+    length = 48 * parts
+    text = split(model(length, dropout=False), parts, "ring", "--spmd-decompose-attention")
+    queries, keys = (places(text, f"{name}_starts", "attention") for name in ("query", "key"))
+    assert len(queries) == len(keys) == parts
+    work = np.zeros(parts)
+    pairs = set()
+    for step, (rows, columns) in enumerate(zip(queries, keys)):
+        pieces = len(rows) // parts
+        chunk = length // len(rows)
+        for device in range(parts):
+            own, other = ([place for start in starts[device * pieces:(device + 1) * pieces]
+                           for place in range(start, start + chunk)] for starts in (rows, columns))
+            work[device] += seen(own, other)
+            pairs |= {(q, k) for q in own for k in other}
+    assert len(pairs) == length * length
+    assert work.sum() == length * (length + 1) / 2
+    assert work.max() <= 1.05 * work.mean()
+
+
+def test_hidden_blocks_are_no_numbers_of_their_own():
+    """In a sequence of 4 x 3 places, which has no zig-zag order, the first device
+    sees nothing of what three others have."""
+    case = family("gpt2", batch=4, length=12)
+    one = cleave_run(case, 3, cleave.AdamW(lr=1e-3))
+    ring = cleave_run(case, 3, cleave.AdamW(lr=1e-3), mesh={"cp": 4}, plan="ring")
+    assert np.isfinite(ring.losses).all()
+    assert_close(ring.losses, one.losses, rtol=2e-5)

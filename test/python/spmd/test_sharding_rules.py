@@ -1,0 +1,70 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""The sharding rule of every op, executed slice by slice.
+
+For each factor of a rule the op is partitioned and executed on the slices that
+the rule makes, and the recombined results are compared with those of the whole
+op; where the rule says that the op is linear in some operands, these are
+replaced by summands. Each factor is padded, too: with what the rule asks for or,
+where it asks for nothing, with what is no number.
+"""
+
+import json
+from collections import Counter
+
+import pytest
+from op_cases import CASES, draw_model
+
+from cleave.testing.tools import list_ops, optimize, run_tool, save_tensors, tool
+from ledger import note
+from proofs import ALL
+
+DRAWS = 40 if ALL else 5
+
+# Ops of scalars, or, since a norm is no sum of norms, of whole tensors.
+NEVER_SPLIT = {"graph.seed", "graph.check", "graph.global_norm"}
+
+# Draws dropout on what is a shard already, which is not split again; whole
+# tensors are dropped in the random steps.
+SHARDS = {"dropout"}
+
+
+def record(report):
+    note("test_sharding_rules", json.loads(report))
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - SHARDS))
+def test_rules(name, tmp_path):
+    model = draw_model(name, DRAWS, shards=False)
+    (tmp_path / "m.mlir").write_text(optimize(model.text(), "--graph-differentiate"))
+    save_tensors(tmp_path / "in", model.inputs())
+    record(run_tool([tool("cleave-fuzz"), f"--rules={tmp_path / 'm.mlir'}", f"--inputs={tmp_path / 'in'}"]))
+
+
+def test_rule_of_what_differentiation_folds(tmp_path):
+    model = draw_model("stop_gradient", DRAWS, shards=False)
+    (tmp_path / "m.mlir").write_text(model.text().replace("@loss", "@train"))
+    save_tensors(tmp_path / "in", model.inputs())
+    record(run_tool([tool("cleave-fuzz"), f"--rules={tmp_path / 'm.mlir'}", f"--inputs={tmp_path / 'in'}"]))
+
+
+def test_rules_in_random_steps():
+    """With AdamW and SGD, clipped, and the loss in chunks."""
+    record(run_tool([tool("cleave-fuzz"), "--random-rules", f"--count={4 * DRAWS}"]))
+
+
+def test_every_op_has_a_rule():
+    assert [name for name, fact in list_ops().items() if not fact["sharding_rule"]] == []
+
+
+def check_all(facts):
+    """Each rule that splits was executed."""
+    sums = {kind: Counter() for kind in ("ops", "splits", "sums", "pads")}
+    for report in facts:
+        for name, tally in report.items():
+            for kind, own in sums.items():
+                own[name] += tally[kind]
+    ops = list_ops()
+    assert {name for name in ops if not sums["ops"][name]} == set()
+    assert {name for name in ops if not sums["splits"][name]} == NEVER_SPLIT
+    assert {name for name in ops if not sums["pads"][name]} == NEVER_SPLIT

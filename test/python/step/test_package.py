@@ -1,0 +1,104 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""`pip install .` into an environment of its own: the package, and its tools.
+
+The wheel is built in build-wheel, beside the build, with the same flags, so that a
+compiler's cache serves both.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+
+import cleave
+import proofs
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+#: What a user does first, without a checkout.
+SCRIPT = """
+import subprocess, sys, torch, cleave
+from cleave.testing.tools import tool
+assert cleave.__file__.startswith(sys.prefix), cleave.__file__
+model = torch.nn.Linear(4, 3)
+x, y = torch.randn(8, 4), torch.randint(3, (8,))
+step = cleave.compile(model, (x, y), torch.nn.functional.cross_entropy, mesh={"dp": 2})
+first = step(x, y)
+assert step(x, y) < first
+step.save("saved")
+step.save_artifact("linear.so")
+for name in ("cleave-compile", "cleave-run", "cleave-opt", "cleave-reference"):
+    assert tool(name).startswith(sys.prefix), tool(name)
+    said = subprocess.run([tool(name), "--version"], capture_output=True, text=True, check=True)
+    assert cleave.__version__ in said.stdout, said.stdout
+print("works", cleave.__version__)
+"""
+
+
+def environment(folder):
+    """An environment that sees this one's packages behind its own."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    (site / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def run(*command, **settings):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          **settings)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_version_is_in_one_place():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert 'input = "python/cleave/version.py"' in text and "\nversion =" not in text
+    assert re.fullmatch(r"\d+\.\d+\.\d+", cleave.__version__)
+
+
+def test_package_needs_what_the_tests_have():
+    """The versions of pyproject.toml take those of requirements.txt."""
+    from packaging.requirements import Requirement
+
+    text = (ROOT / "pyproject.toml").read_text()
+    wanted = [Requirement(one) for one in re.findall(r'"([^"]+)"', re.search(
+        r"\ndependencies = \[(.*?)\]", text, re.S)[1])]
+    assert {one.name for one in wanted} == {"torch", "numpy", "safetensors"}
+    pinned = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().split("\n")
+                  if "==" in line)
+    for one in wanted:
+        assert one.specifier.contains(pinned[one.name]), one
+    assert f'"nanobind=={pinned["nanobind"]}"' in text
+
+
+@pytest.mark.skipif(not proofs.ALL, reason="CLEAVE_TEST_ALL=1 builds a wheel")
+def test_wheel(tmp_path):
+    builder = environment(tmp_path / "builder")
+    needs = re.search(r"\nrequires = \[(.*?)\]", (ROOT / "pyproject.toml").read_text())[1]
+    found = subprocess.run([builder, "-m", "pip", "install", "--quiet",
+                            "--disable-pip-version-check", *re.findall(r'"([^"]+)"', needs)],
+                           capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip(f"no package index: {found.stderr[-200:]}")
+    cache = {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX")}
+    variables = os.environ | (cache if shutil.which("ccache") else {}) | {
+        "CCACHE_SLOPPINESS": "pch_defines,time_macros", "CCACHE_BASEDIR": str(ROOT),
+        "CCACHE_NOHASHDIR": "1"}
+    run(builder, "-m", "pip", "wheel", ROOT, "-w", tmp_path, "--no-build-isolation", "--no-deps",
+        "--disable-pip-version-check", "-C", f"build-dir={ROOT / 'build-wheel'}", env=variables)
+    (wheel,) = tmp_path.glob("cleave-*.whl")
+    assert cleave.__version__ in wheel.name
+    user = environment(tmp_path / "user")
+    run(user, "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", wheel)
+    (tmp_path / "elsewhere").mkdir()
+    clean = {name: value for name, value in os.environ.items()
+             if name not in ("PYTHONPATH", "CLEAVE_BUILD_DIR")}
+    said = run(user, "-c", SCRIPT, cwd=tmp_path / "elsewhere", env=clean)
+    assert said.split()[-2:] == ["works", cleave.__version__]

@@ -1,0 +1,374 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Every class of models of the transformers library: which ones Cleave trains.
+
+A class of the mappings of causal, masked and sequence-to-sequence language models and
+of sequence and image classification is built small with random weights, traced, and
+trained 5 steps of SGD beside PyTorch, as it is and with a padding mask. Run
+
+    PYTHONPATH=python python test/python/support/model_census.py [--trace] [--table] [class ...]
+
+for all or for these classes: `--trace` ends behind the trace, and `--table` keeps what
+was found in models.json and writes docs/Models.md. Each class is tried in a process of
+its own with a limit of time.
+"""
+
+import argparse
+import collections
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import sys
+import time
+import traceback
+import warnings
+
+import torch
+import transformers
+
+from small_configs import IMAGE, LENGTH, VOCABULARY, config_of
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+TABLE = FOLDER / "models.json"
+PAGE = FOLDER.parents[2] / "docs" / "Models.md"
+MAPPINGS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQUENCE_CLASSIFICATION",
+            "IMAGE_CLASSIFICATION")
+STEPS, SAMPLES = 5, 2
+RATES = (0.02, 0.002, 0.0002)
+
+#: What became of a class, in the order of the table.
+TRAINS, TRACES, REFUSED, WRONG, VALUES, NOT_BUILT, FAILED = (
+    "trains", "traces", "refused", "wrong", "values decide", "not built", "fails")
+
+
+def classes():
+    """The name, task and type of every class of the mappings, once."""
+    from transformers.models.auto import modeling_auto
+    found = {}
+    for task in MAPPINGS:
+        for kind, names in getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").items():
+            for name in [names] if isinstance(names, str) else names:
+                found.setdefault(name, (task, kind))
+    return {name: found[name] for name in sorted(found)}
+
+
+def build(name, task, kind):
+    """The model, small, with random weights of a size that each part matters, no dropout."""
+    torch.manual_seed(0)
+    model = getattr(transformers, name)
+    module = model(config_of(model, kind)).float()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    for part in module.modules():
+        if isinstance(part, torch.nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+    return module.train()
+
+
+def batch(module, task, padded, seed=1):
+    """The inputs of a step by name; of the padded ones the first sample ends early."""
+    generator = torch.Generator().manual_seed(seed)
+
+    config = module.config
+    words = getattr(config.get_text_config(), "vocab_size", VOCABULARY)
+
+    def ids():
+        return torch.randint(20, min(VOCABULARY, words), (SAMPLES, LENGTH), generator=generator)
+    if task == "IMAGE_CLASSIFICATION":
+        size = getattr(config, "image_size", IMAGE)
+        size = (size, size) if isinstance(size, int) else size
+        channels = getattr(config, "num_channels", 3)
+        images = torch.randn(SAMPLES, channels, *size, generator=generator)
+        labels = torch.randint(0, config.num_labels, (SAMPLES,), generator=generator)
+        name = "inputs" if module.main_input_name == "inputs" else "pixel_values"
+        return {name: images, "labels": labels}
+    inputs = {"input_ids": ids()}
+    if task == "SEQUENCE_CLASSIFICATION":
+        inputs["labels"] = torch.randint(0, config.num_labels, (SAMPLES,), generator=generator)
+    else:
+        inputs["labels"] = ids()
+    ends = getattr(config, "eos_token_id", None)
+    if task == "SEQUENCE_CLASSIFICATION" and isinstance(ends, int):
+        inputs["input_ids"][:, -1] = ends
+        if padded:
+            inputs["input_ids"][0, LENGTH - 6] = ends
+    if padded:
+        mask = torch.ones(SAMPLES, LENGTH, dtype=torch.int64)
+        mask[0, LENGTH - 5:] = 0
+        inputs["attention_mask"] = mask
+        inputs["input_ids"] = inputs["input_ids"] * mask
+        if inputs["labels"].dim() == 2:
+            inputs["labels"] = inputs["labels"].masked_fill(mask == 0, -100)
+    return inputs
+
+
+def takes_mask(module):
+    import inspect
+    return "attention_mask" in inspect.signature(module.forward).parameters
+
+
+def attempt(name, task, kind, full, kinds=(False, True)):
+    """What became of a class: {"status", "why"}."""
+    import logging
+    logging.disable(logging.WARNING)
+    transformers.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    import cleave.trace
+    from cleave.trace.export import eager_step
+    start = time.time()
+    try:
+        module = build(name, task, kind)
+        masked = task != "IMAGE_CLASSIFICATION" and takes_mask(module)
+        kinds = [k for k in kinds if masked or not k] or [False]
+        for padded in kinds:
+            with eager_step(module, batch(module, task, padded), None) as loss:
+                value = loss()
+            assert value.isfinite() and value.requires_grad, f"loss {value}"
+    except (Exception, SystemExit) as error:
+        return dict(status=NOT_BUILT, why=_said(error))
+    found = dict(status=TRAINS if full else TRACES, why="", parameters=sum(p.numel() for p in module.parameters()))
+    for padded in kinds:
+        inputs = batch(module, task, padded)
+        try:
+            if full:
+                why = trains(module, task, padded)
+            else:
+                why = ""
+                cleave.trace.trace(module, inputs, logits=False)
+        except (cleave.trace.TraceError, cleave.trace.UnsupportedError) as error:
+            status = VALUES if "depends on the values of a tensor" in str(error) else REFUSED
+            found.update(status=status, why=_said(error), padded=padded)
+            break
+        except Exception as error:
+            found.update(status=REFUSED if type(error).__name__ == "CompileError" else FAILED,
+                         why=_said(error), padded=padded)
+            if found["status"] == FAILED:
+                found["trace"] = traceback.format_exc()[-3000:]
+            break
+        if why:
+            found.update(status=WRONG, why=why, padded=padded)
+            break
+    found["seconds"] = round(time.time() - start, 1)
+    return found
+
+
+def trains(module, task, padded):
+    """Where 5 steps differ from those of PyTorch in f32 and in f64, or ""."""
+    import cleave
+    batches = [batch(module, task, padded, seed) for seed in range(1, STEPS + 1)]
+    for rate in RATES:
+        references = [in_torch(module, batches, rate)]
+        try:
+            references.append(in_torch(module, batches, rate, double=True))
+        except Exception:
+            break  # What the model creates of one type does not meet the other.
+        # At a rate at which they part, a rounding error grows to a difference.
+        if not differs(*references[0], *references[1]):
+            break
+    step = cleave.compile(module, batches[0], optimizer=cleave.SGD(lr=rate), threads=1, check="off")
+    before = {n: p.detach().double().clone() for n, p in module.named_parameters()}
+    losses = [float(step(**inputs)) for inputs in batches]
+    state = step.state_dict()
+    updates = {n: state[n].double() - before[n] for n in before if n in state}
+    said = [differs(losses, updates, *reference) for reference in references]
+    return said[0] if all(said) else ""
+
+
+def in_torch(module, batches, rate, double=False):
+    """Losses, and updates by parameter, of steps of PyTorch."""
+    import copy
+
+    from cleave.trace.export import eager_step
+    from training_support import double_precision
+    module = copy.deepcopy(module)
+    with double_precision(double):
+        if double:
+            module.double()
+        before = {n: p.detach().double().clone() for n, p in module.named_parameters()}
+        optimizer = torch.optim.SGD(module.parameters(), lr=rate)
+        losses = []
+        for inputs in batches:
+            optimizer.zero_grad()
+            with eager_step(module, inputs, None, double) as loss:
+                value = loss()
+            value.backward()
+            optimizer.step()
+            losses.append(float(value.detach()))
+    return losses, {n: p.detach().double() - before[n] for n, p in module.named_parameters()}
+
+
+def differs(losses, updates, expected_losses, expected):
+    for i, (found, wanted) in enumerate(zip(losses, expected_losses)):
+        if not abs(found - wanted) <= 1e-4 * max(abs(wanted), 1e-3):
+            return f"loss {i}: {found:.7g}, torch {wanted:.7g}"
+    largest = max((float(u.norm()) for u in expected.values()), default=0.0)
+    worst = (0.0, "")
+    for name, wanted in expected.items():
+        if name not in updates:
+            if float(wanted.norm()):
+                return f"{name} is not in the step's state"
+            continue
+        found = updates[name].reshape(wanted.shape)
+        bound = 1e-3 * max(float(wanted.norm()), 1e-5 * largest)
+        ratio = float((found - wanted).norm()) / max(bound, 1e-30)
+        if not ratio <= max(worst[0], 1.0):
+            worst = (ratio, f"update of {name}: {float((found - wanted).norm()):.3g} apart from "
+                            f"one of {float(wanted.norm()):.3g}, the largest {largest:.3g}")
+    return worst[1]
+
+
+def _said(error):
+    """The message of an error, without the folder of a library."""
+    if isinstance(error, SystemExit):
+        return "exit"
+    text = str(error).strip()
+    operators = getattr(error, "operators", None)
+    if operators:
+        text = "; ".join(sorted({f"{_place(where)}: {target}: {reason}"
+                                 for target, reason, where, _ in operators}))
+    elif type(error).__module__.split(".")[0] != "cleave":
+        text = f"{type(error).__name__}: {text}"
+    return " ".join(re.sub(r"\S*/site-packages/", "", text).split())[:600]
+
+
+def _place(where):
+    return where.split("/site-packages/")[-1]
+
+
+# Processes ----------------------------------------------------------------------------
+
+
+def _child(connection, arguments):
+    # What a model prints is not said.
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    try:
+        connection.send(attempt(*arguments))
+    except BaseException as error:
+        connection.send(dict(status=FAILED, why=_said(error)))
+    connection.close()
+    os._exit(0)
+
+
+def run(names, full, limit=240, kinds=(False, True), say=print):
+    """{class: what became of it}, without and with padding (`kinds`)."""
+    import cleave.trace  # noqa: F401
+    if full:
+        import cleave._cleave  # noqa: F401
+        import training_support  # noqa: F401
+    every, found = classes(), {}
+    context = multiprocessing.get_context("fork")
+    for name in names:
+        task, kind = every[name]
+        here, there = context.Pipe(False)
+        process = context.Process(target=_child, args=(there, (name, task, kind, full, kinds)))
+        start = time.time()
+        process.start()
+        there.close()
+        try:
+            result = here.recv() if here.poll(limit) else dict(
+                status=FAILED, why=f"not done in {limit} s")
+        except EOFError:
+            process.join()
+            result = dict(status=FAILED, why=f"the process ended with {process.exitcode}")
+        process.kill()
+        process.join()
+        found[name] = dict(task=task, type=kind, wall=round(time.time() - start, 1), **result)
+        say(f"{name}: {result['status']} {result['why']}"[:300], flush=True)
+    return found
+
+
+# The table and its page ----------------------------------------------------------------
+
+
+def read():
+    return json.loads(TABLE.read_text())
+
+
+def entries(found):
+    """What the table says of what was found."""
+    return {name: {k: f[k] for k in ("task", "type", "status", "why") if f[k]}
+            for name, f in sorted(found.items())}
+
+
+def summary(table):
+    """How many classes there are of each status."""
+    count = collections.Counter(f["status"] for f in table.values())
+    return ", ".join(f"{count[s]} {s}" for s in (TRAINS, TRACES, REFUSED, WRONG, VALUES, NOT_BUILT,
+                                                 FAILED) if count[s])
+
+
+MEANINGS = {
+    TRAINS: f"{STEPS} steps of SGD agree with PyTorch's, with a padding mask where the class takes one",
+    TRACES: "is traced, with a padding mask where the class takes one; its training was not tried",
+    REFUSED: "an operator has no conversion, or the compiler refuses",
+    WRONG: "differs from PyTorch",
+    VALUES: "Python code decides by the values of tensors what is computed",
+    NOT_BUILT: "needs a library that is not there, or more than a small configuration",
+    FAILED: "ends with another error, or not in time",
+}
+
+
+def page(table):
+    """The page of the documentation."""
+    lines = [
+        "# Models of transformers", "",
+        "Written by `test/python/support/model_census.py` from `models.json` beside it. Each class of the",
+        f"library's mappings ({transformers.__version__}) for causal, masked and sequence-to-sequence language",
+        "models and for sequence and image classification is built small, with random weights and without",
+        "dropout, and tried:", ""]
+    count = collections.Counter(f["status"] for f in table.values())
+    if len(table) < len(classes()):
+        lines += [f"{len(table)} of {len(classes())} classes were tried.", ""]
+    lines += [f"- {count[s]} **{s}**: {meaning}" for s, meaning in MEANINGS.items() if count[s]]
+    for status, meaning in MEANINGS.items():
+        own = {n: f for n, f in table.items() if f["status"] == status}
+        if not own:
+            continue
+        lines += ["", f"## {status[0].upper()}{status[1:]}", ""]
+        if status in (TRAINS, TRACES):
+            for task in MAPPINGS:
+                names = [f"`{n}`" for n, f in own.items() if f["task"] == task]
+                if names:
+                    lines += [f"**{task.replace('_', ' ').lower()}**: {', '.join(names)}", ""]
+            lines.pop()
+            continue
+        lines += ["| class | why |", "|---|---|"]
+        for name, f in own.items():
+            why = f.get("why", "").replace("|", "\\|").replace("<", "&lt;")
+            lines.append(f"| `{name}` | {why[:240]} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("classes", nargs="*")
+    parser.add_argument("--trace", action="store_true", help="end behind the trace")
+    parser.add_argument("--padded", action="store_true", help="with padding alone")
+    parser.add_argument("--docs", action="store_true", help="write docs/Models.md of the table")
+    parser.add_argument("--table", action="store_true", help="put what was found into the table")
+    parser.add_argument("--json", help="write what was found here; what is there is not tried again")
+    parser.add_argument("--limit", type=int, default=240, help="seconds of a class")
+    args = parser.parse_args()
+    kept = {}
+    if args.json and os.path.exists(args.json):
+        kept = json.loads(pathlib.Path(args.json).read_text())
+    if not args.docs:
+        for name in [n for n in (args.classes or classes()) if n not in kept]:
+            kept.update(run([name], not args.trace, args.limit,
+                            (True,) if args.padded else (False, True)))
+            if args.json:
+                pathlib.Path(args.json).write_text(json.dumps(kept, indent=1))
+        print(summary(kept))
+    if args.table:
+        table = {**(read() if TABLE.exists() else {}), **entries(kept)}
+        TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+    if args.docs or args.table:
+        PAGE.write_text(page(read()))
+
+
+if __name__ == "__main__":
+    main()

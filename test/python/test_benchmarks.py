@@ -1,0 +1,123 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Every benchmark and example runs to its end, as small as it can be, and prints its
+figures. The quick ones always, all with ``CLEAVE_TEST_ALL=1``."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cleave.testing.tools import tool
+from proofs import ALL
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+while not (ROOT / "benchmarks").is_dir():
+    ROOT = ROOT.parent
+BUILD = pathlib.Path(tool("cleave-compile")).parents[1]
+
+full = pytest.mark.skipif(not ALL, reason="runs with CLEAVE_TEST_ALL=1")
+
+
+def run(script, *flags):
+    """What `script` prints with --smoke; it must end with status 0."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "CLEAVE_TUNING": "off"}
+    result = subprocess.run(
+        [sys.executable, ROOT / script, "--build", BUILD, "--smoke", *flags], text=True,
+        capture_output=True, timeout=900, env=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def figures(text):
+    """The JSON lines, all of whose numbers are finite."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def check(value):
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            for part in value:
+                check(part)
+        elif isinstance(value, float):
+            assert math.isfinite(value), text
+
+    check(lines)
+    return lines
+
+
+def need_cores():
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs 2 cores")
+
+
+def make(target):
+    subprocess.run(["ninja", "-C", BUILD, target], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_compile_time():
+    lines = figures(run("benchmarks/compile_time.py"))
+    assert [line["layers"] for line in lines] == [1, 2]
+    assert all(line["wall_s"] > 0 and line["vm_hwm_mib"] > 0 for line in lines)
+
+
+@full
+def test_compile_time_of_micro_batches():
+    lines = figures(run("benchmarks/compile_time.py", "--micro-batches", "2", "4", "--layers",
+                        "2"))
+    assert [line["micro_batches"] for line in lines] == [2, 4]
+
+
+def test_bubble():
+    need_cores()
+    lines = figures(run("benchmarks/bubble.py"))
+    assert [line["schedule"] for line in lines] == ["gpipe", "1f1b", "zb-h1"]
+
+
+@full
+def test_run():
+    (line,) = figures(run("benchmarks/run.py"))
+    assert set(line["results"]) == {"cleave", "torch eager", "torch.compile"}
+    # The floor is of what the step computes, not of nothing.
+    assert line["floor"]["contractions"] > 0 and line["floor"]["attention"] > 0
+
+
+@full
+def test_devices():
+    need_cores()
+    lines = figures(run("benchmarks/devices.py"))
+    assert [line["group"] for line in lines if "group" in line] == ["tp", "dp", "zero1"]
+
+
+@full
+def test_fusion():
+    (line,) = figures(run("benchmarks/fusion.py"))
+    assert set(line["fusions"]) == {"none", "backward", "forward"}
+
+
+@full
+def test_partition_time():
+    lines = figures(run("benchmarks/partition_time.py"))
+    assert len(lines) == 4 and lines[-1]["ranks"] == [64, 4096]
+
+
+@full
+def test_communicator():
+    make("cleave-communicator-bench")
+    said = subprocess.run([BUILD / "bin" / "cleave-communicator-bench", "2", "1", "3"], text=True,
+                          capture_output=True, check=True, timeout=300).stdout
+    assert len(re.findall(r"^\S.*? +[\d.]+ ms +[\d.]+ x copy$", said, re.M)) >= 4
+
+
+@full
+def test_demo(tmp_path):
+    said = run("examples/demo.py", "--work", tmp_path)
+    rows = re.findall(r"^ +\d+ +([\d.]+) +([\d.]+) ", said, re.M)
+    assert len(rows) == 2
+    for ours, theirs in rows:
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-4)

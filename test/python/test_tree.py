@@ -1,0 +1,145 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""The tree as docs/Architecture.md has it: which folder may include which."""
+import collections
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+#: From low to high. A file includes headers of its own folder and of folders
+#: above it in this list; the last name of a row that fits a path decides.
+ROOMS = [
+    "Support",
+    "Machines",
+    "Scheduling",
+    "Runtime/Core",
+    "Runtime/Communicator",
+    "Runtime/CPU",
+    "Runtime/MPI",
+    "Runtime/Session",
+    "Dialect/Graph/IR",
+    "Dialect/Graph/Transforms",
+    "Dialect/Spmd/IR",
+    "Dialect/Spmd/Transforms",
+    "Dialect/Pipe/IR",
+    "Dialect/Pipe/Transforms",
+    "Dialect/Exec/IR",
+    "Conversion",
+    "Dialect/Exec/Transforms",
+    "Interpreter",
+    "Target",
+    "Reports",
+    "Pipelines",
+    "Testing",
+]
+
+#: What nothing of MLIR may be included by, and what LLVM only in part.
+WITHOUT_MLIR = ("Scheduling", "Machines", "Runtime")
+
+#: Rooms that come before in the list and that a room still does not use.
+FORBIDDEN = {
+    "Dialect": ("Runtime",),
+    "Conversion": ("Runtime",),
+    "Runtime": ("Scheduling", "Machines"),
+    "Runtime/MPI": ("Runtime/CPU",),
+}
+
+INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
+
+
+def room_of(path):
+    """The room of a path below lib/ or include/cleave/."""
+    found = [room for room in ROOMS if path == room or path.startswith(room + "/")]
+    assert found, f"{path} is in no room of the list; add its folder"
+    return max(found, key=len)
+
+
+def sources():
+    """Each C++ file of lib/ and include/cleave/: its path below these, and its text."""
+    for base in (ROOT / "lib", ROOT / "include" / "cleave"):
+        for path in sorted(base.rglob("*")):
+            if path.suffix in (".h", ".cpp", ".inc"):
+                yield path, str(path.relative_to(base)), path.read_text()
+
+
+def included(path, relative, text):
+    """The headers of this project that a file includes, as paths below lib/ or include/cleave/."""
+    for name in INCLUDE.findall(text):
+        if name.startswith("cleave/"):
+            yield name.removeprefix("cleave/")
+        elif (path.parent / name).exists():
+            yield str((path.parent / name).resolve().relative_to((ROOT / "lib").resolve()))
+
+
+def wrong_includes(files):
+    """Lines that say which file includes a header of a room that it must not use."""
+    order = {room: index for index, room in enumerate(ROOMS)}
+    for path, relative, text in files:
+        own = room_of(relative)
+        for header in included(path, relative, text):
+            other = room_of(header)
+            forbidden = any(own.startswith(a) and other.startswith(b) for a, bs in FORBIDDEN.items() for b in bs)
+            if order[other] > order[own] or forbidden:
+                yield f"{relative} ({own}) includes {header} ({other})"
+
+
+def test_includes_run_from_high_to_low():
+    files = list(sources())
+    assert len(files) > 300
+    assert not list(wrong_includes(files))
+
+
+def test_a_wrong_include_is_found():
+    path = ROOT / "lib" / "Scheduling" / "Schedule.cpp"
+    bad = [(path, "Scheduling/Schedule.cpp", '#include "cleave/Dialect/Pipe/IR/PipeOps.h"\n')]
+    assert len(list(wrong_includes(bad))) == 1
+
+
+@pytest.mark.parametrize("room", WITHOUT_MLIR)
+def test_no_mlir(room):
+    names = [f"{relative}: {name}" for _, relative, text in sources() if relative.startswith(room)
+             for name in INCLUDE.findall(text) if name.startswith("mlir/")]
+    assert not names
+
+
+def test_include_mirrors_lib():
+    """Every folder of include/cleave is one of lib, but for headers alone."""
+    headers_only = {"Support"}
+    for path in sorted((ROOT / "include" / "cleave").rglob("*")):
+        if path.is_dir():
+            relative = path.relative_to(ROOT / "include" / "cleave")
+            assert str(relative) in headers_only or (ROOT / "lib" / relative).is_dir(), relative
+
+
+def test_large_folders_have_a_map():
+    """A folder of more than 25 files has sub-folders, or a map: a comment that names its files,
+    in its CMakeLists.txt or its Passes.td."""
+    count = collections.Counter(path.parent for path in ROOT.joinpath("lib").rglob("*") if path.is_file())
+    for folder, files in count.items():
+        if files <= 25 or any(child.is_dir() for child in folder.iterdir()):
+            continue
+        lines = (folder / "CMakeLists.txt").read_text().splitlines()
+        passes = ROOT / "include" / "cleave" / folder.relative_to(ROOT / "lib") / "Passes.td"
+        lines += passes.read_text().splitlines() if passes.exists() else []
+        comment = " ".join(line for line in lines if line.startswith(("#", "//")))
+        stems = {path.stem for path in folder.glob("*.cpp")}
+        missing = {stem for stem in stems if stem not in comment}
+        assert not missing, f"{folder.relative_to(ROOT)} has {files} files; no comment maps {sorted(missing)}"
+
+
+def test_names_are_unique():
+    """No two source files of the compiler have one name, but for those of the same part of different dialects."""
+    # A pass is named as its file, in whichever dialect; the interpreter draws random numbers by
+    # a second implementation, which tests compare with the first.
+    parts = {"CMakeLists.txt", "Passes.h", "Passes.td", "Verify.cpp", "Philox.h", "Philox.cpp"}
+    seen = collections.defaultdict(list)
+    for path, relative, _ in sources():
+        if path.name not in parts:
+            seen[path.name].append(relative)
+    mirrored = ("Graph/IR/Costs", "Graph/IR/Gradients", "Graph/IR/ShardingRules", "Interpreter/Models")
+    for name, where in seen.items():
+        rest = [w for w in where if not any(part in w for part in mirrored)]
+        assert len(rest) <= 1, rest

@@ -1,0 +1,106 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""What torch.export does not follow is refused at its line, in words for people."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import cleave.trace
+from cleave.trace import TraceError, UnsupportedError, locations
+from test_eager import X, Y, Two, compiled, eager, same
+
+PLACES = torch.tensor([1])
+
+
+def ctc(m, x):
+    lengths = torch.full((4,), 2)
+    return m.a(x) + F.ctc_loss(m.b(x).view(2, 4, 4).log_softmax(2), torch.ones(4, 2).long(), lengths, lengths)
+
+
+def dynamic(m, x):
+    return m.b(m.a(x)) + torch.ops.aten.nonzero_numpy(x)[0].sum()
+
+
+def written_statistics(m, x):
+    return m.b(F.batch_norm(m.a(x), x[0].new_zeros(4), x[0], training=True))
+
+
+def written_input(m, x):
+    return m.b(m.a(x.mul_(2)))
+
+
+def refused_by_the_model(m, x):
+    raise KeyError("no such layer")
+
+
+def refused_by_an_operator(m, x):
+    return m.b(m.a(x) @ torch.ones(3, 4))
+
+
+CASES = {
+    ctc: "depends on the values of a tensor",
+    dynamic: "depends on the values of a tensor",
+    written_statistics: r"writes to its inputs? .*x",
+    written_input: r"writes to its input 'x'",
+    refused_by_the_model: "KeyError: 'no such layer'",
+    refused_by_an_operator: "reduction dim",
+}
+
+
+@pytest.mark.parametrize("forward", CASES, ids=lambda f: f.__name__)
+def test_refused_at_its_line(forward):
+    lines, first = inspect.getsourcelines(forward)
+    with pytest.raises((TraceError, UnsupportedError), match=CASES[forward]) as caught:
+        cleave.trace.trace(Two(forward), (X, Y), F.mse_loss)
+    assert f"{__file__}:{first + len(lines) - 1}: " in str(caught.value)
+    if forward is not refused_by_the_model:
+        assert not any(word in str(caught.value) for word in ("Error:", "Exception:", "Fake"))
+
+
+@pytest.mark.parametrize("error, text", [
+    (AssertionError("expected a functional graph"),
+     "torch fails here and says 'expected a functional graph'"),
+    (LookupError(), "torch fails here and says 'nothing'"),
+    (RuntimeError("shapes cannot be multiplied\n\nSet TORCH_LOGS"), "shapes cannot be multiplied"),
+])
+def test_errors_within_torch_have_a_line(error, text):
+    """Of the operator that they name, where nothing of the model was running."""
+    def fail():
+        raise error
+
+    code = fail.__code__.replace(co_filename=torch.__file__)
+    try:
+        type(fail)(code, {}, closure=fail.__closure__)()
+    except Exception as caught:
+        caught.__traceback__ = caught.__traceback__.tb_next
+        if caught.args:
+            caught.args = (f'{caught.args[0]}\n\nOriginal traceback:\n  File "model.py", line 7, in forward',)
+            text = "model.py:7: " + text
+        assert locations.untraceable(caught).startswith(
+            f"torch.export cannot follow the model: {text}")
+
+
+def covariance(m, x):
+    return m.b(m.a(x)) + torch.cov(m.a(x)[:4], aweights=x[0].abs()).sum(0)
+
+
+def correlation(m, x):
+    return m.b(m.a(x)) + m.a.weight.corrcoef().sum(0)
+
+
+def combinations(m, x):
+    return m.b(m.a(x)) + torch.combinations(m.a.bias, 3, with_replacement=True).sum(0).mean()
+
+
+def narrow(m, x):
+    return m.b(m.a(x)) + torch.narrow(m.a.weight, 0, PLACES[0], 2).sum(0)
+
+
+@pytest.mark.parametrize("forward", [covariance, correlation, combinations, narrow],
+                         ids=lambda f: f.__name__)
+def test_functions_that_only_check_values_are_traced(forward):
+    module = Two(forward)
+    same(compiled(module), eager(module))
