@@ -3,9 +3,12 @@
 BUILD   ?= build
 JOBS    ?= $(shell nproc)
 VENV    := .venv/bin/python
-CCACHE  := $(shell command -v ccache)
-LAUNCH  := $(if $(CCACHE),-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+# Asked when CMake is first run: `dependencies` may just have installed it.
+LAUNCH   = $(if $(shell command -v ccache),-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+# What one checkout compiled serves another in a different folder.
 export CCACHE_SLOPPINESS = pch_defines,time_macros
+export CCACHE_BASEDIR    = $(CURDIR)
+export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
@@ -20,7 +23,7 @@ help:
 	@echo "make test-all   the same, with the long proofs in full"
 	@echo "make bench      step time and memory beside PyTorch's, of two devices"
 	@echo "                also beside JAX's; compile time"
-	@echo "make docs       the generated reference pages"
+	@echo "make docs       the generated reference pages, and the site in $(BUILD)/docs/site"
 	@echo "make format     clang-format over the sources"
 
 dependencies:
@@ -53,6 +56,10 @@ demo: build
 
 docs: build
 	$(BUILD)/bin/cleave-status > docs/Status.md
+	test -x $(BUILD)/docs/venv/bin/python || python3 -m venv $(BUILD)/docs/venv
+	$(BUILD)/docs/venv/bin/python -m pip install --quiet \
+	  --disable-pip-version-check -r docs/requirements.txt
+	$(BUILD)/docs/venv/bin/python scripts/build_docs.py --build $(BUILD)
 
 format:
 	git ls-files '*.h' '*.cpp' | xargs clang-format-22 -i
