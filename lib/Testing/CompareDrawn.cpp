@@ -36,7 +36,7 @@ public:
   /// Runs one training step. Returns the results other than updated values.
   FailureOr<ReferenceResult> train();
   /// Runs the updates that the last step has deferred, if any, and returns all
-  /// parameters and state.
+  /// parameters, state and buffers.
   FailureOr<NamedTensors> finish();
 
 private:
@@ -126,7 +126,7 @@ FailureOr<NamedTensors> Trainee::finish() {
     return failure();
   NamedTensors result;
   for (auto &[name, role] : roles)
-    if (role == "parameter" || role == "state")
+    if (role == "parameter" || role == "state" || role == "buffer")
       result[name] = inputs.at(name);
   return result;
 }

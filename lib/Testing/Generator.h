@@ -38,7 +38,8 @@ public:
         loc(mlir::UnknownLoc::get(context)),
         element(options.element == "f64" ? mlir::Type(builder.getF64Type())
                                          : mlir::Type(builder.getF32Type())),
-        hasTwins(Random(seed ^ 0x7417).chance(0.3)) {}
+        hasTwins(Random(seed ^ 0x7417).chance(0.3)),
+        hasWritten(Random(seed ^ 0xb0f5).chance(0.25)) {}
 
   RandomGraph run();
 
@@ -96,6 +97,7 @@ private:
   void addCast();
   void addParameterOnly();
   void addTwins();
+  void addWritten();
   mlir::Value buildLoss();
 
   int64_t countOps() { return std::distance(block->begin(), block->end()); }
@@ -110,12 +112,14 @@ private:
   llvm::SmallVector<Item> parameters;
   llvm::SmallVector<mlir::DictionaryAttr> argumentAttributes;
   NamedTensors inputs;
+  /// New values of buffers that the model writes, and the buffers' names.
+  llvm::SmallVector<std::pair<mlir::Value, std::string>> written;
   mlir::Value rngValue;
   int64_t names = 0, dropouts = 0;
   bool isDerivative = true;
-  /// Whether two parameters have one gradient: drawn separately, which leaves
-  /// other models unchanged.
-  bool hasTwins;
+  /// Whether two parameters have one gradient, and whether the model writes
+  /// buffers: drawn separately, which leaves other models unchanged.
+  bool hasTwins, hasWritten;
 };
 
 } // namespace cleave

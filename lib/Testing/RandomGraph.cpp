@@ -290,6 +290,49 @@ void Generator::addTwins() {
   keep(AddOp::create(builder, loc, first, second), item.batchDim);
 }
 
+/// A running mean over the samples and other dimensions, which the model may
+/// also read, and a number of steps.
+void Generator::addWritten() {
+  Item item = pick();
+  if (item.batchDim < 0)
+    return;
+  Shape dims, shape;
+  int64_t count = 1;
+  for (auto [dim, extent] : llvm::enumerate(item.shape())) {
+    if (int64_t(dim) == item.batchDim || rng.chance(0.4)) {
+      dims.push_back(dim);
+      count *= extent;
+    } else {
+      shape.push_back(extent);
+    }
+  }
+  auto name = [&] { return ("m" + Twine(names++)).str(); };
+  std::string mean = name();
+  Value old = argument(mean, "buffer", shape, element,
+                       [&] { return rng.uniform(-1, 1); });
+  Value sum =
+      ReduceOp::create(builder, loc, ReductionKind::sum, item.value, dims);
+  double momentum = rng.uniform(0, 1);
+  Value next = AddOp::create(
+      builder, loc, MulOp::create(builder, loc, old, splat(1 - momentum)),
+      MulOp::create(builder, loc, sum, splat(momentum / double(count))));
+  written.push_back({next, mean});
+  if (rng.chance(0.5) && dims.size() == 1 && dims.front() == 0)
+    keep(MulOp::create(builder, loc, item.value,
+                       SigmoidOp::create(builder, loc, old)),
+         item.batchDim);
+  if (!rng.chance(0.5))
+    return;
+  std::string steps = name();
+  Value number =
+      argument(steps, "buffer", {}, builder.getI64Type(), [] { return 3.0; });
+  Value one = ConstantOp::create(
+      builder, loc,
+      DenseElementsAttr::get(RankedTensorType::get({}, builder.getI64Type()),
+                             builder.getI64IntegerAttr(1)));
+  written.push_back({AddOp::create(builder, loc, number, one), steps});
+}
+
 RandomGraph Generator::run() {
   auto module = ModuleOp::create(loc);
   builder.setInsertionPointToEnd(module.getBody());
@@ -320,13 +363,18 @@ RandomGraph Generator::run() {
     (this->*rng.pick(steps))();
   if (hasTwins)
     addTwins();
-  Value loss = buildLoss();
-  func::ReturnOp::create(builder, loc, loss);
+  if (hasWritten)
+    addWritten();
+  SmallVector<Value> results{buildLoss()};
+  llvm::append_range(results, llvm::make_first_range(written));
+  func::ReturnOp::create(builder, loc, results);
 
-  function.setType(
-      builder.getFunctionType(block->getArgumentTypes(), loss.getType()));
+  function.setType(builder.getFunctionType(block->getArgumentTypes(),
+                                           ValueRange(results).getTypes()));
   function.setAllArgAttrs(argumentAttributes);
   function.setResultAttr(0, kNameAttr, builder.getStringAttr("loss"));
+  for (auto [i, buffer] : llvm::enumerate(llvm::make_second_range(written)))
+    function.setResultAttr(i + 1, kUpdatesAttr, builder.getStringAttr(buffer));
   return {module, std::move(inputs), isDerivative};
 }
 
