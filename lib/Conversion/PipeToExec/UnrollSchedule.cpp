@@ -306,6 +306,44 @@ static LogicalResult verifyElements(ModuleOp module) {
   return failure(result.wasInterrupted());
 }
 
+/// Names of what an entry reads or updates.
+using UsedNames = std::set<StringRef>;
+
+static StringRef argumentText(pipe::ProgramOp program, unsigned i,
+                              StringRef attribute) {
+  auto text = program.getArgAttrOfType<StringAttr>(i, attribute);
+  return text ? text.getValue() : StringRef();
+}
+
+static UsedNames usedNames(pipe::ProgramOp program) {
+  UsedNames names;
+  for (BlockArgument argument : program.getBody().getArguments())
+    if (!argument.use_empty())
+      names.insert(
+          argumentText(program, argument.getArgNumber(), graph::kNameAttr));
+  for (unsigned i = 0, e = program.getNumResults(); i < e; ++i)
+    if (auto name =
+            program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr))
+      names.insert(name.getValue());
+  return names;
+}
+
+/// What an entry does not use and another one does, is held only where that one
+/// does: a copy at another position would not be updated.
+static LogicalResult dropUnused(pipe::ProgramOp program,
+                                const UsedNames &usedSomewhere) {
+  UsedNames own = usedNames(program);
+  llvm::BitVector dropped(program.getNumArguments());
+  for (unsigned i = 0, e = program.getNumArguments(); i < e; ++i) {
+    StringRef name = argumentText(program, i, graph::kNameAttr);
+    StringRef role = argumentText(program, i, graph::kRoleAttr);
+    if ((role == "parameter" || role == "buffer" || role == "state") &&
+        !own.count(name) && usedSomewhere.count(name))
+      dropped.set(i);
+  }
+  return program.eraseArguments(dropped);
+}
+
 namespace {
 
 struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
@@ -315,6 +353,12 @@ struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
     if (failed(verifyElements(getOperation())))
       return signalPassFailure();
     SymbolTable symbols(getOperation());
+    UsedNames used;
+    for (auto program : getOperation().getOps<pipe::ProgramOp>())
+      used.merge(usedNames(program));
+    for (auto program : getOperation().getOps<pipe::ProgramOp>())
+      if (failed(dropUnused(program, used)))
+        return signalPassFailure();
     for (auto program :
          llvm::make_early_inc_range(getOperation().getOps<pipe::ProgramOp>()))
       if (failed(Positions(program, symbols, writeOut).run()))

@@ -254,11 +254,14 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         if (failed(flows.back()->analyze()))
           return failure();
         cuts.back() = std::make_unique<Stages>(function, *flows.back(), count);
+        LogicalResult done = success();
         if (cuts.size() > 1)
-          cuts.back()->cutLike(*cuts.front());
+          done = cuts.back()->cutLike(*cuts.front());
         else if (!at.empty())
           cuts.back()->cutAt(ArrayRef<int64_t>(&*at.begin(), at.size()));
-        else if (failed(cuts.back()->cut(begins, *known, keepWhole)))
+        else
+          done = cuts.back()->cut(begins, *known, keepWhole);
+        if (failed(done))
           return failure();
         // In a tree, the addition of a micro-batch's terms comes first, even if
         // they are in several stages.

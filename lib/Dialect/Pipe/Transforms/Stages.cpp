@@ -174,7 +174,7 @@ void Stages::cutAt(ArrayRef<int64_t> thousandths) {
   finish();
 }
 
-void Stages::cutLike(const Stages &other) {
+LogicalResult Stages::cutLike(const Stages &other) {
   // The stages that hold the parameters of each value that does not vary.
   llvm::DenseMap<Value, StageSet> known;
   for (BlockArgument argument : body.getArguments()) {
@@ -220,6 +220,28 @@ void Stages::cutLike(const Stages &other) {
         flow.isEarlyUpdate(value.getDefiningOp()))
       for (unsigned stage : other.holders(name.getValue()).set_bits())
         markRead(value, stage);
+  // A stage that reads a value which is not updated there would read an old
+  // one.
+  for (BlockArgument argument : body.getArguments()) {
+    auto held = known.find(argument);
+    auto read = present.find(argument);
+    if (held == known.end() || read == present.end())
+      continue;
+    StageSet outside = read->second;
+    outside.resize(count);
+    outside.reset(held->second);
+    if (outside.none())
+      continue;
+    StringRef name =
+        graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr);
+    func::FuncOp training = other.entry;
+    return entry.emitOpError("reads '")
+           << name << "' in stage " << outside.find_first() << ", and '@"
+           << training.getSymName() << "' updates it in stage "
+           << held->second.find_first()
+           << ": begin the stages elsewhere (--stages)";
+  }
+  return success();
 }
 
 //===----------------------------------------------------------------------===//

@@ -43,9 +43,10 @@ public:
                           const MachineModel &machine, bool whole);
   /// Cuts forward at the given thousandths of its ops; a stage may be empty.
   void cutAt(llvm::ArrayRef<int64_t> thousandths);
-  /// Cuts forward so that parameters are in the same stages as in `other`, the
-  /// stages of another entry.
-  void cutLike(const Stages &other);
+  /// Cuts forward so that parameters, and buffers that are written, are in the
+  /// same stages as in `other`, the stages of another entry. Emits an error if a
+  /// stage reads one of them that does not hold it there.
+  llvm::LogicalResult cutLike(const Stages &other);
 
   int64_t size() const { return count; }
   /// The stage that computes `op`, which varies with the micro-batch; nothing
