@@ -1,3 +1,5 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
 """From a torch module to a compiled training step."""
 
 from __future__ import annotations
@@ -6,17 +8,20 @@ import contextlib
 import json
 import math
 import os
-import re
 import warnings
 from typing import Mapping, Sequence
 
 import torch
 
 from . import optim
-from .messages import readable_places, some_names, warn
+from .batch import first_part, flatten
+from .messages import readable_places, warn
+from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
+                               remark_pipeline, updates_each)
 from .plan import P, entries
-from .state import path_of, whole
+from .state import whole
 from .step import Step, log
+from .trainable import check_statistics, check_trained, check_types, other_types
 
 
 def compile(
@@ -194,7 +199,7 @@ def compile(
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
-    _check_types(model)
+    check_types(model)
     if target != "cpu":
         raise ValueError(f"unknown target '{target}'; the only target is 'cpu'")
     if optimizer is None:
@@ -213,25 +218,25 @@ def compile(
     given_threads = threads is not None
     if threads is None:
         threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)
-    threads = _whole("threads", threads, 1, _cleave.MAX_THREADS)
-    micro_batches = _whole("micro_batches", micro_batches, 1)
+    threads = whole("threads", threads, 1, _cleave.MAX_THREADS)
+    micro_batches = whole("micro_batches", micro_batches, 1)
     if batch_statistics not in ("batch", "micro-batch", "rank"):
         raise ValueError(
             f"batch_statistics is {batch_statistics!r}; it must be 'batch', 'micro-batch' or 'rank'"
         )
-    max_logits_bytes = _whole("max_logits_bytes", max_logits_bytes, 1)
-    bucket_bytes = _whole("bucket_bytes", bucket_bytes, 0)
-    seed = _whole("seed", seed, -(2**63))
+    max_logits_bytes = whole("max_logits_bytes", max_logits_bytes, 1)
+    bucket_bytes = whole("bucket_bytes", bucket_bytes, 0)
+    seed = whole("seed", seed, -(2**63))
     if not isinstance(check_finite, bool):
         raise TypeError(f"check_finite is {type(check_finite).__name__}, not True or False")
-    pipeline = _pipeline(
+    pipeline = pipeline_options(
         schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
         post_validation, pipe_gather,
     )
-    each = _updates_each(pipeline)
-    interlock = _interlock(grad_horizon, modules, head)
+    each = updates_each(pipeline)
+    interlock = interlock_options(grad_horizon, modules, head)
     if deterministic is not None:
-        deterministic = _whole("deterministic", deterministic, 1)
+        deterministic = whole("deterministic", deterministic, 1)
         if deterministic & (deterministic - 1):
             raise ValueError(f"deterministic is {deterministic}; it must be a power of 2")
         if micro_batches != 1 or given_threads:
@@ -243,9 +248,9 @@ def compile(
     check = checking.mode(check)
     axes = _axes(mesh)
     if "pp" not in axes:
-        _remark_pipeline(pipeline, interlock)
+        remark_pipeline(pipeline, interlock)
     recipes = entries(plan, model)
-    examples, arrange = _flatten(example_inputs)
+    examples, arrange = flatten(example_inputs)
     warned = []
     modes = {part: part.training for part in model.modules()}
 
@@ -256,7 +261,7 @@ def compile(
     def build_in_modes(inputs):
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         if each:
-            inputs = _first_part(inputs, batch, micro_batches)
+            inputs = first_part(inputs, batch, micro_batches)
         parts = micro_batches if each else max(
             m
             for m in range(1, min(micro_batches, batch) + 1)
@@ -279,8 +284,8 @@ def compile(
             if warned:
                 warnings.simplefilter("ignore")
             traced = trace(model, arrange(inputs), loss_fn=loss_fn, groups=groups)
-        _check_trained(model, traced)
-        _check_statistics(traced, batch_statistics, 1 if each else parts, deterministic)
+        check_trained(model, traced)
+        check_statistics(traced, batch_statistics, 1 if each else parts, deterministic)
         options = {
             "optimizer_fusion": optimizer_fusion,
             "check_finite": check_finite,
@@ -304,7 +309,7 @@ def compile(
             if message.startswith(f"schedule: unknown schedule '{pipeline.get('schedule')}'"):
                 message += "; there is no file of this name either"
             if " native form " in message or " type" in message:
-                message += _other_types(model)
+                message += other_types(model)
             raise _cleave.CompileError(message) from None
         remarks = list(map(readable_places, compiled.warnings()))
         if not warned and check != "off":
@@ -318,7 +323,7 @@ def compile(
             for remark in remarks:
                 warn(remark)
         warned.append(True)
-        return traced, compiled, [*remarks, *_module_remarks(interlock, compiled)]
+        return traced, compiled, [*remarks, *module_remarks(interlock, compiled)]
 
     return Step(build, model, examples, optimizer, seed)
 
@@ -335,26 +340,6 @@ def _in_modes(modes):
     finally:
         for part, mode in now.items():
             part.training = mode
-
-
-def _check_statistics(traced, statistics, parts, deterministic) -> None:
-    """Raises CompileError where batch normalisation does not go with how a batch is
-    computed."""
-    from . import _cleave
-
-    if traced.batch_statistics and (deterministic or (statistics == "batch" and parts > 1)):
-        places = ", ".join(traced.batch_statistics[:4])
-        if deterministic:
-            raise _cleave.CompileError(
-                f"{places}: batch normalisation depends on all samples, and a deterministic step "
-                "computes grains of them, one after another; leave out deterministic"
-            )
-        raise _cleave.CompileError(
-            f"{places}: batch normalisation needs the statistics of the whole batch, of which "
-            f"{parts} micro-batches know a part each; batch_statistics=\"micro-batch\" normalises "
-            "each by its own, as accumulating gradients in PyTorch does, or \"rank\" on each rank "
-            "by itself; micro_batches=1 normalises the whole batch"
-        )
 
 
 def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
@@ -379,191 +364,13 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
             'the model to find which; check="off" compiles it as it is')
 
 
-def _check_trained(model, traced) -> None:
-    """Says of a step that would train nothing why that is so."""
-    from . import _cleave
-
-    if any(not t.frozen for t in traced.parameters):
-        return
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    if trained:
-        reason = (f"the loss has no gradient for any of its parameters ({some_names(trained)}): it "
-                  "does not read them, or detaches what it computes of them")
-    elif traced.parameters:
-        reason = ("every parameter is frozen (requires_grad=False); call requires_grad_(True) on "
-                  "those to train")
-    else:
-        reason = "it has no parameters"
-    raise _cleave.CompileError(f"the model cannot be trained: {reason}")
-
-
-def _check_types(model) -> None:
-    """A step trains in f32. Frozen parameters may have other types, if the model casts
-    them before use."""
-    other = {name: p.dtype for name, p in model.named_parameters()
-             if p.requires_grad and p.dtype != torch.float32}
-    if other:
-        kinds = " and ".join(sorted({str(t).removeprefix("torch.") for t in other.values()}))
-        raise TypeError(
-            f"the model trains parameters of {kinds} ({some_names(other)}); a compiled step "
-            "trains float32 alone: call model.float(), or freeze them (requires_grad_(False)). "
-            "cleave.trace takes other types for the interpreter"
-        )
-
-
-def _other_types(model) -> str:
-    """A possible reason for an error about types."""
-    other = [name for name, p in model.named_parameters()
-             if p.dtype.is_floating_point and p.dtype != torch.float32]
-    if not other:
-        return ""
-    kind = str(model.get_parameter(other[0]).dtype).removeprefix("torch.")
-    return (f"; a step computes in float32: cast frozen parameters of {kind} "
-            f"({some_names(other)}) where they are read, or call model.float()")
-
-
-def _updates_each(pipeline) -> bool:
-    """Whether the schedule has an update after each micro-batch."""
-    text = re.sub("#.*", "", pipeline.get("schedule_text", ""))
-    return pipeline.get("schedule") == "pipedream" or bool(re.search(r"\bU\d|\dU\d", text))
-
-
-def _first_part(inputs, batch, parts):
-    """The inputs of the first micro-batch."""
-    if batch % parts:
-        raise ValueError(
-            f"a batch of {batch} is not divisible into {parts} micro-batches, each of "
-            "which is a step of its own"
-        )
-    return tuple(
-        value[: batch // parts] if value.ndim and value.shape[0] == batch else value
-        for value in inputs
-    )
-
-
-def _pipeline(
-    schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
-    post_validation, pipe_gather,
-) -> dict:
-    """The options of a pipeline."""
-    if pipe_slices not in ("auto", "on", "off"):
-        raise ValueError(f"pipe_slices is {pipe_slices!r}; it must be 'auto', 'on' or 'off'")
-    options = {"pipe_slices": pipe_slices}
-    if isinstance(schedule, os.PathLike):
-        options.update(_read_schedule(schedule))
-    elif isinstance(schedule, str):
-        if os.path.isfile(schedule):
-            options.update(_read_schedule(schedule))
-        elif _is_order(schedule):
-            options.update(schedule_text=schedule, schedule_file="<schedule>")
-        else:
-            options["schedule"] = schedule
-    elif schedule is not None:
-        raise TypeError(f"schedule is {type(schedule).__name__}, not a name, a text or a path")
-    if chunks is not None:
-        options["chunks"] = _whole("chunks", chunks, 1)
-    if max_saved_bytes is not None:
-        options["max_saved_bytes"] = _whole("max_saved_bytes", max_saved_bytes, 0)
-    if max_staleness is not None:
-        options["max_staleness"] = _whole("max_staleness", max_staleness, 0)
-    if post_validation:
-        options["post_validation"] = True
-    if pipe_gather is not None:
-        if pipe_gather not in ("each", "once", "auto"):
-            raise ValueError(
-                f"pipe_gather is {pipe_gather!r}; it must be 'each', 'once' or 'auto'"
-            )
-        options["pipe_gather"] = pipe_gather
-    if stages is not None:
-        options["stages"] = _beginnings("stages", stages)
-    if measured_costs is not None:
-        options["measured_costs"] = path_of("measured_costs", measured_costs)
-    return options
-
-
-def _is_order(text: str) -> bool:
-    """Whether a string is an order of actions, valid or not, instead of the name of a
-    schedule or of a missing file."""
-    order = text.partition("#")[0]
-    if "\n" not in text and re.search(r"[/\\]|\.[A-Za-z]\w*$", order):
-        return False
-    # A single action is one word, as names are.
-    return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
-
-
-def _remark_pipeline(pipeline, interlock):
-    """Warns of given options that need a pipeline, if there is none. An order written
-    by hand may also be for one device, and modules begin where stages do."""
-    for name in ("schedule", "chunks", "stages", "pipe_slices", "max_saved_bytes"):
-        if (name in pipeline and pipeline[name] != "auto"
-                and not (name == "stages" and interlock)):
-            log.warning('remark: %s needs a pipeline, and the mesh has no axis "pp"', name)
-
-
-def _interlock(grad_horizon, modules, head) -> dict:
-    """The options of interlocking backpropagation."""
-    if grad_horizon is None:
-        if modules is not None or head is not None:
-            raise ValueError("modules and head are those of a grad_horizon, which is not given")
-        return {}
-    options = {"grad_horizon": _whole("grad_horizon", grad_horizon, 1)}
-    if isinstance(modules, (str, Sequence)):
-        if not modules:
-            raise ValueError("modules is empty: name where the second and later ones begin")
-        options["modules"] = _beginnings("modules", modules)
-    elif modules is not None:
-        options["modules"] = str(_whole("modules", modules, 2))
-    if head is not None:
-        if not isinstance(head, str):
-            raise TypeError(f"head is {type(head).__name__}, not the beginning of a name")
-        options["head"] = head
-    return options
-
-
-def _module_remarks(interlock, compiled) -> list[str]:
-    """The head that trains each module of a gradient horizon."""
-    if not interlock:
-        return []
-    names = interlock.get("modules", "")
-    if names.isdecimal():
-        count, begins = int(names), []
-    elif names:
-        begins = names.split(",")
-        count = len(begins) + 1
-    else:
-        count, begins = len(json.loads(compiled.report())["schedule"]["stages"]), []
-    horizon = interlock["grad_horizon"]
-    lines = []
-    for module in range(1, count + 1):
-        head = min(module + horizon - 1, count)
-        trainer = "the model's head" if head == count else f"the head after module {head}"
-        begin = f" from {begins[module - 2]}" if begins and module > 1 else ""
-        lines.append(f"module {module} of {count}{begin}: trained by {trainer}")
-    return lines
-
-
-def _beginnings(what, names) -> str:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{what} is not a sequence of beginnings of parameters' names")
-    return ",".join(names)
-
-
-def _read_schedule(path) -> dict[str, str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except UnicodeDecodeError:
-        raise ValueError(f"{os.fspath(path)} is not a schedule: it is not text") from None
-    return {"schedule_text": text, "schedule_file": os.fspath(path)}
-
-
 def _axes(mesh) -> dict[str, int]:
     if mesh is None:
         return {}
     if not isinstance(mesh, Mapping):
         raise TypeError(f"mesh is {type(mesh).__name__}, not a dict of axes and sizes")
     return {
-        str(axis): _whole(f'the size of axis "{axis}"', size, 1)
+        str(axis): whole(f'the size of axis "{axis}"', size, 1)
         for axis, size in mesh.items()
     }
 
@@ -593,40 +400,3 @@ def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
 
     bound = {"dp", *_cleave.sample_axes(",".join(recipes))}
     return math.prod(size for axis, size in axes.items() if axis in bound)
-
-
-def _whole(name: str, value, least: int, most: int = 2**63 - 1) -> int:
-    value = whole(name, value)
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")
-    if value > most:
-        raise ValueError(f"{name} is {value}; it must be at most {most}")
-    return value
-
-
-def _flatten(inputs):
-    """The tensors of `inputs` as a tuple, and a function that arranges such a tuple
-    like `inputs`."""
-    flat, arrange = _parts(inputs)
-    for value in flat:
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"example_inputs holds {value!r}, which is not a tensor")
-    return flat, arrange
-
-
-def _parts(inputs):
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,), tuple
-    if isinstance(inputs, Mapping):
-        names = list(inputs)
-        return tuple(inputs.values()), lambda flat: dict(zip(names, flat))
-    if not isinstance(inputs, (tuple, list)):
-        raise TypeError(
-            f"example_inputs is {type(inputs).__name__}, not a tuple of tensors or a "
-            "dict by name"
-        )
-    inputs = tuple(inputs)
-    if len(inputs) == 2 and all(isinstance(x, (tuple, list)) for x in inputs):
-        count = len(inputs[0])
-        return (*inputs[0], *inputs[1]), lambda flat: (flat[:count], flat[count:])
-    return inputs, tuple

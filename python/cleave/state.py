@@ -49,12 +49,18 @@ def _problem(value: Any, facts: Mapping[str, Any], *shapes) -> Exception | None:
     return None
 
 
-def whole(name: str, value: Any) -> int:
-    """`value` as an int. Raises TypeError if it is not one."""
+def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1) -> int:
+    """`value` as an int. Raises TypeError if it is not one, and ValueError if it is
+    below `least`, or, where `least` is given, above `most`."""
     try:
-        return operator.index(value)
+        value = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; it must be a whole number") from None
+    if least is not None and value < least:
+        raise ValueError(f"{name} is {value}; it must be at least {least}")
+    if least is not None and value > most:
+        raise ValueError(f"{name} is {value}; it must be at most {most}")
+    return value
 
 
 def path_of(name: str, value: Any) -> str:

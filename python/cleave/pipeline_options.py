@@ -1,0 +1,137 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""The options of a pipeline and of interlocking backpropagation, checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Sequence
+
+from .state import path_of, whole
+from .step import log
+
+
+def pipeline_options(
+    schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
+    post_validation, pipe_gather,
+) -> dict:
+    """The compiler's options of a pipeline, of the arguments of `cleave.compile`. Raises
+    TypeError, ValueError, and OSError if the file of a schedule cannot be read."""
+    if pipe_slices not in ("auto", "on", "off"):
+        raise ValueError(f"pipe_slices is {pipe_slices!r}; it must be 'auto', 'on' or 'off'")
+    options = {"pipe_slices": pipe_slices}
+    if isinstance(schedule, os.PathLike):
+        options.update(_read_schedule(schedule))
+    elif isinstance(schedule, str):
+        if os.path.isfile(schedule):
+            options.update(_read_schedule(schedule))
+        elif _is_order(schedule):
+            options.update(schedule_text=schedule, schedule_file="<schedule>")
+        else:
+            options["schedule"] = schedule
+    elif schedule is not None:
+        raise TypeError(f"schedule is {type(schedule).__name__}, not a name, a text or a path")
+    if chunks is not None:
+        options["chunks"] = whole("chunks", chunks, 1)
+    if max_saved_bytes is not None:
+        options["max_saved_bytes"] = whole("max_saved_bytes", max_saved_bytes, 0)
+    if max_staleness is not None:
+        options["max_staleness"] = whole("max_staleness", max_staleness, 0)
+    if post_validation:
+        options["post_validation"] = True
+    if pipe_gather is not None:
+        if pipe_gather not in ("each", "once", "auto"):
+            raise ValueError(
+                f"pipe_gather is {pipe_gather!r}; it must be 'each', 'once' or 'auto'"
+            )
+        options["pipe_gather"] = pipe_gather
+    if stages is not None:
+        options["stages"] = _beginnings("stages", stages)
+    if measured_costs is not None:
+        options["measured_costs"] = path_of("measured_costs", measured_costs)
+    return options
+
+
+def updates_each(pipeline) -> bool:
+    """Whether the schedule has an update after each micro-batch."""
+    text = re.sub("#.*", "", pipeline.get("schedule_text", ""))
+    return pipeline.get("schedule") == "pipedream" or bool(re.search(r"\bU\d|\dU\d", text))
+
+
+def remark_pipeline(pipeline, interlock):
+    """Warns of given options that need a pipeline, if there is none. An order written
+    by hand may also be for one device, and modules begin where stages do."""
+    for name in ("schedule", "chunks", "stages", "pipe_slices", "max_saved_bytes"):
+        if (name in pipeline and pipeline[name] != "auto"
+                and not (name == "stages" and interlock)):
+            log.warning('remark: %s needs a pipeline, and the mesh has no axis "pp"', name)
+
+
+def interlock_options(grad_horizon, modules, head) -> dict:
+    """The compiler's options of interlocking backpropagation. Raises TypeError,
+    ValueError."""
+    if grad_horizon is None:
+        if modules is not None or head is not None:
+            raise ValueError("modules and head are those of a grad_horizon, which is not given")
+        return {}
+    options = {"grad_horizon": whole("grad_horizon", grad_horizon, 1)}
+    if isinstance(modules, (str, Sequence)):
+        if not modules:
+            raise ValueError("modules is empty: name where the second and later ones begin")
+        options["modules"] = _beginnings("modules", modules)
+    elif modules is not None:
+        options["modules"] = str(whole("modules", modules, 2))
+    if head is not None:
+        if not isinstance(head, str):
+            raise TypeError(f"head is {type(head).__name__}, not the beginning of a name")
+        options["head"] = head
+    return options
+
+
+def module_remarks(interlock, compiled) -> list[str]:
+    """The head that trains each module of a gradient horizon."""
+    if not interlock:
+        return []
+    names = interlock.get("modules", "")
+    if names.isdecimal():
+        count, begins = int(names), []
+    elif names:
+        begins = names.split(",")
+        count = len(begins) + 1
+    else:
+        count, begins = len(json.loads(compiled.report())["schedule"]["stages"]), []
+    horizon = interlock["grad_horizon"]
+    lines = []
+    for module in range(1, count + 1):
+        head = min(module + horizon - 1, count)
+        trainer = "the model's head" if head == count else f"the head after module {head}"
+        begin = f" from {begins[module - 2]}" if begins and module > 1 else ""
+        lines.append(f"module {module} of {count}{begin}: trained by {trainer}")
+    return lines
+
+
+def _is_order(text: str) -> bool:
+    """Whether a string is an order of actions, valid or not, instead of the name of a
+    schedule or of a missing file."""
+    order = text.partition("#")[0]
+    if "\n" not in text and re.search(r"[/\\]|\.[A-Za-z]\w*$", order):
+        return False
+    # A single action is one word, as names are.
+    return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
+
+
+def _beginnings(what, names) -> str:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{what} is not a sequence of beginnings of parameters' names")
+    return ",".join(names)
+
+
+def _read_schedule(path) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except UnicodeDecodeError:
+        raise ValueError(f"{os.fspath(path)} is not a schedule: it is not text") from None
+    return {"schedule_text": text, "schedule_file": os.fspath(path)}

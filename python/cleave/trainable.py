@@ -1,0 +1,72 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Whether a step can train a model: what its parameters and statistics need."""
+
+from __future__ import annotations
+
+import torch
+
+from .messages import some_names
+
+
+def check_types(model) -> None:
+    """Raises TypeError unless all trained parameters are float32. Frozen ones may have
+    other types, if the model casts them before use."""
+    other = {name: p.dtype for name, p in model.named_parameters()
+             if p.requires_grad and p.dtype != torch.float32}
+    if other:
+        kinds = " and ".join(sorted({str(t).removeprefix("torch.") for t in other.values()}))
+        raise TypeError(
+            f"the model trains parameters of {kinds} ({some_names(other)}); a compiled step "
+            "trains float32 alone: call model.float(), or freeze them (requires_grad_(False)). "
+            "cleave.trace takes other types for the interpreter"
+        )
+
+
+def check_trained(model, traced) -> None:
+    """Raises CompileError, with the reason, if the step would train nothing."""
+    from . import _cleave
+
+    if any(not t.frozen for t in traced.parameters):
+        return
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if trained:
+        reason = (f"the loss has no gradient for any of its parameters ({some_names(trained)}): it "
+                  "does not read them, or detaches what it computes of them")
+    elif traced.parameters:
+        reason = ("every parameter is frozen (requires_grad=False); call requires_grad_(True) on "
+                  "those to train")
+    else:
+        reason = "it has no parameters"
+    raise _cleave.CompileError(f"the model cannot be trained: {reason}")
+
+
+def check_statistics(traced, statistics, parts, deterministic) -> None:
+    """Raises CompileError where batch normalisation does not go with how a batch is
+    computed."""
+    from . import _cleave
+
+    if traced.batch_statistics and (deterministic or (statistics == "batch" and parts > 1)):
+        places = ", ".join(traced.batch_statistics[:4])
+        if deterministic:
+            raise _cleave.CompileError(
+                f"{places}: batch normalisation depends on all samples, and a deterministic step "
+                "computes grains of them, one after another; leave out deterministic"
+            )
+        raise _cleave.CompileError(
+            f"{places}: batch normalisation needs the statistics of the whole batch, of which "
+            f"{parts} micro-batches know a part each; batch_statistics=\"micro-batch\" normalises "
+            "each by its own, as accumulating gradients in PyTorch does, or \"rank\" on each rank "
+            "by itself; micro_batches=1 normalises the whole batch"
+        )
+
+
+def other_types(model) -> str:
+    """A possible reason for an error about types."""
+    other = [name for name, p in model.named_parameters()
+             if p.dtype.is_floating_point and p.dtype != torch.float32]
+    if not other:
+        return ""
+    kind = str(model.get_parameter(other[0]).dtype).removeprefix("torch.")
+    return (f"; a step computes in float32: cast frozen parameters of {kind} "
+            f"({some_names(other)}) where they are read, or call model.float()")
