@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CPU/DataMovement.h"
+#include "cleave/Runtime/Core/WordType.h"
 
 #include <algorithm>
 #include <cstring>
@@ -173,22 +174,12 @@ void StridedCopy::execute(const char *src, char *dst,
       srcAt += first * colDim.src;
       dstAt += first * colDim.dst;
     }
-    auto copy = [&](auto *type) {
+    withWordType(elementBytes, [&](auto *type) {
       using T = std::remove_pointer_t<decltype(type)>;
       copyTile(reinterpret_cast<const T *>(src) + srcAt,
                reinterpret_cast<T *>(dst) + dstAt, rowCount, rowDim.src,
                rowDim.dst, colCount, colDim.src, colDim.dst);
-    };
-    switch (elementBytes) {
-    case 1:
-      return copy(static_cast<uint8_t *>(nullptr));
-    case 2:
-      return copy(static_cast<uint16_t *>(nullptr));
-    case 4:
-      return copy(static_cast<uint32_t *>(nullptr));
-    default:
-      return copy(static_cast<uint64_t *>(nullptr));
-    }
+    });
   };
   int64_t perItem = std::max<int64_t>(1, rows * cols / pieces);
   team.parallelFor(outer * pieces,

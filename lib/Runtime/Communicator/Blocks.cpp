@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Communicator/Blocks.h"
+#include "cleave/Runtime/Core/WordType.h"
 #include "cleave/Support/TreeOrder.h"
 
 #include <cstring>
@@ -230,21 +231,11 @@ static void copyTyped(const Block &block, const T *src, T *dst, int64_t begin,
 void cleave::runtime::copyBlock(const Block &block, int64_t bytes,
                                 const void *src, void *dst, int64_t begin,
                                 int64_t end) {
-  auto copy = [&](auto *type) {
+  withWordType(bytes, [&](auto *type) {
     using T = std::remove_pointer_t<decltype(type)>;
     copyTyped(block, static_cast<const T *>(src), static_cast<T *>(dst), begin,
               end);
-  };
-  switch (bytes) {
-  case 1:
-    return copy(static_cast<uint8_t *>(nullptr));
-  case 2:
-    return copy(static_cast<uint16_t *>(nullptr));
-  case 4:
-    return copy(static_cast<uint32_t *>(nullptr));
-  default:
-    return copy(static_cast<uint64_t *>(nullptr));
-  }
+  });
 }
 
 //===----------------------------------------------------------------------===//

@@ -29,6 +29,13 @@
 
 using Clock = std::chrono::steady_clock;
 
+static cleave_group *groupOfAll(cleave_communicator *c) {
+  std::vector<int32_t> all;
+  for (int32_t i = 0; i < c->size; ++i)
+    all.push_back(i);
+  return c->api->group(c, all.data(), c->size);
+}
+
 /// How soon ranks must be told of a fault.
 static constexpr std::chrono::seconds kInTime(5);
 
@@ -67,10 +74,7 @@ static int runKinds(cleave_communicator *c, int64_t largest) {
 /// is read, and as long as a prime, so that none lies where another one would.
 static int runLarge(cleave_communicator *c) {
   constexpr int64_t rows = 65, length = 33554393;
-  std::vector<int32_t> all;
-  for (int32_t i = 0; i < c->size; ++i)
-    all.push_back(i);
-  cleave_group *group = c->api->group(c, all.data(), c->size);
+  cleave_group *group = groupOfAll(c);
   auto byteOf = [](int64_t i, int64_t rank) {
     uint64_t mixed = static_cast<uint64_t>(i * 4 + rank) * 0x9e3779b97f4a7c15u;
     return static_cast<int8_t>(mixed >> 56);
@@ -124,10 +128,7 @@ static int runLarge(cleave_communicator *c) {
 /// Prepares what `who` alone does otherwise: more elements, other strides, or
 /// one collective less. Two that all have in common come before.
 static int runDiffering(cleave_communicator *c, const char *how, int who) {
-  std::vector<int32_t> all;
-  for (int32_t i = 0; i < c->size; ++i)
-    all.push_back(i);
-  cleave_group *group = c->api->group(c, all.data(), c->size);
+  cleave_group *group = groupOfAll(c);
   float in[16] = {}, out[16] = {};
   for (int i = 0; i < 4; ++i) {
     cleave_collective what{};
@@ -160,10 +161,7 @@ static int runDiffering(cleave_communicator *c, const char *how, int who) {
 }
 
 static int runFault(cleave_communicator *c, const char *fault, int who) {
-  std::vector<int32_t> all;
-  for (int32_t i = 0; i < c->size; ++i)
-    all.push_back(i);
-  cleave_group *group = c->api->group(c, all.data(), c->size);
+  cleave_group *group = groupOfAll(c);
   float in = 1, out = 0;
   cleave_collective what{};
   what.dtype = CLEAVE_F32;

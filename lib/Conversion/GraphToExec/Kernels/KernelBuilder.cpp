@@ -272,21 +272,23 @@ Value KernelBuilder::constant(Type type, double value) {
 
 static bool isFloat(Value v) { return isa<FloatType>(v.getType()); }
 
+template <typename FloatOp, typename IntegerOp>
+static Value arithmetic(OpBuilder &b, Location loc, Value x, Value y) {
+  return isFloat(x) ? b.createOrFold<FloatOp>(loc, x, y)
+                    : b.createOrFold<IntegerOp>(loc, x, y);
+}
+
 Value KernelBuilder::add(Value x, Value y) {
-  return isFloat(x) ? b.createOrFold<arith::AddFOp>(loc, x, y)
-                    : b.createOrFold<arith::AddIOp>(loc, x, y);
+  return arithmetic<arith::AddFOp, arith::AddIOp>(b, loc, x, y);
 }
 Value KernelBuilder::sub(Value x, Value y) {
-  return isFloat(x) ? b.createOrFold<arith::SubFOp>(loc, x, y)
-                    : b.createOrFold<arith::SubIOp>(loc, x, y);
+  return arithmetic<arith::SubFOp, arith::SubIOp>(b, loc, x, y);
 }
 Value KernelBuilder::mul(Value x, Value y) {
-  return isFloat(x) ? b.createOrFold<arith::MulFOp>(loc, x, y)
-                    : b.createOrFold<arith::MulIOp>(loc, x, y);
+  return arithmetic<arith::MulFOp, arith::MulIOp>(b, loc, x, y);
 }
 Value KernelBuilder::div(Value x, Value y) {
-  return isFloat(x) ? b.createOrFold<arith::DivFOp>(loc, x, y)
-                    : b.createOrFold<arith::DivSIOp>(loc, x, y);
+  return arithmetic<arith::DivFOp, arith::DivSIOp>(b, loc, x, y);
 }
 Value KernelBuilder::max(Value x, Value y) {
   if (isFloat(x))
