@@ -133,8 +133,11 @@ def load(folder: str | os.PathLike, model):
     unknown = [name for name in values if name not in own and name not in added]
     if unknown:
         raise KeyError(f"{path}: the model has no {some_names(unknown)}")
-    wrong = [f"{name}: {error}" for name, value in values.items()
-             if name in own and (error := problem(value, own[name].dtype, own[name].shape))]
+    wrong = [f"{name}: {list(value.shape)} in the file, {list(own[name].shape)} in the model"
+             for name, value in values.items() if name in own and value.shape != own[name].shape]
+    wrong += [f"{name}: {error}" for name, value in values.items()
+              if name in own and value.shape == own[name].shape
+              and (error := problem(value, own[name].dtype, value.shape))]
     if wrong:
         raise ValueError(f"{path} does not fit the model: {'; '.join(wrong)}")
     given = {id(own[name]) for name in values if name in own}

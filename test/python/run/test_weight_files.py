@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import cleave
-from cleave.testing.tools import run_tool, tool
+from cleave.testing.tools import ToolError, run_tool, tool
 from cleave.trace import trace
-from cleave.trace.weights import save_module
+from cleave.trace.weights import save_module, save_weights
 
 ALL_PATTERNS = torch.arange(-2**15, 2**15, dtype=torch.int32).to(torch.int16)
 LARGEST = torch.finfo(torch.float32).max
@@ -297,3 +297,80 @@ def test_weights_of_transformers_in_cleave_run(saved, first_loss, tmp_path):
                   str(tmp_path / "t.bin"), "--steps=2", "--lr=0.5", "--log", log, "--threads=1"])
         losses = [json.loads(line)["loss"] for line in open(log)]
         assert losses == pytest.approx(expected, rel=1e-5)
+
+
+class Named(nn.Module):
+    """What is added and what is multiplied by, under names that say the opposite."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(64, 8)
+        self.bias = nn.Parameter(torch.rand(8))
+        self.weight = nn.Parameter(torch.rand(8))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 64)
+
+    def forward(self, ids, keep, labels):
+        x = self.norm(self.table(ids) * self.bias - self.weight) * keep[..., None]
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def test_random_vectors_and_inputs_of_ones(tmp_path):
+    """They go by what the model does with them, and by what is asked for."""
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    for keep in (torch.ones(2, 8, dtype=torch.bool), torch.ones(2, 8, dtype=torch.long)):
+        save_module(trace(Named(), {"ids": ids, "keep": keep, "labels": ids}), str(tmp_path / "m.mlir"))
+        artifact, folder = str(tmp_path / "m.so"), str(tmp_path / str(keep.dtype))
+        run_tool([tool("cleave-compile"), str(tmp_path / "m.mlir"), "-o", artifact, "--threads=1"])
+        torch.arange(64, dtype=torch.int16).numpy().tofile(tmp_path / "t.bin")
+        command = [tool("cleave-run"), artifact, "--random-init", "--data", str(tmp_path / "t.bin"),
+                   "--steps=1", "--lr=0", "--save-every=1", "--save-dir", folder, "--threads=1",
+                   "--labels-input=labels"]
+        with pytest.raises(ToolError, match="input 'keep' has no data: .* --ones-input names"):
+            run_tool(command)
+        with pytest.raises(ToolError, match="no input 'other' to fill"):
+            run_tool([*command, "--ones-input=other"])
+        with pytest.raises(ToolError, match="'labels' is filled with ones, and takes no tokens"):
+            run_tool([*command, "--ones-input=keep", "--ones-input=labels"])
+        run_tool([*command, "--ones-input=keep"])
+        found = load_file(f"{folder}/step-1/model.safetensors")
+        for name, value in (("bias", 1), ("weight", 0), ("norm.weight", 1), ("norm.bias", 0),
+                            ("head.bias", 0)):
+            assert torch.equal(found[name], torch.full_like(found[name], value)), name
+        assert 0.01 < found["table.weight"].std() < 0.03
+
+
+def test_a_later_file_replaces_an_earlier(tmp_path):
+    """A large buffer that is not saved comes from the file of the trace."""
+    class Large(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(64, 64)
+            self.register_buffer("factor", torch.rand(32, 64), persistent=False)
+
+        def forward(self, ids, labels):
+            x = (self.table(ids) * self.factor) @ self.table.weight.t()
+            return F.cross_entropy(x.flatten(0, 1), labels.flatten())
+
+    ids = torch.arange(64).reshape(2, 32)
+    torch.arange(64, dtype=torch.int16).numpy().tofile(tmp_path / "t.bin")
+    model = Large()
+    traced = trace(model, {"ids": ids, "labels": ids})
+    save_module(traced, str(tmp_path / "m.mlir"))
+    save_weights(traced, str(tmp_path / "all.safetensors"))
+    weights = {"table.weight": torch.randn(64, 64).bfloat16()}
+    save_file(weights, tmp_path / "own.safetensors")
+    artifact, log = str(tmp_path / "m.so"), str(tmp_path / "log")
+    run_tool([tool("cleave-compile"), str(tmp_path / "m.mlir"), "-o", artifact, "--threads=1"])
+    own = ["--weights", str(tmp_path / "own.safetensors")]
+    command = [tool("cleave-run"), artifact, "--data", str(tmp_path / "t.bin"), "--steps=1",
+               "--threads=1", "--log", log]
+    with pytest.raises(ToolError, match="constants that the framework does not save, of which only "
+                                        "the file that tracing writes has the values: 'factor'"):
+        run_tool([*command, *own])
+    with pytest.raises(ToolError, match="constants that only a weights file holds: 'factor'"):
+        run_tool([*command, "--random-init"])
+    run_tool([*command, "--weights", str(tmp_path / "all.safetensors"), *own])
+    with torch.no_grad():
+        model.table.weight.copy_(weights["table.weight"])
+        assert json.loads(open(log).readline())["loss"] == pytest.approx(model(ids, ids).item(), rel=1e-5)
