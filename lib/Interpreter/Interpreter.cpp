@@ -63,6 +63,25 @@ static RefTensor withoutPadding(const RefTensor &tensor, Attribute valid) {
   return cutSlice(tensor, start, shape.asArrayRef());
 }
 
+/// The elements of `graph.value`, which a buffer has where no input gives any.
+static RefTensor elementsOf(DenseElementsAttr value) {
+  RefTensor tensor(value.getType().getShape(), value.getElementType());
+  if (tensor.isFloat())
+    for (auto [i, element] : llvm::enumerate(value.getValues<APFloat>())) {
+      APFloat copy = element;
+      bool losesInfo;
+      copy.convert(APFloat::IEEEdouble(), APFloat::rmNearestTiesToEven,
+                   &losesInfo);
+      tensor.floats[i] = copy.convertToDouble();
+    }
+  else
+    for (auto [i, element] : llvm::enumerate(value.getValues<APInt>()))
+      tensor.ints[i] = element.getBitWidth() == 1
+                           ? static_cast<int64_t>(element.getZExtValue())
+                           : element.getSExtValue();
+  return tensor;
+}
+
 /// Converts the input for argument `i` to the argument's type.
 static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
                                       const NamedTensors &inputs,
@@ -74,6 +93,11 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
     return emitError(loc) << "argument '" << name
                           << "' is not a tensor of static shape";
   const RefTensor *input = findInput(function, i, inputs);
+  std::optional<RefTensor> known;
+  if (!input)
+    if (auto value =
+            function.getArgAttrOfType<DenseElementsAttr>(i, graph::kValueAttr))
+      input = &known.emplace(elementsOf(value));
   if (!input)
     return emitError(loc) << "no input is named '" << name
                           << "', which argument " << i << " of '"

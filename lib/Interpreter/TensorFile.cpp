@@ -7,7 +7,7 @@
 
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
-#include "cleave/Runtime/Core/Safetensors.h"
+#include "cleave/Runtime/Core/WeightFiles.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/MLIRContext.h"
 #include <cstring>
@@ -28,6 +28,7 @@ static Type elementType(StringRef name, MLIRContext *context) {
       .Case("BF16", BFloat16Type::get(context))
       .Case("I64", integer(64))
       .Case("I32", integer(32))
+      .Cases({"U64", "U32", "U16", "I16", "U8"}, integer(64))
       .Case("I8", integer(8))
       .Case("BOOL", integer(1))
       .Default(Type());
@@ -82,29 +83,37 @@ static int64_t readInt(const char *bytes, Type type) {
 std::optional<NamedTensors> cleave::readTensorFile(StringRef path,
                                                    MLIRContext *context,
                                                    std::string &error) {
-  auto file = runtime::SafetensorsFile::open(path);
-  if (!file) {
-    error = llvm::toString(file.takeError());
+  auto files = runtime::WeightFiles::open(path);
+  if (!files) {
+    error = llvm::toString(files.takeError());
     return std::nullopt;
   }
+  auto fail = [&](StringRef name, const Twine &what) {
+    error = (path + ": tensor '" + name + "' " + what).str();
+    return std::nullopt;
+  };
   NamedTensors tensors;
-  for (const runtime::SafetensorsFile::Entry &entry : file->getEntries()) {
-    Type type = elementType(entry.dtype, context);
-    if (!type) {
-      error = (path + ": tensor '" + entry.name + "' has dtype " + entry.dtype +
-               ", which is not supported")
-                  .str();
-      return std::nullopt;
-    }
-    RefTensor tensor(entry.shape, type);
-    int64_t bytes = elementBytes(type);
+  for (const std::string &name : files->getNames()) {
+    auto [file, entry] = files->find(name);
+    Type type = elementType(entry->dtype, context);
+    if (!type)
+      return fail(name,
+                  "has dtype " + entry->dtype + ", which is not supported");
+    // Integers that no program has become those of 64 bits.
+    RefTensor tensor(entry->shape, type);
+    runtime::Conversion conversion =
+        *runtime::Conversion::find(entry->dtype, fileType(type));
+    std::vector<char> data(tensor.size() * conversion.toBytes);
+    if (file->convert(*entry, conversion, data.data()) >= 0)
+      return fail(name, "holds values that 64 bits with a sign cannot");
     for (int64_t i = 0, e = tensor.size(); i < e; ++i) {
+      const char *bytes = data.data() + i * conversion.toBytes;
       if (tensor.isFloat())
-        tensor.floats[i] = readFloat(entry.data + i * bytes, type);
+        tensor.floats[i] = readFloat(bytes, type);
       else
-        tensor.ints[i] = readInt(entry.data + i * bytes, type);
+        tensor.ints[i] = readInt(bytes, type);
     }
-    tensors.emplace(entry.name, std::move(tensor));
+    tensors.emplace(name, std::move(tensor));
   }
   return tensors;
 }

@@ -11,7 +11,7 @@ import torch
 
 from .messages import some_names, warn
 from .results import StepError
-from .state import path_of
+from .state import path_of, problem
 
 #: What a checkpoint has beside tensors; a folder without it is none.
 _FACTS = "training.json"
@@ -57,6 +57,32 @@ class Checkpoints:
         if error := self._live.session.load_checkpoint(folder):
             raise ValueError(error)
 
+    def load_weights(self, path: str | os.PathLike) -> None:
+        """Replaces parameters and buffers by those of files; step and optimizer state
+        stay. Values of another type are converted, as `load_state_dict` does. Experts
+        that are stacked have their names in the stack; only `load_state_dict` takes them
+        one by one. On an error nothing is changed.
+
+        Args:
+            path: a safetensors file with the names of the model's `state_dict`; an
+                index that names several (`model.safetensors.index.json`); or a folder
+                that holds either, as `save_pretrained` writes it.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: a file is damaged or does not fit the model; all that is
+                missing, unknown or different is listed.
+        """
+        path = path_of("path", path)
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{path}: there is no such file")
+        from ._cleave import CompileError
+
+        try:
+            self._live.session.load_weights(path)
+        except CompileError as error:
+            raise ValueError(str(error)) from None
+
     def save_artifact(self, path: str | os.PathLike) -> None:
         """Writes the compiled step as a shared object, for `cleave-run`; it holds the
         program of the shapes of the last call, and no weights.
@@ -90,7 +116,8 @@ def load(folder: str | os.PathLike, model):
         FileNotFoundError: there is no checkpoint.
         KeyError: the checkpoint has parameters that the model does not have.
         TypeError: `model` is something else.
-        ValueError: the file is damaged, or shapes differ; all are listed.
+        ValueError: the file is damaged, shapes differ, or values do not fit the types
+            of the model's; all are listed.
     """
     if isinstance(model, Checkpoints):
         model.load(folder)
@@ -99,16 +126,18 @@ def load(folder: str | os.PathLike, model):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module or a Step")
     folder = _found(path_of("folder", folder))
     path = os.path.join(folder, "model.safetensors")
-    values = _by_names_of(model, _read(path))
+    values, added = _read(path)
+    values = _by_names_of(model, values)
     own = {**dict(model.named_parameters(remove_duplicate=False)),
            **dict(model.named_buffers(remove_duplicate=False))}
-    # What the compiler added is no part of the model.
-    unknown = [name for name in values if name not in own
-               and not name.startswith(("auxiliary.", "constant."))]
+    unknown = [name for name in values if name not in own and name not in added]
     if unknown:
         raise KeyError(f"{path}: the model has no {some_names(unknown)}")
     wrong = [f"{name}: {list(value.shape)} in the file, {list(own[name].shape)} in the model"
              for name, value in values.items() if name in own and value.shape != own[name].shape]
+    wrong += [f"{name}: {error}" for name, value in values.items()
+              if name in own and value.shape == own[name].shape
+              and (error := problem(value, own[name].dtype, value.shape))]
     if wrong:
         raise ValueError(f"{path} does not fit the model: {'; '.join(wrong)}")
     given = {id(own[name]) for name in values if name in own}
@@ -144,8 +173,9 @@ def _found(folder: str) -> str:
     return os.path.join(folder, max(steps)[1])
 
 
-def _read(path: str) -> dict[str, torch.Tensor]:
-    """The tensors of a file under all of their names."""
+def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """The tensors of a file under all of their names, and the names of those that the
+    compiler may have added to the model."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -153,11 +183,12 @@ def _read(path: str) -> dict[str, torch.Tensor]:
             values = {name: file.get_tensor(name) for name in file.keys()}
             metadata = file.metadata() or {}
         tied = json.loads(metadata.get("tied", "{}"))
+        added = json.loads(metadata.get("added", "[]"))
         for name, aliases in tied.items():
             values.update({alias: values[name] for alias in aliases})
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    return values
+    return values, added
 
 
 def _by_names_of(model, values):

@@ -35,18 +35,37 @@ def initial_values(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
             if facts["role"] == "parameter" and facts["of"]}
 
 
-def _problem(value: Any, facts: Mapping[str, Any], *shapes) -> Exception | None:
-    """Why `value` cannot be copied to the tensor that `facts` describe, if it must have
-    one of `shapes`."""
+def problem(value: Any, dtype: torch.dtype, shape: Iterable[int]) -> Exception | None:
+    """Why `value` does not become a tensor of this type and shape. Floats are rounded;
+    a finite one that would become infinite, or an integer that would change, does not."""
     if not isinstance(value, torch.Tensor):
         return TypeError(f"{type(value).__name__} given, a tensor expected")
     if value.is_meta:
         return ValueError("a tensor on the meta device given, which has no values")
-    if tuple(value.shape) not in [tuple(shape) for shape in shapes]:
-        return ValueError(f"{list(value.shape)} given, {list(shapes[0])} expected")
-    if not torch.can_cast(value.dtype, TORCH_TYPES[facts["dtype"]]):
-        return TypeError(f"{value.dtype} given, which does not become {facts['dtype']}")
+    if tuple(value.shape) != tuple(shape):
+        return ValueError(f"{list(value.shape)} given, {list(shape)} expected")
+    name = next((n for n, own in TORCH_TYPES.items() if own == dtype), dtype)
+    if not torch.can_cast(value.dtype, dtype):
+        return TypeError(f"{value.dtype} given, which does not become {name}")
+    if value.dtype == dtype or value.dtype == torch.bool:
+        return None
+    converted = value.detach().to(dtype)
+    if not value.is_floating_point():
+        changed = converted.to(value.dtype) != value
+    elif torch.finfo(value.dtype).max > torch.finfo(dtype).max:
+        changed = converted.isinf() & ~value.detach().isinf()
+    else:
+        return None
+    if bool(changed.any()):
+        place = changed.nonzero()[0].tolist()
+        return ValueError(f"{value.dtype} given, and its element at {place}, "
+                          f"{value[tuple(place)].item()}, is out of the range of {name}")
     return None
+
+
+def _problem(value: Any, facts: Mapping[str, Any], shape) -> Exception | None:
+    """Why `value` cannot be copied to the tensor that `facts` describe."""
+    return problem(value, TORCH_TYPES[facts["dtype"]], shape)
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1) -> int:
@@ -92,7 +111,8 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     """The tensors of `state` by the name of the program's tensor.
 
     `entries` are parameters and buffers of the trace, `tensors` the program's by name,
-    `own` the module's state_dict. A parameter that the compiler added, and that `state`
+    `own` the names of the module's parameters and buffers. A buffer that its state_dict
+    does not have may be missing, and keeps its value. A parameter that the compiler added, and that `state`
     does not have, gets the value of the one that it starts with. Raises KeyError,
     TypeError and ValueError as `Step.load_state_dict` does.
     """
@@ -121,7 +141,7 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
         if entry.name not in tensors:
             continue
         found = [name for name in names if name in state]
-        if not found and entry.role == "parameter":
+        if not found and (entry.role == "parameter" or entry.persistent):
             missing.append(entry.name)
         facts = tensors[entry.name]
         shape = logical_shape(facts)
@@ -130,11 +150,13 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
         if wrong or not found:
             continue
         chosen[entry.name] = first = state[found[0]]
+        kind = TORCH_TYPES[facts["dtype"]]
         problems += [
             (name, ValueError(f"differs from {found[0]}, which is the same parameter"))
             for name in found[1:]
             if not torch.allclose(
-                state[name].to(first), first, rtol=0.0, atol=0.0, equal_nan=True
+                state[name].to(first.device, kind), first.to(kind), rtol=0.0, atol=0.0,
+                equal_nan=True,
             )
         ]
     for name, source in copies.items():

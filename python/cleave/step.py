@@ -154,21 +154,25 @@ class Step(Reports, Checkpoints):
         return own | {name: self._framework_view(name) for name in added}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replaces parameters and buffers; every parameter must be present, except
-        those of auxiliary heads: a missing one gets the value of the final head's. On
-        an error nothing is replaced.
+        """Replaces parameters and buffers, by the names of the module's own
+        `state_dict`. All of these must be present that the step has; those of auxiliary
+        heads need not, and a missing one gets the value of the final head's. Buffers
+        that are not persistent may be present or not. Values of another type are
+        converted, floats as `Tensor.to` rounds them. On an error nothing is replaced.
 
         Raises:
-            KeyError: parameters are missing, or names are unknown; all listed.
+            KeyError: names are missing or unknown; all listed.
             TypeError: a value is not a tensor, or of a type that does not convert.
-            ValueError: shapes differ, or names of one tensor have different
-                values; all listed.
+            ValueError: shapes differ, names of one tensor have different values, or a
+                value is out of the range of the step's type; all listed.
         """
         traced = self._live.traced
+        buffers = self._module.named_buffers(remove_duplicate=False)
+        own = {*self._module.state_dict(), *(name for name, _ in buffers)}
         chosen = choose_tensors(
             (*traced.parameters, *traced.buffers),
             self._live.tensors,
-            self._module.state_dict(),
+            own,
             state,
         )
         self._live.set_all(chosen)

@@ -33,9 +33,10 @@ Options:
                        results are written as F64; typed: each result of an op
                        is rounded to its element type (default: exact)
   --inputs FILE        tensors by the names of the arguments (graph.name, or
-                       arg0, arg1, ...), a safetensors file; may be given more
-                       than once, a later file replaces tensors of an earlier.
-                       Floats may be of any float type
+                       arg0, arg1, ...): a safetensors file, an index of
+                       several (.json), or a folder with either; may be given
+                       more than once, a later one replaces tensors of an
+                       earlier. Floats may be of any float type
   --output FILE        writes the results, by name, as a safetensors file;
                        without it, a summary of each is printed
   --gradients FILE     writes the finished gradients, by parameter, as a

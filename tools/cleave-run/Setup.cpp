@@ -6,8 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
+#include "cleave/Runtime/Core/Conversion.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
@@ -47,6 +49,27 @@ static Expected<std::string> findCheckpoint(llvm::StringRef directory) {
   return latest;
 }
 
+Error Trainer::fillWithOnes(llvm::StringRef name) {
+  const Tensor *tensor = session->find(name);
+  if (!tensor || tensor->role != Role::Input)
+    return makeError("the program has no input '" + name +
+                     "' to fill with "
+                     "ones");
+  if (name == options.idsInput || name == options.labelsInput)
+    return makeError("input '" + name +
+                     "' is filled with ones, and takes no "
+                     "tokens");
+  std::optional<Conversion> fromByte = Conversion::find("U8", tensor->dtype);
+  if (!fromByte)
+    return makeError("input '" + name + "' is " + dtypeName(tensor->dtype) +
+                     "; integers and booleans are filled with ones");
+  std::vector<char> bytes(static_cast<size_t>(tensor->numElements()), 1);
+  std::vector<char> ones(static_cast<size_t>(session->bytes(*tensor)));
+  fromByte->run(bytes.data(), ones.data(), tensor->numElements());
+  session->write(*tensor, ones.data());
+  return Error::success();
+}
+
 Error Trainer::findInputs() {
   const Program &program = session->getProgram();
   const Entry &entry = program.entries.find("train")->second;
@@ -72,27 +95,30 @@ Error Trainer::findInputs() {
   if (!options.labelsInput.empty())
     if (Error error = named(options.labelsInput, labels))
       return error;
+  for (const std::string &name : options.onesInputs)
+    if (Error error = fillWithOnes(name))
+      return error;
+  auto isOnes = [&](const Tensor &tensor) {
+    return llvm::any_of(options.onesInputs, [&](const std::string &name) {
+      return session->find(name) == &tensor;
+    });
+  };
   for (int32_t index : entry.inputs) {
     const Tensor &tensor = program.tensors[static_cast<size_t>(index)];
     if (&tensor == labels && !ids)
       return makeError("--labels-input names '" + tensor.name +
                        "', the first input of integers, which takes the tokens "
                        "unless --ids-input names another; name that too");
-    if (&tensor == ids || &tensor == labels)
+    if (&tensor == ids || &tensor == labels || isOnes(tensor))
       continue;
     if (isTokens(tensor) && !ids) {
       ids = &tensor;
     } else if (isTokens(tensor) && !labels) {
       labels = &tensor;
-    } else if (llvm::StringRef(tensor.name).contains("mask") &&
-               byteSize(tensor.dtype) == 1) {
-      // Data without padding has a mask of ones.
-      std::vector<char> ones(static_cast<size_t>(session->bytes(tensor)), 1);
-      session->write(tensor, ones.data());
-      out() << "input '" << tensor.name << "' is filled with ones\n";
     } else {
       return makeError("input '" + tensor.name +
-                       "' has no data: cleave-run feeds token ids and labels");
+                       "' has no data: cleave-run feeds token ids and labels, "
+                       "and ones to what --ones-input names");
     }
   }
   if (!ids)
@@ -156,8 +182,11 @@ Error Trainer::loadState() {
             << ": results may differ in the last bits\n";
     return Error::success();
   }
+  for (const std::string &path : options.weights)
+    if (Error error = session->loadWeights(path))
+      return error;
   if (!options.weights.empty())
-    return session->loadWeights(options.weights);
+    return Error::success();
   return session->initialiseRandomly(seed);
 }
 
@@ -261,7 +290,8 @@ Error Trainer::agreeOnOptions() const {
        {"--label-shift", number(options.labelShift.value_or(-1))},
        {"--ids-input", options.idsInput},
        {"--labels-input", options.labelsInput},
-       {"whether --weights is given", given(!options.weights.empty())},
+       {"--ones-input", llvm::join(options.onesInputs, ",")},
+       {"the number of --weights", number(options.weights.size())},
        {"whether --resume is given", given(!options.resume.empty())},
        {"whether --random-init is given", given(options.randomInit)},
        {"whether --eval-data is given", given(!options.evalData.empty())},

@@ -33,7 +33,7 @@ static void stop(int number) {
 }
 
 void cleave::run::watchSignals(bool begun) {
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR2, SIGUSR1}) {
     if (begun != (number != SIGUSR1))
       continue;
     struct sigaction action = {}, before = {};
@@ -53,5 +53,6 @@ const char *cleave::run::signalName(int number) {
   return number == SIGINT    ? "SIGINT"
          : number == SIGTERM ? "SIGTERM"
          : number == SIGHUP  ? "SIGHUP"
+         : number == SIGUSR2 ? "SIGUSR2"
                              : "a signal";
 }

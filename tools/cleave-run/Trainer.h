@@ -23,9 +23,13 @@ enum class ProgressForm : uint8_t { Auto, Bar, Lines, None };
 
 /// The options of the command line.
 struct Options {
-  std::string artifact, weights, data, tokenizer, tokenType;
+  std::string artifact, data, tokenizer, tokenType;
+  /// Files of weights; a later one replaces what an earlier one has given.
+  std::vector<std::string> weights;
   std::string evalData, saveDirectory, resume, log, trace;
   std::string idsInput, labelsInput;
+  /// Inputs that are filled with ones.
+  std::vector<std::string> onesInputs;
   runtime::LearningRate learningRate;
   int64_t steps = 0, stopAt = 0;
   int64_t evalEvery = 0, evalBatches = 0, saveEvery = 0, keep = 0;
@@ -76,6 +80,7 @@ public:
 private:
   llvm::Error setUp();
   llvm::Error agreeOnOptions() const;
+  llvm::Error fillWithOnes(llvm::StringRef name);
   llvm::Error findInputs();
   llvm::Error loadState();
   /// Says how to continue if the latest of several checkpoints is damaged.

@@ -34,13 +34,16 @@ struct Flags {
 
   cl::opt<std::string> artifact{cl::Positional, cl::Required,
                                 cl::desc("<model.so>"), cl::cat(modelCategory)};
-  cl::opt<std::string> weights{"weights",
-                               cl::desc("Weights to start from (safetensors)"),
-                               cl::value_desc("file"), cl::cat(modelCategory)};
+  cl::list<std::string> weights{
+      "weights",
+      cl::desc("Weights to start from: a safetensors file, an index of several "
+               "(.json), or a folder with either; a later file replaces what "
+               "an earlier one gives"),
+      cl::value_desc("path"), cl::cat(modelCategory)};
   cl::opt<bool> randomInit{
       "random-init",
       cl::desc("Start from random weights: matrices normal(0, 0.02), vectors "
-               "named *bias 0, other vectors 1"),
+               "that the model adds 0, other vectors 1"),
       cl::cat(modelCategory)};
   cl::opt<std::string> resume{
       "resume", cl::desc("Resume from a checkpoint, or the latest in a folder"),
@@ -70,6 +73,11 @@ struct Flags {
   cl::opt<std::string> labelsInput{
       "labels-input",
       cl::desc("Input that takes labels (default: the second of integers)"),
+      cl::value_desc("name"), cl::cat(dataCategory)};
+  cl::list<std::string> onesInput{
+      "ones-input",
+      cl::desc("Input that is filled with ones, such as the mask of data "
+               "without padding"),
       cl::value_desc("name"), cl::cat(dataCategory)};
   cl::opt<int64_t> labelShift{
       "label-shift",
@@ -294,10 +302,12 @@ int main(int argc, char **argv) {
           "  cleave-run --reference model.mlir ... executes IR by the "
           "reference "
           "interpreter;\n  see cleave-run --reference --help\n\n"
-          "  SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after the step, "
-          "with a checkpoint\n  if there is --save-every, and the status is "
-          "128 + the signal; a second one ends\n  it at once. SIGUSR1 saves "
-          "and continues.\n",
+          "  SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR2 end the run after "
+          "the "
+          "step, with a\n  checkpoint if there is --save-every, and the status "
+          "is 128 + the signal; a second\n  one ends it at once. SIGUSR1 saves "
+          "and continues. To mpirun send SIGUSR2: it waits\n  and kills after "
+          "the others.\n",
           &llvm::errs()))
     return 2;
   // Other errors do not matter if the file name is mistyped.
@@ -310,7 +320,7 @@ int main(int argc, char **argv) {
 
   Options options;
   options.artifact = flags.artifact;
-  options.weights = flags.weights;
+  options.weights.assign(flags.weights.begin(), flags.weights.end());
   options.data = flags.data;
   options.tokenizer = flags.tokenizer;
   options.tokenType = flags.tokenType;
@@ -321,6 +331,7 @@ int main(int argc, char **argv) {
   options.trace = flags.traceFile;
   options.idsInput = flags.idsInput;
   options.labelsInput = flags.labelsInput;
+  options.onesInputs.assign(flags.onesInput.begin(), flags.onesInput.end());
   options.learningRate = {flags.scheduleKind, flags.rate, flags.warmup,
                           flags.steps, flags.minimum};
   options.steps = flags.steps;

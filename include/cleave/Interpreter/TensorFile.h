@@ -12,8 +12,8 @@
 
 namespace cleave {
 
-/// Reads the tensors of a safetensors file. If it is not one, returns nothing
-/// and sets `error`, which names the file.
+/// Reads the tensors of what `WeightFiles::open` takes. On an error returns
+/// nothing and sets `error`, which names the file.
 std::optional<NamedTensors> readTensorFile(llvm::StringRef path,
                                            mlir::MLIRContext *context,
                                            std::string &error);

@@ -98,6 +98,7 @@ void Artifact::summarise() {
   summary.mesh = first.mesh;
   summary.pipelineAxis = first.pipelineAxis;
   summary.metadata = first.metadata;
+  summary.unread = first.unread;
   std::map<std::string, int32_t> numbers;
   for (const Program &program : positions) {
     summary.arenaBytes = std::max(summary.arenaBytes, program.arenaBytes);
@@ -110,6 +111,8 @@ void Artifact::summarise() {
         summary.tensors.push_back(tensor);
       number.push_back(it->second);
       Tensor &known = summary.tensors[static_cast<size_t>(it->second)];
+      known.written |= tensor.written;
+      known.additive |= tensor.additive;
       if (tensor.upperBound > 0 &&
           (known.upperBound == 0 || tensor.upperBound < known.upperBound))
         known.upperBound = tensor.upperBound;

@@ -255,6 +255,14 @@ void cleave::runtime::cutPart(const Axes &mesh, const Tensor &tensor,
       });
 }
 
+void cleave::runtime::cutPart(
+    const Axes &mesh, const Tensor &tensor, int64_t rank, void *part,
+    llvm::function_ref<void(int64_t, int64_t, int64_t)> copy) {
+  if (!tensor.padded.empty())
+    std::memset(part, 0, static_cast<size_t>(localBytes(mesh, tensor)));
+  Loops(mesh, tensor, rank).forEachRun(copy);
+}
+
 void cleave::runtime::joinPart(const Axes &mesh, const Tensor &tensor,
                                int64_t rank, const void *part, void *whole) {
   int64_t bytes = byteSize(tensor.dtype);

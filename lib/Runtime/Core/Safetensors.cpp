@@ -124,14 +124,22 @@ void SafetensorsFile::forget(const Entry &entry) const {
   forgetRange(*buffer, entry.data, entry.bytes);
 }
 
-void SafetensorsFile::copyTo(const Entry &entry, void *destination) const {
-  constexpr int64_t piece = int64_t(8) << 20;
-  for (int64_t at = 0; at < entry.bytes; at += piece) {
-    int64_t size = std::min(piece, entry.bytes - at);
-    std::memcpy(static_cast<char *>(destination) + at, entry.data + at,
-                static_cast<size_t>(size));
-    forgetRange(*buffer, entry.data + at, size);
+int64_t SafetensorsFile::convert(const Entry &entry,
+                                 const Conversion &conversion,
+                                 void *destination) const {
+  int64_t piece = (int64_t(8) << 20) / conversion.fromBytes;
+  int64_t count = entry.bytes / conversion.fromBytes;
+  auto *to = static_cast<char *>(destination);
+  for (int64_t at = 0; at < count; at += piece) {
+    const char *from = entry.data + at * conversion.fromBytes;
+    int64_t size = std::min(piece, count - at);
+    int64_t wrong =
+        conversion.run(from, to ? to + at * conversion.toBytes : nullptr, size);
+    if (wrong >= 0)
+      return at + wrong;
+    forgetRange(*buffer, from, size * conversion.fromBytes);
   }
+  return -1;
 }
 
 Error SafetensorsFile::parse() {

@@ -55,6 +55,14 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
       bytes > program.arenaBytes - tensor.offset)
     return fail(Twine(bytes) + " bytes at offset " + Twine(tensor.offset) +
                 " do not fit the arena of " + Twine(program.arenaBytes));
+  if (!tensor.value.empty()) {
+    std::string known;
+    uint64_t size = 2 * static_cast<uint64_t>(tensor.numElements() *
+                                              byteSize(tensor.dtype));
+    if (tensor.role != Role::Buffer || tensor.value.size() != size ||
+        !llvm::tryGetFromHex(tensor.value, known))
+      return fail("its value is not that of a buffer of its size");
+  }
   if (!tensor.frameworkShape.empty()) {
     int64_t elements = 1;
     for (int64_t size : tensor.frameworkShape)

@@ -1,4 +1,4 @@
-//===- Checkpoint.cpp - Weights and checkpoints ---------------------------===//
+//===- Checkpoint.cpp - Checkpoints of a session --------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,20 +6,15 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
-#include "cleave/Runtime/Core/Safetensors.h"
 #include "cleave/Runtime/Session/Session.h"
-#include "llvm/ADT/StringExtras.h"
-#include "llvm/ADT/StringSet.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
-#include "llvm/Support/xxhash.h"
 
 #include <cstdio>
-#include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,194 +24,6 @@ using llvm::Expected;
 using llvm::Twine;
 
 static constexpr int64_t checkpointVersion = 1;
-
-//===----------------------------------------------------------------------===//
-// Tensors
-//===----------------------------------------------------------------------===//
-
-static bool belongs(const Tensor &tensor, bool optimizer) {
-  if (optimizer)
-    return tensor.role == Role::State;
-  return tensor.role == Role::Parameter || tensor.role == Role::Buffer;
-}
-
-/// The shape of a tensor in files.
-static const std::vector<int64_t> &fileShape(const Tensor &tensor) {
-  return tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape;
-}
-
-/// The names under which a file may hold `tensor`: tied weights have several.
-static std::vector<std::string> namesOf(const Tensor &tensor) {
-  std::vector<std::string> all = tensor.aliases;
-  all.insert(all.begin(), tensor.name);
-  return all;
-}
-
-/// The names to try if `file` has none of `tensor`'s own: a parameter may start
-/// as another one.
-static std::vector<std::string> namesIn(const SafetensorsFile &file,
-                                        const Program &program,
-                                        const Tensor &tensor) {
-  std::vector<std::string> own = namesOf(tensor);
-  auto given = [&](const std::string &name) {
-    return file.find(name) != nullptr;
-  };
-  if (tensor.role != Role::Parameter || tensor.of.empty() ||
-      llvm::any_of(own, given))
-    return own;
-  for (const Tensor &other : program.tensors)
-    if (other.name == tensor.of)
-      if (std::vector<std::string> names = namesOf(other);
-          llvm::any_of(names, given))
-        return names;
-  return own;
-}
-
-struct Session::Loaded {
-  SafetensorsFile file;
-  std::vector<std::pair<const Tensor *, const SafetensorsFile::Entry *>> found;
-};
-
-Expected<Session::Loaded> Session::check(llvm::StringRef path,
-                                         bool optimizer) const {
-  Expected<SafetensorsFile> file = SafetensorsFile::open(path);
-  if (!file)
-    return file.takeError();
-  using Entry = SafetensorsFile::Entry;
-  std::vector<std::pair<const Tensor *, const Entry *>> found;
-  std::vector<std::string> missing, problems, extra;
-  llvm::StringSet<> known;
-  for (const Tensor &tensor : getProgram().tensors) {
-    if (!belongs(tensor, optimizer))
-      continue;
-    // Any of the names is sufficient; several must agree.
-    const Entry *source = nullptr;
-    std::vector<std::string> all = namesIn(*file, getProgram(), tensor);
-    for (const std::string &name : all) {
-      known.insert(name);
-      const Entry *entry = file->find(name);
-      if (!entry)
-        continue;
-      if (entry->dtype != safetensorsName(tensor.dtype) ||
-          entry->shape != fileShape(tensor)) {
-        problems.push_back("'" + name + "' is " + entry->dtype + " " +
-                           shapeText(entry->shape) + " in the file, but " +
-                           safetensorsName(tensor.dtype).str() + " " +
-                           shapeText(fileShape(tensor)) + " in the program");
-        continue;
-      }
-      if (source && std::memcmp(source->data, entry->data,
-                                static_cast<size_t>(entry->bytes)) != 0)
-        problems.push_back("'" + source->name + "' and '" + name +
-                           "' are tied in the program, but differ in the file");
-      else
-        source = entry;
-    }
-    if (source) {
-      found.push_back({&tensor, source});
-      if (Error error = checkTokenIds(tensor, source->data))
-        problems.push_back(llvm::toString(std::move(error)));
-    } else if (llvm::none_of(all, [&](const std::string &name) {
-                 return file->find(name) != nullptr;
-               }))
-      missing.push_back("'" + tensor.name + "'");
-  }
-  for (const Entry &entry : file->getEntries())
-    if (!known.count(entry.name))
-      extra.push_back("'" + entry.name + "'");
-  if (!missing.empty())
-    problems.push_back("missing in the file: " + llvm::join(missing, ", "));
-  if (!extra.empty())
-    problems.push_back("unknown to the program: " + llvm::join(extra, ", "));
-  if (!problems.empty())
-    return makeError(path + ": the file does not fit the program: " +
-                     llvm::join(problems, "; "));
-  return Loaded{std::move(*file), std::move(found)};
-}
-
-Error Session::take(Loaded &loaded, bool optimizer) {
-  // Over all tensors that were read: an outdated file of one machine would not
-  // be noticed later.
-  std::string hashes;
-  for (auto [tensor, entry] : loaded.found) {
-    if (!world && getRanks() > 1)
-      hashes += tensor->name + '\n' +
-                llvm::utohexstr(llvm::xxh3_64bits(llvm::StringRef(
-                    entry->data, static_cast<size_t>(entry->bytes)))) +
-                '\n';
-    if (isEverywhere(*tensor)) {
-      loaded.file.copyTo(*entry, data(*tensor));
-      for (int rank = 1; rank < getLocalRanks(); ++rank)
-        std::memcpy(data(*tensor, rank), data(*tensor),
-                    static_cast<size_t>(entry->bytes));
-      continue;
-    }
-    write(*tensor, entry->data);
-    loaded.file.forget(*entry);
-  }
-  return agree(
-      {{optimizer ? "the optimizer state that was read (hash)"
-                  : "the weights that were read (hash)",
-        llvm::utohexstr(llvm::xxh3_64bits(hashes), /*LowerCase=*/true)}});
-}
-
-Error Session::load(llvm::StringRef path, bool optimizer) {
-  Expected<Loaded> loaded = check(path, optimizer);
-  if (!loaded)
-    return loaded.takeError();
-  if (Error error = finishUpdate())
-    return error;
-  if (Error error = take(*loaded, optimizer))
-    return makeError(path + ": " + llvm::toString(std::move(error)));
-  return Error::success();
-}
-
-Error Session::save(llvm::StringRef path, bool optimizer) const {
-  if (Error error = finishUpdate())
-    return error;
-  std::vector<SafetensorsItem> items;
-  llvm::json::Object aliases;
-  for (const Tensor &tensor : getProgram().tensors) {
-    if (!belongs(tensor, optimizer))
-      continue;
-    if (!isLeader()) {
-      // The process that writes needs the shards of this one.
-      if (Error error = read(tensor, nullptr))
-        return error;
-      continue;
-    }
-    bool split = !isEverywhere(tensor);
-    items.push_back({tensor.name, tensor.dtype, fileShape(tensor),
-                     split ? nullptr : data(tensor),
-                     [this, &tensor](void *to) { return read(tensor, to); }});
-    if (!tensor.aliases.empty())
-      aliases[tensor.name] = llvm::json::Array(tensor.aliases);
-  }
-  if (!isLeader())
-    return Error::success();
-  std::map<std::string, std::string> metadata;
-  // The names that transformers and others expect.
-  metadata["format"] = "pt";
-  if (!aliases.empty()) {
-    std::string text;
-    llvm::raw_string_ostream(text) << llvm::json::Value(std::move(aliases));
-    metadata["tied"] = text;
-  }
-  return writeSafetensors(path, items, metadata);
-}
-
-Error Session::loadWeights(llvm::StringRef path) { return load(path, false); }
-Error Session::saveWeights(llvm::StringRef path) const {
-  return save(path, false);
-}
-Error Session::loadOptimizer(llvm::StringRef path) { return load(path, true); }
-Error Session::saveOptimizer(llvm::StringRef path) const {
-  return save(path, true);
-}
-
-//===----------------------------------------------------------------------===//
-// Checkpoints
-//===----------------------------------------------------------------------===//
 
 static std::string inside(llvm::StringRef directory, llvm::StringRef name) {
   llvm::SmallString<128> path(directory);
@@ -411,18 +218,9 @@ Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
     return makeError(directory + ": " + llvm::toString(std::move(error)));
   std::string modelFile = inside(directory, "model.safetensors"),
               optimizerFile = inside(directory, "optimizer.safetensors");
-  Expected<Loaded> model = check(modelFile, /*optimizer=*/false);
-  if (!model)
-    return model.takeError();
-  Expected<Loaded> optimizer = check(optimizerFile, /*optimizer=*/true);
-  if (!optimizer)
-    return optimizer.takeError();
-  if (Error error = finishUpdate())
+  if (Error error = load({{modelFile, /*optimizer=*/false},
+                          {optimizerFile, /*optimizer=*/true}}))
     return error;
-  if (Error error = take(*model, /*optimizer=*/false))
-    return makeError(modelFile + ": " + llvm::toString(std::move(error)));
-  if (Error error = take(*optimizer, /*optimizer=*/true))
-    return makeError(optimizerFile + ": " + llvm::toString(std::move(error)));
   seed = state->seed;
   step = state->step;
   return state;

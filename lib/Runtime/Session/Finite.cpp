@@ -53,7 +53,9 @@ Error Session::checkFinite() const {
   int count = 0;
   std::string own;
   for (const Tensor &tensor : getProgram().tensors) {
-    if (tensor.role != Role::Parameter && tensor.role != Role::State)
+    // A constant of the model may be infinite.
+    if (tensor.role != Role::Parameter && tensor.role != Role::State &&
+        !tensor.written)
       continue;
     int64_t size = localBytes(getProgram().mesh, tensor);
     for (const std::unique_ptr<Rank> &rank : ranks) {
@@ -62,10 +64,8 @@ Error Session::checkFinite() const {
       if (found == 0)
         continue;
       if (++count <= most)
-        own += (own.empty() ? "" : ", ") +
-               (tensor.role == Role::State ? std::string("state")
-                                           : std::string("parameter")) +
-               " '" + tensor.name + "' (" + std::to_string(found) + " of " +
+        own += (own.empty() ? "" : ", ") + roleName(tensor.role).str() + " '" +
+               tensor.name + "' (" + std::to_string(found) + " of " +
                std::to_string(size / byteSize(tensor.dtype)) + " elements)";
       break;
     }

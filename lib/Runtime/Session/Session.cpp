@@ -160,6 +160,7 @@ Session::start(Artifact artifact, const SessionOptions &options) {
     session->fail(message);
     return makeError(message);
   }
+  session->writeValues();
   return session;
 }
 

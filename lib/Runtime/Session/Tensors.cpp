@@ -10,6 +10,7 @@
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Runtime/Session/Session.h"
+#include "llvm/ADT/StringExtras.h"
 
 #include <cmath>
 #include <cstring>
@@ -37,6 +38,16 @@ bool cleave::runtime::acceptsId(const Tensor &tensor, int64_t id) {
          (tensor.hasIgnoreIndex && id == tensor.ignoreIndex);
 }
 
+std::vector<int64_t> cleave::runtime::indexOf(const std::vector<int64_t> &shape,
+                                              int64_t at) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t d = index.size(); d-- > 0;) {
+    index[d] = at % shape[d];
+    at /= shape[d];
+  }
+  return index;
+}
+
 template <typename Id>
 static Error checkIds(const Tensor &tensor, const Id *ids) {
   int64_t count = tensor.numElements();
@@ -44,12 +55,7 @@ static Error checkIds(const Tensor &tensor, const Id *ids) {
     int64_t id = ids[i];
     if (acceptsId(tensor, id))
       continue;
-    std::vector<int64_t> at(tensor.shape.size());
-    int64_t rest = i;
-    for (size_t d = at.size(); d-- > 0;) {
-      at[d] = rest % tensor.shape[d];
-      rest /= tensor.shape[d];
-    }
+    std::vector<int64_t> at = indexOf(tensor.shape, i);
     if (tensor.role != Role::Input)
       return makeError("'" + tensor.name + "' has the index " + Twine(id) +
                        " at " + shapeText(at) + ", outside of [0, " +
@@ -108,9 +114,17 @@ void Session::beforeWriting(const Tensor &tensor) {
 
 void Session::write(const Tensor &tensor, const void *whole) {
   beforeWriting(tensor);
+  if (tensor.role == Role::Buffer)
+    valued.insert(tensor.name);
   for (const std::unique_ptr<Rank> &rank : ranks)
     if (char *part = rank->data(tensor))
       cutPart(getProgram().mesh, tensor, rank->number(), whole, part);
+}
+
+void Session::writeValues() {
+  for (const Tensor &tensor : getProgram().tensors)
+    if (!tensor.value.empty())
+      write(tensor, llvm::fromHex(tensor.value).data());
 }
 
 static bool has(const Program &program, const Tensor &tensor) {
@@ -387,7 +401,7 @@ void Session::resetTraining() {
 Error Session::initialiseRandomly(int64_t initSeed) {
   std::string constants, others;
   for (const Tensor &tensor : getProgram().tensors) {
-    if (tensor.role == Role::Buffer)
+    if (tensor.role == Role::Buffer && !valued.count(tensor.name))
       constants += (constants.empty() ? "'" : ", '") + tensor.name + "'";
     if (tensor.role == Role::Parameter && tensor.dtype != DType::F32)
       others += (others.empty() ? "'" : ", '") + tensor.name + "'";
@@ -411,7 +425,7 @@ Error Session::initialiseRandomly(int64_t initSeed) {
     const auto &shape =
         tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape;
     if (shape.size() < 2) {
-      float value = llvm::StringRef(tensor.name).ends_with("bias") ? 0 : 1;
+      float value = tensor.additive ? 0 : 1;
       std::fill_n(at, count, value);
       write(tensor, at);
       continue;

@@ -9,6 +9,7 @@
 #include "CommandTable.h"
 #include "RepeatedRows.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Runtime/Core/Rows.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -100,6 +101,20 @@ static std::string text(Attribute attr) {
   return value ? value.getValue().str() : "";
 }
 
+/// The bytes of a constant, in hexadecimal digits.
+static std::string hexOf(DenseElementsAttr value) {
+  std::string bytes;
+  if (value.getElementType().isInteger(1))
+    for (bool flag : value.getValues<bool>())
+      bytes.push_back(flag ? 1 : 0);
+  else if (value.isSplat())
+    for (int64_t i = 0; i < value.getNumElements(); ++i)
+      bytes.append(value.getRawData().begin(), value.getRawData().end());
+  else
+    bytes.assign(value.getRawData().begin(), value.getRawData().end());
+  return llvm::toHex(bytes, /*LowerCase=*/true);
+}
+
 /// Entries share a tensor by name: it must be equal in all.
 FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
   auto [it, fresh] = tensors.try_emplace(tensor.name, program.tensors.size());
@@ -114,6 +129,7 @@ FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
     return emitError(loc) << "'" << tensor.name
                           << "' is one tensor in one entry and another one in "
                              "another";
+  old.additive |= tensor.additive;
   if (tensor.upperBound > 0 &&
       (old.upperBound == 0 || tensor.upperBound < old.upperBound))
     old.upperBound = tensor.upperBound;
@@ -168,6 +184,10 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
     for (Attribute alias : aliases)
       tensor.aliases.push_back(text(alias));
   tensor.frozen = attr(graph::kFrozenAttr) != nullptr;
+  tensor.additive = attr(graph::kAdditiveAttr) != nullptr;
+  tensor.persistent = !attr(graph::kTransientAttr);
+  if (auto value = dyn_cast_or_null<DenseElementsAttr>(attr(graph::kValueAttr)))
+    tensor.value = hexOf(value);
   tensor.of = text(attr(tensor.role == Role::Parameter ? graph::kInitialAttr
                                                        : graph::kOfAttr));
   tensor.slot = text(attr(graph::kSlotAttr));
@@ -288,8 +308,13 @@ LogicalResult Translator::addEntry(ProgramOp op) {
       entry.scalars.push_back(*tensor);
   }
   for (unsigned i = 0; i < op.getResultTypes().size(); ++i) {
-    if (op.getResultAttr(i, graph::kUpdatesAttr))
+    if (Attribute updated = op.getResultAttr(i, graph::kUpdatesAttr)) {
+      if (auto it = tensors.find(text(updated)); it != tensors.end())
+        if (runtime::Tensor &tensor = program.tensors[it->second];
+            tensor.role == Role::Buffer)
+          tensor.written = true;
       continue;
+    }
     FailureOr<int32_t> tensor = addOutput(op, i);
     if (failed(tensor))
       return failure();
@@ -301,21 +326,10 @@ LogicalResult Translator::addEntry(ProgramOp op) {
   return success();
 }
 
-/// The bytes of a constant, in hexadecimal digits.
-static std::string hexOf(DenseElementsAttr value) {
-  std::string bytes;
-  if (value.getElementType().isInteger(1))
-    for (bool flag : value.getValues<bool>())
-      bytes.push_back(flag ? 1 : 0);
-  else if (value.isSplat())
-    for (int64_t i = 0; i < value.getNumElements(); ++i)
-      bytes.append(value.getRawData().begin(), value.getRawData().end());
-  else
-    bytes.assign(value.getRawData().begin(), value.getRawData().end());
-  return llvm::toHex(bytes, /*LowerCase=*/true);
-}
-
 FailureOr<Program> Translator::run() {
+  if (auto names = module->getAttrOfType<ArrayAttr>(graph::kUnreadAttr))
+    for (Attribute name : names)
+      program.unread.push_back(text(name));
   auto arena = module->getAttrOfType<IntegerAttr>(kArenaBytesAttr);
   auto threads = module->getAttrOfType<IntegerAttr>(kThreadsAttr);
   if (!arena || !threads)

@@ -133,6 +133,9 @@ class Argument:
     aliases: tuple[str, ...] = ()
     frozen: bool = False
     batch_dim: int | None = None
+    #: Of a buffer: whether the state_dict holds it, and its value where it is small.
+    persistent: bool = True
+    content: torch.Tensor | None = None
 
 
 @dataclasses.dataclass

@@ -158,6 +158,9 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     for function in functions:
         for printer in printers:
             printer.add(function)
+    for printer in printers:
+        printer.unread = tensors.unread(functions)
+
     def kept(functions: list[ir.Function]) -> list[Tensor]:
         used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
         return [t for t in tensors.all() if t.role == "parameter" or t.name in used]
@@ -248,6 +251,12 @@ class _Tensors:
         """Names of the parameters that have no part among `reached`."""
         return {e.name for e in self._order if e.role == "parameter"
                 and reached.isdisjoint((e.name, *e.aliases, *e.parts))}
+
+    def unread(self, functions: list[ir.Function]) -> list[str]:
+        """Names of the module's buffers that none of the functions has."""
+        read = {a.name for f in functions for a in f.arguments}
+        return [name for entry in self._order if entry.role == "buffer" and entry.name not in read
+                for name in (entry.name, *entry.aliases)]
 
     def add_constant(self, tensor: torch.Tensor) -> Tensor:
         """A large tensor that the model's code creates, as a buffer."""
@@ -341,7 +350,10 @@ def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spe
         value = ir.Value(ir.type_of(entry.tensor), constant=has_values)
         if has_values:
             evaluator.remember(value, entry.tensor.cpu())
-        arguments[entry.name] = ir.Argument(value, entry.name, entry.role, entry.aliases)
+        small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= LARGE_CONSTANT
+        arguments[entry.name] = ir.Argument(
+            value, entry.name, entry.role, entry.aliases, persistent=entry.persistent,
+            content=entry.tensor.cpu() if small else None)
     return arguments[entry.name].value
 
 

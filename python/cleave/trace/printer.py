@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import struct
@@ -55,7 +56,7 @@ def _decimal(value: float) -> str:
 def dense(tensor: torch.Tensor, type: TensorType) -> str:
     """A dense literal; equal elements are written once."""
     flat = tensor.detach().reshape(-1)
-    if flat.numel() and bool((flat == flat[0]).all()):
+    if flat.numel() and bool(((flat == flat[0]) & (flat.signbit() == flat[0].signbit())).all()):
         return f"dense<{number(flat[0].item(), type.dtype)}> : {type}"
 
     def nested(x: torch.Tensor) -> str:
@@ -66,7 +67,17 @@ def dense(tensor: torch.Tensor, type: TensorType) -> str:
     return f"dense<{nested(tensor.detach()) if flat.numel() else ''}> : {type}"
 
 
+@dataclasses.dataclass
+class Dense:
+    """A tensor as an attribute."""
+
+    tensor: torch.Tensor
+    type: TensorType
+
+
 def attribute(value: Any) -> str:
+    if isinstance(value, Dense):
+        return dense(value.tensor, value.type)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -97,6 +108,8 @@ class Printer:
 
     def __init__(self, named: bool = False) -> None:
         self.named = named
+        #: Names of the model's buffers that no entry reads.
+        self.unread: list[str] = []
         self._locations: dict[tuple[str, int, int], str] = {}
         self._functions: list[str] = []
 
@@ -117,7 +130,8 @@ class Printer:
 
     def text(self) -> str:
         """The module."""
-        lines = ["module {", *self._functions, "}" + self.unknown()]
+        unread = f" attributes {_dictionary({'graph.unread': self.unread})}" if self.unread else ""
+        lines = [f"module{unread} {{", *self._functions, "}" + self.unknown()]
         for (file, line, column), alias in self._locations.items():
             lines.append(f"{alias} = loc({quote(file)}:{line}:{column})")
         return "\n".join(lines) + "\n"
@@ -197,6 +211,10 @@ def _argument_attrs(argument: Argument) -> dict[str, Any]:
         attrs["graph.frozen"] = True
     if argument.batch_dim is not None:
         attrs["graph.batch_dim"] = argument.batch_dim
+    if not argument.persistent:
+        attrs["graph.transient"] = True
+    if argument.content is not None:
+        attrs["graph.value"] = Dense(argument.content, argument.value.type)
     return attrs
 
 

@@ -10,7 +10,7 @@
 
 // CHECK-LABEL: func.func @train(
 // CHECK-SAME: %[[W:[a-z0-9]+]]: tensor<5x4xf32> {graph.name = "w", graph.role = "parameter"}
-// CHECK-SAME: %[[B:[a-z0-9]+]]: tensor<5xf32> {graph.lr_scale = 5.000000e-01 : f64, graph.name = "b", graph.role = "parameter", graph.weight_decay = 0.000000e+00 : f64}
+// CHECK-SAME: %[[B:[a-z0-9]+]]: tensor<5xf32> {graph.additive, graph.lr_scale = 5.000000e-01 : f64, graph.name = "b", graph.role = "parameter", graph.weight_decay = 0.000000e+00 : f64}
 // CHECK-SAME: {graph.frozen, graph.name = "f"
 // CHECK-SAME: %[[T:[a-z0-9]+]]: tensor<8xi64>
 // ADAMW-SAME: %[[WM:[a-z0-9]+]]: tensor<5x4xf32> {graph.name = "w.exp_avg", graph.of = "w", graph.role = "state", graph.slot = "exp_avg"}

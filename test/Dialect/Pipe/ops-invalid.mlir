@@ -182,3 +182,29 @@ pipe.program @p(%a: tensor<4xf32> {graph.name = "a"}, %b: tensor<4xf32> {graph.n
   %0 = pipe.invoke @f(%a) {part = "U", once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return %0, %0 : tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+func.func private @p.F(tensor<f32>) -> tensor<f32>
+pipe.program @p(%x: tensor<f32>) attributes {micro_batches = 1 : i64} {
+  // expected-error @+1 {{part "F1" must consist of letters}}
+  %0 = pipe.invoke @p.F(%x) {part = "F1", split = array<i64: -1>, results = ["value"]} : (tensor<f32>) -> tensor<f32>
+  pipe.return
+}
+
+// -----
+
+func.func private @p.F(tensor<f32>) -> tensor<f32>
+pipe.program @p(%x: tensor<f32>) attributes {micro_batches = 1 : i64} {
+  // expected-error @+1 {{expected `part = "..."`}}
+  %0 = pipe.invoke @p.F(%x) {split = array<i64: -1>, results = ["value"]} : (tensor<f32>) -> tensor<f32>
+  pipe.return
+}
+
+// -----
+
+func.func private @p.F(tensor<f32>) -> tensor<f32>
+// expected-error @+1 {{must end in pipe.return}}
+pipe.program @p(%x: tensor<f32>) attributes {micro_batches = 1 : i64} {
+  %0 = pipe.invoke @p.F(%x) {part = "F", split = array<i64: -1>, results = ["value"]} : (tensor<f32>) -> tensor<f32>
+}

@@ -12,3 +12,27 @@ func.func @f(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
   %b = graph.div %a, %e : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
   return %b : tensor<6x4xf32>
 }
+
+// -----
+
+// Micro-batches give values one after another, which are added up.
+func.func @f(%x: tensor<6x4xf32> {graph.batch_dim = 0 : i64}) -> tensor<4xf32> {
+  // expected-error @+1 {{this is a max over 2 micro-batches, whose results can only be added up; compile the step with one micro-batch}}
+  %m = graph.reduce max %x {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+  return %m : tensor<4xf32>
+}
+
+// -----
+
+// A gradient is finished after all micro-batches.
+func.func @f(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+             %x: tensor<6x4xf32> {graph.batch_dim = 0 : i64}) -> tensor<6x4xf32> {
+  %one = graph.constant dense<1.0> : tensor<f32>
+  %s = graph.seed %one : (tensor<f32>) -> tensor<f32>
+  %t = graph.mul %x, %s : (tensor<6x4xf32>, tensor<f32>) -> tensor<6x4xf32>
+  %g = graph.reduce sum %t {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+  %d = graph.gradient %g of "w" : (tensor<4xf32>) -> tensor<4xf32>
+  // expected-error @+1 {{depends on a finished gradient and on one micro-batch}}
+  %y = graph.mul %x, %d : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  return %y : tensor<6x4xf32>
+}

@@ -104,3 +104,82 @@ module {
     pipe.return
   }
 }
+
+// -----
+
+// A buffer that micro-batches read.
+module {
+  spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
+  func.func private @train.U(%m: tensor<4xf32>) -> tensor<4xf32> {
+    return %m : tensor<4xf32>
+  }
+  // expected-error @below {{writes to buffer 'm', which an asynchronous schedule would do while other micro-batches read it; use a synchronous schedule}}
+  pipe.program @train(%m: tensor<4xf32> {graph.name = "m", graph.role = "buffer"})
+      -> (tensor<4xf32> {graph.updates = "m"})
+      attributes {micro_batches = 1 : i64} {
+    %0 = pipe.invoke @train.U(%m) {part = "U", once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<4xf32>
+    pipe.return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// An updated value that another part reads.
+module {
+  spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
+  func.func private @train.U(%w: tensor<4xf32>) -> tensor<4xf32> {
+    // expected-error @below {{result 0 of 'train' is also read by other parts, which asynchronous schedules do not support}}
+    %0 = graph.neg %w : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  func.func private @train.V(%w: tensor<4xf32>) -> tensor<f32> {
+    %0 = graph.reduce sum %w {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+    return %0 : tensor<f32>
+  }
+  pipe.program @train(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"})
+      -> (tensor<4xf32> {graph.updates = "w"}, tensor<f32> {graph.name = "sum"})
+      attributes {micro_batches = 1 : i64} {
+    %0 = pipe.invoke @train.U(%w) {part = "U", once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = pipe.invoke @train.V(%0) {part = "V", once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<f32>
+    pipe.return %0, %1 : tensor<4xf32>, tensor<f32>
+  }
+}
+
+// -----
+
+// An update of nothing.
+module {
+  spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
+  func.func private @train.U(%w: tensor<4xf32>) -> tensor<4xf32> {
+    // expected-error @below {{result 0 of 'train' updates 'v', but there is no argument of this name and type}}
+    %0 = graph.neg %w : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  pipe.program @train(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"})
+      -> (tensor<4xf32> {graph.updates = "v"})
+      attributes {micro_batches = 1 : i64} {
+    %0 = pipe.invoke @train.U(%w) {part = "U", once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<4xf32>
+    pipe.return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// The name of the axis that the pass adds.
+module {
+  // expected-error @below {{already has an axis "updates"; rename it}}
+  spmd.mesh @mesh <["updates" = 2]>
+  pipe.program @p() attributes {micro_batches = 1 : i64} {
+    pipe.return
+  }
+}
+
+// -----
+
+// No mesh.
+// expected-error @below {{has no mesh; run --spmd-place first}}
+module {
+  pipe.program @p() attributes {micro_batches = 1 : i64} {
+    pipe.return
+  }
+}

@@ -265,3 +265,34 @@ def test_damaged_files(tmp_path):
     module.write_text(IDENTITY.replace("{T}", "f32"))
     code, text = status(module, f"--inputs={good}", f"--output={tmp_path / 'no' / 'out'}")
     assert code == 1 and "cannot" in text and "out" in text
+
+
+# ---------------------------------------------------------------------------
+# Files of inputs
+# ---------------------------------------------------------------------------
+
+BUFFER = """func.func @loss(%x: tensor<4xi64> {graph.name = "x", graph.role = "input"},
+    %b: tensor<4xi64> {graph.name = "b", graph.role = "buffer", graph.transient,
+                       graph.value = dense<[1, -2, 3, 4]> : tensor<4xi64>}) -> tensor<4xi64> {
+  %y = graph.add %x, %b : (tensor<4xi64>, tensor<4xi64>) -> tensor<4xi64>
+  return %y : tensor<4xi64>
+}
+"""
+
+
+def test_a_buffer_without_input_has_the_value_of_the_module(tmp_path):
+    x = {"x": torch.tensor([200, 0, 1, 2], dtype=torch.uint8)}
+    assert run(tmp_path, BUFFER, x)["result0"].tolist() == [201, -2, 4, 6]
+    assert run(tmp_path, BUFFER, {**x, "b": torch.ones(4, dtype=torch.int64)})[
+        "result0"].tolist() == [201, 1, 2, 3]
+
+
+def test_inputs_of_several_files(tmp_path):
+    for name, value in (("x", [1, 2, 3, 4]), ("b", [10, 20, 30, 40])):
+        save_torch({name: torch.tensor(value)}, tmp_path / f"{name}.safetensors")
+    index = tmp_path / "all.json"
+    index.write_text('{"weight_map": {"x": "x.safetensors", "b": "b.safetensors"}}')
+    (tmp_path / "m.mlir").write_text(BUFFER)
+    run_tool([tool("cleave-reference"), str(tmp_path / "m.mlir"), f"--inputs={index}",
+              f"--output={tmp_path / 'out'}"])
+    assert load_torch(tmp_path / "out")["result0"].tolist() == [11, 22, 33, 44]

@@ -209,6 +209,37 @@ def test_interrupt_ends_all_after_the_same_step(folder, number):
 
 
 @needs_mpi
+@pytest.mark.parametrize("number, patience", [(signal.SIGUSR2, 1), (signal.SIGTERM, 3)])
+def test_interrupt_of_the_launcher(folder, number, patience):
+    """Open MPI passes SIGUSR2 on at once. SIGTERM it sends to its processes after the time
+    that it gives them, and ends after as much again."""
+    launcher = subprocess.Popen(
+        ["mpirun", "--mca", "odls_base_sigkill_timeout", str(patience), "--oversubscribe", "-n",
+         "2", TOOL, TWO, *FLAGS, "--threads", "1", "--steps", "100000000", "--log", "log",
+         "--save-every", "1000000", "--save-dir", "s"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (os.path.exists("log") and metrics_seen("log")):
+            assert time.monotonic() < deadline and launcher.poll() is None
+            time.sleep(0.05)
+        begin = time.monotonic()
+        launcher.send_signal(number)
+        output, _ = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+    if number == signal.SIGTERM:
+        assert launcher.returncode == 1 and time.monotonic() - begin >= patience
+    else:
+        assert launcher.returncode == 128 + number
+    assert f"{number.name}: ended after step" in output and output.count("saved s/step-") == 1
+    (saved,) = os.listdir("s")
+    step = int(saved.removeprefix("step-"))
+    result = run("--resume=s", *FLAGS[1:], "--steps", step + 1, processes=2)
+    assert f"after step {step}" in result.stdout
+
+
+@needs_mpi
 @pytest.mark.parametrize("processes", [1, 2])
 def test_progress_is_silent_under_mpirun(folder, processes):
     """Also where it gives the process a terminal, as Open MPI does to the first one."""

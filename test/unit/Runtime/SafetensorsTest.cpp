@@ -7,11 +7,13 @@
 
 #include "cleave/Runtime/Core/Safetensors.h"
 #include "cleave/Runtime/Core/FileIO.h"
+#include "llvm/ADT/bit.h"
 #include "llvm/Support/Endian.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include "gtest/gtest.h"
 
+#include <cmath>
 #include <random>
 
 using namespace cleave::runtime;
@@ -183,6 +185,75 @@ TEST_F(Safetensors, NoPartialFile) {
   EXPECT_NE(llvm::toString(std::move(error)).find("cannot write"),
             std::string::npos);
   EXPECT_FALSE(llvm::sys::fs::exists(inside));
+}
+
+/// What `value` becomes, and whether it converts.
+template <typename To, typename From>
+std::pair<To, bool> convert(const char *dtype, From value, DType type) {
+  std::optional<Conversion> conversion = Conversion::find(dtype, type);
+  EXPECT_TRUE(conversion && conversion->fromBytes == sizeof(From) &&
+              conversion->toBytes == sizeof(To));
+  To result{};
+  int64_t wrong = conversion->run(reinterpret_cast<const char *>(&value),
+                                  reinterpret_cast<char *>(&result), 1);
+  EXPECT_EQ(wrong, conversion->run(reinterpret_cast<const char *>(&value),
+                                   nullptr, 1));
+  EXPECT_TRUE(wrong == -1 || (wrong == 0 && !conversion->total));
+  return {result, wrong == -1};
+}
+
+TEST(Conversions, RoundToSixteenBits) {
+  // Exact, a little more than half, half, and less than half of the last place.
+  for (uint32_t low : {0x0u, 0x1u, 0x7fffu, 0x8000u, 0x8001u, 0x1000u, 0xfffu,
+                       0x1001u, 0xffffu})
+    for (uint32_t high = 0; high < 65536; ++high) {
+      float value = llvm::bit_cast<float>(high << 16 | low);
+      auto half = convert<uint16_t>("F32", value, DType::F16);
+      auto brain = convert<uint16_t>("F32", value, DType::BF16);
+      _Float16 expected = static_cast<_Float16>(value);
+      if (std::isnan(value)) {
+        EXPECT_EQ(half.first & 0x7e00, 0x7e00);
+        EXPECT_EQ(brain.first, 0x7fc0);
+        continue;
+      }
+      EXPECT_EQ(half.second,
+                !std::isinf(static_cast<float>(expected)) || std::isinf(value));
+      if (half.second)
+        EXPECT_EQ(half.first, llvm::bit_cast<uint16_t>(expected)) << value;
+      // The nearer one of the two neighbours; the even one of two equally near.
+      uint32_t bits = high << 16 | low, down = high;
+      bool up =
+          (bits & 0xffff) > 0x8000 || ((bits & 0xffff) == 0x8000 && (high & 1));
+      uint32_t nearest = down + up;
+      bool infinite = (nearest & 0x7fff) == 0x7f80;
+      EXPECT_EQ(brain.second, !infinite || std::isinf(value));
+      if (brain.second)
+        EXPECT_EQ(brain.first, nearest) << value;
+    }
+}
+
+TEST(Conversions, KeepIntegers) {
+  using Pair = std::pair<int64_t, bool>;
+  EXPECT_EQ((convert<int64_t>("U32", uint32_t(4294967295), DType::I64)),
+            Pair(4294967295, true));
+  EXPECT_EQ((convert<int64_t>("U64", uint64_t(INT64_MAX), DType::I64)),
+            Pair(INT64_MAX, true));
+  EXPECT_FALSE(convert<int64_t>("U64", uint64_t(1) << 63, DType::I64).second);
+  EXPECT_EQ((convert<int32_t>("I64", int64_t(INT32_MIN), DType::I32).first),
+            INT32_MIN);
+  EXPECT_FALSE(convert<int32_t>("I64", int64_t(1) << 31, DType::I32).second);
+  EXPECT_EQ((convert<int8_t>("I16", int16_t(-128), DType::I8).first), -128);
+  EXPECT_FALSE(convert<int8_t>("U8", uint8_t(128), DType::I8).second);
+  EXPECT_EQ((convert<uint8_t>("I64", int64_t(1), DType::I1).first), 1);
+  EXPECT_FALSE(convert<uint8_t>("I64", int64_t(2), DType::I1).second);
+  EXPECT_FALSE(convert<uint8_t>("I8", int8_t(-1), DType::I1).second);
+  EXPECT_EQ((convert<int32_t>("BOOL", uint8_t(1), DType::I32).first), 1);
+  for (const char *dtype : {"I64", "U8", "BOOL"})
+    for (DType type : {DType::F64, DType::F32, DType::F16, DType::BF16})
+      EXPECT_FALSE(Conversion::find(dtype, type));
+  for (const char *dtype : {"F64", "F32", "F16", "BF16", "F8_E4M3"})
+    for (DType type : {DType::I64, DType::I32, DType::I8, DType::I1})
+      EXPECT_FALSE(Conversion::find(dtype, type));
 }
 
 } // namespace

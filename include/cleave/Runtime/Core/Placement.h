@@ -15,6 +15,7 @@
 #define CLEAVE_RUNTIME_CORE_PLACEMENT_H
 
 #include "cleave/Runtime/Core/Program.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 
 namespace cleave::runtime {
 
@@ -61,6 +62,12 @@ int64_t partOf(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
 /// padding: it is zero when slicing, and dropped when joining.
 void cutPart(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
              int64_t rank, const void *whole, void *part);
+/// The same, by `copy(from, to, count)` for each run of elements that is
+/// contiguous in both: from the element `from` of the whole tensor to the
+/// element `to` of the shard, whose padding is zero.
+void cutPart(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
+             int64_t rank, void *part,
+             llvm::function_ref<void(int64_t, int64_t, int64_t)> copy);
 void joinPart(const std::vector<MeshAxis> &mesh, const Tensor &tensor,
               int64_t rank, const void *part, void *whole);
 

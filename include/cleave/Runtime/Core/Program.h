@@ -86,6 +86,8 @@ struct Tensor {
   std::vector<std::string> aliases;
   /// Parameter: whether it has no gradient and no optimizer state.
   bool frozen = false;
+  /// Parameter: whether the model adds it, as a bias, in all places.
+  bool additive = false;
   /// State: the parameter it belongs to, and the slot ("exp_avg", ...).
   /// Parameter, `of`: the parameter whose value it starts with if none is
   /// given.
@@ -97,6 +99,14 @@ struct Tensor {
   int64_t upperBound = 0;
   bool hasIgnoreIndex = false;
   int64_t ignoreIndex = 0;
+  /// Buffer: whether files of weights have to hold it; those that the framework
+  /// does not save may lack it.
+  bool persistent = true;
+  /// Buffer: whether a step writes it.
+  bool written = false;
+  /// Buffer: its value before any is given, as the hexadecimal digits of the
+  /// whole tensor's bytes; empty if none is known.
+  std::string value;
   /// The framework's shape of the parameter if it is stored in factored shape
   /// (same elements in the same order); empty if equal to `shape`.
   std::vector<int64_t> frameworkShape;
@@ -533,6 +543,8 @@ struct Program {
   std::vector<DeviceConstant> deviceConstants;
   std::vector<Part> parts;
   std::map<std::string, Entry> entries;
+  /// Names of the model's buffers that no entry reads; files may hold them.
+  std::vector<std::string> unread;
   /// Further facts for `--report` and checkpoints ("optimizer": ...), as JSON
   /// text.
   std::string metadata;

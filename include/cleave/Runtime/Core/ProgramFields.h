@@ -40,12 +40,16 @@ template <typename F> void fields(F &f, const Tensor *) {
   f("offset", &Tensor::offset);
   f("aliases", &Tensor::aliases);
   f("frozen", &Tensor::frozen);
+  f("additive", &Tensor::additive);
   f("of", &Tensor::of);
   f("slot", &Tensor::slot);
   f("batchDim", &Tensor::batchDim);
   f("upperBound", &Tensor::upperBound);
   f("hasIgnoreIndex", &Tensor::hasIgnoreIndex);
   f("ignoreIndex", &Tensor::ignoreIndex);
+  f("persistent", &Tensor::persistent);
+  f("written", &Tensor::written);
+  f("value", &Tensor::value);
   f("frameworkShape", &Tensor::frameworkShape);
 }
 
@@ -294,6 +298,7 @@ template <typename F> void fields(F &f, const Program *) {
   f("deviceConstants", &Program::deviceConstants);
   f("parts", &Program::parts);
   f("entries", &Program::entries);
+  f("unread", &Program::unread);
   f("metadata", &Program::metadata);
 }
 

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_RUNTIME_CORE_SAFETENSORS_H
 #define CLEAVE_RUNTIME_CORE_SAFETENSORS_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Runtime/Core/Conversion.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
@@ -34,9 +34,12 @@ public:
   static llvm::Expected<SafetensorsFile> open(llvm::StringRef path);
 
   const std::vector<Entry> &getEntries() const { return entries; }
-  /// Copies the data of an entry and releases the pages it was read from, so
-  /// that a file does not take its size in memory twice.
-  void copyTo(const Entry &entry, void *destination) const;
+  /// Converts the data of an entry and releases the pages it was read from, so
+  /// that a file does not take its size in memory twice. Returns the index of
+  /// the first element that does not convert, or -1. Without a destination it
+  /// only looks for that.
+  int64_t convert(const Entry &entry, const Conversion &conversion,
+                  void *destination) const;
   /// Releases the pages of an entry.
   void forget(const Entry &entry) const;
   /// Null if there is none.

@@ -20,6 +20,7 @@
 #include "llvm/ADT/ArrayRef.h"
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -192,9 +193,11 @@ public:
   // Weights and checkpoints
   //===--------------------------------------------------------------------===//
 
-  /// Loads parameters and buffers, by the framework's names and shapes. Reports
-  /// all tensors that are missing, unknown or of another shape together; then
-  /// nothing is changed.
+  /// Loads parameters and buffers, by the framework's names and shapes, from
+  /// what `WeightFiles::open` takes. Other element types are converted (see
+  /// Conversion.h). A buffer that the framework does not save may be missing
+  /// if it has a value. Reports all tensors that are missing, unknown, of
+  /// another shape or out of range together; then nothing is changed.
   llvm::Error loadWeights(llvm::StringRef path);
   llvm::Error saveWeights(llvm::StringRef path) const;
   /// Loads optimizer state, likewise.
@@ -204,8 +207,8 @@ public:
   /// Zeroes optimizer state and the step count.
   void resetTraining();
 
-  /// Initialises matrices from normal(0, 0.02), vectors named "*bias" to 0,
-  /// others to 1.
+  /// Initialises matrices from normal(0, 0.02), vectors that the model adds to
+  /// 0, others to 1; buffers keep their values.
   llvm::Error initialiseRandomly(int64_t seed);
 
   /// Writes the folder `directory` atomically: model.safetensors,
@@ -216,8 +219,8 @@ public:
   /// Locks the folder of checkpoints against other runs, as long as the session
   /// lives.
   llvm::Error lockFolder(llvm::StringRef folder);
-  /// Fails with the names of parameters and state that are NaN or infinite in
-  /// any process. Collective: all processes call it.
+  /// Fails with the names of parameters, state and buffers that a step writes
+  /// that are NaN or infinite in any process. Collective: all processes call it.
   llvm::Error checkFinite() const;
   /// Reads a checkpoint, with seed and step count. On an error nothing is
   /// changed.
@@ -300,11 +303,14 @@ private:
   /// Communicator.h.
   llvm::Error allReduce(int32_t reduction, int32_t dtype, const void *src,
                         void *dst) const;
-  llvm::Error load(llvm::StringRef path, bool optimizer);
-  /// A file that was checked, and the entries of it that will be loaded.
+  /// Loads files, each with whether it holds optimizer state, all or none.
+  llvm::Error load(llvm::ArrayRef<std::pair<std::string, bool>> paths);
+  /// Files that were checked, and the tensors of them that will be loaded.
   struct Loaded;
   llvm::Expected<Loaded> check(llvm::StringRef path, bool optimizer) const;
-  llvm::Error take(Loaded &loaded, bool optimizer);
+  llvm::Error take(Loaded &loaded);
+  /// Gives buffers the values that the program has for them.
+  void writeValues();
   llvm::Error save(llvm::StringRef path, bool optimizer) const;
   void setCounters(int64_t number);
   void setPending(bool value) const;
@@ -317,6 +323,8 @@ private:
   void noteOutputs(llvm::StringRef entry);
 
   Artifact artifact;
+  /// Names of the buffers that have a value.
+  std::set<std::string, std::less<>> valued;
   /// For each output, the entry that gave it last.
   std::map<std::string, std::string> givenBy;
   ContractionTuner tuner;
@@ -340,6 +348,9 @@ llvm::Expected<TrainingState> readTrainingState(llvm::StringRef directory);
 
 /// Whether `id` is valid for `tensor`, an input of integers.
 bool acceptsId(const Tensor &tensor, int64_t id);
+
+/// The coordinates of element number `at` of a tensor.
+std::vector<int64_t> indexOf(const std::vector<int64_t> &shape, int64_t at);
 
 /// Checks all ids of an input.
 llvm::Error checkTokenIds(const Tensor &tensor, const void *data);

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
@@ -59,7 +60,8 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
       return error("must be an array of strings");
     return success();
   }
-  if (name == kFrozenAttr || name == kLossAttr)
+  if (name == kFrozenAttr || name == kLossAttr || name == kTransientAttr ||
+      name == kAdditiveAttr)
     return isa<UnitAttr>(attribute.getValue()) ? success()
                                                : error("must be a unit");
   if (name == kWeightDecayAttr || name == kLrScaleAttr) {
@@ -70,6 +72,13 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     return success();
   }
   auto tensor = dyn_cast<RankedTensorType>(type);
+  if (name == kValueAttr) {
+    // Shards have another shape.
+    auto value = dyn_cast<DenseElementsAttr>(attribute.getValue());
+    if (!value || !tensor || value.getElementType() != tensor.getElementType())
+      return error("must be dense elements of the tensor's element type");
+    return success();
+  }
   if (name == kBatchDimAttr) {
     auto dim = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!tensor || !dim || dim.getInt() < 0 || dim.getInt() >= tensor.getRank())

@@ -14,6 +14,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
@@ -49,11 +50,12 @@ private:
   LogicalResult checkResults();
   void markVarying();
   LogicalResult checkLosses();
-  LogicalResult buildAdjoint(Operation &op);
+  LogicalResult buildAdjoint(Operation &op, AdditiveParameters &additive);
   void accumulate(Value value, Value contribution, Location loc);
   void finishParameters(Operation &op);
   void returnGradients();
   void foldStops();
+  void markAdditive(const AdditiveParameters &additive);
 
   func::FuncOp entry;
   StringRef source; ///< the entry that `entry` is a copy of, for messages.
@@ -188,7 +190,8 @@ void Differentiation::accumulate(Value value, Value contribution,
 }
 
 /// Builds the gradients of the varying operands of `op`.
-LogicalResult Differentiation::buildAdjoint(Operation &op) {
+LogicalResult Differentiation::buildAdjoint(Operation &op,
+                                            AdditiveParameters &additive) {
   SmallVector<Value> resultGradients;
   for (Value result : op.getResults())
     resultGradients.push_back(gradients.lookup(result));
@@ -207,6 +210,7 @@ LogicalResult Differentiation::buildAdjoint(Operation &op) {
   if (failed(differentiable.buildGradients(builder, resultGradients, needed,
                                            operandGradients)))
     return failure();
+  additive.visit(op, resultGradients, operandGradients);
   for (auto [operand, gradient] :
        llvm::zip(op.getOperands(), operandGradients)) {
     if (!gradient)
@@ -262,6 +266,13 @@ void Differentiation::foldStops() {
   }
 }
 
+void Differentiation::markAdditive(const AdditiveParameters &additive) {
+  for (BlockArgument parameter : parameters)
+    if (additive.contains(parameter))
+      entry.setArgAttr(parameter.getArgNumber(), kAdditiveAttr,
+                       builder.getUnitAttr());
+}
+
 LogicalResult Differentiation::run() {
   if (failed(findLosses()) || failed(findParameters()) ||
       failed(checkResults()))
@@ -289,11 +300,13 @@ LogicalResult Differentiation::run() {
   for (Value loss : losses)
     gradients[loss] = seed.getOutput();
   finishParameters(*seed);
+  AdditiveParameters additive(llvm::to_vector_of<Value>(parameters), forward);
   for (Operation *op : llvm::reverse(forward)) {
-    if (failed(buildAdjoint(*op)))
+    if (failed(buildAdjoint(*op, additive)))
       return failure();
     finishParameters(*op);
   }
+  markAdditive(additive);
   returnGradients();
   foldStops();
   return success();

@@ -35,6 +35,10 @@ inline constexpr llvm::StringLiteral kNameAttr = "graph.name";
 inline constexpr llvm::StringLiteral kRoleAttr = "graph.role";
 inline constexpr llvm::StringLiteral kAliasesAttr = "graph.aliases";
 inline constexpr llvm::StringLiteral kFrozenAttr = "graph.frozen";
+inline constexpr llvm::StringLiteral kTransientAttr = "graph.transient";
+inline constexpr llvm::StringLiteral kValueAttr = "graph.value";
+/// On the module.
+inline constexpr llvm::StringLiteral kUnreadAttr = "graph.unread";
 inline constexpr llvm::StringLiteral kInitialAttr = "graph.initial";
 inline constexpr llvm::StringLiteral kLossAttr = "graph.loss";
 inline constexpr llvm::StringLiteral kBatchDimAttr = "graph.batch_dim";

@@ -31,6 +31,9 @@ def Graph_Dialect : Dialect {
     | `graph.aliases` | parameter | further names of the same (tied) tensor |
     | `graph.initial` | parameter | the parameter whose value it begins with where it is given none |
     | `graph.frozen` | parameter | no gradient, no optimizer state |
+    | `graph.transient` | buffer | the framework does not save it: files of weights may lack it |
+    | `graph.value` | buffer | its (whole) value before any is given |
+    | `graph.unread` | module | names of the model's buffers that no entry reads |
     | `graph.loss` | result | a loss: what is differentiated is the sum of these; result 0 where none is marked |
     | `graph.batch_dim` | input, result | the dimension that holds samples |
     | `graph.of`, `graph.slot` | state, gradient | the parameter it belongs to, and which state |
