@@ -15,11 +15,6 @@ from test_eager import X, Y, Two, compiled, eager, same
 PLACES = torch.tensor([1])
 
 
-def ctc(m, x):
-    lengths = torch.full((4,), 2)
-    return m.a(x) + F.ctc_loss(m.b(x).view(2, 4, 4).log_softmax(2), torch.ones(4, 2).long(), lengths, lengths)
-
-
 def dynamic(m, x):
     return m.b(m.a(x)) + torch.ops.aten.nonzero_numpy(x)[0].sum()
 
@@ -41,7 +36,6 @@ def refused_by_an_operator(m, x):
 
 
 CASES = {
-    ctc: "depends on the values of a tensor",
     dynamic: "depends on the values of a tensor",
     written_statistics: r"writes to its inputs? .*x",
     written_input: r"writes to its input 'x'",
