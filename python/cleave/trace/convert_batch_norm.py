@@ -131,17 +131,32 @@ def _normalised(c, x, weight, bias, eps):
     return result, mean, b.binary("div", total, b.scalar(n - 1, x.dtype)), groups
 
 
+def _weights(momentum, groups):
+    """What the statistics of each group count in running ones, `[groups]`."""
+    count = groups.micro_batches
+    weights = torch.zeros(count, groups.ranks, dtype=torch.float64)
+    weights[:, 0] = momentum * (1 - momentum) ** torch.arange(count - 1, -1, -1,
+                                                              dtype=torch.float64)
+    return weights.reshape(-1)
+
+
 def _running(c, old, found, momentum, groups):
     """`(1 - momentum) * old + momentum * found`, for one micro-batch after another."""
     b = c.b
-    found = b.unary("stop_gradient", found)
-    count = groups.micro_batches
-    weights = torch.zeros(count, groups.ranks, 1, dtype=torch.float64)
-    weights[:, 0, 0] = momentum * (1 - momentum) ** torch.arange(count - 1, -1, -1,
-                                                                 dtype=torch.float64)
-    weights = b.constant(weights.reshape(-1, 1).to(torch.float32))
-    new = b.reduce("sum", b.binary("mul", b.cast(found, "f32"), weights), [0])
-    kept = b.scalar((1 - momentum) ** count, old.dtype)
+    found = b.cast(b.unary("stop_gradient", found), "f32")
+    if c.groups.count > groups.count:
+        # An instance norm, of [samples * channels]; the mean of its samples is kept.
+        groups, samples = c.groups, c.batch
+        if samples % groups.count or old.shape[0] % samples:
+            raise Unsupported(f"running statistics of instances in a tensor of {tuple(old.shape)}, "
+                              "which does not hold those of each sample")
+        weights = (_weights(momentum, groups) * groups.count).repeat_interleave(
+            old.shape[0] // groups.count)
+        new = b.reshape(b.binary("mul", found, b.constant(weights.to(torch.float32))), old.shape)
+    else:
+        weights = b.constant(_weights(momentum, groups)[:, None].to(torch.float32))
+        new = b.reduce("sum", b.binary("mul", found, weights), [0])
+    kept = b.scalar((1 - momentum) ** groups.micro_batches, old.dtype)
     return b.binary("add", b.binary("mul", old, kept), b.cast(new, old.dtype))
 
 

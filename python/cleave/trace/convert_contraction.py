@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import string
 
-from .ir import broadcast_shapes
+from .ir import TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 
 
@@ -99,8 +99,7 @@ def einsum(c, equation, operands, path=None):
     if not arrow:
         letters = "".join(terms)
         output = output or "".join(sorted(l for l in set(letters) if letters.count(l) == 1))
-    if any(len(set(term)) != len(term) for term in terms):
-        raise Unsupported("a letter that repeats within one operand (a diagonal)")
+    terms, operands = zip(*(_diagonals(c.b, *pair) for pair in zip(terms, operands)))
     value, term = operands[0], terms[0]
     for i in range(1, len(operands)):
         later = set(output).union(*terms[i + 1:]) if i + 1 < len(terms) else set(output)
@@ -113,6 +112,21 @@ def einsum(c, equation, operands, path=None):
         term = "".join(l for l in term if l in output)
         value = c.b.transpose(value, [term.index(l) for l in output])
     return value
+
+
+def _diagonals(b, term, x):
+    """`x` with one dimension for each letter of `term`: those of a letter that repeats
+    become their diagonal."""
+    for letter in [l for l in dict.fromkeys(term) if term.count(l) > 1]:
+        while term.count(letter) > 1:
+            first, last = term.index(letter), term.rindex(letter)
+            places = [b.iota(TensorType(tuple(n if i == d else 1 for i, n in enumerate(x.shape)),
+                                        "i64"), d) for d in (first, last)]
+            # Elements beside it may be infinite or NaN.
+            x = b.select(b.compare("eq", *places), x, b.scalar(0, x.dtype))
+            x = b.reduce("sum", x, [last])
+            term = term[:last] + term[last + 1:]
+    return term, x
 
 
 def _spell_dots(terms, output, arrow, operands):

@@ -185,23 +185,22 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
                                  is_causal=False, *, scale=None, enable_gqa=False):
     b = c.b
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    shape = c.type.shape
-    lead = broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    rank = max(x.type.rank for x in (query, key, value))
+    # Dimensions from here on are [heads,] positions, channels.
+    last = -3 if rank > 3 else -2
+    lead = broadcast_shapes(*(x.shape[:last] for x in (query, key, value)))
 
     def four(x):
         """`x` as [batch, heads, positions, channels]."""
-        if x.type.rank == 2:
-            return b.reshape(x, (1, 1, *x.shape))
-        if query.type.rank == 3:
-            return b.reshape(x, (x.shape[0], 1, *x.shape[1:]))
-        x = b.broadcast(x, (*lead, *x.shape[-3:]))
-        return b.reshape(x, (math.prod(lead), *x.shape[-3:]))
+        shape = (1,) * (rank - x.type.rank) + x.shape
+        x = b.broadcast(b.reshape(x, shape), (*lead, *shape[last:]))
+        return b.reshape(x, (math.prod(lead), *([1] if rank <= 3 else []), *shape[last:]))
 
-    if query.type.rank not in (2, 3, 4) and attn_mask is not None:
+    if rank > 4 and attn_mask is not None:
         raise Unsupported("a mask with queries of rank above 4")
     mask = bias = None
     if attn_mask is not None:
-        if query.type.rank == 3 and attn_mask.type.rank == 3:
+        if rank == 3 and attn_mask.type.rank == 3:
             attn_mask = b.reshape(attn_mask, (attn_mask.shape[0], 1, *attn_mask.shape[1:]))
         if attn_mask.dtype == "i1":
             mask = attn_mask
@@ -209,7 +208,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
             bias = b.cast(attn_mask, query.dtype)
     query, key, value = four(query), four(key), four(value)
     if not enable_gqa:
-        heads = max(query.shape[1], key.shape[1])
+        heads, = broadcast_shapes(*(x.shape[1:2] for x in (query, key, value)))
         query, key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:]))
                              for x in (query, key, value))
     rng = site = None
@@ -219,4 +218,4 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
     result = build_attention(c.b, c.evaluator, query, key, value, scale=scale, mask=mask,
                              bias=bias, top_left_causal=is_causal, rng=rng,
                              dropout=dropout_p, dropout_id=site or 0)
-    return b.reshape(result, shape)
+    return b.reshape(result, c.type.shape)

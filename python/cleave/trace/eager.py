@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from .kept import Constants
 from .locations import here
 from .rewritten import REWRITTEN
 
@@ -29,6 +30,10 @@ from .rewritten import REWRITTEN
 class EagerError(Exception):
     """Something that eager code does and a compiled step cannot; the text says
     what to do."""
+
+
+class KeptError(EagerError):
+    """A forward reads a tensor that another one computed."""
 
 
 _T = torch.Tensor
@@ -102,10 +107,12 @@ class Originals:
         self._kept = list(module.parameters())
         self.names = {id(p): n for n, p in module.named_parameters()}
         #: Names of those that are trained, by memory.
-        self.memory = {_memory(p): n for n, p in module.named_parameters()
+        self.memory = {memory_of(p): n for n, p in module.named_parameters()
                        if p.requires_grad and not p.is_meta}
         #: Functions with a backward of their own that the forward has called.
         self.functions: list[_Use] = []
+        #: The tensors of the last trace that are the same in every forward.
+        self.constants = Constants({})
 
 
 class _Watch(TorchFunctionMode):
@@ -116,15 +123,19 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self._originals = originals
         self._module = module
-        self._inputs = {_memory(t): n for n, t in inputs.items()}
+        self._inputs = {memory_of(t): n for n, t in inputs.items()}
         #: Names of the model's tensors by memory, within the trace.
-        self._memory = {_memory(t): n for n, t in
+        self._memory = {memory_of(t): n for n, t in
                         (*module.named_parameters(), *module.named_buffers())}
         #: By memory: tensors that eager code would share it with, and how often
         #: each had been written to when it was cut off.
         self._partners: dict[int, list[tuple[torch.Tensor, int]]] = {}
         #: Memory of tensors that have a gradient; kept, so that it is not used again.
         self._graded: dict[int, torch.Tensor] = {}
+        self._constants = originals.constants = Constants(
+            {memory_of(b): b for b in module.buffers()})
+        self._trace = next((t.fake_mode for t in inputs.values() if isinstance(t, FakeTensor)),
+                           None)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -150,27 +161,37 @@ class _Watch(TorchFunctionMode):
             return out
         self._check_alike(tensors)
         before = [(x, _version(x)) for x in tensors]
+        given = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
         if function in _DETACH and tensors[0].is_floating_point():
-            return self._detached(tensors[0])
+            out = self._detached(tensors[0])
+            self._constants.note(function, given, {memory_of(out): out})
+            return out
         if not torch.is_grad_enabled():
             args, kwargs = pytree.tree_map_only(_T, _cut, (args, kwargs))
         out = function(*args, **kwargs)
+        results = [x for x in pytree.tree_leaves(out) if isinstance(x, _T)]
         for tensor, version in before:
             if _version(tensor) != version:
                 self._check_written(tensor)
-        for tensor in (*tensors, *pytree.tree_leaves(out)):
-            if isinstance(tensor, _T) and tensor.requires_grad:
-                self._graded.setdefault(_memory(tensor), tensor)
+                results.append(tensor)
+        self._constants.note(function, given, {memory_of(x): x for x in results})
+        for tensor in (*tensors, *results):
+            if tensor.requires_grad:
+                self._graded.setdefault(memory_of(tensor), tensor)
         return out
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the trace for one that the code took from the model before."""
+        if isinstance(tensor, FakeTensor) and self._trace not in (None, tensor.fake_mode):
+            raise KeptError("a tensor is read that the forward before this one computed and kept "
+                            "(in an attribute, a list or a closure), and a compiled step keeps "
+                            "none; compute it anew, or keep it in a buffer (register_buffer)")
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
             return tensor
         name = self._originals.names.get(id(tensor))
         if name is not None:
             return self._module.get_parameter(name)
-        name = self._originals.memory.get(_memory(tensor))
+        name = self._originals.memory.get(memory_of(tensor))
         if name is not None:
             raise EagerError(f"a tensor is used that shares the memory of parameter '{name}', "
                              "which training changes; read the parameter itself, or clone it "
@@ -190,29 +211,30 @@ class _Watch(TorchFunctionMode):
         """`tensor` cut off from its gradient, in memory of its own: a write to either
         would be one to both in eager code, and is seen by `_check_alike`."""
         out = tensor.detach().clone()
-        partners = [*self._partners.get(_memory(tensor), ()), (tensor, _version(tensor))]
+        partners = [*self._partners.get(memory_of(tensor), ()), (tensor, _version(tensor))]
         for other, _ in partners:
-            self._partners.setdefault(_memory(other), []).append((out, _version(out)))
-        self._partners[_memory(out)] = [(x, _version(x)) for x, _ in partners]
+            self._partners.setdefault(memory_of(other), []).append((out, _version(out)))
+        self._partners[memory_of(out)] = [(x, _version(x)) for x, _ in partners]
         return out
 
     def _check_alike(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
-            for other, version in self._partners.get(_memory(tensor), ()):
+            for other, version in self._partners.get(memory_of(tensor), ()):
                 if _version(other) != version:
                     raise EagerError(
                         "a tensor is read that shares its memory with one that was detached and "
                         "then written to in place; write to a copy (detach().clone())")
 
     def _check_written(self, tensor: torch.Tensor) -> None:
-        memory = _memory(tensor)
-        shared = [memory, *(_memory(x) for x, _ in self._partners.get(memory, ()))]
+        memory = memory_of(tensor)
+        shared = [memory, *(memory_of(x) for x, _ in self._partners.get(memory, ()))]
         owners = [self._memory[m] for m in shared if m in self._memory]
         if owners:
             name = owners[0]
             if self._memory.get(memory) == name and any(
                     name == n for n, _ in self._module.named_buffers()):
                 # The trace has the new value.
+                self._constants.forget(memory)
                 return
             if any(name == n for n, _ in self._module.named_buffers()):
                 raise EagerError(f"buffer '{name}' is written to through detach() or .data; write "
@@ -229,7 +251,8 @@ class _Watch(TorchFunctionMode):
                              "no_grad(); compute a new tensor")
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def memory_of(tensor: torch.Tensor) -> int:
+    """What names the memory of a tensor, while it lives."""
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:

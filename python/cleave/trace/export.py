@@ -18,18 +18,25 @@ import warnings
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
 from .convert_batch_norm import Groups, batch_norm_modules, is_training
 from .convert_complex import converts_complex
-from .eager import (EagerError, Originals, assigned_buffers, check_functions, reached,
-                    watched)
+from .eager import (EagerError, KeptError, Originals, assigned_buffers, check_functions,
+                    memory_of, reached, watched)
 from .experts import static_experts
+from .kept import Kept, restored
 from .locations import located, untraceable
 from .registry import converter_for
 
 
 class TraceError(Exception):
     """A model that cannot be traced as it is called; the text says what to do."""
+
+
+class StateError(TraceError):
+    """A model whose forward reads what another forward computed."""
 
 
 @dataclasses.dataclass
@@ -181,6 +188,7 @@ class _Found:
 
     names: list[str] = []
     reached: set[str] = set()
+    kept: list[Kept] = []
 
 
 class _Step(torch.nn.Module):
@@ -196,9 +204,14 @@ class _Step(torch.nn.Module):
         object.__setattr__(self, "originals", Originals(module))
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with (watched(self.originals, self.module, dict(zip(self.call_plan.inputs, values))),
+        with (restored(self.module) as changed,
+              watched(self.originals, self.module, dict(zip(self.call_plan.inputs, values))),
               assigned_buffers(self.module)):
             outputs = self.compute(*values)
+        constants = self.originals.constants
+        self.found.kept = [Kept(*c) for c in changed if any(
+            memory_of(x) not in constants for x in pytree.tree_leaves(c[2])
+            if isinstance(x, FakeTensor))]
         if "loss" in self.found.names:
             self.found.reached = reached(outputs[0], self.module)
         return outputs
@@ -334,6 +347,14 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
     return True
 
 
+def _keep_nested_lines(program: torch.export.ExportedProgram) -> None:
+    """Lets the operators of nested graphs, such as those under no_grad, keep their lines
+    when they are made part of the whole."""
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule) and part is not program.graph_module:
+            part.forward = torch.fx.Interpreter(part).run
+
+
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with operators that have no conversion decomposed, where the framework
     says how. One whose decomposition has no conversion either stays as the model has it:
@@ -415,16 +436,32 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
             with _silence():
                 program = torch.export.export(step, values, strict=False)
             check_functions(step.originals.functions)
+            _check_kept(step, values)
             if not _is_functional(program):
+                _keep_nested_lines(program)
                 program = program.run_decompositions({})
             program = _decomposed(program)
         except TraceError:
             raise
+        except KeptError as error:
+            raise StateError(located(error)) from None
         except EagerError as error:
             raise TraceError(located(error)) from None
         except Exception as error:
             raise TraceError(untraceable(error)) from error
     return Exported(program, step.found.names, step.found.reached)
+
+
+def _check_kept(step: _Step, values: tuple[torch.Tensor, ...]) -> None:
+    """Raises KeptError where a forward reads what one before it kept, and that changes
+    with the inputs: by a second forward."""
+    if not step.found.kept:
+        return
+    with restored(step.module):
+        for kept in step.found.kept:
+            kept.module.__dict__[kept.name] = kept.value
+        with _silence():
+            torch.export.export(step, values, strict=False)
 
 
 @contextlib.contextmanager

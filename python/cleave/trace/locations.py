@@ -27,7 +27,8 @@ _CONSTANT = "fake tensor in the exported program constant's list"
 #: Why an operator is refused whose result has no static shape.
 DYNAMIC = ("its result has a shape, or is a number, that depends on the values of a tensor, and a "
            "compiled step has static shapes; keep all elements and choose by torch.where, or "
-           "multiply by the mask")
+           "multiply by the mask; rows that a cross entropy is to leave out take the label -100 "
+           "(ignore_index)")
 
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ')
 _LIBRARY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -78,7 +79,8 @@ def untraceable(error: Exception) -> str:
     elif kind in _UNKNOWN or any(part in text for part in _VALUES):
         text = ("what is computed depends on the values of a tensor, which a trace does not have "
                 "(.item(), .tolist(), .numpy(), a condition, a mask as an index); compute it by "
-                "tensors, for example by torch.where or torch.stack")
+                "tensors, for example by torch.where or torch.stack; rows that a cross entropy is "
+                "to leave out take the label -100 (ignore_index)")
     elif _CONSTANT in text:
         text = ("a tensor is computed in a way that tracing does not see (its .data or storage, "
                 "or code outside of torch); compute it by operators of torch")

@@ -18,7 +18,7 @@ from .eager import EagerError, refuse_hooks, refuse_shared_memory
 from .evaluate import Evaluator
 from .experts import stacks
 from .fold import known_constant
-from .export import Call, Exported, TraceError, export, plan_call
+from .export import Call, Exported, StateError, TraceError, export, plan_call
 from .locations import location_of
 from .matching import apply_patterns
 from .patterns import PATTERNS
@@ -142,6 +142,8 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         functions.append(_entry("evaluate", tensors, evaluation, call))
     try:
         predicted = export(module, call, loss_fn, ("logits",), False) if logits else None
+    except StateError:
+        raise
     except TraceError:
         predicted = None
     if predicted is not None and predicted.outputs:

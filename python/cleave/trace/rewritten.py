@@ -10,6 +10,8 @@ from typing import Any, Callable
 
 import torch
 
+from .rewritten_ctc import ctc_loss
+
 
 def _covariance(input, *, correction=1, fweights=None, aweights=None):
     """The covariance of the rows of `input`. That weights are not negative is not checked."""
@@ -61,5 +63,6 @@ REWRITTEN: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.combinations: _combinations,
+    **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), ctc_loss),
     **dict.fromkeys((torch.narrow, torch.Tensor.narrow), _narrow),
 }

@@ -17,7 +17,7 @@
 // RUN: cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=x=2" --spmd-propagate 2>&1 | FileCheck %s --check-prefix=IDLE
 
 // IDLE: warning: axis "x" shards nothing: its 2 positions compute the same values; add a recipe that uses it
-// PARTS: error: dimension 0 of parameter "up" has size 16, not divisible by the 32 positions of axis "tp": use 2, 4, 8 or 16
+// PARTS: error: dimension 0 of parameter "up" has size 16, not divisible by the 32 positions of axis "tp": use 2, 4, 8 or 16 positions, or replicate the parameter by a placement
 // SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, fewer than the 5 positions of axis "dp": use at most 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
 // NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ring, summa25d, summa2d, two-ring, ulysses, zero1, zero2, zero3
@@ -36,7 +36,7 @@
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=3 recipes=expert" 2>&1 | FileCheck %s --check-prefix=EXPERTS
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=8 recipes=expert" 2>&1 | FileCheck %s --check-prefix=TOKENS
 // NONE: error: recipe 'expert': the model has no experts, that is, no batched product in which each batch index has its own weights
-// EXPERTS: error: 'graph.contract' op has 4 experts, not divisible by the 3 positions of axis "ep": use 2 or 4
+// EXPERTS: error: 'graph.contract' op has 4 experts, not divisible by the 3 positions of axis "ep": use 2 or 4 positions, or a multiple of 3 experts
 // TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, fewer than the 8 positions of axis "ep": use at most 6
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=4 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=SQUARE
@@ -46,7 +46,7 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=2,tp=2 recipes=summa2d,megatron" 2>&1 | FileCheck %s --check-prefix=FEATURES
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,dp=2 recipes=summa2d(row,dp)" 2>&1 | FileCheck %s --check-prefix=TAKEN
 // SQUARE: error: axes "row" and "col" have 2 and 4 positions: products in steps need as many of both
-// BLOCKS: error: dimension 1 of parameter "up" comes in 8, which the 3 positions of axis "row" do not divide: use 2, 4 or 8
+// BLOCKS: error: dimension 1 of parameter "up" comes in 8, which the 3 positions of axis "row" do not divide: use 2, 4 or 8 positions, or replicate the parameter by a placement
 // DEPTH: error: recipe 'summa25d' is bound to axis "depth", which the mesh does not have: it has "row", "col"
 // AXES: error: recipe 'summa2d' is bound to different axes: summa2d(row,col)
 // FEATURES: error: recipes 'summa2d' and 'megatron' both split the features: 'summa2d' those of every product, and what lies in blocks of two kinds cannot be multiplied; name one of them

@@ -5,8 +5,8 @@
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=*.dwn=[tp,-]" 2>&1 | FileCheck %s --check-prefix=NAME
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=*.down=[tp,-],down=[-,tp]" 2>&1 | FileCheck %s --check-prefix=BOTH
 
-// HINT: remark: "layers.0.up" is not placed as 'up?=[tp,-]': dimension 0 has size 16, not divisible by the 3 positions of axis "tp": use 2, 4, 8 or 16
-// PARTS: error: "layers.0.up" cannot be placed as 'up=[tp,-]': dimension 0 has size 16, not divisible by the 3 positions of axis "tp": use 2, 4, 8 or 16
+// HINT: remark: "layers.0.up" is not placed as 'up?=[tp,-]': dimension 0 has size 16, not divisible by the 3 positions of axis "tp": use 2, 4, 8 or 16 positions, or replicate the dimension ('-')
+// PARTS: error: "layers.0.up" cannot be placed as 'up=[tp,-]': dimension 0 has size 16, not divisible by the 3 positions of axis "tp": use 2, 4, 8 or 16 positions, or replicate the dimension ('-')
 // TWICE: error: 'qkv=[tp,tp]' splits two dimensions over axis "tp"
 // NAME: error: placement '*.dwn=[tp,-]' matches no parameter and no input; the closest name is "layers.0.down"
 // BOTH: error: "layers.0.down" matches two placements, '*.down=[tp,-]' and 'down=[-,tp]'

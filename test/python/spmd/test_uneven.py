@@ -95,9 +95,9 @@ def test_devices_share_keys_and_values(tmp_path_factory, mesh, recipes, name, he
 
 @pytest.mark.parametrize("name, changes, parts, message", [
     ("gpt2", {"n_head": 12, "n_embd": 48}, 8,
-     "has 12 heads, not divisible by the 8 positions of axis \"tp\": use 2, 3, 4, 6 or 12"),
+     "has 12 heads, not divisible by the 8 positions of axis \"tp\": use 2, 3, 4, 6 or 12 positions"),
     ("llama", {"num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 48}, 8,
-     "has 4 groups of 3 heads, not divisible by the 8 positions of axis \"tp\": use 2, 4 or 12"),
+     "has 4 groups of 3 heads, not divisible by the 8 positions of axis \"tp\": use 2, 4 or 12 positions"),
     ("gpt2", {"n_inner": 6}, 8, "not divisible"),
 ])
 def test_what_cannot_be_is_said(tmp_path_factory, name, changes, parts, message):

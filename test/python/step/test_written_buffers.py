@@ -149,6 +149,23 @@ def test_batch_norm_of_other_ranks():
     train(module, batches())
 
 
+def instances(**settings):
+    """Instance normalisation, whose running statistics are means over the samples."""
+    def norms(m, h):
+        return m.one(h.reshape(-1, 2, 3)).reshape(-1, 6)
+
+    module = Around(forward=norms)
+    module.one = nn.InstanceNorm1d(2, track_running_stats=True, **settings)
+    return module
+
+
+@pytest.mark.parametrize("parts", some(2, 2, 4, 1))
+def test_instance_norm(parts):
+    step, _ = train(instances(affine=True, momentum=0.3), batches(), parts,
+                    batch_statistics="micro-batch")
+    assert "one.running_mean" in step.state_dict()
+
+
 def test_a_residual_network_trains():
     train(ResNet(), batches(3, 6, 6), check="on")
 

@@ -11,6 +11,7 @@ become one module, which is interpreted or compiled once.
 import dataclasses
 import re
 import warnings
+from unittest import mock
 
 import numpy as np
 import torch
@@ -85,6 +86,8 @@ def expect(sample, dtype=torch.float64):
     try:
         outputs = sample.outputs([x.clone().requires_grad_(t)
                                   for x, t in zip(sample.leaves, sample.trained)])
+        if _draws(sample, outputs):
+            raise Rejected("random numbers: those of torch are others")
         if any(x.is_complex() for x in outputs):
             raise Rejected("complex results")
         generator = torch.Generator().manual_seed(1)
@@ -100,6 +103,20 @@ def expect(sample, dtype=torch.float64):
         except RuntimeError as error:
             failure = error
     raise Rejected(str(failure))
+
+
+def _draws(sample, outputs):
+    """Whether a sample draws random numbers: another seed, also than one that it sets
+    itself, changes what it gives."""
+    seed, seeds = torch.manual_seed, []
+    with torch.random.fork_rng(devices=[]), mock.patch.object(
+            torch, "manual_seed", lambda own: seed(own + 1 + len(seeds)) and seeds.append(own)):
+        state = seed(11).get_state()
+        again = sample.outputs([x.clone().requires_grad_(t)
+                                for x, t in zip(sample.leaves, sample.trained)])
+        drawn = not torch.equal(state, torch.get_rng_state())
+    return drawn or bool(seeds) and not all(
+        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(outputs, again))
 
 
 _BOUNDS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}

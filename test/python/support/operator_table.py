@@ -7,7 +7,8 @@ refused, and the messages. Write it anew, and docs/Operators.md from it, by
 
     PYTHONPATH=python python test/python/support/operator_table.py
 
-which traces every sample (some 15 minutes), or `--docs` for the page alone. With
+which traces every sample (some 15 minutes), with `--only` those of some operators, or
+`--docs` for the page alone. With
 `--compare` the values and gradients of each are also compared with torch's.
 """
 
@@ -77,6 +78,7 @@ def page(table, operators, left_out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help="write the page alone")
+    parser.add_argument("--only", help="operators, by commas: the others stay as they are")
     parser.add_argument("--compare", action="store_true", help="print what differs from torch")
     args = parser.parse_args()
     import torch
@@ -88,7 +90,9 @@ def main():
     operators = operator_samples.database()
     if not args.docs:
         refused, count, unclear, wrong = {}, {}, {}, {}
-        for name, op in operators.items():
+        only = args.only.split(",") if args.only else list(operators)
+        for name in only:
+            op = operators[name]
             members = operator_checks.accepted(operator_samples.tried(op, name))
             traced, found = operator_checks.trace_all(members)
             refused[name], count[name] = {k: str(e) for k, e in found.items()}, len(members)
@@ -98,7 +102,9 @@ def main():
         for what, found in (("unclear", unclear), ("wrong", wrong)):
             print(f"{what}: {len(found)}", *(f"  {k}: {v}" for k, v in found.items()), sep="\n")
         print(f"samples: {sum(count.values())}, refused: {sum(map(len, refused.values()))}")
-        TABLE.write_text(json.dumps(entries(refused, count), indent=1) + "\n")
+        kept = {n: entry for n, entry in read().items() if n not in only}
+        table = dict(sorted({**kept, **entries(refused, count)}.items()))
+        TABLE.write_text(json.dumps(table, indent=1) + "\n")
     PAGE.write_text(page(read(), len(operators), operator_samples.LEFT_OUT))
 
 

@@ -128,6 +128,17 @@ def test_a_wrong_value_and_a_wrong_gradient_are_seen(operators):
         assert found.startswith(change[:5])
 
 
+def test_samples_that_draw_are_left_out(operators):
+    """Also where they set a seed of their own."""
+    name = "nn.functional.scaled_dot_product_attention"
+    own = operator_samples.samples(operators[name], name)
+    kept = {s.name for s, _ in accepted(own)}
+    # Of four, the last two have a dropout of one half.
+    assert [s.name in kept for s in own[:24]] == [True, True, False, False] * 6
+    sin = operator_samples.samples(operators["sin"], "sin")
+    assert len(accepted(sin)) == len(sin)
+
+
 #: Operators whose native code is compared in every run; with all tests, every operator.
 NATIVE = ("atan", "cumprod", "hypot", "logit", "nn.functional.max_pool2d",
           "nn.functional.softshrink", "remainder", "scatter", "sort", "xlogy")

@@ -15,11 +15,6 @@ from test_eager import X, Y, Two, compiled, eager, same
 PLACES = torch.tensor([1])
 
 
-def ctc(m, x):
-    lengths = torch.full((4,), 2)
-    return m.a(x) + F.ctc_loss(m.b(x).view(2, 4, 4).log_softmax(2), torch.ones(4, 2).long(), lengths, lengths)
-
-
 def dynamic(m, x):
     return m.b(m.a(x)) + torch.ops.aten.nonzero_numpy(x)[0].sum()
 
@@ -41,7 +36,6 @@ def refused_by_an_operator(m, x):
 
 
 CASES = {
-    ctc: "depends on the values of a tensor",
     dynamic: "depends on the values of a tensor",
     written_statistics: r"writes to its inputs? .*x",
     written_input: r"writes to its input 'x'",
@@ -58,6 +52,57 @@ def test_refused_at_its_line(forward):
     assert f"{__file__}:{first + len(lines) - 1}: " in str(caught.value)
     if forward is not refused_by_the_model:
         assert not any(word in str(caught.value) for word in ("Error:", "Exception:", "Fake"))
+
+
+def number_under_no_grad(m, x):
+    with torch.no_grad():
+        return m.b(m.a(x)) * torch.zeros(8)[x[0].argmax().item()]
+
+
+def rows_under_no_grad(m, x):
+    with torch.no_grad():
+        return m.b(m.a(x)) * x[x > 0].sum()
+
+
+def without_conversion_under_no_grad(m, x):
+    with torch.no_grad():
+        return m.b(m.a(x)) * torch.digamma(m.a(x))
+
+
+def condition_under_no_grad(m, x):
+    with torch.no_grad():
+        return m.b(x) if (m.a(x) > 0).all() else m.a(x)
+
+
+def written_rows(m, x):
+    y = m.b(x).clone()
+    y[x[:, 0] > 0] = m.a.weight[:1]
+    return y
+
+
+def rows_before_a_loss(m, x):
+    y, labels = m.b(m.a(x)), x.argmax(1)
+    return F.cross_entropy(y[x[:, 0] > 0], labels[x[:, 0] > 0])
+
+
+VALUES = "depends on the values of a tensor"
+#: Where the line is, from the last one, and what is said.
+MASKS = {
+    number_under_no_grad: (0, VALUES), rows_under_no_grad: (0, VALUES),
+    condition_under_no_grad: (0, VALUES), without_conversion_under_no_grad: (0, "no conversion"),
+    written_rows: (1, "boolean mask; use torch.where"),
+    rows_before_a_loss: (0, r"label -100 \(ignore_index\)"),
+}
+
+
+@pytest.mark.parametrize("forward", MASKS, ids=lambda f: f.__name__)
+def test_values_and_masks_are_refused_at_their_line(forward):
+    """Also under no_grad, whose operators are a graph of their own."""
+    lines, first = inspect.getsourcelines(forward)
+    above, message = MASKS[forward]
+    with pytest.raises((TraceError, UnsupportedError), match=message) as caught:
+        cleave.trace.trace(Two(forward), (X, Y), lambda out, y: (out - y.sum()).square().mean())
+    assert f"{__file__}:{first + len(lines) - 1 - above}: " in str(caught.value)
 
 
 @pytest.mark.parametrize("error, text", [

@@ -45,6 +45,9 @@ case("mm", lambda a, b: aten.mm.default(a, b), normal(3, 5), normal(5, 4, seed=1
 case("bmm", torch.bmm, normal(2, 3, 5), normal(2, 5, 4, seed=1), **SUMS)
 case("outer", torch.outer, normal(3), normal(4, seed=1), **SUMS)
 case("einsum", lambda a, b: torch.einsum("bik,bjk->bij", a, b), normal(2, 3, 5), normal(2, 4, 5, seed=1), **SUMS)
+case("einsum of a diagonal", lambda a, b: torch.einsum("iki,i->ik", a, b), normal(3, 2, 3), normal(3, seed=1), **SUMS)
+case("einsum, a trace beside NaN", lambda a: torch.einsum("iii", a),
+     torch.where(torch.arange(27) % 13 == 0, normal(27), torch.nan).view(3, 3, 3), **SUMS)
 case("addmm", lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2.0), normal(4), normal(3, 5, seed=1), normal(5, 4, seed=2), **SUMS)
 case("addmm of one column", lambda c, a, b: torch.addmm(c, a, b), normal(3, 1), normal(3, 5, seed=1), normal(5, 4, seed=2), **SUMS)
 case("addmv", lambda c, a, b: torch.addmv(c, a, b), normal(3), normal(3, 5, seed=1), normal(5, seed=2), **SUMS)

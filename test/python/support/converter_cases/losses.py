@@ -81,4 +81,26 @@ case("kl_div", lambda x, t: F.kl_div(x.log_softmax(-1), t.softmax(-1), reduction
      normal(3, 4, seed=1), share=1e-6)
 case("kl_div, edges", labelled(lambda x, t: F.kl_div(x, t, reduction="none")), edges(), numbers(0, 0.5, 1, 1e-30))
 case("kl_div, log", labelled(lambda x, t: F.kl_div(x, t, reduction="none", log_target=True)), edges(), numbers(0, -1, 2, -inf))
+CTC_LABELS = torch.tensor([[1, 1, 3], [2, 1, 0], [3, 3, 3], [1, 2, 3]])
+CTC_FRAMES, CTC_LENGTHS = (6, 5, 3, 2), (3, 2, 3, 0)
+for reduction in REDUCTIONS:
+    case(f"ctc_loss, {reduction}",
+         lambda x, r=reduction: F.ctc_loss(x.log_softmax(2), CTC_LABELS, CTC_FRAMES[:2] + (6, 2), CTC_LENGTHS, reduction=r),
+         normal(6, 4, 5), share=1e-6)
+case("ctc_loss of anything", lambda x: F.ctc_loss(x, CTC_LABELS, torch.tensor([6, 5, 6, 4]), torch.tensor([3, 2, 3, 1])),
+     normal(6, 4, 5), share=1e-6)
+case("ctc_loss, labels in one row", lambda x: F.ctc_loss(x.log_softmax(2), torch.tensor([1, 1, 3, 2, 1, 3]), (6, 6, 6, 6), (3, 0, 2, 1)),
+     normal(6, 4, 5), share=1e-6)
+case("ctc_loss, another blank", lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS % 3, (6,) * 4, (3,) * 4, blank=4, reduction="sum"),
+     normal(6, 4, 5), share=1e-6)
+case("ctc_loss, impossible", lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS, CTC_FRAMES, CTC_LENGTHS, reduction="none"),
+     normal(6, 4, 5), share=1e-6)
+case("ctc_loss, zero_infinity",
+     lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS, CTC_FRAMES, CTC_LENGTHS, zero_infinity=True), normal(6, 4, 5), share=1e-6)
+case("ctc_loss without labels or frames", lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS[:, :0], (6, 0, 1, 2), (0,) * 4, reduction="sum"),
+     normal(6, 4, 5), share=1e-6)
+case("ctc_loss of sharp probabilities", lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS, (6,) * 4, (3,) * 4, reduction="none"),
+     normal(6, 4, 5, scale=100.0), share=2e-6)
+case("ctc_loss of one sample", lambda x: F.ctc_loss(x.log_softmax(1), CTC_LABELS[0], torch.tensor(6), torch.tensor(3)), normal(6, 5),
+     share=1e-6)
 case("soft_margin_loss", lambda x: F.soft_margin_loss(x, torch.ones_like(x), reduction="none"), normal(20))

@@ -43,6 +43,10 @@ case("attention", lambda q, k, v: sdpa(q, k, v), Q, K, V, **SUMS)
 case("attention, causal", lambda q, k, v: sdpa(q, k, v, is_causal=True), Q, K, V, **SUMS)
 case("attention of three dimensions", lambda q, k, v: sdpa(q[0], k[0], v[0]), Q, K, V, **SUMS)
 case("attention of two dimensions", lambda q, k, v: sdpa(q[0, 0], k[0, 0], v[0, 0]), Q, K, V, **SUMS)
+for name, shapes in {"queries of fewer dimensions": ((3, 4), (2, 1, 3, 4), (2, 2, 3, 4)), "one sample of queries": ((1, 3, 4), (2, 3, 4), (2, 3, 4)),
+                     "keys of fewer dimensions": ((2, 2, 3, 4), (2, 3, 4), (1, 3, 4)), "rank 5": ((3, 1, 2, 3, 4), (2, 2, 3, 4), (2, 3, 4))}.items():
+    case(f"attention, {name}", lambda q, k, v: sdpa(q, k, v), *(normal(*s, seed=i) for i, s in enumerate(shapes)), **SUMS)
+case("attention, a mask of each sample", lambda q, k, v, m: sdpa(q, k, v, m), Q[0], K[0], V[0], normal(2, 1, 3, seed=3), **SUMS)
 
 MASKS = {
     "-1e4": [[0, -1e4, -1e4], [-1e4, -1e4, -1e4], [0, 0, -1e4]],

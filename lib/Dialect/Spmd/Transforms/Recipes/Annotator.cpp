@@ -165,7 +165,7 @@ std::string cleave::spmd::partsThatFit(ArrayRef<int64_t> parts) {
       text += i + 1 == parts.size() ? " or " : ", ";
     text += std::to_string(n);
   }
-  return text;
+  return text.empty() ? text : text + " positions";
 }
 
 std::string cleave::spmd::partsThatFit(int64_t divisor) {

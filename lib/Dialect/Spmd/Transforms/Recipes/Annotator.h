@@ -108,9 +108,10 @@ private:
   llvm::StringSet<> placed;
 };
 
-/// Returns the divisors of `divisor` above 1, as text: `2, 3 or 6`.
+/// Returns the divisors of `divisor` above 1, as text: `2, 3 or 6 positions`;
+/// empty without any.
 std::string partsThatFit(int64_t divisor);
-/// Returns the numbers `parts` as text.
+/// Returns the numbers `parts` of positions as text.
 std::string partsThatFit(llvm::ArrayRef<int64_t> parts);
 
 /// Applies placements to arguments, before any recipe. Reports placements that

@@ -57,7 +57,9 @@ LogicalResult cleave::spmd::applyExpert(Annotator &annotator, StringRef axis) {
         return known.stacked.front()->emitOpError("has ")
                << known.divisor << " experts, not divisible by the " << parts
                << " positions of axis \"" << axis << "\": use "
-               << partsThatFit(known.divisor);
+               << (known.divisor > 1 ? partsThatFit(known.divisor) + ", or "
+                                     : "")
+               << "a multiple of " << parts << " experts";
       found = true;
       for (auto [argument, dim] : known.arguments)
         annotator.split(argument, dim, axis);

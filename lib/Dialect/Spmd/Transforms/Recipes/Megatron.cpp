@@ -102,8 +102,8 @@ static LogicalResult checkParts(Annotator &annotator, func::FuncOp function,
   error << ", not divisible by the " << parts << " positions of axis \"" << axis
         << "\"";
   std::string fits = partsThatFit(known, places);
-  if (!fits.empty())
-    error << ": use " << fits;
+  error << ": " << (fits.empty() ? "" : "use " + fits + ", or ")
+        << "replicate the parameter by a placement";
   return error;
 }
 

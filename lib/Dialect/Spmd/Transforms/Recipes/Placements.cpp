@@ -142,8 +142,10 @@ bool Placing::readDims(const Placement &placement, BlockArgument argument,
                             "{2} positions of axis \"{3}\"",
                             dim, next - first > 1 ? stored[first] : shape[dim],
                             parts, axis);
+        why += ": ";
         if (rest > 1)
-          why += ": use " + partsThatFit(rest);
+          why += "use " + partsThatFit(rest) + ", or ";
+        why += "replicate the dimension ('-')";
         return false;
       }
       sharding.dims[factor].push_back({mesh.find(axis)->name});

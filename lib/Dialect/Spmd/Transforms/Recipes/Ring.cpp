@@ -71,7 +71,8 @@ private:
         return op.emitOpError("has a sequence of length ")
                << places << ", not divisible by the " << parts
                << " positions of axis \"" << axis << "\": use "
-               << partsThatFit(places);
+               << (places > 1 ? partsThatFit(places) + ", or " : "")
+               << "sequences of a multiple of " << parts;
       OpBuilder builder(op);
       operand->set(constrain(builder, operand->get()));
     }

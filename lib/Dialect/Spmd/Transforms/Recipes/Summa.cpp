@@ -178,8 +178,8 @@ LogicalResult Summa::splitWeight(func::FuncOp function, Operation *op,
             << (known.attended ? " heads" : "") << ", which the " << parts
             << " positions of axis \"" << axis << "\" do not divide";
       std::string fits = partsThatFit(known.divisor);
-      if (!fits.empty())
-        error << ": use " << fits;
+      error << ": " << (fits.empty() ? "" : "use " + fits + ", or ")
+            << "replicate the parameter by a placement";
       return error;
     }
     found = true;

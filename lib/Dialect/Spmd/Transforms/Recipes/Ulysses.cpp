@@ -68,7 +68,7 @@ static LogicalResult refuseHeads(Operation *op, const DimensionClasses &classes,
   error << ", not divisible by the " << parts << " positions of axis \"" << axis
         << "\", over which ulysses shards heads: use ";
   if (divisor > 1)
-    error << partsThatFit(divisor) << " positions, or ";
+    error << partsThatFit(divisor) << ", or ";
   return error << "the recipe 'ring' or 'context', which shard the sequence "
                   "alone";
 }

@@ -1,0 +1,93 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Connectionist temporal classification: the probability of a sequence of labels, summed
+over all ways to spread it over the frames (Graves et al., 2006, section 4.1)."""
+
+from __future__ import annotations
+
+import torch
+
+#: Stands for the logarithm of 0: sums of it are finite, and so are gradients.
+_NEVER = -1e30
+#: Frames that are written out one after another.
+MOST_FRAMES = 2048
+
+
+def _lengths(given, batch, device):
+    """Lengths as a tensor [batch], from a tensor or from numbers."""
+    if isinstance(given, torch.Tensor):
+        return given.reshape(-1).long()
+    numbers = [given] * batch if isinstance(given, int) else list(given)
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
+def _labels(targets, lengths, given):
+    """[batch, longest] of labels, of one row for each sample or of all in one row."""
+    if targets.dim() == 2:
+        return targets.long()
+    # Tensors of lengths are not known: one sample may have all labels.
+    longest = targets.numel() if isinstance(given, torch.Tensor) else max(given, default=0)
+    place = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(longest)
+    return targets.long()[place.clamp(0, max(targets.numel() - 1, 0))]
+
+
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean",
+             zero_infinity=False):
+    """As `torch.nn.functional.ctc_loss`: log_probs are [frames, batch, classes] or [frames,
+    classes]. The gradient is torch's, which holds that of a softmax before it."""
+    reduction = {0: "none", 1: "mean", 2: "sum"}.get(reduction, reduction)
+    single = log_probs.dim() == 2
+    if single:
+        log_probs = log_probs[:, None]
+        targets = targets.reshape(1, -1)
+    dtype, log_probs = log_probs.dtype, log_probs.float() \
+        if log_probs.dtype in (torch.float16, torch.bfloat16) else log_probs
+    frames, batch, classes = log_probs.shape
+    if frames > MOST_FRAMES:
+        raise RuntimeError(f"ctc_loss of {frames} frames: more than {MOST_FRAMES} are not compiled")
+    inputs = _lengths(input_lengths, batch, log_probs.device)
+    lengths = _lengths(target_lengths, batch, log_probs.device)
+    if isinstance(target_lengths, int):
+        target_lengths = [target_lengths]
+    labels = _labels(targets, lengths, target_lengths).clamp(0, classes - 1)
+    # Blanks between labels and around them.
+    states = torch.full((batch, 1), blank, device=log_probs.device)
+    other = torch.zeros_like(states, dtype=torch.bool)
+    if labels.shape[1]:
+        pairs = torch.nn.functional.pad(labels[:, :, None], (1, 0), value=blank).flatten(1)
+        states = torch.cat([pairs, states], 1)
+        # From one label to the next without a blank: not to the same one.
+        other = torch.nn.functional.pad(states[:, 2:] != states[:, :-2], (2, 0))
+    seen = log_probs.gather(2, states.expand(frames, -1, -1)).clamp(min=_NEVER)
+    size = states.shape[1]
+
+    def shifted(x, by):
+        return torch.nn.functional.pad(x, (by, 0), value=_NEVER)[:, :size]
+
+    alpha = torch.where(torch.arange(size) < 2, seen[0], _NEVER)
+    for t in range(1, frames):
+        terms = alpha, shifted(alpha, 1), torch.where(other, shifted(alpha, 2), _NEVER)
+        most = torch.maximum(torch.maximum(terms[0], terms[1]), terms[2]).detach()
+        total = sum((x - most).exp() for x in terms).log() + most
+        alpha = torch.where(inputs[:, None] > t, total + seen[t], alpha)
+    last = alpha.gather(1, 2 * lengths[:, None])[:, 0]
+    before = alpha.gather(1, (2 * lengths[:, None] - 1).clamp(min=0))[:, 0]
+    before = torch.where(lengths > 0, before, _NEVER)
+    most = torch.maximum(last, before).detach()
+    loss = -(((last - most).exp() + (before - most).exp()).log() + most)
+    # Of no frame, nothing alone has a probability.
+    loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, -_NEVER, 0.0))
+    never = loss > -_NEVER / 2
+    # What a softmax adds to the gradient; as a number it is 0.
+    used = torch.where((torch.arange(frames)[:, None] < inputs)[:, :, None], log_probs, _NEVER).exp()
+    added = (used - used.detach()).sum((0, 2))
+    # Infinite, with the gradient NaN.
+    endless = torch.inf + torch.where(never, added, 1.0).square().sqrt()
+    loss = torch.where(never, torch.zeros_like(loss) if zero_infinity else endless, loss + added)
+    if reduction == "mean":
+        loss = (loss / lengths.clamp(min=1)).mean()
+    elif reduction == "sum":
+        loss = loss.sum()
+    elif single:
+        loss = loss[0]
+    return loss.to(dtype)

@@ -1,0 +1,109 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""What a forward keeps for the next one, in attributes, lists and closures: computed
+anew by each step where that is the same, refused at its line where it is not."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import cleave.trace
+from cleave.trace import TraceError
+from test_eager import X, Y, Two, compiled, eager, same
+
+
+def table(m, x):
+    """A table made by the first forward that needs it."""
+    if getattr(m, "table", None) is None:
+        m.table = torch.arange(4.0)[None] * 2
+    return m.b(m.a(x)) * m.table
+
+
+def tables(m, x):
+    """The same by length, in a dictionary and a list."""
+    if len(x) not in m.kept:
+        m.kept[len(x)] = torch.ones(len(x), len(x)).tril()
+        m.listed.append(torch.ones(4).cumsum(0))
+    return m.b(m.kept[len(x)] @ m.a(x)) * m.listed[0]
+
+
+def balance(m, x):
+    """A part of the loss that leaves by an attribute: each forward writes it first."""
+    y = m.a(x)
+    m.balance = y.square().mean()
+    m.seen = [y]
+    return m.b(y) + m.balance
+
+
+def prepare(m):
+    m.kept, m.listed = {}, []
+
+
+@pytest.mark.parametrize("forward", [table, tables, balance], ids=lambda f: f.__name__)
+def test_what_every_forward_computes_alike(forward):
+    module = Two(forward, prepare)
+    before = {k: v for k, v in module.__dict__.items() if not k.startswith("_")}
+    found = compiled(module)
+    assert module.__dict__.keys() >= before.keys() and not module.kept and not module.listed
+    assert not {"table", "balance", "seen"} & module.__dict__.keys()
+    same(found, eager(module))
+
+
+def first_input(m, x):
+    if m.first is None:
+        m.first = x[0] * 2
+    return m.b(m.a(x)) * m.first
+
+
+def running_mean(m, x):
+    mean = m.a(x).mean(0).detach()
+    m.first = mean if m.first is None else 0.9 * m.first + 0.1 * mean
+    return m.b(m.a(x)) - m.first
+
+
+def random_table(m, x):
+    if m.first is None:
+        m.first = torch.randn(4)
+    return m.b(m.a(x)) * m.first
+
+
+def in_a_list(m, x):
+    m.listed[0] = x if m.listed[0] is None else m.listed[0]
+    return m.b(m.a(x)) * m.listed[0]
+
+
+def in_a_list_of_a_list(m, x):
+    m.nested[0].append(m.a(x))
+    return m.b(m.nested[0][0])
+
+
+def empty(m):
+    m.first, m.listed, m.nested = None, [None], [[]]
+
+
+@pytest.mark.parametrize("forward", [first_input, running_mean, random_table, in_a_list,
+                                     in_a_list_of_a_list], ids=lambda f: f.__name__)
+def test_what_changes_with_the_inputs_is_refused_at_its_line(forward):
+    lines, first = inspect.getsourcelines(forward)
+    with pytest.raises(TraceError, match="the forward before this one computed") as caught:
+        cleave.trace.trace(Two(forward, empty), (X, Y), F.mse_loss)
+    file, line, _ = str(caught.value).split(":", 2)
+    assert file == __file__ and first + len(lines) - 2 <= int(line) <= first + len(lines)
+
+
+def test_statistics_in_a_buffer_are_no_constants():
+    """A table that is made of a buffer which the forward writes."""
+    def forward(m, x):
+        m.scale.mul_(0.5)
+        if m.first is None:
+            m.first = m.scale * 2
+        return m.b(m.a(x)) * m.first
+
+    def scaled(m):
+        m.first = None
+        m.register_buffer("scale", torch.ones(4))
+
+    with pytest.raises(TraceError, match="the forward before this one computed"):
+        cleave.trace.trace(Two(forward, scaled), (X, Y), F.mse_loss)
