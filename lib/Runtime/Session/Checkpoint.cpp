@@ -139,7 +139,7 @@ Error Session::take(Loaded &loaded, bool optimizer) {
   // be noticed later.
   std::string hashes;
   for (auto [tensor, entry] : loaded.found) {
-    if (!world && getRanks() > 1)
+    if (!alone())
       hashes += tensor->name + '\n' +
                 llvm::utohexstr(llvm::xxh3_64bits(llvm::StringRef(
                     entry->data, static_cast<size_t>(entry->bytes)))) +
@@ -222,6 +222,10 @@ static std::string inside(llvm::StringRef directory, llvm::StringRef name) {
   llvm::SmallString<128> path(directory);
   llvm::sys::path::append(path, name);
   return path.str().str();
+}
+
+static llvm::StringRef fileName(bool optimizer) {
+  return optimizer ? "optimizer.safetensors" : "model.safetensors";
 }
 
 TrainingState Session::getTrainingState(int64_t dataPosition) const {
@@ -389,7 +393,9 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   return state;
 }
 
-Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
+Expected<TrainingState>
+Session::readCheckpoint(llvm::StringRef directory,
+                        std::vector<Loaded> &files) const {
   Expected<TrainingState> state = readTrainingState(directory);
   if (!state)
     return state.takeError();
@@ -404,25 +410,36 @@ Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
                      "micro-batches that divide them");
   state->step = done / each;
   state->updatesPerStep = each;
+  for (bool optimizer : {false, true}) {
+    Expected<Loaded> loaded =
+        check(inside(directory, fileName(optimizer)), optimizer);
+    if (!loaded)
+      return loaded.takeError();
+    files.push_back(std::move(*loaded));
+  }
+  return state;
+}
+
+Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
+  std::vector<Loaded> files;
+  Expected<TrainingState> state = readCheckpoint(directory, files);
+  // If one process alone could not read its files, the others must not go on.
+  std::string wrong = state ? "nothing" : llvm::toString(state.takeError());
+  if (Error error = agree({{"what is wrong with the checkpoint", wrong}}))
+    return makeError(directory + ": " + llvm::toString(std::move(error)));
+  if (files.size() != 2)
+    return makeError(wrong);
   if (Error error = agree(
           {{"the step of the checkpoint", std::to_string(state->step)},
            {"its seed", std::to_string(state->seed)},
            {"its position in the data", std::to_string(state->dataPosition)}}))
     return makeError(directory + ": " + llvm::toString(std::move(error)));
-  std::string modelFile = inside(directory, "model.safetensors"),
-              optimizerFile = inside(directory, "optimizer.safetensors");
-  Expected<Loaded> model = check(modelFile, /*optimizer=*/false);
-  if (!model)
-    return model.takeError();
-  Expected<Loaded> optimizer = check(optimizerFile, /*optimizer=*/true);
-  if (!optimizer)
-    return optimizer.takeError();
   if (Error error = finishUpdate())
     return error;
-  if (Error error = take(*model, /*optimizer=*/false))
-    return makeError(modelFile + ": " + llvm::toString(std::move(error)));
-  if (Error error = take(*optimizer, /*optimizer=*/true))
-    return makeError(optimizerFile + ": " + llvm::toString(std::move(error)));
+  for (bool optimizer : {false, true})
+    if (Error error = take(files[optimizer], optimizer))
+      return makeError(inside(directory, fileName(optimizer)) + ": " +
+                       llvm::toString(std::move(error)));
   seed = state->seed;
   step = state->step;
   return state;
