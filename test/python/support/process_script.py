@@ -14,9 +14,54 @@ import sys
 import time
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import cleave
-from training_support import net, token_loss, tokens
+
+
+# Quick to import: each process does so.
+
+
+class Layer(nn.Module):
+    """A transformer layer between a table and a head."""
+
+    def __init__(self, vocab=96, width=16, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.table = nn.Embedding(vocab, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.gate = nn.Linear(width, 2 * width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                   for part in self.qkv(x).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        y = self.norm(x)
+        return self.head(x + self.down(F.silu(self.gate(y)) * self.up(y)))
+
+
+def net(seed):
+    torch.manual_seed(seed)
+    return Layer()
+
+
+def token_loss(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def tokens(batch=4, length=8, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 96, (batch, length), generator=generator)
+    return ids, ids.clone()
+
 
 FORMS = {
     "dp": {"mesh": {"dp": 2}},
