@@ -5,13 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "PySession.h"
+#include "Bindings.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "mlir/Parser/Parser.h"
+
+#include <mutex>
 
 using namespace cleave;
 using namespace cleave::python;
@@ -127,16 +129,30 @@ public:
       raise(std::move(error));
   }
 
-  std::shared_ptr<PySession> session(int threads, bool timing) const {
+  /// The ranks are `processes`, or threads of this one if that is null,
+  /// whatever has started it.
+  std::shared_ptr<PySession> session(int threads, bool timing,
+                                     PyProcesses *processes) const {
     runtime::SessionOptions sessionOptions;
     sessionOptions.threads = threads;
     sessionOptions.timing = timing;
-    // Whatever has started this process: `cleave-run` is for several.
     sessionOptions.launch = runtime::Launch::Threads;
+    int64_t number = 0;
+    if (processes) {
+      number = processes->open();
+      sessionOptions.launch = runtime::Launch::Mpi;
+      std::string text = runtime::toJSON(compiled.positions);
+      sessionOptions.facts = {
+          {"the compiled program (hash)", digest(text.data(), text.size())},
+          {"its kernels (hash)",
+           digest(compiled.object.data(), compiled.object.size())}};
+    }
     auto opened = openSession(compiled, sessionOptions);
+    if (!opened && processes)
+      throw ProcessFailure(llvm::toString(opened.takeError()));
     if (!opened)
       raise(opened.takeError());
-    return std::make_shared<PySession>(std::move(*opened));
+    return std::make_shared<PySession>(std::move(*opened), processes, number);
   }
 
 private:
@@ -193,11 +209,17 @@ NB_MODULE(_cleave, m) {
            nb::arg("measured") = "")
       .def("save", &PyCompiled::save, nb::arg("path"))
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
-           nb::arg("timing") = false);
+           nb::arg("timing") = false, nb::arg("processes").none() = nb::none());
+  bindProcesses(m);
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
   m.def(
       "compile",
       [](const std::string &text, const std::string &options) {
+        // Other threads of Python go on; of two programs, one is compiled after
+        // the other.
+        static std::mutex one;
+        nb::gil_scoped_release released;
+        std::lock_guard<std::mutex> lock(one);
         return new PyCompiled(text, options);
       },
       nb::arg("text"), nb::arg("options"), nb::rv_policy::take_ownership);

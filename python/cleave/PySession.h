@@ -8,8 +8,7 @@
 #ifndef CLEAVE_PYTHON_PYSESSION_H
 #define CLEAVE_PYTHON_PYSESSION_H
 
-#include "cleave/Runtime/Core/ProgramIO.h"
-#include "cleave/Runtime/Session/Session.h"
+#include "PyProcesses.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -39,14 +38,33 @@ struct Counts {
   nb::object last = nb::none();
 };
 
-/// A running program, all its ranks seen as one.
+/// A running program, all its ranks seen as one. If they are processes, each of
+/// them makes the same calls; what needs the others begins with `meet`.
 ///
 /// What changes state is one call each, from which nothing returns to Python in
 /// between: a signal's handler, which may raise, runs before it or after it.
 class PySession {
 public:
-  explicit PySession(std::unique_ptr<runtime::Session> session)
-      : session(std::move(session)) {}
+  explicit PySession(std::unique_ptr<runtime::Session> session,
+                     PyProcesses *processes = nullptr, int64_t number = 0)
+      : session(std::move(session)), processes(processes), number(number) {}
+  ~PySession() {
+    if (processes && session)
+      processes->retire(number, std::move(session));
+  }
+  PySession(const PySession &) = delete;
+  PySession &operator=(const PySession &) = delete;
+
+  /// Frees the memory of the session, of which nothing else may be called then.
+  void close() {
+    requireIdle();
+    if (!session)
+      return;
+    if (!processes)
+      return session.reset();
+    processes->retire(number, std::move(session));
+    processes->close("close a program");
+  }
 
   nb::list tensors() const {
     nb::list result;
@@ -61,6 +79,8 @@ public:
       facts["frozen"] = tensor.frozen;
       facts["of"] = tensor.of;
       facts["slot"] = tensor.slot;
+      if (tensor.hasIgnoreIndex)
+        facts["ignore_index"] = tensor.ignoreIndex;
       result.append(facts);
     }
     return result;
@@ -79,15 +99,8 @@ public:
 
   /// A copy of a whole tensor, joined from all ranks, as bytes.
   Bytes read(const std::string &name) const {
-    requireIdle();
-    const runtime::Tensor &tensor = find(name);
-    size_t size = static_cast<size_t>(session->bytes(tensor));
-    auto *copy = new uint8_t[size];
-    nb::capsule owner(
-        copy, [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
-    if (llvm::Error error = session->read(tensor, copy))
-      raise(std::move(error));
-    return Bytes(copy, {size}, owner);
+    meet("read '" + name + "'");
+    return copy(name);
   }
 
   /// Gives a whole tensor to all ranks. What is wrong with an input's token
@@ -95,6 +108,8 @@ public:
   std::string write(const std::string &name, const Source &bytes) {
     requireIdle();
     const runtime::Tensor &tensor = find(name);
+    meet("write '" + name + "' (hash " + digest(bytes.data(), bytes.size()) +
+         ")");
     std::string wrong = check(name, tensor, bytes);
     if (wrong.empty())
       session->write(tensor, bytes.data());
@@ -104,19 +119,8 @@ public:
   /// Runs an entry as step `number` of seed `seed`; returns what stopped it, or
   /// nothing.
   std::string run(const std::string &entry, int64_t seed, int64_t number) {
-    requireIdle();
-    session->setSeed(seed);
-    session->setStep(entry == "train" ? number - 1 : number);
-    running = true;
-    auto result = [&] {
-      nb::gil_scoped_release released;
-      return session->run(entry);
-    }();
-    running = false;
-    if (!result)
-      return llvm::toString(result.takeError());
-    last = *result;
-    return "";
+    meet("run '" + entry + "'");
+    return execute(entry, seed, number);
   }
 
   /// Gives all `tensors`, (name, bytes) each, to all ranks, or none of them.
@@ -127,25 +131,22 @@ public:
     requireIdle();
     if (position && position->size() != 3)
       throw nb::value_error("seed, step and data position expected");
-    std::vector<std::pair<const runtime::Tensor *, Source>> sources;
-    for (nb::handle item : tensors) {
-      auto pair = nb::cast<nb::tuple>(item);
-      std::string name = nb::cast<std::string>(pair[0]);
-      sources.push_back({&find(name), nb::cast<Source>(pair[1])});
-      std::string wrong =
-          check(name, *sources.back().first, sources.back().second);
-      if (!wrong.empty())
-        return wrong;
+    Sources sources = sourcesOf(tensors);
+    if (processes) {
+      std::string at;
+      for (int64_t one : position.value_or(std::vector<int64_t>()))
+        at += (at.empty() ? " at seed, step and data position " : ", ") +
+              std::to_string(one);
+      meet("write " + textOf(sources) + at);
     }
-    for (const auto &[tensor, source] : sources)
-      session->write(*tensor, source.data());
-    if (position) {
+    std::string wrong = writeAll(sources);
+    if (wrong.empty() && position) {
       counts->seed = (*position)[0];
       counts->step = (*position)[1];
       counts->dataPosition = (*position)[2];
       counts->last = nb::none();
     }
-    return "";
+    return wrong;
   }
 
   /// Runs an entry where the run is: writes `inputs`, (name, bytes) each, and
@@ -155,18 +156,28 @@ public:
   nb::object call(const std::string &entry, const nb::list &inputs,
                   const nb::dict &scalars,
                   const std::vector<std::string> &outputs, nb::object note) {
+    requireIdle();
     auto start = std::chrono::steady_clock::now();
-    if (std::string wrong = restore(inputs, std::nullopt); !wrong.empty())
+    Sources sources = sourcesOf(inputs);
+    for (const std::string &name : outputs)
+      find(name);
+    if (processes) {
+      std::string given;
+      for (auto [name, value] : scalars)
+        given += " with " + nb::cast<std::string>(name) + " " +
+                 nb::cast<std::string>(nb::str(value));
+      meet("'" + entry + "' after step " + std::to_string(counts->step) +
+           " of " + textOf(sources) + given);
+    }
+    if (std::string wrong = writeAll(sources); !wrong.empty())
       return nb::cast(wrong);
     for (auto [name, value] : scalars)
       if (llvm::Error error = session->setScalar(nb::cast<std::string>(name),
                                                  nb::cast<double>(value)))
         raise(std::move(error));
-    for (const std::string &name : outputs)
-      find(name);
     bool training = entry == "train";
     std::string stopped =
-        run(entry, counts->seed, counts->step + (training ? 1 : 0));
+        execute(entry, counts->seed, counts->step + (training ? 1 : 0));
     if (!stopped.empty())
       return nb::cast(stopped);
     if (training)
@@ -176,12 +187,23 @@ public:
             .count();
     nb::dict values;
     for (const std::string &name : outputs)
-      values[name.c_str()] = read(name);
+      values[name.c_str()] = copy(name);
     nb::object result =
         nb::make_tuple(values, counts->step, seconds, last.updatedAgain, note);
     if (training)
       counts->last = result;
     return result;
+  }
+
+  /// Takes the state of `other`; the names of tensors that must be given whole.
+  std::vector<std::string> takeState(PySession &other) {
+    other.requireIdle();
+    other.requireOpen();
+    meet("move the state to another program");
+    auto rest = session->takeState(*other.session);
+    if (!rest)
+      raise(rest.takeError());
+    return *rest;
   }
 
   /// Goes on where `other` is, and from then on wherever either of them is.
@@ -227,21 +249,21 @@ public:
 
   /// Reads parameters and buffers from a safetensors file.
   void loadWeights(const std::string &path) {
-    requireIdle();
+    meet("load weights");
     if (llvm::Error error = session->loadWeights(path))
       raise(std::move(error));
   }
 
   /// What of parameters and state is not finite, or nothing.
   std::string checkFinite() const {
-    requireIdle();
+    meet("check whether the state is finite");
     llvm::Error error = session->checkFinite();
     return error ? llvm::toString(std::move(error)) : "";
   }
 
   /// Writes a checkpoint of where the run is; what went wrong, or nothing.
   std::string saveCheckpoint(const std::string &folder, bool nonFinite) {
-    requireIdle();
+    meet("save a checkpoint");
     session->setSeed(counts->seed);
     session->setStep(counts->step);
     runtime::SaveOptions how;
@@ -252,12 +274,16 @@ public:
       return session->saveCheckpoint(folder, counts->dataPosition, how);
     }();
     running = false;
-    return error ? llvm::toString(std::move(error)) : "";
+    std::string wrong = error ? llvm::toString(std::move(error)) : "";
+    // The others wait to send their shards to the one that writes.
+    if (processes && !wrong.empty())
+      processes->fail(wrong);
+    return wrong;
   }
 
   /// Reads a checkpoint, whole or not at all; what went wrong, or nothing.
   std::string loadCheckpoint(const std::string &folder) {
-    requireIdle();
+    meet("load a checkpoint");
     auto state = session->loadCheckpoint(folder);
     if (!state)
       return llvm::toString(state.takeError());
@@ -280,6 +306,65 @@ public:
   }
 
 private:
+  using Sources = std::vector<std::pair<const runtime::Tensor *, Source>>;
+
+  /// The tensors of a list of (name, bytes).
+  Sources sourcesOf(const nb::list &tensors) const {
+    Sources sources;
+    for (nb::handle item : tensors) {
+      auto pair = nb::cast<nb::tuple>(item);
+      sources.push_back(
+          {&find(nb::cast<std::string>(pair[0])), nb::cast<Source>(pair[1])});
+    }
+    return sources;
+  }
+
+  static std::string textOf(const Sources &sources) {
+    std::string text;
+    for (const auto &[tensor, bytes] : sources)
+      text += (text.empty() ? "'" : ", '") + tensor->name + "' (hash " +
+              digest(bytes.data(), bytes.size()) + ")";
+    return text;
+  }
+
+  /// Gives all or none of them to the ranks; what is wrong with token ids.
+  std::string writeAll(const Sources &sources) {
+    for (const auto &[tensor, bytes] : sources)
+      if (std::string wrong = check(tensor->name, *tensor, bytes);
+          !wrong.empty())
+        return wrong;
+    for (const auto &[tensor, bytes] : sources)
+      session->write(*tensor, bytes.data());
+    return "";
+  }
+
+  Bytes copy(const std::string &name) const {
+    requireIdle();
+    const runtime::Tensor &tensor = find(name);
+    size_t size = static_cast<size_t>(session->bytes(tensor));
+    auto *copy = new uint8_t[size];
+    nb::capsule owner(
+        copy, [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
+    if (llvm::Error error = session->read(tensor, copy))
+      raise(std::move(error));
+    return Bytes(copy, {size}, owner);
+  }
+
+  std::string execute(const std::string &entry, int64_t seed, int64_t number) {
+    session->setSeed(seed);
+    session->setStep(entry == "train" ? number - 1 : number);
+    running = true;
+    auto result = [&] {
+      nb::gil_scoped_release released;
+      return session->run(entry);
+    }();
+    running = false;
+    if (!result)
+      return llvm::toString(result.takeError());
+    last = *result;
+    return "";
+  }
+
   /// What is wrong with the token ids of a tensor to be written, or nothing.
   std::string check(const std::string &name, const runtime::Tensor &tensor,
                     const Source &bytes) const {
@@ -295,11 +380,24 @@ private:
     return "";
   }
 
+  /// Waits for the other processes to make this call.
+  void meet(const std::string &what) const {
+    requireIdle();
+    if (processes)
+      processes->meet(what);
+  }
+
   const runtime::Tensor &find(const std::string &name) const {
+    requireOpen();
     const runtime::Tensor *tensor = session->find(name);
     if (!tensor)
       throw nb::key_error(name.c_str());
     return *tensor;
+  }
+
+  void requireOpen() const {
+    if (!session)
+      throw std::runtime_error("the program is closed");
   }
 
   /// While an entry runs, other threads of Python have their turn.
@@ -310,47 +408,15 @@ private:
   }
 
   std::unique_ptr<runtime::Session> session;
+  /// Null if all ranks are threads of this process.
+  PyProcesses *processes;
+  /// Of this session among those of the processes.
+  int64_t number;
   runtime::StepResult last;
   std::shared_ptr<Counts> counts = std::make_shared<Counts>();
   /// Guarded by the interpreter's lock.
   bool running = false;
 };
-
-/// Defines the class `Session` and what it raises in a module.
-inline void bindSession(nb::module_ &m) {
-  nb::exception<CompileFailure>(m, "CompileError", PyExc_RuntimeError);
-  nb::class_<PySession>(m, "Session")
-      .def("tensors", &PySession::tensors)
-      .def("entries", &PySession::entries)
-      .def("read", &PySession::read, nb::arg("name"))
-      .def("write", &PySession::write, nb::arg("name"), nb::arg("bytes"))
-      .def("ranks", &PySession::ranks)
-      .def("leads", &PySession::leads)
-      .def("updated_again", &PySession::updatedAgain)
-      .def("updates_per_step", &PySession::updatesPerStep)
-      .def("communication", &PySession::communication)
-      .def("run", &PySession::run, nb::arg("entry"), nb::arg("seed"),
-           nb::arg("number"))
-      .def("call", &PySession::call, nb::arg("entry"), nb::arg("inputs"),
-           nb::arg("scalars"), nb::arg("outputs"), nb::arg("note").none())
-      .def("restore", &PySession::restore, nb::arg("tensors"),
-           nb::arg("position").none() = nb::none())
-      .def("follow", &PySession::follow, nb::arg("other"))
-      .def_prop_ro("seed", [](PySession &s) { return s.getCounts().seed; })
-      .def_prop_ro("step", [](PySession &s) { return s.getCounts().step; })
-      .def_prop_ro("last", [](PySession &s) { return s.getCounts().last; })
-      .def_prop_rw(
-          "data_position",
-          [](PySession &s) { return s.getCounts().dataPosition; },
-          [](PySession &s, int64_t n) { s.getCounts().dataPosition = n; })
-      .def("load_weights", &PySession::loadWeights, nb::arg("path"))
-      .def("check_finite", &PySession::checkFinite)
-      .def("save_checkpoint", &PySession::saveCheckpoint, nb::arg("folder"),
-           nb::arg("non_finite") = false)
-      .def("load_checkpoint", &PySession::loadCheckpoint, nb::arg("folder"))
-      .def("timings", &PySession::timings)
-      .def("memory", &PySession::memory);
-}
 
 } // namespace cleave::python
 

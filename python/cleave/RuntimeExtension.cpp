@@ -10,7 +10,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "PySession.h"
+#include "Bindings.h"
 
 using namespace cleave;
 using namespace cleave::python;

@@ -16,6 +16,7 @@ from .version import __version__
 _LAZY = {
     "compile": "compile",
     "CompileError": "_cleave",
+    "ProcessError": "_cleave",
     "load": "checkpoint",
     "Step": "step",
     "StepError": "results",

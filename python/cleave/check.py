@@ -116,6 +116,30 @@ def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn,
     return _told(_differences(ours, theirs, RELATIVE, NOISE, None))
 
 
+def padding_changes(model, arrange: Callable, loss_fn, plain, padded) -> str | None:
+    """What eager PyTorch computes otherwise of the inputs `padded` than of `plain`, or None.
+    Raises Skipped if it does not take them, or has no finite loss."""
+    words = ("padded", "not padded")
+
+    def both(run):
+        try:
+            return [run(arrange(inputs)) for inputs in (padded, plain)]
+        except Exception as error:
+            raise Skipped(f"eager PyTorch does not take the example inputs "
+                          f"({type(error).__name__}: {error})") from None
+
+    ours, theirs = both(lambda example: _eager(model, example, loss_fn))
+    if not math.isfinite(theirs.loss):
+        raise Skipped(f"the loss of the example inputs is {theirs.loss}")
+    lines = _differences(ours, theirs, RELATIVE, NOISE, None, words)
+    if lines and sum(p.numel() for p in model.parameters()) <= DOUBLE:
+        singles = iter((ours, theirs))
+        exact = both(lambda example: _in_double(model, example, loss_fn, next(singles)))
+        if None not in exact:
+            lines = _differences(*exact, RELATIVE, NOISE, None, words)
+    return _told(lines)
+
+
 def _shortened(model, inputs):
     """As many of the first samples as can be compared in a short time, and whether
     these are fewer than all."""
@@ -269,13 +293,13 @@ def _compiled(traced, inputs, options: Mapping[str, Any]) -> Gradients:
 
 
 def _differences(ours: Gradients, theirs: Gradients, relative: float, noise: float,
-                 single: Gradients | None) -> list[str]:
+                 single: Gradients | None, words=("compiled", "eager")) -> list[str]:
     """A line for the loss and for each parameter that differ by more than rounding.
     `single` is `theirs` computed in f32: its error shows how large the rounding is."""
     lines = []
     slack = 50 * abs(single.loss - theirs.loss) if single else 0.0
     if not abs(ours.loss - theirs.loss) <= max(relative * max(abs(theirs.loss), 1e-6), slack):
-        lines.append(f"the loss is {ours.loss:.6g} compiled, {theirs.loss:.6g} eager")
+        lines.append(f"the loss is {ours.loss:.6g} {words[0]}, {theirs.loss:.6g} {words[1]}")
     floor = max(noise * theirs.largest(), 1e-30)
     for name, expected in theirs.by_name.items():
         found = ours.by_name.get(name)
@@ -293,8 +317,9 @@ def _differences(ours: Gradients, theirs: Gradients, relative: float, noise: flo
         off = _most(e - f)
         if not off <= bound:
             i = int((e - f).abs().nan_to_num(nan=math.inf).argmax())
-            lines.append(f"the gradient of {name} is off by {off:.3g} (compiled "
-                         f"{float(f.reshape(-1)[i]):.6g}, eager {float(e.reshape(-1)[i]):.6g}, "
+            lines.append(f"the gradient of {name} is off by {off:.3g} ({words[0]} "
+                         f"{float(f.reshape(-1)[i]):.6g}, {words[1]} "
+                         f"{float(e.reshape(-1)[i]):.6g}, "
                          f"at element {i} of {e.numel()})")
     for name, value in ours.written.items():
         f, e = value.double(), theirs.written[name].double()

@@ -23,7 +23,8 @@ class Checkpoints:
     def save(self, folder: str | os.PathLike, *, check_finite: bool = True) -> None:
         """Writes a checkpoint: parameters, buffers, optimizer state, step, seed and
         data position. `load`, `cleave.load` and `cleave-run --resume` read it. The folder
-        is there in whole or not at all; an older checkpoint of this name is replaced.
+        is there in whole or not at all; an older checkpoint of this name is replaced. If
+        ranks are processes, all of them call it, and the first one writes.
 
         Args:
             folder: of the checkpoint, which is made.
@@ -85,7 +86,8 @@ class Checkpoints:
 
     def save_artifact(self, path: str | os.PathLike) -> None:
         """Writes the compiled step as a shared object, for `cleave-run`; it holds the
-        program of the shapes of the last call, and no weights.
+        program of the shapes of the last call, and no weights. Of several processes the
+        first one writes.
 
         Raises:
             OSError: it cannot be written.
@@ -93,6 +95,8 @@ class Checkpoints:
         from .trace.weights import check_writable
 
         path = path_of("path", path)
+        if not self._live.session.leads():
+            return
         check_writable(path)
         try:
             self._live.compiled.save(path)

@@ -39,6 +39,7 @@ def compile(
     max_logits_bytes: int = 100 << 20,
     bucket_bytes: int = 1 << 20,
     mesh: Mapping[str, int] | None = None,
+    ranks: str = "auto",
     deterministic: int | None = None,
     plan: str | Mapping[str, P] | Sequence[str | Mapping[str, P]] | None = None,
     schedule: str | os.PathLike | None = None,
@@ -55,6 +56,9 @@ def compile(
     modules: int | Sequence[str] | None = None,
     head: str | None = None,
     check: str = "auto",
+    shapes: Sequence[int | tuple[int, int]] | None = None,
+    length_dims: Mapping[str, int | Sequence[int]] | None = None,
+    pad_values: Mapping[str, float] | None = None,
 ) -> Step:
     """Compiles a training step of `model`.
 
@@ -98,14 +102,20 @@ def compile(
             the model writes get one new value in a step, that of the whole batch.
         target: "cpu".
         seed: the seed of dropout.
-        threads: the number of threads of a step; the cores of this process if None.
+        threads: the number of threads of a step, in each process; the cores of this
+            process if None.
         max_logits_bytes: the largest chunk of the logits in memory at once, in
             bytes.
         bucket_bytes: reductions and gathers of one kind among the same ranks are
             merged into exchanges of up to this many bytes; 0: never merged.
         mesh: the devices as named axes, major to minor, with their sizes: `{"dp":
-            2, "tp": 4}`; one device if None. The ranks are threads of this process.
-            An axis over which nothing is sharded causes a warning.
+            2, "tp": 4}`; one device if None. An axis over which nothing is sharded
+            causes a warning.
+        ranks: where the devices of the mesh are. "processes": each is a process that
+            `mpirun` or `srun` has started with this script; their number must be that
+            of the devices. All of them make the same calls with the same arguments and
+            whole batches, and get the same results. "threads": all are threads of this
+            process. "auto": processes if several were started, else threads.
         deterministic: the number of grains, a power of 2, in which the batch is
             computed, each alike on every mesh and by one thread, and summed in one
             tree: losses and weights have the same bits for every size of "dp" that
@@ -174,6 +184,19 @@ def compile(
             are compared, and for a model that is too large a remark says that
             nothing was compared. "on": always, on the whole batch. "off": never.
             The environment variable CLEAVE_CHECK sets the meaning of "auto".
+        shapes: the lengths of sequences for which programs are compiled, such as `[128,
+            256, 512]`, or pairs (samples, length). A batch is padded at its end to the
+            smallest that fits; the step trains as it would without padding. That is so
+            of models that leave padded positions out (by an attention mask, or because
+            attention is causal) and ignore their labels: eager PyTorch must have the
+            same loss and gradients for the example with and without padding, or the
+            model is refused; `check="off"` trusts it. The first program is compiled
+            here, the others in another thread; a step that needs one of them waits.
+        length_dims: with `shapes`: which dimensions of which inputs have the length,
+            `{"input_ids": 1}`; if None, those of the size that the second dimension of
+            all inputs with two dimensions has.
+        pad_values: with `shapes`: what inputs are padded with, by name; if None, the
+            value that the loss ignores for labels (usually -100), and 0 for others.
 
     Returns:
         The `Step`.
@@ -182,20 +205,26 @@ def compile(
         cleave.trace.UnsupportedError: ops that have no translation, all together,
             with their lines.
         cleave.trace.TraceError: the model cannot be traced or called.
-        cleave.CompileError: the compiler refused the model, with the location;
+        cleave.CompileError: the compiler refused the model, with the location; padding
+            to `shapes` changes its loss or gradients;
             `check` found differences from eager PyTorch, with the parameters; a
             schedule written by hand is invalid, with its line and column; a string
             is neither the name of a schedule nor of a file; a trace of measured
             costs cannot be read, or does not fit the model.
         OSError: the file of a schedule, given as a `pathlib.Path`, does not exist
             or cannot be read.
+        cleave.ProcessError: processes of a launch differ in the model, its parameters
+            or an argument, or one of them has failed.
         TypeError: an argument has the wrong type, or a trained parameter is not
             float32.
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or a launch has another number of
+            processes than the mesh has devices.
     """
-    from . import _cleave
+    from . import _cleave, processes
+    from .buckets import Buckets, check_padding
     from . import check as checking
     from .trace import Groups, trace
+    from .trace.export import plan_call
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
@@ -215,9 +244,12 @@ def compile(
             f"optimizer_fusion is {optimizer_fusion!r}; it must be 'auto', 'none', "
             "'backward' or 'forward'"
         )
+    axes = _axes(mesh)
+    launch = processes.connect(ranks, axes)
     given_threads = threads is not None
     if threads is None:
         threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)
+        threads = processes.own_threads(threads) if launch else threads
     threads = whole("threads", threads, 1, _cleave.MAX_THREADS)
     micro_batches = whole("micro_batches", micro_batches, 1)
     if batch_statistics not in ("batch", "micro-batch", "rank"):
@@ -245,8 +277,7 @@ def compile(
                 "it: leave out micro_batches and threads"
             )
         threads = 1
-    check = checking.mode(check)
-    axes = _axes(mesh)
+    trusted, check = check == "off", checking.mode(check)
     if "pp" not in axes:
         remark_pipeline(pipeline, interlock)
     recipes = entries(plan, model)
@@ -254,11 +285,11 @@ def compile(
     warned = []
     modes = {part: part.training for part in model.modules()}
 
-    def build(inputs):
+    def build(inputs, later=False):
         with _in_modes(modes):
-            return build_in_modes(inputs)
+            return build_in_modes(inputs, later)
 
-    def build_in_modes(inputs):
+    def build_in_modes(inputs, later):
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         if each:
             inputs = first_part(inputs, batch, micro_batches)
@@ -301,6 +332,25 @@ def compile(
             "optimizer": optimizer.options(),
             "parameters": _parameter_options(optimizer, traced.parameters),
         }
+        processes.agree(launch, options, seed, traced)
+        if later:
+            return lambda: native(traced, options)
+        result = native(traced, options)
+        if not warned and check != "off":
+            plain = traced
+            if groups.count > 1 and traced.batch_statistics:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    plain = trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
+            _check(model, arrange, inputs, loss_fn, plain, options, check == "on")
+        if not warned:
+            for remark in map(readable_places, result[1].warnings()):
+                warn(remark)
+        warned.append(True)
+        return result
+
+    def native(traced, options):
+        """Compiles what was traced; does not touch the model."""
         try:
             compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
         except _cleave.CompileError as error:
@@ -311,21 +361,21 @@ def compile(
             if " native form " in message or " type" in message:
                 message += other_types(model)
             raise _cleave.CompileError(message) from None
-        remarks = list(map(readable_places, compiled.warnings()))
-        if not warned and check != "off":
-            plain = traced
-            if groups.count > 1 and traced.batch_statistics:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    plain = trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
-            _check(model, arrange, inputs, loss_fn, plain, options, check == "on")
-        if not warned:
-            for remark in remarks:
-                warn(remark)
-        warned.append(True)
+        remarks = map(readable_places, compiled.warnings())
         return traced, compiled, [*remarks, *module_remarks(interlock, compiled)]
 
-    return Step(build, model, examples, optimizer, seed)
+    buckets = None
+    if shapes is not None:
+        buckets = Buckets(shapes, plan_call(model, example_inputs, loss_fn).inputs, length_dims,
+                          pad_values)
+    elif length_dims is not None or pad_values is not None:
+        raise ValueError("length_dims and pad_values are those of shapes, which are not given")
+    step = Step(build, model, examples, optimizer, seed, launch, buckets)
+    if buckets and not trusted:
+        with _in_modes(modes):
+            check_padding(model, arrange, loss_fn, buckets)
+    step.compile_others()
+    return step
 
 
 @contextlib.contextmanager

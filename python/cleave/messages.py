@@ -11,6 +11,9 @@ import sys
 import warnings
 from typing import Iterable
 
+#: Whether `warn` says nothing: in all processes of a launch but the first.
+quiet = False
+
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -48,6 +51,8 @@ def close_names(name: str, names: Iterable[str]) -> list[str]:
 
 def warn(message: str) -> None:
     """Warns at the line that called this package."""
+    if quiet:
+        return
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
         frame, level = frame.f_back, level + 1

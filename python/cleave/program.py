@@ -17,18 +17,20 @@ class Program:
         traced: the model it was traced from.
         compiled: the compiler's result.
         remarks: lines to explain it with.
+        processes: the processes that are its ranks; None for threads of this one.
     """
 
-    def __init__(self, traced, compiled, remarks):
+    def __init__(self, traced, compiled, remarks, processes=None):
         self.traced = traced
         self.compiled = compiled
         self.remarks = remarks
+        self.processes = processes
         self.session = None
 
     def open(self):
         """Maps the arena, and finds the tensors by name."""
         if self.session is None:
-            session = self.compiled.session(timing=True)
+            session = self.compiled.session(timing=True, processes=self.processes)
             self.tensors = {t["name"]: t for t in session.tensors()}
             self.inputs = [t for t in session.tensors() if t["role"] == "input"]
             # Set last: a session that is interrupted before counts as closed.
@@ -48,7 +50,9 @@ class Program:
 
     def close(self):
         """Unmaps the arena."""
-        self.session = None
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
 
     def tensor(self, name):
         """A copy of the whole tensor, of its logical shape."""

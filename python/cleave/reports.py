@@ -17,6 +17,12 @@ class Reports:
     """The part of a `Step` that reads the compiled program and its counters, and
     changes nothing. `_live` is its program."""
 
+    @property
+    def rank(self) -> int:
+        """The number of this process among the ranks of a launch by `mpirun`; 0 if all
+        ranks are threads of this process."""
+        return 0 if self._processes is None else self._processes.rank
+
     def ir(self, phase: str = "step") -> str:
         """The IR after a phase: model, step, placed, local, scheduled or
         executable; or the kernels as LLVM IR (llvm) or as CUDA C++ (cuda).

@@ -7,11 +7,14 @@ from __future__ import annotations
 import logging
 import re
 import time
+import weakref
 from typing import Any, Callable, Mapping
 
 import torch
 
+from .background import Background
 from .checkpoint import Checkpoints
+from .processes import agree_on_values
 from .program import Program
 from .reports import Reports
 from .results import Evaluation, Loss, StepError
@@ -45,15 +48,23 @@ class Step(Reports, Checkpoints):
     and `last` is the result of the last of them, also if the call could not return it.
     """
 
-    def __init__(self, build: Callable, module, example_inputs, optimizer, seed):
+    def __init__(self, build: Callable, module, example_inputs, optimizer, seed,
+                 processes=None, buckets=None):
         """`build(inputs)` traces and compiles for the shapes of `inputs` and
-        returns (traced model, compiled program, lines to explain it with)."""
+        returns (traced model, compiled program, lines to explain it with). `processes`
+        are its ranks; None for threads of this one. With `buckets`, batches are padded,
+        and `build(inputs, later=True)` returns a function that compiles what it traced."""
         self._build = build
         self._module = module
         self._optimizer = optimizer
+        self._processes = processes
         self._programs: dict = {}
-        self._live = self._compile_for(tuple(example_inputs))
+        self._buckets = buckets
+        self._background = None
+        self._live = self._compile_for(self._padded(tuple(example_inputs)))
         self._live.open().set_all({}, (int(seed), 0, 0))
+        if buckets is not None:
+            buckets.take_values(self._live.tensors)
         self._load_from_module()
 
     # ------------------------------------------------------------------ state
@@ -81,6 +92,7 @@ class Step(Reports, Checkpoints):
         self._live.session.data_position = whole("data_position", value)
 
     def _load_from_module(self):
+        agree_on_values(self._processes, self._live.traced)
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.tensor.is_meta:
                 continue
@@ -92,9 +104,12 @@ class Step(Reports, Checkpoints):
     def _compile_for(self, inputs):
         key = _shape_key(inputs)
         program = self._programs.get(key)
+        if program is None and self._background is not None and key in self._background:
+            program = Program(*self._background.take(key), self._processes)
+            self._programs[key] = program
         if program is None:
             start = time.perf_counter()
-            program = Program(*self._build(inputs))
+            program = Program(*self._build(inputs), self._processes)
             if self._programs:
                 shapes = ", ".join(str(list(t.shape)) for t in inputs)
                 log.warning(
@@ -106,6 +121,20 @@ class Step(Reports, Checkpoints):
             self._programs[key] = program
         return program
 
+    def compile_others(self) -> None:
+        """Traces the model for the other buckets, and begins to compile them."""
+        if self._buckets is None:
+            return
+        jobs = {}
+        for inputs in self._buckets.others():
+            jobs[_shape_key(inputs)] = self._build(inputs, later=True)
+        self._background = Background(jobs)
+        weakref.finalize(self, self._background.stop)
+
+    def _padded(self, inputs):
+        """The inputs of a call, all or the first ones, as programs take them."""
+        return inputs if self._buckets is None else self._buckets.pad(inputs)
+
     def _program_for(self, inputs):
         """The program for the shapes of `inputs`, holding the state."""
         program = self._compile_for(inputs)
@@ -113,12 +142,11 @@ class Step(Reports, Checkpoints):
             return program
         program.open()
         program.session.follow(self._live.session)
-        for name, facts in self._live.tensors.items():
-            if facts["role"] in ("parameter", "buffer", "state"):
-                if name in program.tensors and (
-                    program.tensors[name]["shape"] == facts["shape"]
-                ):
-                    program.set(name, self._live.tensor(name))
+        # What is sharded otherwise is given whole.
+        for name in program.session.take_state(self._live.session):
+            facts = self._live.tensors.get(name)
+            if facts and facts["shape"] == program.tensors[name]["shape"]:
+                program.set(name, self._live.tensor(name))
         # Buffers whose shape depends on the input's come from the new trace.
         for entry in program.traced.buffers:
             old = self._live.tensors.get(entry.name)
@@ -224,6 +252,10 @@ class Step(Reports, Checkpoints):
             note,
         )
         if isinstance(result, str):
+            if self._processes is not None and self._processes.error():
+                from . import _cleave
+
+                raise _cleave.ProcessError(result)
             raise StepError(result)
         return result
 
@@ -299,6 +331,8 @@ class Step(Reports, Checkpoints):
                 finite, a token id out of range); no state was changed.
         """
         inputs = self._whole(inputs, named)
+        elements = inputs[0].numel()
+        inputs = self._padded(inputs)
         program = self._program_for(inputs)
         lr = self._optimizer.lr_at(self.step)
         auxiliary = [n for n in program.tensors if re.fullmatch(r"auxiliary_loss\.\d+", n)]
@@ -309,13 +343,13 @@ class Step(Reports, Checkpoints):
                 inputs,
                 ["loss", "grad_norm", *auxiliary],
                 {"lr": lr},
-                (lr, inputs[0].numel()),
+                (lr, elements),
             )
         )
 
     def evaluate(self, *inputs, **named) -> Evaluation:
         """The loss of one batch with dropout off; changes no state."""
-        inputs = self._whole(inputs, named)
+        inputs = self._padded(self._whole(inputs, named))
         program = self._program_for(inputs)
         values, *_ = self._call(program, "evaluate", inputs, ["loss", "loss_weight"])
         values = {n: float(program.typed(n, v)) for n, v in values.items()}
@@ -331,6 +365,7 @@ class Step(Reports, Checkpoints):
         inputs = self._ordered(inputs, named)
         if not inputs:
             raise TypeError(f"the model takes inputs ({', '.join(names)}); none given")
+        given, inputs = inputs, self._padded(inputs)
         if len(inputs) < len(names):
             # Inputs on which logits do not depend have the shape of the example.
             inputs += tuple(
@@ -341,15 +376,21 @@ class Step(Reports, Checkpoints):
         if "logits" not in program.session.entries():
             raise StepError("the model has no logits among its outputs")
         values, *_ = self._call(program, "logits", inputs, ["logits"])
-        return program.typed("logits", values["logits"])
+        logits = program.typed("logits", values["logits"])
+        return logits if self._buckets is None else self._buckets.cut(logits, given)
 
     def _input_types(self, given):
         """Shapes and dtypes of all inputs, with the batch size of `given`."""
-        for key in self._programs:
+        known = list(self._programs)
+        if self._buckets is not None:
+            known += map(_shape_key, self._buckets.others())
+        for key in known:
             if key[: len(given)] == _shape_key(given):
                 return key
         batch = given[0].shape[0]
-        example = next(iter(self._programs))
+        alike = [key for key in known if all(
+            shape[1:] == tuple(t.shape[1:]) for (shape, _), t in zip(key, given))]
+        example = (alike or known)[0]
         old = example[0][0][0]
         return tuple(
             ((batch, *shape[1:]) if shape and shape[0] == old else shape, dtype)

@@ -12,8 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/ProgramIO.h"
-#include "cleave/Runtime/Session/Session.h"
-#include "cleave/Runtime/Communicator/ThreadWorld.h"
+#include "cleave/Runtime/Session/AllRanks.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/xxhash.h"
 
@@ -23,7 +22,7 @@ using llvm::Expected;
 using llvm::StringRef;
 
 /// "rank 3", "ranks 0 to 2 and 5".
-static std::string ranksText(llvm::ArrayRef<int> ranks) {
+std::string cleave::runtime::ranksText(llvm::ArrayRef<int> ranks) {
   std::vector<std::string> ranges;
   for (size_t i = 0; i < ranks.size();) {
     size_t last = i;
@@ -68,21 +67,16 @@ static std::string differenceIn(StringRef name,
   return name.str() + ": " + llvm::join(texts, ", ");
 }
 
-Error Session::agree(
-    llvm::ArrayRef<std::pair<std::string, std::string>> facts) const {
-  if (world || getRanks() == 1)
-    return Error::success();
+Error AllRanks::agree(
+    llvm::ArrayRef<std::pair<std::string, std::string>> facts) {
   std::string own;
   for (const auto &[name, value] : facts)
     own += name + '\x1f' + value + '\x1e';
   // Usually all are equal, which one number shows.
-  int64_t hash = static_cast<int64_t>(llvm::xxh3_64bits(own)), low = 0,
-          high = 0;
-  if (Error error = allReduce(CLEAVE_MIN, CLEAVE_I64, &hash, &low))
-    return error;
-  if (Error error = allReduce(CLEAVE_MAX, CLEAVE_I64, &hash, &high))
-    return error;
-  if (low == high)
+  auto hashes = bounds(static_cast<int64_t>(llvm::xxh3_64bits(own)));
+  if (!hashes)
+    return hashes.takeError();
+  if (hashes->first == hashes->second)
     return Error::success();
   Expected<std::vector<std::string>> all = gather(own);
   if (!all)
@@ -102,13 +96,4 @@ Error Session::agree(
       differences.push_back(std::move(text));
   return makeError("the ranks differ in " + llvm::join(differences, "; ") +
                    ": all of them need the same files and options");
-}
-
-Expected<int64_t> Session::largest(int64_t value) const {
-  if (world || getRanks() == 1)
-    return value;
-  int64_t all = 0;
-  if (Error error = allReduce(CLEAVE_MAX, CLEAVE_I64, &value, &all))
-    return error;
-  return all;
 }

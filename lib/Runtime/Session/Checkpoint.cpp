@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Weights.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
-#include "cleave/Runtime/Session/Session.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
@@ -29,6 +29,10 @@ static std::string inside(llvm::StringRef directory, llvm::StringRef name) {
   llvm::SmallString<128> path(directory);
   llvm::sys::path::append(path, name);
   return path.str().str();
+}
+
+static llvm::StringRef fileName(bool optimizer) {
+  return optimizer ? "optimizer.safetensors" : "model.safetensors";
 }
 
 TrainingState Session::getTrainingState(int64_t dataPosition) const {
@@ -196,7 +200,9 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   return state;
 }
 
-Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
+Expected<TrainingState>
+Session::readCheckpoint(llvm::StringRef directory,
+                        std::vector<Loaded> &files) const {
   Expected<TrainingState> state = readTrainingState(directory);
   if (!state)
     return state.takeError();
@@ -211,15 +217,31 @@ Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
                      "micro-batches that divide them");
   state->step = done / each;
   state->updatesPerStep = each;
+  for (bool optimizer : {false, true}) {
+    Expected<Loaded> loaded =
+        check(inside(directory, fileName(optimizer)), optimizer);
+    if (!loaded)
+      return loaded.takeError();
+    files.push_back(std::move(*loaded));
+  }
+  return state;
+}
+
+Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
+  std::vector<Loaded> files;
+  Expected<TrainingState> state = readCheckpoint(directory, files);
+  // If one process alone could not read its files, the others must not go on.
+  std::string wrong = state ? "nothing" : llvm::toString(state.takeError());
+  if (Error error = agree({{"what is wrong with the checkpoint", wrong}}))
+    return makeError(directory + ": " + llvm::toString(std::move(error)));
+  if (files.size() != 2)
+    return makeError(wrong);
   if (Error error = agree(
           {{"the step of the checkpoint", std::to_string(state->step)},
            {"its seed", std::to_string(state->seed)},
            {"its position in the data", std::to_string(state->dataPosition)}}))
     return makeError(directory + ": " + llvm::toString(std::move(error)));
-  std::string modelFile = inside(directory, "model.safetensors"),
-              optimizerFile = inside(directory, "optimizer.safetensors");
-  if (Error error = load({{modelFile, /*optimizer=*/false},
-                          {optimizerFile, /*optimizer=*/true}}))
+  if (Error error = take(files))
     return error;
   seed = state->seed;
   step = state->step;

@@ -23,6 +23,14 @@ bool cleave::runtime::startedByMpi() {
   return false;
 }
 
+int cleave::runtime::processesInAll() {
+  for (const char *name :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char *text = std::getenv(name))
+      return std::max(0, std::atoi(text));
+  return 0;
+}
+
 int cleave::runtime::processesHere() {
   // The last one is "2" or "2(x3)".
   for (const char *name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",

@@ -113,12 +113,14 @@ Error Session::startRanks(const SessionOptions &options) {
   std::string choices;
   for (const auto &[key, name] : options.contractions)
     choices += key + '\t' + name + '\n';
-  if (Error error = agree(
-          {{"the program (hash)", artifact.getProgramHash()},
-           {"the artifact (hash)", artifact.getFileHash()},
-           {"the seed", std::to_string(seed)},
-           {"choices of contractions (hash)",
-            llvm::utohexstr(llvm::xxh3_64bits(choices), /*LowerCase=*/true)}}))
+  auto facts = options.facts;
+  facts.insert(facts.end(), {{"the program (hash)", artifact.getProgramHash()},
+                             {"the artifact (hash)", artifact.getFileHash()},
+                             {"the seed", std::to_string(seed)},
+                             {"choices of contractions (hash)",
+                              llvm::utohexstr(llvm::xxh3_64bits(choices),
+                                              /*LowerCase=*/true)}});
+  if (Error error = agree(facts))
     return error;
   if (getRanks() != devices)
     return makeError("the program is for " + Twine(devices) +
@@ -215,12 +217,12 @@ Error Session::tuneContractions() {
 
 /// "key<tab>method" lines from one rank to the others.
 Error Session::shareChoices(int root) {
-  if (world || getRanks() == 1)
+  if (alone())
     return Error::success();
   std::string text;
   for (const auto &[key, method] : tuner.getChoices())
     text += key + '\t' + methodName(method).str() + '\n';
-  Expected<std::string> received = share(root, text);
+  Expected<std::string> received = all().share(root, text);
   if (!received)
     return received.takeError();
   llvm::SmallVector<llvm::StringRef> lines;
@@ -261,13 +263,14 @@ Error Session::execute(llvm::StringRef entry) const {
 }
 
 Error Session::explain(const Stop &stop) const {
-  if (world || getRanks() == 1)
+  if (alone())
     return makeError(stop.message);
   // All have stopped at the same point.
   int64_t own = stop.own ? first().number() : getRanks() - 1, known = 0;
-  if (Error error = allReduce(CLEAVE_MIN, CLEAVE_I64, &own, &known))
+  if (Error error = all().allReduce(CLEAVE_MIN, CLEAVE_I64, &own, &known))
     return error;
-  Expected<std::string> message = share(static_cast<int>(known), stop.message);
+  Expected<std::string> message =
+      all().share(static_cast<int>(known), stop.message);
   return message ? makeError(*message) : message.takeError();
 }
 

@@ -14,7 +14,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <set>
 
 using namespace cleave::runtime;
@@ -188,101 +187,14 @@ Error Session::read(const Tensor &tensor, void *whole) const {
       continue;
     // A rank that has none does not read the source.
     const char *own = data(tensor);
-    if (Error error = broadcast(rank, own ? own : part.data(), part.data(),
-                                static_cast<int64_t>(part.size())))
+    if (Error error =
+            all().broadcast(rank, own ? own : part.data(), part.data(),
+                            static_cast<int64_t>(part.size())))
       return error;
     if (whole)
       joinPart(mesh, tensor, rank, part.data(), whole);
   }
   return Error::success();
-}
-
-Error Session::exchange(const cleave_collective &what) const {
-  cleave_communicator *communicator = first().getCommunicator();
-  const cleave_communicator_api &api = *communicator->api;
-  auto failed = [&] { return makeError(api.error(communicator)); };
-  if (!everyone) {
-    std::vector<int32_t> all(static_cast<size_t>(getRanks()));
-    std::iota(all.begin(), all.end(), 0);
-    everyone = api.group(communicator, all.data(), getRanks());
-    if (!everyone)
-      return failed();
-  }
-  cleave_request *request = api.prepare(everyone, &what, 1);
-  if (!request)
-    return failed();
-  bool ok = api.start(request) == 0 && api.wait(request) == 0;
-  api.release(request);
-  return ok ? Error::success() : failed();
-}
-
-Error Session::allReduce(int32_t reduction, int32_t dtype, const void *src,
-                         void *dst) const {
-  cleave_collective what{};
-  what.kind = CLEAVE_ALL_REDUCE;
-  what.reduction = reduction;
-  what.dtype = dtype;
-  what.src = src;
-  what.dst = dst;
-  return exchange(what);
-}
-
-Error Session::broadcast(int root, const void *src, void *dst,
-                         int64_t size) const {
-  // Communicators may keep a message outside of the arena: that memory is
-  // bounded.
-  constexpr int64_t piece = int64_t(1) << 28;
-  for (; size > piece; size -= piece) {
-    if (Error error = broadcast(root, src, dst, piece))
-      return error;
-    src = static_cast<const char *>(src) + piece;
-    dst = static_cast<char *>(dst) + piece;
-  }
-  cleave_collective what{};
-  what.kind = CLEAVE_BROADCAST;
-  what.dtype = CLEAVE_I8;
-  what.dims = 1;
-  what.sizes[0] = size;
-  what.src_strides[0] = what.dst_strides[0] = 1;
-  what.src = src;
-  what.dst = dst;
-  what.root = root;
-  return exchange(what);
-}
-
-Expected<std::string> Session::share(int root, llvm::StringRef text) const {
-  int64_t size = static_cast<int64_t>(text.size()), told = 0;
-  if (Error error = broadcast(root, &size, &told, sizeof(size)))
-    return error;
-  // A rank that gives none does not read the source.
-  std::string own = text.str(), received(static_cast<size_t>(told), 0);
-  own.resize(std::max(own.size(), received.size()));
-  if (told > 0)
-    if (Error error = broadcast(root, own.data(), received.data(), told))
-      return error;
-  return received;
-}
-
-Expected<std::vector<std::string>> Session::gather(llvm::StringRef text) const {
-  if (world || getRanks() == 1)
-    return std::vector<std::string>{text.str()};
-  std::vector<std::string> all;
-  for (int root = 0; root < getRanks(); ++root) {
-    Expected<std::string> own = share(root, text);
-    if (!own)
-      return own.takeError();
-    all.push_back(std::move(*own));
-  }
-  return all;
-}
-
-Expected<bool> Session::any(bool flag) const {
-  if (world || getRanks() == 1)
-    return flag;
-  char mine = flag, all = 0;
-  if (Error error = allReduce(CLEAVE_MAX, CLEAVE_I1, &mine, &all))
-    return error;
-  return all != 0;
 }
 
 //===----------------------------------------------------------------------===//

@@ -19,7 +19,8 @@ llvm::Error Session::startTrace(llvm::StringRef entry, int64_t runs) {
   traceStart = Executor::clock();
   // One machine has one clock.
   if (!world && processesHere() == getRanks()) {
-    llvm::Expected<std::string> first = share(0, llvm::Twine(traceStart).str());
+    llvm::Expected<std::string> first =
+        all().share(0, llvm::Twine(traceStart).str());
     if (!first)
       return first.takeError();
     llvm::StringRef(*first).getAsInteger(10, traceStart);

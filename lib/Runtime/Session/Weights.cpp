@@ -5,10 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Weights.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
-#include "cleave/Runtime/Core/WeightFiles.h"
-#include "cleave/Runtime/Session/Session.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/Support/JSON.h"
@@ -58,48 +57,30 @@ static std::vector<std::string> namesIn(const WeightFiles &files,
   return own;
 }
 
-namespace {
-
-/// A tensor as a file holds it, and how it becomes that of the program.
-struct Source {
-  const SafetensorsFile *file = nullptr;
-  const FileTensor *entry = nullptr;
-  Conversion conversion = {};
-
-  /// Whether both have the same value for the program.
-  bool equals(const Source &other) const {
-    if (conversion.copies && other.conversion.copies)
-      return std::memcmp(entry->data, other.entry->data,
-                         static_cast<size_t>(entry->bytes)) == 0;
-    constexpr int64_t piece = 1 << 16;
-    std::vector<char> one, two;
-    int64_t count = entry->bytes / conversion.fromBytes;
-    for (int64_t at = 0; at < count; at += piece) {
-      int64_t size = std::min(piece, count - at);
-      for (auto [source, bytes] : {std::pair(this, &one), {&other, &two}}) {
-        const Conversion &how = source->conversion;
-        bytes->resize(static_cast<size_t>(size * how.toBytes));
-        how.run(source->entry->data + at * how.fromBytes, bytes->data(), size);
-      }
-      if (one != two)
-        return false;
+bool WeightSource::equals(const WeightSource &other) const {
+  if (conversion.copies && other.conversion.copies)
+    return std::memcmp(entry->data, other.entry->data,
+                       static_cast<size_t>(entry->bytes)) == 0;
+  constexpr int64_t piece = 1 << 16;
+  std::vector<char> one, two;
+  int64_t count = entry->bytes / conversion.fromBytes;
+  for (int64_t at = 0; at < count; at += piece) {
+    int64_t size = std::min(piece, count - at);
+    for (auto [source, bytes] : {std::pair(this, &one), {&other, &two}}) {
+      const Conversion &how = source->conversion;
+      bytes->resize(static_cast<size_t>(size * how.toBytes));
+      how.run(source->entry->data + at * how.fromBytes, bytes->data(), size);
     }
-    return true;
+    if (one != two)
+      return false;
   }
-};
-
-} // namespace
-
-struct Session::Loaded {
-  WeightFiles files;
-  bool optimizer;
-  std::vector<std::pair<const Tensor *, Source>> found;
-};
+  return true;
+}
 
 /// Fills `source` from what the file has under a name, or says why that does
 /// not become `tensor`.
 static std::string convertible(const WeightFiles::Found &found,
-                               const Tensor &tensor, Source &source) {
+                               const Tensor &tensor, WeightSource &source) {
   const FileTensor &entry = *found.entry;
   std::optional<Conversion> conversion =
       Conversion::find(entry.dtype, tensor.dtype);
@@ -122,7 +103,7 @@ static std::string convertible(const WeightFiles::Found &found,
 }
 
 /// Checks the indices of a buffer.
-static Error checkIndices(const Tensor &tensor, const Source &source) {
+static Error checkIndices(const Tensor &tensor, const WeightSource &source) {
   if (tensor.upperBound <= 0 || source.conversion.copies)
     return checkTokenIds(tensor, source.entry->data);
   std::vector<char> converted(
@@ -136,14 +117,14 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
   Expected<WeightFiles> files = WeightFiles::open(path);
   if (!files)
     return files.takeError();
-  std::vector<std::pair<const Tensor *, Source>> found;
+  std::vector<std::pair<const Tensor *, WeightSource>> found;
   std::vector<std::string> missing, constants, problems, extra;
   llvm::StringSet<> known;
   for (const Tensor &tensor : getProgram().tensors) {
     if (!belongs(tensor, optimizer))
       continue;
     // Any of the names is sufficient; several must agree.
-    std::optional<Source> source;
+    std::optional<WeightSource> source;
     bool given = false;
     for (const std::string &name : namesIn(*files, getProgram(), tensor)) {
       known.insert(name);
@@ -151,7 +132,7 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
       if (!own.entry)
         continue;
       given = true;
-      Source next;
+      WeightSource next;
       if (std::string why = convertible(own, tensor, next); !why.empty())
         problems.push_back(why);
       else if (source && !source->equals(next))
@@ -186,7 +167,16 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
   if (!problems.empty())
     return makeError(path + ": the file does not fit the program: " +
                      llvm::join(problems, "; "));
-  return Loaded{std::move(*files), optimizer, std::move(found)};
+  return Loaded{std::move(*files), path.str(), optimizer, std::move(found)};
+}
+
+Error Session::take(llvm::MutableArrayRef<Loaded> files) {
+  if (Error error = finishUpdate())
+    return error;
+  for (Loaded &loaded : files)
+    if (Error error = take(loaded))
+      return makeError(loaded.path + ": " + llvm::toString(std::move(error)));
+  return Error::success();
 }
 
 Error Session::take(Loaded &loaded) {
@@ -195,7 +185,7 @@ Error Session::take(Loaded &loaded) {
   std::string hashes;
   for (const auto &[tensor, source] : loaded.found) {
     const auto &[file, entry, conversion] = source;
-    if (!world && getRanks() > 1)
+    if (!alone())
       hashes += tensor->name + '\n' +
                 llvm::utohexstr(llvm::xxh3_64bits(llvm::StringRef(
                     entry->data, static_cast<size_t>(entry->bytes)))) +
@@ -225,20 +215,11 @@ Error Session::take(Loaded &loaded) {
         llvm::utohexstr(llvm::xxh3_64bits(hashes), /*LowerCase=*/true)}});
 }
 
-Error Session::load(llvm::ArrayRef<std::pair<std::string, bool>> paths) {
-  std::vector<Loaded> all;
-  for (const auto &[path, optimizer] : paths) {
-    Expected<Loaded> loaded = check(path, optimizer);
-    if (!loaded)
-      return loaded.takeError();
-    all.push_back(std::move(*loaded));
-  }
-  if (Error error = finishUpdate())
-    return error;
-  for (auto [loaded, path] : llvm::zip_equal(all, paths))
-    if (Error error = take(loaded))
-      return makeError(path.first + ": " + llvm::toString(std::move(error)));
-  return Error::success();
+Error Session::load(llvm::StringRef path, bool optimizer) {
+  Expected<Loaded> loaded = check(path, optimizer);
+  if (!loaded)
+    return loaded.takeError();
+  return take(llvm::MutableArrayRef<Loaded>(*loaded));
 }
 
 Error Session::save(llvm::StringRef path, bool optimizer) const {
@@ -283,13 +264,13 @@ Error Session::save(llvm::StringRef path, bool optimizer) const {
 }
 
 Error Session::loadWeights(llvm::StringRef path) {
-  return load({{path.str(), /*optimizer=*/false}});
+  return load(path, /*optimizer=*/false);
 }
 Error Session::saveWeights(llvm::StringRef path) const {
   return save(path, false);
 }
 Error Session::loadOptimizer(llvm::StringRef path) {
-  return load({{path.str(), /*optimizer=*/true}});
+  return load(path, /*optimizer=*/true);
 }
 Error Session::saveOptimizer(llvm::StringRef path) const {
   return save(path, true);

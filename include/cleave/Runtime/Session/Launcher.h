@@ -13,6 +13,9 @@ namespace cleave::runtime {
 /// Whether mpirun, or srun with an MPI interface, started this process.
 bool startedByMpi();
 
+/// All processes of the launch, as far as the launcher says; 0 otherwise.
+int processesInAll();
+
 /// Processes of the launch on this machine, as far as the launcher says; 1
 /// otherwise.
 int processesHere();

@@ -16,6 +16,7 @@
 
 #include "cleave/Runtime/CPU/ActionTrace.h"
 #include "cleave/Runtime/CPU/Rank.h"
+#include "cleave/Runtime/Session/AllRanks.h"
 #include "cleave/Runtime/Session/FolderLock.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <map>
@@ -52,6 +53,9 @@ struct SessionOptions {
   std::map<std::string, std::string> contractions;
   /// How ranks communicate.
   Launch launch = Launch::Detect;
+  /// What all processes must have in common besides what the session compares:
+  /// names and values.
+  std::vector<std::pair<std::string, std::string>> facts;
 };
 
 /// The content of a checkpoint besides tensors.
@@ -156,6 +160,11 @@ public:
   llvm::Error read(const Tensor &tensor, void *whole) const;
   /// Gives each rank its shard of the whole tensor.
   void write(const Tensor &tensor, const void *whole);
+
+  /// Takes parameters, buffers and optimizer state of another program of the
+  /// same model on the same mesh. Returns the names of those that its ranks
+  /// hold otherwise or not at all, which are as before.
+  llvm::Expected<std::vector<std::string>> takeState(Session &other);
 
   /// Copies a whole input in, after checking its type, shape and token ids.
   llvm::Error setInput(llvm::StringRef name, const void *data, DType dtype,
@@ -292,23 +301,21 @@ private:
   /// of all of them.
   llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body);
   const Rank &first() const { return *ranks.front(); }
-  /// If ranks are processes: sends the text of one of them to all.
-  llvm::Expected<std::string> share(int root, llvm::StringRef text) const;
-  /// If ranks are processes: sends bytes of one of them to all.
-  llvm::Error broadcast(int root, const void *src, void *dst,
-                        int64_t bytes) const;
-  /// If ranks are processes: one collective of all of them.
-  llvm::Error exchange(const cleave_collective &what) const;
-  /// If ranks are processes: `dst` becomes the combination of `src` of all; see
-  /// Communicator.h.
-  llvm::Error allReduce(int32_t reduction, int32_t dtype, const void *src,
-                        void *dst) const;
-  /// Loads files, each with whether it holds optimizer state, all or none.
-  llvm::Error load(llvm::ArrayRef<std::pair<std::string, bool>> paths);
+  /// Whether no other process has ranks of this program.
+  bool alone() const { return world || getRanks() == 1; }
+  /// The other processes; not if there are none.
+  AllRanks &all() const;
+  llvm::Error load(llvm::StringRef path, bool optimizer);
   /// Files that were checked, and the tensors of them that will be loaded.
   struct Loaded;
   llvm::Expected<Loaded> check(llvm::StringRef path, bool optimizer) const;
+  /// Loads files that were checked.
+  llvm::Error take(llvm::MutableArrayRef<Loaded> files);
   llvm::Error take(Loaded &loaded);
+  /// Reads and checks the `files` of a checkpoint in this process: those of the
+  /// model and of the optimizer.
+  llvm::Expected<TrainingState>
+  readCheckpoint(llvm::StringRef directory, std::vector<Loaded> &files) const;
   /// Gives buffers the values that the program has for them.
   void writeValues();
   llvm::Error save(llvm::StringRef path, bool optimizer) const;
@@ -332,8 +339,8 @@ private:
   std::unique_ptr<RankThreads> threads;
   std::vector<std::unique_ptr<Rank>> ranks;
   std::map<std::string, const Tensor *, std::less<>> names;
-  /// The group of all ranks, for `broadcast`.
-  mutable cleave_group *everyone = nullptr;
+  /// Made by `all`.
+  mutable std::optional<AllRanks> everyone;
   /// The error that ended the last run of each rank.
   mutable std::vector<std::optional<Stop>> stopped;
   /// Whether the last step has deferred its updates.

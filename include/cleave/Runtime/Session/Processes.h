@@ -1,0 +1,43 @@
+//===- Processes.h - The processes of a launch ------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_SESSION_PROCESSES_H
+#define CLEAVE_RUNTIME_SESSION_PROCESSES_H
+
+#include "cleave/Runtime/Session/AllRanks.h"
+#include <memory>
+
+namespace cleave::runtime {
+
+/// All processes that MPI has started, before and beside the sessions that run
+/// on them. It has a communicator of its own: what it exchanges never meets the
+/// messages of a session. Only the thread that made it calls it, but for `fail`
+/// and `error`.
+class Processes {
+public:
+  static llvm::Expected<std::unique_ptr<Processes>> connect();
+
+  int rank() const { return communicator->rank; }
+  int size() const { return communicator->size; }
+  AllRanks &all() { return ranks; }
+
+  /// Ends all processes, because this one cannot continue.
+  void fail(const std::string &message);
+  /// Why the launch has failed, "rank R: ..."; "" while it has not.
+  std::string error() const;
+
+private:
+  explicit Processes(cleave_communicator *communicator)
+      : communicator(communicator), ranks(communicator) {}
+
+  cleave_communicator *communicator;
+  AllRanks ranks;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_SESSION_PROCESSES_H

@@ -1,0 +1,167 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""A training script of one step object, run by one process or by one for each rank.
+
+    process_script.py FORM FOLDER [WHAT]
+
+WHAT goes wrong, in rank 1 unless it says otherwise; "train" if nothing does.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cleave
+
+
+# Quick to import: each process does so.
+
+
+class Layer(nn.Module):
+    """A transformer layer between a table and a head."""
+
+    def __init__(self, vocab=96, width=16, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.table = nn.Embedding(vocab, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.gate = nn.Linear(width, 2 * width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                   for part in self.qkv(x).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        y = self.norm(x)
+        return self.head(x + self.down(F.silu(self.gate(y)) * self.up(y)))
+
+
+def net(seed):
+    torch.manual_seed(seed)
+    return Layer()
+
+
+def token_loss(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def tokens(batch=4, length=8, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 96, (batch, length), generator=generator)
+    return ids, ids.clone()
+
+
+FORMS = {
+    "dp": {"mesh": {"dp": 2}},
+    "dp-4": {"mesh": {"dp": 4}},
+    "zero1": {"mesh": {"dp": 2}, "plan": "zero1"},
+    "zero3": {"mesh": {"dp": 4}, "plan": "zero3"},
+    "tp": {"mesh": {"tp": 2}, "plan": {"gate.weight": cleave.P("tp", None),
+                                       "up.weight": cleave.P("tp", None),
+                                       "down.weight": cleave.P(None, "tp")}},
+    "pp": {"mesh": {"pp": 2}, "micro_batches": 4},
+    "dp-pp": {"mesh": {"dp": 2, "pp": 2}, "plan": "zero1", "micro_batches": 2},
+}
+
+
+def build(form, seed=0, **changes):
+    options = {"threads": 1, "optimizer": cleave.AdamW(lr=1e-2, max_grad_norm=1.0),
+               **FORMS[form], **changes}
+    return cleave.compile(net(seed), tokens(), token_loss, **options)
+
+
+def train(form, folder, step):
+    """Steps of two shapes, an evaluation, a checkpoint, and steps from there."""
+    losses = [step(*tokens(seed=seed)) for seed in range(3)]
+    results = [*map(float, losses), losses[-1].grad_norm,
+               float(step.evaluate(*tokens(seed=9))),
+               float(step(*tokens(batch=8, seed=4)))]
+    step.save(os.path.join(folder, "checkpoint"))
+    logits = step.logits(tokens()[0])
+    state, training = step.state_dict(), step.training_state()
+    results.append(float(step(*tokens(seed=5))))
+    # Back to the checkpoint, by each of the ways.
+    step.load(os.path.join(folder, "checkpoint"))
+    results.append(float(step(*tokens(seed=5))))
+    step.load_state_dict(state)
+    step.load_training_state(training)
+    results.append(float(step(*tokens(seed=5))))
+    step.save_artifact(os.path.join(folder, "step.so"))
+    print(json.dumps({"rank": step.rank, "losses": results}), flush=True)
+    if step.rank == 0:
+        torch.save({"losses": results, "logits": logits, "state": step.state_dict(),
+                    "training": training}, os.path.join(folder, "results.pt"))
+    else:
+        step.state_dict()
+
+
+def interrupted(step, whole):
+    """Goes on until a signal; says after which step."""
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    print("ready", os.getpid(), flush=True)
+    try:
+        while True:
+            step(*tokens(seed=step.step))
+            if not whole:
+                time.sleep(0.001 * (step.rank + 1))
+    except KeyboardInterrupt:
+        state = step.state_dict()
+        print(json.dumps({"rank": step.rank, "step": step.step,
+                          "sum": float(sum(v.double().sum() for v in state.values()))}), flush=True)
+
+
+def main(form, folder, what="train"):
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+    if what == "parameters":
+        build(form, seed=rank)
+    if what == "arguments":
+        build(form, bucket_bytes=1000 + rank)
+    if what == "early" and rank == 1:
+        raise ValueError("no data here")
+    step = build(form)
+    if what == "train":
+        train(form, folder, step)
+    elif what == "batches":
+        step(*tokens(seed=rank))
+    elif what == "calls":
+        step.evaluate(*tokens()) if rank == 1 else step(*tokens())
+    elif what == "one":
+        if rank == 0:
+            step.state_dict()
+    elif what == "exception":
+        for number in range(3):
+            if rank == 1 and number == 2:
+                raise ValueError("a bad sample")
+            step(*tokens(seed=number))
+        step(*tokens())
+    elif what == "refused":
+        bad = tokens()
+        bad[0][0, 0] = 1000
+        try:
+            step(*bad)
+        except cleave.StepError as error:
+            print(json.dumps({"rank": rank, "error": str(error)}))
+        print(json.dumps({"rank": rank, "losses": [float(step(*tokens()))]}))
+    elif what == "unwritable":
+        step.save("/proc/nothing/here")
+    elif what in ("signal", "signal-between"):
+        interrupted(step, what == "signal")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
