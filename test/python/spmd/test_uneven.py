@@ -107,6 +107,13 @@ def test_devices_share_keys_and_values(tmp_path_factory, mesh, recipes, name, he
         assert local[local.index("func.func @train"):].count(f"{{{minor}}}") >= 4
 
 
+@pytest.mark.parametrize("mesh, recipes, heads, groups", [
+    ("cp=4", "ulysses", 4, 2), ("dp=2,cp=4", "ulysses,zero3", 8, 2)][::1 if ALL else 2])
+def test_heads_of_keys_go_to_several_devices(tmp_path_factory, mesh, recipes, heads, groups):
+    sizes = (4, 8, ("num_attention_heads", heads), ("num_key_value_heads", groups))
+    check(tmp_path_factory, "llama", mesh, recipes, "sgd", 1, sizes)
+
+
 @pytest.mark.parametrize("name, changes, parts, message", [
     ("gpt2", {"n_head": 6, "n_embd": 48}, 8,
      "has 6 heads, not divisible by the 8 positions of axis \"tp\": use 2, 3 or 6"),

@@ -54,8 +54,8 @@ static bool sharesHeads(const DimensionClass &known, int64_t parts) {
 }
 
 /// Whether `known`, of `places` units, can be sharded into `parts`. Sizes that
-/// are not divisible are padded later: features, and heads (of queries in whole
-/// groups) where weights are stored as heads.
+/// are not divisible are padded later: features, and heads, which are the major
+/// factor of all dimensions in their class.
 static bool hasParts(const DimensionClass &known, int64_t places,
                      int64_t parts) {
   if (places > 0 && places % parts == 0)
@@ -63,10 +63,10 @@ static bool hasParts(const DimensionClass &known, int64_t places,
   if (places == known.divisor && sharesHeads(known, parts))
     return true;
   return places >= parts &&
-         llvm::all_of(known.arguments, [&](const auto &entry) {
-           return sizeOf(entry) == known.divisor ||
-                  (known.attended && sizeOf(entry) == known.heads);
-         });
+         (known.attended ||
+          llvm::all_of(known.arguments, [&](const auto &entry) {
+            return sizeOf(entry) == known.divisor;
+          }));
 }
 
 /// Returns the numbers of shards that `known` can have without padding, as
