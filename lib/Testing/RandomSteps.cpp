@@ -451,10 +451,11 @@ void Generator::addAttention() {
   }
   Value bias, mask, segments, state;
   if (rng.chance(0.3))
-    bias = parameter({rng.chance(0.5) ? count : 1, queries, keys});
+    bias = parameter({rng.chance(0.5) ? count : 1,
+                      rng.chance(0.7) ? queries : 1, keys});
   if (rng.chance(0.3))
-    mask = input({options.batch, 1, 1, keys}, builder.getI1Type(),
-                 [&] { return double(rng.chance(0.8)); });
+    mask = input({options.batch, 1, rng.chance(0.4) ? queries : 1, keys},
+                 builder.getI1Type(), [&] { return double(rng.chance(0.8)); });
   if (queries == keys && rng.chance(0.2))
     segments = input({options.batch, queries}, builder.getI64Type(),
                      [&] { return double(rng.integer(0, 1)); });

@@ -42,20 +42,20 @@ public:
     causal = op.getCausal();
     if (op.getWindow())
       window = static_cast<int64_t>(*op.getWindow());
+    int64_t blocks = op.getBlocks();
+    blockQueries = std::max<int64_t>(queries / blocks, 1);
+    blockKeys = keys / blocks;
     SmallVector<int64_t, 4> shape{batches, heads, queries, keys};
     if (bias)
-      biasStrides = broadcastStrides(*bias, shape);
+      biasStrides = stridesOf(*bias);
     if (mask)
-      maskStrides = broadcastStrides(*mask, shape);
+      maskStrides = stridesOf(*mask);
     // Positions and random numbers are those of the global scores.
     globalShape = shape;
     if (auto global = op.getGlobalShape())
       globalShape = SmallVector<int64_t, 4>(*global);
     if (Value value = op.getOrigin())
       llvm::copy(args[value].ints, origin.begin());
-    int64_t blocks = op.getBlocks();
-    blockQueries = std::max<int64_t>(queries / blocks, 1);
-    blockKeys = keys / blocks;
   }
 
   /// The keys of the same block as query `i`.
@@ -84,8 +84,7 @@ public:
     return ((b * heads + h) * queries + i) * valueChannels;
   }
   int64_t biasIndex(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return b * biasStrides[0] + h * biasStrides[1] + i * biasStrides[2] +
-           j * biasStrides[3];
+    return extraIndex(biasStrides, b, h, i, j);
   }
 
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -98,8 +97,7 @@ public:
     if (segments &&
         segments->ints[b * queries + i] != keySegments->ints[b * keys + j])
       return false;
-    return !mask || mask->ints[b * maskStrides[0] + h * maskStrides[1] +
-                               i * maskStrides[2] + j * maskStrides[3]];
+    return !mask || mask->ints[extraIndex(maskStrides, b, h, i, j)];
   }
 
   double score(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -129,6 +127,20 @@ public:
   double scale, dropout;
 
 private:
+  /// The strides of a mask or bias. One with a value for each pair has the keys
+  /// of the query's block.
+  SmallVector<int64_t, 4> stridesOf(const RefTensor &extra) const {
+    size_t rank = extra.shape.size();
+    bool pairs = rank > 1 && extra.shape[rank - 2] != 1;
+    SmallVector<int64_t, 4> shape{batches, heads, queries,
+                                  pairs ? blockKeys : keys};
+    return broadcastStrides(extra, shape);
+  }
+  int64_t extraIndex(ArrayRef<int64_t> strides, int64_t b, int64_t h, int64_t i,
+                     int64_t j) const {
+    int64_t key = strides[2] != 0 ? j - firstKey(i) : j;
+    return b * strides[0] + h * strides[1] + i * strides[2] + key * strides[3];
+  }
   static int64_t place(const RefTensor *starts, int64_t size, int64_t first,
                        int64_t i) {
     if (!starts)
@@ -145,6 +157,39 @@ private:
   std::array<int64_t, 4> origin{};
 };
 
+} // namespace
+
+namespace {
+/// A log-sum-exp as a sum of two numbers, which is stored as two with a bias.
+struct LogSum {
+  double largest, rest;
+
+  static LogSum read(const RefTensor &lse, int64_t row, bool two) {
+    if (!two)
+      return {lse.floats[row], 0};
+    return {lse.floats[2 * row], lse.floats[2 * row + 1]};
+  }
+  void write(RefTensor &lse, int64_t row, bool two) const {
+    if (!two) {
+      lse.floats[row] = largest + rest;
+      return;
+    }
+    lse.floats[2 * row] = largest;
+    lse.floats[2 * row + 1] = rest;
+  }
+  /// Adds the exponentials of `before`, whose share of the sum is returned;
+  /// `share` becomes that of the own ones.
+  double join(LogSum before, double &share) {
+    double top = std::max(before.largest, largest);
+    if (top == -std::numeric_limits<double>::infinity())
+      return 1;
+    double old = std::exp(before.largest - top + before.rest),
+           own = std::exp(largest - top + rest);
+    *this = {top, std::log(old + own)};
+    share = own / (old + own);
+    return old / (old + own);
+  }
+};
 } // namespace
 
 static LogicalResult evaluateAttention(AttentionOp op, const RefArgs &args,
@@ -175,20 +220,16 @@ static LogicalResult evaluateAttention(AttentionOp op, const RefArgs &args,
         int64_t outputAt = scores.outputRow(b, h, i);
         double *out = output.floats.data() + outputAt;
         // If no key is visible the output is 0, or the value of `onto`.
-        double own = sum == 0 ? -infinity : largest + std::log(sum), share = 1;
-        lse.floats[at] = own;
+        LogSum own{sum == 0 ? -infinity : largest,
+                   sum == 0 ? 0 : std::log(sum)};
+        double share = 1;
         if (onto) {
-          double before = ontoLse->floats[at];
-          double top = std::max(before, own), kept = 1;
-          if (top != -infinity) {
-            lse.floats[at] =
-                top + std::log(std::exp(before - top) + std::exp(own - top));
-            kept = std::exp(before - lse.floats[at]);
-            share = std::exp(own - lse.floats[at]);
-          }
+          LogSum before = LogSum::read(*ontoLse, at, scores.bias);
+          double kept = own.join(before, share);
           for (int64_t c = 0; c < scores.valueChannels; ++c)
             out[c] = kept * onto->floats[outputAt + c];
         }
+        own.write(lse, at, scores.bias);
         if (sum == 0)
           continue;
         for (int64_t j = first; j < end; ++j) {
@@ -221,21 +262,13 @@ static void forEachScoreGradient(const Scores<OpTy> &scores, OpTy op,
         double mean = 0;
         for (int64_t c = 0; c < scores.valueChannels; ++c)
           mean += g[c] * o[c];
-        double lost = 0,
-               logSum = lse.floats[(b * scores.heads + h) * scores.queries + i];
-        // With a bias, all keys are present (a ring does not support a bias),
-        // and the sum is 1 up to the rounding of a large log-sum-exp.
-        if (scores.bias && std::abs(logSum) > 32 && std::isfinite(logSum)) {
-          double sum = 0;
-          for (int64_t j = scores.firstKey(i); j < scores.endKey(i); ++j)
-            if (scores.visible(b, h, i, j))
-              sum += std::exp(scores.score(b, h, i, j) - logSum);
-          lost = std::log(sum);
-        }
+        LogSum sum = LogSum::read(
+            lse, (b * scores.heads + h) * scores.queries + i, scores.bias);
         for (int64_t j = scores.firstKey(i); j < scores.endKey(i); ++j) {
           if (!scores.visible(b, h, i, j))
             continue;
-          double p = std::exp(scores.score(b, h, i, j) - logSum - lost);
+          double p =
+              std::exp(scores.score(b, h, i, j) - sum.largest - sum.rest);
           double keep = scores.keep(b, h, i, j);
           const double *v =
               scores.value.floats.data() + scores.valueRow(b, h, j);

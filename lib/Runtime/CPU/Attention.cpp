@@ -52,13 +52,18 @@ int64_t cleave::runtime::attentionScratchBytes(const AttentionCommand &c,
   int64_t keys = longestRange(c);
   if (backward)
     keys = std::min(keys, keyChunk);
-  int64_t perRow = backward && c.bias.buffer >= 0 ? 2 : 1;
   int64_t floats = c.queryBlock * scoreStride(keys) * (backward ? 2 : 1) +
-                   perRow * roundUp(c.queryBlock, 16);
+                   roundUp(c.queryBlock, 16);
   return roundUp(floats * 4, 64);
 }
 
 namespace {
+
+/// The log-sum-exp of a row, as a sum of two numbers, so that a huge bias does
+/// not hide the sum.
+struct LogSum {
+  float largest = -infinity, rest = 0.0f;
+};
 
 /// A range of keys; starts at a multiple of 64.
 struct KeyRange {
@@ -167,12 +172,14 @@ private:
     row.end = std::clamp<int64_t>(see.end - key0, row.begin, keys);
     if (p.bias) {
       row.bias = p.bias + b * c.biasStrides[0] + h * c.biasStrides[1] +
-                 i * c.biasStrides[2] + key0 * c.biasStrides[3];
+                 i * c.biasStrides[2] +
+                 extraKey(c.biasStrides, i, key0) * c.biasStrides[3];
       row.biasStride = c.biasStrides[3];
     }
     if (p.mask) {
       row.mask = p.mask + b * c.maskStrides[0] + h * c.maskStrides[1] +
-                 i * c.maskStrides[2] + key0 * c.maskStrides[3];
+                 i * c.maskStrides[2] +
+                 extraKey(c.maskStrides, i, key0) * c.maskStrides[3];
       row.maskStride = c.maskStrides[3];
     }
     if (p.querySegments) {
@@ -203,11 +210,28 @@ private:
   }
 
   void backwardBlock(int64_t b, int64_t h, int64_t block, char *scratch) const;
-  /// Computes in `lost` what the log-sum-exp of each of `count` rows lost by
-  /// rounding.
-  const float *lostOfSums(int64_t b, int64_t h, int64_t first, int64_t count,
-                          KeyRange range, int64_t chunk, float *scores,
-                          float *lost) const;
+  /// The index of `key` in a bias or mask, of query `i`.
+  int64_t extraKey(const int64_t (&strides)[4], int64_t i, int64_t key) const {
+    if (c.blocks == 1 || strides[2] == 0)
+      return key;
+    return key - i / (c.queries / c.blocks) * (c.keys / c.blocks);
+  }
+
+  /// The log-sum-exp of row `row`, counted over all batches and heads: two
+  /// numbers with a bias.
+  LogSum readSum(int64_t row) const {
+    if (p.bias)
+      return {p.lse[2 * row], p.lse[2 * row + 1]};
+    return {p.lse[row], 0.0f};
+  }
+  void writeSum(int64_t row, LogSum sum) const {
+    if (!p.bias) {
+      p.lse[row] = sum.largest + sum.rest;
+      return;
+    }
+    p.lse[2 * row] = sum.largest;
+    p.lse[2 * row + 1] = sum.rest;
+  }
 
   const AttentionCommand &c;
   const AttentionPointers &p;
@@ -220,16 +244,18 @@ private:
 
 } // namespace
 
-/// Merges `own` into `lse`; `share` is the weight of `own`, and the weight of
-/// the other is returned. If neither sees a key nothing changes.
-static float join(float &lse, float own, float &share) {
-  float before = lse;
-  float top = before > own ? before : own;
+/// Adds `own` to `total`; `share` is the part of `own`, and that of the
+/// previous total is returned. If neither sees a key nothing changes.
+static float join(LogSum &total, const LogSum &own, float &share) {
+  float top = total.largest > own.largest ? total.largest : own.largest;
   if (top == -infinity)
     return 1.0f;
-  lse = top + std::log(std::exp(before - top) + std::exp(own - top));
-  share = std::exp(own - lse);
-  return std::exp(before - lse);
+  float before = std::exp(total.largest - top + total.rest);
+  float added = std::exp(own.largest - top + own.rest);
+  float sum = before + added;
+  total = {top, std::log(sum)};
+  share = added / sum;
+  return before / sum;
 }
 
 void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
@@ -238,14 +264,14 @@ void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
   int64_t count = std::min(c.queryBlock, c.queries - first);
   int64_t kvHead = h / (c.heads / c.kvHeads);
   float *o = head(p.o, c.o, b, h) + first * c.o.stridePosition;
-  float *lse = p.lse + (b * c.heads + h) * c.queries + first;
+  int64_t row = (b * c.heads + h) * c.queries + first;
 
   auto [key0, key1] = range(b, first, first + count - 1);
   int64_t keys = key1 - key0;
   if (keys <= 0) {
     for (int64_t i = 0; i < count && !c.onto; ++i) {
       std::fill_n(o + i * c.o.stridePosition, c.valueSize, 0.0f);
-      lse[i] = -infinity;
+      writeSum(row + i, LogSum());
     }
     return;
   }
@@ -258,18 +284,20 @@ void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
         head(p.k, c.k, b, kvHead) + key0 * c.k.stridePosition,
         c.k.stridePosition, 0.0f, scores, stride);
   for (int64_t i = 0; i < count; ++i) {
-    float own = lse[i];
-    factors[i] = rows.forward(
-        makeRow(b, h, first + i, key0, keys, scores + i * stride), own);
+    LogSum own;
+    factors[i] =
+        rows.forward(makeRow(b, h, first + i, key0, keys, scores + i * stride),
+                     own.largest, own.rest);
     if (c.onto) {
       // Scales the existing result and the new probabilities by their weights.
       float share = 1.0f;
-      rows.scale(o + i * c.o.stridePosition, join(lse[i], own, share),
+      LogSum total = readSum(row + i);
+      rows.scale(o + i * c.o.stridePosition, join(total, own, share),
                  c.valueSize);
       rows.scale(scores + i * stride, factors[i] * share, keys);
-    } else {
-      lse[i] = own;
+      own = total;
     }
+    writeSum(row + i, own);
   }
   sgemm(false, false, count, c.valueSize, keys, 1.0f, scores, stride,
         head(p.v, c.v, b, kvHead) + key0 * c.v.stridePosition,
@@ -278,35 +306,6 @@ void Pass::forwardBlock(int64_t b, int64_t h, int64_t block,
     return;
   for (int64_t i = 0; i < count; ++i)
     rows.scale(o + i * c.o.stridePosition, factors[i], c.valueSize);
-}
-
-/// Whether the rounding of a log-sum-exp is significant. With a bias that masks
-/// all keys of a row by a huge number, it holds nothing of the sum.
-static bool isLarge(float lse) {
-  return std::abs(lse) > 32.0f && lse != -infinity;
-}
-
-const float *Pass::lostOfSums(int64_t b, int64_t h, int64_t first,
-                              int64_t count, KeyRange range, int64_t chunk,
-                              float *scores, float *lost) const {
-  int64_t stride = scoreStride(chunk), kvHead = h / (c.heads / c.kvHeads);
-  const float *lse = p.lse + (b * c.heads + h) * c.queries + first;
-  std::fill_n(lost, count, 0.0f);
-  for (int64_t key = range.begin; key < range.end; key += chunk) {
-    int64_t keys = std::min(chunk, range.end - key);
-    sgemm(false, true, count, keys, c.headSize, c.scale,
-          head(p.q, c.q, b, h) + first * c.q.stridePosition, c.q.stridePosition,
-          head(p.k, c.k, b, kvHead) + key * c.k.stridePosition,
-          c.k.stridePosition, 0.0f, scores, stride);
-    for (int64_t i = 0; i < count; ++i)
-      if (isLarge(lse[i]))
-        lost[i] += rows.sum(
-            makeRow(b, h, first + i, key, keys, scores + i * stride), lse[i]);
-  }
-  for (int64_t i = 0; i < count; ++i)
-    if (isLarge(lse[i]))
-      lost[i] = std::log(lost[i]);
-  return lost;
 }
 
 void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
@@ -319,7 +318,7 @@ void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
                    first * c.o.stridePosition;
   const float *dO = head(p.dO, c.dO, b, h) + first * c.dO.stridePosition;
   float *dQ = head(p.dQ, c.dQ, b, h) + first * c.dQ.stridePosition;
-  const float *lse = p.lse + (b * c.heads + h) * c.queries + first;
+  int64_t row = (b * c.heads + h) * c.queries + first;
 
   auto [key0, key1] = range(b, first, first + count - 1);
   if (key1 <= key0) {
@@ -336,11 +335,6 @@ void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
     dots[i] = rows.dot(dO + i * c.dO.stridePosition, o + i * c.o.stridePosition,
                        c.valueSize);
 
-  const float *lost = nullptr;
-  if (p.bias && std::any_of(lse, lse + count, isLarge))
-    lost = lostOfSums(b, h, first, count, {key0, key1}, chunk, scores,
-                      dots + roundUp(c.queryBlock, 16));
-
   for (int64_t key = key0; key < key1; key += chunk) {
     int64_t keys = std::min(chunk, key1 - key);
     const float *k = head(p.k, c.k, b, kvHead) + key * c.k.stridePosition;
@@ -356,8 +350,11 @@ void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
       int64_t dBiasStride = 0;
       if (p.dBias) {
         // Dense, in the bias's own broadcast shape.
-        int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys};
-        int64_t index[4] = {b, h, first + i, key}, step = 1, offset = 0;
+        int64_t sizes[4] = {c.batch, c.heads, c.queries,
+                            extraKeys(c, c.biasStrides)};
+        int64_t index[4] = {b, h, first + i,
+                            extraKey(c.biasStrides, first + i, key)};
+        int64_t step = 1, offset = 0;
         for (int d = 3; d >= 0; --d) {
           if (c.biasStrides[d] == 0)
             continue;
@@ -368,9 +365,10 @@ void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
         }
         dBias = p.dBias + offset;
       }
+      LogSum sum = readSum(row + i);
       rows.backward(makeRow(b, h, first + i, key, keys, scores + i * stride),
-                    gradients + i * stride, lse[i], lost ? lost[i] : 0.0f,
-                    dots[i], dBias, dBiasStride);
+                    gradients + i * stride, sum.largest, sum.rest, dots[i],
+                    dBias, dBiasStride);
     }
     sgemm(true, false, keys, c.valueSize, count, 1.0f, scores, stride, dO,
           c.dO.stridePosition, 1.0f, dV, c.dV.stridePosition);
@@ -413,7 +411,9 @@ void cleave::runtime::attentionBackward(const AttentionCommand &c,
                                         const AttentionPointers &p,
                                         const ThreadTeam &team) {
   if (p.dBias) {
-    int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, elements = 1;
+    int64_t sizes[4] = {c.batch, c.heads, c.queries,
+                        extraKeys(c, c.biasStrides)};
+    int64_t elements = 1;
     for (int d = 0; d < 4; ++d)
       elements *= c.biasStrides[d] ? sizes[d] : 1;
     team.parallelFor(elements, 1 << 14, [&](int64_t begin, int64_t end) {

@@ -66,16 +66,15 @@ struct AttentionRow {
 
 struct AttentionRowFunctions {
   /// Replaces scores by unnormalised probabilities (dropped ones 0). Returns
-  /// the factor for the row of the product; sets `lse`.
-  float (*forward)(const AttentionRow &row, float &lse);
-  /// The sum of exp(score - lse).
-  float (*sum)(const AttentionRow &row, float lse);
+  /// the factor for the row of the product; sets the largest score, and the
+  /// log-sum-exp of the scores less that.
+  float (*forward)(const AttentionRow &row, float &largest, float &rest);
   /// Replaces scores by probabilities with dropout, and `gradients` (of those)
-  /// by the gradients of the scores; the logarithm of the sum is `lse + lost`,
+  /// by the gradients of the scores; the logarithm of the sum is `lse + rest`,
   /// in two numbers for accuracy; `dot` is the row's sum of dO * O. Gradients
   /// of the bias, if wanted, are added to `dBias`.
   void (*backward)(const AttentionRow &row, float *gradients, float lse,
-                   float lost, float dot, float *dBias, int64_t dBiasStride);
+                   float rest, float dot, float *dBias, int64_t dBiasStride);
   /// Σ a[i] * b[i].
   float (*dot)(const float *a, const float *b, int64_t n);
   /// a[i] *= factor.

@@ -213,13 +213,21 @@ private:
     headView("k", a.k, a.batch, a.kvHeads, a.keys, a.headSize);
     headView("v", a.v, a.batch, a.kvHeads, a.keys, a.valueSize);
     headView("o", a.o, a.batch, a.heads, a.queries, a.valueSize);
-    ref("lse", a.lse, Extent(4).dense({a.batch, a.heads, a.queries}).bytes());
+    // With a bias it is two numbers.
+    int64_t numbers = a.bias.buffer >= 0 ? 2 : 1;
+    ref("lse", a.lse,
+        Extent(4).dense({a.batch, a.heads, a.queries, numbers}).bytes());
+    require(a.blocks >= 1 && a.queries % a.blocks == 0 &&
+                a.keys % a.blocks == 0,
+            "queries and keys are not divisible into blocks");
+    if (!problem.empty())
+      return;
     auto broadcast = [&](int64_t bytes, const int64_t (&s)[4]) {
       return Extent(bytes)
           .dim(a.batch, s[0])
           .dim(a.heads, s[1])
           .dim(a.queries, s[2])
-          .dim(a.keys, s[3])
+          .dim(s[2] != 0 ? a.keys / a.blocks : a.keys, s[3])
           .bytes();
     };
     optionalRef("bias", a.bias, broadcast(4, a.biasStrides));

@@ -491,9 +491,11 @@ class Builder:
         if dropout:
             attrs["dropout"] = float(dropout)
             attrs["dropout_id"] = dropout_id
+        rows = _row_type(query.type.with_shape(shape))
+        if bias is not None:  # its log-sum-exp is two numbers
+            rows = rows.with_shape((*rows.shape, 2))
         return self.create(
-            "attention", [query, key, value],
-            [query.type.with_shape(shape), _row_type(query.type.with_shape(shape))],
+            "attention", [query, key, value], [query.type.with_shape(shape), rows],
             keywords={"bias": bias, "mask": mask, "segments": segments,
                       "rng": rng if dropout else None},
             attrs=attrs)[0]

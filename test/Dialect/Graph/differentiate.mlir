@@ -201,7 +201,7 @@ func.func @loss(
   %n, %rstd = graph.rms_norm %x weight %w {epsilon = 1.0e-6 : f64} : (tensor<1x2x4x8xf32>, tensor<8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   %d = graph.dropout %n, %rng {probability = 0.5 : f64, id = 7 : i64} : (tensor<1x2x4x8xf32>, tensor<2xi64>) -> tensor<1x2x4x8xf32>
   %p = graph.rope %d, %cos, %sin : (tensor<1x2x4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<1x2x4x8xf32>
-  %o, %lse = graph.attention %p, %p, %d bias %b {scale = 0.35 : f64, causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %o, %lse = graph.attention %p, %p, %d bias %b {scale = 0.35 : f64, causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x2xf32>)
   %l = graph.reduce sum %o {dims = array<i64: 0, 1, 2, 3>} : (tensor<1x2x4x8xf32>) -> tensor<f32>
   return %l : tensor<f32>
 }

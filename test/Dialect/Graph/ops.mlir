@@ -80,7 +80,7 @@ func.func @neural(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %b: tensor<16xf32
 // CHECK-LABEL: func @attention
 func.func @attention(%q: tensor<2x4x6x8xf32>, %k: tensor<2x2x6x8xf32>, %v: tensor<2x2x6x8xf32>, %bias: tensor<1x4x6x6xf32>, %mask: tensor<2x1x1x6xi1>, %rng: tensor<2xi64>) -> tensor<2x4x6x8xf32> {
   // CHECK: graph.attention %{{.*}}, %{{.*}}, %{{.*}} bias %{{.*}} mask %{{.*}} rng %{{.*}} {causal, dropout = 1.000000e-01 : f64, dropout_id = 2 : i64, scale = 2.500000e-01 : f64}
-  %o, %lse = graph.attention %q, %k, %v bias %bias mask %mask rng %rng {causal, scale = 0.25 : f64, dropout = 0.1 : f64, dropout_id = 2 : i64} : (tensor<2x4x6x8xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x8xf32>, tensor<1x4x6x6xf32>, tensor<2x1x1x6xi1>, tensor<2xi64>) -> (tensor<2x4x6x8xf32>, tensor<2x4x6xf32>)
+  %o, %lse = graph.attention %q, %k, %v bias %bias mask %mask rng %rng {causal, scale = 0.25 : f64, dropout = 0.1 : f64, dropout_id = 2 : i64} : (tensor<2x4x6x8xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x8xf32>, tensor<1x4x6x6xf32>, tensor<2x1x1x6xi1>, tensor<2xi64>) -> (tensor<2x4x6x8xf32>, tensor<2x4x6x2xf32>)
   return %o : tensor<2x4x6x8xf32>
 }
 

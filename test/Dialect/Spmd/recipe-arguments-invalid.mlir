@@ -2,8 +2,9 @@
 // RUN: not cleave-opt %t/role.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero3" 2>&1 | FileCheck %s --check-prefix=ROLE
 // RUN: not cleave-opt %t/role.mlir --spmd-apply-recipes="mesh=tp=2 recipes=megatron" 2>&1 | FileCheck %s --check-prefix=ROLE
 // RUN: not cleave-opt %t/type.mlir --spmd-apply-recipes="mesh=dp=2 recipes=zero3" 2>&1 | FileCheck %s --check-prefix=TYPE
-// RUN: not cleave-opt %t/groups.mlir --spmd-apply-recipes="mesh=cp=4 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=GROUPS
-// RUN: not cleave-opt %t/shared.mlir --spmd-apply-recipes="mesh=cp=3 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=SHARED
+// RUN: not cleave-opt %t/groups.mlir --spmd-apply-recipes="mesh=cp=8 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=GROUPS
+// RUN: cleave-opt %t/groups.mlir --spmd-apply-recipes="mesh=cp=4 recipes=ulysses" | FileCheck %s --check-prefix=REPLICATED
+// RUN: not cleave-opt %t/shared.mlir --spmd-apply-recipes="mesh=cp=8 recipes=ulysses" 2>&1 | FileCheck %s --check-prefix=SHARED
 // RUN: cleave-opt %t/shared.mlir --spmd-apply-recipes="mesh=cp=4 recipes=ulysses" | FileCheck %s --check-prefix=ALONE
 
 // What is a parameter of one entry is that of all entries.
@@ -13,10 +14,13 @@
 
 // Heads: query heads that share one key-value head are sharded alone.
 
-// GROUPS: error: 'graph.attention' op has 4 query heads and 2 key-value heads, not divisible by the 4 positions of axis "cp", over which ulysses shards heads: use 2 positions, or the recipe 'ring' or 'context', which shard the sequence alone
+// GROUPS: error: 'graph.attention' op has 4 query heads and 2 key-value heads, too few for the 8 positions of axis "cp", over which ulysses shards heads: use 2 or 4 positions, or the recipe 'ring' or 'context', which shard the sequence alone
+// Two neighbours hold the same key-value head.
+// REPLICATED: spmd.constrain %{{.*}} to <@mesh, [{?}, {"cp"}, {?}, {?}]>
+// REPLICATED-COUNT-2: spmd.constrain %{{.*}} to <@mesh, [{?}, {"cp":(1)2}, {?}, {?}]>
 // ALONE-COUNT-1: spmd.constrain
 // ALONE-NOT: spmd.constrain
-// SHARED: error: 'graph.attention' op has 4 heads, not divisible by the 3 positions of axis "cp", over which ulysses shards heads: use 2 or 4 positions, or the recipe 'ring' or 'context'
+// SHARED: error: 'graph.attention' op has 4 heads, too few for the 8 positions of axis "cp", over which ulysses shards heads: use 2 or 4 positions, or the recipe 'ring' or 'context'
 
 //--- role.mlir
 func.func @train(%w: tensor<8x4xf32> {graph.name = "w", graph.role = "parameter"},

@@ -23,11 +23,9 @@ PAIRS = [*legal_pairs(), *shared_pairs()]
 def models_of(pair, mesh):
     """Those that a pair is for, in turn. Mixtral goes beside all."""
     for name in EXPERT_MODELS if "expert" in pair.names else [*MODELS] + ["mixtral"] * ALL:
-        # LLaMA and Mixtral have two heads of keys and values here, and Switch adds
-        # a bias to its scores, which cannot travel a ring.
+        # LLaMA and Mixtral have two heads of keys and values here.
         if not (name in ("llama", "mixtral") and pair.heads(mesh) > 2
-                or pair.heads(mesh) > 4 and name not in HEADS
-                or name == "switch" and any("ring" in n for n in pair.names)):
+                or pair.heads(mesh) > 4 and name not in HEADS):
             yield name
 
 

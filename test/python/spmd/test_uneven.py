@@ -39,12 +39,26 @@ UNEVEN = [
     ("tp=4", "megatron", "bert", 4, 8, {"vocab_size": 98}, 2),
     ("dp=2,tp=4", "megatron-sp,zero1", "bert", 3, 8, {"vocab_size": 97}, 1),
     ("cp=2,tp=2", "ulysses,megatron", "gpt2", 4, 7, {"vocab_size": 97}, 1),
+    # Heads, and groups of heads that share keys and values.
+    ("tp=2", "megatron", "gpt2", 4, 8, {"n_head": 3, "n_embd": 24}, 1),
+    ("tp=4", "megatron-sp", "gpt2", 4, 7, {"n_head": 6, "n_embd": 24}, 2),
+    ("tp=4", "megatron", "bert", 4, 8, {"num_attention_heads": 7, "hidden_size": 28}, 1),
+    ("tp=2", "megatron-sp", "llama", 4, 8,
+     {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 24}, 1),
+    ("dp=2,tp=4", "megatron,zero3", "llama", 4, 8,
+     {"num_attention_heads": 6, "num_key_value_heads": 6, "hidden_size": 24}, 1),
+    ("cp=2", "ulysses", "gpt2", 4, 8, {"n_head": 3, "n_embd": 24}, 1),
+    ("cp=4", "ulysses", "bert", 4, 7, {"num_attention_heads": 6, "hidden_size": 24}, 2),
+    ("dp=2,cp=2", "ulysses,zero1", "llama", 4, 8,
+     {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 24}, 1),
     # Inner features of an MLP.
     ("tp=4", "megatron", "gpt2", 4, 8, {"n_inner": 70}, 1),
     # Queries of attention; samples that are sent to experts.
     ("cp=4", "context", "gpt2", 4, 7, {}, 1),
     ("tp=2,cp=3", "context,megatron-sp", "llama", 4, 8, {}, 1),
     ("ep=4", "expert", "mixtral", 6, 8, {}, 1),
+    ("ep=4", "expert", "mixtral", 8, 8, {"num_local_experts": 6}, 1),
+    ("ep=3", "expert", "top2", 6, 8, {}, 1),
     ("dp=3,ep=2", "expert,zero3", "top2", 7, 8, {}, 1),
     # As many tokens as GPT-2 knows.
     ("tp=4", "megatron", "gpt2", 1, 4, {"vocab_size": 50257, "n_embd": 8, "n_layer": 1}, 1),
@@ -93,9 +107,16 @@ def test_devices_share_keys_and_values(tmp_path_factory, mesh, recipes, name, he
         assert local[local.index("func.func @train"):].count(f"{{{minor}}}") >= 4
 
 
+@pytest.mark.parametrize("mesh, recipes, heads, groups", [
+    ("cp=4", "ulysses", 4, 2), ("dp=2,cp=4", "ulysses,zero3", 8, 2)][::1 if ALL else 2])
+def test_heads_of_keys_go_to_several_devices(tmp_path_factory, mesh, recipes, heads, groups):
+    sizes = (4, 8, ("num_attention_heads", heads), ("num_key_value_heads", groups))
+    check(tmp_path_factory, "llama", mesh, recipes, "sgd", 1, sizes)
+
+
 @pytest.mark.parametrize("name, changes, parts, message", [
-    ("gpt2", {"n_head": 12, "n_embd": 48}, 8,
-     "has 12 heads, not divisible by the 8 positions of axis \"tp\": use 2, 3, 4, 6 or 12 positions"),
+    ("gpt2", {"n_head": 6, "n_embd": 48}, 8,
+     "has 6 heads, not divisible by the 8 positions of axis \"tp\": use 2, 3 or 6 positions"),
     ("llama", {"num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 48}, 8,
      "has 4 groups of 3 heads, not divisible by the 8 positions of axis \"tp\": use 2, 4 or 12 positions"),
     ("gpt2", {"n_inner": 6}, 8, "not divisible"),

@@ -110,7 +110,7 @@ struct Problem {
     randomise(dO, gen, rows * c.valueSize);
     // What is overwritten must not be read.
     o.assign(rows * c.valueSize, NAN);
-    lse.assign(rows, NAN);
+    lse.assign(bias.empty() ? rows : 2 * rows, NAN);
     dQ.assign(rows * c.headSize, NAN);
     dK.assign(kvRows * c.headSize, NAN);
     dV.assign(kvRows * c.valueSize, NAN);
@@ -156,7 +156,7 @@ struct Problem {
 
   void reference() {
     refO.assign(o.size(), 0);
-    refLse.assign(lse.size(), 0);
+    refLse.assign(c.batch * c.heads * c.queries, 0);
     refDQ.assign(dQ.size(), 0);
     refDK.assign(dK.size(), 0);
     refDV.assign(dV.size(), 0);
@@ -174,25 +174,26 @@ struct Problem {
           int64_t g = h / (c.heads / c.kvHeads);
           std::vector<double> s(c.keys), keep(c.keys, 1.0), dp(c.keys);
           double max = -INFINITY, total = 0;
-          auto biasAt = [&](int64_t j) {
-            return b * c.biasStrides[0] + h * c.biasStrides[1] +
-                   i * c.biasStrides[2] + j * c.biasStrides[3];
+          int64_t block = i / (c.queries / c.blocks);
+          // With queries, a mask or bias has the keys of their block.
+          auto extraAt = [&](const int64_t (&strides)[4], int64_t j) {
+            int64_t key = strides[2] ? j - block * (c.keys / c.blocks) : j;
+            return b * strides[0] + h * strides[1] + i * strides[2] +
+                   key * strides[3];
           };
           for (int64_t j = 0; j < c.keys; ++j) {
             double x = 0;
             for (int64_t d = 0; d < c.headSize; ++d)
               x += double(q[at(c.q, b, h, i) + d]) * k[at(c.k, b, g, j) + d];
             x *= c.scale;
-            if (p.bias)
-              x += bias[biasAt(j)];
             int64_t diagonal = queryPlace(i) + c.globalKeys - c.globalQueries;
-            bool hidden =
-                i / (c.queries / c.blocks) != j / (c.keys / c.blocks) ||
-                (c.causal && keyPlace(j) > diagonal) ||
-                (c.window > 0 && keyPlace(j) <= diagonal - c.window);
-            if (p.mask)
-              hidden |= !mask[b * c.maskStrides[0] + h * c.maskStrides[1] +
-                              i * c.maskStrides[2] + j * c.maskStrides[3]];
+            bool hidden = block != j / (c.keys / c.blocks) ||
+                          (c.causal && keyPlace(j) > diagonal) ||
+                          (c.window > 0 && keyPlace(j) <= diagonal - c.window);
+            if (p.mask && !hidden)
+              hidden = !mask[extraAt(c.maskStrides, j)];
+            if (p.bias && !hidden)
+              x += bias[extraAt(c.biasStrides, j)];
             if (p.querySegments)
               hidden |= querySegments[b * c.queries + i] !=
                         keySegments[b * c.keys + j];
@@ -230,7 +231,8 @@ struct Problem {
             }
             dot += s[j] * dp[j];
           }
-          int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys};
+          int64_t sizes[4] = {c.batch, c.heads, c.queries,
+                              extraKeys(c, c.biasStrides)};
           for (int64_t j = 0; j < c.keys; ++j) {
             double ds = s[j] * (dp[j] - dot);
             for (int64_t d = 0; d < c.headSize; ++d) {
@@ -239,8 +241,10 @@ struct Problem {
               refDK[at(c.dK, b, g, j) + d] +=
                   ds * c.scale * q[at(c.q, b, h, i) + d];
             }
-            if (p.dBias) {
-              int64_t index[4] = {b, h, i, j}, offset = 0;
+            if (p.dBias && block == j / (c.keys / c.blocks)) {
+              int64_t key =
+                  c.biasStrides[2] ? j - block * (c.keys / c.blocks) : j;
+              int64_t index[4] = {b, h, i, key}, offset = 0;
               for (int d = 0; d < 4; ++d)
                 if (c.biasStrides[d])
                   offset = offset * sizes[d] + index[d];
@@ -252,6 +256,16 @@ struct Problem {
         }
   }
 };
+
+/// The log-sum-exp of each row; with a bias it is stored as two numbers.
+Floats sums(const Problem &t) {
+  if (t.bias.empty())
+    return t.lse;
+  Floats result;
+  for (size_t i = 0; i < t.lse.size(); i += 2)
+    result.push_back(t.lse[i] + t.lse[i + 1]);
+  return result;
+}
 
 void compare(const Floats &got, const std::vector<double> &expected,
              const char *what, double norm = 0) {
@@ -307,8 +321,11 @@ TEST(Attention, RandomAgainstDefinition) {
       t.keyStarts = Problem::pieces(gen, c.keys, c.blocks);
     auto broadcast = [&](int64_t (&strides)[4]) {
       int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, step = 1;
+      bool queries = pick(0, 1);
+      if (queries)
+        sizes[3] /= c.blocks;
       for (int d = 3; d >= 0; --d) {
-        strides[d] = pick(0, 1) ? step : 0;
+        strides[d] = (d == 2 ? queries : bool(pick(0, 1))) ? step : 0;
         if (strides[d])
           step *= sizes[d];
       }
@@ -336,7 +353,7 @@ TEST(Attention, RandomAgainstDefinition) {
     attentionForward(c, t.p, team);
     attentionBackward(c, t.p, team);
     compare(t.o, t.refO, "o");
-    compare(t.lse, t.refLse, "lse");
+    compare(sums(t), t.refLse, "lse");
     compare(t.dQ, t.refDQ, "dQ");
     compare(t.dK, t.refDK, "dK");
     compare(t.dV, t.refDV, "dV");
@@ -360,8 +377,9 @@ TEST(Attention, RandomAgainstDefinition) {
   }
 }
 
-/// Half of the keys after the other, in either order: as all at once. Some
-/// queries see no key of one half, and the first ones of a window none at all.
+/// Half of the keys after the other, in either order: as all at once, gradients
+/// too. Some queries see no key of one half, and the first ones of a window
+/// none at all; a huge bias hides no key of a row whose keys all have it.
 TEST(Attention, OntoOtherKeys) {
   ThreadTeam team(2);
   for (unsigned seed = 0; seed < 24; ++seed) {
@@ -379,9 +397,18 @@ TEST(Attention, OntoOtherKeys) {
     c.window = seed % 3 == 0 ? 20 : 0;
     c.dropout = seed % 4 < 2 ? 0.0f : 0.3f;
     c.queryBlock = 32;
+    if (seed % 3 != 1) {
+      c.biasStrides[2] = c.keys;
+      c.biasStrides[3] = 1;
+      Problem::randomise(t.bias, gen, c.queries * c.keys);
+      for (int64_t i = 0; i < c.queries; i += 3)
+        std::fill_n(t.bias.begin() + i * c.keys + i % 2 * c.keys / 4,
+                    c.keys - i % 2 * c.keys / 2, -1e30f);
+    }
     t.prepare(gen, team.size());
     attentionForward(c, t.p, team);
-    Floats o = t.o, lse = t.lse;
+    attentionBackward(c, t.p, team);
+    Floats o = t.o, lse = sums(t), dQ = t.dQ, dK = t.dK;
 
     AttentionCommand half = c;
     half.keys /= 2;
@@ -393,12 +420,34 @@ TEST(Attention, OntoOtherKeys) {
       AttentionPointers p = t.p;
       p.k += start * c.k.stridePosition;
       p.v += start * c.v.stridePosition;
+      if (p.bias)
+        p.bias += start;
       p.keyStarts = &start;
       half.onto = step == 1;
       attentionForward(half, p, team);
     }
-    compare(t.o, std::vector<double>(o.begin(), o.end()), "o");
-    compare(t.lse, std::vector<double>(lse.begin(), lse.end()), "lse");
+    auto exact = [](const Floats &values) {
+      return std::vector<double>(values.begin(), values.end());
+    };
+    compare(t.o, exact(o), "o");
+    compare(sums(t), exact(lse), "lse");
+    Floats sum(dQ.size());
+    for (int64_t start : {int64_t(0), half.keys}) {
+      AttentionPointers p = t.p;
+      p.k += start * c.k.stridePosition;
+      p.v += start * c.v.stridePosition;
+      p.dK += start * c.dK.stridePosition;
+      p.dV += start * c.dV.stridePosition;
+      p.dBias = nullptr;
+      if (p.bias)
+        p.bias += start;
+      p.keyStarts = &start;
+      attentionBackward(half, p, team);
+      for (size_t i = 0; i < sum.size(); ++i)
+        sum[i] += t.dQ[i];
+    }
+    compare(sum, exact(dQ), "dQ");
+    compare(t.dK, exact(dK), "dK");
   }
 }
 

@@ -230,6 +230,14 @@ static int64_t blockBytes(OpTy op, int64_t blocks, int64_t vectors) {
       4 * kQueryBlock * (blocks * keys + vectors * channels + 16), 64);
 }
 
+/// The shape of the log-sum-exp: with a bias it is two numbers.
+template <typename OpTy> static SmallVector<int64_t> lseShape(OpTy op) {
+  SmallVector<int64_t> shape(tensorType(op.getQuery()).getShape().drop_back());
+  if (op.getBias())
+    shape.push_back(2);
+  return shape;
+}
+
 /// Checks that both attention commands share, after the common ones.
 template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
   RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
@@ -313,7 +321,7 @@ LogicalResult AttentionOp::verify() {
   SmallVector<int64_t> shape(q.getShape());
   shape.back() = v.getShape().back();
   if (tensorType(getOutput()).getShape() != ArrayRef(shape) ||
-      tensorType(getLse()).getShape() != q.getShape().drop_back())
+      tensorType(getLse()).getShape() != ArrayRef(lseShape(*this)))
     return emitOpError("results do not have the shapes of query and value");
   if (static_cast<bool>(getOnto()) != static_cast<bool>(getOntoLse()))
     return emitOpError("onto needs both results");
@@ -351,7 +359,7 @@ LogicalResult AttentionGradOp::verify() {
   shape.back() = v.getShape().back();
   if (tensorType(getOutput()).getShape() != ArrayRef(shape) ||
       tensorType(getGradient()).getShape() != ArrayRef(shape) ||
-      tensorType(getLse()).getShape() != q.getShape().drop_back())
+      tensorType(getLse()).getShape() != ArrayRef(lseShape(*this)))
     return emitOpError("gradient, output and lse do not match the query");
   if (!sameValues(tensorType(getQueryGradient()), q) ||
       !sameValues(tensorType(getKeyGradient()), tensorType(getKey())) ||

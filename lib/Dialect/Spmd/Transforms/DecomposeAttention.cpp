@@ -8,10 +8,13 @@
 /// \file
 /// Liu et al., "Ring Attention" (arXiv 2310.01889). In step `t` a block of
 /// queries attends to the block of keys `t` positions before its own. The
-/// rotation for the next step comes before the attention of this step.
+/// rotation for the next step comes before the attention of this step. A mask
+/// or a bias with a value for each key is passed around with the keys; of one
+/// for pairs of positions a step reads the columns of its keys.
 ///
 //===----------------------------------------------------------------------===//
 
+#include "ScoreExtras.h"
 #include "TwoRings.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
@@ -30,19 +33,26 @@ using namespace cleave::spmd;
 
 namespace {
 
-/// The rotated values: keys, values and their documents, after `step`
-/// rotations.
+/// The rotated values: keys, values and their documents, and what a mask and a
+/// bias say of keys, after `step` rotations.
 struct RotatedValues {
-  Value key, value, segments;
+  Value key, value, segments, bias, mask;
   int64_t step = 0;
+};
+
+/// The rotations of each value, and the barriers of backward, which all
+/// gradients of one attention share.
+struct SharedRotations {
+  llvm::DenseMap<Value, Value> rotated;
+  llvm::DenseMap<std::pair<Value, Value>, Value> barriers;
 };
 
 /// The ring of one attention op, forward or backward.
 template <typename Op> class Ring {
 public:
-  Ring(Op op, MeshOp mesh, StringRef axis)
-      : op(op), builder(op), mesh(mesh), axis(axis),
-        parts(mesh.getMesh().size(AxisRef{axis})) {}
+  Ring(Op op, MeshOp mesh, StringRef axis, SharedRotations &shared)
+      : op(op), builder(op), f{builder, op.getLoc()}, mesh(mesh), axis(axis),
+        parts(mesh.getMesh().size(AxisRef{axis})), shared(shared) {}
 
   LogicalResult run() {
     if (failed(readStarts()))
@@ -57,21 +67,56 @@ private:
   Value rotate(Value value, int64_t dim) {
     if (!value)
       return value;
+    Value &rotated = shared.rotated[value];
+    if (rotated)
+      return rotated;
     auto axes = AxesAttr::get(builder.getContext(), {AxisRef{axis}});
-    return RotateOp::create(
-        builder,
-        withCause(op.getLoc(),
-                  ("the ring of keys over \"" + axis + "\"").str()),
-        value.getType(), value, mesh.getSymName(), axes, dim);
+    return rotated = RotateOp::create(
+               builder,
+               withCause(op.getLoc(),
+                         ("the ring of keys over \"" + axis + "\"").str()),
+               value.getType(), value, mesh.getSymName(), axes, dim);
+  }
+  /// Keys are the last dimension of a mask or bias.
+  Value rotateExtra(Value value) {
+    return value ? rotate(value, graph::tensorTypeOf(value).getRank() - 1)
+                 : value;
   }
   RotatedValues rotate(const RotatedValues &from) {
-    return {rotate(from.key, 2), rotate(from.value, 2),
-            rotate(from.segments, 1), from.step + 1};
+    return {rotate(from.key, 2),      rotate(from.value, 2),
+            rotate(from.segments, 1), rotateExtra(from.bias),
+            rotateExtra(from.mask),   from.step + 1};
   }
   RotatedValues own() {
     Value segments = op.getKeySegments();
-    return {op.getKey(), op.getValue(), segments ? segments : op.getSegments()};
+    return {op.getKey(), op.getValue(), segments ? segments : op.getSegments(),
+            travels(op.getBias()) ? op.getBias() : Value(),
+            travels(op.getMask()) ? op.getMask() : Value()};
   }
+  /// Backward rotates again, so that the values that forward received are not
+  /// kept.
+  Value again(Value value, Value gradient) {
+    if (!value)
+      return value;
+    Value &barrier = shared.barriers[{value, gradient}];
+    if (!barrier)
+      barrier = BarrierOp::create(builder, op.getLoc(), value.getType(), value,
+                                  gradient);
+    return barrier;
+  }
+  RotatedValues again(const RotatedValues &of, Value gradient) {
+    return {again(of.key, gradient), again(of.value, gradient),
+            again(of.segments, gradient), again(of.bias, gradient),
+            again(of.mask, gradient)};
+  }
+  /// Returns a mask or bias in step `step`, of which `rotated` is what was
+  /// passed around.
+  Value inStep(Value extra, Value rotated, int64_t step) {
+    if (scoreExtra(extra) == ScoreExtra::Pairs)
+      return columnsOfStep(f, extra, parts, step);
+    return rotated ? rotated : extra;
+  }
+  Value plus(Value sum, Value more) { return sum ? f.add(sum, more) : more; }
 
   //===--- Starts of pieces -----------------------------------------------===//
 
@@ -119,9 +164,11 @@ private:
 
   Op op;
   OpBuilder builder;
+  graph::Formula f;
   MeshOp mesh;
   StringRef axis;
   int64_t parts;
+  SharedRotations &shared;
   SmallVector<int64_t> queryStarts, keyStarts;
 };
 
@@ -133,11 +180,12 @@ template <> void Ring<graph::AttentionOp>::replace() {
     if (step + 1 < parts)
       next = rotate(here);
     auto made = graph::AttentionOp::create(
-        builder, op.getLoc(), op.getQuery(), here.key, here.value, Value(),
-        Value(), op.getSegments(), op.getRng(), Value(), here.segments, queries,
-        table(keyStarts, step), onto, ontoLse, op.getScaleAttr(),
-        op.getCausalAttr(), op.getWindowAttr(), op.getDropoutAttr(),
-        op.getDropoutIdAttr(), DenseI64ArrayAttr(),
+        builder, op.getLoc(), op.getQuery(), here.key, here.value,
+        inStep(op.getBias(), here.bias, step),
+        inStep(op.getMask(), here.mask, step), op.getSegments(), op.getRng(),
+        Value(), here.segments, queries, table(keyStarts, step), onto, ontoLse,
+        op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
+        op.getDropoutAttr(), op.getDropoutIdAttr(), DenseI64ArrayAttr(),
         builder.getI64IntegerAttr(parts), builder.getI64IntegerAttr(step));
     onto = made.getOutput();
     ontoLse = made.getLse();
@@ -149,20 +197,8 @@ template <> void Ring<graph::AttentionOp>::replace() {
 /// Builds backward. The own keys come last, when the gradients from all other
 /// positions have arrived.
 template <> void Ring<graph::AttentionGradOp>::replace() {
-  // Backward rotates again, so that the values that forward received are not
-  // kept.
-  auto again = [&](Value value) -> Value {
-    if (!value)
-      return value;
-    return BarrierOp::create(builder, op.getLoc(), value.getType(), value,
-                             op.getGradient());
-  };
-  RotatedValues home = own();
-  home = {again(home.key), again(home.value), again(home.segments)};
+  RotatedValues home = again(own(), op.getGradient());
   Value queries = table(queryStarts, 0), dQuery, dKey, dValue;
-  auto plus = [&](Value sum, Value more) -> Value {
-    return sum ? graph::AddOp::create(builder, op.getLoc(), sum, more) : more;
-  };
   RotatedValues here = rotate(home), next = home;
   for (int64_t step = 1; step <= parts; ++step, here = next) {
     next = step + 1 < parts ? rotate(here) : home;
@@ -170,8 +206,10 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
     dValue = rotate(dValue, 2);
     auto made = graph::AttentionGradOp::create(
         builder, op.getLoc(), op.getGradient(), op.getQuery(), here.key,
-        here.value, op.getOutput(), op.getLse(), Value(), Value(),
-        op.getSegments(), op.getRng(), Value(), here.segments, queries,
+        here.value, op.getOutput(), op.getLse(),
+        inStep(op.getBias(), here.bias, here.step),
+        inStep(op.getMask(), here.mask, here.step), op.getSegments(),
+        op.getRng(), Value(), here.segments, queries,
         table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
         op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
         DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
@@ -181,6 +219,35 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
     dValue = plus(dValue, made.getValueGradient());
   }
   op->replaceAllUsesWith(ValueRange{dQuery, dKey, dValue});
+  op.erase();
+}
+
+/// Builds the gradient of the bias, in the order of the other gradients. That
+/// of a bias of keys is passed on to them.
+template <> void Ring<graph::AttentionBiasGradOp>::replace() {
+  RotatedValues home = again(own(), op.getGradient());
+  Value queries = table(queryStarts, 0), sum;
+  SmallVector<Value> steps(parts);
+  RotatedValues here = rotate(home), next = home;
+  for (int64_t step = 1; step <= parts; ++step, here = next) {
+    next = step + 1 < parts ? rotate(here) : home;
+    if (travels(op.getBias()))
+      sum = rotateExtra(sum);
+    auto made = graph::AttentionBiasGradOp::create(
+        builder, op.getLoc(), op.getGradient(), op.getQuery(), here.key,
+        here.value, op.getOutput(), op.getLse(),
+        inStep(op.getBias(), here.bias, here.step),
+        inStep(op.getMask(), here.mask, here.step), op.getSegments(),
+        op.getRng(), Value(), here.segments, queries,
+        table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
+        op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
+        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
+        builder.getI64IntegerAttr(here.step));
+    steps[here.step] = made;
+    if (scoreExtra(op.getBias()) != ScoreExtra::Pairs)
+      sum = plus(sum, made);
+  }
+  op.replaceAllUsesWith(sum ? sum : rowsOfSteps(f, steps));
   op.erase();
 }
 
@@ -196,11 +263,12 @@ struct DecomposeAttentionPass
   }
 
   template <typename Op>
-  static LogicalResult decompose(Op op, MeshOp mesh, StringRef axis) {
+  static LogicalResult decompose(Op op, MeshOp mesh, StringRef axis,
+                                 SharedRotations &shared) {
     int64_t parts = mesh.getMesh().size(AxisRef{axis});
-    if (op.getBias() || op.getMask() || op.getOrigin() || op.getBlocks() != 1)
-      return op.emitOpError("has a bias, a mask, an origin or blocks, which "
-                            "ring attention does not support");
+    if (op.getOrigin() || op.getBlocks() != 1)
+      return op.emitOpError("has an origin or blocks, which ring attention "
+                            "does not support");
     for (Value value : {op.getQuery(), op.getKey()})
       if (int64_t places =
               cast<RankedTensorType>(value.getType()).getDimSize(2);
@@ -208,7 +276,7 @@ struct DecomposeAttentionPass
         return op.emitOpError("has a sequence of length ")
                << places << ", not divisible by the " << parts
                << " positions of axis \"" << axis << "\"";
-    return Ring<Op>(op, mesh, axis).run();
+    return Ring<Op>(op, mesh, axis, shared).run();
   }
 
   /// Erases `op` and the annotations that are the only readers of its results.
@@ -236,7 +304,8 @@ struct DecomposeAttentionPass
         continue;
       LogicalResult done =
           llvm::TypeSwitch<Operation *, LogicalResult>(op)
-              .Case<graph::AttentionOp, graph::AttentionGradOp>(
+              .Case<graph::AttentionOp, graph::AttentionGradOp,
+                    graph::AttentionBiasGradOp>(
                   [&](auto typed) { return decompose(typed, *mesh, axis); })
               .Default([](Operation *other) {
                 return other->emitOpError(
@@ -251,8 +320,9 @@ struct DecomposeAttentionPass
   void runOnOperation() override {
     Probabilities probabilities;
     SmallVector<Operation *> replaced;
-    auto oneRing = [](auto op, MeshOp mesh, StringRef axis) {
-      return decompose(op, mesh, axis);
+    SharedRotations shared;
+    auto oneRing = [&](auto op, MeshOp mesh, StringRef axis) {
+      return decompose(op, mesh, axis, shared);
     };
     auto twoRings = [&](auto op, MeshOp mesh, StringRef axis) {
       replaced.push_back(op);

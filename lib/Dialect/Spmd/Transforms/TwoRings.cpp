@@ -17,7 +17,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "TwoRings.h"
-#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "ScoreExtras.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include <limits>
@@ -45,7 +45,11 @@ public:
   }
 
   void forward(Probabilities &probabilities);
-  void backward(Value probabilities);
+  /// `ofScores` is the result of `scoreGradient`.
+  void backward(Value rows, Value ofScores);
+  void biasGradient(Value ofScores);
+  /// Returns the gradient of the scores, whose probabilities are `rows`.
+  Value scoreGradient(Value rows);
 
 private:
   //===--- What travels ---------------------------------------------------===//
@@ -125,6 +129,48 @@ private:
   Value join(ArrayRef<Value> steps) {
     return graph::ConcatOp::create(builder, op.getLoc(), ValueRange(steps),
                                    tensorTypeOf(steps.front()).getRank() - 1);
+  }
+
+  //===--- Masks and biases -----------------------------------------------===//
+
+  /// Returns the shape of a mask or bias, of rank 4.
+  static SmallVector<int64_t> shapeOfExtra(Value value) {
+    ArrayRef<int64_t> own = tensorTypeOf(value).getShape();
+    SmallVector<int64_t> shape(4 - own.size(), 1);
+    llvm::append_range(shape, own);
+    return shape;
+  }
+  /// Returns what a mask or bias says of the block of step `t`, which it was
+  /// passed to if it travels, of shape [b, g, m, n, c, k], or 1 in place of
+  /// each.
+  Value extraBlocks(Value value, int64_t t) {
+    if (scoreExtra(value) == ScoreExtra::Pairs)
+      value = columnsOfStep(f, value, parts, t);
+    SmallVector<int64_t> own = shapeOfExtra(value);
+    bool keysOnly = scoreExtra(value) == ScoreExtra::Keys;
+    bool heads = own[1] != 1, queries = own[2] != 1;
+    return f.reshape(
+        value, {own[0], heads ? groups : 1, heads ? own[1] / groups : 1,
+                queries || keysOnly ? parts : 1, queries ? own[2] / parts : 1,
+                keysOnly ? own[3] / parts : own[3]});
+  }
+  /// Returns a mask or bias for the next step.
+  Value nextExtra(Value value, StringRef what) {
+    return travels(value)
+               ? rotate(value, tensorTypeOf(value).getRank() - 1, what)
+               : value;
+  }
+  /// Marks `made`, whose operand `operand` is an extra like `value` of step
+  /// `t`.
+  Value meetsExtra(Value made, Value value, int64_t operand, int64_t t) {
+    return travels(value) ? meets(made, "operand", operand, /*dim=*/3, t)
+                          : made;
+  }
+  /// Whether a query may see no key: its softmax is NaN.
+  bool mayBeEmpty() {
+    return op.getMask() || op.getKeySegments() ||
+           (op.getSegments() && queries != keys) ||
+           (op.getCausal() && keys < queries);
   }
 
   //===--- Places ---------------------------------------------------------===//
@@ -208,44 +254,65 @@ template <typename Op> Value TwoRings<Op>::dropout(Value block, int64_t t) {
 
 template <>
 void TwoRings<graph::AttentionOp>::forward(Probabilities &probabilities) {
-  Value query = queryBlocks(op.getQuery()), segments = op.getSegments();
+  Value query = queryBlocks(op.getQuery()), bias = op.getBias(),
+        mask = op.getMask(), segments = op.getKeySegments();
+  if (!segments)
+    segments = op.getSegments();
+  Value hidden = f.scalar(query, -std::numeric_limits<double>::infinity());
   SmallVector<Value> scores;
   travel(op.getKey(), "keys", [&](int64_t t, Value key) {
     Value block = product("bgmncd,bgnkd->bgmnck", query, key, t);
     block = f.mul(block, f.scalar(block, op.getScale().convertToDouble()));
-    if (Value seen = visible(t, segments))
+    if (bias)
       block =
-          f.select(seen, block,
-                   f.scalar(block, -std::numeric_limits<double>::infinity()));
+          meetsExtra(f.add(block, f.cast(extraBlocks(bias, t),
+                                         tensorTypeOf(block).getElementType())),
+                     bias, 1, t);
+    if (Value seen = visible(t, segments))
+      block = f.select(seen, block, hidden);
+    if (mask)
+      block =
+          meetsExtra(f.select(extraBlocks(mask, t), block, hidden), mask, 0, t);
     scores.push_back(block);
-    if (t + 1 < parts)
-      segments = rotate(segments, 1, "documents");
+    if (t + 1 == parts)
+      return;
+    segments = rotate(segments, 1, "documents");
+    bias = nextExtra(bias, "biases");
+    mask = nextExtra(mask, "masks");
   });
-  Value rows = graph::SoftmaxOp::create(builder, op.getLoc(), join(scores),
+  Value joined = join(scores);
+  Value rows = graph::SoftmaxOp::create(builder, op.getLoc(), joined,
                                         /*log=*/false);
+  if (mayBeEmpty())
+    rows = f.select(f.compare(graph::Predicate::ne, joined, hidden), rows,
+                    f.scalar(rows, 0.0));
   Value output;
   travel(op.getValue(), "values", [&](int64_t t, Value value) {
     output = plus(output, product("bgmnck,bgnke->bgmnce",
                                   dropout(columns(rows, t), t), value, t));
   });
   op.getOutput().replaceAllUsesWith(whole(output, op.getOutput()));
-  probabilities[op.getLse()] = rows;
+  probabilities.rows[op.getLse()] = rows;
 }
 
-template <> void TwoRings<graph::AttentionGradOp>::backward(Value rows) {
+template <typename Op> Value TwoRings<Op>::scoreGradient(Value rows) {
   Value gradient = queryBlocks(op.getGradient());
-  Value query = queryBlocks(op.getQuery());
-  Value scale = f.scalar(gradient, op.getScale().convertToDouble());
   SmallVector<Value> steps;
   travel(again(op.getValue(), op.getGradient()), "values",
          [&](int64_t t, Value value) {
            Value block = product("bgmnce,bgnke->bgmnck", gradient, value, t);
            steps.push_back(dropout(block, t));
          });
-  Value ofScores =
-      graph::SoftmaxGradOp::create(builder, op.getLoc(), join(steps), rows,
-                                   /*log=*/false);
-  ofScores = f.mul(ofScores, scale);
+  return graph::SoftmaxGradOp::create(builder, op.getLoc(), join(steps), rows,
+                                      /*log=*/false);
+}
+
+template <>
+void TwoRings<graph::AttentionGradOp>::backward(Value rows, Value ofScores) {
+  Value gradient = queryBlocks(op.getGradient());
+  Value query = queryBlocks(op.getQuery());
+  ofScores =
+      f.mul(ofScores, f.scalar(ofScores, op.getScale().convertToDouble()));
   Value dQuery, dKey, dValue;
   // The block of step `t` belongs to the position `t` before; its own comes
   // last.
@@ -272,25 +339,53 @@ template <> void TwoRings<graph::AttentionGradOp>::backward(Value rows) {
       ValueRange{whole(dQuery, op.getQuery()), dKey, dValue});
 }
 
+template <>
+void TwoRings<graph::AttentionBiasGradOp>::biasGradient(Value ofScores) {
+  Value bias = op.getBias(), sum;
+  RankedTensorType type = tensorTypeOf(bias);
+  SmallVector<int64_t> own = shapeOfExtra(bias);
+  SmallVector<Value> steps;
+  // Reduces scores of `width` keys to the dimensions of the bias.
+  auto reduced = [&](Value scores, int64_t width) {
+    SmallVector<int64_t> shape(type.getShape());
+    shape.back() = std::min(own[3], width);
+    return f.reduceTo(f.reshape(scores, {samples, heads, queries, width}),
+                      shape);
+  };
+  for (int64_t step = 1; step <= parts; ++step) {
+    int64_t t = step % parts;
+    if (scoreExtra(bias) == ScoreExtra::Pairs) {
+      steps.push_back(reduced(columns(ofScores, step - 1), blockKeys));
+    } else if (travels(bias)) {
+      SmallVector<int64_t> dims{4};
+      if (own[1] == 1)
+        dims.insert(dims.begin(), {1, 2});
+      if (own[0] == 1)
+        dims.insert(dims.begin(), 0);
+      Value block = meets(f.sum(columns(ofScores, t), dims), "result", 0,
+                          /*dim=*/4 - static_cast<int64_t>(dims.size()), t);
+      sum = plus(rotate(sum, type.getRank() - 1, "gradients"),
+                 f.reshape(block, type.getShape()));
+    }
+  }
+  if (!steps.empty())
+    sum = rowsOfSteps(f, steps);
+  else if (!sum)
+    sum = reduced(ofScores, keys);
+  op.replaceAllUsesWith(f.cast(sum, type.getElementType()));
+}
+
 /// Reports attention that two rings do not support.
 template <typename Op> static LogicalResult check(Op op, int64_t parts) {
-  if (op.getBias() || op.getMask() || op.getOrigin() || op.getBlocks() != 1 ||
-      op.getQueryStarts() || op.getKeyStarts())
-    return op.emitOpError("has a bias, a mask, an origin, blocks or its own "
-                          "order, which ring attention does not support");
-  int64_t queries = tensorTypeOf(op.getQuery()).getDimSize(2);
-  int64_t keys = tensorTypeOf(op.getKey()).getDimSize(2);
-  for (int64_t places : {queries, keys})
-    if (places % parts != 0)
+  if (op.getOrigin() || op.getBlocks() != 1 || op.getQueryStarts() ||
+      op.getKeyStarts())
+    return op.emitOpError("has an origin, blocks or its own order, which ring "
+                          "attention does not support");
+  for (Value value : {op.getQuery(), op.getKey()})
+    if (int64_t places = tensorTypeOf(value).getDimSize(2); places % parts != 0)
       return op.emitOpError("has a sequence of length ")
              << places << ", not divisible by the " << parts
              << " positions of the ring";
-  // A softmax over no keys is NaN.
-  if (op.getKeySegments() || (op.getSegments() && queries != keys) ||
-      ((op.getCausal() || op.getWindow()) && keys < queries))
-    return op.emitOpError("may have a query that attends to no key, which two "
-                          "rings do not support: use the recipe 'context' or "
-                          "'ring'");
   return success();
 }
 
@@ -304,20 +399,46 @@ cleave::spmd::decomposeIntoTwoRings(graph::AttentionOp op, MeshOp mesh,
   return success();
 }
 
+/// Calls `build(rings, rows, gradient of the scores)` for a gradient `op`.
+template <typename Op, typename Build>
+static LogicalResult backward(Op op, MeshOp mesh, StringRef axis,
+                              Probabilities &probabilities, Build build) {
+  if (failed(check(op, mesh.getMesh().size(AxisRef{axis}))))
+    return failure();
+  // Other recipes may have annotated it.
+  auto annotated = [](Value value) {
+    while (auto constrain = value.getDefiningOp<ConstrainOp>())
+      value = constrain.getInput();
+    return value;
+  };
+  Value rows = probabilities.rows.lookup(annotated(op.getLse()));
+  if (!rows)
+    return op.emitOpError("must read the log-sum-exp of an attention that is "
+                          "decomposed into two rings");
+  TwoRings<Op> rings(op, mesh, axis);
+  Value &ofScores =
+      probabilities.gradients[{rows, annotated(op.getGradient())}];
+  if (!ofScores)
+    ofScores = rings.scoreGradient(rows);
+  build(rings, rows, ofScores);
+  return success();
+}
+
 LogicalResult
 cleave::spmd::decomposeIntoTwoRings(graph::AttentionGradOp op, MeshOp mesh,
                                     StringRef axis,
                                     Probabilities &probabilities) {
-  if (failed(check(op, mesh.getMesh().size(AxisRef{axis}))))
-    return failure();
-  // Other recipes may have annotated it.
-  Value lse = op.getLse();
-  while (auto constrain = lse.getDefiningOp<ConstrainOp>())
-    lse = constrain.getInput();
-  Value rows = probabilities.lookup(lse);
-  if (!rows)
-    return op.emitOpError("must read the log-sum-exp of an attention that is "
-                          "decomposed into two rings");
-  TwoRings<graph::AttentionGradOp>(op, mesh, axis).backward(rows);
-  return success();
+  return backward(op, mesh, axis, probabilities,
+                  [](auto &rings, Value rows, Value ofScores) {
+                    rings.backward(rows, ofScores);
+                  });
+}
+
+LogicalResult
+cleave::spmd::decomposeIntoTwoRings(graph::AttentionBiasGradOp op, MeshOp mesh,
+                                    StringRef axis,
+                                    Probabilities &probabilities) {
+  return backward(
+      op, mesh, axis, probabilities,
+      [](auto &rings, Value, Value ofScores) { rings.biasGradient(ofScores); });
 }

@@ -13,8 +13,13 @@
 
 namespace cleave::spmd {
 
-/// The probabilities of forward, by the log-sum-exp result of the attention.
-using Probabilities = llvm::DenseMap<mlir::Value, mlir::Value>;
+/// What the attentions of a module compute for one another.
+struct Probabilities {
+  /// The probabilities of forward, by the log-sum-exp result of the attention.
+  llvm::DenseMap<mlir::Value, mlir::Value> rows;
+  /// The gradients of the scores, by these and by the gradient of the output.
+  llvm::DenseMap<std::pair<mlir::Value, mlir::Value>, mlir::Value> gradients;
+};
 
 /// Replaces the output of `op` by that of two rings over `axis`. The op itself
 /// is not erased: its log-sum-exp is the key of `probabilities`, by which
@@ -23,6 +28,9 @@ llvm::LogicalResult decomposeIntoTwoRings(graph::AttentionOp op, MeshOp mesh,
                                           llvm::StringRef axis,
                                           Probabilities &probabilities);
 llvm::LogicalResult decomposeIntoTwoRings(graph::AttentionGradOp op,
+                                          MeshOp mesh, llvm::StringRef axis,
+                                          Probabilities &probabilities);
+llvm::LogicalResult decomposeIntoTwoRings(graph::AttentionBiasGradOp op,
                                           MeshOp mesh, llvm::StringRef axis,
                                           Probabilities &probabilities);
 

@@ -48,8 +48,16 @@ def attention_case(
     k = d.param([batch, groups, keys, inner])
     v = d.param([batch, groups, keys, outer])
     shape = [batch, heads, queries, keys]
-    added = d.param(d.broadcastable(shape)) if bias else None
-    allowed = d.input(d.normal(d.broadcastable(shape)) > -0.5) if mask else None
+
+    def extra():
+        """The shape of a mask or bias: of several queries, it has the keys of their block."""
+        own = d.broadcastable(shape)
+        if blocks and len(own) > 1 and own[-2] > 1 and own[-1] > 1:
+            own[-1] //= blocks
+        return own
+
+    added = d.param(extra()) if bias else None
+    allowed = d.input(d.normal(extra()) > -0.5) if mask else None
     documents = d.input(d.integers([batch, queries], 0, 1)) if segments else None
     key_documents = d.input(d.integers([batch, keys], 0, 1)) if segments and blocks else None
     scale = float(d.rng.uniform(0.2, 1.0))
@@ -84,6 +92,10 @@ def attention_case(
 
     def compute(q, k, v, added, allowed, documents, _rng, _origin, key_documents=None, *_starts):
         k, v = (t.repeat_interleave(heads // groups, 1) for t in (k, v))
+        if blocks:
+            added, allowed = (t.repeat(*[1] * (t.ndim - 1), blocks) if t is not None and t.ndim > 1
+                              and t.shape[-2] > 1 and t.shape[-1] > 1 else t
+                              for t in (added, allowed))
         scores = scale * q @ k.transpose(-1, -2)
         if added is not None:
             scores = scores + added
@@ -104,6 +116,9 @@ def attention_case(
         scores = torch.where(visible | ~seen, scores, -torch.inf)
         probabilities = torch.where(seen, torch.softmax(scores, -1), 0.0)
         lse = torch.where(seen[..., 0], torch.logsumexp(scores, -1), -torch.inf)
+        if added is not None:  # two numbers, whose sum it is
+            largest = torch.where(seen[..., 0], scores.amax(-1), -torch.inf)
+            lse = torch.stack([largest, torch.where(seen[..., 0], lse - largest, 0.0)], -1)
         return (probabilities * kept / (1 - p)) @ v, lse
 
     attributes = {
@@ -158,6 +173,11 @@ def attention_dropout(d):
 @case("attention")
 def attention_blocks(d):
     attention_case(d, blocks=d.integer(1, 3), causal=d.flag(), segments=d.flag())
+
+
+@case("attention")
+def attention_blocks_extras(d):
+    attention_case(d, blocks=d.integer(2, 3), causal=d.flag(), mask=d.flag(), bias=d.flag())
 
 
 @case("attention")

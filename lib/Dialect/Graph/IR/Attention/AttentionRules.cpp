@@ -66,10 +66,12 @@ public:
     builder.operand(*operandIndex(op, first)) = queryMapping();
     builder.operand(*operandIndex(op, first + 1)) = keyMapping();
     builder.operand(*operandIndex(op, first + 2)) = valueMapping();
-    FactorMapping scores{batch, heads, queries, keys};
+    pairs = {batch, heads, queries, keys};
+    if (blocks > 1) // The keys of the own block.
+      pairs.back() = builder.wholeFactor(k[2] / blocks);
     for (unsigned n : {extras, extras + 1}) // bias, mask
       if (auto index = operandIndex(op, n))
-        builder.broadcastOperand(*index, scores);
+        builder.broadcastOperand(*index, extraMapping(op->getOperand(*index)));
     if (auto index = operandIndex(op, extras + 2)) // segments
       builder.operand(*index) = {batch, queries};
     for (unsigned n : {extras + 3, extras + 4}) // rng, origin
@@ -84,6 +86,10 @@ public:
       for (unsigned n : {first + 1, first + 2, extras + 5})
         if (auto index = operandIndex(op, n))
           builder.shift().operands.push_back(*index);
+      for (unsigned n : {extras, extras + 1})
+        if (auto index = operandIndex(op, n))
+          if (isOfKeys(op->getOperand(*index)))
+            builder.shift().operands.push_back(*index);
     }
     if (auto index = operandIndex(op, extras + 6)) // query_starts
       builder.operand(*index) = {queryPieces};
@@ -95,8 +101,22 @@ public:
   FactorMapping keyMapping() { return {batch, groups, keys, size}; }
   FactorMapping valueMapping() { return {batch, groups, keys, valueSize}; }
   FactorMapping outputMapping() { return {batch, heads, queries, valueSize}; }
-  FactorMapping lseMapping() { return {batch, heads, queries}; }
-  FactorMapping scoresMapping() { return {batch, heads, queries, keys}; }
+  FactorMapping lseMapping() {
+    FactorMapping mapping{batch, heads, queries};
+    if (op.getBias())
+      mapping.push_back(builder.wholeFactor(2));
+    return mapping;
+  }
+  /// The mapping of the scores to which a mask or bias like `extra` broadcasts.
+  FactorMapping extraMapping(Value extra) {
+    return isOfKeys(extra) ? FactorMapping{batch, heads, queries, keys} : pairs;
+  }
+  /// Whether `extra`, a mask or bias, has one value for each key.
+  static bool isOfKeys(Value extra) {
+    ArrayRef<int64_t> shape = shapeOf(extra);
+    return !shape.empty() && shape.back() != 1 &&
+           (shape.size() < 2 || shape[shape.size() - 2] == 1);
+  }
 
   RuleBuilder builder;
 
@@ -108,6 +128,7 @@ private:
   Op op;
   DimFactors batch, groups, heads, queries, keys, size, valueSize;
   DimFactors queryPieces, keyPieces;
+  FactorMapping pairs;
 };
 } // namespace
 
@@ -145,6 +166,8 @@ ShardingRule AttentionGradOp::getShardingRule() {
 ShardingRule AttentionBiasGradOp::getShardingRule() {
   AttentionRule<AttentionBiasGradOp> rule(*this, 1, 6, /*summed=*/true);
   addBackwardOperands(rule);
-  rule.builder.broadcastResult(0, rule.scoresMapping());
+  rule.builder.broadcastResult(0, rule.extraMapping(getBiasGradient()));
+  if (rule.builder.shift().steps != 0 && rule.isOfKeys(getBiasGradient()))
+    rule.builder.shift().results = {0};
   return rule.builder.take();
 }

@@ -57,10 +57,9 @@ static LogicalResult checkBlocks(std::optional<Location> loc, Adaptor adaptor) {
     return emitOptionalError(loc, queries, " queries and ", keys,
                              " keys are not divisible into ", blocks,
                              " blocks");
-  if (blocks > 1 && (adaptor.getBias() || adaptor.getMask() ||
-                     (adaptor.getSegments() && !adaptor.getKeySegments())))
-    return emitOptionalError(loc, "blocks take no bias and no mask, and "
-                                  "segments with key_segments alone");
+  if (blocks > 1 && adaptor.getSegments() && !adaptor.getKeySegments())
+    return emitOptionalError(loc, "blocks take segments with key_segments "
+                                  "alone");
   for (auto [starts, size] :
        {std::pair<Value, int64_t>(adaptor.getQueryStarts(), queries),
         {adaptor.getKeyStarts(), keys}}) {
@@ -72,6 +71,15 @@ static LogicalResult checkBlocks(std::optional<Location> loc, Adaptor adaptor) {
                                " positions in ", blocks, " blocks");
   }
   return success();
+}
+
+/// With a bias the log-sum-exp is two numbers.
+template <typename Adaptor> static RankedTensorType lseType(Adaptor adaptor) {
+  RankedTensorType q = tensorType(adaptor.getQuery());
+  SmallVector<int64_t> shape(q.getShape().drop_back());
+  if (adaptor.getBias())
+    shape.push_back(2);
+  return RankedTensorType::get(shape, statisticsType(q.getElementType()));
 }
 
 /// Checks the operands that attention and its gradients share.
@@ -91,18 +99,22 @@ static LogicalResult checkAttention(std::optional<Location> loc,
     return emitOptionalError(loc, "query ", q, ", key ", k, " and value ", v,
                              " need shapes [b, a, q, d], [b, g, k, d] and "
                              "[b, g, k, e] with a a multiple of g");
-  SmallVector<int64_t> scores{q.getDimSize(0), q.getDimSize(1), q.getDimSize(2),
-                              k.getDimSize(2)};
+  if (failed(checkSegments(loc, adaptor)) || failed(checkBlocks(loc, adaptor)))
+    return failure();
   for (Value extra : {Value(adaptor.getBias()), Value(adaptor.getMask())}) {
     if (!extra)
       continue;
-    auto shape = broadcastShapes({tensorType(extra).getShape(), scores});
+    // Pairs are those of a query and the keys of its block.
+    ArrayRef<int64_t> own = tensorType(extra).getShape();
+    bool pairs = own.size() > 1 && own[own.size() - 2] != 1;
+    int64_t keys = k.getDimSize(2) / (pairs ? adaptor.getBlocks() : 1);
+    SmallVector<int64_t> scores{q.getDimSize(0), q.getDimSize(1),
+                                q.getDimSize(2), keys};
+    auto shape = broadcastShapes({own, scores});
     if (!shape || *shape != scores)
       return emitOptionalError(loc, "bias or mask ", extra.getType(),
                                " does not broadcast to the scores");
   }
-  if (failed(checkSegments(loc, adaptor)) || failed(checkBlocks(loc, adaptor)))
-    return failure();
   double p = adaptor.getDropout().convertToDouble();
   if (!(p >= 0.0 && p < 1.0))
     return emitOptionalError(loc, "dropout must be at least 0 and below 1");
@@ -130,8 +142,7 @@ LogicalResult AttentionOp::inferReturnTypes(MLIRContext *,
       RankedTensorType::get({shape[0], shape[1], shape[2],
                              tensorType(adaptor.getValue()).getDimSize(3)},
                             q.getElementType()));
-  results.push_back(RankedTensorType::get(ArrayRef(shape).drop_back(),
-                                          statisticsType(q.getElementType())));
+  results.push_back(lseType(adaptor));
   return success();
 }
 
@@ -145,11 +156,21 @@ LogicalResult AttentionOp::verify() {
   return success();
 }
 
+/// Checks the log-sum-exp that a gradient reads.
+template <typename Adaptor>
+static LogicalResult checkLse(std::optional<Location> loc, Adaptor adaptor) {
+  RankedTensorType lse = tensorType(adaptor.getLse());
+  if (lse.getShape() != lseType(adaptor).getShape())
+    return emitOptionalError(loc, "log-sum-exp ", lse, " must be ",
+                             lseType(adaptor));
+  return success();
+}
+
 LogicalResult
 AttentionGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
                                   Adaptor adaptor,
                                   SmallVectorImpl<Type> &results) {
-  if (failed(checkAttention(loc, adaptor)))
+  if (failed(checkAttention(loc, adaptor)) || failed(checkLse(loc, adaptor)))
     return failure();
   if (tensorType(adaptor.getGradient()) != tensorType(adaptor.getOutput()))
     return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
@@ -163,7 +184,7 @@ AttentionGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
 LogicalResult AttentionBiasGradOp::inferReturnTypes(
     MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
     SmallVectorImpl<Type> &results) {
-  if (failed(checkAttention(loc, adaptor)))
+  if (failed(checkAttention(loc, adaptor)) || failed(checkLse(loc, adaptor)))
     return failure();
   results.push_back(tensorType(adaptor.getBias()));
   return success();

@@ -53,13 +53,11 @@ LogicalResult cleave::spmd::applyExpert(Annotator &annotator, StringRef axis) {
     const DimensionClasses &classes = annotator.classesOf(function);
     for (unsigned number : ExpertDimensions::find(classes)) {
       const DimensionClass &known = classes.all()[number];
-      if (known.divisor % parts != 0)
+      // A number that is not divisible is padded later.
+      if (known.divisor < parts)
         return known.stacked.front()->emitOpError("has ")
-               << known.divisor << " experts, not divisible by the " << parts
-               << " positions of axis \"" << axis << "\": use "
-               << (known.divisor > 1 ? partsThatFit(known.divisor) + ", or "
-                                     : "")
-               << "a multiple of " << parts << " experts";
+               << known.divisor << " experts, fewer than the " << parts
+               << " positions of axis \"" << axis << "\"";
       found = true;
       for (auto [argument, dim] : known.arguments)
         annotator.split(argument, dim, axis);

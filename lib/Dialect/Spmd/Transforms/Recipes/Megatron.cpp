@@ -54,17 +54,19 @@ static bool sharesHeads(const DimensionClass &known, int64_t parts) {
 }
 
 /// Whether `known`, of `places` units, can be sharded into `parts`. Sizes that
-/// are not divisible are padded later, except for heads and groups.
+/// are not divisible are padded later: features, and heads, which are the major
+/// factor of all dimensions in their class.
 static bool hasParts(const DimensionClass &known, int64_t places,
                      int64_t parts) {
   if (places > 0 && places % parts == 0)
     return true;
   if (places == known.divisor && sharesHeads(known, parts))
     return true;
-  return !known.attended && places >= parts &&
-         llvm::all_of(known.arguments, [&](const auto &entry) {
-           return sizeOf(entry) == known.divisor;
-         });
+  return places >= parts &&
+         (known.attended ||
+          llvm::all_of(known.arguments, [&](const auto &entry) {
+            return sizeOf(entry) == known.divisor;
+          }));
 }
 
 /// Returns the numbers of shards that `known` can have without padding, as

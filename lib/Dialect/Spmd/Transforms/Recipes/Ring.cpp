@@ -14,6 +14,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "../ScoreExtras.h"
 #include "Sequence.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -58,11 +59,18 @@ private:
     if (auto other = op->template getAttrOfType<StringAttr>(attribute))
       return op.emitOpError("has a ring over axis ")
              << other << " already: name one axis";
-    if (op.getBias() || op.getMask())
-      return op.emitOpError("adds a ")
-             << (op.getBias() ? "bias" : "mask")
-             << " to its scores, which ring attention does not support: use "
-                "the recipe 'context' or 'ulysses'";
+    // All gradients of one attention read the same annotated values.
+    Value gradient;
+    if constexpr (!std::is_same_v<Op, graph::AttentionOp>)
+      gradient = op.getGradient();
+    auto annotate = [&](OpOperand &operand, auto constrain) {
+      Value given = operand.get(), once;
+      Value &annotated = gradient ? shared[{given, gradient}] : once;
+      OpBuilder builder(op);
+      if (!annotated)
+        annotated = constrain(builder, given);
+      operand.set(annotated);
+    };
     for (OpOperand *operand :
          {&op.getQueryMutable(), &op.getKeyMutable(), &op.getValueMutable()}) {
       int64_t places =
@@ -73,15 +81,29 @@ private:
                << " positions of axis \"" << axis << "\": use "
                << (places > 1 ? partsThatFit(places) + ", or " : "")
                << "sequences of a multiple of " << parts;
-      OpBuilder builder(op);
-      operand->set(constrain(builder, operand->get()));
+      annotate(*operand, [&](OpBuilder &builder, Value value) {
+        return constrain(builder, value);
+      });
     }
+    for (MutableOperandRange extra : {MutableOperandRange(op.getBiasMutable()),
+                                      MutableOperandRange(op.getMaskMutable())})
+      for (OpOperand &operand : extra)
+        annotate(operand, [&](OpBuilder &builder, Value value) {
+          return constrainExtra(builder, value);
+        });
     // The results of each step are sharded over this axis alone, as well.
     if constexpr (std::is_same_v<Op, graph::AttentionOp>) {
       OpBuilder builder(op.getContext());
       builder.setInsertionPointAfter(op);
       Value output = constrain(builder, op.getOutput());
       op.getOutput().replaceAllUsesExcept(output, output.getDefiningOp());
+    }
+    if constexpr (std::is_same_v<Op, graph::AttentionBiasGradOp>) {
+      OpBuilder builder(op.getContext());
+      builder.setInsertionPointAfter(op);
+      Value gradient = constrainExtra(builder, op.getBiasGradient());
+      op.getBiasGradient().replaceAllUsesExcept(gradient,
+                                                gradient.getDefiningOp());
     }
     op->setAttr(attribute, StringAttr::get(op.getContext(), axis));
     return success();
@@ -96,12 +118,35 @@ private:
     return annotator.constrain(builder, value, sharding);
   }
 
+  /// Returns `value`, a mask or bias, annotated as sharded along its keys, or,
+  /// if it has queries, along these alone.
+  Value constrainExtra(OpBuilder &builder, Value value) {
+    int64_t rank = cast<RankedTensorType>(value.getType()).getRank();
+    Sharding sharding = Sharding::replicated(rank, /*open=*/true);
+    switch (scoreExtra(value)) {
+    case ScoreExtra::None:
+    case ScoreExtra::Same:
+      return value;
+    case ScoreExtra::Pairs:
+      sharding.dims[rank - 2].push_back({axis});
+      sharding.open[rank - 2] = sharding.open[rank - 1] = false;
+      break;
+    case ScoreExtra::Keys:
+      sharding.dims[rank - 1].push_back({axis});
+      sharding.open[rank - 1] = false;
+    }
+    return annotator.constrain(builder, value, sharding);
+  }
+
   Annotator &annotator;
   /// The attribute that marks the lowering.
   StringRef attribute;
   /// The name as stored in the mesh, which outlives the call.
   StringRef axis;
   int64_t parts;
+  /// The annotated operands of gradients, by these and by the gradient of the
+  /// attention's result.
+  llvm::DenseMap<std::pair<Value, Value>, Value> shared;
 };
 } // namespace
 

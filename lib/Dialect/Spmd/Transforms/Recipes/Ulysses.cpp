@@ -45,30 +45,37 @@ static std::optional<unsigned> headDim(const DimensionClasses &classes,
   return std::nullopt;
 }
 
-/// Says which heads of attention `op` are not divisible by the `parts`
-/// positions of `axis`, and what to do; `divisor` divides the number of heads
-/// that each operand has.
-static LogicalResult refuseHeads(Operation *op, const DimensionClasses &classes,
-                                 int64_t divisor, int64_t parts,
-                                 StringRef axis) {
-  int64_t most = divisor, fewest = std::numeric_limits<int64_t>::max();
-  for (Value operand : op->getOperands())
-    if (auto dim = headDim(classes, op, operand)) {
-      int64_t heads =
-          cast<RankedTensorType>(operand.getType()).getDimSize(*dim);
-      most = std::max(most, heads);
-      fewest = std::min(fewest, heads);
-    }
+/// The axis over which `heads` heads of an operand are sharded, of an attention
+/// with `queryHeads`; nothing if they cannot be. Fewer heads than positions are
+/// replicated in groups of neighbouring positions; other numbers are padded.
+static std::optional<AxisRef> headAxis(int64_t heads, int64_t queryHeads,
+                                       const AxisRef &axis, int64_t parts) {
+  if (heads >= parts)
+    return axis;
+  if (parts % heads == 0 && queryHeads % parts == 0)
+    return AxisRef{axis.name, 1, heads};
+  return std::nullopt;
+}
+
+/// Says which heads of attention `op` cannot be sharded over the `parts`
+/// positions of `axis`, and what to do; `fewest` is the smallest number of
+/// heads of an operand, `most` the largest.
+static LogicalResult refuseHeads(Operation *op, int64_t fewest, int64_t most,
+                                 int64_t parts, StringRef axis) {
   InFlightDiagnostic error = op->emitOpError("has ");
   if (fewest < most)
     error << most << " query heads and " << fewest << " key-value "
           << (fewest == 1 ? "head" : "heads");
   else
     error << most << (most == 1 ? " head" : " heads");
-  error << ", not divisible by the " << parts << " positions of axis \"" << axis
+  error << ", too few for the " << parts << " positions of axis \"" << axis
         << "\", over which ulysses shards heads: use ";
-  if (divisor > 1)
-    error << partsThatFit(divisor) << ", or ";
+  SmallVector<int64_t> fits;
+  for (int64_t n = 2; n <= most; ++n)
+    if (most % n == 0 && headAxis(fewest, most, AxisRef{axis}, n))
+      fits.push_back(n);
+  if (!fits.empty())
+    error << partsThatFit(fits) << ", or ";
   return error << "the recipe 'ring' or 'context', which shard the sequence "
                   "alone";
 }
@@ -80,29 +87,38 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
   for (func::FuncOp function : annotator.entries()) {
     const DimensionClasses &classes = annotator.classesOf(function);
     // Where the classes stand, before annotations come between.
-    SmallVector<std::pair<OpOperand *, unsigned>> heads;
+    SmallVector<std::tuple<OpOperand *, unsigned, AxisRef>> heads;
     SequenceClasses sequences;
     for (Operation &op : function.getBody().front().without_terminator()) {
       if (!isAttention(&op))
         continue;
+      int64_t most = 0, fewest = std::numeric_limits<int64_t>::max();
+      for (Value operand : op.getOperands())
+        if (auto dim = headDim(classes, &op, operand)) {
+          int64_t own =
+              cast<RankedTensorType>(operand.getType()).getDimSize(*dim);
+          most = std::max(most, own);
+          fewest = std::min(fewest, own);
+        }
       for (OpOperand &operand : op.getOpOperands()) {
         auto dim = headDim(classes, &op, operand.get());
         if (!dim)
           continue;
-        int64_t divisor = classes.of(operand.get(), *dim).divisor;
-        if (divisor % parts != 0)
-          return refuseHeads(&op, classes, divisor, parts, axis);
-        heads.push_back({&operand, *dim});
         auto type = cast<RankedTensorType>(operand.get().getType());
+        int64_t own = type.getDimSize(*dim);
+        auto axisOf = headAxis(own, most, split, parts);
+        if (!axisOf)
+          return refuseHeads(&op, fewest, most, parts, axis);
+        heads.push_back({&operand, *dim, *axisOf});
         for (int64_t other = 0; other < type.getRank(); ++other)
           sequences.insert(classes.number(operand.get(), other));
       }
     }
-    for (auto [operand, dim] : heads) {
+    for (auto [operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
           cast<RankedTensorType>(operand->get().getType()).getRank(),
           /*open=*/true);
-      sharding.dims[dim].push_back(split);
+      sharding.dims[dim].push_back(over);
       sharding.open[dim] = false;
       OpBuilder builder(operand->getOwner());
       operand->set(annotator.constrain(builder, operand->get(), sharding));
