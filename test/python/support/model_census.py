@@ -6,15 +6,19 @@ A class of the mappings of causal, masked and sequence-to-sequence language mode
 of sequence and image classification is built small with random weights, traced, and
 trained 5 steps of SGD beside PyTorch, as it is and with a padding mask. Run
 
-    PYTHONPATH=python python test/python/support/model_census.py [--trace] [--table] [class ...]
+    PYTHONPATH=python python test/python/support/model_census.py [--trace] [--json FILE] [--table] [class ...]
 
-for all or for these classes: `--trace` ends behind the trace, and `--table` keeps what
-was found in models.json and writes docs/Models.md. Each class is tried in a process of
+for all or for these classes: `--trace` ends behind the trace, `--json` keeps what was
+found as it goes, so that a run that was stopped continues where it was, and `--table`
+puts it into models.json and writes docs/Models.md. Each class is tried in a process of
 its own with a limit of time.
 """
 
 import argparse
 import collections
+import contextlib
+import functools
+import gc
 import json
 import multiprocessing
 import os
@@ -28,6 +32,8 @@ import warnings
 import torch
 import transformers
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "trace"))
+
 from small_configs import IMAGE, LENGTH, VOCABULARY, config_of
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -36,7 +42,7 @@ PAGE = FOLDER.parents[2] / "docs" / "Models.md"
 MAPPINGS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQUENCE_CLASSIFICATION",
             "IMAGE_CLASSIFICATION")
 STEPS, SAMPLES = 5, 2
-RATES = (0.02, 0.002, 0.0002)
+RATES = (0.02, 0.1, 0.5, 0.004, 0.001)
 
 #: What became of a class, in the order of the table.
 TRAINS, TRACES, REFUSED, WRONG, VALUES, NOT_BUILT, FAILED = (
@@ -71,7 +77,6 @@ def build(name, task, kind):
 def batch(module, task, padded, seed=1):
     """The inputs of a step by name; of the padded ones the first sample ends early."""
     generator = torch.Generator().manual_seed(seed)
-
     config = module.config
     words = getattr(config.get_text_config(), "vocab_size", VOCABULARY)
 
@@ -157,25 +162,54 @@ def attempt(name, task, kind, full, kinds=(False, True)):
 
 
 def trains(module, task, padded):
-    """Where 5 steps differ from those of PyTorch in f32 and in f64, or ""."""
-    import cleave
+    """Where 5 steps differ from those of PyTorch, or "".
+
+    Where they do, PyTorch's own in f32 and f64 are compared: steps at a rate at which these
+    part prove nothing, because rounding errors grow, or the updates are as small as the
+    rounding of the weights; another rate is tried instead."""
     batches = [batch(module, task, padded, seed) for seed in range(1, STEPS + 1)]
-    for rate in RATES:
-        references = [in_torch(module, batches, rate)]
-        try:
-            references.append(in_torch(module, batches, rate, double=True))
-        except Exception:
-            break  # What the model creates of one type does not meet the other.
-        # At a rate at which they part, a rounding error grows to a difference.
-        if not differs(*references[0], *references[1]):
-            break
-    step = cleave.compile(module, batches[0], optimizer=cleave.SGD(lr=rate), threads=1, check="off")
+    rate = RATES[0]
+    found, single = in_cleave(module, batches, rate), in_torch(module, batches, rate)
+    first = differs(*found, *single)
+    if not first:
+        return ""
+    try:
+        double = in_torch(module, batches, rate, double=True)
+    except Exception:
+        return first  # What the model creates of one type does not meet the other.
+    if not differs(*found, *double):
+        return ""
+    if not differs(*single, *double):
+        return first
+    for rate in RATES[1:]:
+        single = in_torch(module, batches, rate)
+        if not differs(*single, *in_torch(module, batches, rate, double=True)):
+            return differs(*in_cleave(module, batches, rate), *single)
+    return first + "; f32 and f64 of PyTorch part at every rate"
+
+
+def in_cleave(module, batches, rate):
+    """Losses, and updates by parameter, of steps of Cleave."""
+    import cleave
+    with _loss_alone():
+        step = cleave.compile(module, batches[0], optimizer=cleave.SGD(lr=rate), threads=1,
+                              check="off")
     before = {n: p.detach().double().clone() for n, p in module.named_parameters()}
     losses = [float(step(**inputs)) for inputs in batches]
     state = step.state_dict()
-    updates = {n: state[n].double() - before[n] for n in before if n in state}
-    said = [differs(losses, updates, *reference) for reference in references]
-    return said[0] if all(said) else ""
+    return losses, {n: state[n].double() - before[n] for n in before if n in state}
+
+
+@contextlib.contextmanager
+def _loss_alone():
+    """A compiled step has no entry for logits here, which training does not run."""
+    import cleave.trace
+    whole = cleave.trace.trace
+    cleave.trace.trace = functools.partial(whole, logits=False)
+    try:
+        yield
+    finally:
+        cleave.trace.trace = whole
 
 
 def in_torch(module, batches, rate, double=False):
@@ -253,12 +287,24 @@ def _child(connection, arguments):
     os._exit(0)
 
 
-def run(names, full, limit=240, kinds=(False, True), say=print):
-    """{class: what became of it}, without and with padding (`kinds`)."""
-    import cleave.trace  # noqa: F401
+def _warm(full):
+    """Loads once, before processes part, what each of them needs."""
+    import cleave.trace
     if full:
         import cleave._cleave  # noqa: F401
         import training_support  # noqa: F401
+    torch.set_num_threads(1)
+    task, kind = classes()["LlamaForCausalLM"]
+    module = build("LlamaForCausalLM", task, kind)
+    cleave.trace.trace(module, batch(module, task, True), logits=False)
+    gc.collect()
+    gc.freeze()
+
+
+def run(names, full, limit=240, kinds=(False, True), say=print, keep=lambda found: None):
+    """{class: what became of it}, without and with padding (`kinds`); `keep` gets what was
+    found so far after each class."""
+    _warm(full)
     every, found = classes(), {}
     context = multiprocessing.get_context("fork")
     for name in names:
@@ -278,6 +324,7 @@ def run(names, full, limit=240, kinds=(False, True), say=print):
         process.join()
         found[name] = dict(task=task, type=kind, wall=round(time.time() - start, 1), **result)
         say(f"{name}: {result['status']} {result['why']}"[:300], flush=True)
+        keep(found)
     return found
 
 
@@ -286,6 +333,13 @@ def run(names, full, limit=240, kinds=(False, True), say=print):
 
 def read():
     return json.loads(TABLE.read_text())
+
+
+def _write(path, table):
+    """Whole or not at all, so that a run can be stopped at any time."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+    new.replace(path)
 
 
 def entries(found):
@@ -357,15 +411,17 @@ def main():
     if args.json and os.path.exists(args.json):
         kept = json.loads(pathlib.Path(args.json).read_text())
     if not args.docs:
-        for name in [n for n in (args.classes or classes()) if n not in kept]:
-            kept.update(run([name], not args.trace, args.limit,
-                            (True,) if args.padded else (False, True)))
+        def keep(found):
+            kept.update(found)
             if args.json:
-                pathlib.Path(args.json).write_text(json.dumps(kept, indent=1))
+                _write(pathlib.Path(args.json), kept)
+
+        run([n for n in (args.classes or classes()) if n not in kept], not args.trace, args.limit,
+            (True,) if args.padded else (False, True), keep=keep)
         print(summary(kept))
     if args.table:
         table = {**(read() if TABLE.exists() else {}), **entries(kept)}
-        TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+        _write(TABLE, table)
     if args.docs or args.table:
         PAGE.write_text(page(read()))
 
