@@ -19,6 +19,7 @@ import collections
 import contextlib
 import functools
 import gc
+import inspect
 import json
 import multiprocessing
 import os
@@ -34,7 +35,7 @@ import transformers
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "trace"))
 
-from small_configs import IMAGE, LENGTH, VOCABULARY, config_of
+from small_configs import IMAGE, LENGTH, VOCABULARY, WITH_IMAGE, config_of
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 TABLE = FOLDER / "models.json"
@@ -42,6 +43,8 @@ PAGE = FOLDER.parents[2] / "docs" / "Models.md"
 MAPPINGS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQUENCE_CLASSIFICATION",
             "IMAGE_CLASSIFICATION")
 STEPS, SAMPLES = 5, 2
+#: Samples where statistics are those of a batch: of two they are but a sign.
+NORMALISED = 8
 RATES = (0.02, 0.1, 0.5, 0.004, 0.001)
 
 #: What became of a class, in the order of the table.
@@ -79,39 +82,60 @@ def batch(module, task, padded, seed=1):
     generator = torch.Generator().manual_seed(seed)
     config = module.config
     words = getattr(config.get_text_config(), "vocab_size", VOCABULARY)
+    samples = NORMALISED if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
+                                for m in module.modules()) else SAMPLES
 
     def ids():
-        return torch.randint(20, min(VOCABULARY, words), (SAMPLES, LENGTH), generator=generator)
-    if task == "IMAGE_CLASSIFICATION":
+        return torch.randint(20, min(VOCABULARY, words), (samples, LENGTH), generator=generator)
+
+    def images(config):
         size = getattr(config, "image_size", IMAGE)
         size = (size, size) if isinstance(size, int) else size
         channels = getattr(config, "num_channels", 3)
-        images = torch.randn(SAMPLES, channels, *size, generator=generator)
-        labels = torch.randint(0, config.num_labels, (SAMPLES,), generator=generator)
-        name = "inputs" if module.main_input_name == "inputs" else "pixel_values"
-        return {name: images, "labels": labels}
+        return torch.randn(samples, channels, *size, generator=generator)
+    if task == "IMAGE_CLASSIFICATION":
+        taken = inspect.signature(module.forward).parameters
+        if "input_ids" in taken and "pixel_values" not in taken:
+            given = {"input_ids": ids()}
+        else:
+            name = "inputs" if module.main_input_name == "inputs" else "pixel_values"
+            given = {name: images(config)}
+        labels = torch.randint(0, config.num_labels, (samples,), generator=generator)
+        return {**given, "labels": labels}
     inputs = {"input_ids": ids()}
     if task == "SEQUENCE_CLASSIFICATION":
-        inputs["labels"] = torch.randint(0, config.num_labels, (SAMPLES,), generator=generator)
+        inputs["labels"] = torch.randint(0, config.num_labels, (samples,), generator=generator)
     else:
         inputs["labels"] = ids()
+    if type(module).__name__ in WITH_IMAGE:
+        inputs["pixel_values"] = images(config.vision_config)
     ends = getattr(config, "eos_token_id", None)
     if task == "SEQUENCE_CLASSIFICATION" and isinstance(ends, int):
         inputs["input_ids"][:, -1] = ends
         if padded:
             inputs["input_ids"][0, LENGTH - 6] = ends
     if padded:
-        mask = torch.ones(SAMPLES, LENGTH, dtype=torch.int64)
+        mask = torch.ones(samples, LENGTH, dtype=torch.int64)
         mask[0, LENGTH - 5:] = 0
         inputs["attention_mask"] = mask
         inputs["input_ids"] = inputs["input_ids"] * mask
         if inputs["labels"].dim() == 2:
             inputs["labels"] = inputs["labels"].masked_fill(mask == 0, -100)
+    if getattr(config, "num_codebooks", 0) == 1 and inputs["labels"].dim() == 2:
+        inputs["labels"] = inputs["labels"][..., None]
     return inputs
 
 
+def loss_of(module):
+    """The loss function of a model that computes none."""
+    taken = inspect.signature(module.forward).parameters
+    if "labels" in taken:
+        return None
+    return lambda output, labels: torch.nn.functional.cross_entropy(
+        output if isinstance(output, torch.Tensor) else output[0], labels)
+
+
 def takes_mask(module):
-    import inspect
     return "attention_mask" in inspect.signature(module.forward).parameters
 
 
@@ -130,7 +154,7 @@ def attempt(name, task, kind, full, kinds=(False, True)):
         masked = task != "IMAGE_CLASSIFICATION" and takes_mask(module)
         kinds = [k for k in kinds if masked or not k] or [False]
         for padded in kinds:
-            with eager_step(module, batch(module, task, padded), None) as loss:
+            with eager_step(module, batch(module, task, padded), loss_of(module)) as loss:
                 value = loss()
             assert value.isfinite() and value.requires_grad, f"loss {value}"
     except (Exception, SystemExit) as error:
@@ -143,7 +167,7 @@ def attempt(name, task, kind, full, kinds=(False, True)):
                 why = trains(module, task, padded)
             else:
                 why = ""
-                cleave.trace.trace(module, inputs, logits=False)
+                cleave.trace.trace(module, inputs, loss_of(module), logits=False)
         except (cleave.trace.TraceError, cleave.trace.UnsupportedError) as error:
             status = VALUES if "depends on the values of a tensor" in str(error) else REFUSED
             found.update(status=status, why=_said(error), padded=padded)
@@ -192,8 +216,8 @@ def in_cleave(module, batches, rate):
     """Losses, and updates by parameter, of steps of Cleave."""
     import cleave
     with _loss_alone():
-        step = cleave.compile(module, batches[0], optimizer=cleave.SGD(lr=rate), threads=1,
-                              check="off")
+        step = cleave.compile(module, batches[0], loss_of(module), threads=1, check="off",
+                              optimizer=cleave.SGD(lr=rate))
     before = {n: p.detach().double().clone() for n, p in module.named_parameters()}
     losses = [float(step(**inputs)) for inputs in batches]
     state = step.state_dict()
@@ -227,7 +251,7 @@ def in_torch(module, batches, rate, double=False):
         losses = []
         for inputs in batches:
             optimizer.zero_grad()
-            with eager_step(module, inputs, None, double) as loss:
+            with eager_step(module, inputs, loss_of(module), double) as loss:
                 value = loss()
             value.backward()
             optimizer.step()
