@@ -27,20 +27,25 @@ def capacity_of(tokens: int, experts: int, choices: int = 1, factor: float = 1.0
     return min(choices * math.ceil(tokens / experts * factor), tokens)
 
 
-def places(index: torch.Tensor, experts: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
+def places(index: torch.Tensor, experts: int, capacity: int,
+           counted: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The place of each choice among all places of a group, and whether it has one.
 
     `index` [g, t, k] holds the chosen experts, the first choice first. Experts accept
     first choices before second ones, and those in the order of the tokens. Returns
     places [g, t, k], numbered expert by expert, and flags [g, t, k]: false if the
-    expert was full; the place is then that of another token.
+    expert was full; the place is then that of another token. Choices that are false in
+    `counted` [g, t, k] take no place.
     """
     groups, tokens, choices = index.shape
     order = index.transpose(1, 2).reshape(groups, choices * tokens)
     chosen = F.one_hot(order, experts)
+    if counted is not None:
+        chosen = chosen * counted.transpose(1, 2).reshape(groups, choices * tokens, 1)
     position = (chosen.cumsum(1) * chosen).sum(-1) - 1
     position = position.view(groups, choices, tokens).transpose(1, 2)
-    return index * capacity + position.clamp(0, capacity - 1), position < capacity
+    kept = position < capacity if counted is None else (position < capacity) & counted
+    return index * capacity + position.clamp(0, capacity - 1), kept
 
 
 def dispatch(x: torch.Tensor, place: torch.Tensor, kept: torch.Tensor | None, experts: int,

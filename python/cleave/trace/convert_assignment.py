@@ -98,14 +98,19 @@ def joint(c, x, indices):
 
 
 def _masked(c, x, indices, values):
-    """x[mask] = values with one value for all."""
-    if len([i for i in indices if i is not None]) != 1 or values.type.elements != 1:
-        raise Unsupported("assignment of several values by a boolean mask; use torch.where")
+    """x[mask] = values, which are the same for every place of the mask."""
     dim = next(d for d, i in enumerate(indices) if i is not None)
     mask = indices[dim]
-    mask = c.b.reshape(mask, [1] * dim + list(mask.shape)
-                       + [1] * (x.type.rank - dim - mask.type.rank))
-    return c.b.select(mask, c.b.cast(c.b.reshape(values, []), x.dtype), x)
+    rest = x.type.rank - dim - mask.type.rank
+    # The dimension of places in the values, which stands before the rest.
+    place = values.type.rank - 1 - rest
+    if len([i for i in indices if i is not None]) != 1 or (place >= 0 and values.shape[place] != 1):
+        raise Unsupported("assignment of several values by a boolean mask; use torch.where")
+    shape = list(values.shape)
+    if place >= 0:
+        shape[place:place + 1] = [1] * mask.type.rank
+    mask = c.b.reshape(mask, [1] * dim + list(mask.shape) + [1] * rest)
+    return c.b.select(mask, c.b.cast(c.b.reshape(values, shape), x.dtype), x)
 
 
 @converts(aten.index_put.default, aten._unsafe_index_put.default)

@@ -16,6 +16,7 @@ from typing import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from .. import moe
 
@@ -25,6 +26,7 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
     """Lets the experts in `module` compute in static shapes, a group for each of
     `groups` samples where their tokens are such groups."""
     replaced: list[tuple[torch.nn.Module, str]] = []
+    distinct = _Distinct()
 
     def replace(owner: torch.nn.Module, name: str, function: Callable) -> None:
         # Beside the class, so that what was there is seen again afterwards.
@@ -33,7 +35,7 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
 
     for part in module.modules():
         if _is_stack_of_experts(part):
-            replace(part, "forward", types.MethodType(_stack_of_experts(groups), part))
+            replace(part, "forward", types.MethodType(_stack_of_experts(groups, distinct), part))
         elif _is_container_of_experts(part):
             replace(part, "forward", types.MethodType(_container_of_experts, part))
         elif _is_switch(part):
@@ -43,7 +45,8 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
             replace(layer, "to", lambda *_, layer=layer: layer)
             replace(layer, "forward", types.MethodType(_linear, layer))
     try:
-        yield
+        with distinct:
+            yield
     finally:
         for owner, name in replaced:
             del owner.__dict__[name]
@@ -143,28 +146,72 @@ def _project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     return y if bias is None else y + bias[:, None]
 
 
-def _stack_of_experts(groups: int):
+class _Distinct(TorchFunctionMode):
+    """Knows tensors of indices of which those along the last dimension differ."""
+
+    _SORTING = ("topk", "sort", "argsort")
+    _KEEPING = ("to", "long", "int", "detach", "clone", "contiguous", "view", "reshape")
+
+    def __init__(self):
+        super().__init__()
+        # The tensors too, whose numbers would be given to others otherwise.
+        self._known: dict[int, torch.Tensor] = {}
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._known
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = getattr(function, "__name__", "")
+        if name in self._SORTING:
+            index = result if isinstance(result, torch.Tensor) else result[1]
+            # Along which dimension: that of another would be of another size.
+            dim = (kwargs or {}).get("dim")
+            at = 2 if name == "topk" else 1
+            if dim is None:
+                dim = args[at] if len(args) > at else -1
+            if type(dim) is int and dim in (-1, index.dim() - 1):
+                self._known[id(index)] = index
+        elif name in self._KEEPING and args and isinstance(result, torch.Tensor) and (
+                id(args[0]) in self._known and result.shape[-1:] == args[0].shape[-1:]):
+            self._known[id(result)] = result
+        return result
+
+
+def _once(index: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where a token chooses an expert for the first time, [g, t, k], and weights of which
+    that has the sum of those of all its choices of this expert."""
+    same = index[..., :, None] == index[..., None, :]
+    first = ~(same & torch.ones_like(same).tril(-1)).any(-1)
+    return first, torch.where(same, weights[..., None, :], 0).sum(-1) * first.to(weights.dtype)
+
+
+def _stack_of_experts(groups: int, distinct: _Distinct):
     """The forward of a layer whose experts' weights are stacked: nothing is
     dropped, so that an expert has a place for each token of a group."""
     def experts(self, hidden_states, top_k_index, top_k_weights):
         count, width = hidden_states.shape
         own = groups if count % groups == 0 else 1
         tokens = count // own
-        place, _ = moe.places(top_k_index.view(own, tokens, -1), self.num_experts, tokens)
-        x = moe.dispatch(hidden_states.view(own, tokens, width), place, None,
+        index, weights = (t.view(own, tokens, -1) for t in (top_k_index, top_k_weights))
+        first = None
+        if top_k_index not in distinct and index.shape[-1] > 1:
+            first, weights = _once(index, weights)
+        place, _ = moe.places(index, self.num_experts, tokens, first)
+        x = moe.dispatch(hidden_states.view(own, tokens, width), place, first,
                          self.num_experts, tokens)
-        first = "gate_up_proj" if self.has_gate else "up_proj"
+        opening = "gate_up_proj" if self.has_gate else "up_proj"
 
         def project(x, name):
             bias = getattr(self, f"{name}_bias") if self.has_bias else None
             return _project(x, getattr(self, name), bias, self.is_transposed)
 
-        y = project(x, first)
+        y = project(x, opening)
         y = self._apply_gate(y) if self.has_gate else self.act_fn(y)
         y = project(y, "down_proj")
         if getattr(self, "has_post_expert_norm", False):
             y = self.post_expert_norm(y)
-        y = moe.combine(y, place, top_k_weights.view(own, tokens, -1))
+        y = moe.combine(y, place, weights)
         return y.reshape(count, width).to(hidden_states.dtype)
 
     return experts

@@ -6,15 +6,20 @@ A class of the mappings of causal, masked and sequence-to-sequence language mode
 of sequence and image classification is built small with random weights, traced, and
 trained 5 steps of SGD beside PyTorch, as it is and with a padding mask. Run
 
-    PYTHONPATH=python python test/python/support/model_census.py [--trace] [--table] [class ...]
+    PYTHONPATH=python python test/python/support/model_census.py [--trace] [--json FILE] [--table] [class ...]
 
-for all or for these classes: `--trace` ends behind the trace, and `--table` keeps what
-was found in models.json and writes docs/Models.md. Each class is tried in a process of
+for all or for these classes: `--trace` ends behind the trace, `--json` keeps what was
+found as it goes, so that a run that was stopped continues where it was, and `--table`
+puts it into models.json and writes docs/Models.md. Each class is tried in a process of
 its own with a limit of time.
 """
 
 import argparse
 import collections
+import contextlib
+import functools
+import gc
+import inspect
 import json
 import multiprocessing
 import os
@@ -28,7 +33,9 @@ import warnings
 import torch
 import transformers
 
-from small_configs import IMAGE, LENGTH, VOCABULARY, config_of
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "trace"))
+
+from small_configs import IMAGE, LENGTH, VOCABULARY, WITH_IMAGE, config_of
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 TABLE = FOLDER / "models.json"
@@ -36,7 +43,9 @@ PAGE = FOLDER.parents[2] / "docs" / "Models.md"
 MAPPINGS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQUENCE_CLASSIFICATION",
             "IMAGE_CLASSIFICATION")
 STEPS, SAMPLES = 5, 2
-RATES = (0.02, 0.002, 0.0002)
+#: Samples where statistics are those of a batch: of two they are but a sign.
+NORMALISED = 8
+RATES = (0.02, 0.1, 0.5, 0.004, 0.001, 0.0002)
 
 #: What became of a class, in the order of the table.
 TRAINS, TRACES, REFUSED, WRONG, VALUES, NOT_BUILT, FAILED = (
@@ -71,42 +80,62 @@ def build(name, task, kind):
 def batch(module, task, padded, seed=1):
     """The inputs of a step by name; of the padded ones the first sample ends early."""
     generator = torch.Generator().manual_seed(seed)
-
     config = module.config
     words = getattr(config.get_text_config(), "vocab_size", VOCABULARY)
+    samples = NORMALISED if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
+                                for m in module.modules()) else SAMPLES
 
     def ids():
-        return torch.randint(20, min(VOCABULARY, words), (SAMPLES, LENGTH), generator=generator)
-    if task == "IMAGE_CLASSIFICATION":
+        return torch.randint(20, min(VOCABULARY, words), (samples, LENGTH), generator=generator)
+
+    def images(config):
         size = getattr(config, "image_size", IMAGE)
         size = (size, size) if isinstance(size, int) else size
         channels = getattr(config, "num_channels", 3)
-        images = torch.randn(SAMPLES, channels, *size, generator=generator)
-        labels = torch.randint(0, config.num_labels, (SAMPLES,), generator=generator)
-        name = "inputs" if module.main_input_name == "inputs" else "pixel_values"
-        return {name: images, "labels": labels}
+        return torch.randn(samples, channels, *size, generator=generator)
+    if task == "IMAGE_CLASSIFICATION":
+        taken = inspect.signature(module.forward).parameters
+        if "input_ids" in taken and "pixel_values" not in taken:
+            given = {"input_ids": ids()}
+        else:
+            name = "inputs" if module.main_input_name == "inputs" else "pixel_values"
+            given = {name: images(config)}
+        labels = torch.randint(0, config.num_labels, (samples,), generator=generator)
+        return {**given, "labels": labels}
     inputs = {"input_ids": ids()}
     if task == "SEQUENCE_CLASSIFICATION":
-        inputs["labels"] = torch.randint(0, config.num_labels, (SAMPLES,), generator=generator)
+        inputs["labels"] = torch.randint(0, config.num_labels, (samples,), generator=generator)
     else:
         inputs["labels"] = ids()
+    if type(module).__name__ in WITH_IMAGE:
+        inputs["pixel_values"] = images(config.vision_config)
     ends = getattr(config, "eos_token_id", None)
     if task == "SEQUENCE_CLASSIFICATION" and isinstance(ends, int):
         inputs["input_ids"][:, -1] = ends
         if padded:
             inputs["input_ids"][0, LENGTH - 6] = ends
     if padded:
-        mask = torch.ones(SAMPLES, LENGTH, dtype=torch.int64)
+        mask = torch.ones(samples, LENGTH, dtype=torch.int64)
         mask[0, LENGTH - 5:] = 0
         inputs["attention_mask"] = mask
         inputs["input_ids"] = inputs["input_ids"] * mask
         if inputs["labels"].dim() == 2:
             inputs["labels"] = inputs["labels"].masked_fill(mask == 0, -100)
+    if getattr(config, "num_codebooks", 0) == 1 and inputs["labels"].dim() == 2:
+        inputs["labels"] = inputs["labels"][..., None]
     return inputs
 
 
+def loss_of(module):
+    """The loss function of a model that computes none."""
+    taken = inspect.signature(module.forward).parameters
+    if "labels" in taken:
+        return None
+    return lambda output, labels: torch.nn.functional.cross_entropy(
+        output if isinstance(output, torch.Tensor) else output[0], labels)
+
+
 def takes_mask(module):
-    import inspect
     return "attention_mask" in inspect.signature(module.forward).parameters
 
 
@@ -125,7 +154,7 @@ def attempt(name, task, kind, full, kinds=(False, True)):
         masked = task != "IMAGE_CLASSIFICATION" and takes_mask(module)
         kinds = [k for k in kinds if masked or not k] or [False]
         for padded in kinds:
-            with eager_step(module, batch(module, task, padded), None) as loss:
+            with eager_step(module, batch(module, task, padded), loss_of(module)) as loss:
                 value = loss()
             assert value.isfinite() and value.requires_grad, f"loss {value}"
     except (Exception, SystemExit) as error:
@@ -138,7 +167,7 @@ def attempt(name, task, kind, full, kinds=(False, True)):
                 why = trains(module, task, padded)
             else:
                 why = ""
-                cleave.trace.trace(module, inputs, logits=False)
+                cleave.trace.trace(module, inputs, loss_of(module), logits=False)
         except (cleave.trace.TraceError, cleave.trace.UnsupportedError) as error:
             status = VALUES if "depends on the values of a tensor" in str(error) else REFUSED
             found.update(status=status, why=_said(error), padded=padded)
@@ -157,25 +186,61 @@ def attempt(name, task, kind, full, kinds=(False, True)):
 
 
 def trains(module, task, padded):
-    """Where 5 steps differ from those of PyTorch in f32 and in f64, or ""."""
-    import cleave
+    """Where 5 steps differ from those of PyTorch, or "".
+
+    Where they do, PyTorch's own in f32 and f64 are compared: steps at a rate at which these
+    part prove nothing, because rounding errors grow, or the updates are as small as the
+    rounding of the weights; another rate is tried instead."""
     batches = [batch(module, task, padded, seed) for seed in range(1, STEPS + 1)]
-    for rate in RATES:
-        references = [in_torch(module, batches, rate)]
-        try:
-            references.append(in_torch(module, batches, rate, double=True))
-        except Exception:
-            break  # What the model creates of one type does not meet the other.
-        # At a rate at which they part, a rounding error grows to a difference.
-        if not differs(*references[0], *references[1]):
-            break
-    step = cleave.compile(module, batches[0], optimizer=cleave.SGD(lr=rate), threads=1, check="off")
+    rate = RATES[0]
+    found, single = in_cleave(module, batches, rate), in_torch(module, batches, rate)
+    first = differs(*found, *single)
+    if not first:
+        return ""
+    try:
+        double = in_torch(module, batches, rate, double=True)
+    except Exception:
+        return first  # What the model creates of one type does not meet the other.
+    if not differs(*found, *double):
+        return ""
+    if not differs(*single, *double):
+        return first
+    # Where there is no such rate, updates may differ by what rounding the weights after
+    # each step makes of them, at a rate at which f32 and f64 part by no more.
+    rounding = {n: STEPS * 2.0**-24 * float(p.detach().double().norm())
+                for n, p in module.named_parameters()}
+    for allowed, rates in ((None, RATES[1:]), (rounding, sorted(RATES, reverse=True))):
+        for rate in rates:
+            single = in_torch(module, batches, rate)
+            double = in_torch(module, batches, rate, double=True)
+            if not differs(*single, *double, allowed):
+                found = in_cleave(module, batches, rate)
+                return differs(*found, *single, allowed) and differs(*found, *double, allowed)
+    return first + "; f32 and f64 of PyTorch part at every rate"
+
+
+def in_cleave(module, batches, rate):
+    """Losses, and updates by parameter, of steps of Cleave."""
+    import cleave
+    with _loss_alone():
+        step = cleave.compile(module, batches[0], loss_of(module), threads=1, check="off",
+                              optimizer=cleave.SGD(lr=rate))
     before = {n: p.detach().double().clone() for n, p in module.named_parameters()}
     losses = [float(step(**inputs)) for inputs in batches]
     state = step.state_dict()
-    updates = {n: state[n].double() - before[n] for n in before if n in state}
-    said = [differs(losses, updates, *reference) for reference in references]
-    return said[0] if all(said) else ""
+    return losses, {n: state[n].double() - before[n] for n in before if n in state}
+
+
+@contextlib.contextmanager
+def _loss_alone():
+    """A compiled step has no entry for logits here, which training does not run."""
+    import cleave.trace
+    whole = cleave.trace.trace
+    cleave.trace.trace = functools.partial(whole, logits=False)
+    try:
+        yield
+    finally:
+        cleave.trace.trace = whole
 
 
 def in_torch(module, batches, rate, double=False):
@@ -193,7 +258,7 @@ def in_torch(module, batches, rate, double=False):
         losses = []
         for inputs in batches:
             optimizer.zero_grad()
-            with eager_step(module, inputs, None, double) as loss:
+            with eager_step(module, inputs, loss_of(module), double) as loss:
                 value = loss()
             value.backward()
             optimizer.step()
@@ -201,7 +266,9 @@ def in_torch(module, batches, rate, double=False):
     return losses, {n: p.detach().double() - before[n] for n, p in module.named_parameters()}
 
 
-def differs(losses, updates, expected_losses, expected):
+def differs(losses, updates, expected_losses, expected, rounding=None):
+    """Where losses or updates are apart, or ""; updates by parameter may be so by `rounding`
+    besides."""
     for i, (found, wanted) in enumerate(zip(losses, expected_losses)):
         if not abs(found - wanted) <= 1e-4 * max(abs(wanted), 1e-3):
             return f"loss {i}: {found:.7g}, torch {wanted:.7g}"
@@ -214,6 +281,7 @@ def differs(losses, updates, expected_losses, expected):
             continue
         found = updates[name].reshape(wanted.shape)
         bound = 1e-3 * max(float(wanted.norm()), 1e-5 * largest)
+        bound += rounding[name] if rounding else 0.0
         ratio = float((found - wanted).norm()) / max(bound, 1e-30)
         if not ratio <= max(worst[0], 1.0):
             worst = (ratio, f"update of {name}: {float((found - wanted).norm()):.3g} apart from "
@@ -253,12 +321,24 @@ def _child(connection, arguments):
     os._exit(0)
 
 
-def run(names, full, limit=240, kinds=(False, True), say=print):
-    """{class: what became of it}, without and with padding (`kinds`)."""
-    import cleave.trace  # noqa: F401
+def _warm(full):
+    """Loads once, before processes part, what each of them needs."""
+    import cleave.trace
     if full:
         import cleave._cleave  # noqa: F401
         import training_support  # noqa: F401
+    torch.set_num_threads(1)
+    task, kind = classes()["LlamaForCausalLM"]
+    module = build("LlamaForCausalLM", task, kind)
+    cleave.trace.trace(module, batch(module, task, True), logits=False)
+    gc.collect()
+    gc.freeze()
+
+
+def run(names, full, limit=240, kinds=(False, True), say=print, keep=lambda found: None):
+    """{class: what became of it}, without and with padding (`kinds`); `keep` gets what was
+    found so far after each class."""
+    _warm(full)
     every, found = classes(), {}
     context = multiprocessing.get_context("fork")
     for name in names:
@@ -278,6 +358,7 @@ def run(names, full, limit=240, kinds=(False, True), say=print):
         process.join()
         found[name] = dict(task=task, type=kind, wall=round(time.time() - start, 1), **result)
         say(f"{name}: {result['status']} {result['why']}"[:300], flush=True)
+        keep(found)
     return found
 
 
@@ -286,6 +367,13 @@ def run(names, full, limit=240, kinds=(False, True), say=print):
 
 def read():
     return json.loads(TABLE.read_text())
+
+
+def _write(path, table):
+    """Whole or not at all, so that a run can be stopped at any time."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+    new.replace(path)
 
 
 def entries(found):
@@ -357,15 +445,17 @@ def main():
     if args.json and os.path.exists(args.json):
         kept = json.loads(pathlib.Path(args.json).read_text())
     if not args.docs:
-        for name in [n for n in (args.classes or classes()) if n not in kept]:
-            kept.update(run([name], not args.trace, args.limit,
-                            (True,) if args.padded else (False, True)))
+        def keep(found):
+            kept.update(found)
             if args.json:
-                pathlib.Path(args.json).write_text(json.dumps(kept, indent=1))
+                _write(pathlib.Path(args.json), kept)
+
+        run([n for n in (args.classes or classes()) if n not in kept], not args.trace, args.limit,
+            (True,) if args.padded else (False, True), keep=keep)
         print(summary(kept))
     if args.table:
         table = {**(read() if TABLE.exists() else {}), **entries(kept)}
-        TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+        _write(TABLE, table)
     if args.docs or args.table:
         PAGE.write_text(page(read()))
 

@@ -44,7 +44,7 @@ _WIDTHS = {
         n_routed_experts moe_num_experts linear_num_value_heads linear_num_heads
         mamba_n_heads mamba_num_heads rotary_dim expert_capacity
         num_random_blocks num_landmarks hidden_size_per_layer_input laurel_rank
-        number_of_experts index_n_heads zero_expert_num""",
+        number_of_experts zero_expert_num""",
     8: """head_dim d_kv d_head dim_head v_head_dim qk_nope_head_dim qk_rope_head_dim linear_key_head_dim
         linear_value_head_dim linear_head_dim swa_head_dim kv_channels mamba_d_head
         mamba_head_dim mamba_headdim state_size mamba_d_state ssm_state_size mamba_chunk_size
@@ -53,7 +53,7 @@ _WIDTHS = {
         adapter_rank index_head_dim attention_head_size o_lora_rank d_rel patch_size
         encoder_stride index_topk attention_chunk_size relative_attention_num_buckets num_buckets
         block_size local_radius num_global_tokens local_attention_window_len""",
-    16: """q_lora_rank num_latents d_latents router_hidden_size relative_attention_max_distance
+    16: """q_lora_rank index_n_heads num_latents d_latents router_hidden_size relative_attention_max_distance
         num_patches""",
     1: "topk_group num_nextn_predict_layers first_k_dense_replace num_shared_experts n_shared_experts",
 }
@@ -186,7 +186,12 @@ SPECIAL = {
                          activation_sparsity_pattern=[0.5, 0.0]),
     "gemma4_unified_assistant": dict(num_kv_shared_layers=0),
     "lfm2_moe": dict(num_hidden_layers=2, layer_types=["conv", "full_attention"], num_dense_layers=1),
-    "zamba": dict(num_hidden_layers=4, layers_block_type=["mamba", "hybrid", "mamba", "hybrid"]),
+    "qwen4_exp_text": dict(indexer_n_heads=4, indexer_kv_heads=2, indexer_head_dim=8,
+                           indexer_budget=8, indexer_compress_ratio=4),
+    "textnet": dict(stem_out_channels=8),
+    "xmod": dict(default_language="en_XX"),
+    "zamba2": dict(attention_hidden_size=64),
+    "zamba": dict(attention_hidden_size=64, num_hidden_layers=4, layers_block_type=["mamba", "hybrid", "mamba", "hybrid"]),
     "neomme": dict(head_dim=16),
     "efficientnet": dict(hidden_dim=2560),
     "hgnet_v2": dict(stem_channels=(3, 8, 6)),
@@ -194,4 +199,22 @@ SPECIAL = {
     "swinv2": dict(depths=(1, 1), num_heads=(3, 6), window_size=4, pretrained_window_sizes=(0, 0)),
     "donut-swin": dict(depths=(1, 1), num_heads=(3, 6), window_size=4),
     "gemma4_assistant": dict(hidden_size_per_layer_input=0),
+    "layoutlmv3": dict(coordinate_size=6, shape_size=4),
+    "levit": dict(image_size=64, patch_size=16),
+    "lilt": dict(hidden_size=48),
+    "mistral4": dict(num_key_value_heads=4, head_dim=16),
+    "mobilebert": dict(embedding_size=16),
+    "mobilevitv2": dict(image_size=64),
+    "mpnet": dict(relative_attention_num_buckets=32),
+    "musicgen_decoder": dict(num_codebooks=1),
+    "musicgen_melody_decoder": dict(num_codebooks=1),
+    "MusicgenForCausalLM": dict(num_codebooks=1),
+    "MusicgenMelodyForCausalLM": dict(num_codebooks=1),
+    "nemotron_h": dict(n_groups=2),
+    "nemotron3_diarization_head": dict(audio_hidden_size=32),
+    "nystromformer": dict(num_landmarks=16, segment_means_seq_len=16),
+    "PerceiverForMaskedLM": dict(max_position_embeddings=LENGTH),
 }
+
+#: Classes that compute no loss without an image beside the tokens.
+WITH_IMAGE = {"GitForCausalLM"}

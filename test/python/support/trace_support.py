@@ -20,7 +20,26 @@ class AllDouble(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if kwargs.get("dtype") is torch.float32:
             kwargs["dtype"] = torch.float64
+        if function is torch.ops.aten._grouped_mm.default and args[0].dtype is torch.float64:
+            return _grouped_mm(*args, **kwargs)
         return function(*args, **kwargs)
+
+
+def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
+    """What torch._grouped_mm, which takes no f64, computes in f32: a product for each group
+    of rows of `a`, of columns of `b`, or of what is summed; `offs` are the ends of groups."""
+    assert bias is None and out_dtype in (None, torch.float64, torch.float32)
+    if offs is None:
+        return a @ b
+    ends = offs.tolist()
+    parts = [slice(start, end) for start, end in zip([0, *ends], ends)]
+    if a.dim() == 2 and b.dim() == 2:
+        return torch.stack([a[:, part] @ b[part] for part in parts])
+    if b.dim() == 3:
+        rows = [a[part] @ matrix for part, matrix in zip(parts, b)]
+        return torch.cat([*rows, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
+    columns = [matrix @ b[:, part] for part, matrix in zip(parts, a)]
+    return torch.cat([*columns, a.new_zeros(a.shape[1], b.shape[1] - ends[-1])], dim=1)
 
 
 def doubled(inputs):

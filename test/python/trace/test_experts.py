@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import cleave
 import cleave.models
 import cleave.trace
 from cleave import moe
@@ -110,6 +111,52 @@ def test_dispatch_and_combine():
     scale = torch.arange(1.0, 4.0)[None, :, None, None]
     expected = (weight * (index + 1)).sum(-1)[..., None] * x
     assert torch.allclose(moe.combine(y * scale, place, weight), expected)
+
+
+class Chosen(torch.nn.Module):
+    """Experts of the library with these choices of each token, or the best ones."""
+
+    def __init__(self, index=None):
+        super().__init__()
+        from transformers.models.mixtral import modeling_mixtral as mixtral
+        config = transformers.MixtralConfig(hidden_size=8, intermediate_size=6, num_local_experts=3)
+        config._experts_implementation = "eager"
+        torch.manual_seed(0)
+        self.experts = mixtral.MixtralExperts(config)
+        for parameter in self.experts.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        self.router = torch.nn.Linear(8, 3)
+        self.index = index
+
+    def forward(self, x):
+        scores = self.router(x).softmax(-1)
+        index = scores.topk(2).indices if self.index is None else self.index
+        return self.experts(x, index, scores.gather(1, index))
+
+
+@pytest.mark.parametrize("index", [None, [[0, 0], [1, 2], [2, 2], [0, 1], [0, 0], [2, 0]],
+                                   [[0, 0]] * 6])
+def test_a_token_may_choose_an_expert_twice(index):
+    """As a table of experts by token does that was not filled: its weights are added."""
+    module = Chosen(index and torch.tensor(index)).train()
+    torch.manual_seed(1)
+    x, target = torch.randn(6, 8), torch.randn(6, 8)
+    step = cleave.compile(module, (x, target), F.mse_loss, optimizer=cleave.SGD(lr=0.1), check="on")
+    with torch.no_grad():
+        expected = F.mse_loss(module(x), target)
+    assert torch.isclose(torch.tensor(float(step(x, target))), expected, rtol=1e-5)
+    if index is None:
+        # Choices that are known to differ are not compared with each other.
+        traced = cleave.trace.trace(module, (x, target), F.mse_loss)
+        assert count(traced.mlir, "compare") == 1
+
+
+def test_places_of_choices_that_are_counted():
+    index = torch.tensor([[[0, 0], [1, 1], [0, 1]]])
+    counted = torch.tensor([[[True, False], [True, False], [True, True]]])
+    place, kept = moe.places(index, 2, 3, counted)
+    assert torch.equal(kept, counted)
+    assert place[counted].tolist() == [0, 3, 1, 4]
 
 
 def test_capacity():

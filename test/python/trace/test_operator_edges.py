@@ -51,6 +51,12 @@ CASES = {
     "index_put of numbers": (
         lambda x, v: x[:3] * torch.arange(3).index_put((TWICE,), torch.tensor([5, 6, 7, 8]))[:, None] + v,
         IMAGE[0, 0], torch.ones(())),
+    # One value for all places of a mask.
+    "index_put by a mask": (lambda x, v: x.index_put((x.detach()[:, 0] > 0,), v), IMAGE[0, 0], IMAGE[1, 0, 0] + 0.5),
+    "index_put by a mask of two dimensions": (
+        lambda x, v: x.index_put((x.detach()[:, :, 1] > 0,), v), IMAGE[0], IMAGE[1, 0, :1] + 0.5),
+    "index_put by a mask behind a slice": (lambda x, v: torch.ops.aten.index_put(
+        x, [None, x.detach()[0] > 0], v), IMAGE[0], IMAGE[1, 0, :3, :1] + 0.5),
     "scatter": (lambda x, v: x.scatter(1, GRID, v), IMAGE[0, 0, :2], IMAGE[1, 0, :2, :3] + 0.5),
     "scatter a number": (lambda x: x.scatter(0, GRID, 2.5), IMAGE[0, 0]),
     **{f"scatter_reduce {how} {own}": (
