@@ -159,10 +159,17 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     spmd::ApplyRecipesOptions recipes;
     recipes.mesh = options.mesh;
     recipes.recipes = options.recipes;
+    recipes.grains = options.grains;
     passes.addPass(spmd::createApplyRecipes(recipes));
     // Before anything is split: steps are ops of whole tensors.
     passes.addPass(spmd::createDecomposeAttention());
     passes.addPass(spmd::createDecomposeContraction());
+  }
+  // The norm is summed in one order, with a mesh and without.
+  if (options.mesh.empty() && options.recipes.empty() && options.grains > 0) {
+    spmd::ApplyRecipesOptions recipes;
+    recipes.grains = options.grains;
+    passes.addPass(spmd::createApplyRecipes(recipes));
   }
   // After recipes: what a device has of the samples is cut into micro-batches.
   spmd::PlaceOptions place;

@@ -202,18 +202,33 @@ static std::string checkDeterministic(const PhaseOptions &options) {
     llvm::consumeError(plan.takeError());
     return {}; // Said of the plan.
   }
+  auto mesh = spmd::parseMesh(options.mesh);
+  if (!mesh) {
+    llvm::consumeError(mesh.takeError());
+    return {}; // Said of the mesh.
+  }
+  std::vector<std::string> samples;
+  for (const spmd::MeshAxis &axis : *mesh)
+    if (axis.name == "dp" ||
+        llvm::any_of(plan->recipes, [&](const spmd::RecipeCall &call) {
+          return spmd::splitBy(call, axis.name) == spmd::RecipeSplit::Samples;
+        }))
+      samples.push_back(axis.name);
   for (const spmd::RecipeCall &call : plan->recipes) {
-    spmd::SumsInParts sums = spmd::sumsInParts(call);
-    if (sums == spmd::SumsInParts::Gradients)
+    bool rests = llvm::all_of(call.axes, [&](const std::string &axis) {
+      return llvm::is_contained(samples, axis) &&
+             spmd::splitBy(call, axis) == spmd::RecipeSplit::Resting;
+    });
+    if (rests && samples.size() > 1)
+      return "deterministic: recipe '" + call.name +
+             "' reduces gradients over one of several axes of the samples "
+             "before the others, in another order than that of the grains; "
+             "shard the samples over one axis, or leave one of them out";
+    if (spmd::sumsInParts(call))
       return "deterministic: recipe '" + call.name +
              "' adds gradients up on devices that hold a part of each, in "
-             "another order than that of the grains; choose zero1 without a "
-             "clip, or leave one of them out";
-    if (sums == spmd::SumsInParts::Norm && options.optimizer.maxGradNorm > 0)
-      return "deterministic: with recipe '" + call.name +
-             "' each device adds up its own part of the norm to clip to, in "
-             "another order than one that has it all; leave out the clip, the "
-             "recipe or the mode";
+             "another order than that of the grains; choose zero1, or leave "
+             "one of them out";
   }
   return {};
 }

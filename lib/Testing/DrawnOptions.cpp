@@ -77,21 +77,33 @@ private:
 };
 } // namespace
 
-/// A mesh, and recipes on it.
-static void drawMesh(Random &rng, int64_t ranks, PhaseOptions &options) {
+/// A mesh, and recipes on it. `more` draws their axes: mostly one of its own
+/// for a second recipe that computes with the same, and the axis of another
+/// recipe where that is possible.
+static void drawMesh(Random &rng, Random &more, int64_t ranks,
+                     PhaseOptions &options) {
   MeshDraw mesh(rng, ranks);
   if (rng.chance(0.35))
     mesh.add("pp", false);
   if (rng.chance(0.3) && mesh.fits(1))
     mesh.add("dp", false);
-  SmallVector<std::string> calls;
+  SmallVector<std::string> calls, computing;
   for (int64_t i = 0, count = choose(rng, {0, 1, 1, 2}); i < count; ++i) {
     const spmd::RecipeInfo &recipe = rng.pick(spmd::recipeTable());
     if (!mesh.fits(recipe.axes.size()))
       continue;
-    for (const spmd::RecipeAxis &axis : recipe.axes)
-      mesh.add(axis.name, recipe.even);
-    calls.push_back(recipe.name.str());
+    std::string call = recipe.name.str();
+    bool folded = recipe.folds && !computing.empty() && more.chance(0.5);
+    for (const spmd::RecipeAxis &axis : recipe.axes) {
+      std::string name = folded ? computing.back() : axis.name.str();
+      if (!folded && llvm::is_contained(computing, name) && more.chance(0.7))
+        name += "2";
+      mesh.add(name, recipe.even);
+      if (axis.split != spmd::RecipeSplit::Resting)
+        computing.push_back(name);
+      call += (&axis == recipe.axes.begin() ? "(" : ",") + name;
+    }
+    calls.push_back(call + ")");
   }
   options.mesh = mesh.text;
   options.recipes = llvm::join(calls, ",");
@@ -146,7 +158,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     options.microBatches = 1;
     options.grains = 0;
   }
-  drawMesh(rng, ranks, options);
+  Random axes(graph.seed ^ 0xa8e5);
+  drawMesh(rng, axes, ranks, options);
   if (StringRef(options.mesh).contains("pp="))
     drawPipeline(rng, options);
   options.pipeGather = choose(rng, {"", "each", "once", "auto"});

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelEmitter.h"
+#include "cleave/Dialect/Exec/IR/OrderedReduce.h"
 #include "llvm/IR/Module.h"
 
 using namespace mlir;
@@ -69,21 +70,29 @@ unsigned KernelEmitter::unrollOf(PassOp pass, unsigned lanes) {
   if (lanes < maxLanes)
     return 1;
   unsigned ops = 0, heavy = 0;
-  bool reduces = false;
+  bool reduces = false, ordered = false;
+  std::optional<unsigned> drawn;
   for (Operation &op : pass.getBody().front()) {
     if (auto philox = dyn_cast<PhiloxOp>(op))
       if (cols >= 64 && isAligned64(philox))
-        return 64 / lanes;
-    reduces |= isa<ReduceOp>(op);
+        drawn = 64 / lanes;
+    if (auto reduce = dyn_cast<ReduceOp>(op)) {
+      reduces = true;
+      ordered |= reduce->hasAttr(kOrderedAttr);
+    }
     heavy += op.getName().getDialectNamespace() == "math";
     ops += levelOf(&op) == 2;
   }
   // Several chains of a reduction hide the latency of its additions; other
-  // short bodies gain a little from fewer branches.
-  unsigned unroll = ops > 40 || heavy > 2 ? (reduces ? 2 : 1)
-                    : heavy               ? 2
-                    : reduces || ops < 12 ? 4
-                                          : 2;
+  // short bodies gain a little from fewer branches. The chains of an ordered
+  // sum depend on nothing else.
+  if (drawn && !ordered)
+    return *drawn;
+  unsigned unroll = ordered                 ? 4
+                    : ops > 40 || heavy > 2 ? (reduces ? 2 : 1)
+                    : heavy                 ? 2
+                    : reduces || ops < 12   ? 4
+                                            : 2;
   while (unroll > 1 && cols < int64_t(unroll * lanes))
     unroll /= 2;
   return unroll;

@@ -35,6 +35,8 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=ep=2 recipes=expert" 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=5 recipes=expert" 2>&1 | FileCheck %s --check-prefix=EXPERTS
 // RUN: not cleave-opt %t/experts.mlir --spmd-apply-recipes="mesh=ep=8 recipes=expert" 2>&1 | FileCheck %s --check-prefix=TOKENS
+// RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=2 recipes=summa2d,expert(col)" 2>&1 | FileCheck %s --check-prefix=NOFOLD
+// NOFOLD: error: recipes 'summa2d' and 'expert' split features and samples over axis "col": an axis has one of them; bind one recipe to another axis
 // NONE: error: recipe 'expert': the model has no experts, that is, no batched product in which each batch index has its own weights
 // EXPERTS: error: 'graph.contract' op has 4 experts, fewer than the 5 positions of axis "ep"
 // TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, fewer than the 8 positions of axis "ep": use at most 6

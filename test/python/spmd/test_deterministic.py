@@ -7,7 +7,7 @@ import torch
 
 import cleave
 from shaped_models import EncoderDecoder
-from training_support import Case, cleave_run, family
+from training_support import ALL, Case, cleave_run, family
 
 STEPS = 4
 
@@ -20,6 +20,7 @@ def run(case, grains, devices, **settings):
 
 def same(a, b):
     assert a.losses == b.losses
+    assert a.norms == b.norms
     for name, update in a.updates.items():
         assert torch.equal(update, b.updates[name]), name
     for name, gradient in a.gradients.items():
@@ -38,20 +39,75 @@ def test_devices_give_the_same_bits(name, grains):
             same(run(case, grains, devices), first)
 
 
-def test_zero1_gives_the_same_bits():
-    """Without a clip: parts of the state change no sum."""
+def test_zero1_without_a_clip():
+    """Parts of the state change no sum."""
     case = family("gpt2", batch=8)
     one, two = (cleave_run(case, STEPS, cleave.AdamW(lr=1e-3), deterministic=4, **settings)
                 for settings in ({}, {"mesh": {"dp": 2}, "plan": "zero1"}))
     same(one, two)
 
 
-@pytest.mark.parametrize("plan, clip", [("zero1", 1.0), ("zero2", None), ("zero3", None)])
-def test_recipes_that_add_up_in_parts_are_refused(plan, clip):
+#: Sizes that grains divide, that they divide in another dimension than the largest, and
+#: that they do not divide: these gradients are gathered for their norm.
+SHARDED = [
+    ("gpt2", {}, 4),
+    ("gpt2", dict(vocab_size=97), 8),
+    ("llama", dict(hidden_size=36, intermediate_size=50, vocab_size=99, num_attention_heads=2,
+                   num_key_value_heads=2), 8),
+    ("bert", {}, 8),
+]
+
+
+@pytest.mark.parametrize("name, sizes, grains", SHARDED if ALL else SHARDED[1:3])
+@pytest.mark.parametrize("clip", [0.05, 100.0] if ALL else [0.05])
+def test_zero1_with_a_clip(name, sizes, grains, clip):
+    """Each slice of a gradient is summed by itself, wherever it rests."""
+    case = family(name, batch=8, **sizes)
+    optimizer = cleave.AdamW(lr=1e-3, weight_decay=0.1, max_grad_norm=clip)
+    steps = STEPS if ALL else 2
+    first = cleave_run(case, steps, optimizer, deterministic=grains)
+    assert (first.norms[0] > clip) == (clip < 1)
+    for devices in [2, 4, 8]:
+        for plan in ["zero1", None] if ALL else ["zero1"]:
+            if grains % devices == 0:
+                same(cleave_run(case, steps, optimizer, mesh={"dp": devices}, plan=plan,
+                                deterministic=grains), first)
+
+
+def test_the_norm_is_that_of_all_gradients():
+    """The order of a sum changes its rounding alone."""
     case = family("gpt2", batch=8)
-    with pytest.raises(cleave.CompileError, match=f"deterministic: .*recipe '{plan}'"):
-        cleave_run(case, 1, cleave.AdamW(lr=1e-3, max_grad_norm=clip), mesh={"dp": 2},
-                   plan=plan, deterministic=4)
+    optimizer = cleave.AdamW(lr=1e-3, max_grad_norm=0.05)
+    plain = cleave_run(case, 2, optimizer)
+    grains = cleave_run(case, 2, optimizer, mesh={"dp": 2}, plan="zero1", deterministic=4)
+    assert grains.norms == pytest.approx(plain.norms, rel=1e-5)
+
+
+@pytest.mark.parametrize("mesh, plan, settings", [
+    ({"tp": 2}, ["megatron", "zero1"], {}),
+    ({"tp": 2}, ["megatron-sp", "zero1", "zero1(tp)"], {}),
+    ({"pp": 2}, ["zero1"], dict(schedule="1f1b")),
+    ({"pp": 2}, ["zero1"], dict(schedule="zb-h1", post_validation=True)),
+])
+def test_zero1_beside_other_axes(mesh, plan, settings):
+    """What another axis shards is summed over it; stages add their sums."""
+    case = family("gpt2", batch=8)
+    optimizer = cleave.AdamW(lr=1e-3, max_grad_norm=0.05)
+    one, two = (cleave_run(case, 2, optimizer, mesh={**mesh, "dp": devices}, plan=plan,
+                           deterministic=8, **settings) for devices in (1, 2))
+    assert one.norms[0] > 0.05
+    same(two, one)
+
+
+@pytest.mark.parametrize("mesh, plan, message", [
+    ({"dp": 2}, ["zero2"], "recipe 'zero2' adds gradients up"),
+    ({"dp": 2}, ["zero3"], "recipe 'zero3' adds gradients up"),
+    ({"dp": 2, "fsdp": 2}, ["zero1", "dp(fsdp)"], "recipe 'zero1' reduces gradients over one of"),
+])
+def test_recipes_that_add_up_in_parts_are_refused(mesh, plan, message):
+    case = family("gpt2", batch=8)
+    with pytest.raises(cleave.CompileError, match=f"deterministic: {message}"):
+        cleave_run(case, 1, cleave.AdamW(lr=1e-3), mesh=mesh, plan=plan, deterministic=4)
 
 
 def test_other_bits_without_it():

@@ -43,6 +43,12 @@ CASES = [
     ("ep=2,tp=2", "megatron-sp,expert,zero1(ep)"),
     ("dp=2,ep=2,tp=2", "expert,megatron,zero3"),
     ("ep=2,cp=2", "expert,ulysses"),
+    # Over the ranks of another recipe, and of several.
+    ("tp=2", "megatron,expert(tp)"),
+    ("dp=2,tp=2", "megatron-sp,expert(tp),zero1"),
+    ("tp=2,dp=2", "megatron-sp,expert(tp),expert(dp),zero1"),
+    ("cp=2,dp=2", "ulysses,expert(cp),zero3"),
+    ("cp=2,tp=2", "context,megatron-sp,expert(tp),expert(cp)"),
 ]
 
 
@@ -111,6 +117,8 @@ NATIVE = {
     ("switch", {"ep": 2}, ["expert", "zero1(ep)"]),
     ("top1", {"ep": 4}, "expert"),
     ("top2", {"dp": 2, "ep": 2}, ["expert", "zero3"]),
+    ("mixtral", {"dp": 2, "tp": 2}, ["megatron-sp", "expert(tp)"]),
+    ("top2", {"dp": 2, "tp": 2}, ["megatron", "expert(tp)", "expert(dp)"]),
 ])
 def test_experts_train_as_one_device(name, mesh, plan):
     check_devices(NATIVE[name](), mesh, plan)

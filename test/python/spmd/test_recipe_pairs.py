@@ -9,7 +9,7 @@ optimizers in turn; with ``CLEAVE_TEST_ALL=1`` every model, and larger meshes.
 import pytest
 
 from cleave.testing.tools import ToolError
-from recipe_pairs import RECIPES, legal_pairs, refused_pairs, shared_pairs
+from recipe_pairs import RECIPES, folded_pairs, legal_pairs, refused_pairs, shared_pairs
 from test_expert_recipes import MODELS as EXPERT_MODELS
 from test_expert_recipes import devices_of
 from test_recipes import BATCH, LENGTH, MODELS, check, emit
@@ -17,7 +17,7 @@ from training_support import ALL
 
 #: Eight heads, where there are four.
 HEADS = {"gpt2": ("n_head", 8), "bert": ("num_attention_heads", 8)}
-PAIRS = [*legal_pairs(), *shared_pairs()]
+PAIRS = [*legal_pairs(), *shared_pairs(), *folded_pairs()]
 
 
 def models_of(pair, mesh):

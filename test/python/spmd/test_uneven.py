@@ -60,6 +60,11 @@ UNEVEN = [
     ("ep=4", "expert", "mixtral", 8, 8, {"num_local_experts": 6}, 1),
     ("ep=3", "expert", "top2", 6, 8, {}, 1),
     ("dp=3,ep=2", "expert,zero3", "top2", 7, 8, {}, 1),
+    ("tp=2", "megatron-sp,expert(tp)", "mixtral", 4, 7, {}, 1),
+    ("dp=2,cp=2", "ulysses,expert(cp),expert(dp)", "top2", 5, 7, {}, 1),
+    # A sequence over two levels.
+    ("node=2,cp=2", "ulysses,context(node)", "llama", 4, 7, {}, 1),
+    ("node=2,cp=2", "ulysses,ring(node)", "gpt2", 4, 6, {}, 1),
     # As many tokens as GPT-2 knows.
     ("tp=4", "megatron", "gpt2", 1, 4, {"vocab_size": 50257, "n_embd": 8, "n_layer": 1}, 1),
 ]

@@ -21,6 +21,9 @@ from volumes_support import (A, B, D, E, H, L, S, at_run_time, in_ir, key_heads,
 
 BSH = B * S * H
 
+#: Experts of a token.
+K = 2
+
 
 def share(n):
     """(N - 1) / N."""
@@ -109,6 +112,14 @@ def expert(name, n):
                 all_reduce=2 * share(n) * (total(name) - experts + 2))
 
 
+def folded_expert(name, n):
+    """As megatron: what experts give is summed as is what an MLP gives, and so are the
+    gradients of what they got; the gradients of the K weights of each token are sums over
+    experts, too."""
+    sent = megatron(name, n)
+    return dict(all_reduce=sent["all_reduce"] + 2 * share(n) * L * K * B * S)
+
+
 #: Recipe, axis, model, formula.
 TABLE = [
     ("", "dp", "gpt2", data),
@@ -127,6 +138,7 @@ TABLE = [
     ("two-ring", "cp", "llama", ring),
     ("two-ring", "cp", "grouped", ring),
     ("expert", "ep", "mixtral", expert),
+    ("megatron,expert(tp)", "tp", "mixtral", folded_expert),
 ]
 
 
@@ -141,6 +153,44 @@ def test_in_ir(tmp_path, plan, axis, name, formula, ranks):
 def test_at_run_time(plan, axis, name, formula, ranks):
     formula = zero3_run if formula is zero3 else formula
     assert at_run_time(name, f"{axis}={ranks}", plan) == formula(name, ranks)
+
+
+def two_levels(recipe, name, outer, inner):
+    """Inside of attention, heads over `inner` ranks and positions over `outer` groups of
+    them. All-to-alls within a group: a rank's queries, keys, values and outputs, and the
+    gradients of all four. Between groups `outer` positions exchange the keys and values of
+    a rank's heads."""
+    ranks = outer * inner
+    queries, keys = (B * heads * D * Fraction(S, ranks) for heads in (A, key_heads(name)))
+    between = (outer - 1) * B * Fraction(key_heads(name), inner) * Fraction(S, outer) * D * L
+    sent = dict(all_to_all=L * share(inner) * 4 * (queries + keys), **data(name, ranks))
+    if recipe == "context":
+        return dict(all_gather=4 * between, reduce_scatter=2 * between, **sent)
+    return dict(permute=6 * between, **sent)
+
+
+def test_experts_over_two_axes(tmp_path):
+    """Slots are exchanged between the ranks of the samples, by each for its own experts."""
+    sent = in_ir(tmp_path, "mixtral", "dp=2,tp=4", "megatron,expert(tp),expert(dp)")
+    assert sent["all_to_all"] == 4 * L * share(2) * Fraction(B, 2) * Fraction(E, 4) * S * H
+
+
+@pytest.mark.parametrize("outer, inner", [(2, 2), (4, 2), (2, 4)])
+@pytest.mark.parametrize("name", ["llama", "grouped"])
+@pytest.mark.parametrize("recipe", ["ring", "two-ring", "context"])
+def test_two_levels_in_ir(tmp_path, recipe, name, outer, inner):
+    """A sequence over two axes, whichever is the major one of the mesh."""
+    if inner > key_heads(name):
+        pytest.skip("each of the inner ranks has a head of keys")
+    for mesh in (f"node={outer},cp={inner}", f"cp={inner},node={outer}"):
+        assert in_ir(tmp_path, name, mesh, f"ulysses,{recipe}(node)") == two_levels(
+            recipe, name, outer, inner)
+
+
+@pytest.mark.parametrize("recipe", ["ring", "two-ring", "context"])
+def test_two_levels_at_run_time(recipe):
+    sent = at_run_time("grouped", "node=2,cp=2", f"ulysses,{recipe}(node)")
+    assert sent == two_levels(recipe, "grouped", 2, 2)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

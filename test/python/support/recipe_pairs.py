@@ -122,6 +122,26 @@ def shared_pairs():
                 yield pair_of((name, other), f"{other},{name}({rest})", [rest, axis])
 
 
+def folded_pairs():
+    """Experts over the ranks that another recipe splits features or the sequence over, and
+    over those and the ranks of the samples."""
+    for name, (axis, what) in RECIPES.items():
+        if what not in ("features", "sequence") or "," in axis:
+            continue
+        pair = pair_of((name, "expert"), f"{name},expert({axis})", [axis, axis])
+        yield pair
+        both = pair_of(pair.names, f"{pair.plan},expert(dp)", [axis, "dp"])
+        # Four experts are not divisible by more ranks.
+        yield dataclasses.replace(both, large=both.small)
+
+
+def folds(first, second):
+    """Whether two recipes split the same axis: experts lie in parts over any."""
+    a, b = RECIPES[first], RECIPES[second]
+    return "expert" in (first, second) and "," not in a[0] + b[0] and bool(
+        {a[1], b[1]} & {"features", "sequence"})
+
+
 def contradiction(first, second):
     """Why two recipes cannot have one axis; "" where they can, or do not ask
     for one."""
@@ -145,5 +165,6 @@ def refused_pairs():
         a, b = RECIPES[first], RECIPES[second]
         if a[0] == b[0] and contradiction(first, second):
             yield first, second, a[0], contradiction(first, second)
-        elif a[1] and b[1] and a[1] != b[1] and "," not in a[0] + b[0]:
+        elif (a[1] and b[1] and a[1] != b[1] and "," not in a[0] + b[0]
+              and not folds(first, second)):
             yield first, second, a[0], "an axis has one of them"

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
+#include "cleave/Dialect/Exec/IR/OrderedReduce.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/Matchers.h"
@@ -217,8 +218,11 @@ void KernelBuilder::accumulateAll(Reduction kind, Value value, Value result) {
 // Rows, indices, random bits
 //===----------------------------------------------------------------------===//
 
-Value KernelBuilder::reduce(Reduction kind, Value value) {
-  return ReduceOp::create(b, loc, kind, value);
+Value KernelBuilder::reduce(Reduction kind, Value value, bool ordered) {
+  auto op = ReduceOp::create(b, loc, kind, value);
+  if (ordered)
+    op->setAttr(kOrderedAttr, b.getUnitAttr());
+  return op;
 }
 
 Value KernelBuilder::scan(Value value, bool reverse) {

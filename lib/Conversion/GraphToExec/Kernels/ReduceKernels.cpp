@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelModels.h"
+#include "cleave/Dialect/Graph/IR/OrderedSum.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -39,6 +40,8 @@ struct ReduceModel
         reduced.push_back(llvm::is_contained(op.getDims(), d));
     if (!llvm::is_contained(reduced, true))
       return Form::None;
+    if (op->hasAttr(graph::kOrderedAttr))
+      return Form::Rows;
     if (!llvm::is_contained(reduced, false))
       return Form::All;
     // A reduction to few long rows adds element by element, in one stage.
@@ -120,7 +123,8 @@ struct ReduceModel
             sizes.push_back(type.getDimSize(d));
           }
       Value x = k.read(op.getInput(), Access::get(type, sizes, dims));
-      k.define(op.getOutput(), k.reduce(kind, x), Level::Row);
+      k.define(op.getOutput(),
+               k.reduce(kind, x, op->hasAttr(graph::kOrderedAttr)), Level::Row);
       break;
     }
     }

@@ -146,7 +146,8 @@ public:
 
   //===--- Rows -----------------------------------------------------------===//
 
-  mlir::Value reduce(exec::Reduction kind, mlir::Value value);
+  mlir::Value reduce(exec::Reduction kind, mlir::Value value,
+                     bool ordered = false);
   mlir::Value scan(mlir::Value value, bool reverse);
   /// Index along one dimension of a nest of loops `sizes`, as i64.
   mlir::Value index(llvm::ArrayRef<int64_t> sizes, unsigned dim);

@@ -184,7 +184,11 @@ def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
   let options = [Option<"mesh", "mesh", "std::string", "",
                         "The axes of the mesh and their sizes: dp=2,tp=4">,
                  Option<"recipes", "recipes", "std::string", "",
-                        "The recipes and placements: megatron-sp,zero1">];
+                        "The recipes and placements: megatron-sp,zero1">,
+                 Option<"grains", "grains", "int64_t", "0",
+                        "If positive: the number of slices of a gradient that "
+                        "are summed by themselves, in an order that is the same "
+                        "for any number of devices">];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 

@@ -33,6 +33,9 @@ struct RecipeCall {
   std::string name;
   /// The names of the mesh axes, one for each axis of the recipe.
   std::vector<std::string> axes;
+  /// Another recipe of the list shards what is computed over the axis: this
+  /// one shards parameters alone.
+  bool folded = false;
 };
 
 /// Parses recipes: `megatron-sp,zero1(fsdp)`. The error of an unknown recipe
@@ -88,9 +91,6 @@ struct RecipeAxis {
   RecipeSplit split;
 };
 
-/// The values that a recipe sums over its shards, in an order of their own.
-enum class SumsInParts { None, Norm, Gradients };
-
 /// An entry in the table of recipes.
 struct RecipeInfo {
   llvm::StringRef name;
@@ -102,7 +102,11 @@ struct RecipeInfo {
   /// The positions process keys in turn (a ring). Under a causal mask, zig-zag
   /// order of the sequence then balances their work.
   bool inTurn = false;
-  SumsInParts sums = SumsInParts::None;
+  /// Each micro-batch reduces gradients to shards, in an order of its own.
+  bool sumsInParts = false;
+  /// The recipe can have the axis over which another one shards features or the
+  /// sequence.
+  bool folds = false;
 };
 /// Returns the table of all recipes.
 llvm::ArrayRef<RecipeInfo> recipeTable();
@@ -114,9 +118,8 @@ RecipeSplit splitBy(const RecipeCall &call, llvm::StringRef axis);
 bool splitsEvenly(const RecipeCall &call);
 /// Whether the positions of a recipe process keys in turn.
 bool seesKeysInTurn(const RecipeCall &call);
-/// Returns the values that a recipe sums over shards; `Gradients` includes
-/// their norm.
-SumsInParts sumsInParts(const RecipeCall &call);
+/// Whether a recipe reduces the gradients of each micro-batch to shards.
+bool sumsInParts(const RecipeCall &call);
 
 } // namespace cleave::spmd
 

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FuseGroups.h"
+#include "cleave/Dialect/Exec/IR/OrderedReduce.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/StringSet.h"
@@ -204,6 +205,9 @@ static void setShape(KernelOp kernel, OpBuilder &b) {
   bool vectorises = cols % 4 == 0;
   for (BlockArgument arg : kernel.getBody().getArguments())
     vectorises &= (*kernel.getAlignment())[arg.getArgNumber()] == 16;
+  // The threads of an ordered sum depend on the number of columns alone.
+  kernel.walk(
+      [&](ReduceOp reduce) { vectorises &= !reduce->hasAttr(kOrderedAttr); });
   kernel.setVector(vectorises ? 4 : 1);
   int64_t lanes = (cols + kernel.getVector() - 1) / kernel.getVector();
   int64_t threads = kernel.getSkeleton() == Skeleton::Map

@@ -18,9 +18,9 @@ static StringRef nameOf(BlockArgument argument) {
       argument.getArgNumber(), graph::kNameAttr);
 }
 
-Annotator::Annotator(ModuleOp module, MeshOp meshOp)
+Annotator::Annotator(ModuleOp module, MeshOp meshOp, int64_t grains)
     : module(module), meshName(FlatSymbolRefAttr::get(meshOp)),
-      mesh(meshOp.getMesh()) {
+      mesh(meshOp.getMesh()), grains(grains) {
   for (auto function : module.getOps<func::FuncOp>()) {
     if (function.isExternal())
       continue;
@@ -102,18 +102,31 @@ std::optional<unsigned> Annotator::bestDim(RankedTensorType type,
                                            const Sharding &sharding,
                                            StringRef axis) const {
   std::optional<unsigned> best;
-  std::pair<bool, int64_t> most;
+  std::tuple<bool, bool, int64_t> most;
   int64_t parts = mesh.size(AxisRef{axis});
   for (int64_t dim = 0; dim < type.getRank(); ++dim) {
     int64_t before = mesh.size(sharding.dims[dim]);
     int64_t size = type.getDimSize(dim) / before;
-    std::pair now(type.getDimSize(dim) % (before * parts) == 0, size);
+    std::tuple now(grains > 0 && type.getDimSize(dim) % (before * grains) == 0,
+                   type.getDimSize(dim) % (before * parts) == 0, size);
     if (size >= parts && (!best || now > most)) {
       best = dim;
       most = now;
     }
   }
   return best;
+}
+
+AxisList Annotator::sampleAxes() const {
+  AxisList axes;
+  for (func::FuncOp function : functions)
+    for (BlockArgument argument : function.getArguments())
+      if (auto dim = function.getArgAttrOfType<IntegerAttr>(
+              argument.getArgNumber(), graph::kBatchDimAttr))
+        for (const AxisRef &axis : given(argument).dims[dim.getInt()])
+          if (!mesh.overlap(axis, axes))
+            axes.push_back(axis);
+  return axes;
 }
 
 ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
@@ -156,6 +169,19 @@ int64_t Annotator::shardSize(Value value, unsigned dim) const {
   if (ConstrainOp known = annotationOf(value))
     size /= mesh.size(known.getSharding().getSharding().dims[dim]);
   return size;
+}
+
+std::optional<unsigned> cleave::spmd::bestSlicedDim(RankedTensorType type,
+                                                    ArrayRef<int64_t> parts,
+                                                    int64_t grains) {
+  std::optional<unsigned> best;
+  int64_t most = 0;
+  for (auto [dim, size] : llvm::enumerate(type.getShape()))
+    if (size % (parts[dim] * grains) == 0 && size / parts[dim] > most) {
+      best = dim;
+      most = size / parts[dim];
+    }
+  return best;
 }
 
 std::string cleave::spmd::partsThatFit(ArrayRef<int64_t> parts) {

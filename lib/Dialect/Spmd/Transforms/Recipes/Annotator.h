@@ -23,7 +23,9 @@ namespace cleave::spmd {
 /// `spmd.constrain` ops.
 class Annotator {
 public:
-  Annotator(mlir::ModuleOp module, MeshOp mesh);
+  /// `grains` is the number of equal parts of the samples that are summed in
+  /// pairs, or 0.
+  Annotator(mlir::ModuleOp module, MeshOp mesh, int64_t grains);
 
   const Mesh &getMesh() const { return mesh; }
   llvm::ArrayRef<mlir::func::FuncOp> entries() const { return functions; }
@@ -55,11 +57,15 @@ public:
   }
   /// Returns the best dimension of `type`, of sharding `sharding`, to shard
   /// over `axis`: the largest divisible one, else the largest one, which is
-  /// padded later. Returns nothing if all have less than one element per
-  /// position.
+  /// padded later. With grains, one that they divide comes first: its slices
+  /// are the same for any number of positions. Returns nothing if all have less
+  /// than one element per position.
   std::optional<unsigned> bestDim(mlir::RankedTensorType type,
                                   const Sharding &sharding,
                                   llvm::StringRef axis) const;
+
+  /// Returns the axes over which samples are sharded so far.
+  AxisList sampleAxes() const;
 
   /// Returns `sharding` as an attribute.
   ShardingAttr attribute(const Sharding &sharding) const {
@@ -76,15 +82,27 @@ public:
   /// annotation.
   int64_t shardSize(mlir::Value value, unsigned dim) const;
 
+  /// Records that inputs are sharded over `axis` along the sequence.
+  void addSequenceAxis(const AxisRef &axis) {
+    if (!llvm::is_contained(sequenceAxes, axis))
+      sequenceAxes.push_back(axis);
+  }
+  /// The axes over which recipes shard the sequence so far, major to minor.
+  const AxisList &getSequenceAxes() const { return sequenceAxes; }
+
   /// Records the annotation `constrain` of a value between blocks, whose
   /// dimension `dim` is the sequence. Recipes that shard the sequence add their
-  /// axis to it.
-  void addStream(ConstrainOp constrain, unsigned dim) {
-    streams.push_back({constrain, dim});
+  /// axis to it, unless it is `except`.
+  void addStream(ConstrainOp constrain, unsigned dim,
+                 llvm::StringRef except = "") {
+    streams.push_back({constrain, dim, except});
   }
-  llvm::ArrayRef<std::pair<ConstrainOp, unsigned>> getStreams() const {
-    return streams;
-  }
+  struct Stream {
+    ConstrainOp constrain;
+    unsigned dim;
+    llvm::StringRef except;
+  };
+  llvm::ArrayRef<Stream> getStreams() const { return streams; }
 
   mlir::ModuleOp getModule() const { return module; }
 
@@ -98,15 +116,23 @@ private:
   mlir::ModuleOp module;
   mlir::FlatSymbolRefAttr meshName;
   Mesh mesh;
+  int64_t grains;
   llvm::SmallVector<mlir::func::FuncOp, 3> functions;
   mlir::func::FuncOp train;
   std::map<mlir::Operation *, std::unique_ptr<DimensionClasses>> classes;
-  llvm::SmallVector<std::pair<ConstrainOp, unsigned>> streams;
+  llvm::SmallVector<Stream> streams;
+  AxisList sequenceAxes;
   /// The arguments of each name, and the optimizer state of each name.
   llvm::StringMap<llvm::SmallVector<mlir::BlockArgument>> named;
   /// The names of arguments with a placement.
   llvm::StringSet<> placed;
 };
+
+/// Returns the largest dimension of `type` whose `parts[dim]` shards are each
+/// divisible into `grains` slices, if any.
+std::optional<unsigned> bestSlicedDim(mlir::RankedTensorType type,
+                                      llvm::ArrayRef<int64_t> parts,
+                                      int64_t grains);
 
 /// Returns the divisors of `divisor` above 1, as text: `2, 3 or 6 positions`;
 /// empty without any.
@@ -123,6 +149,10 @@ llvm::LogicalResult applyPlacements(Annotator &annotator,
 // what it cannot apply to the module.
 llvm::LogicalResult applyDp(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyExpert(Annotator &annotator, llvm::StringRef axis);
+/// Shards experts over an axis that other recipes shard features or the
+/// sequence over, and no samples.
+llvm::LogicalResult applyFoldedExpert(Annotator &annotator,
+                                      llvm::StringRef axis);
 llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);

@@ -18,6 +18,20 @@
 /// Sums of gradients that are sharded over the same axes are added first, so
 /// that each group of devices reduces one number.
 ///
+/// With grains, the order of the sums depends neither on the number of devices
+/// nor on what the recipes shard over the axes of the samples: each gradient is
+/// divided into as many slices as there are grains, of which each is summed by
+/// itself, and the sums of slices are gathered before they are added.
+/// ```mlir
+/// %v = graph.reshape %a : tensor<16x4xf32> -> tensor<4x4x4xf32>  // 4 grains
+/// %w = spmd.constrain %v  // sharded over "dp" if %a is
+/// %r = graph.reduce sum (%w * %w) {dims = 2, graph.ordered}
+/// %s = graph.reduce sum %r {dims = 1, graph.ordered}             // 4 sums
+/// %t = spmd.constrain %s  // replicated
+/// %n = graph.sqrt (graph.reduce sum %t {dims = 0, graph.ordered})
+/// ```
+/// A gradient without a divisible dimension is gathered.
+///
 //===----------------------------------------------------------------------===//
 
 #ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_DECOMPOSEGLOBALNORM_H
@@ -31,11 +45,13 @@ namespace cleave::spmd {
 /// Decomposes all global norms of a module, in two phases around the recipes.
 class GlobalNormDecomposition {
 public:
-  /// Replaces the operands of each norm by their sums of squares.
-  explicit GlobalNormDecomposition(mlir::ModuleOp module);
+  /// Replaces the operands of each norm by their sums of squares. `grains` is
+  /// the number of slices of a gradient that are summed by themselves, or 0.
+  GlobalNormDecomposition(mlir::ModuleOp module, int64_t grains);
   /// Replaces each norm by the root of the sum of its operands. Call after the
   /// recipes have annotated the shardings of gradients.
-  void finish(Annotator &annotator);
+  /// Without a mesh `annotator` is null, and there are grains.
+  void finish(Annotator *annotator);
 
 private:
   struct Norm {
@@ -43,6 +59,9 @@ private:
     /// The sum of squares of each tensor, and the tensor.
     llvm::SmallVector<std::pair<mlir::Value, mlir::Value>> squares;
   };
+  void replace(Norm &norm, mlir::Value total);
+
+  int64_t grains;
   llvm::SmallVector<Norm, 1> norms;
 };
 

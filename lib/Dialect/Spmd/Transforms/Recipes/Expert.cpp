@@ -26,9 +26,11 @@ using namespace cleave;
 using namespace cleave::spmd;
 
 /// Annotates the values of `function` that are exchanged between the shardings
-/// of samples and of experts.
+/// of samples and of experts. `kept` are the axes of experts over which no
+/// samples are sharded.
 static void annotateExchanges(Annotator &annotator, func::FuncOp function,
-                              const ExpertDimensions &experts, StringRef axis) {
+                              const ExpertDimensions &experts, StringRef axis,
+                              const AxisList &kept) {
   // Collected before annotations are inserted.
   SmallVector<OpResult> entering = experts.entering(function);
   for (OpOperand *operand : experts.leaving(function)) {
@@ -36,6 +38,7 @@ static void annotateExchanges(Annotator &annotator, func::FuncOp function,
     unsigned dim = *experts.expertDim(value);
     Sharding sharding = Sharding::replicated(
         cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
+    sharding.dims[dim] = kept;
     sharding.open[dim] = false;
     OpBuilder builder(operand->getOwner());
     operand->set(annotator.constrain(builder, value, sharding));
@@ -44,25 +47,180 @@ static void annotateExchanges(Annotator &annotator, func::FuncOp function,
     annotator.splitValue(result, *experts.expertDim(result), axis);
 }
 
-LogicalResult cleave::spmd::applyExpert(Annotator &annotator, StringRef axis) {
-  if (failed(applyDp(annotator, axis)))
-    return failure();
+namespace {
+/// Annotates the tokens that folded experts read. Values may be sharded over
+/// the axis of experts along the sequence: tokens, and the slots that they are
+/// sent to or come from, are gathered. Each rank then fills the slots of its
+/// own experts, and the contributions of all experts to a token are partial
+/// sums.
+class TokenGathers {
+public:
+  TokenGathers(Annotator &annotator, const DimensionClasses &classes,
+               StringRef axis)
+      : annotator(annotator), classes(classes),
+        axis(annotator.getMesh().find(axis)->name) {}
+
+  /// Gathers the operands of the op that fills the slots `result`.
+  void gatherFor(OpResult result) {
+    Operation *op = result.getOwner();
+    while (op && op->getNumOperands() == 1)
+      op = op->getOperand(0).getDefiningOp();
+    if (op)
+      for (OpOperand &operand : op->getOpOperands())
+        gather(operand);
+  }
+
+  /// Gathers the other operands of the op that reads slots through `operand`.
+  void gatherFor(OpOperand &operand) {
+    OpOperand *slots = &operand;
+    while (slots->getOwner()->getNumOperands() == 1 &&
+           slots->getOwner()->getNumResults() == 1 &&
+           slots->getOwner()->getResult(0).hasOneUse())
+      slots = &*slots->getOwner()->getResult(0).use_begin();
+    for (OpOperand &other : slots->getOwner()->getOpOperands())
+      if (&other != slots)
+        gather(other);
+  }
+
+private:
+  /// Where the fewest elements are gathered to have a value whole.
+  struct Cut {
+    int64_t elements = 0;
+    SmallVector<OpOperand *> operands;
+  };
+
+  static Value withoutAnnotations(Value value) {
+    while (auto constrain = value.getDefiningOp<ConstrainOp>())
+      value = constrain.getInput();
+    return value;
+  }
+
+  /// The dimensions of `value` that can be sharded along the sequence.
+  SmallVector<unsigned> tokenDims(Value value) const {
+    SmallVector<unsigned> dims;
+    auto type = cast<RankedTensorType>(value.getType());
+    for (int64_t dim = 0; dim < type.getRank(); ++dim) {
+      const DimensionClass &known = classes.of(withoutAnnotations(value), dim);
+      if (type.getDimSize(dim) > 1 && !known.samples &&
+          known.producers.empty() && known.consumers.empty())
+        dims.push_back(dim);
+    }
+    return dims;
+  }
+
+  /// Whether each element of the result of `op` needs one of each operand.
+  static bool isElementwise(Operation *op) {
+    auto ruled = dyn_cast_or_null<graph::ShardingRuleOpInterface>(op);
+    if (!ruled || op->getNumResults() != 1 || op->getNumOperands() == 0 ||
+        isa<ConstrainOp>(op))
+      return false;
+    graph::ShardingRule rule = ruled.getShardingRule();
+    auto costed = dyn_cast<graph::CostOpInterface>(op);
+    if (!costed)
+      return false;
+    graph::WorkClass work = costed.getCost().work;
+    return (work == graph::WorkClass::View ||
+            work == graph::WorkClass::ElementWise) &&
+           llvm::all_of(rule.factors, [](const graph::Factor &factor) {
+             return factor.kind == graph::FactorKind::Parallel;
+           });
+  }
+
+  Cut cut(OpOperand &operand, int depth = 6) {
+    Cut here;
+    Value value = operand.get();
+    if (tokenDims(value).empty())
+      return here;
+    here.elements = cast<RankedTensorType>(value.getType()).getNumElements();
+    here.operands = {&operand};
+    Operation *op = value.getDefiningOp();
+    if (depth == 0 || !isElementwise(op))
+      return here;
+    Cut above;
+    for (OpOperand &source : op->getOpOperands()) {
+      Cut next = cut(source, depth - 1);
+      above.elements += next.elements;
+      llvm::append_range(above.operands, next.operands);
+    }
+    return above.elements < here.elements ? above : here;
+  }
+
+  void gather(OpOperand &operand) {
+    SmallVector<OpOperand *> operands = cut(operand).operands;
+    if (!llvm::is_contained(operands, &operand))
+      operands.push_back(&operand);
+    for (OpOperand *read : operands)
+      annotate(*read);
+  }
+
+  void annotate(OpOperand &operand) {
+    Value value = operand.get();
+    SmallVector<unsigned> dims = tokenDims(value);
+    if (dims.empty() || !annotated.insert(&operand).second)
+      return;
+    Sharding sharding = Sharding::replicated(
+        cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
+    for (unsigned dim : dims)
+      sharding.open[dim] = false;
+    OpBuilder builder(operand.getOwner());
+    ConstrainOp constrain = annotator.constrain(builder, value, sharding);
+    operand.set(constrain);
+    // Another axis may shard the sequence.
+    annotator.addStream(constrain, dims.front(), axis);
+  }
+
+  Annotator &annotator;
+  const DimensionClasses &classes;
+  StringRef axis;
+  llvm::SmallPtrSet<OpOperand *, 16> annotated;
+};
+} // namespace
+
+/// Shards the experts of all entries over `axis`. The axis is `folded` if no
+/// samples are sharded over it.
+static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
+                                  bool folded) {
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  AxisList samples = annotator.sampleAxes();
   bool found = false;
   for (func::FuncOp function : annotator.entries()) {
     const DimensionClasses &classes = annotator.classesOf(function);
     for (unsigned number : ExpertDimensions::find(classes)) {
       const DimensionClass &known = classes.all()[number];
-      // A number that is not divisible is padded later.
-      if (known.divisor < parts)
-        return known.stacked.front()->emitOpError("has ")
-               << known.divisor << " experts, fewer than the " << parts
-               << " positions of axis \"" << axis << "\"";
+      auto [first, firstDim] = known.arguments.front();
+      AxisList kept;
+      for (const AxisRef &other : annotator.given(first).dims[firstDim])
+        if (other.name != axis && !annotator.getMesh().overlap(other, samples))
+          kept.push_back(other);
+      int64_t places = known.divisor / annotator.getMesh().size(kept);
+      // Without folding, a number that is not divisible is padded later.
+      bool padded = !folded && kept.empty();
+      if (padded ? places < parts : places % parts != 0) {
+        InFlightDiagnostic error = known.stacked.front()->emitOpError("has ");
+        error << places << " experts"
+              << (places == known.divisor ? "" : " in each shard") << ", "
+              << (padded ? "fewer than" : "not divisible by") << " the "
+              << parts << " positions of axis \"" << axis << "\"";
+        if (std::string fits = partsThatFit(places); !fits.empty())
+          error << ": use " << fits;
+        return error;
+      }
       found = true;
       for (auto [argument, dim] : known.arguments)
         annotator.split(argument, dim, axis);
-      annotateExchanges(annotator, function, ExpertDimensions(classes, number),
-                        axis);
+      ExpertDimensions experts(classes, number);
+      if (folded) {
+        TokenGathers tokens(annotator, classes, axis);
+        SmallVector<OpResult> entering = experts.entering(function);
+        for (OpOperand *operand : experts.leaving(function))
+          tokens.gatherFor(*operand);
+        for (OpResult result : entering) {
+          tokens.gatherFor(result);
+          annotator.splitValue(result, *experts.expertDim(result), axis);
+        }
+      } else {
+        annotateExchanges(annotator, function, experts, axis, kept);
+      }
     }
   }
   if (!found)
@@ -70,4 +228,15 @@ LogicalResult cleave::spmd::applyExpert(Annotator &annotator, StringRef axis) {
            << "recipe 'expert': the model has no experts, that is, no batched "
               "product in which each batch index has its own weights";
   return success();
+}
+
+LogicalResult cleave::spmd::applyExpert(Annotator &annotator, StringRef axis) {
+  if (failed(applyDp(annotator, axis)))
+    return failure();
+  return splitExperts(annotator, axis, /*folded=*/false);
+}
+
+LogicalResult cleave::spmd::applyFoldedExpert(Annotator &annotator,
+                                              StringRef axis) {
+  return splitExperts(annotator, axis, /*folded=*/true);
 }

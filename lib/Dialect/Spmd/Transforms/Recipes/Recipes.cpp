@@ -35,6 +35,8 @@ struct Recipe {
   StringRef keys = "";
   /// It splits the features of every product: no other recipe does.
   bool allFeatures = false;
+  /// What is applied instead to a folded call, before all other recipes.
+  LogicalResult (*applyFolded)(Annotator &, RecipeAxes) = nullptr;
 };
 
 /// A recipe of one axis.
@@ -61,9 +63,16 @@ static const Recipe recipes[] = {
      3},
     {{"expert",
       {{"ep", kSamples}},
-      "the samples, and the experts of mixtures of experts"},
+      "the samples, and the experts of mixtures of experts",
+      /*even=*/false,
+      /*inTurn=*/false,
+      /*sumsInParts=*/false,
+      /*folds=*/true},
      one<applyExpert>,
-     4},
+     4,
+     /*keys=*/"",
+     /*allFeatures=*/false,
+     one<applyFoldedExpert>},
     {{"megatron",
       {{"tp", kFeatures}},
       "heads, inner features of MLPs and the vocabulary"},
@@ -107,12 +116,7 @@ static const Recipe recipes[] = {
       "the sequence, and the heads inside of attention"},
      one<applyUlysses>,
      2},
-    {{"zero1",
-      {{"dp", kResting}},
-      "the optimizer's state",
-      /*even=*/false,
-      /*inTurn=*/false,
-      SumsInParts::Norm},
+    {{"zero1", {{"dp", kResting}}, "the optimizer's state"},
      one<applyZero1>,
      5},
     {{"zero2",
@@ -120,7 +124,7 @@ static const Recipe recipes[] = {
       "zero1, and gradients",
       /*even=*/false,
       /*inTurn=*/false,
-      SumsInParts::Gradients},
+      /*sumsInParts=*/true},
      one<applyZero2>,
      5},
     {{"zero3",
@@ -128,7 +132,7 @@ static const Recipe recipes[] = {
       "zero2, and parameters",
       /*even=*/false,
       /*inTurn=*/false,
-      SumsInParts::Gradients},
+      /*sumsInParts=*/true},
      one<applyZero3>,
      5},
 };
@@ -150,6 +154,8 @@ static const Recipe *findRecipe(StringRef name) {
 }
 
 RecipeSplit cleave::spmd::splitBy(const RecipeCall &call, StringRef axis) {
+  if (call.folded)
+    return RecipeSplit::Resting;
   if (const Recipe *recipe = findRecipe(call.name))
     for (auto [own, name] : llvm::zip(recipe->info.axes, call.axes))
       if (name == axis)
@@ -167,9 +173,9 @@ bool cleave::spmd::seesKeysInTurn(const RecipeCall &call) {
   return recipe && recipe->info.inTurn;
 }
 
-SumsInParts cleave::spmd::sumsInParts(const RecipeCall &call) {
+bool cleave::spmd::sumsInParts(const RecipeCall &call) {
   const Recipe *recipe = findRecipe(call.name);
-  return recipe ? recipe->info.sums : SumsInParts::None;
+  return recipe && recipe->info.sumsInParts;
 }
 
 static bool splitsFeatures(const Recipe *recipe) {
@@ -181,6 +187,13 @@ static bool splitsFeatures(const Recipe *recipe) {
 /// What is computed with lies in parts of one kind along an axis.
 static bool contradict(RecipeSplit a, RecipeSplit b) {
   return a != b && a != RecipeSplit::Resting && b != RecipeSplit::Resting;
+}
+
+/// Whether `recipe` can have the axis over which `other` shards `split`.
+static bool foldsOver(const Recipe &recipe, const Recipe &other,
+                      RecipeSplit split) {
+  return recipe.info.folds && !other.allFeatures &&
+         (split == kFeatures || split == kSequence);
 }
 
 static StringRef describe(RecipeSplit split) {
@@ -264,6 +277,10 @@ static llvm::Error bindAxes(RecipeCall &call, const Recipe &recipe,
       if (!llvm::is_contained(other.axes, axis))
         continue;
       RecipeSplit before = splitBy(other, axis);
+      const Recipe &otherRecipe = *findRecipe(other.name);
+      if (foldsOver(recipe, otherRecipe, before) ||
+          foldsOver(otherRecipe, recipe, split))
+        continue;
       if (before == split)
         return makeError("recipes '{0}' and '{1}' both split the same things "
                          "over axis \"{2}\": name one of them",
@@ -323,6 +340,16 @@ cleave::spmd::parseRecipes(StringRef text) {
             recipe->allFeatures ? call.name : other.name);
     calls.push_back(std::move(call));
   }
+  // Marked last: a call is held against all others first.
+  std::vector<size_t> folded;
+  for (auto [i, call] : llvm::enumerate(calls))
+    for (const RecipeCall &other : calls)
+      if (llvm::is_contained(other.axes, call.axes.front()) &&
+          foldsOver(*findRecipe(call.name), *findRecipe(other.name),
+                    splitBy(other, call.axes.front())))
+        folded.push_back(i);
+  for (size_t i : folded)
+    calls[i].folded = true;
   return calls;
 }
 
@@ -340,8 +367,11 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     if (!meshOp && !read->axes.empty())
       meshOp = createMesh(read->axes);
     if (!meshOp) {
-      if (calls.empty() && plan.placements.empty())
+      if (calls.empty() && plan.placements.empty()) {
+        if (grains > 0)
+          GlobalNormDecomposition(getOperation(), grains).finish(nullptr);
         return success();
+      }
       return getOperation().emitError("a recipe needs a mesh");
     }
     Mesh known = meshOp.getMesh();
@@ -351,12 +381,15 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     if (!data && known.find("dp"))
       calls.push_back({"dp", {"dp"}});
     llvm::stable_sort(calls, [](const RecipeCall &a, const RecipeCall &b) {
-      return findRecipe(a.name)->rank < findRecipe(b.name)->rank;
+      auto rank = [](const RecipeCall &call) {
+        return call.folded ? -1 : findRecipe(call.name)->rank;
+      };
+      return rank(a) < rank(b);
     });
     if (failed(verifyParameters()))
       return failure();
-    GlobalNormDecomposition norms(getOperation());
-    Annotator annotator(getOperation(), meshOp);
+    GlobalNormDecomposition norms(getOperation(), grains);
+    Annotator annotator(getOperation(), meshOp, grains);
     if (failed(applyPlacements(annotator, plan.placements)))
       return failure();
     for (const RecipeCall &call : calls) {
@@ -371,10 +404,12 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
                << "\", which the mesh does not have: it has " << names;
       }
       annotator.beginRecipe();
-      if (failed(findRecipe(call.name)->apply(annotator, call.axes)))
+      const Recipe &recipe = *findRecipe(call.name);
+      auto apply = call.folded ? recipe.applyFolded : recipe.apply;
+      if (failed(apply(annotator, call.axes)))
         return failure();
     }
-    norms.finish(annotator);
+    norms.finish(&annotator);
     return success();
   }
 

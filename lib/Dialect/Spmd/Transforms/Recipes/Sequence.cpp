@@ -102,14 +102,14 @@ static void splitStreams(Annotator &annotator, func::FuncOp function,
                          const SequenceClasses &sequences, StringRef axis) {
   const DimensionClasses &classes = annotator.classesOf(function);
   AxisRef added{annotator.getMesh().find(axis)->name};
-  for (auto [constrain, dim] : annotator.getStreams()) {
+  for (auto [constrain, dim, except] : annotator.getStreams()) {
     Value value = constrain.getInput();
-    if (constrain->getParentOp() != function ||
+    if (constrain->getParentOp() != function || except == axis ||
         !sequences.contains(classes.number(value, dim)))
       continue;
     Sharding sharding = constrain.getSharding().getSharding();
     AxisList &axes = sharding.dims[dim];
-    axes.insert(axes.end() - 1, added);
+    axes.insert(axes.empty() ? axes.end() : axes.end() - 1, added);
     // An indivisible size would be padded for this alone.
     int64_t parts = annotator.getMesh().size(axes);
     if (cast<RankedTensorType>(value.getType()).getDimSize(dim) % parts == 0)
@@ -161,5 +161,7 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
     found = true;
     annotator.splitValue(value, dim, axis);
   }
+  if (found)
+    annotator.addSequenceAxis({annotator.getMesh().find(axis)->name});
   return found;
 }

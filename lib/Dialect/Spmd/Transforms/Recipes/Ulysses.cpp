@@ -80,18 +80,58 @@ static LogicalResult refuseHeads(Operation *op, int64_t fewest, int64_t most,
                   "alone";
 }
 
+/// Shards the results of attention `op` for their readers along the sequence,
+/// over `axes`. Attention shards its positions over some of these axes and
+/// heads over another; without the annotation, products with weights would be
+/// sharded by heads as well.
+static void splitResults(Annotator &annotator, const DimensionClasses &classes,
+                         const SequenceClasses &sequences, Operation *op,
+                         const AxisList &axes) {
+  for (OpResult result : op->getResults()) {
+    auto type = cast<RankedTensorType>(result.getType());
+    if (!headDim(classes, op, result))
+      continue;
+    Value value = result;
+    while (value.hasOneUse() && isa<ConstrainOp>(*value.user_begin()))
+      value = value.user_begin()->getResult(0);
+    for (int64_t dim = 0; dim < type.getRank(); ++dim) {
+      // An indivisible size would be padded for this alone.
+      if (!sequences.contains(classes.number(result, dim)) ||
+          classes.of(result, dim).samples ||
+          type.getDimSize(dim) % annotator.getMesh().size(axes) != 0)
+        continue;
+      Sharding sharding = Sharding::replicated(type.getRank(), /*open=*/true);
+      sharding.dims[dim] = axes;
+      sharding.open[dim] = false;
+      OpBuilder builder(op->getContext());
+      builder.setInsertionPointAfterValue(value);
+      ConstrainOp constrain = annotator.constrain(builder, value, sharding);
+      // Backward reads what forward computed along heads.
+      value.replaceUsesWithIf(constrain, [&](OpOperand &use) {
+        return use.getOwner() != constrain && !isAttention(use.getOwner());
+      });
+      if (constrain.use_empty())
+        constrain.erase();
+      break;
+    }
+  }
+}
+
 LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
   AxisRef split{annotator.getMesh().find(axis)->name};
   int64_t parts = annotator.getMesh().size(split);
   bool found = false;
+  const AxisList outer = annotator.getSequenceAxes();
   for (func::FuncOp function : annotator.entries()) {
     const DimensionClasses &classes = annotator.classesOf(function);
     // Where the classes stand, before annotations come between.
     SmallVector<std::tuple<OpOperand *, unsigned, AxisRef>> heads;
     SequenceClasses sequences;
+    SmallVector<Operation *> attentions;
     for (Operation &op : function.getBody().front().without_terminator()) {
       if (!isAttention(&op))
         continue;
+      attentions.push_back(&op);
       int64_t most = 0, fewest = std::numeric_limits<int64_t>::max();
       for (Value operand : op.getOperands())
         if (auto dim = headDim(classes, &op, operand)) {
@@ -113,6 +153,14 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
         for (int64_t other = 0; other < type.getRank(); ++other)
           sequences.insert(classes.number(operand.get(), other));
       }
+    }
+    // A recipe before shards the sequence inside of attention, too.
+    if (!outer.empty()) {
+      AxisList axes = outer;
+      axes.push_back(split);
+      SequenceClasses positions = sequenceClasses(classes, function);
+      for (Operation *op : attentions)
+        splitResults(annotator, classes, positions, op, axes);
     }
     for (auto [operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
