@@ -98,8 +98,10 @@ WEIGHTS = {
               "unknown to the program: 'a', 'b'"),
     "shape": (lambda p, w: p.saved(w, **{QUERY: np.zeros((32, 31), "f4")}),
               rf"'{QUERY}' is F32 \[32, 31\] in the file, but F32 \[32, 32\]"),
-    "type": (lambda p, w: p.saved(w, **{QUERY: np.zeros((32, 32), "f2")}),
-             f"'{QUERY}' is F16 .* in the file, but F32"),
+    "type": (lambda p, w: p.saved(w, **{QUERY: np.zeros((32, 32), "i4")}),
+             f"'{QUERY}' is I32 .* in the file, but F32"),
+    "range": (lambda p, w: p.saved(w, **{QUERY: np.full((32, 32), 1e39)}),
+              rf"'{QUERY}' is F64 in the file, and its element at \[0, 0\] is out of the range of F32"),
     "tied": (lambda p, w: p.saved(w, head__weight=np.ones((50, 32), "f4")),
              "'tokens.weight' and 'head.weight' are tied in the program, but differ"),
 }

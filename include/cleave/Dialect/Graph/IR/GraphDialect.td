@@ -31,6 +31,7 @@ def Graph_Dialect : Dialect {
     | `graph.aliases` | parameter | further names of the same (tied) tensor |
     | `graph.initial` | parameter | the parameter whose value it begins with where it is given none |
     | `graph.frozen` | parameter | no gradient, no optimizer state |
+    | `graph.additive` | parameter | the model adds it, as a bias; `--graph-differentiate` finds out |
     | `graph.transient` | buffer | the framework does not save it: files of weights may lack it |
     | `graph.value` | buffer | its (whole) value before any is given |
     | `graph.unread` | module | names of the model's buffers that no entry reads |
