@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-#: What no step has in its attributes: torch's own dictionaries of a module.
+#: Attributes that every module has, of its own.
 _OWN = frozenset(torch.nn.Module().__dict__)
 
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout", "uniform_", "exponential_")

@@ -8,8 +8,8 @@ refused, and the messages. Write it anew, and docs/Operators.md from it, by
     PYTHONPATH=python python test/python/support/operator_table.py
 
 which traces every sample (some 15 minutes), with `--only` those of some operators, or
-`--docs` for the page alone. With
-`--compare` the values and gradients of each are also compared with torch's.
+`--docs` for the page alone. With `--compare` the values and gradients of each are also
+compared with torch's.
 """
 
 import argparse
