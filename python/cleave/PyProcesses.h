@@ -39,8 +39,8 @@ struct ProcessFailure : std::runtime_error {
 ///
 /// All processes make the same calls of a step in one order. Each call begins
 /// with `meet`, which compares them, so that no process waits for another one
-/// that does something else. A signal to any of them ends the call that comes
-/// next in all of them, before it begins.
+/// that does something else. A signal's handler that raises in it raises in all
+/// of them.
 class PyProcesses {
 public:
   /// The processes of this interpreter, or null before `connect`.
