@@ -74,7 +74,8 @@ def agrees(case, expected, **settings):
     # Several parameters of PyTorch may be one here.
     for name, value in found.gradients.items():
         other = expected.gradients[name]
-        assert_close(value, other, rtol=0, atol=2e-5 * max(1, float(other.abs().max())), err_msg=name)
+        bound = 2e-5 * max(1, float(other.abs().max()))
+        assert_close(value, other, rtol=0, atol=bound, err_msg=name)
 
 
 @functools.cache

@@ -65,9 +65,11 @@ class Model:
                          f"({', '.join(types)}) -> ({out}, {lse})")
         merged = self.tensor((B, length, HEADS, D))
         self.body += [
-            f"%m = graph.transpose %o {{permutation = array<i64: 0, 2, 1, 3>}} : ({out}) -> {merged}",
+            f"%m = graph.transpose %o {{permutation = array<i64: 0, 2, 1, 3>}} : "
+            f"({out}) -> {merged}",
             f"%p = graph.mul %m, {target} : ({merged}, {merged}) -> {merged}",
-            f"%loss = graph.reduce sum %p {{dims = array<i64: 0, 1, 2, 3>}} : ({merged}) -> {self.tensor(())}"]
+            f"%loss = graph.reduce sum %p {{dims = array<i64: 0, 1, 2, 3>}} : "
+            f"({merged}) -> {self.tensor(())}"]
 
     def tensor(self, shape, dtype=None):
         return f"tensor<{''.join(f'{n}x' for n in shape)}{dtype or self.element}>"
@@ -120,7 +122,8 @@ class Model:
     @property
     def text(self):
         arguments, body = ",\n    ".join(self.arguments), "\n  ".join(self.body)
-        return (f"func.func @loss(\n    {arguments})\n    -> ({self.tensor(())} {{graph.name = \"loss\"}}) {{\n"
+        return (f"func.func @loss(\n    {arguments})\n"
+                f"    -> ({self.tensor(())} {{graph.name = \"loss\"}}) {{\n"
                 f"  {body}\n  return %loss : {self.tensor(())}\n}}\n")
 
 
@@ -192,15 +195,16 @@ def test_random_shapes(tmp_path, recipe):
                         rng.integers([ranks, ranks] if recipe == "context" else [1, 1], 5))
         attributes = [(), CAUSAL, DROPOUT, ("window = 2 : i64",)][rng.integers(4)]
         extras = {word: rng.choice([None, *forms]) for word in ("mask", "bias")}
-        model = Model(length, attributes=attributes, keys=keys if rng.random() < 0.4 else None, **extras)
+        model = Model(length, attributes=attributes, **extras,
+                      keys=keys if rng.random() < 0.4 else None)
         check(tmp_path, model, f"cp={ranks}", recipe)
 
 
 @pytest.mark.parametrize("recipe", ["ring", "two-ring"])
 @pytest.mark.parametrize("extras, numbers", [
     # Of each sample a row of keys, or of each head, forward; the latter has a gradient.
-    (dict(mask="keys"), (B, 0)), (dict(bias="slopes"), (HEADS, HEADS)), (dict(mask="pairs"), (0, 0)),
-    (dict(bias="table"), (0, 0))], ids=str)
+    (dict(mask="keys"), (B, 0)), (dict(bias="slopes"), (HEADS, HEADS)),
+    (dict(mask="pairs"), (0, 0)), (dict(bias="table"), (0, 0))], ids=str)
 def test_what_is_passed_around(tmp_path, extras, numbers, recipe):
     """One value for each key, and its gradient: (N - 1) chunks each, and those of values
     twice by `ring`, whose backward computes the scores again."""

@@ -60,7 +60,9 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
     divides `a`: query head `i` reads key-value head `i / (a / g)`. With
     `S = scale * query key^T + bias`, the result is
     `dropout(softmax(S where visible)) value`, `[b, a, q, e]`, and the
-    log-sum-exp of the visible scores, `[b, a, q]` in f32 (f64 for f64).
+    log-sum-exp of the visible scores, `[b, a, q]` in f32 (f64 for f64). With a
+    bias, which may be huge, it is `[b, a, q, 2]`, two numbers whose sum it is:
+    the largest score, and the log-sum-exp of the scores less that.
 
     A key is visible unless excluded: by `causal`, `j > i + k - q`; by
     `window`, `j <= i + k - q - window`; by `mask` (broadcastable to
@@ -78,8 +80,9 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
     the origin, at which a piece begins. Positions within a block ascend.
 
     With `blocks` = n, queries and keys consist of n equal blocks, and each
-    block of queries sees only the block of keys of the same index; bias and
-    mask must be absent. In a ring, `step` is the number of ranks by which the
+    block of queries sees only the block of keys of the same index; a bias or
+    mask of more than one query then broadcasts to `[b, a, q, k / n]`, the keys
+    of the query's block. In a ring, `step` is the number of ranks by which the
     keys were passed on. `onto` and `onto_lse` are the results of the same
     queries on other keys: the softmax is then taken over both sets of keys.
   }];
