@@ -325,6 +325,7 @@ def test_a_dropped_step_stops():
     assert not thread.is_alive()
 
 
+@pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")
 def test_end_of_the_interpreter(tmp_path):
     """It ends at once, whatever is left to compile, also by an exception."""
     script = """
