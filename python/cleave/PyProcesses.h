@@ -124,6 +124,22 @@ public:
     }
   }
 
+  /// After a call that changed state: a signal whose handler raises, and that
+  /// came to one of the processes while the call ran, raises in all of them.
+  void settle() const {
+    std::optional<nb::python_error> own = pendingSignal();
+    if (bounds(own ? 1 : 0).second == 0)
+      return;
+    // Usually the launcher sends a signal to all of them.
+    if (!own)
+      if (std::optional<nb::python_error> late = awaitSignal())
+        own.emplace(std::move(*late));
+    if (own)
+      throw *own;
+    PyErr_SetString(PyExc_KeyboardInterrupt, "another rank was interrupted");
+    throw nb::python_error();
+  }
+
   //===--------------------------------------------------------------------===//
   // Sessions
   //===--------------------------------------------------------------------===//

@@ -192,6 +192,8 @@ public:
         nb::make_tuple(values, counts->step, seconds, last.updatedAgain, note);
     if (training)
       counts->last = result;
+    if (training && processes)
+      processes->settle();
     return result;
   }
 

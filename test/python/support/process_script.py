@@ -155,8 +155,8 @@ def main(form, folder, what="train"):
         try:
             step(*bad)
         except cleave.StepError as error:
-            print(json.dumps({"rank": rank, "error": str(error)}))
-        print(json.dumps({"rank": rank, "losses": [float(step(*tokens()))]}))
+            print(json.dumps({"rank": rank, "error": str(error)}), flush=True)
+        print(json.dumps({"rank": rank, "losses": [float(step(*tokens()))]}), flush=True)
     elif what == "unwritable":
         step.save("/proc/nothing/here")
     elif what in ("signal", "signal-between"):
