@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import sys
 from typing import Any, Callable, Iterator, Mapping
 
 import numpy as np
@@ -397,16 +398,31 @@ def _patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 def _same_random_numbers() -> Iterator[None]:
     """Raises EagerError where the code draws random numbers outside of torch."""
     before = random.getstate(), np.random.get_state()
+    places: list[str] = []
+    drawing = [(owner, name, _said_where(vars(owner)[name], places))
+               for owner, methods in ((random, random.Random), (np.random, np.random.RandomState))
+               for name in vars(owner).keys() & set(dir(methods))
+               if name[0] != "_" and "state" not in name]
     try:
-        yield
+        with _patched(*drawing):
+            yield
         drawn = random.getstate() != before[0] or any(
             np.any(a != b) for a, b in zip(np.random.get_state(), before[1]))
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
     if drawn:
-        raise EagerError("the forward draws random numbers of Python or NumPy, which a compiled "
-                         "step would draw once for all steps; draw them by torch")
+        raise EagerError("".join(places[:1]) + "the forward draws random numbers of Python or NumPy, "
+                         "which a compiled step would draw once for all steps; draw them by torch")
+
+
+def _said_where(function: Callable[..., Any], places: list[str]) -> Callable[..., Any]:
+    """`function`, which puts down the lines that call it as `file:line: `."""
+    def called(*args, **kwargs):
+        frame = sys._getframe(1)
+        places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}: ")
+        return function(*args, **kwargs)
+    return called
 
 
 @contextlib.contextmanager

@@ -204,6 +204,8 @@ SPECIAL = {
     "lilt": dict(hidden_size=48),
     "mistral4": dict(num_key_value_heads=4, head_dim=16),
     "mobilebert": dict(embedding_size=16),
+    "mobilenet_v1": dict(image_size=64),
+    "mobilenet_v2": dict(image_size=64),
     "mobilevitv2": dict(image_size=64),
     "mpnet": dict(relative_attention_num_buckets=32),
     "musicgen_decoder": dict(num_codebooks=1),

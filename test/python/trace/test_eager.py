@@ -455,6 +455,14 @@ def test_random_numbers_of_other_generators_are_refused(draw):
     assert random.getstate() == before
 
 
+@pytest.mark.parametrize("draw", [lambda: random.uniform(0, 1), lambda: np.random.normal()])
+def test_the_line_that_draws_is_said(draw):
+    own = random.uniform, np.random.normal
+    with pytest.raises(TraceError, match=r"test_eager.py:\d+: the forward draws random numbers"):
+        cleave.trace.trace(Two(lambda m, x: m.b(m.a(x)) * draw()), (X, Y), F.mse_loss)
+    assert (random.uniform, np.random.normal) == own
+
+
 def share_data(m):
     m.b.weight.data = m.a.weight.data
 
