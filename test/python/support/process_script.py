@@ -82,6 +82,12 @@ def build(form, seed=0, **changes):
     return cleave.compile(net(seed), tokens(), token_loss, **options)
 
 
+def say(facts):
+    """Prints a line at once: lines of several processes may mix otherwise."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
 def train(form, folder, step):
     """Steps of two shapes, an evaluation, a checkpoint, and steps from there."""
     losses = [step(*tokens(seed=seed)) for seed in range(3)]
@@ -99,7 +105,7 @@ def train(form, folder, step):
     step.load_training_state(training)
     results.append(float(step(*tokens(seed=5))))
     step.save_artifact(os.path.join(folder, "step.so"))
-    print(json.dumps({"rank": step.rank, "losses": results}), flush=True)
+    say({"rank": step.rank, "losses": results})
     if step.rank == 0:
         torch.save({"losses": results, "logits": logits, "state": step.state_dict(),
                     "training": training}, os.path.join(folder, "results.pt"))
@@ -121,8 +127,8 @@ def interrupted(step, whole):
                 time.sleep(0.001 * (step.rank + 1))
     except KeyboardInterrupt:
         state = step.state_dict()
-        print(json.dumps({"rank": step.rank, "step": step.step,
-                          "sum": float(sum(v.double().sum() for v in state.values()))}), flush=True)
+        say({"rank": step.rank, "step": step.step,
+                          "sum": float(sum(v.double().sum() for v in state.values()))})
 
 
 def main(form, folder, what="train"):
@@ -155,8 +161,8 @@ def main(form, folder, what="train"):
         try:
             step(*bad)
         except cleave.StepError as error:
-            print(json.dumps({"rank": rank, "error": str(error)}), flush=True)
-        print(json.dumps({"rank": rank, "losses": [float(step(*tokens()))]}), flush=True)
+            say({"rank": rank, "error": str(error)})
+        say({"rank": rank, "losses": [float(step(*tokens()))]})
     elif what == "unwritable":
         step.save("/proc/nothing/here")
     elif what in ("signal", "signal-between"):
