@@ -185,6 +185,14 @@ def test_steps_equal_one_device(tmp_path, extras, attributes, recipe):
 
 
 @pytest.mark.parametrize("recipe", ["context", "ring", "two-ring"])
+def test_two_levels(tmp_path, recipe):
+    """Heads over one axis, positions over another."""
+    for extras, attributes in EXTRAS if ALL else EXTRAS[len(recipe) % 4::4]:
+        check(tmp_path, Model(attributes=attributes, **extras), "node=2,cp=2",
+              f"ulysses,{recipe}(node)")
+
+
+@pytest.mark.parametrize("recipe", ["context", "ring", "two-ring"])
 def test_random_shapes(tmp_path, recipe):
     """Any mask beside any bias, of random lengths; `context` needs none that is divisible."""
     forms = list(FORMS)

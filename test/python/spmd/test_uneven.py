@@ -65,6 +65,7 @@ UNEVEN = [
     # A sequence over two levels.
     ("node=2,cp=2", "ulysses,context(node)", "llama", 4, 7, {}, 1),
     ("node=2,cp=2", "ulysses,ring(node)", "gpt2", 4, 6, {}, 1),
+    ("node=2,cp=2", "ulysses,ring(node)", "gpt2", 4, 8, {"n_head": 3, "n_embd": 48}, 1),
     # As many tokens as GPT-2 knows.
     ("tp=4", "megatron", "gpt2", 1, 4, {"vocab_size": 50257, "n_embd": 8, "n_layer": 1}, 1),
 ]
