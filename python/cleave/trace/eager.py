@@ -133,8 +133,10 @@ class _Watch(TorchFunctionMode):
         self._partners: dict[int, list[tuple[torch.Tensor, int]]] = {}
         #: Memory of tensors that have a gradient; kept, so that it is not used again.
         self._graded: dict[int, torch.Tensor] = {}
-        self._constants = originals.constants = Constants(
-            {memory_of(b): b for b in module.buffers()})
+        # What evaluation keeps of parameters is computed anew, as by a model that drops it
+        # when it is trained again.
+        alike = [*module.buffers(), *(() if module.training else module.parameters())]
+        self._constants = originals.constants = Constants({memory_of(t): t for t in alike})
         self._trace = next((t.fake_mode for t in inputs.values() if isinstance(t, FakeTensor)),
                            None)
 

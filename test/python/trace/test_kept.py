@@ -107,3 +107,40 @@ def test_statistics_in_a_buffer_are_no_constants():
 
     with pytest.raises(TraceError, match="the forward before this one computed"):
         cleave.trace.trace(Two(forward, scaled), (X, Y), F.mse_loss)
+
+
+class Cached(torch.nn.Module):
+    """Keeps in evaluation what it makes of a parameter, until it is trained again."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.a = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4)
+        self.scale, self.kept = torch.nn.Parameter(torch.randn(4)), {}
+
+    def train(self, mode=True):
+        self.kept = {}
+        return super().train(mode)
+
+    def forward(self, x):
+        if self.training:
+            scale = self.scale.exp()
+        else:
+            scale = self.kept.setdefault("cpu", self.scale.exp())
+        return self.a(self.norm(x)) * scale
+
+
+def test_what_evaluation_keeps_of_parameters():
+    torch.manual_seed(0)
+    model, y = Cached(), torch.randn(8, 4)
+    x = torch.randn(8, 4)
+    step = cleave.compile(model, (x, y), F.mse_loss, optimizer=cleave.SGD(lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with torch.no_grad():
+            assert float(step.evaluate(x, y)) == pytest.approx(
+                float(F.mse_loss(model.eval()(x), y)), rel=1e-5)
+        loss = F.mse_loss(model.train()(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert float(step(x, y)) == pytest.approx(float(loss), rel=1e-5)
