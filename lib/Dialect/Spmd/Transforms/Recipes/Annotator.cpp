@@ -122,10 +122,12 @@ AxisList Annotator::sampleAxes() const {
   for (func::FuncOp function : functions)
     for (BlockArgument argument : function.getArguments())
       if (auto dim = function.getArgAttrOfType<IntegerAttr>(
-              argument.getArgNumber(), graph::kBatchDimAttr))
-        for (const AxisRef &axis : given(argument).dims[dim.getInt()])
+              argument.getArgNumber(), graph::kBatchDimAttr)) {
+        Sharding sharding = given(argument);
+        for (const AxisRef &axis : sharding.dims[dim.getInt()])
           if (!mesh.overlap(axis, axes))
             axes.push_back(axis);
+      }
   return axes;
 }
 

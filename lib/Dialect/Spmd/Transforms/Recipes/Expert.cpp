@@ -189,7 +189,8 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
       const DimensionClass &known = classes.all()[number];
       auto [first, firstDim] = known.arguments.front();
       AxisList kept;
-      for (const AxisRef &other : annotator.given(first).dims[firstDim])
+      Sharding sharding = annotator.given(first);
+      for (const AxisRef &other : sharding.dims[firstDim])
         if (other.name != axis && !annotator.getMesh().overlap(other, samples))
           kept.push_back(other);
       int64_t places = known.divisor / annotator.getMesh().size(kept);
