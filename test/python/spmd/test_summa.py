@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import cleave
 from cleave.testing.tools import ToolError, interpret, optimize
@@ -212,3 +213,22 @@ def test_a_step_sends_its_formula(depth, q):
                 + 2 * (depth - 1) / depth * (w + table) / (q * q))
     # And some single numbers: losses, counts.
     assert expected <= counted["all-reduce"] <= expected + 16
+
+
+def test_evaluation_after_training_in_a_pipeline():
+    """The head of the second stage reads blocks of the embedding, which training gathers in
+    the first one: both hold it, and both update it."""
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_layer=2, n_head=4, n_embd=32, vocab_size=96, n_positions=16, attn_pdrop=0,
+        resid_pdrop=0, embd_pdrop=0, use_cache=False))
+    ids = torch.randint(96, (8, 8))
+    found = []
+    for settings in ({}, {"mesh": {"pp": 2, "row": 2, "col": 2}, "plan": "summa2d",
+                          "micro_batches": 4}):
+        step = cleave.compile(model, (ids, ids), optimizer=cleave.SGD(lr=0.5), **settings)
+        for _ in range(3):
+            step(ids, ids)
+        found.append((float(step.evaluate(ids, ids)), step.logits(ids).clone()))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-5)

@@ -174,7 +174,7 @@ void Stages::cutAt(ArrayRef<int64_t> thousandths) {
   finish();
 }
 
-LogicalResult Stages::cutLike(const Stages &other) {
+LogicalResult Stages::cutLike(Stages &other) {
   // The stages that hold the parameters of each value that does not vary.
   llvm::DenseMap<Value, StageSet> known;
   for (BlockArgument argument : body.getArguments()) {
@@ -234,6 +234,10 @@ LogicalResult Stages::cutLike(const Stages &other) {
       continue;
     StringRef name =
         graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr);
+    if (!other.writes(name)) {
+      other.hold(name, outside);
+      continue;
+    }
     func::FuncOp training = other.entry;
     return entry.emitOpError("reads '")
            << name << "' in stage " << outside.find_first() << ", and '@"
@@ -242,6 +246,14 @@ LogicalResult Stages::cutLike(const Stages &other) {
            << ": begin the stages elsewhere (--stages)";
   }
   return success();
+}
+
+void Stages::hold(StringRef name, const StageSet &held) {
+  for (BlockArgument argument : body.getArguments())
+    if (graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr) ==
+        name)
+      for (unsigned stage : held.set_bits())
+        insert(present, Value(argument), stage, count);
 }
 
 //===----------------------------------------------------------------------===//

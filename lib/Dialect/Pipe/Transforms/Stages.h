@@ -44,9 +44,10 @@ public:
   /// Cuts forward at the given thousandths of its ops; a stage may be empty.
   void cutAt(llvm::ArrayRef<int64_t> thousandths);
   /// Cuts forward so that parameters, and buffers that are written, are in the
-  /// same stages as in `other`, the stages of another entry. Emits an error if a
-  /// stage reads one of them that does not hold it there.
-  llvm::LogicalResult cutLike(const Stages &other);
+  /// same stages as in `other`, the stages of another entry. A stage that reads
+  /// a parameter holds it in `other`, too. Emits an error if a stage reads a
+  /// buffer that another stage writes.
+  llvm::LogicalResult cutLike(Stages &other);
 
   int64_t size() const { return count; }
   /// The stage that computes `op`, which varies with the micro-batch; nothing
@@ -79,6 +80,8 @@ public:
 private:
   using Ops = llvm::SmallVector<mlir::Operation *>;
 
+  /// Lets stages hold, and update, the parameter `name`.
+  void hold(llvm::StringRef name, const StageSet &held);
   Ops stagedForward();
   Stages apart(const Ops &ops) const;
   std::vector<double> secondsOf(const Ops &ops, const Stages &single,
