@@ -120,10 +120,14 @@ def _normalised(c, x, weight, bias, eps):
     def beside(value):
         return b.reshape(value, (groups.count, 1, channels, *[1] * (x.type.rank - 2)))
 
-    mean = b.binary("div", b.reduce("sum", parts, dims), size)
+    def summed(values):
+        # In f64, as PyTorch does on CPUs: small variances magnify an error of a sum.
+        return b.cast(b.reduce("sum", b.cast(values, "f64"), dims), x.dtype)
+
+    mean = b.binary("div", summed(parts), size)
     # Nothing flows through the mean of the variance: the differences sum to zero.
     off = b.binary("sub", parts, beside(b.unary("stop_gradient", mean)))
-    total = b.reduce("sum", b.binary("mul", off, off), dims)
+    total = summed(b.binary("mul", off, off))
     var = b.binary("div", total, size)
     inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, x.dtype)))
     result = b.binary("mul", b.binary("sub", parts, beside(mean)), beside(inverse))

@@ -18,7 +18,6 @@ import warnings
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from .convert_batch_norm import Groups, batch_norm_modules, is_training
@@ -208,10 +207,7 @@ class _Step(torch.nn.Module):
               watched(self.originals, self.module, dict(zip(self.call_plan.inputs, values))),
               assigned_buffers(self.module)):
             outputs = self.compute(*values)
-        constants = self.originals.constants
-        self.found.kept = [Kept(*c) for c in changed if any(
-            memory_of(x) not in constants for x in pytree.tree_leaves(c[2])
-            if isinstance(x, FakeTensor))]
+        self.found.kept = changed
         if "loss" in self.found.names:
             self.found.reached = reached(outputs[0], self.module)
         return outputs
@@ -436,7 +432,7 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
             with _silence():
                 program = torch.export.export(step, values, strict=False)
             check_functions(step.originals.functions)
-            _check_kept(step, values)
+            _check_kept(step, values, program)
             if not _is_functional(program):
                 _keep_nested_lines(program)
                 program = program.run_decompositions({})
@@ -452,16 +448,35 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     return Exported(program, step.found.names, step.found.reached)
 
 
-def _check_kept(step: _Step, values: tuple[torch.Tensor, ...]) -> None:
+def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
+                program: torch.export.ExportedProgram) -> None:
     """Raises KeptError where a forward reads what one before it kept, and that changes
-    with the inputs: by a second forward."""
-    if not step.found.kept:
+    with the inputs, or where it counts: by a second forward, which computes otherwise than
+    `program`."""
+    first, constants = step.found.kept, step.originals.constants
+    same = [k for k in first if k.tensors() and all(memory_of(x) in constants for x in k.tensors())]
+    if len(same) == len(first):
         return
     with restored(step.module):
-        for kept in step.found.kept:
-            kept.module.__dict__[kept.name] = kept.value
+        for kept in first:
+            kept.module.__dict__[kept.name] = (kept.stand_in() if any(kept is k for k in same)
+                                               else kept.value)
         with _silence():
-            torch.export.export(step, values, strict=False)
+            second = torch.export.export(step, values, strict=False)
+    counted = [k for k in step.found.kept if not k.tensors()]
+    numbers = [k for k in first if not k.tensors()]
+    # A table that is kept is no longer computed.
+    alike = same or second.graph_module.code == program.graph_module.code
+    if not counted and (not numbers or alike):
+        return
+    kept = (counted or numbers)[0]
+    names = {id(m): n for n, m in step.module.named_modules()}
+    name = f"{names[id(kept.module)]}.{kept.name}".lstrip(".")
+    what = ("changes in each forward" if counted
+            else "is changed by the first forward, and the next one computes otherwise")
+    raise KeptError(f"{kept.place}attribute '{name}' {what}, and a compiled step does not change "
+                    "attributes; keep a number that changes in a buffer (register_buffer), and "
+                    "change that in place")
 
 
 @contextlib.contextmanager

@@ -79,6 +79,57 @@ def in_a_list_of_a_list(m, x):
     return m.b(m.nested[0][0])
 
 
+def counter(m, x):
+    m.count += 1
+    return m.b(m.a(x)) / m.count
+
+
+def counts(m, x):
+    m.listed.append(len(m.listed))
+    return m.b(m.a(x)) * len(m.listed)
+
+
+def first_forward(m, x):
+    y = m.a(x) if m.count else m.a(x) * 2
+    m.count = 1
+    return m.b(y)
+
+
+def length(m, x):
+    """A number that is the same in each forward."""
+    m.count = x.shape[0]
+    return m.b(m.a(x)) / m.count
+
+
+def length_of_a_table(m, x):
+    if m.count < x.shape[0]:
+        m.count, m.table = x.shape[0], torch.arange(4.0)[None] * 2
+    return m.b(m.a(x)) * m.table
+
+
+def zero(m):
+    m.count, m.listed, m.table = 0, [], None
+
+
+@pytest.mark.parametrize("forward", [counter, counts, first_forward], ids=lambda f: f.__name__)
+def test_numbers_that_change_are_refused(forward):
+    lines, first = inspect.getsourcelines(forward)
+    name = "listed" if forward is counts else "count"
+    with pytest.raises(TraceError, match=f"attribute '{name}' .*does not change") as caught:
+        cleave.trace.trace(Two(forward, zero), (X, Y), F.mse_loss)
+    if forward is not counts:
+        file, line, _ = str(caught.value).split(":", 2)
+        assert file == __file__ and first < int(line) <= first + len(lines)
+
+
+@pytest.mark.parametrize("forward", [length, length_of_a_table], ids=lambda f: f.__name__)
+def test_numbers_that_remain(forward):
+    module = Two(forward, zero)
+    found = compiled(module)
+    assert module.count == 0 and module.table is None
+    same(found, eager(module))
+
+
 def empty(m):
     m.first, m.listed, m.nested = None, [None], [[]]
 

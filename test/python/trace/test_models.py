@@ -48,8 +48,6 @@ def test_what_is_refused_says_where():
     assert not {n: why for n, why in refused.items() if ".py:" not in why}
 
 
-@pytest.mark.xfail(strict=True, reason="LevitForImageClassificationWithTeacher: the update of a bias "
-                   "of batch normalisation is 1.7 bounds apart, and PyTorch's in f32 within one")
 def test_the_table_says_of_none_that_it_is_wrong():
     assert not [n for n, e in TABLE.items() if e["status"] == model_census.WRONG]
 
