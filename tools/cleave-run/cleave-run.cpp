@@ -185,6 +185,8 @@ struct Flags {
 std::string Flags::check() const {
   if (data.empty())
     return "--data is missing";
+  if (llvm::is_contained(weights, ""))
+    return "there are no weights to start from: --weights is empty";
   int starts = !weights.empty() + !resume.empty() + randomInit;
   if (starts == 0)
     return "there are no weights to start from: give --weights or --resume, "

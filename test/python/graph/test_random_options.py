@@ -31,12 +31,13 @@ NEVER_RUN = {}
 
 #: Reasons to refuse, by a part of the message.
 REFUSALS = [
-    "do not divide", "not divisible", "fewer than the", "both split", "never gathers them",
+    "do not divide", "not divisible", "fewer than the", "too few for the", "both split",
+    "never gathers them",
     "optimizer fusion into backward is not possible",
     "whether all of them are finite", "stages, and has only",
     "less than the", "no pair of products with weights", "no product with a weight",
     "the model has no experts",
-    "adds a bias to its scores", "ulysses: no input", "context: no input", "the model has no attention",
+    "ulysses: no input", "context: no input", "the model has no attention",
     "no numbered list of layers", "schedule:", "deterministic:", "optimizer-fusion: an asynch",
     "pipe-gather: an asynchronous", "leave --post-validation or --optimizer-fusion=forward out",
     "an asynchronous schedule", "name one of them", "the samples are split over",
