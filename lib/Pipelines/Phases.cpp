@@ -108,7 +108,9 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   addCleanup(passes);
   passes.addPass(graph::createGuardIndices());
   // Heads of a fused projection can only be placed where they are a dimension.
-  if (!options.mesh.empty())
+  // The slices of a norm by grains are those of the shape, with a mesh and
+  // without.
+  if (!options.mesh.empty() || options.grains > 0)
     passes.addPass(graph::createFactorParameters());
   graph::DifferentiateOptions differentiate;
   // After weights have their shapes: those of other heads are alike.

@@ -174,8 +174,12 @@ struct LogSum {
       lse.floats[row] = largest + rest;
       return;
     }
-    lse.floats[2 * row] = largest;
-    lse.floats[2 * row + 1] = rest;
+    // What rounding of the first leaves out is part of the second: scores are
+    // not rounded here.
+    double first = static_cast<float>(largest);
+    bool finite = std::isfinite(first) && std::isfinite(rest);
+    lse.floats[2 * row] = finite ? first : largest;
+    lse.floats[2 * row + 1] = finite ? rest + (largest - first) : rest;
   }
   /// Adds the exponentials of `before`, whose share of the sum is returned;
   /// `share` becomes that of the own ones.

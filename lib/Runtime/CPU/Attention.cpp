@@ -351,7 +351,7 @@ void Pass::backwardBlock(int64_t b, int64_t h, int64_t block,
       if (p.dBias) {
         // Dense, in the bias's own broadcast shape.
         int64_t sizes[4] = {c.batch, c.heads, c.queries,
-                            extraKeys(c, c.biasStrides)};
+                            c.keysOf(c.biasStrides)};
         int64_t index[4] = {b, h, first + i,
                             extraKey(c.biasStrides, first + i, key)};
         int64_t step = 1, offset = 0;
@@ -411,8 +411,7 @@ void cleave::runtime::attentionBackward(const AttentionCommand &c,
                                         const AttentionPointers &p,
                                         const ThreadTeam &team) {
   if (p.dBias) {
-    int64_t sizes[4] = {c.batch, c.heads, c.queries,
-                        extraKeys(c, c.biasStrides)};
+    int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keysOf(c.biasStrides)};
     int64_t elements = 1;
     for (int d = 0; d < 4; ++d)
       elements *= c.biasStrides[d] ? sizes[d] : 1;

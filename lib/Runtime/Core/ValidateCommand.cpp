@@ -227,7 +227,7 @@ private:
           .dim(a.batch, s[0])
           .dim(a.heads, s[1])
           .dim(a.queries, s[2])
-          .dim(s[2] != 0 ? a.keys / a.blocks : a.keys, s[3])
+          .dim(a.keysOf(s), s[3])
           .bytes();
     };
     optionalRef("bias", a.bias, broadcast(4, a.biasStrides));
@@ -278,7 +278,7 @@ private:
     headView("dV", a.dV, a.batch, a.kvHeads, a.keys, a.valueSize);
     if (a.dBias.buffer != -1) {
       require(a.bias.buffer != -1, "'dBias' without a bias");
-      int64_t sizes[4] = {a.batch, a.heads, a.queries, a.keys};
+      int64_t sizes[4] = {a.batch, a.heads, a.queries, a.keysOf(a.biasStrides)};
       for (int i = 0; i < 4; ++i)
         sizes[i] = a.biasStrides[i] ? sizes[i] : 1;
       ref("dBias", a.dBias, Extent(4).dense(sizes).bytes());

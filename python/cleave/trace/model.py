@@ -155,6 +155,10 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     unused = functions[0].unused_parameters() | tensors.unreached(loss.reached)
     for function in functions:
         _freeze(function, unused)
+        for a in function.arguments:
+            if 0 in a.value.type.shape and a.role in ("parameter", "buffer"):
+                raise TraceError(f"{a.role} '{a.name}' of {list(a.value.type.shape)} has no elements, "
+                                 "and a compiled step has no such tensors; remove it")
 
     printers = Printer(), Printer(named=True)
     for function in functions:

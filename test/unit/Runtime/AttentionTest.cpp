@@ -232,7 +232,7 @@ struct Problem {
             dot += s[j] * dp[j];
           }
           int64_t sizes[4] = {c.batch, c.heads, c.queries,
-                              extraKeys(c, c.biasStrides)};
+                              c.keysOf(c.biasStrides)};
           for (int64_t j = 0; j < c.keys; ++j) {
             double ds = s[j] * (dp[j] - dot);
             for (int64_t d = 0; d < c.headSize; ++d) {

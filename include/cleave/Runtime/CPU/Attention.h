@@ -18,13 +18,6 @@ namespace cleave::runtime {
 /// is linear in the number of keys.
 int64_t attentionScratchBytes(const AttentionCommand &command, bool backward);
 
-/// The number of keys of a bias or mask of such strides: those of all keys, or,
-/// if it has queries, those of the query's block.
-inline int64_t extraKeys(const AttentionCommand &command,
-                         const int64_t (&strides)[4]) {
-  return strides[2] != 0 ? command.keys / command.blocks : command.keys;
-}
-
 /// The operands of an attention command as pointers; null if absent. `lse` has
 /// one number for each row; with a bias two, whose sum it is.
 struct AttentionPointers {

@@ -243,6 +243,12 @@ struct AttentionCommand {
   /// Rows of queries processed at once.
   int64_t queryBlock = 64;
 
+  /// The number of keys of a bias or mask of such strides: those of all keys,
+  /// or, if it has queries, those of the query's block.
+  int64_t keysOf(const int64_t (&strides)[4]) const {
+    return strides[2] != 0 ? keys / blocks : keys;
+  }
+
   bool operator==(const AttentionCommand &) const = default;
 };
 

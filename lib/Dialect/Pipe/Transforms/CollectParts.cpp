@@ -71,8 +71,8 @@ private:
   }
 
   void findWeights();
-  /// Whether a sum over micro-batches, or a value that depends on one, is only
-  /// returned, possibly after a reduction over devices.
+  /// Whether a sum over micro-batches, or a value that depends on one, is
+  /// returned, possibly after a reduction over devices, and not by an update.
   bool isReported(Operation *op) const;
   /// The part that computes `op`, by its dataflow.
   PartId homeOf(Operation *op) const {
@@ -119,10 +119,10 @@ private:
 } // namespace
 
 bool Splitter::isReported(Operation *op) const {
-  return llvm::all_of(op->getUsers(), [&](Operation *user) {
+  return llvm::any_of(op->getUsers(), [&](Operation *user) {
     return user->hasTrait<OpTrait::IsTerminator>() ||
            (!flow.varies(user) && flow.part(user) != PartId::Update &&
-            user->getNumResults() > 0 && isReported(user));
+            isReported(user));
   });
 }
 
