@@ -99,8 +99,9 @@ case("ctc_loss, zero_infinity",
      lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS, CTC_FRAMES, CTC_LENGTHS, zero_infinity=True), normal(6, 4, 5), share=1e-6)
 case("ctc_loss without labels or frames", lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS[:, :0], (6, 0, 1, 2), (0,) * 4, reduction="sum"),
      normal(6, 4, 5), share=1e-6)
+# Logarithms of 300 are rounded to f32 by 2e-5.
 case("ctc_loss of sharp probabilities", lambda x: F.ctc_loss(x.log_softmax(2), CTC_LABELS, (6,) * 4, (3,) * 4, reduction="none"),
-     normal(6, 4, 5, scale=100.0), share=2e-6)
+     normal(6, 4, 5, scale=100.0), share=2e-5)
 case("ctc_loss of one sample", lambda x: F.ctc_loss(x.log_softmax(1), CTC_LABELS[0], torch.tensor(6), torch.tensor(3)), normal(6, 5),
      share=1e-6)
 case("soft_margin_loss", lambda x: F.soft_margin_loss(x, torch.ones_like(x), reduction="none"), normal(20))
