@@ -39,7 +39,8 @@ public:
         element(options.element == "f64" ? mlir::Type(builder.getF64Type())
                                          : mlir::Type(builder.getF32Type())),
         hasTwins(Random(seed ^ 0x7417).chance(0.3)),
-        hasWritten(Random(seed ^ 0xb0f5).chance(0.25)) {}
+        hasWritten(Random(seed ^ 0xb0f5).chance(0.25)),
+        hasMixture(Random(seed ^ 0xe8be).chance(0.15)) {}
 
   RandomGraph run();
 
@@ -98,6 +99,7 @@ private:
   void addParameterOnly();
   void addTwins();
   void addWritten();
+  void addMixture();
   mlir::Value buildLoss();
 
   int64_t countOps() { return std::distance(block->begin(), block->end()); }
@@ -117,9 +119,10 @@ private:
   mlir::Value rngValue;
   int64_t names = 0, dropouts = 0;
   bool isDerivative = true;
-  /// Whether two parameters have one gradient, and whether the model writes
-  /// buffers: drawn separately, which leaves other models unchanged.
-  bool hasTwins, hasWritten;
+  /// Whether two parameters have one gradient, the model writes buffers, and it
+  /// has a mixture of experts: drawn separately, which leaves other models
+  /// unchanged.
+  bool hasTwins, hasWritten, hasMixture;
 };
 
 } // namespace cleave

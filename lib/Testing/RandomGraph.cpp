@@ -333,6 +333,40 @@ void Generator::addWritten() {
   written.push_back({AddOp::create(builder, loc, number, one), steps});
 }
 
+/// A mixture of experts: tokens are sent to the slots of experts, those of one
+/// slot are added, and each reads its slot again, with a weight.
+void Generator::addMixture() {
+  Item item = sequence(pick());
+  int64_t tokens = item.shape()[1], channels = item.last();
+  int64_t experts = 2 * rng.integer(1, 2), capacity = rng.integer(1, 3),
+          inner = rng.integer(1, 6), slots = experts * capacity;
+  if (options.batch * slots * std::max(channels, inner) > kLargest)
+    return;
+  Value places = input({options.batch, tokens}, builder.getI64Type(),
+                       [&] { return double(rng.integer(0, slots - 1)); });
+  auto dim = builder.getI64IntegerAttr(1), batch = builder.getI64IntegerAttr(1);
+  Value sent = ScatterAddOp::create(
+      builder, loc, item.value, places, /*origin=*/Value(), dim,
+      builder.getI64IntegerAttr(slots), IntegerAttr(), IntegerAttr(), batch);
+  Value held = reshape(sent, {options.batch, experts, capacity, channels});
+  Value up = ContractOp::create(
+      builder, loc, "geci,eoi->geco", held,
+      parameter({experts, inner, channels}, 0, 1.0 / std::sqrt(channels)));
+  Value down = ContractOp::create(
+      builder, loc, "geco,eio->geci",
+      GeluOp::create(builder, loc, up, rng.chance(0.5)),
+      parameter({experts, channels, inner}, 0, 1.0 / std::sqrt(inner)));
+  Value found = GatherOp::create(
+      builder, loc, reshape(down, {options.batch, slots, channels}), places,
+      /*origin=*/Value(), dim, IntegerAttr(), IntegerAttr(), batch);
+  Value gate = SigmoidOp::create(
+      builder, loc,
+      LinearOp::create(builder, loc, item.value, weight(1, channels), Value()));
+  keep(AddOp::create(builder, loc, item.value,
+                     MulOp::create(builder, loc, found, gate)),
+       0);
+}
+
 RandomGraph Generator::run() {
   auto module = ModuleOp::create(loc);
   builder.setInsertionPointToEnd(module.getBody());
@@ -365,6 +399,8 @@ RandomGraph Generator::run() {
     addTwins();
   if (hasWritten)
     addWritten();
+  if (hasMixture)
+    addMixture();
   SmallVector<Value> results{buildLoss()};
   llvm::append_range(results, llvm::make_first_range(written));
   func::ReturnOp::create(builder, loc, results);

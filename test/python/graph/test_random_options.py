@@ -22,7 +22,6 @@ from proofs import ALL
 
 #: Choices that are drawn, and that no random model takes, and why.
 NEVER_TAKEN = {
-    "recipe=expert": "the models have no mixture of experts; test_expert_recipes.py",
     "horizon=true": "the models have no numbered list of layers; test_interlock.py",
 }
 

@@ -137,7 +137,9 @@ void Splitter::findWeights() {
         return false;
       if (flow.part(user) == PartId::Update)
         return true;
-      return (flow.isAccumulation(user) || !flow.varies(user)) &&
+      // A check has no results and is in backward itself.
+      return user->getNumResults() != 0 &&
+             (flow.isAccumulation(user) || !flow.varies(user)) &&
              !isReported(user);
     };
     if (llvm::all_of(op.getUsers(), [&](Operation *user) {
