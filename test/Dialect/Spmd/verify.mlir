@@ -41,3 +41,22 @@ func.func @written_apart(%x: tensor<1x12xf32> {spmd.global_type = tensor<6x12xf3
   %1 = spmd.reduce_scatter max %0 by <@mesh, [{"a":(2)3, "a":(1)2}]> {spmd.global_types = [tensor<12xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"a":(2)3, "a":(1)2}]>]} : tensor<12xf32> -> tensor<2xf32>
   return %1 : tensor<2xf32>
 }
+
+// -----
+
+// A condition that is the same at each position of a ring meets what was rotated
+// around it.
+spmd.mesh @mesh <["a" = 2, "x" = 2]>
+// CHECK-LABEL: func.func @whole_on_the_ring(
+func.func @whole_on_the_ring(
+    %c: tensor<2x1xi1> {spmd.global_type = tensor<4x1xi1>, spmd.sharding = #spmd.sharding<@mesh, [{"a"}, {}]>},
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"a"}, {"x"}]>})
+    -> (tensor<2x4xf32> {spmd.global_type = tensor<4x8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"a"}, {"x"}]>}) {
+  %0 = graph.constant {spmd.global_types = [tensor<f32>], spmd.shardings = [#spmd.sharding<@mesh, []>]} dense<0.0> : tensor<f32>
+  // CHECK: spmd.rotate
+  %1 = spmd.rotate %x over @mesh {"x"} dim 1 {spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"a"}, {"x"}]>]} : tensor<2x4xf32>
+  // CHECK: graph.select
+  %2 = graph.select %c, %1, %0 {spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"a"}, {"x"}]>]} : (tensor<2x1xi1>, tensor<2x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+  %3 = spmd.rotate %2 over @mesh {"x"} dim 1 {spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{"a"}, {"x"}]>]} : tensor<2x4xf32>
+  return %3 : tensor<2x4xf32>
+}

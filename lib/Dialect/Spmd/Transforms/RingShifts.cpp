@@ -103,10 +103,24 @@ std::optional<std::string> RingShifts::op(Operation *op,
     ahead = make(axes[meets.factor], meets.steps);
     behind = make(axes[meets.factor], -meets.steps);
   }
+  // What is whole at each position of a ring meets every rotation around it.
+  SmallVector<AxisRef> rings;
+  for (Value operand : op->getOperands())
+    llvm::append_range(rings, shifts.lookup(operand).ring);
+  auto isWhole = [&](size_t i) {
+    return !rings.empty() && shifts.lookup(op->getOperand(i)).steps == 0 &&
+           llvm::none_of(rule.operands[i], [&](ArrayRef<int64_t> factors) {
+             return llvm::any_of(factors, [&](int64_t factor) {
+               return llvm::any_of(axes[factor], [&](const AxisRef &axis) {
+                 return mesh.size(axis) > 1 && mesh.overlap(axis, rings);
+               });
+             });
+           });
+  };
   // Less the shift of the rule, all operands must have the same rotation.
   std::optional<RingShift> common;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    if (llvm::is_contained(rule.unused, i) ||
+    if (llvm::is_contained(rule.unused, i) || isWhole(i) ||
         cast<RankedTensorType>(operand.getType()).getNumElements() == 1)
       continue;
     RingShift own = shifts.lookup(operand);
