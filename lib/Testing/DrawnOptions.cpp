@@ -109,17 +109,19 @@ static void drawMesh(Random &rng, Random &more, int64_t ranks,
   options.recipes = llvm::join(calls, ",");
 }
 
-/// The order of a pipeline's actions.
-static void drawPipeline(Random &rng, PhaseOptions &options) {
+/// The order of a pipeline's actions. Returns whether updates run behind each
+/// micro-batch.
+static bool drawPipeline(Random &rng, PhaseOptions &options) {
   int64_t count = scheduling::generators().size();
   int64_t number = rng.integer(-1, count);
   if (number == count)
     options.schedule = "auto";
   else if (number >= 0)
     options.schedule = scheduling::generators()[number].name.str();
+  bool asynchronous = number >= 0 && number < count &&
+                      scheduling::generators()[number].asynchronous;
   // With one micro-batch there is one update, whenever it runs.
-  if (number >= 0 && number < count &&
-      scheduling::generators()[number].asynchronous) {
+  if (asynchronous) {
     options.microBatches = 1;
     if (rng.chance(0.3))
       options.maxStaleness = rng.integer(0, 1);
@@ -132,6 +134,7 @@ static void drawPipeline(Random &rng, PhaseOptions &options) {
       rng.chance(options.optimizerFusion == "forward" ? 0.03 : 0.4);
   if (rng.chance(0.1))
     options.maxSavedBytes = int64_t(1) << 20;
+  return asynchronous;
 }
 
 CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
@@ -160,9 +163,17 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   }
   Random axes(graph.seed ^ 0xa8e5);
   drawMesh(rng, axes, ranks, options);
-  if (StringRef(options.mesh).contains("pp="))
-    drawPipeline(rng, options);
+  bool asynchronous =
+      StringRef(options.mesh).contains("pp=") && drawPipeline(rng, options);
   options.pipeGather = choose(rng, {"", "each", "once", "auto"});
+  // Such updates wait for nothing: what would is mostly left out.
+  if (asynchronous && check.chance(0.8)) {
+    options.optimizer.maxGradNorm = 0.0;
+    options.optimizerFusion = "auto";
+    options.checkFinite = options.postValidation = false;
+    options.pipeGather = "each";
+    options.grains = 0;
+  }
   options.maxLogitsBytes =
       choose(rng, {int64_t(64), int64_t(256), int64_t(100) << 20});
   options.writeOutActions = rng.chance(0.2);

@@ -85,7 +85,7 @@ def test_what_is_scheduled_is_the_step(first):
     report = json.loads(run_tool([tool("cleave-fuzz"), "--options", f"--seed={first}",
                                   "--count=100"]))
     assert report["failures"] == 0
-    assert report["agree"] >= 30, report
+    assert report["agree"] >= 20, report
     # A step that is not finite is no agreement.
     assert report["not_finite"] <= 2, report
     unknown = [text for text in report["refusals"]
