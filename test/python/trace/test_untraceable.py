@@ -149,3 +149,19 @@ def narrow(m, x):
 def test_functions_that_only_check_values_are_traced(forward):
     module = Two(forward)
     same(compiled(module), eager(module))
+
+
+@pytest.mark.parametrize("role", ["parameter", "buffer"])
+def test_tensors_of_the_model_without_elements_are_named(role):
+    module = Two(lambda m, x: torch.cat([m.empty, m.b(m.a(x))]))
+    empty = torch.zeros(0, 4)
+    if role == "parameter":
+        module.empty = torch.nn.Parameter(empty)
+    else:
+        module.register_buffer("empty", empty)
+    if role == "parameter":
+        with pytest.raises(TraceError, match=r"parameter 'empty' of \[0, 4\] has no elements"):
+            cleave.trace.trace(module, (X, Y), F.mse_loss)
+    else:
+        # Nothing of it is read.
+        cleave.trace.trace(module, (X, Y), F.mse_loss)
