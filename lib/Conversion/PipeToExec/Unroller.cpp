@@ -300,8 +300,12 @@ LogicalResult Unroller::runActions(ArrayRef<scheduling::Action> actions,
       stopAll(stops);
       stops = 0;
     }
+    // If updates of the step before come first, a step stops behind its own
+    // writes, such as those of buffers.
+    bool undone = source->hasAttr(pipe::kEarlyUpdateAttr) && stops > 0 &&
+                  invoke.getPart() == "U" && updates(invoke);
     SmallVector<std::pair<Value, Value>> copied;
-    if (optimistic)
+    if (optimistic || undone)
       copied = keepOld(invoke);
     int64_t microBatch = std::max<int64_t>(action.microBatch, 0);
     finishReceivesOf(invoke, microBatch);

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -157,12 +158,20 @@ class Conversion:
         if convert is None:
             raise Unsupported("no conversion")
         self.type = type_of(example) if isinstance(example, torch.Tensor) else None
+        narrow = None
+        if _computes_in_f32(node.target, example, leaves):
+            narrow, self.type = self.type.dtype, self.type.with_dtype("f32")
+            args, kwargs = pytree.tree_map_only(
+                Value, lambda x: self.b.cast(x, "f32") if x.dtype == narrow else x, (args, kwargs))
         try:
             result = convert(self, *args, **kwargs)
         except TypeError as error:
             if error.__traceback__.tb_next is not None:
                 raise
             raise Unsupported(f"arguments {error}") from None
+        if narrow is not None and isinstance(result, Value) and result.dtype == "f32":
+            self.type = self.type.with_dtype(narrow)
+            result = self.b.cast(result, narrow)
         if self.type is not None and isinstance(result, Value) and result.type != self.type:
             raise GraphError(f"converted to {result.type}, where torch gives {self.type}; "
                              "this is a defect of the front end")
@@ -184,6 +193,15 @@ class Conversion:
             target, reason = node.args[1], "it is called for its effect alone, which is not compiled"
         key = (str(target), reason, place)
         self._failures[key] = self._failures.get(key, 0) + 1
+
+
+def _computes_in_f32(target: Any, example: Any, leaves: list[Any]) -> bool:
+    """Whether an element-wise operator of 16 bits has a number that its type does not hold:
+    eager code rounds the result alone."""
+    return (isinstance(example, torch.Tensor) and example.dtype in (torch.float16, torch.bfloat16)
+            and torch.Tag.pointwise in getattr(target, "tags", ())
+            and any(isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+                    and torch.tensor(float(x)).to(example.dtype).item() != x for x in leaves))
 
 
 def _live(output: torch.fx.Node) -> set[torch.fx.Node]:

@@ -18,6 +18,7 @@ import warnings
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from .convert_batch_norm import Groups, batch_norm_modules, is_training
@@ -203,7 +204,7 @@ class _Step(torch.nn.Module):
         object.__setattr__(self, "originals", Originals(module))
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with (restored(self.module) as changed,
+        with (restored(self.module, self.loss_fn) as changed,
               watched(self.originals, self.module, dict(zip(self.call_plan.inputs, values))),
               assigned_buffers(self.module)):
             outputs = self.compute(*values)
@@ -457,26 +458,32 @@ def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
     same = [k for k in first if k.tensors() and all(memory_of(x) in constants for x in k.tensors())]
     if len(same) == len(first):
         return
-    with restored(step.module):
+    with restored(step.module, step.loss_fn):
         for kept in first:
-            kept.module.__dict__[kept.name] = (kept.stand_in() if any(kept is k for k in same)
-                                               else kept.value)
+            kept.keep(stand_in=any(kept is k for k in same))
         with _silence():
             second = torch.export.export(step, values, strict=False)
     counted = [k for k in step.found.kept if not k.tensors()]
     numbers = [k for k in first if not k.tensors()]
     # A table that is kept is no longer computed.
-    alike = same or second.graph_module.code == program.graph_module.code
+    alike = same or (second.graph_module.code == program.graph_module.code
+                     and _same_constants(second, program))
     if not counted and (not numbers or alike):
         return
     kept = (counted or numbers)[0]
-    names = {id(m): n for n, m in step.module.named_modules()}
-    name = f"{names[id(kept.module)]}.{kept.name}".lstrip(".")
     what = ("changes in each forward" if counted
             else "is changed by the first forward, and the next one computes otherwise")
-    raise KeptError(f"{kept.place}attribute '{name}' {what}, and a compiled step does not change "
-                    "attributes; keep a number that changes in a buffer (register_buffer), and "
-                    "change that in place")
+    raise KeptError(f"{kept.place}'{kept.said()}' {what}, and a compiled step does not change it; "
+                    "keep a number that changes in a buffer (register_buffer), and change that in "
+                    "place")
+
+
+def _same_constants(*programs: torch.export.ExportedProgram) -> bool:
+    """Whether what was made outside of tensor code is the same in both."""
+    one, other = ({k: v for k, v in p.constants.items() if isinstance(v, torch.Tensor)
+                   and not isinstance(v, FakeTensor)} for p in programs)
+    return one.keys() == other.keys() and all(
+        v.shape == other[k].shape and torch.equal(v, other[k]) for k, v in one.items())
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a forward keeps for the next one, in attributes of modules.
+"""What a forward keeps for the next one: in attributes of modules, in lists, dictionaries,
+sets, NumPy arrays and objects that these hold, and in closures.
 
-A trace leaves attributes as it found them. A tensor that a forward keeps and the next one
+A trace leaves all of them as it found them. A tensor that a forward keeps and the next one
 reads is computed anew by each step, which is the same where it depends on no input,
 parameter or random number, such as a mask or a table of positions; the rest is to be
 refused. So are numbers, texts and flags where they change again in the next forward.
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Iterator
+import sys
+import types
+from typing import Any, Callable, Iterator
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
@@ -21,28 +25,43 @@ from torch.utils import _pytree as pytree
 from .locations import here
 
 #: Attributes that every module has, of its own.
-_OWN = frozenset(torch.nn.Module().__dict__)
+_OWN = frozenset(torch.nn.Module().__dict__) - {"training"}
 
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout", "uniform_", "exponential_")
+
+_PLAIN = (bool, int, float, complex, str, bytes)
+#: Of the standard library, the modules whose objects may hold state of a model.
+_HOLDERS = {"builtins", "collections", "types"}
 
 
 @dataclasses.dataclass
 class Kept:
-    """An attribute that a forward has changed, and the line where, or ''."""
+    """A container that a forward has changed: what is changed in it, by key, and the line
+    where, or ''."""
 
-    module: torch.nn.Module
+    #: Gives the container: torch.export puts others in the place of lists and dictionaries.
+    find: Callable[[], Any]
     name: str
-    value: Any
+    after: Any
+    values: dict[Any, Any]
     place: str = ""
 
     def tensors(self) -> list[FakeTensor]:
-        """The tensors of a trace that it holds."""
-        return [x for x in pytree.tree_leaves(self.value) if isinstance(x, FakeTensor)]
+        """The tensors of a trace among what is changed."""
+        return [x for x in _leaves(self.values) if isinstance(x, FakeTensor)]
 
-    def stand_in(self) -> Any:
-        """Its value, with zeros for tensors of a trace."""
-        return pytree.tree_map_only(
-            FakeTensor, lambda x: torch.zeros(x.shape, dtype=x.dtype), self.value)
+    def keep(self, stand_in: bool) -> None:
+        """Puts the change into the container; with `stand_in`, zeros for tensors."""
+        after = self.after
+        if stand_in:
+            after = pytree.tree_map_only(
+                FakeTensor, lambda x: torch.zeros(x.shape, dtype=x.dtype), after)
+        _fill(self.find(), after)
+
+    def said(self) -> str:
+        """Its name, with that of the first change."""
+        key = next(iter(self.values), None)
+        return f"{self.name}.{key}".lstrip(".") if isinstance(key, str) else self.name
 
 
 class Constants:
@@ -69,12 +88,12 @@ class Constants:
 
 
 @contextlib.contextmanager
-def restored(module: torch.nn.Module) -> Iterator[list[Kept]]:
-    """Puts attributes back as they were, with the elements of lists and dictionaries. What
-    it gives holds, after it, those that were changed to hold tensors of a trace, and those
-    of which a number, text or flag was changed."""
-    before = [(m, {k: (v, _copied(v)) for k, v in m.__dict__.items() if k not in _OWN})
-              for m in module.modules()]
+def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
+    """Puts what `module` and `others` hold back as it was. What it gives holds, after it,
+    what was changed to hold tensors of a trace, and other numbers, texts and flags."""
+    before = [(name, found, _copied(found), find)
+              for name, found, find in _containers(module, others)]
+    owners = {id(m.__dict__): m for m in module.modules()}
     places: dict[tuple[int, str], str] = {}
     assign = torch.nn.Module.__setattr__
 
@@ -89,33 +108,138 @@ def restored(module: torch.nn.Module) -> Iterator[list[Kept]]:
         yield changed
     finally:
         torch.nn.Module.__setattr__ = assign
-        for part, attributes in before:
-            for name in [k for k in part.__dict__ if k not in _OWN]:
-                value, (old, copy) = part.__dict__[name], attributes.get(name, (None, None))
-                if value is not old or _differ(value, copy):
-                    found = Kept(part, name, _copied(value), places.get((id(part), name), ""))
-                    if found.tensors() or _plain(value) != _plain(copy):
-                        changed.append(found)
-                if name not in attributes:
-                    del part.__dict__[name]
-            for name, (value, copy) in attributes.items():
-                part.__dict__[name] = value
-                if isinstance(value, (list, dict)) and _differ(value, copy):
-                    value.clear()
-                    (value.extend if isinstance(value, list) else value.update)(copy)
+        for name, found, copy, find in before:
+            values = _changes(found, copy)
+            if values:
+                place = next((places[id(owners[id(found)]), k] for k in values
+                              if id(found) in owners and (id(owners[id(found)]), k) in places), "")
+                kept = Kept(find, name, _copied(found), values, place)
+                if kept.tensors() or any(isinstance(x, _PLAIN) for x in _leaves(values)):
+                    changed.append(kept)
+        for _, found, copy, _ in before:
+            if _changes(found, copy):
+                _fill(found, copy)
 
 
-def _plain(value: Any) -> list[Any]:
-    """The numbers, texts and flags in `value`."""
-    return [x for x in pytree.tree_leaves(value) if isinstance(x, (bool, int, float, str))]
+def _containers(module: torch.nn.Module, others: tuple[Any, ...]
+                ) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
+    """What can be changed, each once: its name, itself, and what gives it."""
+    seen: dict[int, Any] = {}
+    pending: list[tuple[str, Callable[[], Any]]] = []
+
+    def add(name: str, find: Callable[[], Any]) -> None:
+        value = find()
+        if isinstance(value, _PLAIN) or value is None or id(value) in seen:
+            return
+        seen[id(value)] = value
+        pending.append((name, find))
+
+    for name, part in module.named_modules():
+        add(f"{name}." if name else "", lambda part=part: part)
+    for other in others:
+        add("the loss function.", lambda other=other: other)
+    while pending:
+        name, find = pending.pop(0)
+        value = find()
+        if isinstance(value, torch.nn.Module):
+            for cell in getattr(type(value).forward, "__closure__", None) or ():
+                add(name + "forward.", lambda cell=cell: cell)
+            for child in value.children():
+                add(name, lambda child=child: child)
+        elif isinstance(value, (types.FunctionType, types.MethodType)):
+            for cell in getattr(value, "__closure__", None) or ():
+                add(name, lambda cell=cell: cell)
+            add(name, lambda value=value: getattr(value, "__self__", None))
+            continue
+        if isinstance(value, torch.nn.Module) or _is_holder(value):
+            find = lambda find=find: find().__dict__
+            value = find()
+        if isinstance(value, (dict, list, set, np.ndarray, types.CellType)):
+            yield name.rstrip("."), value, find
+        if isinstance(value, dict):
+            for key in [k for k in value if k not in _OWN]:
+                add(f"{name}{key}." if isinstance(key, str) else name,
+                    lambda find=find, key=key: find()[key])
+        elif isinstance(value, (list, tuple)):
+            for i in range(len(value)):
+                add(name, lambda find=find, i=i: find()[i])
+        elif isinstance(value, types.CellType) and _copied(value):
+            add(name, lambda find=find: find().cell_contents)
 
 
-def _copied(value: Any) -> Any:
-    """`value`, of lists and dictionaries, in containers of their own."""
-    return pytree.tree_map(lambda x: x, value)
+def _is_holder(value: Any) -> bool:
+    """Whether a value is an object whose attributes are part of a model."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    return (hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType))
+            and package not in ("torch", "numpy")
+            and (package in _HOLDERS or package not in sys.stdlib_module_names))
 
 
-def _differ(value: Any, other: Any) -> bool:
-    """Whether two values of lists and dictionaries hold other elements."""
-    (own, shape), (theirs, form) = pytree.tree_flatten(value), pytree.tree_flatten(other)
-    return shape != form or any(a is not b for a, b in zip(own, theirs))
+def _copied(container: Any) -> Any:
+    """What it holds: of a dictionary without what every module has."""
+    if isinstance(container, types.CellType):
+        try:
+            return [container.cell_contents]
+        except ValueError:
+            return []
+    if isinstance(container, np.ndarray):
+        return container.copy()
+    if isinstance(container, dict):
+        return {k: v for k, v in container.items() if k not in _OWN}
+    return type(container)(container) if type(container) in (list, set) else list(container)
+
+
+def _fill(container: Any, content: Any) -> None:
+    """Lets it hold `content`, as `_copied` gives it."""
+    if isinstance(container, types.CellType):
+        if content:
+            container.cell_contents = content[0]
+    elif isinstance(container, np.ndarray):
+        container[...] = content
+    elif isinstance(container, dict):
+        for key in [k for k in container if k not in _OWN]:
+            del container[key]
+        container.update(content)
+    elif isinstance(container, set):
+        container.clear()
+        container.update(content)
+    else:
+        container[:] = content
+
+
+def _changes(container: Any, before: Any) -> dict[Any, Any]:
+    """What it holds that it did not hold before, by key; None for what it held."""
+    now = _copied(container)
+    if isinstance(now, np.ndarray):
+        same = now.shape == before.shape and now.tobytes() == before.tobytes()
+        return {} if same else {0: now.tobytes()}
+    if isinstance(now, set):
+        return {0: tuple(map(str, now))} if now != before else {}
+    if not isinstance(now, dict):
+        now, before = dict(enumerate(now)), dict(enumerate(before))
+    gone = {k: "" for k in before if k not in now}
+    return gone | {k: v for k, v in now.items() if k not in before or not _same(v, before[k])}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and isinstance(a, _PLAIN) and (a == b or a != a and b != b))
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Tensors, numbers, texts and flags in `value`, also in objects."""
+    found, pending, seen = [], [value], set()
+    while pending:
+        one = pending.pop()
+        if id(one) in seen and not isinstance(one, _PLAIN):
+            continue
+        seen.add(id(one))
+        if isinstance(one, dict):
+            pending += one.values()
+        elif isinstance(one, (list, tuple, set)):
+            pending += one
+        elif isinstance(one, (torch.Tensor, *_PLAIN)):
+            found.append(one)
+        elif not isinstance(one, torch.nn.Module) and _is_holder(one):
+            pending.append(one.__dict__)
+    return found
