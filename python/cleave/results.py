@@ -41,6 +41,9 @@ class Loss(float):
         loss.updated_again = updated_again
         return loss
 
+    def __getnewargs_ex__(self):
+        return (float(self),), dict(self.__dict__)
+
     def __repr__(self) -> str:
         more = f", grad_norm={self.grad_norm:.4g}" if self.grad_norm is not None else ""
         return (f"Loss({float(self)!r}, step={self.step}, lr={self.lr:.4g}{more}, "
@@ -66,6 +69,9 @@ class Evaluation(float):
         loss = super().__new__(cls, value)
         loss.weight = weight
         return loss
+
+    def __getnewargs_ex__(self):
+        return (float(self),), dict(self.__dict__)
 
     def __repr__(self) -> str:
         return f"Evaluation({float(self)!r}, weight={self.weight!r})"

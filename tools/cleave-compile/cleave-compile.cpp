@@ -149,6 +149,14 @@ int main(int argc, char **argv) {
   std::optional<Phase> stop = parsePhase(flags.emit);
   if (flags.emit == "schedule")
     stop = Phase::Scheduled;
+  if (std::string mistake = runtime::findSharedFile(
+          {{"-o", flags.output}, {"--report", flags.reportFile}},
+          {{"cleave-compile", flags.input},
+           {"--schedule-file", flags.scheduleFile},
+           {"--measured-costs", flags.measuredCosts},
+           {"--measured-timeline", flags.measured}});
+      !mistake.empty())
+    return usage(mistake);
   // Checked before minutes of compilation.
   for (const std::string &path :
        {flags.output.getValue(), flags.reportFile.getValue()})

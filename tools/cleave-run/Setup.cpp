@@ -166,11 +166,15 @@ Error Trainer::explainResume(Error error) const {
 
 Error Trainer::loadState() {
   if (!resumeFrom.empty()) {
+    // What was another run is said before what its files lack.
+    Expected<TrainingState> before = readTrainingState(resumeFrom);
+    if (!before)
+      llvm::consumeError(before.takeError());
+    else if (Error error = compareRun(*before))
+      return error;
     Expected<TrainingState> state = session->loadCheckpoint(resumeFrom);
     if (!state)
       return explainResume(state.takeError());
-    if (Error error = compareRun(*state))
-      return error;
     position = state->dataPosition;
     out() << "resumed from " << resumeFrom << " after step " << state->step
           << "\n";

@@ -193,6 +193,16 @@ std::string Flags::check() const {
            "or --random-init for random ones";
   if (starts > 1)
     return "--weights, --resume and --random-init exclude one another";
+  std::vector<cleave::runtime::NamedFile> read{{"cleave-run", artifact},
+                                               {"--data", data},
+                                               {"--eval-data", evalData},
+                                               {"--tokenizer", tokenizer}};
+  for (const std::string &path : weights)
+    read.push_back({"--weights", path});
+  if (std::string mistake = cleave::runtime::findSharedFile(
+          {{"--log", logFile}, {"--trace", traceFile}}, read);
+      !mistake.empty())
+    return mistake;
   struct {
     const char *name;
     int64_t value, low;

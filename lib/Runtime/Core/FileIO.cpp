@@ -101,6 +101,47 @@ Error cleave::runtime::checkWritable(llvm::StringRef path) {
   return Error::success();
 }
 
+/// Whether two paths name one file, which need not exist.
+static bool isSameFile(llvm::StringRef a, llvm::StringRef b) {
+  if (fs::exists(a) && fs::exists(b))
+    return fs::equivalent(a, b);
+  auto whole = [](llvm::StringRef path) {
+    llvm::SmallString<128> folder = llvm::sys::path::parent_path(path), real;
+    if (folder.empty())
+      folder = ".";
+    if (fs::real_path(folder, real))
+      real = folder;
+    llvm::sys::path::append(real, llvm::sys::path::filename(path));
+    return real;
+  };
+  return whole(a) == whole(b);
+}
+
+std::string cleave::runtime::findSharedFile(llvm::ArrayRef<NamedFile> written,
+                                            llvm::ArrayRef<NamedFile> read) {
+  auto isFile = [](llvm::StringRef path) {
+    return !path.empty() && path != "-" && !isSpecial(path);
+  };
+  for (size_t i = 0; i < written.size(); ++i) {
+    if (!isFile(written[i].path))
+      continue;
+    auto clash = [&](const NamedFile &other) {
+      return isFile(other.path) && isSameFile(written[i].path, other.path);
+    };
+    for (const NamedFile &other : written.drop_front(i + 1))
+      if (clash(other))
+        return (written[i].flag + " and " + other.flag +
+                " write to one file, " + written[i].path)
+            .str();
+    for (const NamedFile &other : read)
+      if (clash(other))
+        return (written[i].flag + " would overwrite " + written[i].path +
+                ", which " + other.flag + " reads")
+            .str();
+  }
+  return "";
+}
+
 Error cleave::runtime::checkWritableFolder(llvm::StringRef path) {
   llvm::StringRef folder = path;
   while (!folder.empty() && !fs::exists(folder))

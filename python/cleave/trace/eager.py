@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 import numpy as np
 import torch
+import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -128,6 +129,7 @@ class _Watch(TorchFunctionMode):
         #: Names of the model's tensors by memory, within the trace.
         self._memory = {memory_of(t): n for n, t in
                         (*module.named_parameters(), *module.named_buffers())}
+        self._buffers = {n for n, _ in module.named_buffers()}
         #: By memory: tensors that eager code would share it with, and how often
         #: each had been written to when it was cut off.
         self._partners: dict[int, list[tuple[torch.Tensor, int]]] = {}
@@ -239,9 +241,10 @@ class _Watch(TorchFunctionMode):
                 # The trace has the new value.
                 self._constants.forget(memory)
                 return
-            if any(name == n for n, _ in self._module.named_buffers()):
-                raise EagerError(f"buffer '{name}' is written to through detach() or .data; write "
-                                 "to the buffer itself, under torch.no_grad()")
+            if name in self._buffers:
+                raise EagerError(f"buffer '{name}' is written to through detach() or .data, or "
+                                 "where another buffer's name stood; write to the buffer itself, "
+                                 "under torch.no_grad()")
             raise EagerError(f"parameter '{name}' is written to in the forward; a compiled step "
                              "changes parameters by its optimizer alone. Write to a copy "
                              "(clone())")
@@ -312,10 +315,11 @@ class _Use:
 
 def check_functions(uses: list[_Use]) -> None:
     """Raises EagerError where a function's backward is not the derivative of its
-    forward, which is what a step computes; tried in f64 at random points."""
+    forward, which is what a step computes; tried in f64 at random points, of small and
+    large numbers and gradients, some of them zero."""
     for use in uses:
         try:
-            same = all(_is_derivative(use, seed) for seed in range(3))
+            same = all(_is_derivative(use, *sizes, seed) for seed, sizes in enumerate(_SIZES))
         except Exception:
             same = False
         if not same:
@@ -326,26 +330,61 @@ def check_functions(uses: list[_Use]) -> None:
                 "the gradient of x, 2 * x.detach() - x reverses a gradient")
 
 
-def _is_derivative(use: _Use, seed: int) -> bool:
+#: Of numbers and of gradients.
+_SIZES = ((0.1, 0.1), (1.0, 1.0), (10.0, 10.0), (1.0, 1e-6), (1.0, 1e-3), (1.0, 1e4), (1e3, 1.0))
+
+
+def _is_derivative(use: _Use, size: float, gradients: float, seed: int) -> bool:
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn(shape):
-        return torch.randn(shape, generator=generator, dtype=torch.float64) * 10.0 ** (seed - 1)
+    def drawn(shape, size):
+        found = torch.randn(shape, generator=generator, dtype=torch.float64) * size
+        zero = torch.rand(shape, generator=generator) < (0.25 if seed % 2 else 0.0)
+        return found.masked_fill(zero, 0.0)
 
-    args = pytree.tree_map_only(_Shape, lambda s: drawn(s.sizes).requires_grad_(), use.args)
+    args = pytree.tree_map_only(_Shape, lambda s: drawn(s.sizes, size).requires_grad_(), use.args)
     points = [x for x in pytree.tree_leaves(args) if isinstance(x, _T)]
     found = []
     for compute in (use.function.apply, lambda *a: _forward(use.function, a)):
         outputs = [y for y in pytree.tree_leaves(compute(*args)) if isinstance(y, _T)]
         state = generator.get_state()
-        found.append(torch.autograd.grad(outputs, points, [drawn(y.shape) for y in outputs],
+        found.append(torch.autograd.grad(outputs, points, [drawn(y.shape, gradients) for y in outputs],
                                          allow_unused=True))
         generator.set_state(state)
     return all((a is None) == (b is None) and (a is None or torch.allclose(
         a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))) for a, b in zip(*found))
 
 
-def _apply(original: Callable[..., Any], uses: list[_Use]) -> classmethod:
+@contextlib.contextmanager
+def _without_writes(module: torch.nn.Module) -> Iterator[None]:
+    """Within it runs what checkpoint runs."""
+    before = {n: (b, _version(b)) for n, b in module.named_buffers()}
+    yield
+    for name, buffer in module.named_buffers():
+        known, version = before.get(name, (None, 0))
+        if known is not buffer or version != _version(buffer):
+            raise EagerError(f"buffer '{name}' is written to within torch.utils.checkpoint, which "
+                             "eager PyTorch does twice a step; write to it outside, or call the "
+                             "code without checkpoint: a compiled step chooses itself what it "
+                             "computes again")
+
+
+def _generator(original: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
+    """What checkpoint runs around its function, with use_reentrant=False."""
+    def generate(*args, **kwargs):
+        inner = original(*args, **kwargs)
+        next(inner)
+        try:
+            with _without_writes(module):
+                yield
+        except BaseException as error:
+            inner.throw(error)
+            raise
+        yield from inner
+    return generate
+
+
+def _apply(original: Callable[..., Any], uses: list[_Use], module: torch.nn.Module) -> classmethod:
     """`torch.autograd.Function.apply` while a model is traced."""
     from torch.utils.checkpoint import CheckpointFunction
 
@@ -356,7 +395,7 @@ def _apply(original: Callable[..., Any], uses: list[_Use]) -> classmethod:
             # It computes what it is given again in backward; the values are the same. Where
             # nothing given has a gradient, nothing within has one.
             function, _, *rest = args
-            with contextlib.nullcontext() if graded else torch.no_grad():
+            with _without_writes(module) if graded else torch.no_grad():
                 return function(*rest)
         if graded and not cls.__module__.startswith("torch."):
             uses.append(_Use(cls, pytree.tree_map_only(
@@ -434,7 +473,10 @@ def watched(originals: Originals, module: torch.nn.Module,
     originals.functions.clear()
     function = torch.autograd.Function
     hooks = torch.autograd.graph.saved_tensors_hooks
-    with _patched((function, "apply", _apply(function.__dict__["apply"], originals.functions)),
+    checkpoint, generator = torch.utils.checkpoint, "_checkpoint_without_reentrant_generator"
+    with _patched((function, "apply",
+                   _apply(function.__dict__["apply"], originals.functions, module)),
+                  (checkpoint, generator, _generator(checkpoint.__dict__[generator], module)),
                   (hooks, "__enter__", _enter(hooks.__dict__["__enter__"])),
                   (torch.autograd, "_engine_run_backward", _no_backward)), \
             _same_random_numbers(), _Watch(originals, module, inputs):

@@ -2,6 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """The tools and modules, arguments and outputs that are no good."""
 
+import shutil
 import subprocess
 
 import numpy as np
@@ -296,3 +297,22 @@ def test_full_disk(model, folder, make, flags):
     refuse([*alone, FULL, "sh", *make(model, *flags.split())], folder, "No space left",
            leaves=["left"])
     assert set((folder / "left").read_text().split()) <= {"c"}
+
+
+def test_files_that_are_written_are_no_others(model, tmp_path):
+    """Nothing is opened before that is known."""
+    shutil.copy(model / "g.so", tmp_path / "g.so")
+    shutil.copy(model / "ok.npy", tmp_path / "ok.npy")
+    (tmp_path / "m.mlir").write_text("module {}")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    run = [tool("cleave-run"), "g.so", "--data", "ok.npy", "--random-init"]
+    compile_ = [tool("cleave-compile"), "m.mlir"]
+    for command, message in (
+            ([*run, "--log", "ok.npy"], "--log would overwrite ok.npy, which --data reads"),
+            ([*run, "--trace", "./g.so"], "--trace would overwrite ./g.so"),
+            ([*run, "--trace", "a", "--log", "./a"], "--log and --trace write to one file"),
+            ([*compile_, "-o", "m.mlir"], "-o would overwrite m.mlir"),
+            ([*compile_, "-o", "x.so", "--report=x.so"], "-o and --report write to one file")):
+        result = subprocess.run([str(c) for c in command], cwd=tmp_path, capture_output=True, text=True)
+        assert result.returncode == 2 and message in result.stderr, result.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

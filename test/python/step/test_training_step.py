@@ -2,7 +2,9 @@
 # Exceptions. See LICENSE for license information.
 """What a compiled step offers beside training."""
 
+import copy
 import logging
+import pickle
 import re
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 import cleave
+from cleave.results import Evaluation, Loss
 from training_support import (Case, compile_case, family, gpt2, net, same_bits, snapshot,
                               token_batches, token_loss, tokens, torch_run)
 
@@ -414,3 +417,12 @@ def test_timings(gpt2_step):
     assert timings["total"] > 0 and timings["contraction"] > 0 and timings["attention"] > 0
     parts = sum(v for k, v in timings.items() if k != "total")
     assert parts <= timings["total"] * 1.1
+
+
+def test_losses_can_be_copied_and_sent():
+    """To other processes, for example, with what they carry."""
+    loss = Loss(1.5, grad_norm=2.0, auxiliary=[0.5], lr=0.1, tokens_per_s=3.0, step=4)
+    for other in (copy.deepcopy(loss), copy.copy(loss), pickle.loads(pickle.dumps(loss))):
+        assert other == 1.5 and type(other) is type(loss) and vars(other) == vars(loss)
+    found = pickle.loads(pickle.dumps(Evaluation(0.5, weight=2.0)))
+    assert found == 0.5 and found.weight == 2.0

@@ -248,14 +248,27 @@ def test_another_shape_has_the_same_buffers():
     assert int(step.state_dict()["inner.num_batches_tracked"]) == 4
 
 
-def test_a_step_that_stops_writes_nothing():
-    (x, y), *_ = batches()
-    step = cleave.compile(Around(nn.BatchNorm1d(6)), (x, y), F.mse_loss, check="off")
+@pytest.mark.parametrize("settings", [
+    {}, dict(optimizer_fusion="forward"), dict(mesh={"dp": 2}, optimizer_fusion="forward"),
+    dict(mesh={"pp": 2}, optimizer_fusion="forward"), dict(mesh={"pp": 2}, post_validation=True)],
+    ids=named)
+def test_a_step_that_stops_writes_nothing(settings):
+    (x, y), (x1, y1), *_ = batches()
+    step, whole = (cleave.compile(Around(nn.BatchNorm1d(6)), (x, y), F.mse_loss, check="off",
+                                  optimizer=cleave.SGD(lr=0.1, momentum=0.9), **settings)
+                   for _ in range(2))
     step(x, y)
+    whole(x, y)
     before = step.state_dict()
     with pytest.raises(cleave.StepError, match="not finite"):
         step(torch.full_like(x, float("nan")), y)
     assert all(torch.equal(v, before[n]) for n, v in step.state_dict().items())
+    # It goes on as if that step had not been.
+    assert float(step(x1, y1)) == float(whole(x1, y1))
+    with pytest.raises(cleave.StepError, match="not finite"):
+        step(x, torch.full_like(y, float("inf")))
+    expected = whole.state_dict()
+    assert all(torch.equal(v, expected[n]) for n, v in step.state_dict().items())
 
 
 class Deep(nn.Module):

@@ -424,6 +424,58 @@ def test_a_function_that_clips_its_gradient_is_refused():
         cleave.trace.trace(Two(lambda m, x: m.b(Clipped.apply(m.a(x), 1.0))), (X, Y), F.mse_loss)
 
 
+class FarClipped(torch.autograd.Function):
+    """Clips gradients that a small model does not have."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-100, 100)
+
+
+class Sparse(FarClipped):
+    """Drops small gradients."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (gradient.abs() > 1e-4)
+
+
+class OneAtZero(torch.autograd.Function):
+    """Another derivative at a kink."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (ctx.saved_tensors[0] >= 0)
+
+
+@pytest.mark.parametrize("function", [FarClipped, Sparse, OneAtZero])
+def test_a_backward_that_differs_somewhere_is_refused(function):
+    with pytest.raises(TraceError, match=f"{function.__name__} is an autograd.Function"):
+        cleave.trace.trace(Two(lambda m, x: m.b(function.apply(m.a(x)))), (X, Y), F.mse_loss)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_buffers_written_within_a_checkpoint_are_refused(reentrant):
+    """Eager code writes them again in backward."""
+    def forward(m, x):
+        return m.b(checkpoint(lambda y: m.norm(y).relu(), m.a(x), use_reentrant=reentrant))
+
+    module = Two(forward, lambda m: m.add_module("norm", nn.BatchNorm1d(4)))
+    with pytest.raises(TraceError, match="test_eager.py:[0-9]+: buffer 'norm.* twice a step"):
+        cleave.trace.trace(module, (X, Y), F.mse_loss)
+    module.norm.eval()
+    cleave.trace.trace(module, (X, Y), F.mse_loss)
+
+
 class Swish(torch.autograd.Function):
     """Saves memory; its backward is the derivative."""
 

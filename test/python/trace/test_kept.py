@@ -4,7 +4,9 @@
 anew by each step where that is the same, refused at its line where it is not."""
 
 import inspect
+import types
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -195,3 +197,60 @@ def test_what_evaluation_keeps_of_parameters():
         loss.backward()
         optimizer.step()
         assert float(step(x, y)) == pytest.approx(float(loss), rel=1e-5)
+
+
+def in_an_object(m, x):
+    m.holder.count += 1
+    return m.b(m.a(x)) * m.holder.count
+
+
+def tensor_in_an_object(m, x):
+    y = m.a(x)
+    if m.training:
+        m.holder.count = y.detach().mean(0) + m.holder.count
+        y = y - m.holder.count
+    return m.b(y)
+
+
+def in_a_set(m, x):
+    m.seen.add(len(m.seen))
+    return m.b(m.a(x)) * len(m.seen)
+
+
+def in_an_array(m, x):
+    m.array *= 0.5
+    return m.b(m.a(x)) * torch.tensor(m.array)
+
+
+def mode(m, x):
+    y = m.norm(m.a(x))
+    m.norm.eval()
+    return m.b(y)
+
+
+def hold(m):
+    m.holder, m.seen = types.SimpleNamespace(count=0), set()
+    m.array, m.norm = np.ones(4, np.float32), torch.nn.BatchNorm1d(4)
+
+
+@pytest.mark.parametrize("forward", [in_an_object, tensor_in_an_object, in_a_set, in_an_array, mode],
+                         ids=lambda f: f.__name__)
+def test_what_is_kept_elsewhere_is_refused(forward):
+    module = Two(forward, hold)
+    with pytest.raises(TraceError, match="changes in each forward|the next one computes otherwise|"
+                                         "the forward before this one computed"):
+        cleave.trace.trace(module, (X, Y), F.mse_loss)
+    assert module.holder.count == 0 and not module.seen and module.array.tolist() == [1.0] * 4
+    assert module.norm.training
+
+
+def test_counts_of_a_loss_are_refused():
+    count = [0]
+
+    def loss(output, target):
+        count[0] += 1
+        return F.mse_loss(output, target) * count[0]
+
+    with pytest.raises(TraceError, match="'the loss function' changes in each forward"):
+        cleave.trace.trace(Two(lambda m, x: m.b(m.a(x))), (X, Y), loss)
+    assert count == [0]

@@ -44,6 +44,17 @@ llvm::Error checkWritable(llvm::StringRef path);
 /// created. Creates nothing.
 llvm::Error checkWritableFolder(llvm::StringRef path);
 
+/// A file that a command reads or writes, and the flag that names it.
+struct NamedFile {
+  llvm::StringRef flag, path;
+};
+
+/// Says which two flags name one file, if a file that is written is also read
+/// or written by another flag; else an empty text. Empty paths and "-" name no
+/// file, and special files such as /dev/null may be named twice.
+std::string findSharedFile(llvm::ArrayRef<NamedFile> written,
+                           llvm::ArrayRef<NamedFile> read);
+
 /// Flushes standard output and returns its error, which would otherwise end the
 /// process.
 llvm::Error flushStandardOutput();
