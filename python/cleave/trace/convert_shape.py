@@ -269,6 +269,9 @@ def index(c, x, indices):
     if used != list(range(used[0], used[0] + len(used))):
         from .convert_assignment import index_apart
         return index_apart(c, x, indices)
+    rows = _of_each_row(c, x, *(indices[d] for d in used)) if used == [0, 1] else None
+    if rows is not None:
+        return rows
     # Neighbouring indexed dimensions are one dimension under a joint index.
     position = None
     for d in used:
@@ -283,6 +286,20 @@ def index(c, x, indices):
     if identity is not None:
         return identity
     return c.b.gather(c.b.reshape(x, joint), position, first)
+
+
+def _of_each_row(c, x, rows, columns):
+    """x[arange(n), columns], such as the last token of each sample: each row of `x` is
+    read by itself. None where `rows` are others."""
+    known, shape = c.known(rows), torch.broadcast_shapes(rows.shape, columns.shape)
+    lengths = (x.shape[0],) + (1,) * (len(shape) - 1)
+    if known is None or rows.shape != lengths or shape[:1] != lengths[:1] or not torch.equal(
+            known.reshape(-1), torch.arange(x.shape[0])):
+        return None
+    b = c.b
+    chosen = b.broadcast(b.cast(_wrapped(c, columns, x.shape[1]), "i64"), shape)
+    chosen = b.reshape(chosen, (shape[0], math.prod(shape[1:])))
+    return b.reshape(b.gather(x, chosen, 1, batch=1), tuple(shape) + x.shape[2:])
 
 
 def _identity(c, x, position, first, last):

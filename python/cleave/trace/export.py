@@ -445,8 +445,21 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
         except EagerError as error:
             raise TraceError(located(error)) from None
         except Exception as error:
+            shared = _shared_buffers(module) if "compiled_fn" in str(error) else []
+            if shared:
+                raise TraceError(f"buffers {' and '.join(shared)} are one tensor, which the forward "
+                                 "writes to; give it, or the module that holds it, one name in the "
+                                 "model") from error
             raise TraceError(untraceable(error)) from error
     return Exported(program, step.found.names, step.found.reached)
+
+
+def _shared_buffers(module: torch.nn.Module) -> list[str]:
+    """Names, quoted, of buffers that have one memory."""
+    names: dict[int, list[str]] = {}
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        names.setdefault(memory_of(buffer), []).append(f"'{name}'")
+    return next((found for found in names.values() if len(found) > 1), [])
 
 
 def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],

@@ -285,7 +285,8 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
     arguments: dict[str, ir.Argument] = {}
     for tensor in tensors.all():
         if tensor.role == "parameter":
-            value = ir.Value(ir.type_of(tensor.tensor), trained=not tensor.frozen)
+            value = ir.Value(_type_of(tensor.role, tensor.name, tensor.tensor),
+                             trained=not tensor.frozen)
             arguments[tensor.name] = ir.Argument(value, tensor.name, "parameter",
                                                  tensor.aliases, tensor.frozen)
     evaluator = Evaluator(known)
@@ -298,7 +299,7 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
         node = nodes.get(spec.arg.name)
         if spec.kind is InputKind.USER_INPUT:
             input_name, example = next(inputs)
-            value = ir.Value(_input_type(input_name, example))
+            value = ir.Value(_type_of("input", input_name, example))
             sample = 0 if example.dim() and example.shape[0] == batch else None
             argument = ir.Argument(value, input_name, "input", batch_dim=sample)
             arguments[f"input:{input_name}"] = argument
@@ -353,7 +354,7 @@ def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spe
         entry = tensors.add_constant(constant.detach())
     if entry.name not in arguments:
         has_values = entry.tensor.device.type != "meta" and entry.name not in tensors.written
-        value = ir.Value(ir.type_of(entry.tensor), constant=has_values)
+        value = ir.Value(_type_of(entry.role, entry.name, entry.tensor), constant=has_values)
         if has_values:
             evaluator.remember(value, entry.tensor.cpu())
         small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= LARGE_CONSTANT
@@ -363,11 +364,11 @@ def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spe
     return arguments[entry.name].value
 
 
-def _input_type(name: str, example: torch.Tensor) -> ir.TensorType:
+def _type_of(role: str, name: str, tensor: torch.Tensor) -> ir.TensorType:
     try:
-        return ir.type_of(example)
+        return ir.type_of(tensor)
     except ir.GraphError as error:
-        raise TraceError(f"input '{name}': {error}") from None
+        raise TraceError(f"{role} '{name}': {error}") from None
 
 
 def _plain(target: str) -> str:

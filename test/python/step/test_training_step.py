@@ -426,3 +426,34 @@ def test_losses_can_be_copied_and_sent():
         assert other == 1.5 and type(other) is type(loss) and vars(other) == vars(loss)
     found = pickle.loads(pickle.dumps(Evaluation(0.5, weight=2.0)))
     assert found == 0.5 and found.weight == 2.0
+
+
+class LastToken(nn.Module):
+    """Classifies by the last token of each sample that is no padding."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(11, 8), nn.Linear(8, 3)
+
+    def forward(self, ids, labels):
+        logits = self.head(self.table(ids))
+        chosen = logits[torch.arange(len(ids)), (ids != 0).sum(1) - 1]
+        return nn.functional.cross_entropy(chosen, labels)
+
+
+@pytest.mark.parametrize("settings", [{}, dict(micro_batches=3), dict(mesh={"dp": 2}, micro_batches=3)],
+                         ids=str)
+def test_the_last_token_of_each_sample(settings):
+    torch.manual_seed(1)
+    ids, labels = torch.randint(1, 11, (6, 5)), torch.randint(3, (6,))
+    ids[0, 3:] = ids[4, 1:] = 0
+    module = LastToken()
+    step = cleave.compile(copy.deepcopy(module), (ids, labels), optimizer=cleave.SGD(lr=1.0),
+                          check="off", **settings)
+    expected = module(ids, labels)
+    expected.backward()
+    assert float(step(ids, labels)) == pytest.approx(float(expected), rel=1e-6)
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(step.state_dict()[name], (parameter - parameter.grad).detach(),
+                                   rtol=1e-5, atol=1e-6)

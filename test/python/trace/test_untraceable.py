@@ -165,3 +165,27 @@ def test_tensors_of_the_model_without_elements_are_named(role):
     else:
         # Nothing of it is read.
         cleave.trace.trace(module, (X, Y), F.mse_loss)
+
+
+class Shared(torch.nn.Module):
+    """A normalisation in two places."""
+
+    def __init__(self):
+        super().__init__()
+        norm = torch.nn.BatchNorm1d(4)
+        self.a, self.b = (torch.nn.Sequential(torch.nn.Linear(4, 4), norm) for _ in range(2))
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def test_written_buffers_with_two_names_are_named():
+    with pytest.raises(TraceError, match="buffers 'a.1.running_mean' and 'b.1.running_mean' are one"):
+        cleave.trace.trace(Shared(), (X, Y), F.mse_loss)
+
+
+def test_buffers_of_a_type_without_equivalent_are_named():
+    module = Two(lambda m, x: m.b(m.a(x)) * m.scale[:4],
+                 lambda m: m.register_buffer("scale", torch.ones(200, dtype=torch.uint8)))
+    with pytest.raises(TraceError, match="buffer 'scale': element type torch.uint8 has no equiv"):
+        cleave.trace.trace(module, (X, Y), F.mse_loss)

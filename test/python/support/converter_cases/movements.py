@@ -42,6 +42,13 @@ for name, f in {
     # Only gradients of these are sums.
     summed = name.startswith(("expand", "repeat", "broadcast", "index", "embedding", "gather", "take_along"))
     case(name, f, X, floor=1e-6 if summed else 0.0)
+ROWS = torch.arange(X.shape[0])
+LAST = torch.arange(X.shape[0]) * 3 % X.shape[1] - 2
+case("index, a column of each row", lambda x: x[ROWS, LAST], X)
+EACH, THREE, ONE, BACKWARDS = ROWS[:, None], torch.stack([LAST, LAST * 0, LAST], 1), torch.tensor(1), ROWS.flip(0)
+case("index, columns of each row", lambda x: x[EACH, THREE], X, floor=1e-6)
+case("index, one column of rows", lambda x: x[ROWS, ONE], X)
+case("index, rows in another order", lambda x: x[BACKWARDS, LAST], X)
 case("slice_scatter", lambda x, y: x.slice_scatter(y[1:3], 0, 1, 3), X, Y)
 case("select_scatter", lambda x, y: x.select_scatter(y[0], 0, 2), X, Y)
 case("scatter_add", lambda x, y: x.scatter_add(1, PLACES, y), Y, Y * 2, share=1e-7)
