@@ -269,9 +269,6 @@ def index(c, x, indices):
     if used != list(range(used[0], used[0] + len(used))):
         from .convert_assignment import index_apart
         return index_apart(c, x, indices)
-    rows = _of_each_row(c, x, *(indices[d] for d in used)) if used == [0, 1] else None
-    if rows is not None:
-        return rows
     # Neighbouring indexed dimensions are one dimension under a joint index.
     position = None
     for d in used:
@@ -285,7 +282,8 @@ def index(c, x, indices):
     identity = _identity(c, x, position, first, last)
     if identity is not None:
         return identity
-    return c.b.gather(c.b.reshape(x, joint), position, first)
+    rows = _of_each_row(c, x, *(indices[d] for d in used)) if used == [0, 1] else None
+    return c.b.gather(c.b.reshape(x, joint), position, first) if rows is None else rows
 
 
 def _of_each_row(c, x, rows, columns):
