@@ -114,10 +114,10 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
                 place = next((places[id(owners[id(found)]), k] for k in values
                               if id(found) in owners and (id(owners[id(found)]), k) in places), "")
                 kept = Kept(find, name, _copied(found), values, place)
-                if kept.tensors() or any(isinstance(x, _PLAIN) for x in _leaves(values)):
+                if _leaves(values):
                     changed.append(kept)
         for _, found, copy, _ in before:
-            if _changes(found, copy):
+            if _changes(found, copy) or not _identical(found, copy):
                 _fill(found, copy)
 
 
@@ -209,7 +209,7 @@ def _fill(container: Any, content: Any) -> None:
 
 
 def _changes(container: Any, before: Any) -> dict[Any, Any]:
-    """What it holds that it did not hold before, by key; None for what it held."""
+    """What it holds that it did not hold before, by key, and '' for what it held."""
     now = _copied(container)
     if isinstance(now, np.ndarray):
         same = now.shape == before.shape and now.tobytes() == before.tobytes()
@@ -222,12 +222,38 @@ def _changes(container: Any, before: Any) -> dict[Any, Any]:
     return gone | {k: v for k, v in now.items() if k not in before or not _same(v, before[k])}
 
 
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and isinstance(a, _PLAIN) and (a == b or a != a and b != b))
+def _same(a: Any, b: Any, depth: int = 8) -> bool:
+    """Whether two values are one, or hold the same numbers, texts and flags."""
+    if a is b or depth == 0:
+        return a is b
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, _PLAIN):
+        return a == b or (a != a and b != b)
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, set):
+        return a == b
+    if not isinstance(a, (dict, list, tuple)):
+        if isinstance(a, torch.nn.Module) or not _is_holder(a):
+            return False
+        a, b = a.__dict__, b.__dict__
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(v, b[k], depth - 1) for k, v in a.items())
+    return len(a) == len(b) and all(_same(x, y, depth - 1) for x, y in zip(a, b))
+
+
+def _identical(container: Any, before: Any) -> bool:
+    """Whether a dictionary or a list holds the very objects of `before`."""
+    if isinstance(container, dict):
+        now = _copied(container)
+        return now.keys() == before.keys() and all(v is before[k] for k, v in now.items())
+    return not isinstance(container, list) or (
+        len(container) == len(before) and all(a is b for a, b in zip(container, before)))
 
 
 def _leaves(value: Any) -> list[Any]:
-    """Tensors, numbers, texts and flags in `value`, also in objects."""
+    """Tensors of a trace, numbers, texts, flags and arrays in `value`, also in objects."""
     found, pending, seen = [], [value], set()
     while pending:
         one = pending.pop()
@@ -238,7 +264,7 @@ def _leaves(value: Any) -> list[Any]:
             pending += one.values()
         elif isinstance(one, (list, tuple, set)):
             pending += one
-        elif isinstance(one, (torch.Tensor, *_PLAIN)):
+        elif isinstance(one, (FakeTensor, np.ndarray, np.generic, *_PLAIN)):
             found.append(one)
         elif not isinstance(one, torch.nn.Module) and _is_holder(one):
             pending.append(one.__dict__)

@@ -109,6 +109,13 @@ def length_of_a_table(m, x):
     return m.b(m.a(x)) * m.table
 
 
+def sizes(m, x):
+    """Other objects of the same numbers in each forward."""
+    m.shape, m.lengths, m.weights = tuple(x.shape), [len(x)], np.full(4, 0.5, np.float32)
+    m.info = types.SimpleNamespace(samples=len(x))
+    return m.b(m.a(x)) * torch.tensor(m.weights) / m.info.samples
+
+
 def zero(m):
     m.count, m.listed, m.table = 0, [], None
 
@@ -124,7 +131,7 @@ def test_numbers_that_change_are_refused(forward):
         assert file == __file__ and first < int(line) <= first + len(lines)
 
 
-@pytest.mark.parametrize("forward", [length, length_of_a_table], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("forward", [length, length_of_a_table, sizes], ids=lambda f: f.__name__)
 def test_numbers_that_remain(forward):
     module = Two(forward, zero)
     found = compiled(module)
@@ -222,6 +229,11 @@ def in_an_array(m, x):
     return m.b(m.a(x)) * torch.tensor(m.array)
 
 
+def another_array(m, x):
+    m.array = m.array * 0.5
+    return m.b(m.a(x)) * torch.tensor(m.array)
+
+
 def mode(m, x):
     y = m.norm(m.a(x))
     m.norm.eval()
@@ -233,7 +245,8 @@ def hold(m):
     m.array, m.norm = np.ones(4, np.float32), torch.nn.BatchNorm1d(4)
 
 
-@pytest.mark.parametrize("forward", [in_an_object, tensor_in_an_object, in_a_set, in_an_array, mode],
+@pytest.mark.parametrize("forward", [in_an_object, tensor_in_an_object, in_a_set, in_an_array,
+                                     another_array, mode],
                          ids=lambda f: f.__name__)
 def test_what_is_kept_elsewhere_is_refused(forward):
     module = Two(forward, hold)
