@@ -468,27 +468,31 @@ def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
     with the inputs, or where it counts: by a second forward, which computes otherwise than
     `program`."""
     first, constants = step.found.kept, step.originals.constants
-    same = [k for k in first if k.tensors() and all(memory_of(x) in constants for x in k.tensors())]
-    if len(same) == len(first):
+
+    def is_constant(tensor: torch.Tensor) -> bool:
+        return memory_of(tensor) in constants
+
+    numbers = [k for k in first if k.numbers()]
+    tensors = [x for k in first for x in k.tensors()]
+    if not numbers and all(map(is_constant, tensors)):
         return
     with restored(step.module, step.loss_fn):
         for kept in first:
-            kept.keep(stand_in=any(kept is k for k in same))
+            kept.keep(is_constant)
         with _silence():
             second = torch.export.export(step, values, strict=False)
-    counted = [k for k in step.found.kept if not k.tensors()]
-    numbers = [k for k in first if not k.tensors()]
+    counted = [k for k in step.found.kept if k.numbers()]
     # A table that is kept is no longer computed.
-    alike = same or (second.graph_module.code == program.graph_module.code
-                     and _same_constants(second, program))
+    alike = any(map(is_constant, tensors)) or (
+        second.graph_module.code == program.graph_module.code
+        and _same_constants(second, program))
     if not counted and (not numbers or alike):
         return
-    kept = (counted or numbers)[0]
     what = ("changes in each forward" if counted
             else "is changed by the first forward, and the next one computes otherwise")
-    raise KeptError(f"{kept.place}'{kept.said()}' {what}, and a compiled step does not change it; "
-                    "keep a number that changes in a buffer (register_buffer), and change that in "
-                    "place")
+    raise KeptError(f"{(counted or numbers)[0].said()} {what}, and a compiled step does not change "
+                    "it; keep a number that changes in a buffer (register_buffer), and change that "
+                    "in place")
 
 
 def _same_constants(*programs: torch.export.ExportedProgram) -> bool:

@@ -36,32 +36,36 @@ _HOLDERS = {"builtins", "collections", "types"}
 
 @dataclasses.dataclass
 class Kept:
-    """A container that a forward has changed: what is changed in it, by key, and the line
-    where, or ''."""
+    """A container that a forward has changed: what is changed in it, by key, and the lines
+    where, as far as they are known."""
 
     #: Gives the container: torch.export puts others in the place of lists and dictionaries.
     find: Callable[[], Any]
     name: str
     after: Any
     values: dict[Any, Any]
-    place: str = ""
+    places: dict[Any, str]
 
     def tensors(self) -> list[FakeTensor]:
         """The tensors of a trace among what is changed."""
         return [x for x in _leaves(self.values) if isinstance(x, FakeTensor)]
 
-    def keep(self, stand_in: bool) -> None:
-        """Puts the change into the container; with `stand_in`, zeros for tensors."""
-        after = self.after
-        if stand_in:
-            after = pytree.tree_map_only(
-                FakeTensor, lambda x: torch.zeros(x.shape, dtype=x.dtype), after)
-        _fill(self.find(), after)
+    def numbers(self) -> list[Any]:
+        """The keys of numbers, texts and flags among what is changed."""
+        return [k for k, v in self.values.items()
+                if any(not isinstance(x, FakeTensor) for x in _leaves(v))]
+
+    def keep(self, is_constant: Callable[[FakeTensor], bool]) -> None:
+        """Puts the change into the container, with zeros for constants of a trace."""
+        _fill(self.find(), pytree.tree_map_only(
+            FakeTensor, lambda x: torch.zeros(x.shape, dtype=x.dtype) if is_constant(x) else x,
+            self.after))
 
     def said(self) -> str:
-        """Its name, with that of the first change."""
-        key = next(iter(self.values), None)
-        return f"{self.name}.{key}".lstrip(".") if isinstance(key, str) else self.name
+        """The line and the name of the first number, text or flag."""
+        key = self.numbers()[0]
+        name = f"{self.name}.{key}".lstrip(".") if isinstance(key, str) else self.name
+        return f"{self.places.get(key, '')}'{name}'"
 
 
 class Constants:
@@ -110,12 +114,10 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
         torch.nn.Module.__setattr__ = assign
         for name, found, copy, find in before:
             values = _changes(found, copy)
-            if values:
-                place = next((places[id(owners[id(found)]), k] for k in values
-                              if id(found) in owners and (id(owners[id(found)]), k) in places), "")
-                kept = Kept(find, name, _copied(found), values, place)
-                if _leaves(values):
-                    changed.append(kept)
+            if _leaves(values):
+                owner = id(owners.get(id(found)))
+                lines = {k: places[owner, k] for k in values if (owner, k) in places}
+                changed.append(Kept(find, name, _copied(found), values, lines))
         for _, found, copy, _ in before:
             if _changes(found, copy) or not _identical(found, copy):
                 _fill(found, copy)

@@ -32,7 +32,8 @@ def test_settings_of_the_program_are_compared(folder):
     for line in ("optimizer max_grad_norm: 0.5, was 1", "optimizer weight_decay: 0.2, was 0.01"):
         assert f"  {line}\n" in said
     result = go_on("c", "--resume=s")
-    assert result.returncode == 1 and "s/step-1" in result.stderr, result.stderr
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
+    assert "s/step-1: the run had optimizer kind \"adamw\", and this one has \"sgd\"" in result.stderr
     assert os.listdir("s") == ["step-1"]
 
 

@@ -86,6 +86,14 @@ def counter(m, x):
     return m.b(m.a(x)) / m.count
 
 
+def counter_beside_tensors(m, x):
+    """One that is the same in each forward, and a part of the loss."""
+    m.table, y = torch.arange(4.0)[None] * 2, m.a(x)
+    m.balance = y.square().mean()
+    m.count += 1
+    return m.b(y) / m.count + m.balance * m.table
+
+
 def counts(m, x):
     m.listed.append(len(m.listed))
     return m.b(m.a(x)) * len(m.listed)
@@ -120,7 +128,7 @@ def zero(m):
     m.count, m.listed, m.table = 0, [], None
 
 
-@pytest.mark.parametrize("forward", [counter, counts, first_forward], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("forward", [counter, counter_beside_tensors, counts, first_forward], ids=lambda f: f.__name__)
 def test_numbers_that_change_are_refused(forward):
     lines, first = inspect.getsourcelines(forward)
     name = "listed" if forward is counts else "count"
