@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "LayerNames.h"
+#include "CollectivePlaces.h"
 #include "ReportText.h"
 #include "cleave/Reports/Reports.h"
 #include "llvm/ADT/STLExtras.h"

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "CollectivePlaces.h"
 #include "LayerNames.h"
 #include "ReportText.h"
 #include "cleave/Reports/Reports.h"
@@ -155,8 +156,8 @@ std::string Summary::describePeak() const {
     StringRef shown(name);
     if (shown.starts_with("exec."))
       shown = shown.split(' ').second;
-    Held &held = groups[textOf(own, "kind") +
-                        (shown.empty() ? "" : " " + shown.str())];
+    Held &held =
+        groups[textOf(own, "kind") + (shown.empty() ? "" : " " + shown.str())];
     held.bytes += number(own, "bytes");
     ++held.count;
   }

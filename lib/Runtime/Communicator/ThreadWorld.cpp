@@ -14,7 +14,7 @@
 
 #include "cleave/Runtime/Communicator/ThreadWorld.h"
 #include "Rendezvous.h"
-#include "cleave/Runtime/Communicator/Blocks.h"
+#include "cleave/Runtime/Communicator/ReduceBlocks.h"
 
 #include <atomic>
 #include <map>

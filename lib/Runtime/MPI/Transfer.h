@@ -9,7 +9,7 @@
 #define CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
 
 #include "Staging.h"
-#include "cleave/Runtime/Communicator/Blocks.h"
+#include "cleave/Runtime/Communicator/ReduceBlocks.h"
 
 #include <functional>
 #include <mpi.h>

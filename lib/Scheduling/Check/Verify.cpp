@@ -5,23 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Scheduling/Check/ResolvedSchedule.h"
+#include "CommunicationOrder.h"
 #include "cleave/Scheduling/Check/SavedReplay.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace cleave::scheduling;
 using Found = std::optional<Violation>;
-
-/// Returns a violation that names these nodes; -1 stands for no node.
-static Violation aboutNodes(const ResolvedSchedule &schedule, std::string text,
-                            std::initializer_list<int> nodes) {
-  Violation found{std::move(text)};
-  for (int node : nodes)
-    if (node >= 0)
-      found.actions.push_back(schedule.ref(node));
-  return found;
-}
 
 /// Checks that each action comes after the actions whose results it reads or
 /// sends, as far as one position can tell: by the actions that it ran and, if
@@ -75,63 +65,6 @@ static Found checkReads(const ResolvedSchedule &schedule) {
         for (int task : node.tasks)
           seen[task] = d;
     }
-  }
-  return std::nullopt;
-}
-
-/// Checks that both positions of each pair list their transfers in one order.
-static Found checkTransferOrder(const ResolvedSchedule &schedule) {
-  // For each ordered pair of positions, the transfers between them in the order
-  // of the first one's list.
-  std::map<std::pair<int64_t, int64_t>, std::vector<int>> lists;
-  for (auto [n, node] : llvm::enumerate(schedule.nodes))
-    if (node.partner >= 0)
-      lists[{node.device, schedule.nodes[node.partner].device}].push_back(n);
-  for (auto &[pair, mine] : lists) {
-    if (pair.first > pair.second)
-      continue;
-    const std::vector<int> &theirs = lists[{pair.second, pair.first}];
-    for (auto [a, b] : llvm::zip_equal(mine, theirs))
-      if (schedule.nodes[a].partner != b)
-        return aboutNodes(schedule,
-                          "pipeline positions " + std::to_string(pair.first) +
-                              " and " + std::to_string(pair.second) +
-                              " list their transfers in different orders: " +
-                              schedule.str(a) + schedule.place(a) +
-                              " does not match " + schedule.str(b) +
-                              schedule.place(b) +
-                              "; use the same order at both positions",
-                          {a, b});
-  }
-  return std::nullopt;
-}
-
-/// Checks that all members of a group list its collectives in one order.
-static Found checkCollectiveOrder(const ResolvedSchedule &schedule) {
-  // By group, the nodes of each member.
-  std::map<std::vector<int64_t>, std::map<int64_t, std::vector<int>>> lists;
-  for (auto [n, node] : llvm::enumerate(schedule.nodes)) {
-    if (node.group < 0)
-      continue;
-    std::vector<int64_t> members;
-    for (int other : schedule.groups[node.group])
-      members.push_back(schedule.nodes[other].device);
-    lists[members][node.device].push_back(n);
-  }
-  for (auto &[members, byDevice] : lists) {
-    const std::vector<int> &mine = byDevice.begin()->second;
-    for (auto &[device, theirs] : byDevice)
-      for (auto [a, b] : llvm::zip_equal(mine, theirs))
-        if (schedule.nodes[a].group != schedule.nodes[b].group)
-          return aboutNodes(
-              schedule,
-              "pipeline positions " + std::to_string(members.front()) +
-                  " and " + std::to_string(device) +
-                  " list their collectives in different orders: " +
-                  schedule.str(a) + schedule.place(a) + " does not match " +
-                  schedule.str(b) + schedule.place(b) +
-                  "; use the same order at all members",
-              {a, b});
   }
   return std::nullopt;
 }

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "CheckFinite.h"
 #include "InputValues.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
@@ -22,8 +23,6 @@ using namespace mlir;
 using namespace cleave::graph;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// One trained parameter, its gradient, and the result of its update.
 struct Update {
@@ -49,8 +48,7 @@ private:
   void addArguments();
   void buildScalars();
   void checkCounts();
-  Value norm(bool zeroed);
-  void checkFinite();
+  SmallVector<Value> gradients() const;
   void clip();
   void update(Update &update);
   Value learningRate(const Update &update);
@@ -219,58 +217,19 @@ void Optimizer::checkCounts() {
   }
 }
 
-/// |all gradients|; with `zeroed`, of all of them times zero: NaN where one is
-/// not finite, else 0.
-Value Optimizer::norm(bool zeroed) {
-  Formula f{builder, step.getLoc()};
-  SmallVector<Value> gradients;
-  for (Update &update : updates)
-    gradients.push_back(update.gradient.getOutput());
-  Type element = tensorTypeOf(gradients.front()).getElementType();
-  if (!llvm::all_of(gradients, [&](Value gradient) {
-        return tensorTypeOf(gradient).getElementType() == element;
-      }))
-    for (Value &gradient : gradients)
-      gradient = f.cast(gradient, builder.getF32Type());
-  if (zeroed)
-    for (Value &gradient : gradients)
-      gradient = f.mul(gradient, f.scalar(gradient, 0.0));
-  return GlobalNormOp::create(builder, f.loc, gradients);
-}
-
-/// The norm to clip is not finite if a gradient is not: the norm is checked.
-void Optimizer::checkFinite() {
-  builder.setInsertionPoint(block.getTerminator());
-  Formula f{builder, step.getLoc()};
-  auto returnOp = cast<func::ReturnOp>(block.getTerminator());
-  for (auto [index, value] : llvm::enumerate(returnOp.getOperands())) {
-    if (index != 0 && !step.getResultAttr(index, kLossAttr))
-      continue;
-    // A comparison with NaN is false.
-    CheckOp::create(builder, f.loc,
-                    f.compare(Predicate::lt,
-                              AbsOp::create(builder, f.loc, value),
-                              f.scalar(value, infinity)),
-                    "the loss is not finite");
-  }
-  if (clips())
-    return;
-  Value zero = norm(/*zeroed=*/true);
-  CheckOp::create(builder, f.loc,
-                  f.compare(Predicate::eq, zero, f.scalar(zero, 0.0)),
-                  "a gradient is not finite");
+SmallVector<Value> Optimizer::gradients() const {
+  return llvm::map_to_vector(updates, [](const Update &update) -> Value {
+    return const_cast<GradientOp &>(update.gradient).getOutput();
+  });
 }
 
 /// norm = |all gradients|, scale = min(1, c / (norm + 1e-6)).
 void Optimizer::clip() {
   builder.setInsertionPoint(block.getTerminator());
   Formula f{builder, step.getLoc()};
-  gradientNorm = norm(/*zeroed=*/false);
-  // A comparison with NaN is false.
-  CheckOp::create(
-      builder, f.loc,
-      f.compare(Predicate::lt, gradientNorm, f.scalar(gradientNorm, infinity)),
-      "the norm of the gradients is not finite");
+  gradientNorm = buildGlobalNorm(builder, f.loc, gradients());
+  buildFiniteCheck(builder, f.loc, gradientNorm,
+                   "the norm of the gradients is not finite");
   Value quotient = f.div(f.scalar(gradientNorm, options.maxGradNorm),
                          f.add(gradientNorm, f.scalar(gradientNorm, 1e-6)));
   gradientScale =
@@ -396,7 +355,8 @@ LogicalResult Optimizer::run() {
   buildScalars();
   checkCounts();
   if (options.checkFinite)
-    checkFinite();
+    buildFiniteChecks(builder, step,
+                      clips() ? SmallVector<Value>() : gradients());
   if (clips())
     clip();
   if (failed(markWritten()))

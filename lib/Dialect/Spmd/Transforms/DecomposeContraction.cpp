@@ -12,7 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "Lockstep.h"
+#include "AlternateProducts.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 
@@ -25,7 +25,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Builds the steps of a lockstep at the last of its products.
+/// Builds the steps of a group at the last of its products.
 static void decompose(ArrayRef<ContractionSteps *> products) {
   OpBuilder builder(products.back()->getOp());
   // Operands that several products read are broadcast once for all.
@@ -106,7 +106,7 @@ struct DecomposeContractionPass
     for (ContractionSteps &product : work)
       if (failed(product.read()))
         return failure();
-    for (const Lockstep &together : findLocksteps(work))
+    for (const AlternatingProducts &together : findAlternatingProducts(work))
       ::decompose(together);
     return success();
   }

@@ -1,4 +1,4 @@
-//===- InferNeural.cpp - Types of norms, softmax and losses ---===//
+//===- Neural.cpp - Types of norms, softmax and losses --------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -75,9 +75,10 @@ LogicalResult LayerNormOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
-LogicalResult LayerNormGradOp::inferReturnTypes(
-    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
-    SmallVectorImpl<Type> &results) {
+LogicalResult
+LayerNormGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
+                                  Adaptor adaptor,
+                                  SmallVectorImpl<Type> &results) {
   if (failed(checkRows(loc, adaptor.getInput(), {adaptor.getWeight()})) ||
       failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
                               {adaptor.getMean(), adaptor.getRstd()})))
@@ -153,7 +154,8 @@ LogicalResult SoftmaxGradOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
-/// Checks that `targets` name a class of each row of shape `[rows..., classes]`.
+/// Checks that `targets` name a class of each row of shape `[rows...,
+/// classes]`.
 static LogicalResult checkTargets(std::optional<Location> loc,
                                   ArrayRef<int64_t> rows, Value targets) {
   if (tensorType(targets).getShape() == rows)
@@ -175,9 +177,10 @@ LogicalResult CrossEntropyOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
-LogicalResult CrossEntropyGradOp::inferReturnTypes(
-    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
-    SmallVectorImpl<Type> &results) {
+LogicalResult
+CrossEntropyGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
+                                     Adaptor adaptor,
+                                     SmallVectorImpl<Type> &results) {
   RankedTensorType logits = tensorType(adaptor.getLogits());
   if (failed(checkRows(loc, adaptor.getLogits(), {})) ||
       failed(checkTargets(loc, logits.getShape().drop_back(),
@@ -207,7 +210,8 @@ LogicalResult HeadLossOp::inferReturnTypes(MLIRContext *,
   if (tensorType(adaptor.getGradient()) != rowType(logits))
     return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
                              " must be ", rowType(logits));
-  results.append({tensorType(adaptor.getInput()), tensorType(adaptor.getWeight())});
+  results.append(
+      {tensorType(adaptor.getInput()), tensorType(adaptor.getWeight())});
   if (adaptor.getBias())
     results.push_back(tensorType(adaptor.getBias()));
   return success();

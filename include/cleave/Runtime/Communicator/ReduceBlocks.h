@@ -1,4 +1,4 @@
-//===- Blocks.h - Copying and combining blocks ------------------*- C++ -*-===//
+//===- ReduceBlocks.h - Copying and reducing blocks -------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -12,8 +12,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_RUNTIME_COMMUNICATOR_BLOCKS_H
-#define CLEAVE_RUNTIME_COMMUNICATOR_BLOCKS_H
+#ifndef CLEAVE_RUNTIME_COMMUNICATOR_REDUCEBLOCKS_H
+#define CLEAVE_RUNTIME_COMMUNICATOR_REDUCEBLOCKS_H
 
 #include "cleave/Runtime/Communicator/Communicator.h"
 #include <algorithm>
@@ -105,4 +105,4 @@ void splitAmong(const cleave_team &team, int64_t begin, int64_t end,
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_RUNTIME_COMMUNICATOR_BLOCKS_H
+#endif // CLEAVE_RUNTIME_COMMUNICATOR_REDUCEBLOCKS_H

@@ -1,4 +1,4 @@
-//===- InferContraction.cpp - Types of contractions ----------------------===//
+//===- Contraction.cpp - Types of contractions ----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -34,7 +34,8 @@ std::optional<Einsum> Einsum::parse(StringRef equation, std::string &error) {
         return std::nullopt;
       }
       if (!seen.insert(letter).second) {
-        error = (Twine("'") + Twine(letter) + "' repeats within a tensor").str();
+        error =
+            (Twine("'") + Twine(letter) + "' repeats within a tensor").str();
         return std::nullopt;
       }
     }
@@ -56,8 +57,8 @@ LogicalResult ContractOp::inferReturnTypes(MLIRContext *,
   std::string error;
   auto einsum = Einsum::parse(adaptor.getEquation(), error);
   if (!einsum)
-    return emitOptionalError(loc, "equation \"", adaptor.getEquation(), "\": ",
-                             error);
+    return emitOptionalError(loc, "equation \"", adaptor.getEquation(),
+                             "\": ", error);
   RankedTensorType lhs = tensorType(adaptor.getLhs());
   RankedTensorType rhs = tensorType(adaptor.getRhs());
   if (lhs.getElementType() != rhs.getElementType())

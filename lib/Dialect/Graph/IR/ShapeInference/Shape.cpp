@@ -1,4 +1,4 @@
-//===- InferShape.cpp - Types of reductions and layout ops ----------------===//
+//===- Shape.cpp - Types of reductions and layout ops ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -48,9 +48,10 @@ LogicalResult ReduceOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
-LogicalResult CumulativeSumOp::inferReturnTypes(
-    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
-    SmallVectorImpl<Type> &results) {
+LogicalResult
+CumulativeSumOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
+                                  Adaptor adaptor,
+                                  SmallVectorImpl<Type> &results) {
   RankedTensorType input = tensorType(adaptor.getInput());
   if (failed(checkDim(loc, adaptor.getDim(), input)))
     return failure();
@@ -107,18 +108,18 @@ LogicalResult SliceOp::inferReturnTypes(MLIRContext *,
                                         SmallVectorImpl<Type> &results) {
   RankedTensorType input = tensorType(adaptor.getInput());
   size_t rank = input.getRank();
-  if (adaptor.getOffsets().size() != rank || adaptor.getSizes().size() != rank ||
-      adaptor.getStrides().size() != rank)
+  if (adaptor.getOffsets().size() != rank ||
+      adaptor.getSizes().size() != rank || adaptor.getStrides().size() != rank)
     return emitOptionalError(
         loc, "offsets, sizes and strides need one value for each of the ", rank,
         " dimensions of ", input);
   for (size_t i = 0; i < rank; ++i) {
     int64_t offset = adaptor.getOffsets()[i], size = adaptor.getSizes()[i],
             stride = adaptor.getStrides()[i];
-    bool inside = offset >= 0 && size >= 0 && stride >= 1 &&
-                  (size == 0
-                       ? offset <= input.getDimSize(i)
-                       : offset + (size - 1) * stride < input.getDimSize(i));
+    bool inside =
+        offset >= 0 && size >= 0 && stride >= 1 &&
+        (size == 0 ? offset <= input.getDimSize(i)
+                   : offset + (size - 1) * stride < input.getDimSize(i));
     if (!inside)
       return emitOptionalError(loc, "slice of dimension ", i, " (offset ",
                                offset, ", size ", size, ", stride ", stride,
@@ -186,11 +187,11 @@ static LogicalResult checkBatch(std::optional<Location> loc, int64_t batch,
                                 int64_t dim, RankedTensorType other,
                                 RankedTensorType indices) {
   if (batch < 0 || batch > dim || batch > indices.getRank())
-    return emitOptionalError(loc, "batch is ", batch,
-                             "; it must not exceed dim (", dim,
-                             ") nor the rank of the indices (",
-                             indices.getRank(), ")");
-  if (indices.getShape().take_front(batch) != other.getShape().take_front(batch))
+    return emitOptionalError(
+        loc, "batch is ", batch, "; it must not exceed dim (", dim,
+        ") nor the rank of the indices (", indices.getRank(), ")");
+  if (indices.getShape().take_front(batch) !=
+      other.getShape().take_front(batch))
     return emitOptionalError(loc, "the first ", batch, " dimensions of ",
                              indices, " must be those of ", other);
   return success();
@@ -285,9 +286,7 @@ template <typename Op> static LogicalResult verifyPlace(Op op) {
   return success();
 }
 
-LogicalResult GatherOp::verify() {
-  return verifyPlace(*this);
-}
+LogicalResult GatherOp::verify() { return verifyPlace(*this); }
 
 LogicalResult ScatterAddOp::verify() { return verifyPlace(*this); }
 
@@ -314,12 +313,13 @@ LogicalResult PatchesOp::inferReturnTypes(MLIRContext *,
       adaptor.getDilation().size() != 2)
     return emitOptionalError(loc, "needs an input [n, c, h, w] and two values "
                                   "each of kernel, stride, padding, dilation");
-  SmallVector<int64_t> shape{input.getDimSize(0), 0, 0, input.getDimSize(1),
-                             adaptor.getKernel()[0], adaptor.getKernel()[1]};
+  SmallVector<int64_t> shape{
+      input.getDimSize(0),   0, 0, input.getDimSize(1), adaptor.getKernel()[0],
+      adaptor.getKernel()[1]};
   for (int i = 0; i < 2; ++i) {
-    shape[1 + i] = windowCount(
-        input.getDimSize(2 + i), adaptor.getKernel()[i], adaptor.getStride()[i],
-        adaptor.getPadding()[i], adaptor.getDilation()[i]);
+    shape[1 + i] = windowCount(input.getDimSize(2 + i), adaptor.getKernel()[i],
+                               adaptor.getStride()[i], adaptor.getPadding()[i],
+                               adaptor.getDilation()[i]);
     if (shape[1 + i] < 1)
       return emitOptionalError(loc, "no window fits image dimension ", i,
                                " of ", input);
@@ -333,11 +333,10 @@ LogicalResult PatchesGradOp::inferReturnTypes(MLIRContext *,
                                               Adaptor adaptor,
                                               SmallVectorImpl<Type> &results) {
   RankedTensorType gradient = tensorType(adaptor.getGradient());
-  bool valid = gradient.getRank() == 6 && adaptor.getImage().size() == 2 &&
-               adaptor.getKernel().size() == 2 &&
-               adaptor.getStride().size() == 2 &&
-               adaptor.getPadding().size() == 2 &&
-               adaptor.getDilation().size() == 2;
+  bool valid =
+      gradient.getRank() == 6 && adaptor.getImage().size() == 2 &&
+      adaptor.getKernel().size() == 2 && adaptor.getStride().size() == 2 &&
+      adaptor.getPadding().size() == 2 && adaptor.getDilation().size() == 2;
   for (int i = 0; valid && i < 2; ++i)
     valid = gradient.getDimSize(4 + i) == adaptor.getKernel()[i] &&
             gradient.getDimSize(1 + i) ==
@@ -348,9 +347,9 @@ LogicalResult PatchesGradOp::inferReturnTypes(MLIRContext *,
     return emitOptionalError(loc, "gradient ", gradient,
                              " is not of the shape graph.patches gives for "
                              "this image and window");
-  results.push_back(RankedTensorType::get(
-      {gradient.getDimSize(0), gradient.getDimSize(3), adaptor.getImage()[0],
-       adaptor.getImage()[1]},
-      gradient.getElementType()));
+  results.push_back(
+      RankedTensorType::get({gradient.getDimSize(0), gradient.getDimSize(3),
+                             adaptor.getImage()[0], adaptor.getImage()[1]},
+                            gradient.getElementType()));
   return success();
 }

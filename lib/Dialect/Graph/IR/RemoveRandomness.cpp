@@ -1,4 +1,4 @@
-//===- Randomness.cpp - Ops that draw random numbers ----------------------===//
+//===- RemoveRandomness.cpp - Random ops at their expected value ----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

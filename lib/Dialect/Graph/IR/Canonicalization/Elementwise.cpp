@@ -1,4 +1,4 @@
-//===- CanonicalizeElementwise.cpp - Simpler element-wise ops ---===//
+//===- Elementwise.cpp - Simpler element-wise ops -------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,4 +1,4 @@
-//===- Finite.cpp - Tensors of a training state that are not finite -------===//
+//===- CheckStateFinite.cpp - Saving refuses a state that is not finite ---===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,11 +1,11 @@
-//===- Blocks.cpp - Copying and combining blocks --------------------------===//
+//===- ReduceBlocks.cpp - Copying and reducing blocks ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Communicator/Blocks.h"
+#include "cleave/Runtime/Communicator/ReduceBlocks.h"
 #include "cleave/Runtime/Core/WordType.h"
 #include "cleave/Support/TreeOrder.h"
 

@@ -1,11 +1,11 @@
-//===- Lockstep.cpp - Products whose steps alternate ----------------------===//
+//===- AlternateProducts.cpp - Products whose steps alternate -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Lockstep.h"
+#include "AlternateProducts.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Work.h"
 #include "llvm/ADT/MapVector.h"
@@ -30,7 +30,7 @@ public:
       ops.insert(product.getOp());
   }
 
-  std::vector<Lockstep> run();
+  std::vector<AlternatingProducts> run();
 
 private:
   bool isWork(Operation *op) const;
@@ -39,12 +39,12 @@ private:
   std::optional<SmallVector<Operation *>>
   neededFirst(ArrayRef<Operation *> members) const;
   void join(ArrayRef<Reading> readings);
-  void bring(const Lockstep &together) const;
+  void bring(const AlternatingProducts &together) const;
   void keepApart(ArrayRef<Reading> readings) const;
 
   MutableArrayRef<ContractionSteps> products;
   llvm::DenseSet<Operation *> ops;
-  /// The first product of the lockstep of each product that is in one.
+  /// The first product of the group of each product that is in one.
   llvm::DenseMap<ContractionSteps *, ContractionSteps *> first;
 };
 } // namespace
@@ -125,7 +125,7 @@ static SmallVector<Operation *> opsOf(ArrayRef<ContractionSteps *> products) {
 
 /// Moves the members to the first one if the operands of the others can be
 /// moved there, else to the last one.
-void Finder::bring(const Lockstep &together) const {
+void Finder::bring(const AlternatingProducts &together) const {
   SmallVector<Operation *> members = opsOf(together);
   if (auto needed = neededFirst(members)) {
     for (Operation *op : *needed)
@@ -144,9 +144,9 @@ void Finder::bring(const Lockstep &together) const {
     op->moveBefore(last);
 }
 
-/// Finds locksteps among products that receive the same parts.
+/// Finds groups of products that receive the same parts.
 void Finder::join(ArrayRef<Reading> readings) {
-  Lockstep together;
+  AlternatingProducts together;
   auto close = [&] {
     if (together.size() > 1) {
       bring(together);
@@ -186,7 +186,7 @@ void Finder::keepApart(ArrayRef<Reading> readings) const {
   }
 }
 
-std::vector<Lockstep> Finder::run() {
+std::vector<AlternatingProducts> Finder::run() {
   // Products by the value that they receive, in order.
   std::vector<SmallVector<Reading, 2>> same;
   llvm::DenseMap<Value, SmallVector<size_t, 2>> places;
@@ -212,7 +212,7 @@ std::vector<Lockstep> Finder::run() {
   for (ArrayRef<Reading> readings : same)
     keepApart(readings);
 
-  std::vector<Lockstep> result;
+  std::vector<AlternatingProducts> result;
   llvm::DenseMap<ContractionSteps *, size_t> known;
   for (ContractionSteps &product : products) {
     auto in = first.find(&product);
@@ -225,7 +225,7 @@ std::vector<Lockstep> Finder::run() {
   return result;
 }
 
-std::vector<Lockstep>
-cleave::spmd::findLocksteps(MutableArrayRef<ContractionSteps> products) {
+std::vector<AlternatingProducts> cleave::spmd::findAlternatingProducts(
+    MutableArrayRef<ContractionSteps> products) {
   return Finder(products).run();
 }

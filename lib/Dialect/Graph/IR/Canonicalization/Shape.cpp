@@ -1,4 +1,4 @@
-//===- CanonicalizeShape.cpp - Simpler reductions and layout ops ----------===//
+//===- Shape.cpp - Simpler reductions and layout ops ----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

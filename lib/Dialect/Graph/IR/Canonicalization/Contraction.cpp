@@ -1,4 +1,4 @@
-//===- CanonicalizeContraction.cpp - Simpler contractions ----------------===//
+//===- Contraction.cpp - Simpler contractions -----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

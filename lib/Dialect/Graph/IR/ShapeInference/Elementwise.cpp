@@ -1,4 +1,4 @@
-//===- InferElementwise.cpp - Types of element-wise results ---===//
+//===- Elementwise.cpp - Types of element-wise results --------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
