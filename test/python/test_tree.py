@@ -139,7 +139,8 @@ def test_names_are_unique():
     for path, relative, _ in sources():
         if path.name not in parts:
             seen[path.name].append(relative)
-    mirrored = ("Graph/IR/Costs", "Graph/IR/Gradients", "Graph/IR/ShardingRules", "Interpreter/Models")
+    mirrored = ("Graph/IR/Canonicalization", "Graph/IR/Costs", "Graph/IR/Gradients",
+                "Graph/IR/ShapeInference", "Graph/IR/ShardingRules", "Interpreter/Models")
     for name, where in seen.items():
         rest = [w for w in where if not any(part in w for part in mirrored)]
         assert len(rest) <= 1, rest

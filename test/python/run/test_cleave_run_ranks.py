@@ -78,16 +78,6 @@ def test_threads_train_as_one_device(folder):
     assert "arena of each of 2 ranks" in result.stdout
 
 
-def test_checkpoints_serve_any_number_of_devices(folder):
-    flags = [*FLAGS[1:], "--steps", 20, "--save-every", 10]
-    run("--random-init", *flags, "--save-dir", "two", "--stop-at", 10)
-    # One device goes on from there, and gives back what it read.
-    run("--resume=two", *flags, "--save-dir", "one", "--stop-at", 10, artifact=ARTIFACT)
-    run("--resume=two", *flags, "--save-dir", "one", "--log", "one.log", artifact=ARTIFACT)
-    run("--resume=two", *flags, "--save-dir", "two", "--log", "two.log")
-    numpy.testing.assert_allclose(losses("one.log"), losses("two.log"), rtol=1e-5)
-
-
 @needs_mpi
 def test_processes_compute_what_threads_compute(folder):
     """Bit for bit; the first process alone writes."""

@@ -1,16 +1,88 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What `cleave-run --resume` compares with the run that a checkpoint is of."""
+"""What `cleave-run --resume` continues, on how many ranks, and what it compares with the run
+that a checkpoint is of."""
 
 import os
 import subprocess
 
+import numpy
 import tokenizers
 
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
-from test_cleave_run import TOOL, folder, pytestmark  # noqa: F401
+from test_cleave_run import (ARTIFACT, TOOL, folder, metrics, pytestmark, run,  # noqa: F401
+                             train)
+from test_cleave_run_ranks import losses, run as run_ranks
 from training_support import gpt2, tokens
+
+
+def test_resumed_run_has_the_same_bits(folder):
+    flags = ["--lr", 3, "--lr-schedule", "cosine", "--warmup", 3, "--steps", 20]
+    flags += ["--save-every", 10, "--seed", 5]
+    train(*flags, "--save-dir", "whole", "--log", "whole.jsonl")
+    train(*flags, "--save-dir", "part", "--stop-at", 10, "--log", "part.jsonl")
+    assert os.listdir("part") == ["step-10"]
+    flags = flags[:-2]
+    train(*flags, "--save-dir", "part", "--log", "part.jsonl", start="--resume=part")
+    for name in ("model.safetensors", "optimizer.safetensors", "training.json"):
+        whole = (folder / "whole/step-20" / name).read_bytes()
+        assert whole == (folder / "part/step-20" / name).read_bytes()
+    losses = [[line["loss"] for line in metrics(f)] for f in ("whole.jsonl", "part.jsonl")]
+    assert losses[0] == losses[1]
+
+
+def test_keep_counts_across_runs(folder):
+    flags = ["--save-every", 1, "--save-dir", "c", "--keep", 2]
+    train("--steps", 4, *flags)
+    assert sorted(os.listdir("c")) == ["step-3", "step-4"]
+    train("--steps", 5, *flags, start="--resume=c")
+    assert sorted(os.listdir("c")) == ["step-4", "step-5"]
+    # What lies behind an earlier step is no older checkpoint.
+    os.rename("c/step-4", "step-4")
+    train("--steps", 6, *flags, start="--resume=c")
+    os.rename("step-4", "c/step-4")
+    train("--steps", 5, "--stop-at", 5, *flags[:-1], 1, start="--resume=c/step-4")
+    assert sorted(os.listdir("c")) == ["step-5", "step-6"]
+
+
+def test_changes_are_said(folder):
+    flags = ["--save-every", 2, "--save-dir", "c"]
+    train("--steps", 2, "--lr", 1, *flags)
+    said = train("--steps", 4, "--lr", 1, *flags, start="--resume=c").stdout
+    assert "changed since the checkpoint:\n  steps: 4, was 2\nresumed" in said
+    said = train("--steps", 6, "--lr", 0.5, "--lr-schedule", "cosine", "--warmup", 1, *flags,
+                 start="--resume=c").stdout
+    for line in ('lr: 0.5, was 1', 'lr_schedule: "cosine", was "constant"', "warmup: 1, was 0"):
+        assert f"  {line}\n" in said
+    same = ["--steps", 6, "--lr", 0.5, "--lr-schedule", "cosine", "--warmup", 1, *flags]
+    assert "changed" not in train(*same, start="--resume=c").stdout
+    # The same tokens at another place are the same data.
+    os.rename("train.bin", "moved.bin")
+    result = run("--resume=c", "--data", "moved.bin", *same)
+    assert "changed" not in result.stdout
+    tokens = numpy.fromfile("moved.bin", dtype=numpy.uint16)
+    tokens[::-1].tofile("train.bin")
+    result = train(*same, start="--resume=c", code=1)
+    assert "c/step-6: the run had other data" in result.stderr
+    said = train(*same[:1], 8, *same[2:], "--accept-changes", start="--resume=c").stdout
+    assert '  data: "train.bin", was "train.bin"\n' in said
+    # A flag of labels.
+    result = train(*same[:1], 9, *same[2:], "--label-shift", 0, start="--resume=c", code=1)
+    assert "the run had label_shift 1, and this one has 0" in result.stderr
+    result = train("--steps", 2, "--accept-changes", code=2)
+    assert "--accept-changes needs --resume" in result.stderr
+
+
+def test_checkpoints_serve_any_number_of_ranks(folder, monkeypatch):
+    monkeypatch.setenv("CLEAVE_TUNING", "off")
+    flags = ["--data", "train.bin", "--lr", "2", "--seed", "5", "--steps", 20, "--save-every", 10]
+    run_ranks("--random-init", *flags, "--save-dir", "two", "--stop-at", 10)
+    # One rank goes on from there, and gives back what it read.
+    run_ranks("--resume=two", *flags, "--save-dir", "one", "--stop-at", 10, artifact=ARTIFACT)
+    run_ranks("--resume=two", *flags, "--save-dir", "one", "--log", "one.log", artifact=ARTIFACT)
+    run_ranks("--resume=two", *flags, "--save-dir", "two", "--log", "two.log")
+    numpy.testing.assert_allclose(losses("one.log"), losses("two.log"), rtol=1e-5)
 
 
 def test_settings_of_the_program_are_compared(folder):

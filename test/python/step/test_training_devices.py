@@ -79,32 +79,6 @@ def test_labels_are_checked_against_the_whole_vocabulary():
         step(ids, labels)
 
 
-def test_dropout_does_not_depend_on_the_mesh():
-    """Each element draws by its place in the whole, attention's too."""
-    case = family("gpt2", batch=8, resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2)
-    one, many = check_devices(case, 4, micro_batches=2)
-    still = cleave_run(family("gpt2", batch=8), STEPS, optimizer())
-    assert abs(one.losses[0] - still.losses[0]) > 1e-3
-
-
-@pytest.mark.parametrize("name, length, mesh, plan", [
-    ("gpt2", 24, {"cp": 4}, "ring"),
-    ("llama", 256, {"cp": 2}, "ring"),
-    ("bert", 24, {"cp": 4}, "ring"),
-    ("llama", 24, {"cp": 4}, "two-ring"),
-    ("gpt2", 24, {"cp": 4}, "context"),
-])
-def test_dropout_of_a_split_sequence(name, length, mesh, plan):
-    rates = {"gpt2": dict(resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2),
-             "llama": dict(attention_dropout=0.2),
-             "bert": dict(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)}[name]
-    positions = {} if name == "llama" else {("n_positions" if name == "gpt2" else "max_position_embeddings"): 64}
-    case = family(name, length=length, batch=4, **rates, **positions)
-    one = cleave_run(case, STEPS, optimizer())
-    many = cleave_run(case, STEPS, optimizer(), mesh=mesh, plan=plan)
-    assert_close(many.losses, one.losses, rtol=2e-5)
-
-
 def test_runs_of_ranks_repeat():
     case = family("gpt2", batch=4)
     runs = [cleave_run(case, 3, optimizer(), mesh={"dp": 4}) for _ in range(2)]

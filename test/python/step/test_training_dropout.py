@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Dropout of compiled steps: the same bits for a seed, new masks in each step,
-and PyTorch's losses when PyTorch is given the same masks."""
+PyTorch's losses when PyTorch is given the same masks, and the same on every mesh."""
 
 import math
 import re
@@ -15,8 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 import cleave
 from cleave import philox
-from training_support import (Case, compile_case, family, gpt2, same_bits, snapshot,
-                              token_batches, tokens, torch_run)
+from test_training_devices import STEPS, check_devices, optimizer
+from training_support import (Case, assert_close, cleave_run, compile_case, family, gpt2,
+                              same_bits, snapshot, token_batches, tokens, torch_run)
 
 RATE = 0.1
 SEED = 1234567890123
@@ -24,7 +25,8 @@ SEED = 1234567890123
 
 def dropping(**changes):
     rates = dict(resid_pdrop=RATE, embd_pdrop=RATE, attn_pdrop=RATE)
-    return Case(lambda: gpt2(**{**rates, **changes}), token_batches(ignored=3))
+    return Case(lambda: gpt2(**{**rates, **changes}), token_batches(ignored=3),
+                key=("dropping", repr(changes)))
 
 
 def numbers_of(step):
@@ -167,3 +169,32 @@ def test_without_dropout_the_seed_means_nothing():
     case = family("gpt2")
     losses = [compile_case(case, cleave.AdamW(), seed=seed)(*case.batches[0]) for seed in (1, 2)]
     assert losses[0] == losses[1]
+
+
+# On a mesh ----------------------------------------------------------------------------
+
+
+def test_dropout_does_not_depend_on_the_mesh():
+    """Each element draws by its place in the whole, attention's too."""
+    case = family("gpt2", batch=8, resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2)
+    one, many = check_devices(case, 4, micro_batches=2)
+    still = cleave_run(family("gpt2", batch=8), STEPS, optimizer())
+    assert abs(one.losses[0] - still.losses[0]) > 1e-3
+
+
+@pytest.mark.parametrize("name, length, mesh, plan", [
+    ("gpt2", 24, {"cp": 4}, "ring"),
+    ("llama", 256, {"cp": 2}, "ring"),
+    ("bert", 24, {"cp": 4}, "ring"),
+    ("llama", 24, {"cp": 4}, "two-ring"),
+    ("gpt2", 24, {"cp": 4}, "context"),
+])
+def test_dropout_of_a_split_sequence(name, length, mesh, plan):
+    rates = {"gpt2": dict(resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2),
+             "llama": dict(attention_dropout=0.2),
+             "bert": dict(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)}[name]
+    positions = {} if name == "llama" else {("n_positions" if name == "gpt2" else "max_position_embeddings"): 64}
+    case = family(name, length=length, batch=4, **rates, **positions)
+    one = cleave_run(case, STEPS, optimizer())
+    many = cleave_run(case, STEPS, optimizer(), mesh=mesh, plan=plan)
+    assert_close(many.losses, one.losses, rtol=2e-5)
