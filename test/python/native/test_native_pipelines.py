@@ -26,7 +26,7 @@ def shaped_case(make, dropout):
     def build():
         torch.manual_seed(0)
         return make(dropout=dropout).train()
-    return Case(build, token_batches(batch=BATCH, ignored=3))
+    return Case(build, token_batches(batch=BATCH, ignored=3), key=(make, dropout))
 
 
 CASES["skips"] = lambda p: shaped_case(Skips, p)

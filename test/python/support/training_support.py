@@ -5,7 +5,9 @@
 import contextlib
 import copy
 import dataclasses
-from typing import Any, Callable
+import functools
+from typing import Any, Callable, Hashable
+from unittest import mock
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+import cleave.trace
 from proofs import ALL
 from test_trace_families import FAMILIES, build
 from trace_support import AllDouble
@@ -102,6 +105,8 @@ class Case:
     loss_fn: Callable[..., torch.Tensor] | None = None
     #: Names of the inputs for PyTorch, where it takes them by name.
     names: tuple[str, ...] = ("input_ids", "labels")
+    #: What tells its model from all others; with one, the model is traced once for all tests.
+    key: Hashable = None
 
     def loss(self, module, batch):
         """PyTorch's loss of a batch."""
@@ -119,7 +124,7 @@ def family(name, *, length=8, batch=4, **changes):
     settings = {**settings, **changes}
     return Case(lambda: build(model, config, **settings).train(),
                 token_batches(length=length, batch=batch, vocab=settings["vocab_size"],
-                              ignored=length // 2 - 1))
+                              ignored=length // 2 - 1), key=("family", name, repr(changes)))
 
 
 def images(size=16, batch=4, hidden=32, layers=2):
@@ -130,13 +135,13 @@ def images(size=16, batch=4, hidden=32, layers=2):
     batches = [(torch.randn(batch, 3, size, size, generator=generator),
                 torch.randint(0, 10, (batch,), generator=generator)) for _ in range(4)]
     return Case(lambda: build("ViTForImageClassification", "ViTConfig", **settings).train(),
-                batches, names=("pixel_values", "labels"))
+                batches, names=("pixel_values", "labels"), key=("images", repr(settings)))
 
 
 def written_by_hand(length=8, batch=4, width=32):
     """The case of `Net` with a loss function."""
     return Case(lambda: net(length=length, width=width), token_batches(length=length, batch=batch),
-                token_loss)
+                token_loss, key=("net", width))
 
 
 @dataclasses.dataclass
@@ -203,9 +208,41 @@ def torch_run(case, steps, make_optimizer, *, double=False, clip=None, module=No
     return run
 
 
+#: What was traced of the cases that have a key, by key, batch and settings of the trace.
+TRACED = {}
+
+
+def trace_of(case, module, inputs, loss_fn=None, **settings):
+    """Traces the model of a case, or what was traced of the same with the tensors of `module`."""
+    key = (case.key, loss_fn, repr([(n, t.shape, t.dtype) for n, t in enumerate(inputs)]),
+           repr(settings))
+    if key not in TRACED:
+        TRACED[key] = WHOLE_TRACE(module, inputs, loss_fn=loss_fn, **settings)
+        return TRACED[key]
+    own = {**dict(module.named_buffers(remove_duplicate=False)),
+           **dict(module.named_parameters(remove_duplicate=False))}
+
+    def of_module(entry):
+        if entry.parts:
+            return torch.stack([own[part].detach() for part in entry.parts])
+        return own[entry.name].detach() if entry.name in own else entry.tensor
+
+    traced = TRACED[key]
+    return dataclasses.replace(traced, tensors=[
+        dataclasses.replace(entry, tensor=of_module(entry)) for entry in traced.tensors])
+
+
+WHOLE_TRACE = cleave.trace.trace
+
+
 def compile_case(case, optimizer, *, module=None, **settings):
-    return cleave.compile(case.build() if module is None else module, case.batches[0],
-                          case.loss_fn, optimizer=optimizer, **settings)
+    """`cleave.compile` of the model and the first batch of a case."""
+    tracing = contextlib.nullcontext()
+    if module is None and case.key is not None:
+        tracing = mock.patch("cleave.trace.trace", functools.partial(trace_of, case))
+    with tracing:
+        return cleave.compile(case.build() if module is None else module, case.batches[0],
+                              case.loss_fn, optimizer=optimizer, **settings)
 
 
 def weights(step):

@@ -43,7 +43,8 @@ class Switch(torch.nn.Module):
 
 
 def switch(batch=4, **settings):
-    return Case(lambda: Switch(**settings).train(), token_batches(batch=batch))
+    return Case(lambda: Switch(**settings).train(), token_batches(batch=batch),
+                key=("switch", repr(settings)))
 
 
 class Own(torch.nn.Module):
@@ -65,7 +66,8 @@ class Own(torch.nn.Module):
 
 
 def own(batch=4, **settings):
-    return Case(lambda: Own(**settings).train(), token_batches(batch=batch))
+    return Case(lambda: Own(**settings).train(), token_batches(batch=batch),
+                key=("own", repr(settings)))
 
 
 # Routing ----------------------------------------------------------------------------
