@@ -16,7 +16,8 @@ import torch
 import cleave
 from test_native_pairs import agree
 from test_pipedream import stages_of
-from training_support import assert_close, family, same_bits, snapshot, tokens, weights
+from training_support import (assert_close, compile_case, compile_once, family, same_bits,
+                              snapshot, tokens, weights)
 
 EACH, CALLS, LR = 2, 3, 0.05
 CASES = {
@@ -37,16 +38,15 @@ def sgd():
 
 
 def asynchronous(case, p, m, optimizer=None, mesh=None, schedule="pipedream", **settings):
-    return cleave.compile(case.build(), case.batches[0], optimizer=optimizer or sgd(),
-                          mesh={"pp": p, **(mesh or {})}, micro_batches=m,
-                          schedule=schedule, check_finite=False, **settings)
+    return compile_case(case, optimizer or sgd(), mesh={"pp": p, **(mesh or {})}, micro_batches=m,
+                        schedule=schedule, check_finite=False, **settings)
 
 
 class Simulation:
     def __init__(self, case, stages, m, bound):
         self.stages, self.m, self.bound = stages, m, bound
-        module = case.build()
-        self.step = cleave.compile(module, self.part(case.batches[0], 0), optimizer=sgd())
+        self.step = compile_once(case.key, case.build(), self.part(case.batches[0], 0),
+                                 optimizer=sgd())
         self.empty = self.step.training_state()
         self.names = [name for own in stages.values() for name in own]
         self.weights = {name: torch.nn.Parameter(value.clone())
@@ -101,7 +101,7 @@ def test_calls_in_a_row(name, p, m, bound):
 def test_evaluation_and_logits():
     case = case_of("llama", 4)
     step = asynchronous(case, 2, 4)
-    one = cleave.compile(case.build(), case.batches[0], optimizer=sgd())
+    one = compile_case(case, sgd())
     found, expected = (each.evaluate(*case.batches[1]) for each in (step, one))
     assert_close(float(found), float(expected), rtol=1e-5)
     assert found.weight == expected.weight
@@ -225,7 +225,7 @@ def test_a_checkpoint_counts_updates(settings, calls):
 
 def test_updates_that_are_no_whole_step():
     case = case_of("gpt2", 4)
-    one = cleave.compile(case.build(), case.batches[0], optimizer=sgd())
+    one = compile_case(case, sgd())
     one(*case.batches[0])
     piped = asynchronous(case, 2, 4)
     with pytest.raises(ValueError, match="1 updates were made, and a step of this program makes 4"):

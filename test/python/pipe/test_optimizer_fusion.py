@@ -15,8 +15,8 @@ import torch
 import cleave
 from cleave.testing.tools import interpret, run_tool, tool
 from test_recipes import BATCH, LENGTH, OPTIMIZERS, emit, random_inputs
-from training_support import (ALL, family, gpt2, same_bits, snapshot, token_batches, token_loss,
-                              tokens)
+from training_support import (ALL, compile_once, family, gpt2, same_bits, snapshot,
+                              token_batches, token_loss, tokens)
 
 DROPOUT = dict(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
 STEPS = 10
@@ -33,9 +33,9 @@ NESTEROV = cleave.SGD(lr=0.05, momentum=0.9, nesterov=True, max_grad_norm=0.5)
 def compiled(fusion, optimizer=ADAMW, *, batch=4, make=None, **settings):
     torch.manual_seed(0)
     model = make() if make else gpt2(**DROPOUT)
-    return cleave.compile(model, tokens(batch=batch), optimizer=optimizer,
-                          optimizer_fusion=fusion, seed=5,
-                          **{"check_finite": fusion != "backward", **settings})
+    return compile_once(make or "gpt2", model, tokens(batch=batch), optimizer=optimizer,
+                        optimizer_fusion=fusion, seed=5,
+                        **{"check_finite": fusion != "backward", **settings})
 
 
 def train(step, batches):

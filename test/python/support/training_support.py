@@ -208,14 +208,15 @@ def torch_run(case, steps, make_optimizer, *, double=False, clip=None, module=No
     return run
 
 
-#: What was traced of the cases that have a key, by key, batch and settings of the trace.
+#: What was traced, by the key of the model, its inputs and settings of the trace.
 TRACED = {}
+WHOLE_TRACE = cleave.trace.trace
 
 
-def trace_of(case, module, inputs, loss_fn=None, **settings):
-    """Traces the model of a case, or what was traced of the same with the tensors of `module`."""
-    key = (case.key, loss_fn, repr([(n, t.shape, t.dtype) for n, t in enumerate(inputs)]),
-           repr(settings))
+def trace_once(key, module, inputs, loss_fn=None, **settings):
+    """`cleave.trace.trace`, or what it made before of a model that has this key, with the
+    tensors of this one."""
+    key = (key, loss_fn, repr([(t.shape, t.dtype) for t in inputs]), repr(settings))
     if key not in TRACED:
         TRACED[key] = WHOLE_TRACE(module, inputs, loss_fn=loss_fn, **settings)
         return TRACED[key]
@@ -232,17 +233,20 @@ def trace_of(case, module, inputs, loss_fn=None, **settings):
         dataclasses.replace(entry, tensor=of_module(entry)) for entry in traced.tensors])
 
 
-WHOLE_TRACE = cleave.trace.trace
+def compile_once(key, module, inputs, loss_fn=None, **settings):
+    """`cleave.compile` of a model that has a key: all models of one key are the same, and
+    traced once for all tests of a process."""
+    with mock.patch("cleave.trace.trace", functools.partial(trace_once, key)):
+        return cleave.compile(module, inputs, loss_fn, **settings)
 
 
 def compile_case(case, optimizer, *, module=None, **settings):
     """`cleave.compile` of the model and the first batch of a case."""
-    tracing = contextlib.nullcontext()
-    if module is None and case.key is not None:
-        tracing = mock.patch("cleave.trace.trace", functools.partial(trace_of, case))
-    with tracing:
+    settings.update(loss_fn=case.loss_fn, optimizer=optimizer)
+    if module is not None or case.key is None:
         return cleave.compile(case.build() if module is None else module, case.batches[0],
-                              case.loss_fn, optimizer=optimizer, **settings)
+                              **settings)
+    return compile_once(case.key, case.build(), case.batches[0], **settings)
 
 
 def weights(step):

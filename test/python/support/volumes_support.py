@@ -93,7 +93,8 @@ def elements_sent(module, function):
 
 def at_run_time(name, mesh, plan, optimizer=None, check_finite=False, **settings):
     """By kind, counted by the runtime in one step; formulas are those without checks."""
-    case = Case(functools.partial(model, name), token_batches(1, batch=B, length=S))
+    case = Case(functools.partial(model, name), token_batches(1, batch=B, length=S),
+                key=("volumes", name))
     axes = {axis: int(n) for axis, n in (entry.split("=") for entry in mesh.split(","))}
     step = compile_case(case, optimizer or cleave.AdamW(lr=1e-3), mesh=axes,
                         plan=plan.split(",") if plan else None, check_finite=check_finite,
