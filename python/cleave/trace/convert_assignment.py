@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Assignment to elements by index, and what is added or reduced there."""
+"""Writes to elements by index: assignment, accumulation, scatter, diagonals, bags."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from .convert_shape import _wrapped as wrapped, reduced
 from .ir import TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 
-#: Places beyond which pairs of them are not compared.
+#: The largest number of pairs of positions that are compared.
 LARGEST_COMPARISON = 1 << 24
-#: Numbers up to which f32 counts.
+#: The integers below this are exact in f32.
 LARGEST_COUNT = 1 << 24
 
 
 def _last_of_equals(c, places):
-    """Whether no later row of `places` [..., n] goes to the same place."""
+    """Returns, for each of the positions `places` [..., n], whether no later one along the
+    last dimension is equal. Raises Unsupported where too many pairs would be compared."""
     b, n = c.b, places.shape[-1]
     if n * places.type.elements > LARGEST_COMPARISON:
-        raise Unsupported(f"assignment to {n} places that may be equal; "
+        raise Unsupported(f"assignment to {n} positions that may be equal; "
                           "use index_add, or indices that are known when tracing")
     here = b.reshape(places, (*places.shape, 1))
     there = b.reshape(places, (*places.shape[:-1], 1, n))
@@ -32,8 +33,10 @@ def _last_of_equals(c, places):
 
 
 def _assigned(c, rows, places, values, last=None):
-    """`rows` [p, ...] with `values` [n, ...] at `places` [n]: of equal places the last
-    value. Each row looks up the value that it is given, so that any type will do."""
+    """Returns `rows` [p, ...] with `values` [n, ...] written at positions `places` [n]; of
+    equal positions, the last value is written. `last` tells which positions have no later
+    equal one, if the caller knows. Each row gathers the value written to it, which works
+    for every element type."""
     b = c.b
     if places.type.elements == 0:
         return rows
@@ -42,7 +45,7 @@ def _assigned(c, rows, places, values, last=None):
     if last is None and not (known is not None and known.unique().numel() == known.numel()):
         last = _last_of_equals(c, places)
     if n >= LARGEST_COUNT:
-        raise Unsupported(f"assignment to {n} places at once")
+        raise Unsupported(f"assignment to {n} positions at once")
     number = b.iota(TensorType((n,), "f32"), 0, 1)
     if last is not None:
         number = b.binary("mul", number, b.cast(last, "f32"))
@@ -53,7 +56,7 @@ def _assigned(c, rows, places, values, last=None):
     taken = b.gather(values, which, 0)
     given = b.reshape(given, [size] + [1] * (rows.type.rank - 1))
     if last is not None and values.trained:
-        # All values that are sent to one place have its gradient, as the framework says.
+        # All values written to one position receive its gradient, as in the framework.
         fixed = b.unary("stop_gradient", values)
         finite = b.compare("lt", b.unary("abs", values), b.scalar(math.inf, values.dtype))
         nothing = b.select(finite, b.binary("sub", values, fixed), b.scalar(0, values.dtype))
@@ -63,6 +66,7 @@ def _assigned(c, rows, places, values, last=None):
 
 
 def _added(c, rows, places, values):
+    """Returns `rows` [p, ...] with `values` [n, ...] added at positions `places` [n]."""
     b = c.b
     if places.type.elements == 0:
         return rows
@@ -75,9 +79,9 @@ def _added(c, rows, places, values):
 
 
 def joint(c, x, indices):
-    """For x[indices]: the order of dimensions that has the indexed ones first, their
-    number of places, the flat index of each place, and where its shape stands in the
-    result."""
+    """Linearises the indices of x[indices]. Returns the permutation of dimensions that
+    puts the indexed ones first, the product of their sizes, the row-major index of each
+    selected position, and the dimension of the result at which the indices' shape begins."""
     b = c.b
     used = [d for d, i in enumerate(indices) if i is not None]
     if any(indices[d].dtype == "i1" for d in used):
@@ -98,11 +102,11 @@ def joint(c, x, indices):
 
 
 def _masked(c, x, indices, values):
-    """x[mask] = values, which are the same for every place of the mask."""
+    """x[mask] = values, where all positions of the mask get the same value."""
     dim = next(d for d, i in enumerate(indices) if i is not None)
     mask = indices[dim]
     rest = x.type.rank - dim - mask.type.rank
-    # The dimension of places in the values, which stands before the rest.
+    # The dimension of `values` that enumerates the mask's true positions.
     place = values.type.rank - 1 - rest
     if len([i for i in indices if i is not None]) != 1 or (place >= 0 and values.shape[place] != 1):
         raise Unsupported("assignment of several values by a boolean mask; use torch.where")
@@ -122,7 +126,7 @@ def index_put(c, x, indices, values, accumulate=False):
         return _masked(c, x, indices, values)
     order, count, place, first = joint(c, x, indices)
     rest = [x.shape[d] for d in order[sum(i is not None for i in indices):]]
-    # The result of x[indices] has the places' shape at `first`, the rest around it.
+    # x[indices] has the indices' shape at dimension `first`, the other dimensions around it.
     spread = rest[:first] + list(place.shape) + rest[first:]
     values = b.broadcast(b.cast(values, x.dtype), spread)
     moved = (list(range(first, first + place.type.rank)) + list(range(first))
@@ -136,7 +140,7 @@ def index_put(c, x, indices, values, accumulate=False):
 
 
 def index_apart(c, x, indices):
-    """x[indices] where a dimension that is not indexed stands between others."""
+    """x[indices] where the indexed dimensions are not adjacent."""
     b = c.b
     order, count, place, first = joint(c, x, indices)
     rest = [x.shape[d] for d in order[sum(i is not None for i in indices):]]
@@ -145,7 +149,8 @@ def index_apart(c, x, indices):
 
 
 def _along(c, x, dim, index, source, change):
-    """Rows of `x` along `dim` changed at a vector of indices."""
+    """Applies `change` (_assigned or _added) to the slices of `x` along `dim` at a vector
+    of indices."""
     b = c.b
     if x.type.rank == 0:
         x, source, back = b.reshape(x, [1]), b.reshape(source, [1]), ()
@@ -204,7 +209,7 @@ def put(c, x, index, source, accumulate=False):
 
 
 def _flat_places(c, x, dim, index):
-    """The row-major place in `x` of each element of `index`, as one vector."""
+    """Returns the row-major index into `x` of each element of `index`, as one vector."""
     b = c.b
     place = None
     for d in range(x.type.rank):
@@ -215,7 +220,8 @@ def _flat_places(c, x, dim, index):
 
 
 def _scattered(c, x, dim, index, source):
-    """`x`, `dim`, the indices and what they scatter, of at least one dimension."""
+    """Returns the operands of a scatter (x, dim, index, source), with at least one
+    dimension, indices in i64 and the source in the shape of the indices."""
     b = c.b
     if x.type.rank == 0:
         x = b.reshape(x, [1])
@@ -233,7 +239,7 @@ def scatter(c, x, dim, index, source):
     if index.type.elements == 0:
         return x
     x, dim, index, source = _scattered(c, x, dim, index, source)
-    # Only elements of one line can go to the same place.
+    # Only elements that differ in `dim` alone can be written to the same position.
     line = b.swap(index, dim, -1)
     last = b.swap(_last_of_equals(c, line), dim, -1)
     n = index.type.elements
@@ -243,6 +249,7 @@ def scatter(c, x, dim, index, source):
 
 
 def scatter_add_apart(c, x, dim, index, source):
+    """scatter_add over row-major indices of all elements, for operands of any shapes."""
     b, shape = c.b, x.shape
     if index.type.elements == 0:
         return x
@@ -285,8 +292,8 @@ def index_reduce(c, x, dim, index, source, reduce, *, include_self=True):
 
 
 def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
-    """Each element of `x` with what `index` sends there, by sum, mean, product or
-    extreme."""
+    """Returns `x` reduced with the elements of `source` that `index` sends to each of its
+    elements. `reduce` is sum, mean, prod, amax or amin."""
     from .convert_order import product_along
     b, dtype = c.b, x.dtype
     zero, one = b.scalar(0, dtype), b.scalar(1, dtype)
@@ -304,7 +311,7 @@ def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
             return total
         count = b.binary("add", count, one) if include_self else b.select(hit, count, one)
         return b.binary("div", total, count)
-    # Each line of the result beside each element of the source's line.
+    # Each position of the result along `dim` is compared with each index along `dim`.
     size, n = x.shape[dim], index.shape[dim]
     if size * index.type.elements > LARGEST_COMPARISON:
         raise Unsupported(f"scatter with {reduce} of {index.type.elements} elements")
@@ -313,7 +320,7 @@ def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
     here = b.compare("eq", b.reshape(index, (*lead, 1, n, *tail)), kept)
     neutral = {"prod": 1, "amax": -math.inf, "amin": math.inf}[reduce]
     spread = b.select(here, b.reshape(source, (*lead, 1, n, *tail)), b.scalar(neutral, dtype))
-    # Lines of `x` beyond those of the index are given nothing.
+    # Slices of `x` beyond the shape of the index receive nothing.
     high = [0 if d in (dim, dim + 1) else x.shape[d - (d > dim)] - s
             for d, s in enumerate(spread.shape)]
     spread = b.pad(spread, neutral, [0] * spread.type.rank, high)
@@ -327,7 +334,7 @@ def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
 
 @converts(aten.masked_scatter.default)
 def masked_scatter(c, x, mask, source):
-    """The elements of `source` in order where the mask is true."""
+    """Writes the elements of `source`, in order, where the mask is true."""
     b = c.b
     shape = broadcast_shapes(x.shape, mask.shape)
     x, mask = b.broadcast(x, shape), b.broadcast(mask, shape)
@@ -344,7 +351,7 @@ def masked_scatter(c, x, mask, source):
 
 
 def _band(c, rows, columns, offset):
-    """Whether (row, column) lies on the diagonal."""
+    """Returns [rows, columns] booleans: whether an element is on the diagonal `offset`."""
     b = c.b
     row = b.iota(TensorType((rows, 1), "i64"), 0)
     column = b.iota(TensorType((1, columns), "i64"), 1)
@@ -352,11 +359,13 @@ def _band(c, rows, columns, offset):
 
 
 def _to_end(c, x, dims):
+    """Moves the dimensions `dims` to the end."""
     rest = [d for d in range(x.type.rank) if d not in dims]
     return c.b.transpose(x, rest + list(dims))
 
 
 def _from_end(c, x, dims):
+    """Moves the last dimensions back to `dims`, as the inverse of `_to_end`."""
     rest = [d for d in range(x.type.rank) if d not in dims]
     order = rest + list(dims)
     return c.b.transpose(x, [order.index(d) for d in range(x.type.rank)])
@@ -411,8 +420,8 @@ def diagonal_scatter(c, x, source, offset=0, dim1=0, dim2=1):
 @converts(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(c, weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False,
                   per_sample_weights=None, include_last_offset=False, padding_idx=-1):
-    """The sum (mode 0), mean (1) or maximum (2) of the rows of each bag, which begins
-    at its offset."""
+    """The sum (mode 0), mean (1) or maximum (2) of the embedding rows of each bag; a bag
+    begins at its offset. Of the operator's four results only the first is computed."""
     b, n, bags = c.b, indices.shape[0], offsets.shape[0] - int(include_last_offset)
     if scale_grad_by_freq:
         raise Unsupported("scale_grad_by_freq")

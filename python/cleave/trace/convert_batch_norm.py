@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Batch normalisation, by the statistics of a batch or by running ones."""
+"""Batch normalisation, with statistics of the batch or running statistics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .registry import Unsupported, aten, converts
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """The samples over which batch normalisation has statistics of their own.
+    """The groups of samples with separate batch statistics.
 
-    A batch is cut into `micro_batches`, and each of them into `ranks`; each part is
-    normalised by itself. Running statistics take those of the first rank of one
-    micro-batch after another.
+    A batch is split into `micro_batches`, and each of them into `ranks`; each part is
+    normalised by its own statistics. Running statistics are updated by those of the first
+    rank, one micro-batch after another.
     """
 
     micro_batches: int = 1
@@ -35,15 +35,15 @@ class Groups:
 
 
 def is_training(node: torch.fx.Node) -> bool:
-    """Whether the operator of `node` writes to running statistics."""
+    """Whether the operator of `node` updates running statistics."""
     place = {aten.batch_norm.default: 5, aten.instance_norm.default: 5}.get(node.target)
     return place is not None and bool(node.args[place]) and node.args[3] is not None
 
 
 @contextlib.contextmanager
 def batch_norm_modules(module: torch.nn.Module, groups: Groups) -> Iterator[None]:
-    """Within it, modules of batch normalisation count as many batches as `groups`
-    has micro-batches, and average over all batches without reading their number."""
+    """Context in which modules of batch normalisation count each micro-batch of `groups`
+    as a batch, and compute a cumulative average without reading the number of batches."""
     changed = [m for m in module.modules() if isinstance(m, _BatchNorm)
                and type(m).forward is _BatchNorm.forward and "forward" not in m.__dict__]
     for m in changed:
@@ -56,6 +56,8 @@ def batch_norm_modules(module: torch.nn.Module, groups: Groups) -> Iterator[None
 
 
 def _forward(own, x: torch.Tensor) -> torch.Tensor:
+    """The replaced forward; `own` is (module, groups). Raises EagerError for a cumulative
+    average over several groups."""
     m, groups = own
     if not (m.training and m.track_running_stats) or m.num_batches_tracked is None:
         return _BatchNorm.forward(m, x)
@@ -70,7 +72,7 @@ def _forward(own, x: torch.Tensor) -> torch.Tensor:
                          "it a momentum")
     m._check_input_dim(x)
     m.num_batches_tracked.add_(1)
-    # A momentum of 1 gives the statistics themselves.
+    # With a momentum of 1, the running statistics become those of the batch.
     mean, var = m.running_mean.clone(), m.running_var.clone()
     result = torch.nn.functional.batch_norm(x, mean, var, m.weight, m.bias, True, 1.0, m.eps)
     with torch.no_grad():
@@ -81,22 +83,25 @@ def _forward(own, x: torch.Tensor) -> torch.Tensor:
 
 
 def _channels(c, value, x, lead=1):
-    """A value of each channel beside `x`, whose channels are dimension `lead`."""
+    """Reshapes a value [..., channels] so that it broadcasts with `x`, whose channels are
+    dimension `lead`."""
     shape = [1] * x.type.rank
     shape[lead] = value.shape[-1]
     return c.b.reshape(value, value.shape[:-1] + tuple(shape[len(value.shape) - 1:]))
 
 
 def _scaled(c, x, weight, bias, lead):
+    """Returns x * weight + bias by channel; either may be None."""
     if weight is not None:
         x = c.b.binary("mul", x, _channels(c, weight, x, lead))
     return x if bias is None else c.b.binary("add", x, _channels(c, bias, x, lead))
 
 
 def _groups_of(c, x) -> Groups:
-    """Into how many parts the samples of `x` are cut, along dimension 0."""
+    """Returns the groups into which dimension 0 of `x` is split. Raises Unsupported where
+    dimension 0 does not hold the samples."""
     if x.shape[0] == 1:
-        # As of an instance norm: no sample is beside another.
+        # Instance normalisation: samples are part of the channels, and share no statistics.
         return Groups()
     c.batch_statistics.append(c.b.location)
     groups = c.groups
@@ -107,8 +112,8 @@ def _groups_of(c, x) -> Groups:
 
 
 def _normalised(c, x, weight, bias, eps):
-    """The result, and for running statistics the mean and the unbiased variance of
-    each group, `[groups, channels]`."""
+    """Returns the normalised `x`, the mean and the unbiased variance of each group, both
+    [groups, channels], and the groups. Raises Unsupported for groups of one value."""
     b, channels, groups = c.b, x.shape[1], _groups_of(c, x)
     parts = b.reshape(x, (groups.count, x.shape[0] // groups.count, *x.shape[1:]))
     dims = [1, *range(3, parts.type.rank)]
@@ -121,11 +126,11 @@ def _normalised(c, x, weight, bias, eps):
         return b.reshape(value, (groups.count, 1, channels, *[1] * (x.type.rank - 2)))
 
     def summed(values):
-        # In f64, as PyTorch does on CPUs: small variances magnify an error of a sum.
+        # Summed in f64, as PyTorch does on CPUs: small variances magnify errors of the sum.
         return b.cast(b.reduce("sum", b.cast(values, "f64"), dims), x.dtype)
 
     mean = b.binary("div", summed(parts), size)
-    # Nothing flows through the mean of the variance: the differences sum to zero.
+    # The variance has no gradient through its mean, because the differences sum to zero.
     off = b.binary("sub", parts, beside(b.unary("stop_gradient", mean)))
     total = summed(b.binary("mul", off, off))
     var = b.binary("div", total, size)
@@ -136,7 +141,8 @@ def _normalised(c, x, weight, bias, eps):
 
 
 def _weights(momentum, groups):
-    """What the statistics of each group count in running ones, `[groups]`."""
+    """Returns the weight of each group's statistics in the running statistics, f64
+    [groups]; only the first rank of a micro-batch has a weight."""
     count = groups.micro_batches
     weights = torch.zeros(count, groups.ranks, dtype=torch.float64)
     weights[:, 0] = momentum * (1 - momentum) ** torch.arange(count - 1, -1, -1,
@@ -145,11 +151,12 @@ def _weights(momentum, groups):
 
 
 def _running(c, old, found, momentum, groups):
-    """`(1 - momentum) * old + momentum * found`, for one micro-batch after another."""
+    """Returns the running statistics after `(1 - momentum) * old + momentum * found` for
+    one micro-batch after another; `found` is [groups, channels]."""
     b = c.b
     found = b.cast(b.unary("stop_gradient", found), "f32")
     if c.groups.count > groups.count:
-        # An instance norm, of [samples * channels]; the mean of its samples is kept.
+        # Instance normalisation over [samples * channels]; the mean over samples is kept.
         groups, samples = c.groups, c.batch
         if samples % groups.count or old.shape[0] % samples:
             raise Unsupported(f"running statistics of instances in a tensor of {tuple(old.shape)}, "
@@ -165,7 +172,7 @@ def _running(c, old, found, momentum, groups):
 
 
 def _by_running(c, x, weight, bias, mean, var, eps):
-    """By statistics that are kept, which have no gradient."""
+    """Normalises `x` by running statistics, which have no gradient."""
     b = c.b
     mean, var = (b.unary("stop_gradient", v) if v.trained else v for v in (mean, var))
     inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, var.dtype)))

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Logic, and the bits of integers by arithmetic."""
+"""Logical operators, and bitwise operators of integers computed by arithmetic."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def _logic(c, name, a, b):
 
 
 def _low(c, x):
-    """The lowest bit: the remainder, of a negative number -1."""
+    """Returns the lowest bit, 0 or 1: the square of the remainder, which is -1 for
+    negative odd numbers."""
     rest = c.b.binary("rem", x, c.b.scalar(2, x.dtype))
     return c.b.binary("mul", rest, rest)
 
 
 def _halved(c, x, powers):
-    """The quotient by powers of 2, rounded down."""
+    """Returns the quotient of `x` by powers of 2, rounded down."""
     b = c.b
     rest = b.binary("rem", x, powers)
     below = b.compare("lt", rest, b.scalar(0, x.dtype))
@@ -41,7 +42,7 @@ def _halved(c, x, powers):
 
 
 def _bitwise(c, name, x, y):
-    """x & y of integers; x | y is x + y - (x & y). A boolean has one bit."""
+    """Returns x & y, or for `name` "or" x | y = x + y - (x & y). A boolean has one bit."""
     b, dtype = c.b, c.type.dtype
     flags = [isinstance(v, bool) or getattr(v, "dtype", None) == "i1" for v in (x, y)]
     x, y = c.operand(x, dtype), c.operand(y, dtype)
@@ -49,7 +50,7 @@ def _bitwise(c, name, x, y):
     if any(flags):
         both = b.binary("mul", *(v if flag else _low(c, v) for v, flag in zip((x, y), flags)))
     else:
-        # Along a new dimension, bit by bit; that of the sign apart.
+        # Bits are along a new last dimension; the sign bit is treated separately.
         count = {"i64": 63, "i32": 31, "i8": 7}[dtype]
         powers = b.constant(torch.tensor([1 << i for i in range(count)], dtype=TORCH_DTYPES[dtype]))
         bits = [_low(c, _halved(c, b.reshape(v, (*v.shape, 1)), powers)) for v in (x, y)]

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Operators that say how a tensor lies in memory."""
+"""Operators that depend on strides and storage offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from .registry import Unsupported, aten, converts
 
 @converts(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(c, x, size, stride, storage_offset=None):
-    """Elements at offset + sum of index * stride of what fills its memory."""
+    """Gathers the elements at storage offset + sum of index * stride. Raises Unsupported
+    where `x` is not dense or does not fill its storage."""
     b, example = c.b, c.node.args[0].meta["val"]
     order = sorted(range(x.type.rank), key=lambda d: (-example.stride(d), -x.shape[d]))
     count = 1
