@@ -1,10 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Complex numbers as pairs of real tensors, and Fourier transforms by products.
+"""Complex numbers as pairs of real tensors, and Fourier transforms as contractions.
 
-No value of the graph is complex: an operator that has a complex operand or result is
-converted here, to operators on the parts. The gradient is that of the real function of
-the parts, which is the framework's.
+The graph dialect has no complex types: an operator with a complex operand or result is
+converted to ops on the real and imaginary parts. Its gradient is that of the real function
+of the parts, as in the framework.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .registry import Unsupported, aten, converter_for
 
 @dataclasses.dataclass
 class Complex:
-    """re + i im, of one type."""
+    """The complex tensor re + i im; both parts have one type."""
 
     re: Value
     im: Value
@@ -48,18 +48,18 @@ def _converts(*overloads: Any):
 
 
 def converts_complex(target: Any) -> bool:
-    """Whether an operator has a conversion for complex numbers of its own."""
+    """Whether an operator has a separate conversion for complex numbers."""
     return target in _CONVERTERS
 
 
 def part_type(example: Any) -> torch.dtype | None:
-    """The type of the parts of a complex tensor; None of any other thing."""
+    """Returns the element type of a complex tensor's parts; None for anything else."""
     return PARTS.get(example.dtype) if isinstance(example, torch.Tensor) else None
 
 
 def convert(c, target: Any, args: tuple, kwargs: dict) -> Any:
     """Converts an operator that has a complex operand or result; `c.type` is the type
-    of the result's parts."""
+    of the result's parts. Raises Unsupported where it has no conversion."""
     if target in _CONVERTERS:
         return _CONVERTERS[target](c, *args, **kwargs)
     function = converter_for(target)
@@ -69,7 +69,7 @@ def convert(c, target: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _by_parts(c, function, args, kwargs):
-    """An operator that is linear: the same of the real and of the imaginary parts."""
+    """Applies a linear operator to the real and to the imaginary parts."""
     def part(value, i):
         if isinstance(value, Complex):
             return (value.re, value.im)[i]
@@ -100,7 +100,7 @@ _PART_BY_PART = {
 
 
 def _pair(c, x):
-    """A complex operand, a real one or a number as a pair."""
+    """Returns a complex operand, a real one or a number as a Complex."""
     if isinstance(x, Complex):
         return x
     if isinstance(x, complex):
@@ -114,7 +114,7 @@ def _pair(c, x):
 
 @_converts(aten.view_as_complex.default, aten.view_as_complex_copy.default)
 def view_as_complex(c, x):
-    """The last dimension, of two elements, holds the parts."""
+    """The last dimension of `x` has size 2 and holds the parts."""
     shape = x.shape[:-1]
     return Complex(*(c.b.reshape(c.b.narrow(x, -1, i, 1), shape) for i in range(2)))
 
@@ -200,6 +200,7 @@ def mul(c, x, y):
 
 
 def _square(c, x):
+    """Returns |x|^2."""
     return c.b.binary("add", *(c.b.binary("mul", v, v) for v in x))
 
 
@@ -235,12 +236,14 @@ def full_like(c, x, value=None, **_):
 
 # Fourier transforms -------------------------------------------------------------------
 
-#: Elements of a matrix of turns.
+#: The largest number of elements of a transform's matrix.
 _LARGEST = 1 << 22
 
 
 def _turns(c, rows, size, dtype, forward):
-    """cos and sin of -+ 2 pi i j / size, [rows, size]; i j is reduced beforehand."""
+    """Returns the cosine and sine of -+ 2 pi i j / size, both [rows, size], the matrix of a
+    discrete Fourier transform. i j is first reduced modulo `size`, for accuracy. Raises
+    Unsupported for more than _LARGEST elements."""
     b = c.b
     if rows * size > _LARGEST:
         raise Unsupported(f"a Fourier transform of {size} elements")
@@ -253,7 +256,7 @@ def _turns(c, rows, size, dtype, forward):
 
 
 def _transformed(c, x, dim, forward, rows=None):
-    """The transform along one dimension, of its first `rows` frequencies."""
+    """Transforms `x` along `dim`; `rows` limits the result to the first frequencies."""
     b, rank = c.b, x.re.type.rank
     size = x.re.shape[dim]
     cos, sin = _turns(c, size if rows is None else rows, size, x.re.dtype, forward)
@@ -268,7 +271,8 @@ def _transformed(c, x, dim, forward, rows=None):
 
 
 def _normalised(c, x, dims, mode, sizes):
-    """Divided by nothing (mode 0), the root of the number of elements (1) or it (2)."""
+    """Normalises `x`, a transform over `dims`: divides it by 1 (mode 0), by the square root
+    of the number of elements (1), or by that number (2)."""
     count = math.prod(sizes[d] for d in dims)
     if mode == 0:
         return x
@@ -298,7 +302,8 @@ def fft_r2c(c, x, dim, normalization, onesided):
 
 @_converts(aten._fft_c2r.default)
 def fft_c2r(c, x, dim, normalization, last_dim_size):
-    """Of a half of the frequencies; the others are their conjugates."""
+    """Transforms one half of the frequencies to real numbers; the other half are their
+    conjugates."""
     b, dims, sizes = c.b, [d % x.re.type.rank for d in dim], list(x.re.shape)
     last = dims[-1]
     for d in dims[:-1]:
@@ -308,7 +313,7 @@ def fft_c2r(c, x, dim, normalization, last_dim_size):
     if x.re.shape[last] < half:
         raise Unsupported("a transform of too few frequencies")
     x = x.map(lambda v: b.narrow(v, last, 0, half))
-    # Frequencies that have a conjugate beside them count twice.
+    # Frequencies whose conjugates are omitted count twice.
     number = b.iota(TensorType((half,), "i64"), 0)
     alone = b.compare("eq", number, b.scalar(0, "i64"))
     if size % 2 == 0:

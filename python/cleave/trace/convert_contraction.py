@@ -18,7 +18,7 @@ def linear(c, x, weight, bias=None):
 
 
 def product(c, a, b):
-    """Matrix product by the rules of torch.matmul."""
+    """Returns the matrix product a @ b, with the shapes of torch.matmul."""
     if a.type.rank == 1 and b.type.rank == 1:
         return c.b.contract("k,k->", a, b)
     letters = iter(string.ascii_lowercase)
@@ -27,7 +27,7 @@ def product(c, a, b):
     m, k, n = next(letters), next(letters), next(letters)
 
     def operand(x, matrix):
-        """`x` without the unit dimensions it repeats along, and its letters."""
+        """Returns `x` without its broadcast batch dimensions, and its einsum letters."""
         lead = x.shape[:-2] if x.type.rank >= 2 else ()
         kept = [(name, size) for name, size, full in
                 zip(names[len(names) - len(lead):], lead, batch[len(batch) - len(lead):])
@@ -73,8 +73,8 @@ def addbmm(c, bias, a, b, beta=1, alpha=1):
 
 @converts(aten._trilinear.default)
 def trilinear(c, x, y, z, new_x, new_y, new_z, summed, unroll_dim=1):
-    """The sum over `summed` of the product of three tensors, each with new dimensions
-    of one element."""
+    """The sum over the dimensions `summed` of the product of three tensors; `new_x`, `new_y`
+    and `new_z` are the dimensions of size 1 that each of them gets first."""
     rank = x.type.rank + len(new_x)
 
     def spread(value, new):
@@ -115,14 +115,14 @@ def einsum(c, equation, operands, path=None):
 
 
 def _diagonals(b, term, x):
-    """`x` with one dimension for each letter of `term`: those of a letter that repeats
-    become their diagonal."""
+    """Returns the letters of `term` without repetition, and `x` with one dimension for
+    each: dimensions of a repeated letter are reduced to their diagonal."""
     for letter in [l for l in dict.fromkeys(term) if term.count(l) > 1]:
         while term.count(letter) > 1:
             first, last = term.index(letter), term.rindex(letter)
             places = [b.iota(TensorType(tuple(n if i == d else 1 for i, n in enumerate(x.shape)),
                                         "i64"), d) for d in (first, last)]
-            # Elements beside it may be infinite or NaN.
+            # A select, since elements off the diagonal may be infinite or NaN.
             x = b.select(b.compare("eq", *places), x, b.scalar(0, x.dtype))
             x = b.reduce("sum", x, [last])
             term = term[:last] + term[last + 1:]
@@ -154,14 +154,15 @@ def _pair(value):
 
 
 def convolution2d(c, x, weight, bias, stride, padding, dilation, groups):
-    """[n, c, h, w] with [o, c / groups, kh, kw]: patches times the weight."""
+    """Convolution of [n, c, h, w] with the weight [o, c / groups, kh, kw], as a contraction
+    of patches; the result is [n, o, h', w']."""
     b = c.b
     kernel = list(weight.shape[2:])
     stride, dilation = _pair(stride), _pair(dilation)
     if isinstance(padding, str):
         extra = [(k - 1) * d if padding == "same" else 0 for k, d in zip(kernel, dilation)]
         padding = [e // 2 for e in extra]
-        # Of an odd width, the larger half is behind.
+        # Odd padding is one larger at the end.
         x = b.pad(x, 0, [0] * 4, [0, 0, *(e % 2 for e in extra)])
     rows = b.patches(x, kernel, stride, _pair(padding), dilation)
     if groups == 1:

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Sorting, selection by rank, products and running extremes."""
+"""Sorting, selection by rank, scans, products, quantiles."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from .ir import TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 
 
-#: Elements that are chosen one after another; more are ranked by comparing each pair.
+#: The largest number of elements that are selected by top_k; more are ranked by comparing
+#: all pairs.
 MOST_CHOSEN = 64
-#: Pairs beyond which they are not.
+#: The largest number of pairs that are compared.
 MOST_PAIRS = 1 << 20
 
 
 def _order(c, x, k, dim, descending=False):
-    """Where the first k elements along `dim` are in order; of equal ones the first
-    comes first, and NaN is the largest."""
+    """Returns the indices of the first k elements along `dim` in sorted order. The order is
+    stable, and NaN is the largest element. Raises Unsupported for too many pairs."""
     b = c.b
     if x.dtype in ("i1", "i8"):
         x = b.cast(x, "f32")
@@ -31,7 +32,7 @@ def _order(c, x, k, dim, descending=False):
     if x.type.is_float and k <= MOST_CHOSEN:
         key = line
         if not descending:
-            # NaN comes last, beside infinity.
+            # NaN sorts last, after infinity; -inf is the smallest key.
             key = b.select(b.compare("eq", line, line), b.unary("neg", line),
                            b.scalar(-math.inf, x.dtype))
         indices = b.top_k(key, k)[1]
@@ -41,7 +42,8 @@ def _order(c, x, k, dim, descending=False):
 
 
 def _by_ranks(c, x, descending):
-    """The order of the last dimension, from how many elements come before each."""
+    """Returns the indices that sort the last dimension, from each element's rank: the number
+    of elements that come before it. Raises Unsupported for more than MOST_PAIRS pairs."""
     b, n = c.b, x.shape[-1]
     if n * x.type.elements > MOST_PAIRS:
         raise Unsupported(f"sorting of {x.type.elements} elements: more than {MOST_CHOSEN} are "
@@ -64,6 +66,7 @@ def _by_ranks(c, x, descending):
 
 
 def _sorted(c, x, k, dim, descending):
+    """Returns the first k elements along `dim` in sorted order, and their indices."""
     if x.type.rank == 0:
         return x, c.b.scalar(0, "i64")
     indices = _order(c, x, k, dim, descending)
@@ -91,7 +94,7 @@ def msort(c, x):
 
 
 def _ranked(c, x, rank, dim, keepdim):
-    """The element of `rank`, from 0, along `dim`, and where it is."""
+    """Returns the element of `rank` (from 0) in increasing order along `dim`, and its index."""
     if x.type.rank == 0:
         return x, c.b.scalar(0, "i64")
     where = c.b.narrow(_order(c, x, rank + 1, dim), dim, rank, 1)
@@ -114,7 +117,7 @@ def median_dim(c, x, dim, keepdim=False):
     value, where = _ranked(c, x, (x.shape[dim] - 1) // 2, dim, keepdim)
     if not x.type.is_float:
         return value, where
-    # NaN is the median of what holds one.
+    # The median of elements with a NaN is NaN.
     b = c.b
     unknown = b.cast(b.compare("ne", x, x), "f32")
     first = _order(c, unknown, 1, dim, True)
@@ -128,7 +131,7 @@ def median_dim(c, x, dim, keepdim=False):
 
 @converts(aten.median.default)
 def median(c, x):
-    """The gradient is shared by all elements that equal the median."""
+    """The gradient is divided equally among all elements that equal the median."""
     b = c.b
     flat = b.reshape(x, [x.type.elements])
     value, _ = median_dim(c, flat, 0)
@@ -138,6 +141,8 @@ def median(c, x):
 
 
 def _shared(c, flat, value):
+    """Returns `value`, an element of the vector `flat`, as the mean of all elements equal to
+    it, so that they share its gradient. NaN equals NaN."""
     b = c.b
     value = b.unary("stop_gradient", value)
     equal = b.binary("or", b.compare("eq", flat, value),
@@ -151,8 +156,9 @@ def _shared(c, flat, value):
 
 
 def scan(c, values, dim, combine):
-    """What `combine(earlier, later)` makes of all elements up to each, in log n steps;
-    `values` is a tuple of tensors of one shape, and so is what it returns."""
+    """Returns the inclusive scan along `dim` by the associative `combine(earlier, later)`, in
+    log2 n steps. `values`, the operands of `combine` and the results are lists of as many
+    tensors of one shape."""
     size, shift = values[0].shape[dim], 1
     while shift < size:
         earlier = [c.b.narrow(v, dim, 0, size - shift) for v in values]
@@ -182,7 +188,8 @@ def cummin(c, x, dim):
 
 
 def _running(c, x, dim, test):
-    """The extreme of the elements up to each, of equal ones the last, and where it is."""
+    """Returns the running maximum (`test` "ge") or minimum ("le") along `dim`, and its index;
+    of equal elements, the last."""
     b = c.b
     if x.type.rank == 0:
         return x, b.scalar(0, "i64")
@@ -211,7 +218,7 @@ def logcumsumexp(c, x, dim):
     zero = b.scalar(0, x.dtype)
 
     def combine(a, z):
-        # Sums relative to the largest element so far, and that element.
+        # The state is a sum of exponentials relative to a maximum, and that maximum.
         base = b.binary("maximum", a[1], z[1])
         shift = lambda m: b.unary("exp", b.select(  # noqa: E731
             b.compare("eq", m, base), zero, b.binary("sub", m, base)))
@@ -230,8 +237,8 @@ def logcumsumexp(c, x, dim):
 
 
 def product_along(c, x, dim):
-    """The product along `dim`, which is removed: halves are multiplied, so that the
-    gradient is that of a product where factors are zero as well."""
+    """Returns the product along `dim`, which is removed. Halves are multiplied repeatedly, so
+    that the gradient is right where factors are 0."""
     b = c.b
     size = x.shape[dim]
     if size == 0:
@@ -263,7 +270,8 @@ def prod(c, x, dim=None, keepdim=False, dtype=None):
 
 
 def _lines(c, x, dim):
-    """`x` in increasing order along its last dimension, which is `dim` or holds all."""
+    """Returns `x` sorted in increasing order along its last dimension, which is `dim` moved to
+    the end, or all elements if `dim` is None."""
     if dim is None or x.type.rank == 0:
         x = c.b.reshape(x, [x.type.elements])
         dim = 0
@@ -272,7 +280,8 @@ def _lines(c, x, dim):
 
 
 def _known_count(c, lines):
-    """How many elements of each line are not NaN, [..., 1], in the lines' type."""
+    """Returns the number of elements of each line that are not NaN, [..., 1], in the type of
+    the lines."""
     b = c.b
     return reduced(c, "sum", b.cast(b.compare("eq", lines, lines), lines.dtype), -1, True)
 
@@ -320,7 +329,8 @@ def nanquantile(c, x, q, dim=None, keepdim=False, *, interpolation="linear"):
 
 
 def _between(c, lines, q, count, interpolation):
-    """The quantiles `q` of `count` ordered elements of each line, [..., quantiles]."""
+    """Returns the quantiles `q` of the first `count` elements of each sorted line,
+    [..., quantiles]."""
     from .convert_functions import rounded
     b, dtype = c.b, lines.dtype
     q = c.operand(q, dtype)
@@ -342,12 +352,12 @@ def _between(c, lines, q, count, interpolation):
 
 
 def _quantiles_first(c, values, x, dim):
-    """[..., quantiles], with the last dimension of what was reduced in place of `dim`,
-    in the result's shape."""
+    """Moves the dimension of quantiles of [..., quantiles] to the front and the dimension that
+    was swapped with `dim` back, and reshapes to the result's shape."""
     b, rank = c.b, values.type.rank
     order = [rank - 1, *range(rank - 1)]
     if dim is not None and x.type.rank:
-        # The lines' last dimension stands where `dim` was.
+        # The last dimension of `x` was swapped to the place of `dim`.
         dim %= x.type.rank
         rest = list(range(rank - 1))
         if dim < rank - 1:
@@ -359,7 +369,7 @@ def _quantiles_first(c, values, x, dim):
 
 @converts(aten.take_along_dim.default)
 def take_along_dim(c, x, indices, dim=None):
-    """Other dimensions broadcast; negative indices count from the end."""
+    """Dimensions other than `dim` broadcast; negative indices count from the end."""
     b = c.b
     if dim is None:
         x, indices = (b.reshape(v, [v.type.elements]) for v in (x, indices))

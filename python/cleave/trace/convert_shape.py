@@ -81,7 +81,7 @@ def repeat_interleave(c, x, repeats, dim=None, **_):
     return c.b.reshape(c.b.broadcast(c.b.reshape(x, shape), full), c.type.shape)
 
 
-# Parts -------------------------------------------------------------------------------
+# Slices, concatenation, padding --------------------------------------------------------
 
 
 @converts(aten.slice.Tensor)
@@ -91,6 +91,7 @@ def slice_(c, x, dim=0, start=None, end=None, step=1):
 
 
 def _clip(start, end, size):
+    """Returns the bounds of a Python slice, each in [0, size]."""
     start = 0 if start is None else start
     end = size if end is None else end
     start = min(max(start + size if start < 0 else start, 0), size)
@@ -135,7 +136,7 @@ def unbind(c, x, dim=0):
 
 @converts(aten.cat.default, aten.concat.default)
 def cat(c, values, dim=0):
-    # What has no elements adds none; native code has no such tensors.
+    # Operands without elements are dropped: native code has no such tensors.
     values = [v for v in values if v.type.elements]
     if not values:
         return c.b.full(0, c.type)
@@ -215,6 +216,7 @@ def select_scatter(c, x, source, dim, index):
 
 
 def _triangle(c, x, diagonal, keep):
+    """Returns `x` with zeros except where column `keep` (le or ge) row + diagonal."""
     shape = x.shape[-2:]
     row = c.b.iota(TensorType((shape[0], 1), "i64"), 0)
     column = c.b.iota(TensorType((1, shape[1]), "i64"), 1)
@@ -248,7 +250,7 @@ def index_select(c, x, dim, index):
 
 
 def _wrapped(c, index, size):
-    """`index` with negative numbers counted from the end."""
+    """Returns `index` with negative indices of a dimension of `size` counted from the end."""
     index = c.b.cast(index, "i64") if index.dtype == "i8" else index
     known = c.known(index)
     if known is not None and bool((known >= 0).all()):
@@ -269,7 +271,7 @@ def index(c, x, indices):
     if used != list(range(used[0], used[0] + len(used))):
         from .convert_assignment import index_apart
         return index_apart(c, x, indices)
-    # Neighbouring indexed dimensions are one dimension under a joint index.
+    # Adjacent indexed dimensions are merged to one, with a row-major index.
     position = None
     for d in used:
         i = c.b.cast(_wrapped(c, indices[d], x.shape[d]), "i64")
@@ -287,8 +289,8 @@ def index(c, x, indices):
 
 
 def _of_each_row(c, x, rows, columns):
-    """x[arange(n), columns], such as the last token of each sample: each row of `x` is
-    read by itself. None where `rows` are others."""
+    """Recognises x[arange(n), columns], such as the last token of each sample, and gathers
+    from each row separately, so that rows can be sharded. Returns None for other `rows`."""
     known, shape = c.known(rows), torch.broadcast_shapes(rows.shape, columns.shape)
     lengths = (x.shape[0],) + (1,) * (len(shape) - 1)
     if known is None or rows.shape != lengths or shape[:1] != lengths[:1] or not torch.equal(
@@ -301,8 +303,8 @@ def _of_each_row(c, x, rows, columns):
 
 
 def _identity(c, x, position, first, last):
-    """x[arange(n)[:, None], arange(m)] is x, in another shape: the way batch and
-    position are indexed together when a mask is made."""
+    """Recognises indices that select all elements in order, such as
+    x[arange(n)[:, None], arange(m)] of mask code, and returns `x` reshaped; else None."""
     known = c.known(position)
     count = math.prod(x.shape[first:last + 1])
     if known is None or known.numel() != count:
@@ -313,8 +315,9 @@ def _identity(c, x, position, first, last):
 
 
 def _split_dims(indices, other, dim):
-    """Dimensions of `indices` along which they choose for each slice, and those
-    along which all slices make the same choice, as an op `other` may be used."""
+    """Splits the dimensions of `indices` other than `dim`. Returns the indices without
+    broadcasts, the dimensions along which they differ (batch dimensions), and those along
+    which they are broadcast to the size of `other` (whole slices are indexed)."""
     shared = indices
     while shared.is_op("broadcast") and shared.op.operands[0].type.rank == indices.type.rank:
         shared = shared.op.operands[0]
@@ -326,7 +329,7 @@ def _split_dims(indices, other, dim):
 
 
 def take_along(c, x, dim, indices):
-    """Elements of `x` at `indices` along `dim`, the other indices being equal."""
+    """Returns the elements of `x` at `indices` along `dim` (torch.gather)."""
     b = c.b
     if x.type.rank == 0 or indices.type.rank == 0:
         one = [b.reshape(v, [1]) if v.type.rank == 0 else v for v in (x, indices)]
@@ -352,7 +355,7 @@ def gather(c, x, *rest, **_):
         dim, indices = rest[:2]
     else:
         indices, dim = rest[:2]
-        # Dimensions other than this one broadcast.
+        # Dimensions other than `dim` broadcast.
         dim %= x.type.rank
         lead = broadcast_shapes(x.shape[:dim], indices.shape[:dim])
         rest = broadcast_shapes(x.shape[dim + 1:], indices.shape[dim + 1:])
@@ -393,6 +396,7 @@ def embedding(c, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
 
 
 def dims_of(x, dim):
+    """Returns the list of dimensions that `dim` (None, a number or a list) names."""
     if dim is None or dim == []:
         return list(range(x.type.rank))
     return [d % x.type.rank for d in ([dim] if isinstance(dim, int) else dim)
@@ -400,6 +404,7 @@ def dims_of(x, dim):
 
 
 def reduced(c, kind, x, dim, keepdim):
+    """Reduces `x` over `dim` by `kind`: "sum", "max" or "min"."""
     dims = dims_of(x, dim)
     result = c.b.reduce(kind, x, dims)
     if keepdim:
@@ -408,6 +413,7 @@ def reduced(c, kind, x, dim, keepdim):
 
 
 def mean_of(c, x, dim, keepdim):
+    """Returns the mean of `x` over `dim`."""
     count = math.prod(x.shape[d] for d in dims_of(x, dim))
     return c.b.binary("div", reduced(c, "sum", x, dim, keepdim), c.b.scalar(count, x.dtype))
 
@@ -433,8 +439,8 @@ def amin(c, x, dim=None, keepdim=False):
 
 
 def _extreme_integers(c, x, k, dim, kind):
-    """Values and indices of the k largest or smallest integers along `dim`, of equal
-    ones the first."""
+    """Returns values and indices of the k largest (`kind` "max") or smallest integers along
+    `dim`; of equal ones, the first."""
     b, dim = c.b, dim % x.type.rank
     if k != 1:
         from .convert_order import sort
@@ -449,7 +455,7 @@ def _extreme_integers(c, x, k, dim, kind):
 
 
 def _largest(c, x, k, dim):
-    """Values and indices of the k largest floats along `dim`."""
+    """Returns values and indices of the k largest floats along `dim`."""
     if x.type.rank == 0:
         return x, c.b.scalar(0, "i64")
     values, indices = c.b.top_k(c.b.swap(x, dim, -1), k)
@@ -467,8 +473,8 @@ def topk(c, x, k, dim=-1, largest=True, sorted=True):
 
 
 def _extreme(c, x, dim, keepdim, negated=False):
-    """The largest element along `dim`, or with `negated` the smallest, and where
-    it is; a gradient goes there alone."""
+    """Returns the largest element along `dim`, or the smallest if `negated`, and its index;
+    only that element has a gradient."""
     values, indices = topk(c, x, 1, dim, not negated)
     if keepdim or x.type.rank == 0:
         return values, indices
@@ -500,7 +506,7 @@ def histc(c, x, bins=100, min=0, max=0):
     if min >= max:
         raise Unsupported("a histogram between the extremes of its elements; give min and max")
     x = b.reshape(x, [x.type.elements, 1])
-    # The last bin holds its upper end as well.
+    # The last bin includes its upper bound.
     scaled = b.binary("mul", b.binary("sub", x, b.scalar(min, x.dtype)),
                       b.scalar(bins / (max - min), x.dtype))
     number = b.select(b.compare("eq", x, b.scalar(max, x.dtype)),

@@ -11,7 +11,8 @@ from .registry import CONVERTERS, aten, converts
 
 
 def _polynomial(c, x, coefficients):
-    """By Horner; the highest power's coefficient first."""
+    """Evaluates a polynomial by Horner's method; the coefficient of the highest power is
+    first."""
     result = c.b.scalar(coefficients[0], x.dtype)
     for k in coefficients[1:]:
         result = c.b.binary("add", c.b.binary("mul", result, x), c.b.scalar(k, x.dtype))
@@ -22,7 +23,8 @@ def _polynomial(c, x, coefficients):
 
 
 def _arctangent(c, x):
-    """By the rational function of Cephes' atan.c, to about 1e-16."""
+    """Returns the arctangent by the rational approximation of atan.c of the Cephes library,
+    with an error of about 1e-16."""
     b, dtype = c.b, x.dtype
     number = lambda v: b.scalar(v, dtype)  # noqa: E731
     size = b.unary("abs", x)
@@ -46,6 +48,7 @@ def _arctangent(c, x):
 
 
 def _unit(c, x):
+    """The number 1 in the type of `x`."""
     return c.b.scalar(1, x.dtype)
 
 
@@ -57,7 +60,7 @@ def atan(c, x):
 
 
 def _circle(c, x):
-    """1 / sqrt(1 - x^2)."""
+    """Returns 1 / sqrt(1 - x^2), the derivative of the arcsine."""
     b, one = c.b, _unit(c, x)
     return b.unary("rsqrt", b.binary("mul", b.binary("sub", one, x), b.binary("add", one, x)))
 
@@ -90,7 +93,7 @@ def atan2(c, y, x):
     angle = _arctangent(c, ratio)
     angle = b.select(is_negative(c, x), b.binary("sub", b.scalar(math.pi, dtype), angle), angle)
     angle = b.select(is_negative(c, y), b.unary("neg", angle), angle)
-    # With scale the squares are not out of range where the result is not.
+    # The derivatives are x / (x^2 + y^2) and -y / (x^2 + y^2), and 0 at the origin.
     square = b.binary("add", b.binary("mul", x, x), b.binary("mul", y, y))
     none = b.compare("eq", square, b.scalar(0, dtype))
     share = b.select(none, b.scalar(0, dtype), b.binary("div", one, square))
@@ -115,7 +118,7 @@ def _log1p(c, x):
 def cosh(c, x):
     b, (x,) = c.b, given(c, x)
     half = b.scalar(0.5, x.dtype)
-    # Half of each exponential, which is finite where the result is.
+    # exp(x) / 2 as exp(x / 2)^2 / 2, which is finite where the result is.
     up = b.unary("exp", b.binary("mul", x, half))
     down = b.unary("exp", b.binary("mul", b.unary("neg", x), half))
     return b.binary("add", b.binary("mul", b.binary("mul", up, half), up),
@@ -124,7 +127,7 @@ def cosh(c, x):
 
 @converts(aten.sinh.default)
 def sinh(c, x):
-    """Near 0 by tanh, which loses nothing there: 2 t / (1 - t^2) with t = tanh(x / 2)."""
+    """Near 0 it is computed without cancellation as 2 t / (1 - t^2) with t = tanh(x / 2)."""
     b, (x,) = c.b, given(c, x)
     half, one = b.scalar(0.5, x.dtype), _unit(c, x)
     near = b.compare("lt", b.unary("abs", x), one)
@@ -142,7 +145,8 @@ def sinh(c, x):
 def asinh(c, x):
     b, (x,) = c.b, given(c, x)
     one, size = _unit(c, x), b.unary("abs", x)
-    # Beyond 1e4, log(2 |x|) to the last digit of f32, and the square stays in range.
+    # Beyond the limit the result is log(2 |x|) to the last digit of the type; the square,
+    # which could overflow, is not needed.
     limit = 1e4 if x.dtype != "f64" else 1e8
     far = b.compare("gt", size, b.scalar(limit, x.dtype))
     near = b.select(far, one, size)

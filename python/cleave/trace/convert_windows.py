@@ -1,11 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Windows over dimensions: padding, pooling, interpolation, convolutions that are
-not two-dimensional or are transposed.
+"""Windows over dimensions: padding, pooling, interpolation, transposed and 3-d convolutions.
 
-What is linear along one dimension (averages, interpolation) is a table of weights that
-the framework itself computes for that size; an element is the weighted sum of the few
-it depends on.
+Operators that are linear along one dimension (averages, interpolation) become a matrix of
+weights, which the framework itself computes for the size; each output is the weighted sum
+of the few inputs whose weights are not 0.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from .convert_shape import pad as pad_constant
 from .ir import TensorType
 from .registry import Unsupported, aten, converts
 
-#: Elements of a table of places or weights.
+#: The largest number of elements of a table of indices.
 LARGEST_TABLE = 1 << 20
 
 
 def _many(value, n):
+    """Returns a list of n numbers, from one number or a list of one or n."""
     value = [value] if isinstance(value, int) else list(value)
     return value * n if len(value) == 1 else value
 
 
 def _table(c, places):
-    """A table of places as a constant."""
+    """Returns indices as an i64 constant. Raises Unsupported for more than LARGEST_TABLE."""
     places = torch.as_tensor(places, dtype=torch.int64)
     if places.numel() > LARGEST_TABLE:
-        raise Unsupported(f"a table of {places.numel()} places")
+        raise Unsupported(f"a table of {places.numel()} indices")
     return c.b.constant(places)
 
 
@@ -42,7 +42,8 @@ def _table(c, places):
 
 
 def pad_by_mode(c, x, widths, mode):
-    """Padding with elements of `x`; a negative width cuts."""
+    """Pads with elements of `x`: "reflect", "replicate" or "circular". `widths` are (low, high)
+    of each dimension, the last one first; negative widths crop."""
     lead = x.type.rank - len(widths) // 2
     for i in range(len(widths) // 2):
         dim = x.type.rank - 1 - i
@@ -54,7 +55,7 @@ def pad_by_mode(c, x, widths, mode):
         if mode == "replicate":
             places = places.clamp(0, size - 1)
         elif mode == "circular":
-            # What a negative width cuts off does not come back round.
+            # Elements that a negative width crops do not wrap around.
             first, last = max(-low, 0), size - max(-high, 0)
             places = first + torch.arange(-max(low, 0), last - first + max(high, 0)) % (last - first)
         else:
@@ -84,12 +85,13 @@ def pad_circular(c, x, widths):
 
 
 def windows(c, x, dim, places):
-    """`x` with dimension `dim` made two: the windows, and the elements of each."""
+    """Replaces dimension `dim` by two, the windows and the elements of each window; `places`
+    [windows, elements] are the indices of the elements."""
     return c.b.gather(x, _table(c, places), dim)
 
 
 def _regular(size, kernel, stride, dilation):
-    """Places of windows over a dimension."""
+    """Returns the indices [windows, kernel] of windows over a dimension."""
     count = max((size - dilation * (kernel - 1) - 1) // stride + 1, 0)
     return torch.arange(count)[:, None] * stride + torch.arange(kernel) * dilation
 
@@ -105,14 +107,15 @@ def unfold(c, x, dim, size, step):
 
 
 def _spatial(c, x, n):
-    """`x` as [samples, channels, spatial...] and whether it had no samples."""
+    """Returns `x` as [samples, channels, spatial...] with `n` spatial dimensions, and whether
+    it had no dimension of samples."""
     return (c.b.reshape(x, (1, *x.shape)), True) if x.type.rank == n + 1 else (x, False)
 
 
 def _extremes(c, x, tables, sizes):
-    """The largest element of each window and its place in the image of `sizes`, of
-    equal ones the first; `tables` hold, for each spatial dimension, the places in `x`
-    and those in the image, [windows, elements]."""
+    """Returns the largest element of each window (of equal ones the first) and its row-major
+    index in the image of `sizes`. `tables` hold, for each spatial dimension, the indices of
+    the windows' elements in `x` and in the image, both [windows, elements]."""
     b, n = c.b, len(tables)
     for i, (places, _) in enumerate(tables):
         x = windows(c, x, 2 + 2 * i, places)
@@ -156,7 +159,7 @@ def _max_pool(c, x, n, kernel, stride, padding, dilation, ceil_mode):
 
 
 def _outputs(size, kernel, stride, padding, dilation, ceil_mode):
-    """Windows along a dimension, as the framework counts them."""
+    """Returns the number of windows along a dimension, by the framework's formula."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0)
     count = room // stride + 1
     if ceil_mode and (count - 1) * stride >= size + padding:
@@ -178,7 +181,8 @@ for _n, _plain, _indexed in ((1, aten.max_pool1d.default, aten.max_pool1d_with_i
 
 
 def _adaptive_places(size, count):
-    """Places of the elements of uneven windows; the first one fills up what is short."""
+    """Returns the indices [windows, elements] of windows of adaptive pooling; shorter windows
+    repeat their first element."""
     rows = [list(range(i * size // count, -(-(i + 1) * size // count))) for i in range(count)]
     length = max(map(len, rows), default=1)
     return torch.tensor([row + [row[0]] * (length - len(row)) for row in rows])
@@ -197,12 +201,12 @@ for _n, _overload in ((1, aten.adaptive_max_pool1d.default), (2, aten.adaptive_m
     converts(_overload)(_convert_adaptive_max)
 
 
-# What is linear along a dimension -----------------------------------------------------
+# Linear along a dimension: averages, interpolation ------------------------------------
 
 
 def linear_along(c, x, dim, matrix):
-    """`x` with its dimension `dim` multiplied by `matrix` [outputs, inputs], of which
-    each row has few entries that are not 0."""
+    """Multiplies dimension `dim` of `x` by the sparse `matrix` [outputs, inputs], as a gather
+    and a weighted sum."""
     b = c.b
     taps = [row.nonzero().reshape(-1).tolist() or [0] for row in matrix]
     length = max(map(len, taps), default=0)
@@ -222,8 +226,8 @@ def linear_along(c, x, dim, matrix):
 
 
 def _matrix(function, size):
-    """What a linear function of one channel [1, size, size] -> [1, size, n] computes of
-    each unit vector, as [n, size]."""
+    """Returns the matrix [n, size] of a linear function along the last dimension, which maps
+    the unit vectors [1, size, size] to [1, size, n]."""
     if size == 0:
         raise Unsupported("a dimension without elements")
     return function(torch.eye(size, dtype=torch.float64)[None])[0].T.contiguous()
@@ -271,8 +275,8 @@ for _n, _overloads in ((1, (aten.adaptive_avg_pool1d.default,)),
 
 
 def _interpolated(c, x, n, resize):
-    """`resize(line, i)` resizes [1, size, size] along its last dimension as the operator
-    does dimension i."""
+    """Resizes the last `n` dimensions of `x`; `resize(line, i)` resizes [1, size, size] along
+    its last dimension as the operator resizes dimension i."""
     for i in range(n):
         dim = x.type.rank - n + i
         x = linear_along(c, x, dim, _matrix(lambda line: resize(line, i), x.shape[dim]))
@@ -290,7 +294,7 @@ def _register_upsampling():
             nearest = "nearest" in mode
 
             def by_scales(c, x, output, *rest, n=n, nearest=nearest):
-                """With a list of scale factors, or the size."""
+                """The overload with a list of scale factors, or the output size."""
                 corners = () if nearest else rest[:1]
                 scales = rest[-1]
 
@@ -302,7 +306,8 @@ def _register_upsampling():
                 return _interpolated(c, x, n, resize)
 
             def by_size(c, x, output, *rest, n=n, nearest=nearest):
-                """With the size, and a scale factor for each dimension or none."""
+                """The overload with the output size, and a scale factor or None for each
+                dimension."""
                 corners = () if nearest else rest[:1]
                 scales = list(rest[len(corners):]) + [None] * n
 
@@ -324,8 +329,8 @@ _register_upsampling()
 
 
 def _convolution3d(c, x, weight, bias, stride, padding, dilation, groups):
-    """[n, c, d, h, w] with [o, c / groups, kd, kh, kw]: the sum over the depth of the
-    kernel of convolutions of the planes."""
+    """Convolution of [n, c, d, h, w] with the weight [o, c / groups, kd, kh, kw], as the sum
+    over the kernel's depth of two-dimensional convolutions."""
     b = c.b
     stride, dilation = _many(stride, 3), _many(dilation, 3)
     if isinstance(padding, str):
@@ -358,8 +363,9 @@ def conv3d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 
 def transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups, dilation, n):
-    """[n, c, spatial...] with [c, o / groups, kernel...]: a convolution of the input with
-    zeros between its elements, and the kernel turned round."""
+    """Transposed convolution of [n, c, spatial...] with the weight [c, o / groups,
+    kernel...]: a convolution of the input, with zeros between its elements, by the flipped
+    kernel."""
     b = c.b
     stride, padding, dilation = _many(stride, n), _many(padding, n), _many(dilation, n)
     output_padding = _many(output_padding, n)
@@ -374,7 +380,7 @@ def transposed_convolution(c, x, weight, bias, stride, padding, output_padding, 
     split = b.reshape(weight, (groups, weight.shape[0] // groups, *weight.shape[1:]))
     split = b.swap(split, 1, 2)
     weight = b.reshape(split, (groups * split.shape[1], *split.shape[2:]))
-    # As three-dimensional, with planes of one element where there are fewer.
+    # Computed in three dimensions; added dimensions have size 1.
     ones = [1] * (3 - n)
     x = b.reshape(x, (*x.shape[:2], *ones, *x.shape[2:]))
     weight = b.reshape(weight, (*weight.shape[:2], *ones, *weight.shape[2:]))
