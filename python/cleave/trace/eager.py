@@ -1,12 +1,11 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What eager code does to gradients, watched while it is traced.
+"""Preserves autograd's semantics of eager code in a trace.
 
-torch.export keeps what a forward computes and forgets what autograd would make
-of it: `no_grad`, writes to detached tensors, functions with a backward of their
-own, hooks. While a model is traced its tensors still have autograd's state, and
-`watched` makes that explicit in the program, or raises `EagerError` at the line
-of what a compiled step cannot do.
+torch.export records what a forward computes, but not what autograd makes of it: `no_grad`,
+writes to detached tensors, functions with custom backwards, hooks. While a model is traced,
+its tensors still have autograd's state; `watched` makes it explicit in the program, or raises
+`EagerError` at the line of code that a compiled step does not support.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ from .rewritten import REWRITTEN
 
 
 class EagerError(Exception):
-    """Something that eager code does and a compiled step cannot; the text says
-    what to do."""
+    """Raised for eager code that a compiled step does not support; the text says what to do."""
 
 
 class KeptError(EagerError):
-    """A forward reads a tensor that another one computed."""
+    """Raised for a forward that reads state which an earlier forward computed."""
 
 
 _T = torch.Tensor
@@ -59,7 +57,7 @@ _DETACH = (_T.detach, torch.detach, _T.data.__get__)
 
 
 def refuse_hooks(module: torch.nn.Module) -> None:
-    """Raises EagerError where backward would run hooks of a module or parameter."""
+    """Raises EagerError for hooks of modules or parameters that backward would run."""
     places = torch.nn.modules.module
     if places._global_backward_hooks or places._global_backward_pre_hooks:
         raise EagerError("backward hooks of all modules are registered, and a compiled step "
@@ -77,8 +75,8 @@ def refuse_hooks(module: torch.nn.Module) -> None:
 
 
 def refuse_shared_memory(module: torch.nn.Module) -> None:
-    """Raises EagerError where an update of a trained parameter writes to another
-    tensor of the model, one that is not the same object."""
+    """Raises EagerError where the storage of a trained parameter overlaps that of another
+    tensor of the model, which is not the same object: an update would change both."""
     named = {id(t): (n, t) for n, t in
              (*module.named_buffers(), *module.named_parameters())}
     spans = []
@@ -102,23 +100,22 @@ def refuse_shared_memory(module: torch.nn.Module) -> None:
 
 
 class Originals:
-    """The parameters of a module as they are outside of a trace, where others take
-    their place."""
+    """The parameters of a module outside of a trace, which replaces them by fake ones."""
 
     def __init__(self, module: torch.nn.Module):
         self._kept = list(module.parameters())
         self.names = {id(p): n for n, p in module.named_parameters()}
-        #: Names of those that are trained, by memory.
+        #: Names of the trained parameters, by storage.
         self.memory = {memory_of(p): n for n, p in module.named_parameters()
                        if p.requires_grad and not p.is_meta}
-        #: Functions with a backward of their own that the forward has called.
+        #: Functions with custom backwards that the forward has called.
         self.functions: list[_Use] = []
-        #: The tensors of the last trace that are the same in every forward.
+        #: The tensors of the last trace that have the same elements in every forward.
         self.constants = Constants({})
 
 
 class _Watch(TorchFunctionMode):
-    """Sees each call of torch that a forward makes."""
+    """Intercepts the calls of torch functions in a forward."""
 
     def __init__(self, originals: Originals, module: torch.nn.Module,
                  inputs: Mapping[str, torch.Tensor]):
@@ -126,17 +123,17 @@ class _Watch(TorchFunctionMode):
         self._originals = originals
         self._module = module
         self._inputs = {memory_of(t): n for n, t in inputs.items()}
-        #: Names of the model's tensors by memory, within the trace.
+        #: Names of the model's tensors in the trace, by storage.
         self._memory = {memory_of(t): n for n, t in
                         (*module.named_parameters(), *module.named_buffers())}
         self._buffers = {n for n, _ in module.named_buffers()}
-        #: By memory: tensors that eager code would share it with, and how often
-        #: each had been written to when it was cut off.
+        #: By storage: the tensors that would be aliases of it in eager code, and the version
+        #: of each (its number of writes) when it was detached.
         self._partners: dict[int, list[tuple[torch.Tensor, int]]] = {}
-        #: Memory of tensors that have a gradient; kept, so that it is not used again.
+        #: Tensors that have a gradient, by storage; held, so that it is not reused.
         self._graded: dict[int, torch.Tensor] = {}
-        # What evaluation keeps of parameters is computed anew, as by a model that drops it
-        # when it is trained again.
+        # Tensors computed from parameters are constants in evaluation: a model that stores
+        # them must drop them when it is trained again.
         alike = [*module.buffers(), *(() if module.training else module.parameters())]
         self._constants = originals.constants = Constants({memory_of(t): t for t in alike})
         self._trace = next((t.fake_mode for t in inputs.values() if isinstance(t, FakeTensor)),
@@ -186,11 +183,13 @@ class _Watch(TorchFunctionMode):
         return out
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor in the trace for one that the code took from the model before."""
+        """Returns the fake tensor for a parameter that the code obtained before the trace.
+        Raises for tensors of earlier traces, and for real ones that are trained."""
         if isinstance(tensor, FakeTensor) and self._trace not in (None, tensor.fake_mode):
-            raise KeptError("a tensor is read that the forward before this one computed and kept "
-                            "(in an attribute, a list or a closure), and a compiled step keeps "
-                            "none; compute it anew, or keep it in a buffer (register_buffer)")
+            raise KeptError("the forward reads a tensor that an earlier forward computed and "
+                            "stored (in an attribute, a list or a closure), which a compiled step "
+                            "does not keep; compute it in each forward, or store it in a buffer "
+                            "(register_buffer)")
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
             return tensor
         name = self._originals.names.get(id(tensor))
@@ -198,23 +197,23 @@ class _Watch(TorchFunctionMode):
             return self._module.get_parameter(name)
         name = self._originals.memory.get(memory_of(tensor))
         if name is not None:
-            raise EagerError(f"a tensor is used that shares the memory of parameter '{name}', "
-                             "which training changes; read the parameter itself, or clone it "
-                             "before the model is compiled")
+            raise EagerError(f"the forward uses a tensor that shares the memory of parameter "
+                             f"'{name}', which training changes; read the parameter itself, or "
+                             "clone it before the model is compiled")
         if tensor.requires_grad:
-            raise EagerError("a tensor that requires a gradient and is not a parameter of the "
-                             "model is used; register it as a parameter, or detach() it")
+            raise EagerError("the forward uses a tensor that requires a gradient and is not a "
+                             "parameter of the model; register it as a parameter, or detach() it")
         return tensor
 
     def _check_requires_grad(self, tensor, value=True, **kwargs) -> None:
         value = kwargs.get("requires_grad", value)
         if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad != value:
-            raise EagerError("requires_grad of a parameter is changed in the forward; freeze or "
-                             "train it before the model is compiled")
+            raise EagerError("the forward changes requires_grad of a parameter; set it before the "
+                             "model is compiled")
 
     def _detached(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor` cut off from its gradient, in memory of its own: a write to either
-        would be one to both in eager code, and is seen by `_check_alike`."""
+        """Returns `tensor` detached, in a new storage. In eager code both would be aliases;
+        `_check_alike` detects writes to either."""
         out = tensor.detach().clone()
         partners = [*self._partners.get(memory_of(tensor), ()), (tensor, _version(tensor))]
         for other, _ in partners:
@@ -223,14 +222,17 @@ class _Watch(TorchFunctionMode):
         return out
 
     def _check_alike(self, tensors: list[torch.Tensor]) -> None:
+        """Raises EagerError for tensors whose aliases in eager code have been written to."""
         for tensor in tensors:
             for other, version in self._partners.get(memory_of(tensor), ()):
                 if _version(other) != version:
                     raise EagerError(
-                        "a tensor is read that shares its memory with one that was detached and "
-                        "then written to in place; write to a copy (detach().clone())")
+                        "the forward reads a tensor that shares its memory with one that was "
+                        "detached and then written to in place; write to a copy (detach().clone())")
 
     def _check_written(self, tensor: torch.Tensor) -> None:
+        """Raises EagerError for a write that a compiled step does not support: to a parameter,
+        an input, an alias of a buffer, or a tensor with a gradient under no_grad()."""
         memory = memory_of(tensor)
         shared = [memory, *(memory_of(x) for x, _ in self._partners.get(memory, ()))]
         owners = [self._memory[m] for m in shared if m in self._memory]
@@ -238,12 +240,12 @@ class _Watch(TorchFunctionMode):
             name = owners[0]
             if self._memory.get(memory) == name and any(
                     name == n for n, _ in self._module.named_buffers()):
-                # The trace has the new value.
+                # A write to the buffer itself is part of the exported program.
                 self._constants.forget(memory)
                 return
             if name in self._buffers:
                 raise EagerError(f"buffer '{name}' is written to through detach() or .data, or "
-                                 "where another buffer's name stood; write to the buffer itself, "
+                                 "through the name of another buffer; write to the buffer itself, "
                                  "under torch.no_grad()")
             raise EagerError(f"parameter '{name}' is written to in the forward; a compiled step "
                              "changes parameters by its optimizer alone. Write to a copy "
@@ -258,15 +260,16 @@ class _Watch(TorchFunctionMode):
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """What names the memory of a tensor, while it lives."""
+    """Returns a number that identifies the storage of a tensor while it is alive."""
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:
-        # Within a transform of torch.func, whose tensors are wrapped.
+        # Tensors within a transform of torch.func are wrappers without storage.
         return -id(tensor)
 
 
 def _version(tensor: torch.Tensor) -> int:
+    """The number of in-place writes to a tensor."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -274,11 +277,11 @@ def _cut(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
-# Functions with a backward of their own ----------------------------------------------
+# Functions with custom backwards -----------------------------------------------------
 
 
 class _Context:
-    """Stands for the `ctx` of a function that is differentiated as ordinary code."""
+    """The `ctx` passed to a function that is differentiated as ordinary tensor code."""
 
     needs_input_grad = ()
 
@@ -290,7 +293,7 @@ class _Context:
 
 
 def _forward(cls, args):
-    """The value of a function, computed by code that autograd sees."""
+    """Runs the forward of a function as ordinary code, which autograd differentiates."""
     if cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
         return cls.forward(_Context(), *args)
     return cls.forward(*args)
@@ -298,25 +301,25 @@ def _forward(cls, args):
 
 @dataclasses.dataclass
 class _Shape:
-    """Stands for a tensor of floats, of which no more is known."""
+    """The shape of a floating-point argument."""
 
     sizes: tuple[int, ...]
 
 
 @dataclasses.dataclass
 class _Use:
-    """A use of a function, to be tried when the trace is done."""
+    """A use of a function with a custom backward, which is checked after the trace."""
 
     function: type
-    #: Its arguments; tensors of floats by shape.
+    #: The arguments; floating-point tensors are replaced by their shapes.
     args: tuple[Any, ...]
     place: str
 
 
 def check_functions(uses: list[_Use]) -> None:
-    """Raises EagerError where a function's backward is not the derivative of its
-    forward, which is what a step computes; tried in f64 at random points, of small and
-    large numbers and gradients, some of them zero."""
+    """Raises EagerError where a function's backward is not the derivative of its forward, which
+    a compiled step computes. Compared in f64 at random points, with small and large arguments
+    and gradients, some of them zero."""
     for use in uses:
         try:
             same = all(_is_derivative(use, *sizes, seed) for seed, sizes in enumerate(_SIZES))
@@ -330,11 +333,13 @@ def check_functions(uses: list[_Use]) -> None:
                 "the gradient of x, 2 * x.detach() - x reverses a gradient")
 
 
-#: Of numbers and of gradients.
+#: The scales of arguments and of gradients.
 _SIZES = ((0.1, 0.1), (1.0, 1.0), (10.0, 10.0), (1.0, 1e-6), (1.0, 1e-3), (1.0, 1e4), (1e3, 1.0))
 
 
 def _is_derivative(use: _Use, size: float, gradients: float, seed: int) -> bool:
+    """Whether the backward of a function equals the derivative of its forward at one random
+    point, with arguments of scale `size` and result gradients of scale `gradients`."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(shape, size):
@@ -357,7 +362,7 @@ def _is_derivative(use: _Use, size: float, gradients: float, seed: int) -> bool:
 
 @contextlib.contextmanager
 def _without_writes(module: torch.nn.Module) -> Iterator[None]:
-    """Within it runs what checkpoint runs."""
+    """Context of the code that checkpoint runs. Raises EagerError if it writes to a buffer."""
     before = {n: (b, _version(b)) for n, b in module.named_buffers()}
     yield
     for name, buffer in module.named_buffers():
@@ -366,11 +371,12 @@ def _without_writes(module: torch.nn.Module) -> Iterator[None]:
             raise EagerError(f"buffer '{name}' is written to within torch.utils.checkpoint, which "
                              "eager PyTorch does twice a step; write to it outside, or call the "
                              "code without checkpoint: a compiled step chooses itself what it "
-                             "computes again")
+                             "recomputes")
 
 
 def _generator(original: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
-    """What checkpoint runs around its function, with use_reentrant=False."""
+    """Returns the replacement of the generator that checkpoint runs around its function, with
+    use_reentrant=False."""
     def generate(*args, **kwargs):
         inner = original(*args, **kwargs)
         next(inner)
@@ -385,15 +391,15 @@ def _generator(original: Callable[..., Any], module: torch.nn.Module) -> Callabl
 
 
 def _apply(original: Callable[..., Any], uses: list[_Use], module: torch.nn.Module) -> classmethod:
-    """`torch.autograd.Function.apply` while a model is traced."""
+    """Returns the replacement of `torch.autograd.Function.apply` in a trace."""
     from torch.utils.checkpoint import CheckpointFunction
 
     def apply(cls, *args, **kwargs):
         graded = torch.is_grad_enabled() and any(
             isinstance(x, _T) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
         if cls is CheckpointFunction:
-            # It computes what it is given again in backward; the values are the same. Where
-            # nothing given has a gradient, nothing within has one.
+            # Checkpoint with use_reentrant=True recomputes its function in backward, with equal
+            # values. If no argument has a gradient, no result has one.
             function, _, *rest = args
             with _without_writes(module) if graded else torch.no_grad():
                 return function(*rest)
@@ -407,7 +413,7 @@ def _apply(original: Callable[..., Any], uses: list[_Use], module: torch.nn.Modu
 
 
 def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`saved_tensors_hooks.__enter__` while a model is traced."""
+    """Returns the replacement of `saved_tensors_hooks.__enter__` in a trace."""
     def enter(self):
         if not type(self).__module__.startswith("torch.") or \
                 type(self) is torch.autograd.graph.saved_tensors_hooks:
@@ -418,6 +424,7 @@ def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _no_backward(*args, **kwargs):
+    """The replacement of autograd's engine in a trace."""
     raise EagerError("a gradient is computed in the forward (autograd.grad, torch.func.grad or "
                      "backward()); a compiled step differentiates the loss once. Write the "
                      "derivative out")
@@ -425,6 +432,7 @@ def _no_backward(*args, **kwargs):
 
 @contextlib.contextmanager
 def _patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Context in which each attribute (owner, name, value) is replaced."""
     kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
@@ -437,7 +445,8 @@ def _patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Raises EagerError where the code draws random numbers outside of torch."""
+    """Context that restores the random states of Python and NumPy. Raises EagerError at its end
+    if the code has drawn random numbers of these."""
     before = random.getstate(), np.random.get_state()
     places: list[str] = []
     drawing = [(owner, name, _said_where(vars(owner)[name], places))
@@ -458,7 +467,7 @@ def _same_random_numbers() -> Iterator[None]:
 
 
 def _said_where(function: Callable[..., Any], places: list[str]) -> Callable[..., Any]:
-    """`function`, which puts down the lines that call it as `file:line: `."""
+    """Returns `function` with the lines of its calls appended to `places`, as `file:line: `."""
     def called(*args, **kwargs):
         frame = sys._getframe(1)
         places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}: ")
@@ -469,7 +478,8 @@ def _said_where(function: Callable[..., Any], places: list[str]) -> Callable[...
 @contextlib.contextmanager
 def watched(originals: Originals, module: torch.nn.Module,
             inputs: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Within it a forward of `module` with `inputs` is traced as autograd sees it."""
+    """Context in which a forward of `module` with `inputs` is traced with autograd's semantics.
+    Raises EagerError, at the line of code, for what a compiled step does not support."""
     originals.functions.clear()
     function = torch.autograd.Function
     hooks = torch.autograd.graph.saved_tensors_hooks
@@ -485,7 +495,8 @@ def watched(originals: Originals, module: torch.nn.Module,
 
 @contextlib.contextmanager
 def assigned_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Within it, a tensor that the code assigns to a buffer is written to it."""
+    """Context at whose end a tensor that the code has assigned to the name of a buffer is
+    written to the buffer. Raises EagerError where its shape or type differs."""
     before = [(name, part, key, buffer) for name, part in module.named_modules()
               for key, buffer in part._buffers.items()]
     yield
@@ -501,16 +512,16 @@ def assigned_buffers(module: torch.nn.Module) -> Iterator[None]:
             raise EagerError(
                 f"buffer '{place}' is replaced by one of another shape or type "
                 f"({list(value.shape)}, {value.dtype} for {list(buffer.shape)}, {buffer.dtype}); "
-                "a step keeps those it has")
+                "the shape and type of a buffer are fixed")
         with torch.no_grad():
             buffer.copy_(value)
         part._buffers[key] = buffer
 
 
 def reached(loss: torch.Tensor, module: torch.nn.Module) -> set[str]:
-    """Names of the parameters to which autograd would give a gradient."""
+    """Returns the names of the parameters that receive a gradient of `loss` from autograd."""
     names = {id(p): n for n, p in module.named_parameters()}
-    # A loss that is a parameter has no function that made it.
+    # A loss that is a parameter has no grad_fn.
     found = {names[id(loss)]} if id(loss) in names and loss.requires_grad else set()
     seen, pending = set(), [loss.grad_fn]
     while pending:

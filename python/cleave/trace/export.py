@@ -1,6 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Runs torch.export on a model and its loss, with structure left whole."""
+"""Runs torch.export on a model and its loss, and decomposes only operators without a
+conversion."""
 
 from __future__ import annotations
 
@@ -32,20 +33,21 @@ from .registry import converter_for
 
 
 class TraceError(Exception):
-    """A model that cannot be traced as it is called; the text says what to do."""
+    """Raised for a model that cannot be traced as it is called; the text says what to do."""
 
 
 class StateError(TraceError):
-    """A model whose forward reads what another forward computed."""
+    """Raised for a model whose forward reads state that an earlier forward computed."""
 
 
 @dataclasses.dataclass
 class Call:
-    """How the example inputs reach the model and the loss function."""
+    """How the example inputs are passed to the model and the loss function."""
 
     #: Name and tensor of every input, in the order of a step's arguments.
     inputs: dict[str, torch.Tensor]
-    #: Names given to the model by position, by keyword, and to the loss.
+    #: Names of the inputs that the model takes by position and by keyword (argument to
+    #: input), and that the loss takes.
     positional: list[str]
     keyword: dict[str, str]
     targets: list[str]
@@ -53,12 +55,12 @@ class Call:
 
 @dataclasses.dataclass
 class Exported:
-    """An exported program and which of its outputs are what."""
+    """An exported program and the meaning of its outputs."""
 
     program: torch.export.ExportedProgram
     #: Names of the outputs in order: "loss", "logits".
     outputs: list[str]
-    #: Names of the parameters to which autograd gives a gradient of the loss.
+    #: Names of the parameters that receive a gradient of the loss from autograd.
     reached: set[str]
 
 
@@ -82,8 +84,7 @@ _PASS_LOSS = ("pass loss_fn, called as loss_fn(output, *targets), where the mode
 
 def _check_taken(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
                  by_name: bool) -> None:
-    """Says of inputs that forward does not take, and that no loss_fn takes, what is
-    missing."""
+    """Raises TraceError for inputs that forward does not take, where there is no loss_fn."""
     kinds = {p.kind for p in forward.values()}
     rest = inspect.Parameter.VAR_KEYWORD if by_name else inspect.Parameter.VAR_POSITIONAL
     names = [n for n, p in forward.items()
@@ -102,7 +103,8 @@ def _check_taken(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
 
 def plan_call(module: torch.nn.Module, example_inputs: Any,
               loss_fn: Callable[..., Any] | None) -> Call:
-    """Decides which input goes where; see `cleave.trace.trace`."""
+    """Decides which inputs go to the model and which to the loss; see `cleave.trace.trace`.
+    Raises TraceError where they fit neither."""
     if loss_fn is not None and not callable(loss_fn):
         raise TraceError(f"loss_fn is {type(loss_fn).__name__}, not a function")
     if isinstance(example_inputs, torch.Tensor):
@@ -144,7 +146,7 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
     order = [names[i] if i < len(names) else f"input{i}" for i in range(count)]
     keyword: dict[str, str] = {}
     if loss_fn is None and count > 1 and "labels" in forward and "labels" not in order:
-        # Models that take many optional tensors: the last one given is the target.
+        # Models with many optional arguments: the last input is the target.
         order[-1] = "labels"
         keyword["labels"] = "labels"
     if loss_fn is None:
@@ -159,6 +161,7 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
 
 
 def _target_count(loss_fn: Callable[..., Any]) -> int:
+    """The number of targets that `loss_fn` requires after the output."""
     function = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
     taken = [p for p in _parameters_of(function).values() if p.kind in _BY_POSITION]
     required = [p for p in taken if p.default is inspect.Parameter.empty]
@@ -183,8 +186,8 @@ def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 class _Found:
-    """Names of the outputs of the last call. torch.export undoes assignments to
-    a module's attributes, and follows lists and dicts among them, but not this."""
+    """What the last call found, in an object whose attributes torch.export neither restores nor
+    traces, as it does those of a module and lists and dicts in them."""
 
     names: list[str] = []
     reached: set[str] = set()
@@ -192,7 +195,7 @@ class _Found:
 
 
 class _Step(torch.nn.Module):
-    """The model and its loss as one module that returns the wanted outputs."""
+    """The model and its loss as one module that returns the outputs `want`."""
 
     def __init__(self, module: torch.nn.Module, loss_fn, call: Call, want: tuple[str, ...]):
         super().__init__()
@@ -214,7 +217,7 @@ class _Step(torch.nn.Module):
         return outputs
 
     def compute(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The wanted outputs, computed as eager code does."""
+        """Computes the outputs as eager code does. Raises TraceError without a loss."""
         inputs = dict(zip(self.call_plan.inputs, values))
         output = self.module(*(inputs[n] for n in self.call_plan.positional),
                              **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
@@ -233,7 +236,8 @@ class _Step(torch.nn.Module):
 
 
 def _loss_and_logits(output: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The scalar loss and the logits in what a model returned."""
+    """Returns the scalar loss and the logits in the output of a model, each None if absent.
+    Raises TraceError for an object with neither."""
     if isinstance(output, torch.Tensor):
         return (output, None) if _is_loss(output) else (None, output)
     if isinstance(output, Mapping):
@@ -257,9 +261,9 @@ def _is_loss(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def _settings(module: torch.nn.Module, training: bool):
-    """The module in training or evaluation mode, without a cache of keys; put
-    back as it was. Of a module that is in training mode, parts in evaluation mode
-    are trained in that."""
+    """Context with the module in training or evaluation mode and without a key-value cache;
+    modes and settings are restored. Submodules in evaluation mode of a module in training
+    mode stay in evaluation mode."""
     modes = {m: m.training for m in module.modules()}
     configs = {id(c): c for m in module.modules()
                if getattr(c := getattr(m, "config", None), "use_cache", None) is True}
@@ -278,8 +282,8 @@ def _settings(module: torch.nn.Module, training: bool):
 
 @contextlib.contextmanager
 def _all_frames():
-    """Lets torch.export record helper functions in the stack of an operator,
-    not only methods named forward, so that locations point at the very line."""
+    """Context in which torch.export records all frames of an operator's stack, not only methods
+    named forward, so that locations are those of helper functions."""
     from torch.fx.proxy import TracerBase
 
     original = getattr(TracerBase, "_filter_traceback_frames", None)
@@ -301,8 +305,8 @@ def _all_frames():
 
 @contextlib.contextmanager
 def _silence():
-    """Without what torch prints of an error that it raises as well, unless
-    TORCH_LOGS asks for it."""
+    """Context without the logs that torch prints of an error that it also raises; TORCH_LOGS
+    turns them on."""
     if os.environ.get("TORCH_LOGS"):
         yield
         return
@@ -325,7 +329,7 @@ def _silence():
     finally:
         for handler in handlers:
             handler.removeFilter(drop)
-        # What the model prints is the person's own.
+        # Other text on standard error was printed by the model.
         text = printed.getvalue()
         if graph is not None:
             text = text.replace(str(graph), "").strip()
@@ -333,7 +337,7 @@ def _silence():
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether no operator writes to its operands and no graph is nested."""
+    """Whether no operator writes to its operands and there are no nested graphs."""
     for node in program.graph.nodes:
         if node.op == "get_attr":
             return False
@@ -345,17 +349,16 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
 
 
 def _keep_nested_lines(program: torch.export.ExportedProgram) -> None:
-    """Lets the operators of nested graphs, such as those under no_grad, keep their lines
-    when they are made part of the whole."""
+    """Lets the operators of nested graphs, such as those under no_grad, keep their locations
+    when the graphs are inlined."""
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule) and part is not program.graph_module:
             part.forward = torch.fx.Interpreter(part).run
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with operators that have no conversion decomposed, where the framework
-    says how. One whose decomposition has no conversion either stays as the model has it:
-    that is the operator to report."""
+    """Decomposes the operators that have no conversion by the framework's rules. An operator
+    whose decomposition has no conversion either is kept, so that it is the one reported."""
     whole: set[Any] = set()
     while True:
         result, table = _decompose(program, whole)
@@ -373,6 +376,7 @@ def _lacks_conversion(node: torch.fx.Node) -> bool:
 
 
 def _origins(source: Any) -> Iterator[str]:
+    """Yields the names of the operators that a node was decomposed from."""
     yield str(source.target)
     for before in source.from_node or ():
         yield from _origins(before)
@@ -380,7 +384,7 @@ def _origins(source: Any) -> Iterator[str]:
 
 def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
                ) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
-    """The program after decomposition of all but `whole`, and the rules that were used."""
+    """Returns the program after decomposing operators other than `whole`, and the rules used."""
     table: dict[Any, Any] = {}
     for _ in range(8):
         missing = {n.target for n in program.graph.nodes
@@ -393,8 +397,8 @@ def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
         try:
             program = program.run_decompositions(dict(found))
         except Exception:
-            # The rule of one of them does not fit an exported program; that operator is
-            # reported as one without a conversion.
+            # One of the rules fails on exported programs. The others are applied one by one,
+            # and its operator is reported as one without a conversion.
             for target, rule in found.items():
                 with contextlib.suppress(Exception):
                     program = program.run_decompositions({target: rule})
@@ -402,8 +406,9 @@ def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
 
 
 def _decomposition(target: Any) -> Any:
-    # What the framework makes of other operators at once is taken apart so; its
-    # reference functions (torch._refs) have operators of their own, prims.
+    """Returns the framework's decomposition of an operator, or None."""
+    # Composite operators are decomposed by their kernel: their reference functions
+    # (torch._refs) would use operators of the prims namespace.
     if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
         return functools.partial(target._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
     rule = torch.export.default_decompositions().get(target)
@@ -411,6 +416,7 @@ def _decomposition(target: Any) -> Any:
 
 
 def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Returns a copy of an example input on `device`; one on the meta device becomes zeros."""
     if tensor.is_meta and device.type != "meta":
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
     return tensor.detach().to(device).clone()
@@ -418,10 +424,12 @@ def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
            training: bool, groups: Groups = Groups()) -> Exported:
-    """Exports the wanted outputs in training or evaluation mode."""
+    """Exports the outputs `want` ("loss", "logits") in training or evaluation mode. Raises
+    TraceError where the model cannot be traced, StateError where it depends on state that an
+    earlier forward computed."""
     weights = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if weights is None else weights.device
-    # Clones, since torch.export takes a tensor that is given twice for one input.
+    # Clones, because torch.export takes a tensor that is passed twice as one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
     sequences = next((x.shape[0] for x in values if x.dim()), 1)
@@ -455,7 +463,8 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
 
 
 def _shared_buffers(module: torch.nn.Module) -> list[str]:
-    """Names, quoted, of buffers that have one memory."""
+    """Returns the quoted names of the first buffers that share a storage; empty if there are
+    none."""
     names: dict[int, list[str]] = {}
     for name, buffer in module.named_buffers(remove_duplicate=False):
         names.setdefault(memory_of(buffer), []).append(f"'{name}'")
@@ -464,9 +473,8 @@ def _shared_buffers(module: torch.nn.Module) -> list[str]:
 
 def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
                 program: torch.export.ExportedProgram) -> None:
-    """Raises KeptError where a forward reads what one before it kept, and that changes
-    with the inputs, or where it counts: by a second forward, which computes otherwise than
-    `program`."""
+    """Raises KeptError where the Python state that a forward changed affects the next one: a
+    second forward changes numbers again, or is traced to another program than `program`."""
     first, constants = step.found.kept, step.originals.constants
 
     def is_constant(tensor: torch.Tensor) -> bool:
@@ -482,7 +490,7 @@ def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
         with _silence():
             second = torch.export.export(step, values, strict=False)
     counted = [k for k in step.found.kept if k.numbers()]
-    # A table that is kept is no longer computed.
+    # A second forward that reads a stored constant table does not compute it again.
     alike = any(map(is_constant, tensors)) or (
         second.graph_module.code == program.graph_module.code
         and _same_constants(second, program))
@@ -496,7 +504,7 @@ def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
 
 
 def _same_constants(*programs: torch.export.ExportedProgram) -> bool:
-    """Whether what was made outside of tensor code is the same in both."""
+    """Whether the constants that were made outside of tensor code are equal in both programs."""
     one, other = ({k: v for k, v in p.constants.items() if isinstance(v, torch.Tensor)
                    and not isinstance(v, FakeTensor)} for p in programs)
     return one.keys() == other.keys() and all(
@@ -505,8 +513,9 @@ def _same_constants(*programs: torch.export.ExportedProgram) -> bool:
 
 @contextlib.contextmanager
 def eager_step(module: torch.nn.Module, example_inputs: Any, loss_fn, double: bool = False):
-    """Within it the module is as it is traced for its loss; what it gives computes the
-    loss of the inputs in eager code, in f64 with `double`."""
+    """Context with the module in the mode in which its loss is traced. It yields a function
+    that computes the loss of the inputs in eager code; with `double`, floating-point inputs
+    are f64."""
     call = plan_call(module, example_inputs, loss_fn)
     weights = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if weights is None else weights.device

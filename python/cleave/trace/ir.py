@@ -2,9 +2,8 @@
 # Exceptions. See LICENSE for license information.
 """The graph dialect as Python objects, and a builder that infers result types.
 
-The builder folds what carries no meaning (a cast to the same type, a reshape
-to the same shape, adding zero) and shares equal ops, so that patterns see one
-spelling of each computation however a model wrote it.
+The builder folds trivial ops (a cast to the same type, a reshape to the same shape, adding
+zero) and merges equal ops, so that equal computations have one form that patterns match.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 
 
 class GraphError(Exception):
-    """A computation that the graph dialect cannot hold."""
+    """Raised for a computation that the graph dialect cannot express."""
 
 
 class TensorType(NamedTuple):
@@ -63,7 +62,8 @@ class TensorType(NamedTuple):
 
 
 def type_of(tensor: Any) -> TensorType:
-    """The type of a torch tensor (or a fake one); GraphError where there is none."""
+    """Returns the type of a torch tensor (or a fake one). Raises GraphError where the element
+    type has no equivalent or the shape is not static."""
     if tensor.dtype not in DTYPES:
         raise GraphError(f"element type {tensor.dtype} has no equivalent; convert "
                          "the tensor to one of " + ", ".join(map(str, DTYPES)))
@@ -83,9 +83,9 @@ class Value:
         self.type = type
         self.op = op
         self.index = index
-        #: Depends on no input and no parameter: known when tracing.
+        #: Whether it depends on no input and no parameter, and is known when tracing.
         self.constant = constant
-        #: Depends on a parameter that is trained: may need a gradient.
+        #: Whether it depends on a trained parameter, and may need a gradient.
         self.trained = trained
 
     @property
@@ -101,8 +101,8 @@ class Value:
 
 
 class Op:
-    """One operation: `head` is the keyword or string before the operands, and
-    `keywords` are the operands that a word introduces."""
+    """One operation. `head` is the text between the op's name and its operands, such as the
+    predicate of a compare; `keywords` are operands that follow a keyword, such as `bias`."""
 
     __slots__ = ("name", "operands", "keywords", "head", "attrs", "results", "location")
 
@@ -120,12 +120,14 @@ class Op:
                         for i, t in enumerate(types)]
 
     def inputs(self) -> list[Value]:
+        """All operands, those after keywords last."""
         return self.operands + list(self.keywords.values())
 
 
 @dataclasses.dataclass
 class Argument:
-    """A function argument: its value and what it is in the framework."""
+    """A function argument: its value, and its name and role ("parameter", "buffer", "input" or
+    "rng")."""
 
     value: Value
     name: str
@@ -133,15 +135,14 @@ class Argument:
     aliases: tuple[str, ...] = ()
     frozen: bool = False
     batch_dim: int | None = None
-    #: Of a buffer: whether the state_dict holds it, and its value where it is small.
+    #: For a buffer, whether the state_dict contains it, and its elements if they are few.
     persistent: bool = True
     content: torch.Tensor | None = None
 
 
 @dataclasses.dataclass
 class Result:
-    """A function result under its name; with `updates`, the new value of the buffer
-    of that name."""
+    """A named function result; with `updates`, the new value of the buffer of that name."""
 
     value: Value
     name: str
@@ -151,17 +152,18 @@ class Result:
 
 @dataclasses.dataclass
 class Function:
-    """One entry of the module."""
+    """One entry of the module, such as `@loss`."""
 
     name: str
     arguments: list[Argument]
     ops: list[Op]
     results: list[Result]
-    #: Lines at which statistics of several samples are computed.
+    #: Lines (`file:line`) at which statistics over several samples are computed.
     batch_statistics: list[str] = dataclasses.field(default_factory=list)
 
     def prune(self) -> None:
-        """Removes ops that no result needs, and inputs and buffers left unused."""
+        """Removes ops that no result depends on, and then unused arguments; parameters and
+        buffers that the function updates stay."""
         live = {id(r.value) for r in self.results}
         kept = []
         for op in reversed(self.ops):
@@ -174,6 +176,7 @@ class Function:
                           or id(a.value) in live or a.name in written]
 
     def unused_parameters(self) -> set[str]:
+        """The names of parameters without a use."""
         used = {id(v) for op in self.ops for v in op.inputs()}
         used.update(id(r.value) for r in self.results)
         return {a.name for a in self.arguments
@@ -181,7 +184,8 @@ class Function:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape NumPy's rules give; GraphError where they give none."""
+    """Returns the shape to which `shapes` broadcast by NumPy's rules. Raises GraphError where
+    they do not."""
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
     for shape in shapes:
@@ -208,7 +212,7 @@ class Builder:
     def create(self, name: str, operands: Sequence[Value], types: Sequence[TensorType],
                *, head: str = "", keywords: dict[str, Value] | None = None,
                attrs: dict[str, Any] | None = None) -> list[Value]:
-        """Builds an op, or finds an equal one built before."""
+        """Builds an op, or finds an equal one built before; returns its results."""
         keywords = {k: v for k, v in (keywords or {}).items() if v is not None}
         attrs = attrs or {}
         key = (name, head, tuple(id(v) for v in operands),
@@ -222,16 +226,17 @@ class Builder:
         return op.results
 
     def append(self, op: Op) -> None:
+        """Appends an op that is not merged with equal ones."""
         self.ops.append(op)
 
     # Constants --------------------------------------------------------------
 
     def constant(self, tensor: torch.Tensor) -> Value:
-        """A constant with the elements of `tensor`."""
+        """Returns a constant with the elements of `tensor`."""
         return self.create("constant", [], [type_of(tensor)], attrs={"value": tensor})[0]
 
     def scalar(self, value: float | int | bool, dtype: str) -> Value:
-        """A constant of rank 0; `scalar_of` gives back `value` unrounded."""
+        """Returns a constant of rank 0; `scalar_of` gives `value` before rounding to `dtype`."""
         tensor = torch.tensor(value, dtype=TORCH_DTYPES[dtype])
         attrs: dict[str, Any] = {"value": tensor}
         if dtype in FLOATS and dtype != "f64" and tensor.item() != value:
@@ -289,7 +294,7 @@ class Builder:
         return self.create("select", [condition, a, b], [TensorType(shape, a.dtype)])[0]
 
     def _unbroadcast(self, values: list[Value], shape: tuple[int, ...]) -> list[Value]:
-        """Removes broadcasts that the consumer, of shape `shape`, does itself."""
+        """Removes broadcasts that are implicit in the consumer, whose result has `shape`."""
         values = list(values)
         for i, value in enumerate(values):
             while value.is_op("broadcast"):
@@ -323,7 +328,7 @@ class Builder:
         return self.create("cumulative_sum", [x], [x.type], attrs={"dim": dim % x.type.rank})[0]
 
     def top_k(self, x: Value, k: int) -> tuple[Value, Value]:
-        """Values and indices of the k largest elements of the last dimension."""
+        """Returns values and i64 indices of the k largest elements of the last dimension."""
         shape = x.shape[:-1] + (k,)
         types = [x.type.with_shape(shape), TensorType(shape, "i64")]
         return tuple(self.create("top_k", [x], types, attrs={"k": k}))
@@ -376,7 +381,7 @@ class Builder:
                                   "strides": strides})[0]
 
     def narrow(self, x: Value, dim: int, start: int, size: int, step: int = 1) -> Value:
-        """Elements start, start + step, ... (`size` of them) of one dimension."""
+        """Returns the elements start, start + step, ... (`size` of them) along `dim`."""
         dim %= x.type.rank
         offsets, sizes, strides = [0] * x.type.rank, list(x.shape), [1] * x.type.rank
         offsets[dim], sizes[dim], strides[dim] = start, size, step
@@ -437,7 +442,8 @@ class Builder:
     # Contractions and neural ops ---------------------------------------------
 
     def contract(self, equation: str, a: Value, b: Value) -> Value:
-        """Contraction in einsum form; transposes of operands join the equation."""
+        """Returns a contraction of two operands in einsum form; transposes of the operands are
+        folded into the equation."""
         inputs, output = equation.split("->")
         left, right = inputs.split(",")
         sizes = dict(zip(left + right, a.shape + b.shape))
@@ -492,7 +498,7 @@ class Builder:
             attrs["dropout"] = float(dropout)
             attrs["dropout_id"] = dropout_id
         rows = _row_type(query.type.with_shape(shape))
-        if bias is not None:  # its log-sum-exp is two numbers
+        if bias is not None:  # The log-sum-exp of a biased row is stored as two numbers.
             rows = rows.with_shape((*rows.shape, 2))
         return self.create(
             "attention", [query, key, value], [query.type.with_shape(shape), rows],
@@ -502,11 +508,12 @@ class Builder:
 
 
 def _row_type(type: TensorType) -> TensorType:
-    """The type of one statistic for each row, at least f32."""
+    """Returns the type of one statistic per row: the last dimension is removed, at least f32."""
     return TensorType(type.shape[:-1], "f64" if type.dtype == "f64" else "f32")
 
 
 def _fold_transpose(x: Value, letters: str) -> tuple[Value, str]:
+    """Returns the operand of a transpose with its einsum letters permuted; else `x`."""
     if not x.is_op("transpose"):
         return x, letters
     source = [""] * len(letters)
@@ -516,6 +523,8 @@ def _fold_transpose(x: Value, letters: str) -> tuple[Value, str]:
 
 
 def _hashable(value: Any) -> Any:
+    """Returns a key that is equal for equal attributes; large tensors are compared by
+    identity."""
     if isinstance(value, torch.Tensor):
         if value.numel() <= 64:
             return (str(value.dtype), tuple(value.shape), repr(value.tolist()))
@@ -526,7 +535,8 @@ def _hashable(value: Any) -> Any:
 
 
 def _sliced_in_order(values: Sequence[Value], dim: int) -> Value | None:
-    """The tensor of which `values` are all slices along `dim`, in order."""
+    """Returns the tensor that `values` are adjacent slices of, in order along `dim` and
+    covering it; None otherwise."""
     if not all(v.is_op("slice") for v in values):
         return None
     whole, begin = values[0].op.operands[0], 0
@@ -542,7 +552,7 @@ def _sliced_in_order(values: Sequence[Value], dim: int) -> Value | None:
 
 
 def scalar_of(value: Value) -> float | int | bool | None:
-    """The number that every element of a constant equals, if it is one."""
+    """Returns the number that all elements of a constant equal, or None."""
     while value.is_op("broadcast", "reshape", "cast"):
         inner = value.op.operands[0]
         if value.op.name == "cast" and not inner.type.is_float == value.type.is_float:

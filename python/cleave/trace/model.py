@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""From a torch module to the model phase of Cleave."""
+"""Traces a torch module and its loss to the model phase: `trace`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .matching import apply_patterns
 from .patterns import PATTERNS
 from .printer import Printer
 
-#: Elements above which a tensor that the code creates becomes a buffer.
+#: The number of elements above which a tensor that the code creates becomes a buffer.
 LARGE_CONSTANT = 1024
 
 
 @dataclasses.dataclass
 class Tensor:
-    """A named tensor of the model that a program keeps between steps."""
+    """A parameter or buffer of the model, which a program keeps between steps."""
 
-    #: Name in the framework's state_dict (or of the attribute, if not there).
+    #: The name in the framework's state_dict (or of the attribute, if not persistent).
     name: str
     #: "parameter" or "buffer".
     role: str
@@ -40,7 +40,7 @@ class Tensor:
     aliases: tuple[str, ...]
     #: True for a parameter that is not trained.
     frozen: bool
-    #: Whether the state_dict holds it.
+    #: Whether the state_dict contains it.
     persistent: bool
     #: The framework's own tensor (perhaps on the meta device): shape in
     #: elements, dtype and values.
@@ -60,7 +60,7 @@ class Tensor:
 
 @dataclasses.dataclass
 class TracedModel:
-    """A model as Cleave's model phase sees it."""
+    """A traced model: the text of the model phase, and the framework's tensors."""
 
     #: MLIR text of the module: `@loss`, and `@logits` where there are logits.
     mlir: str
@@ -72,16 +72,16 @@ class TracedModel:
     input_types: dict[str, tuple[tuple[int, ...], torch.dtype]]
     #: Entries of the module, such as ("loss", "logits").
     entries: tuple[str, ...]
-    #: The same module as `mlir`, in which the locations of arguments are their names
-    #: and not their places in the text: for a compiler that reads no file.
+    #: The same module as `mlir`, where the locations of arguments are their names and not
+    #: their places in the text: for a compiler that is not given a file.
     named_mlir: str
-    #: Makes the same with `@loss` alone, in which nothing is random: dropout keeps all,
-    #: and numbers that are uniform are 0.5. Its `mlir` is that of `named_mlir`.
+    #: Returns the same model with the entry `@loss` alone and without random numbers: dropout
+    #: keeps all elements, and uniform numbers are 0.5. Its `mlir` has the form of `named_mlir`.
     steady: Callable[[], TracedModel] | None = None
     #: Names of the buffers that a step writes.
     written: tuple[str, ...] = ()
-    #: Lines at which the loss depends on statistics of several samples: those of batch
-    #: normalisation. "" where a line is not known.
+    #: Lines (`file:line`) at which the loss depends on statistics over several samples, those
+    #: of batch normalisation; "" for an unknown line.
     batch_statistics: tuple[str, ...] = ()
 
     @property
@@ -96,36 +96,36 @@ class TracedModel:
 def trace(module: torch.nn.Module, example_inputs: Any,
           loss_fn: Callable[..., torch.Tensor] | None = None, *,
           logits: bool = True, groups: Groups = Groups()) -> TracedModel:
-    """Traces a module and its loss into Cleave's graph dialect.
+    """Traces a module and its loss to Cleave's graph dialect.
 
-    `example_inputs` holds one example of each tensor that a training step
-    takes; values do not matter, shapes and types are fixed by it. As a tuple:
-    the tensors go to `module` by position; with `loss_fn`, the last of them
-    (as many as `loss_fn` needs after the output) go to it as targets, or give
-    `((model inputs...), (targets...))`; without, the last tensor goes to an
-    argument named `labels` where forward has one that position does not reach.
-    As a dict: by name, and what forward does not take goes to `loss_fn`.
+    `example_inputs` has one example of each tensor that a training step takes. It fixes
+    shapes and types; values do not matter. If it is a tuple, the tensors are passed to
+    `module` by position. With `loss_fn`, the last of them (as many as `loss_fn` requires after
+    the output) are its targets; `((model inputs...), (targets...))` separates them
+    explicitly. Without `loss_fn`, the last tensor is passed as `labels` if forward has an
+    argument of this name that is not filled by position. If it is a dict, tensors are passed
+    by name, and those that forward does not take are targets.
 
-    Without `loss_fn` the module must return its scalar loss: alone, in a tuple
-    with logits, or as `loss` in a dict or an object. `loss_fn(output,
-    *targets)` returns a scalar.
+    `loss_fn(output, *targets)` returns a scalar. Without it the module must return its
+    scalar loss: alone, in a tuple with logits, or as `loss` in a dict or an object.
 
-    The module may be on the meta device: no weight is read or allocated. It is
-    traced in training mode for `@loss` and in evaluation mode for `@logits`,
-    and left in the mode it was in. Parts of a module in training mode that are in
-    evaluation mode remain so for `@loss`; of a module that is in evaluation mode
-    itself none do, and it is warned of if its loss draws dropout.
+    The module may be on the meta device: no weight is read or allocated. It is traced in
+    training mode for `@loss` and in evaluation mode for `@logits`, and its mode is restored.
+    Submodules in evaluation mode of a module in training mode stay in evaluation mode for
+    `@loss`. A module in evaluation mode is traced entirely in training mode for `@loss`, with
+    a warning if its loss then has dropout.
 
-    Parameters with `requires_grad=False`, and those the loss does not depend
-    on, are frozen. Buffers are constants of the model; attention masks found
-    in them are recognised by value. A buffer that the loss writes to is state:
-    `@loss` returns its new value, and where there are some, `@evaluate` is the loss in
-    evaluation mode. Without `logits` there is no such entry.
+    Parameters with `requires_grad=False`, and those that the loss does not depend on, are
+    frozen. Buffers are constants of the model; attention masks in them are recognised by
+    value. A buffer that the loss writes to is state: `@loss` returns its new value, and
+    `@evaluate`, which exists if there are such buffers, is the loss in evaluation mode. The
+    entry `@logits` is omitted if `logits` is false.
 
-    Batch normalisation has the statistics of a whole batch, or of each of `groups`.
+    Batch normalisation has the statistics of the whole batch, or of each of `groups`.
 
-    Raises `UnsupportedError` with every operator that has no conversion and
-    its line, `TraceError` where the model cannot be followed or called.
+    Raises:
+        UnsupportedError: operators have no conversion; all are listed with their lines.
+        TraceError: the model cannot be called as described, or not be traced.
     """
     call = plan_call(module, example_inputs, loss_fn)
     try:
@@ -195,16 +195,18 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
 
 def _freeze(function: ir.Function, names: set[str]) -> None:
+    """Marks the arguments of these names as not trained."""
     for argument in function.arguments:
         argument.frozen |= argument.name in names
 
 
 class _Tensors:
-    """Parameters and buffers by identity, so that tied ones are one."""
+    """The parameters and buffers of a module; tied tensors, which are one object, have one
+    entry."""
 
     def __init__(self, module: torch.nn.Module):
         self.by_name: dict[str, Tensor] = {}
-        #: The stack that a parameter is a part of, and its place there.
+        #: The stack that a parameter is part of, and its index in it.
         self.part_of: dict[str, tuple[Tensor, int]] = {}
         #: Names of the buffers that a step writes.
         self.written: set[str] = set()
@@ -229,8 +231,8 @@ class _Tensors:
         self._stack(stacks(module))
 
     def _stack(self, groups: dict[str, list[str]]) -> None:
-        """Makes one of parameters that experts have one of each, where nothing
-        but the expert tells them apart."""
+        """Replaces the parameters of each group, one of each expert, by one stacked tensor,
+        unless they are tied or differ in shape, type or `frozen`."""
         for name, parts in groups.items():
             entries = [self.by_name[p] for p in parts]
             first = entries[0]
@@ -246,26 +248,27 @@ class _Tensors:
                 self.part_of[part] = (whole, i)
 
     def all(self) -> list[Tensor]:
+        """All tensors, in the framework's order."""
         return self._order
 
     def mark_written(self, program: torch.export.ExportedProgram) -> None:
-        """Remembers the buffers that a step writes: their values are not known."""
+        """Sets `written` from the exported loss; the values of these buffers are not known."""
         self.written = {self.by_name[_plain(n)].name
                         for n in program.graph_signature.buffers_to_mutate.values()}
 
     def unreached(self, reached: set[str]) -> set[str]:
-        """Names of the parameters that have no part among `reached`."""
+        """Returns the names of parameters none of whose names or parts are in `reached`."""
         return {e.name for e in self._order if e.role == "parameter"
                 and reached.isdisjoint((e.name, *e.aliases, *e.parts))}
 
     def unread(self, functions: list[ir.Function]) -> list[str]:
-        """Names of the module's buffers that none of the functions has."""
+        """Returns the names of the module's buffers that no function has as argument."""
         read = {a.name for f in functions for a in f.arguments}
         return [name for entry in self._order if entry.role == "buffer" and entry.name not in read
                 for name in (entry.name, *entry.aliases)]
 
     def add_constant(self, tensor: torch.Tensor) -> Tensor:
-        """A large tensor that the model's code creates, as a buffer."""
+        """Returns the buffer for a large tensor that the model's code creates."""
         for entry in self._order:
             if entry.name.startswith("constant.") and entry.tensor is tensor:
                 return entry
@@ -277,7 +280,8 @@ class _Tensors:
 
 def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
            groups: Groups = Groups(), random: bool = True) -> ir.Function:
-    """One function of the module from one exported program."""
+    """Converts one exported program to the function `name` of the module. Raises
+    UnsupportedError and TraceError."""
     program = exported.program
     _check_mutation(program, call)
     builder = ir.Builder()
@@ -343,7 +347,8 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
 
 
 def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec) -> Any:
-    """A buffer, or a tensor that the model's code creates."""
+    """Returns the value of a buffer or of a tensor that the model's code creates: a constant if
+    it is small, else an argument."""
     entry = tensors.by_name.get(_plain(spec.target))
     if entry is None:
         constant = program.constants[spec.target]
@@ -365,6 +370,7 @@ def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spe
 
 
 def _type_of(role: str, name: str, tensor: torch.Tensor) -> ir.TensorType:
+    """Returns the type of a tensor. Raises TraceError, which names it, where it has none."""
     try:
         return ir.type_of(tensor)
     except ir.GraphError as error:
@@ -372,11 +378,12 @@ def _type_of(role: str, name: str, tensor: torch.Tensor) -> ir.TensorType:
 
 
 def _plain(target: str) -> str:
-    """A name in the module from its name in the wrapped step."""
+    """Returns the name in the module from that in the exported step, which wraps it."""
     return target.removeprefix("module.")
 
 
 def _batch_size(call: Call) -> int:
+    """The size of dimension 0 of the first input with dimensions; -1 if there is none."""
     for tensor in call.inputs.values():
         if tensor.dim():
             return tensor.shape[0]
@@ -384,6 +391,7 @@ def _batch_size(call: Call) -> int:
 
 
 def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
+    """Raises TraceError where the program writes to parameters or inputs."""
     signature = program.graph_signature
     kinds = (
         (signature.parameters_to_mutate, "the model writes to its parameters while it runs ({}); a "
@@ -400,7 +408,8 @@ def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
 
 
 def _origin(node: torch.fx.Node) -> str:
-    """The line of what a node writes, as `file:line: `: its own, or that of what it reads."""
+    """Returns the line of a node, or of the nearest node that it depends on, as `file:line: `;
+    empty if none is known."""
     seen, pending = set(), [node]
     while pending:
         node = pending.pop(0)
