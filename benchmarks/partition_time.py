@@ -1,9 +1,9 @@
-"""The time and memory of splitting GPT 175B over devices, to the `local` phase.
+"""Time and memory of partitioning GPT 175B over devices, up to the `local` phase.
 
-The model is written without weights. Each plan is compiled from its text in
-several rounds, plans interleaved; then the first plan is compiled for few ranks
-and for many, with as many sequences for each device of the axis dp. Prints a JSON
-line for each, with the processor's time.
+The model is written without weights. Each plan is compiled from text in several rounds, plans
+interleaved. Then the first plan is compiled for few and for many ranks, with equally many
+sequences for each position of the axis dp. A JSON line is printed for each plan and for the
+comparison, with processor times.
 """
 
 import argparse
@@ -28,7 +28,8 @@ PLANS = [
 
 
 def partition(compiler, model, mesh, plan):
-    """Compiles; returns seconds of the clock and of the processor, and MiB."""
+    """Compiles a model; returns wall time and processor time in seconds, and peak memory in
+    MiB."""
     start = time.perf_counter()
     command = [compiler, model, "--mesh", mesh, "--recipe", plan, *FLAGS]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
