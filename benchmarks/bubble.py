@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-import contest
+import harness
 from devices import CORES, log, pin_to_cores
 
 
@@ -22,7 +22,7 @@ def write_model(options, path):
     sizes = ["--layers", options.layers, "--hidden", options.hidden, "--heads", options.heads,
              "--seq", options.seq, "--vocab", options.vocab, "--batch", options.micro_batches]
     subprocess.run([sys.executable, "-m", "cleave.models", "gpt", *map(str, sizes), "-o", path],
-                   check=True, env=contest.environment(), stderr=subprocess.DEVNULL)
+                   check=True, env=harness.environment(), stderr=subprocess.DEVNULL)
 
 
 def write_tokens(options, path):
@@ -88,7 +88,7 @@ def describe(schedule, predicted, measured):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, default=contest.ROOT / "build")
+    parser.add_argument("--build", type=pathlib.Path, default=harness.ROOT / "build")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
@@ -97,11 +97,11 @@ def main():
     parser.add_argument("--micro-batches", type=int, default=8, help="of one sample each")
     parser.add_argument("--steps", type=int, default=5, help="measured; one more warms up")
     parser.add_argument("--schedules", default="gpipe,1f1b,zb-h1")
-    options = contest.parse(parser, layers=2, hidden=32, heads=4, seq=16, vocab=64,
+    options = harness.parse(parser, layers=2, hidden=32, heads=4, seq=16, vocab=64,
                             micro_batches=4, steps=1)
     options.build = options.build.resolve()
     pin_to_cores()
-    folder = contest.make_folder()
+    folder = harness.make_folder()
     write_model(options, folder / "bubble.mlir")
     write_tokens(options, folder / "bubble.bin")
     pipelines = {name: Pipeline(options, name, folder / "bubble.mlir", folder)

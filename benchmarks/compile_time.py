@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-import contest
+import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = ["--optimizer", "adamw", "--weight-decay", "0.1", "--no-decay", "ndim<2"]
@@ -56,7 +56,7 @@ def main():
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[])
     parser.add_argument("--schedule", default="1f1b", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=7)
-    options = contest.parse(parser, layers=[1, 2], rounds=1)
+    options = harness.parse(parser, layers=[1, 2], rounds=1)
     compiler = options.build.resolve() / "bin" / "cleave-compile"
     folder = ROOT / "out" / "bench"
     folder.mkdir(parents=True, exist_ok=True)

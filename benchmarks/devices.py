@@ -15,8 +15,8 @@ import re
 import subprocess
 import sys
 
-import contest
-from contest import Worker
+import harness
+from harness import Worker
 
 CORES = 2
 SINGLE_RANK = "cleave, one rank"
@@ -95,7 +95,7 @@ def has_jax():
         return True
     log(
         f"JAX is left out; to include it: {sys.executable} -m pip install "
-        f"-r {contest.HERE / 'requirements.txt'}"
+        f"-r {harness.HERE / 'requirements.txt'}"
     )
     return False
 
@@ -104,15 +104,15 @@ def start_cleave(name, base, options):
     """Compiles the case with the flags of `name` in RECIPES; returns its worker."""
     flags = RECIPES[name]
     artifact = f"{base}-{re.sub('[^a-z0-9]+', '-', name)}.so"
-    contest.compile_case(
+    harness.compile_case(
         base, options.build, 1 if flags else CORES, artifact, flags
     )
-    command = contest.cleave_command(base, artifact, CORES)
+    command = harness.cleave_command(base, artifact, CORES)
     return Worker(name, command, CORES)
 
 
 def peer_command(model, base, script, *flags):
-    command = [sys.executable, contest.SCRIPTS / f"{script}_devices.py", *flags]
+    command = [sys.executable, harness.SCRIPTS / f"{script}_devices.py", *flags]
     if script == "torch":
         return command + ["--model", model]
     heads = json.loads(base.with_name(base.name + ".json").read_text())["heads"]
@@ -210,7 +210,7 @@ def show(summary):
         log(
             f"  {name:19} {r['median_ms']:7.0f} ms   {r['vm_hwm_mib']:6.0f} MiB, "
             f"a rank {r['vm_hwm_mib_per_rank']:.0f}{arena}"
-            f"   ({contest.describe(r['breakdown_ms'])}{setting})"
+            f"   ({harness.describe(r['breakdown_ms'])}{setting})"
         )
     for name, ratio in summary["ratios"].items():
         log(f"  {name}: {ratio:.2f}")
@@ -237,20 +237,20 @@ def measure_communicator(build):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    contest.add_options(parser)
+    harness.add_options(parser)
     parser.add_argument(
         "--group", action="append", choices=GROUPS, help="measure these only"
     )
-    options = contest.parse(parser, **contest.SMALL)
+    options = harness.parse(parser, **harness.SMALL)
     options.build = options.build.resolve()
     pin_to_cores()
-    folder = contest.make_folder()
+    folder = harness.make_folder()
     jax = has_jax()
     wrong = []
     for model in options.case or ["gpt2-124m"]:
         if not model.startswith("gpt2-"):
             raise SystemExit(f"error: '{model}' is not a GPT-2; the peers train only GPT-2")
-        base = contest.trace_case(model, 0.0, folder)
+        base = harness.trace_case(model, 0.0, folder)
         for group in options.group or GROUPS:
             summary = run_group(group, model, base, options, jax)
             show(summary)

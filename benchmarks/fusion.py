@@ -12,8 +12,8 @@ import os
 import statistics
 import sys
 
-import contest
-from contest import Worker
+import harness
+from harness import Worker
 
 FUSIONS = ["none", "backward", "forward"]
 
@@ -27,22 +27,22 @@ def processor_ms(worker):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    contest.add_options(parser)
+    harness.add_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = contest.parse(parser, **contest.SMALL)
+    options = harness.parse(parser, **harness.SMALL)
     options.build = options.build.resolve()
-    folder = contest.make_folder()
+    folder = harness.make_folder()
     (model,) = options.case or ["gpt2-124m"]
-    base = contest.trace_case(model, 0.0, folder)
+    base = harness.trace_case(model, 0.0, folder)
     workers, gradients = [], {}
     for fusion in FUSIONS:
         artifact, report = f"{base}-{fusion}.so", f"{base}-{fusion}.json"
-        contest.compile_case(base, options.build, options.threads, artifact,
+        harness.compile_case(base, options.build, options.threads, artifact,
                              ["--check-finite", "off", "--optimizer-fusion", fusion, "--report", report])
         with open(report) as file:
             gradients[fusion] = json.load(file)["memory"]["train gradients"]
         workers.append(Worker(
-            fusion, contest.cleave_command(base, artifact, options.threads), options.threads))
+            fusion, harness.cleave_command(base, artifact, options.threads), options.threads))
     processor = {fusion: [] for fusion in FUSIONS}
     for round_ in range(options.warmup + options.steps):
         # Each worker is the first one equally often.
@@ -80,7 +80,7 @@ def main():
         print(f"{name:9} {own['median_ms']:7.0f} ms, over none {own['over_none']:.3f} (of rounds "
               f"{own['median_of_ratios']:.3f}, of the processor "
               f"{own['processor_over_none']:.3f}), gradients {own['gradient_mib']:.0f} MiB, arena "
-              f"{own['arena_mib']:.0f} MiB ({contest.describe(own['breakdown_ms'])})",
+              f"{own['arena_mib']:.0f} MiB ({harness.describe(own['breakdown_ms'])})",
               file=sys.stderr)
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-import contest
+import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--hidden", "12288", "--heads", "96", "--seq", "2048", "--vocab", "51200"]
@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--layers", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3, help="of each plan")
     parser.add_argument("--pairs", type=int, default=9, help="of few and many ranks")
-    options = contest.parse(parser, layers=1, rounds=1, pairs=1)
+    options = harness.parse(parser, layers=1, rounds=1, pairs=1)
     compiler = options.build.resolve() / "bin" / "cleave-compile"
     folder = ROOT / "out" / "bench"
     folder.mkdir(parents=True, exist_ok=True)

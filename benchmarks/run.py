@@ -11,8 +11,8 @@ import json
 import subprocess
 import sys
 
-import contest
-from contest import Worker
+import harness
+from harness import Worker
 
 CASES = [
     ("gpt2-124m", 0.0),
@@ -23,11 +23,11 @@ CASES = [
 
 def run_case(model, dropout, options, folder):
     threads = options.threads
-    base = contest.trace_case(model, dropout, folder)
-    contest.compile_case(base, options.build, threads, f"{base}.so")
-    torch_step = [sys.executable, contest.SCRIPTS / "torch_step.py", "--model", model]
+    base = harness.trace_case(model, dropout, folder)
+    harness.compile_case(base, options.build, threads, f"{base}.so")
+    torch_step = [sys.executable, harness.SCRIPTS / "torch_step.py", "--model", model]
     torch_step += ["--dropout", dropout, "--threads", threads]
-    cleave_step = contest.cleave_command(base, f"{base}.so", threads)
+    cleave_step = harness.cleave_command(base, f"{base}.so", threads)
     workers = [
         Worker("cleave", cleave_step, threads),
         Worker("torch eager", torch_step, threads),
@@ -87,7 +87,7 @@ def show(summary):
     log = lambda text: print(text, file=sys.stderr, flush=True)
     log(f"{summary['case']}, dropout {summary['dropout']}:")
     for name, r in summary["results"].items():
-        parts = contest.describe(r["breakdown_ms"])
+        parts = harness.describe(r["breakdown_ms"])
         log(
             f"  {name:14} {r['median_ms']:7.0f} ms   {r['vm_hwm_mib']:6.0f} MiB"
             f"   ({parts})"
@@ -103,13 +103,13 @@ def show(summary):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    contest.add_options(parser)
+    harness.add_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = contest.parse(parser, **contest.SMALL)
+    options = harness.parse(parser, **harness.SMALL)
     options.build = options.build.resolve()
     subprocess.run(["ninja", "-C", options.build, "cleave-floor"], check=True,
                    stdout=subprocess.DEVNULL)
-    folder = contest.make_folder()
+    folder = harness.make_folder()
     named = {model for model, _ in CASES}
     others = [(model, 0.0) for model in options.case or [] if model not in named]
     for model, dropout in CASES + others:

@@ -1,7 +1,7 @@
 """Shared code of the benchmarks: options, cases for Cleave, and workers.
 
 A worker is a process that runs training steps on request, by the protocol of
-contestants/protocol.py, so that the steps of several systems can be interleaved.
+workers/protocol.py, so that the steps of several systems can be interleaved.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-SCRIPTS = HERE / "contestants"
+SCRIPTS = HERE / "workers"
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1

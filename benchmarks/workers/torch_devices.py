@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
 from torch.nn import functional as F
 
-import followers
 import gpt2
 import models
+import other_ranks
 import protocol
 import torch_profile
 
@@ -94,11 +94,11 @@ def connect(options):
         with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
             store = os.path.join(folder, "store")
             others = [
-                followers.OtherRank(rank, "--store", store) for rank in range(1, RANKS)
+                other_ranks.OtherRank(rank, "--store", store) for rank in range(1, RANKS)
             ]
             join(store, 0)
         return others
-    followers.end_with_parent(options.parent)
+    other_ranks.end_with_parent(options.parent)
     join(options.store, options.rank)
     return others
 
