@@ -66,7 +66,7 @@ class Conversion:
 
     # Interface of converters --------------------------------------------------
 
-    def dropout_site(self) -> tuple[Value, int]:
+    def new_random_op(self) -> tuple[Value, int]:
         """Returns the argument of the generator's state, and the id of a new op that draws
         random numbers."""
         self._dropouts += 1

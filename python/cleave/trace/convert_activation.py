@@ -22,17 +22,17 @@ def softplus(c, x, beta=1, threshold=20):
     return b.select(straight, x, b.binary("div", soft, b.scalar(beta, x.dtype)))
 
 
-def _negative_size(b, x):
+def _negative_abs(b, x):
     """Returns whether `x` is negative, and -|x| with the derivative -1 at 0: softplus and
     log-sigmoid computed from it have their derivative of 1/2 at 0."""
     negative = b.compare("lt", x, b.scalar(0, x.dtype))
     return negative, b.select(negative, x, b.unary("neg", x))
 
 
-def positive_part(b, x):
+def softplus_terms(b, x):
     """Returns max(x, 0), with the derivative 1 at 0, and log(1 + exp(-|x|)); their sum is
     log(1 + exp(x))."""
-    negative, size = _negative_size(b, x)
+    negative, size = _negative_abs(b, x)
     return (b.select(negative, b.scalar(0, x.dtype), x),
             b.unary("log1p", b.unary("exp", size)))
 
@@ -40,7 +40,7 @@ def positive_part(b, x):
 @converts(aten.log_sigmoid.default)
 def log_sigmoid(c, x):
     b = c.b
-    negative, size = _negative_size(b, x)
+    negative, size = _negative_abs(b, x)
     tail = b.unary("log1p", b.unary("exp", size))
     return b.binary("sub", b.select(negative, x, b.scalar(0, x.dtype)), tail)
 
@@ -82,7 +82,7 @@ def hardsigmoid(c, x):
     inside = b.binary("and", b.compare("gt", x, b.scalar(-3, dtype)),
                       b.compare("lt", x, b.scalar(3, dtype)))
     shifted = b.binary("div", b.binary("add", x, b.scalar(3, dtype)), b.scalar(6, dtype))
-    return b.select(inside, shifted, _limited(b, shifted, 0, 1))
+    return b.select(inside, shifted, _clamped(b, shifted, 0, 1))
 
 
 @converts(aten.hardswish.default)
@@ -99,7 +99,7 @@ def hardswish(c, x):
     return b.select(above, x, b.select(below, zero, inner))
 
 
-def _limited(b, x, low, high):
+def _clamped(b, x, low, high):
     """Returns `x` clamped to [low, high], without a gradient."""
     x = b.unary("stop_gradient", x)
     return b.binary("minimum", b.binary("maximum", x, b.scalar(low, x.dtype)),

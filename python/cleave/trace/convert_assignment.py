@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from .convert_shape import _wrapped as wrapped, reduced
+from .convert_shape import reduced, wrapped_index
 from .ir import TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 
@@ -16,15 +16,15 @@ LARGEST_COMPARISON = 1 << 24
 LARGEST_COUNT = 1 << 24
 
 
-def _last_of_equals(c, places):
-    """Returns, for each of the positions `places` [..., n], whether no later one along the
-    last dimension is equal. Raises Unsupported where too many pairs would be compared."""
-    b, n = c.b, places.shape[-1]
-    if n * places.type.elements > LARGEST_COMPARISON:
+def _last_of_duplicates(c, positions):
+    """Returns, for each of the `positions` [..., n], whether no later one along the last
+    dimension is equal. Raises Unsupported where too many pairs would be compared."""
+    b, n = c.b, positions.shape[-1]
+    if n * positions.type.elements > LARGEST_COMPARISON:
         raise Unsupported(f"assignment to {n} positions that may be equal; "
                           "use index_add, or indices that are known when tracing")
-    here = b.reshape(places, (*places.shape, 1))
-    there = b.reshape(places, (*places.shape[:-1], 1, n))
+    here = b.reshape(positions, (*positions.shape, 1))
+    there = b.reshape(positions, (*positions.shape[:-1], 1, n))
     row = b.iota(TensorType((n, n), "i64"), 0)
     column = b.iota(TensorType((n, n), "i64"), 1)
     again = b.binary("and", b.compare("eq", here, there), b.compare("lt", row, column))
@@ -32,24 +32,24 @@ def _last_of_equals(c, places):
     return b.compare("eq", count, b.scalar(0, "f32"))
 
 
-def _assigned(c, rows, places, values, last=None):
-    """Returns `rows` [p, ...] with `values` [n, ...] written at positions `places` [n]; of
-    equal positions, the last value is written. `last` tells which positions have no later
-    equal one, if the caller knows. Each row gathers the value written to it, which works
-    for every element type."""
+def _assigned(c, rows, positions, values, last=None):
+    """Returns `rows` [p, ...] with `values` [n, ...] written at `positions` [n]; of equal
+    positions, the last value is written. `last` tells which positions have no later equal
+    one, if the caller knows. Each row gathers the value written to it, which works for every
+    element type."""
     b = c.b
-    if places.type.elements == 0:
+    if positions.type.elements == 0:
         return rows
-    n, size = places.shape[0], rows.shape[0]
-    known = c.known(places)
+    n, size = positions.shape[0], rows.shape[0]
+    known = c.known(positions)
     if last is None and not (known is not None and known.unique().numel() == known.numel()):
-        last = _last_of_equals(c, places)
+        last = _last_of_duplicates(c, positions)
     if n >= LARGEST_COUNT:
         raise Unsupported(f"assignment to {n} positions at once")
     number = b.iota(TensorType((n,), "f32"), 0, 1)
     if last is not None:
         number = b.binary("mul", number, b.cast(last, "f32"))
-    number = b.scatter_add(number, b.cast(places, "i64"), 0, size)
+    number = b.scatter_add(number, b.cast(positions, "i64"), 0, size)
     given = b.compare("gt", number, b.scalar(0, "f32"))
     which = b.binary("maximum", b.binary("sub", b.cast(number, "i64"), b.scalar(1, "i64")),
                      b.scalar(0, "i64"))
@@ -60,25 +60,25 @@ def _assigned(c, rows, places, values, last=None):
         fixed = b.unary("stop_gradient", values)
         finite = b.compare("lt", b.unary("abs", values), b.scalar(math.inf, values.dtype))
         nothing = b.select(finite, b.binary("sub", values, fixed), b.scalar(0, values.dtype))
-        flow = b.scatter_add(nothing, b.cast(places, "i64"), 0, size)
+        flow = b.scatter_add(nothing, b.cast(positions, "i64"), 0, size)
         taken = b.binary("add", b.unary("stop_gradient", taken), flow)
     return b.select(given, taken, rows)
 
 
-def _added(c, rows, places, values):
-    """Returns `rows` [p, ...] with `values` [n, ...] added at positions `places` [n]."""
+def _added(c, rows, positions, values):
+    """Returns `rows` [p, ...] with `values` [n, ...] added at `positions` [n]."""
     b = c.b
-    if places.type.elements == 0:
+    if positions.type.elements == 0:
         return rows
     if not rows.type.is_float:
         raise Unsupported(f"accumulation of {rows.dtype} by index")
-    return b.binary("add", rows, b.scatter_add(values, b.cast(places, "i64"), 0, rows.shape[0]))
+    return b.binary("add", rows, b.scatter_add(values, b.cast(positions, "i64"), 0, rows.shape[0]))
 
 
 # By index along several dimensions ----------------------------------------------------
 
 
-def joint(c, x, indices):
+def linear_index(c, x, indices):
     """Linearises the indices of x[indices]. Returns the permutation of dimensions that
     puts the indexed ones first, the product of their sizes, the row-major index of each
     selected position, and the dimension of the result at which the indices' shape begins."""
@@ -88,17 +88,17 @@ def joint(c, x, indices):
         raise Unsupported("indexing by a boolean mask, whose result has no static shape; "
                           "use torch.where")
     shape = broadcast_shapes(*(indices[d].shape for d in used))
-    place = None
+    position = None
     for d in used:
-        i = b.cast(wrapped(c, b.cast(indices[d], "i64"), x.shape[d]), "i64")
-        if place is not None:
-            i = b.binary("add", b.binary("mul", place, b.scalar(x.shape[d], "i64")), i)
-        place = i
-    place = b.broadcast(place, shape)
+        i = b.cast(wrapped_index(c, b.cast(indices[d], "i64"), x.shape[d]), "i64")
+        if position is not None:
+            i = b.binary("add", b.binary("mul", position, b.scalar(x.shape[d], "i64")), i)
+        position = i
+    position = b.broadcast(position, shape)
     order = used + [d for d in range(x.type.rank) if d not in used]
     count = math.prod(x.shape[d] for d in used)
     neighbours = used == list(range(used[0], used[0] + len(used)))
-    return order, count, place, used[0] if neighbours else 0
+    return order, count, position, used[0] if neighbours else 0
 
 
 def _masked(c, x, indices, values):
@@ -107,12 +107,13 @@ def _masked(c, x, indices, values):
     mask = indices[dim]
     rest = x.type.rank - dim - mask.type.rank
     # The dimension of `values` that enumerates the mask's true positions.
-    place = values.type.rank - 1 - rest
-    if len([i for i in indices if i is not None]) != 1 or (place >= 0 and values.shape[place] != 1):
+    position = values.type.rank - 1 - rest
+    if len([i for i in indices if i is not None]) != 1 or (
+            position >= 0 and values.shape[position] != 1):
         raise Unsupported("assignment of several values by a boolean mask; use torch.where")
     shape = list(values.shape)
-    if place >= 0:
-        shape[place:place + 1] = [1] * mask.type.rank
+    if position >= 0:
+        shape[position:position + 1] = [1] * mask.type.rank
     mask = c.b.reshape(mask, [1] * dim + list(mask.shape) + [1] * rest)
     return c.b.select(mask, c.b.cast(c.b.reshape(values, shape), x.dtype), x)
 
@@ -124,28 +125,28 @@ def index_put(c, x, indices, values, accumulate=False):
         if accumulate:
             raise Unsupported("accumulation by a boolean mask; use torch.where")
         return _masked(c, x, indices, values)
-    order, count, place, first = joint(c, x, indices)
+    order, count, position, first = linear_index(c, x, indices)
     rest = [x.shape[d] for d in order[sum(i is not None for i in indices):]]
     # x[indices] has the indices' shape at dimension `first`, the other dimensions around it.
-    spread = rest[:first] + list(place.shape) + rest[first:]
+    spread = rest[:first] + list(position.shape) + rest[first:]
     values = b.broadcast(b.cast(values, x.dtype), spread)
-    moved = (list(range(first, first + place.type.rank)) + list(range(first))
-             + list(range(first + place.type.rank, len(spread))))
-    values = b.reshape(b.transpose(values, moved), [place.type.elements, *rest])
+    moved = (list(range(first, first + position.type.rank)) + list(range(first))
+             + list(range(first + position.type.rank, len(spread))))
+    values = b.reshape(b.transpose(values, moved), [position.type.elements, *rest])
     rows = b.reshape(b.transpose(x, order), [count, *rest])
     change = _added if accumulate else _assigned
-    rows = change(c, rows, b.reshape(place, [place.type.elements]), values)
+    rows = change(c, rows, b.reshape(position, [position.type.elements]), values)
     rows = b.reshape(rows, [x.shape[d] for d in order])
     return b.transpose(rows, [order.index(d) for d in range(x.type.rank)])
 
 
-def index_apart(c, x, indices):
+def index_nonadjacent(c, x, indices):
     """x[indices] where the indexed dimensions are not adjacent."""
     b = c.b
-    order, count, place, first = joint(c, x, indices)
+    order, count, position, first = linear_index(c, x, indices)
     rest = [x.shape[d] for d in order[sum(i is not None for i in indices):]]
     rows = b.reshape(b.transpose(x, order), [count, *rest])
-    return b.gather(rows, place, 0)
+    return b.gather(rows, position, 0)
 
 
 def _along(c, x, dim, index, source, change):
@@ -158,7 +159,7 @@ def _along(c, x, dim, index, source, change):
         back = x.shape
     index = b.reshape(index, [index.type.elements])
     dim %= x.type.rank
-    index = b.cast(wrapped(c, b.cast(index, "i64"), x.shape[dim]), "i64")
+    index = b.cast(wrapped_index(c, b.cast(index, "i64"), x.shape[dim]), "i64")
     rows = change(c, b.swap(x, 0, dim), index, b.swap(source, 0, dim))
     return b.reshape(b.swap(rows, 0, dim), back)
 
@@ -180,9 +181,10 @@ def index_fill(c, x, dim, index, value):
     b = c.b
     one = b.reshape(x, [1]) if x.type.rank == 0 else x
     dim %= one.type.rank
-    index = b.reshape(b.cast(wrapped(c, b.cast(index, "i64"), one.shape[dim]), "i64"), [index.type.elements])
-    place = b.iota(TensorType((one.shape[dim], 1), "i64"), 0)
-    hit = b.compare("eq", place, b.reshape(index, [1, index.type.elements]))
+    index = b.cast(wrapped_index(c, b.cast(index, "i64"), one.shape[dim]), "i64")
+    index = b.reshape(index, [index.type.elements])
+    position = b.iota(TensorType((one.shape[dim], 1), "i64"), 0)
+    hit = b.compare("eq", position, b.reshape(index, [1, index.type.elements]))
     if index.type.elements == 0:
         return x
     hit = b.compare("gt", b.reduce("max", b.cast(hit, "f32"), [1]), b.scalar(0, "f32"))
@@ -193,13 +195,13 @@ def index_fill(c, x, dim, index, value):
 @converts(aten.take.default)
 def take(c, x, index):
     flat = c.b.reshape(x, [x.type.elements])
-    return c.b.gather(flat, wrapped(c, index, x.type.elements), 0)
+    return c.b.gather(flat, wrapped_index(c, index, x.type.elements), 0)
 
 
 @converts(aten.put.default)
 def put(c, x, index, source, accumulate=False):
     b, n = c.b, index.type.elements
-    index = b.cast(wrapped(c, b.reshape(index, [n]), x.type.elements), "i64")
+    index = b.cast(wrapped_index(c, b.reshape(index, [n]), x.type.elements), "i64")
     change = _added if accumulate else _assigned
     rows = change(c, b.reshape(x, [x.type.elements]), index, b.reshape(source, [n]))
     return b.reshape(rows, x.shape)
@@ -208,15 +210,15 @@ def put(c, x, index, source, accumulate=False):
 # Scatter: an index for each element ---------------------------------------------------
 
 
-def _flat_places(c, x, dim, index):
+def _flat_positions(c, x, dim, index):
     """Returns the row-major index into `x` of each element of `index`, as one vector."""
     b = c.b
-    place = None
+    position = None
     for d in range(x.type.rank):
         own = index if d == dim else b.iota(TensorType(index.shape, "i64"), d)
         own = b.binary("mul", own, b.scalar(math.prod(x.shape[d + 1:]), "i64"))
-        place = own if place is None else b.binary("add", place, own)
-    return b.reshape(place, [index.type.elements])
+        position = own if position is None else b.binary("add", position, own)
+    return b.reshape(position, [index.type.elements])
 
 
 def _scattered(c, x, dim, index, source):
@@ -241,20 +243,20 @@ def scatter(c, x, dim, index, source):
     x, dim, index, source = _scattered(c, x, dim, index, source)
     # Only elements that differ in `dim` alone can be written to the same position.
     line = b.swap(index, dim, -1)
-    last = b.swap(_last_of_equals(c, line), dim, -1)
+    last = b.swap(_last_of_duplicates(c, line), dim, -1)
     n = index.type.elements
-    rows = _assigned(c, b.reshape(x, [x.type.elements]), _flat_places(c, x, dim, index),
+    rows = _assigned(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
                      b.reshape(source, [n]), b.reshape(last, [n]))
     return b.reshape(rows, shape)
 
 
-def scatter_add_apart(c, x, dim, index, source):
+def scatter_add_flat(c, x, dim, index, source):
     """scatter_add over row-major indices of all elements, for operands of any shapes."""
     b, shape = c.b, x.shape
     if index.type.elements == 0:
         return x
     x, dim, index, source = _scattered(c, x, dim, index, source)
-    rows = _added(c, b.reshape(x, [x.type.elements]), _flat_places(c, x, dim, index),
+    rows = _added(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
                   b.reshape(source, [index.type.elements]))
     return b.reshape(rows, shape)
 
@@ -298,12 +300,12 @@ def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
     b, dtype = c.b, x.dtype
     zero, one = b.scalar(0, dtype), b.scalar(1, dtype)
     flat = b.reshape(x, [x.type.elements])
-    places = _flat_places(c, x, dim, index)
-    ones = b.full(1, TensorType(places.shape, dtype))
-    count = b.reshape(b.scatter_add(ones, places, 0, x.type.elements), x.shape)
+    positions = _flat_positions(c, x, dim, index)
+    ones = b.full(1, TensorType(positions.shape, dtype))
+    count = b.reshape(b.scatter_add(ones, positions, 0, x.type.elements), x.shape)
     hit = b.compare("gt", count, zero)
     if reduce in ("sum", "mean"):
-        total = b.reshape(b.scatter_add(b.reshape(source, places.shape), places, 0,
+        total = b.reshape(b.scatter_add(b.reshape(source, positions.shape), positions, 0,
                                         flat.shape[0]), x.shape)
         start = x if include_self else b.select(hit, zero, x)
         total = b.binary("add", start, total)
@@ -350,7 +352,7 @@ def masked_scatter(c, x, mask, source):
 # Diagonals ----------------------------------------------------------------------------
 
 
-def _band(c, rows, columns, offset):
+def _diagonal_mask(c, rows, columns, offset):
     """Returns [rows, columns] booleans: whether an element is on the diagonal `offset`."""
     b = c.b
     row = b.iota(TensorType((rows, 1), "i64"), 0)
@@ -388,7 +390,7 @@ def diagonal(c, x, offset=0, dim1=0, dim2=1):
 @converts(aten.diag_embed.default)
 def diag_embed(c, x, offset=0, dim1=-2, dim2=-1):
     b, n, rank = c.b, x.shape[-1], x.type.rank + 1
-    square = b.select(_band(c, n, n, 0), b.reshape(x, (*x.shape, 1)), b.scalar(0, x.dtype))
+    square = b.select(_diagonal_mask(c, n, n, 0), b.reshape(x, (*x.shape, 1)), b.scalar(0, x.dtype))
     low, high = [0] * rank, [0] * rank
     low[-1], high[-2] = max(offset, 0), max(offset, 0)
     low[-2], high[-1] = max(-offset, 0), max(-offset, 0)
@@ -410,7 +412,8 @@ def diagonal_scatter(c, x, source, offset=0, dim1=0, dim2=1):
     low = max(-offset, 0)
     widths = [0] * (source.type.rank - 1)
     line = b.pad(source, 0, [*widths, low], [*widths, rows - low - source.shape[-1]])
-    result = b.select(_band(c, rows, columns, offset), b.reshape(line, (*line.shape, 1)), moved)
+    mask = _diagonal_mask(c, rows, columns, offset)
+    result = b.select(mask, b.reshape(line, (*line.shape, 1)), moved)
     return _from_end(c, result, dims)
 
 
@@ -431,10 +434,10 @@ def embedding_bag(c, weight, indices, offsets, scale_grad_by_freq=False, mode=0,
     indices, offsets = b.cast(indices, "i64"), b.cast(offsets, "i64")
     end = b.full(n, TensorType((1,), "i64"))
     ends = offsets if include_last_offset else b.concat([offsets, end], 0)
-    place = b.iota(TensorType((1, n), "i64"), 1)
+    position = b.iota(TensorType((1, n), "i64"), 1)
     member = b.binary(
-        "and", b.compare("ge", place, b.reshape(b.narrow(offsets, 0, 0, bags), [bags, 1])),
-        b.compare("lt", place, b.reshape(b.narrow(ends, 0, 1, bags), [bags, 1])))
+        "and", b.compare("ge", position, b.reshape(b.narrow(offsets, 0, 0, bags), [bags, 1])),
+        b.compare("lt", position, b.reshape(b.narrow(ends, 0, 1, bags), [bags, 1])))
     if padding_idx >= 0:
         kept = b.compare("ne", indices, b.scalar(padding_idx, "i64"))
         member = b.binary("and", member, b.reshape(kept, [1, n]))

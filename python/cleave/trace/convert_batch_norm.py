@@ -82,7 +82,7 @@ def _forward(own, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _channels(c, value, x, lead=1):
+def _by_channel(c, value, x, lead=1):
     """Reshapes a value [..., channels] so that it broadcasts with `x`, whose channels are
     dimension `lead`."""
     shape = [1] * x.type.rank
@@ -93,8 +93,8 @@ def _channels(c, value, x, lead=1):
 def _scaled(c, x, weight, bias, lead):
     """Returns x * weight + bias by channel; either may be None."""
     if weight is not None:
-        x = c.b.binary("mul", x, _channels(c, weight, x, lead))
-    return x if bias is None else c.b.binary("add", x, _channels(c, bias, x, lead))
+        x = c.b.binary("mul", x, _by_channel(c, weight, x, lead))
+    return x if bias is None else c.b.binary("add", x, _by_channel(c, bias, x, lead))
 
 
 def _groups_of(c, x) -> Groups:
@@ -122,7 +122,7 @@ def _normalised(c, x, weight, bias, eps):
         raise Unsupported("statistics of one value for each channel; more samples are needed")
     size = b.scalar(n, x.dtype)
 
-    def beside(value):
+    def by_group(value):
         return b.reshape(value, (groups.count, 1, channels, *[1] * (x.type.rank - 2)))
 
     def summed(values):
@@ -131,16 +131,16 @@ def _normalised(c, x, weight, bias, eps):
 
     mean = b.binary("div", summed(parts), size)
     # The variance has no gradient through its mean, because the differences sum to zero.
-    off = b.binary("sub", parts, beside(b.unary("stop_gradient", mean)))
-    total = summed(b.binary("mul", off, off))
+    centred = b.binary("sub", parts, by_group(b.unary("stop_gradient", mean)))
+    total = summed(b.binary("mul", centred, centred))
     var = b.binary("div", total, size)
     inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, x.dtype)))
-    result = b.binary("mul", b.binary("sub", parts, beside(mean)), beside(inverse))
+    result = b.binary("mul", b.binary("sub", parts, by_group(mean)), by_group(inverse))
     result = b.reshape(_scaled(c, result, weight, bias, 2), x.shape)
     return result, mean, b.binary("div", total, b.scalar(n - 1, x.dtype)), groups
 
 
-def _weights(momentum, groups):
+def _update_weights(momentum, groups):
     """Returns the weight of each group's statistics in the running statistics, f64
     [groups]; only the first rank of a micro-batch has a weight."""
     count = groups.micro_batches
@@ -150,7 +150,7 @@ def _weights(momentum, groups):
     return weights.reshape(-1)
 
 
-def _running(c, old, found, momentum, groups):
+def _updated_statistics(c, old, found, momentum, groups):
     """Returns the running statistics after `(1 - momentum) * old + momentum * found` for
     one micro-batch after another; `found` is [groups, channels]."""
     b = c.b
@@ -161,33 +161,33 @@ def _running(c, old, found, momentum, groups):
         if samples % groups.count or old.shape[0] % samples:
             raise Unsupported(f"running statistics of instances in a tensor of {tuple(old.shape)}, "
                               "which does not hold those of each sample")
-        weights = (_weights(momentum, groups) * groups.count).repeat_interleave(
+        weights = (_update_weights(momentum, groups) * groups.count).repeat_interleave(
             old.shape[0] // groups.count)
         new = b.reshape(b.binary("mul", found, b.constant(weights.to(torch.float32))), old.shape)
     else:
-        weights = b.constant(_weights(momentum, groups)[:, None].to(torch.float32))
+        weights = b.constant(_update_weights(momentum, groups)[:, None].to(torch.float32))
         new = b.reduce("sum", b.binary("mul", found, weights), [0])
     kept = b.scalar((1 - momentum) ** groups.micro_batches, old.dtype)
     return b.binary("add", b.binary("mul", old, kept), b.cast(new, old.dtype))
 
 
-def _by_running(c, x, weight, bias, mean, var, eps):
+def _with_running_statistics(c, x, weight, bias, mean, var, eps):
     """Normalises `x` by running statistics, which have no gradient."""
     b = c.b
     mean, var = (b.unary("stop_gradient", v) if v.trained else v for v in (mean, var))
     inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, var.dtype)))
-    off = b.binary("sub", x, _channels(c, b.cast(mean, x.dtype), x))
-    result = b.binary("mul", off, _channels(c, b.cast(inverse, x.dtype), x))
+    centred = b.binary("sub", x, _by_channel(c, b.cast(mean, x.dtype), x))
+    result = b.binary("mul", centred, _by_channel(c, b.cast(inverse, x.dtype), x))
     return _scaled(c, result, weight, bias, 1)
 
 
 @converts(aten._native_batch_norm_legit_functional.default)
 def native_batch_norm(c, x, weight, bias, mean, var, training, momentum, eps):
     if not training:
-        return _by_running(c, x, weight, bias, mean, var, eps), None, None, mean, var
+        return _with_running_statistics(c, x, weight, bias, mean, var, eps), None, None, mean, var
     result, found, spread, groups = _normalised(c, x, weight, bias, eps)
-    return (result, None, None, _running(c, mean, found, momentum, groups),
-            _running(c, var, spread, momentum, groups))
+    return (result, None, None, _updated_statistics(c, mean, found, momentum, groups),
+            _updated_statistics(c, var, spread, momentum, groups))
 
 
 @converts(aten._native_batch_norm_legit.no_stats)
@@ -199,13 +199,13 @@ def native_batch_norm_without_statistics(c, x, weight, bias, training, momentum,
 def native_batch_norm_in_evaluation(c, x, weight, bias, mean, var, momentum, eps):
     # The statistics of the batch are not computed.
     nothing = c.b.full(0, TensorType((0,), x.dtype))
-    return _by_running(c, x, weight, bias, mean, var, eps), nothing, nothing
+    return _with_running_statistics(c, x, weight, bias, mean, var, eps), nothing, nothing
 
 
 @converts(aten.batch_norm.default)
 def batch_norm(c, x, weight, bias, mean, var, training, momentum, eps, cudnn=False):
     if not training and mean is not None:
-        return _by_running(c, x, weight, bias, mean, var, eps)
+        return _with_running_statistics(c, x, weight, bias, mean, var, eps)
     if mean is not None:
         raise Unsupported("running statistics that are written to")
     return _normalised(c, x, weight, bias, eps)[0]

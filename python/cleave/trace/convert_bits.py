@@ -25,14 +25,14 @@ def _logic(c, name, a, b):
     return c.b.binary(name, c.operand(a, "i1"), c.operand(b, "i1"))
 
 
-def _low(c, x):
+def _lowest_bit(c, x):
     """Returns the lowest bit, 0 or 1: the square of the remainder, which is -1 for
     negative odd numbers."""
     rest = c.b.binary("rem", x, c.b.scalar(2, x.dtype))
     return c.b.binary("mul", rest, rest)
 
 
-def _halved(c, x, powers):
+def _shifted_right(c, x, powers):
     """Returns the quotient of `x` by powers of 2, rounded down."""
     b = c.b
     rest = b.binary("rem", x, powers)
@@ -48,12 +48,14 @@ def _bitwise(c, name, x, y):
     x, y = c.operand(x, dtype), c.operand(y, dtype)
     zero = b.scalar(0, dtype)
     if any(flags):
-        both = b.binary("mul", *(v if flag else _low(c, v) for v, flag in zip((x, y), flags)))
+        both = b.binary("mul", *(v if flag else _lowest_bit(c, v)
+                                 for v, flag in zip((x, y), flags)))
     else:
         # Bits are along a new last dimension; the sign bit is treated separately.
         count = {"i64": 63, "i32": 31, "i8": 7}[dtype]
         powers = b.constant(torch.tensor([1 << i for i in range(count)], dtype=TORCH_DTYPES[dtype]))
-        bits = [_low(c, _halved(c, b.reshape(v, (*v.shape, 1)), powers)) for v in (x, y)]
+        bits = [_lowest_bit(c, _shifted_right(c, b.reshape(v, (*v.shape, 1)), powers))
+                for v in (x, y)]
         both = b.binary("mul", b.binary("mul", *bits), powers)
         both = b.reduce("sum", both, [both.type.rank - 1])
         sign = b.binary("and", b.compare("lt", x, zero), b.compare("lt", y, zero))
@@ -92,4 +94,4 @@ def left_shift(c, x, bits):
 
 @converts(aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Scalar)
 def right_shift(c, x, bits):
-    return _halved(c, x, c.b.scalar(1 << bits, x.dtype))
+    return _shifted_right(c, x, c.b.scalar(1 << bits, x.dtype))

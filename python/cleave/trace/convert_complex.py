@@ -218,8 +218,8 @@ def div(c, x, y):
 @_converts(aten.abs.default)
 def abs_(c, x):
     """The gradient at 0 is 0."""
-    from .convert_statistics import root
-    return root(c, _square(c, x))
+    from .convert_statistics import zero_safe_power
+    return zero_safe_power(c, _square(c, x))
 
 
 @_converts(aten.exp.default)
@@ -240,7 +240,7 @@ def full_like(c, x, value=None, **_):
 _LARGEST = 1 << 22
 
 
-def _turns(c, rows, size, dtype, forward):
+def _dft_matrix(c, rows, size, dtype, forward):
     """Returns the cosine and sine of -+ 2 pi i j / size, both [rows, size], the matrix of a
     discrete Fourier transform. i j is first reduced modulo `size`, for accuracy. Raises
     Unsupported for more than _LARGEST elements."""
@@ -259,7 +259,7 @@ def _transformed(c, x, dim, forward, rows=None):
     """Transforms `x` along `dim`; `rows` limits the result to the first frequencies."""
     b, rank = c.b, x.re.type.rank
     size = x.re.shape[dim]
-    cos, sin = _turns(c, size if rows is None else rows, size, x.re.dtype, forward)
+    cos, sin = _dft_matrix(c, size if rows is None else rows, size, x.re.dtype, forward)
     letters = [chr(ord("a") + i) for i in range(rank)]
     given, got = "".join(letters), "".join("z" if d == dim else l for d, l in enumerate(letters))
     equation = f"z{letters[dim]},{given}->{got}"
@@ -321,7 +321,7 @@ def fft_c2r(c, x, dim, normalization, last_dim_size):
     times = b.select(alone, b.scalar(1, x.re.dtype), b.scalar(2, x.re.dtype))
     shape = [1] * last + [half] + [1] * (x.re.type.rank - last - 1)
     x = x.map(lambda v: b.binary("mul", v, b.reshape(times, shape)))
-    cos, sin = _turns(c, half, size, x.re.dtype, False)
+    cos, sin = _dft_matrix(c, half, size, x.re.dtype, False)
     letters = [chr(ord("a") + i) for i in range(x.re.type.rank)]
     given, got = "".join(letters), "".join("z" if d == last else l for d, l in enumerate(letters))
     equation = f"{letters[last]}z,{given}->{got}"

@@ -25,7 +25,7 @@ def div_mode(c, a, b, rounding_mode=None):
     return arithmetic(c, "div", a, b)
 
 
-def _taken_once_more(c, rest, y):
+def _rounds_down(c, rest, y):
     """Whether the quotient rounded towards -inf is one less than the quotient rounded
     towards zero, whose remainder is `rest`: `rest` is not 0 and its sign differs from
     that of the divisor `y`."""
@@ -40,7 +40,7 @@ def floor_divide(c, x, y):
     b, dtype = c.b, c.type.dtype
     x, y = c.operand(x, dtype), c.operand(y, dtype)
     rest = b.binary("rem", x, y)
-    more = b.cast(_taken_once_more(c, rest, y), dtype)
+    more = b.cast(_rounds_down(c, rest, y), dtype)
     if not c.type.is_float:
         return b.binary("sub", b.binary("div", x, y), more)
     # The remainder is exact; x - rest is a multiple of y, up to rounding.
@@ -60,7 +60,7 @@ def remainder(c, x, y):
 
     def regular(x, y):
         rest = b.binary("rem", x, y)
-        return b.select(_taken_once_more(c, rest, y), b.binary("add", rest, y), rest)
+        return b.select(_rounds_down(c, rest, y), b.binary("add", rest, y), rest)
 
     if not c.type.is_float or divisor:
         return regular(x, y)
@@ -81,9 +81,9 @@ def _remainder_of(b, x, y, irregular, quotient, regular):
     replaced by regular values, so that its gradient is finite."""
     zero, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
     quotient = b.unary("stop_gradient", b.select(irregular, quotient, zero))
-    nothing = b.binary("sub", x, b.binary("mul", b.select(irregular, y, zero), quotient))
+    nan_rest = b.binary("sub", x, b.binary("mul", b.select(irregular, y, zero), quotient))
     rest = regular(b.select(irregular, zero, x), b.select(irregular, one, y))
-    return b.select(irregular, nothing, rest)
+    return b.select(irregular, nan_rest, rest)
 
 
 @converts(aten.fmod.Scalar, aten.fmod.Tensor)

@@ -44,7 +44,7 @@ def with_derivative(c, value, *pairs):
     return result
 
 
-def given(c, *values):
+def in_result_type(c, *values):
     """Returns the operands as a list of values in the result's type."""
     return [c.operand(v, c.type.dtype) for v in values]
 
@@ -68,13 +68,13 @@ def signbit(c, x):
 
 @converts(aten.log10.default)
 def log10(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     return c.b.binary("mul", c.b.unary("log", x), c.b.scalar(1 / math.log(10), x.dtype))
 
 
 @converts(aten.erfc.default)
 def erfc(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     return c.b.binary("sub", c.b.scalar(1, x.dtype), c.b.unary("erf", x))
 
 
@@ -136,7 +136,7 @@ def fmin(c, a, b):
 def _without_nan(c, a, b, test):
     """Returns the larger (`test` "ge") or smaller ("le") operand, ignoring NaN; of equal
     operands, the first."""
-    a, b = given(c, a, b)
+    a, b = in_result_type(c, a, b)
     if not c.type.is_float:
         return (maximum if test == "ge" else minimum)(c, a, b)
     first = c.b.binary("or", c.b.compare(test, a, b), c.b.compare("ne", b, b))
@@ -146,7 +146,7 @@ def _without_nan(c, a, b, test):
 @converts(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(c, x, sign):
     """At 0 the gradient is 0."""
-    b, (x, sign) = c.b, given(c, x, sign)
+    b, (x, sign) = c.b, in_result_type(c, x, sign)
     size = b.unary("abs", x)
     value = b.select(is_negative(c, sign), b.unary("neg", size), size)
     zero = b.scalar(0, x.dtype)
@@ -156,7 +156,7 @@ def copysign(c, x, sign):
 
 @converts(aten.hypot.default)
 def hypot(c, x, y):
-    b, (x, y) = c.b, given(c, x, y)
+    b, (x, y) = c.b, in_result_type(c, x, y)
     dtype, infinity = x.dtype, b.scalar(math.inf, x.dtype)
     first, second = b.unary("abs", x), b.unary("abs", y)
     # The smaller magnitude is divided by the larger one, so that squares do not overflow.
@@ -173,7 +173,7 @@ def hypot(c, x, y):
 
 @converts(aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self)
 def xlogy(c, x, y):
-    b, (x, y) = c.b, given(c, x, y)
+    b, (x, y) = c.b, in_result_type(c, x, y)
     zero, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
     # For x that is not finite, the result is the product x log y; elsewhere, where it is not
     # selected, its factors are 1.
@@ -192,7 +192,7 @@ def xlogy(c, x, y):
 @converts(aten.logit.default)
 def logit(c, x, eps=None):
     """The gradient outside of [0, 1] is NaN, or 0 where `eps` clamps x."""
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     dtype, one = x.dtype, b.scalar(1, x.dtype)
     low = 0.0 if eps is None else eps
     outside = b.binary("or", b.compare("lt", x, b.scalar(low, dtype)),
@@ -231,7 +231,7 @@ def softshrink(c, x, width=0.5):
 
 @converts(aten.sinc.default)
 def sinc(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     nothing, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
     zero = b.compare("eq", x, nothing)
     turn = b.binary("mul", b.select(zero, one, x), b.scalar(math.pi, x.dtype))

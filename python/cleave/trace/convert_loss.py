@@ -8,7 +8,7 @@ are sums, which can be accumulated over micro-batches and reduced over devices.
 
 from __future__ import annotations
 
-from .convert_activation import positive_part
+from .convert_activation import softplus_terms
 from .convert_shape import mean_of, reduced, take_along
 from .registry import Unsupported, aten, converts
 
@@ -178,7 +178,7 @@ def binary_cross_entropy_with_logits(c, x, target, weight=None, pos_weight=None,
     # max(x, 0) - x t + log(1 + exp(-|x|)).
     b = c.b
     target = b.cast(target, x.dtype)
-    part, tail = positive_part(b, x)
+    part, tail = softplus_terms(b, x)
     if pos_weight is None:
         terms = b.binary("sub", part, b.binary("mul", x, target))
     else:

@@ -117,7 +117,7 @@ def safe_softmax(c, x, dim, dtype=None):
     return b.select(none, zero, _softmax(c, b.select(none, zero, x), dim, False))
 
 
-def dropped(c, x, probability):
+def with_dropout(c, x, probability):
     """Applies dropout with `probability` to `x`."""
     if not probability:
         return x
@@ -125,18 +125,18 @@ def dropped(c, x, probability):
         return c.b.full(0, x.type)
     if not c.random:
         return x
-    rng, site = c.dropout_site()
+    rng, site = c.new_random_op()
     return c.b.dropout(x, rng, probability, site)
 
 
 @converts(aten.dropout.default)
 def dropout(c, x, p, train):
-    return dropped(c, x, p if train else 0)
+    return with_dropout(c, x, p if train else 0)
 
 
 @converts(aten.native_dropout.default)
 def native_dropout(c, x, p, train):
-    return (dropped(c, x, p if train or train is None else 0), None)
+    return (with_dropout(c, x, p if train or train is None else 0), None)
 
 
 @converts(aten.feature_dropout.default)
@@ -144,7 +144,7 @@ def feature_dropout(c, x, p, train):
     if not train or not p:
         return x
     ones = c.b.full(1, TensorType(x.shape[:2] + (1,) * (x.type.rank - 2), x.dtype))
-    return c.b.binary("mul", x, dropped(c, ones, p))
+    return c.b.binary("mul", x, with_dropout(c, ones, p))
 
 
 def _uniform(c):
@@ -154,7 +154,7 @@ def _uniform(c):
     type = TensorType(c.type.shape, wide)
     if not c.random:
         return c.b.full(0.5, type)
-    rng, site = c.dropout_site()
+    rng, site = c.new_random_op()
     return c.b.uniform(type, rng, site)
 
 
@@ -194,7 +194,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
     last = -3 if rank > 3 else -2
     lead = broadcast_shapes(*(x.shape[:last] for x in (query, key, value)))
 
-    def four(x):
+    def to_rank4(x):
         """Reshapes `x` to [batch, heads, positions, channels]."""
         shape = (1,) * (rank - x.type.rank) + x.shape
         x = b.broadcast(b.reshape(x, shape), (*lead, *shape[last:]))
@@ -210,7 +210,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
             mask = attn_mask
         else:
             bias = b.cast(attn_mask, query.dtype)
-    query, key, value = four(query), four(key), four(value)
+    query, key, value = to_rank4(query), to_rank4(key), to_rank4(value)
     if not enable_gqa:
         heads, = broadcast_shapes(*(x.shape[1:2] for x in (query, key, value)))
         query, key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:]))
@@ -218,7 +218,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
     rng = site = None
     dropout_p = dropout_p if c.random else 0.0
     if dropout_p:
-        rng, site = c.dropout_site()
+        rng, site = c.new_random_op()
     result = build_attention(c.b, c.evaluator, query, key, value, scale=scale, mask=mask,
                              bias=bias, top_left_causal=is_causal, rng=rng,
                              dropout=dropout_p, dropout_id=site or 0)

@@ -8,16 +8,16 @@ import math
 
 import torch
 
-from .convert_shape import _wrapped as wrapped, reduced, take_along
+from .convert_shape import reduced, take_along, wrapped_index
 from .ir import TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 
 
 #: The largest number of elements that are selected by top_k; more are ranked by comparing
 #: all pairs.
-MOST_CHOSEN = 64
+LARGEST_TOP_K = 64
 #: The largest number of pairs that are compared.
-MOST_PAIRS = 1 << 20
+LARGEST_PAIR_COUNT = 1 << 20
 
 
 def _order(c, x, k, dim, descending=False):
@@ -29,7 +29,7 @@ def _order(c, x, k, dim, descending=False):
     if x.type.is_float and not x.constant:
         x = b.unary("stop_gradient", x)
     line = b.swap(x, dim, -1)
-    if x.type.is_float and k <= MOST_CHOSEN:
+    if x.type.is_float and k <= LARGEST_TOP_K:
         key = line
         if not descending:
             # NaN sorts last, after infinity; -inf is the smallest key.
@@ -45,8 +45,8 @@ def _by_ranks(c, x, descending):
     """Returns the indices that sort the last dimension, from each element's rank: the number
     of elements that come before it. Raises Unsupported for more than MOST_PAIRS pairs."""
     b, n = c.b, x.shape[-1]
-    if n * x.type.elements > MOST_PAIRS:
-        raise Unsupported(f"sorting of {x.type.elements} elements: more than {MOST_CHOSEN} are "
+    if n * x.type.elements > LARGEST_PAIR_COUNT:
+        raise Unsupported(f"sorting of {x.type.elements} elements: more than {LARGEST_TOP_K} are "
                           "sorted by comparing each pair")
     here, there = b.reshape(x, (*x.shape, 1)), b.reshape(x, (*x.shape[:-1], 1, n))
     place = [b.iota(TensorType(shape, "i64"), d) for d, shape in enumerate(((n, 1), (1, n)))]
@@ -121,9 +121,9 @@ def median_dim(c, x, dim, keepdim=False):
     b = c.b
     unknown = b.cast(b.compare("ne", x, x), "f32")
     first = _order(c, unknown, 1, dim, True)
-    spoiled = b.compare("gt", reduced(c, "max", unknown, dim, keepdim), b.scalar(0, "f32"))
+    has_nan = b.compare("gt", reduced(c, "max", unknown, dim, keepdim), b.scalar(0, "f32"))
     first = b.reshape(first, where.shape)
-    where = b.select(spoiled, first, where)
+    where = b.select(has_nan, first, where)
     kept = x.shape[:dim % x.type.rank] + (1,) + x.shape[dim % x.type.rank + 1:]
     value = b.reshape(take_along(c, x, dim, b.reshape(where, kept)), value.shape)
     return value, where
@@ -137,10 +137,10 @@ def median(c, x):
     value, _ = median_dim(c, flat, 0)
     if not x.type.is_float:
         return value
-    return _shared(c, flat, value)
+    return _mean_of_equal(c, flat, value)
 
 
-def _shared(c, flat, value):
+def _mean_of_equal(c, flat, value):
     """Returns `value`, an element of the vector `flat`, as the mean of all elements equal to
     it, so that they share its gradient. NaN equals NaN."""
     b = c.b
@@ -269,7 +269,7 @@ def prod(c, x, dim=None, keepdim=False, dtype=None):
 # Quantiles ----------------------------------------------------------------------------
 
 
-def _lines(c, x, dim):
+def _sorted_lines(c, x, dim):
     """Returns `x` sorted in increasing order along its last dimension, which is `dim` moved to
     the end, or all elements if `dim` is None."""
     if dim is None or x.type.rank == 0:
@@ -279,7 +279,7 @@ def _lines(c, x, dim):
     return _sorted(c, x, x.shape[-1], -1, False)[0]
 
 
-def _known_count(c, lines):
+def _count_not_nan(c, lines):
     """Returns the number of elements of each line that are not NaN, [..., 1], in the type of
     the lines."""
     b = c.b
@@ -308,27 +308,27 @@ def nanmedian_dim(c, x, dim, keepdim=False):
 def nanmedian(c, x):
     flat = c.b.reshape(x, [x.type.elements])
     value, _ = nanmedian_dim(c, flat, 0)
-    return _shared(c, flat, value) if x.type.is_float else value
+    return _mean_of_equal(c, flat, value) if x.type.is_float else value
 
 
 @converts(aten.quantile.default, aten.quantile.scalar)
 def quantile(c, x, q, dim=None, keepdim=False, *, interpolation="linear"):
     b = c.b
-    lines = _lines(c, x, dim)
+    lines = _sorted_lines(c, x, dim)
     size = b.scalar(lines.shape[-1], x.dtype)
-    values = _between(c, lines, q, size, interpolation)
-    spoiled = b.compare("lt", _known_count(c, lines), size)
-    return _quantiles_first(c, b.select(spoiled, b.scalar(math.nan, x.dtype), values), x, dim)
+    values = _interpolated(c, lines, q, size, interpolation)
+    has_nan = b.compare("lt", _count_not_nan(c, lines), size)
+    return _quantiles_first(c, b.select(has_nan, b.scalar(math.nan, x.dtype), values), x, dim)
 
 
 @converts(aten.nanquantile.default, aten.nanquantile.scalar)
 def nanquantile(c, x, q, dim=None, keepdim=False, *, interpolation="linear"):
-    lines = _lines(c, x, dim)
+    lines = _sorted_lines(c, x, dim)
     return _quantiles_first(
-        c, _between(c, lines, q, _known_count(c, lines), interpolation), x, dim)
+        c, _interpolated(c, lines, q, _count_not_nan(c, lines), interpolation), x, dim)
 
 
-def _between(c, lines, q, count, interpolation):
+def _interpolated(c, lines, q, count, interpolation):
     """Returns the quantiles `q` of the first `count` elements of each sorted line,
     [..., quantiles]."""
     from .convert_functions import rounded
@@ -379,4 +379,4 @@ def take_along_dim(c, x, indices, dim=None):
              for d, (p, q) in enumerate(zip(x.shape, indices.shape))]
     x, indices = (b.broadcast(v, [v.shape[d] if s is None else s for d, s in enumerate(shape)])
                   for v in (x, indices))
-    return take_along(c, x, dim, wrapped(c, indices, x.shape[dim]))
+    return take_along(c, x, dim, wrapped_index(c, indices, x.shape[dim]))

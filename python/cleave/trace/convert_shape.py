@@ -246,10 +246,10 @@ def index_select(c, x, dim, index):
         return x
     if index.type.rank == 0:
         index = c.b.reshape(index, [1])
-    return c.b.gather(x, _wrapped(c, index, x.shape[dim]), dim)
+    return c.b.gather(x, wrapped_index(c, index, x.shape[dim]), dim)
 
 
-def _wrapped(c, index, size):
+def wrapped_index(c, index, size):
     """Returns `index` with negative indices of a dimension of `size` counted from the end."""
     index = c.b.cast(index, "i64") if index.dtype == "i8" else index
     known = c.known(index)
@@ -267,14 +267,14 @@ def index(c, x, indices):
         raise Unsupported("indexing by a boolean mask, whose result has no static shape; "
                           "use torch.where")
     if len(used) == 1:
-        return c.b.gather(x, _wrapped(c, indices[used[0]], x.shape[used[0]]), used[0])
+        return c.b.gather(x, wrapped_index(c, indices[used[0]], x.shape[used[0]]), used[0])
     if used != list(range(used[0], used[0] + len(used))):
-        from .convert_assignment import index_apart
-        return index_apart(c, x, indices)
+        from .convert_assignment import index_nonadjacent
+        return index_nonadjacent(c, x, indices)
     # Adjacent indexed dimensions are merged to one, with a row-major index.
     position = None
     for d in used:
-        i = c.b.cast(_wrapped(c, indices[d], x.shape[d]), "i64")
+        i = c.b.cast(wrapped_index(c, indices[d], x.shape[d]), "i64")
         if position is not None:
             scaled = c.b.binary("mul", position, c.b.scalar(x.shape[d], "i64"))
             i = c.b.binary("add", scaled, i)
@@ -284,11 +284,11 @@ def index(c, x, indices):
     identity = _identity(c, x, position, first, last)
     if identity is not None:
         return identity
-    rows = _of_each_row(c, x, *(indices[d] for d in used)) if used == [0, 1] else None
+    rows = _gather_from_rows(c, x, *(indices[d] for d in used)) if used == [0, 1] else None
     return c.b.gather(c.b.reshape(x, joint), position, first) if rows is None else rows
 
 
-def _of_each_row(c, x, rows, columns):
+def _gather_from_rows(c, x, rows, columns):
     """Recognises x[arange(n), columns], such as the last token of each sample, and gathers
     from each row separately, so that rows can be sharded. Returns None for other `rows`."""
     known, shape = c.known(rows), torch.broadcast_shapes(rows.shape, columns.shape)
@@ -297,7 +297,7 @@ def _of_each_row(c, x, rows, columns):
             known.reshape(-1), torch.arange(x.shape[0])):
         return None
     b = c.b
-    chosen = b.broadcast(b.cast(_wrapped(c, columns, x.shape[1]), "i64"), shape)
+    chosen = b.broadcast(b.cast(wrapped_index(c, columns, x.shape[1]), "i64"), shape)
     chosen = b.reshape(chosen, (shape[0], math.prod(shape[1:])))
     return b.reshape(b.gather(x, chosen, 1, batch=1), tuple(shape) + x.shape[2:])
 
@@ -368,14 +368,14 @@ def scatter_add(c, x, dim, indices, source):
     b = c.b
     if not x.type.is_float:
         raise Unsupported("scatter_add of integers")
-    from .convert_assignment import scatter_add_apart
+    from .convert_assignment import scatter_add_flat
     if x.type.rank == 0 or indices.type.rank == 0 or indices.type.elements == 0:
-        return scatter_add_apart(c, x, dim, indices, source)
+        return scatter_add_flat(c, x, dim, indices, source)
     dim %= x.type.rank
     given, source = indices, b.slice(source, [0] * x.type.rank, indices.shape)
     indices, batch, slices = _split_dims(indices, x, dim)
     if any(indices.shape[d] != x.shape[d] for d in batch):
-        return scatter_add_apart(c, x, dim, given, source)
+        return scatter_add_flat(c, x, dim, given, source)
     order = batch + [dim] + slices
     chosen = b.reshape(b.transpose(indices, order),
                        [indices.shape[d] for d in batch + [dim]])

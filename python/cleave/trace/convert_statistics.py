@@ -31,10 +31,10 @@ def var(c, x, dim=None, unbiased=True, keepdim=False, correction=None):
 
 @converts(aten.std.correction, aten.std.dim, aten.std.default)
 def std(c, x, dim=None, unbiased=True, keepdim=False, correction=None):
-    return root(c, var(c, x, dim, unbiased, keepdim, correction))
+    return zero_safe_power(c, var(c, x, dim, unbiased, keepdim, correction))
 
 
-def root(c, total, exponent=0.5):
+def zero_safe_power(c, total, exponent=0.5):
     """Returns `total` to the power `exponent`, with a gradient of 0 where `total` is 0, as
     norms have. `total` is a sum of squares or of powers of magnitudes."""
     b, dtype = c.b, total.dtype
@@ -58,9 +58,10 @@ def vector_norm(c, x, order=2, dim=None, keepdim=False, dtype=None):
     if order == 1:
         return reduced(c, "sum", size, dim, keepdim)
     if order == 2:
-        return root(c, reduced(c, "sum", b.binary("mul", x, x), dim, keepdim))
-    power = root(c, size, order) if order > 0 else b.binary("pow", size, b.scalar(order, x.dtype))
-    return root(c, reduced(c, "sum", power, dim, keepdim), 1 / order)
+        return zero_safe_power(c, reduced(c, "sum", b.binary("mul", x, x), dim, keepdim))
+    power = (zero_safe_power(c, size, order) if order > 0 else
+             b.binary("pow", size, b.scalar(order, x.dtype)))
+    return zero_safe_power(c, reduced(c, "sum", power, dim, keepdim), 1 / order)
 
 
 @converts(aten.var_mean.correction, aten.var_mean.dim, aten.var_mean.default)

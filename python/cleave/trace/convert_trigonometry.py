@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from .convert_functions import given, is_negative, with_derivative
+from .convert_functions import in_result_type, is_negative, with_derivative
 from .registry import CONVERTERS, aten, converts
 
 
@@ -54,7 +54,7 @@ def _unit(c, x):
 
 @converts(aten.atan.default)
 def atan(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     slope = b.binary("div", _unit(c, x), b.binary("add", b.binary("mul", x, x), _unit(c, x)))
     return with_derivative(c, _arctangent(c, x), (x, slope))
 
@@ -67,14 +67,14 @@ def _circle(c, x):
 
 @converts(aten.asin.default)
 def asin(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     slope = _circle(c, x)
     return with_derivative(c, _arctangent(c, c.b.binary("mul", x, slope)), (x, slope))
 
 
 @converts(aten.acos.default)
 def acos(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     ratio = b.binary("div", b.binary("sub", _unit(c, x), x), b.binary("add", _unit(c, x), x))
     value = b.binary("mul", b.scalar(2, x.dtype), _arctangent(c, b.unary("sqrt", ratio)))
     return with_derivative(c, value, (x, b.unary("neg", _circle(c, x))))
@@ -82,7 +82,7 @@ def acos(c, x):
 
 @converts(aten.atan2.default)
 def atan2(c, y, x):
-    b, (y, x) = c.b, given(c, y, x)
+    b, (y, x) = c.b, in_result_type(c, y, x)
     dtype, one = y.dtype, _unit(c, y)
     below, left = b.unary("abs", x), b.unary("abs", y)
     same = b.compare("eq", below, left)
@@ -103,7 +103,7 @@ def atan2(c, y, x):
 
 @converts(aten.tan.default)
 def tan(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     return c.b.binary("div", c.b.unary("sin", x), c.b.unary("cos", x))
 
 
@@ -116,7 +116,7 @@ def _log1p(c, x):
 
 @converts(aten.cosh.default)
 def cosh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     half = b.scalar(0.5, x.dtype)
     # exp(x) / 2 as exp(x / 2)^2 / 2, which is finite where the result is.
     up = b.unary("exp", b.binary("mul", x, half))
@@ -128,7 +128,7 @@ def cosh(c, x):
 @converts(aten.sinh.default)
 def sinh(c, x):
     """Near 0 it is computed without cancellation as 2 t / (1 - t^2) with t = tanh(x / 2)."""
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     half, one = b.scalar(0.5, x.dtype), _unit(c, x)
     near = b.compare("lt", b.unary("abs", x), one)
     t = b.unary("tanh", b.binary("mul", b.select(near, x, b.scalar(0, x.dtype)), half))
@@ -143,7 +143,7 @@ def sinh(c, x):
 
 @converts(aten.asinh.default)
 def asinh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     one, size = _unit(c, x), b.unary("abs", x)
     # Beyond the limit the result is log(2 |x|) to the last digit of the type; the square,
     # which could overflow, is not needed.
@@ -162,7 +162,7 @@ def asinh(c, x):
 
 @converts(aten.acosh.default)
 def acosh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     one = _unit(c, x)
     low, high = b.binary("sub", x, one), b.binary("add", x, one)
     slope = b.unary("rsqrt", b.binary("sub", b.binary("mul", x, x), one))
@@ -172,7 +172,7 @@ def acosh(c, x):
 
 @converts(aten.atanh.default)
 def atanh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     one = _unit(c, x)
     rest = b.binary("sub", one, x)
     value = b.binary("mul", b.scalar(0.5, x.dtype), _log1p(c, b.binary(

@@ -24,18 +24,18 @@ from .registry import Unsupported, aten, converts
 LARGEST_TABLE = 1 << 20
 
 
-def _many(value, n):
+def _per_dim(value, n):
     """Returns a list of n numbers, from one number or a list of one or n."""
     value = [value] if isinstance(value, int) else list(value)
     return value * n if len(value) == 1 else value
 
 
-def _table(c, places):
+def _table(c, indices):
     """Returns indices as an i64 constant. Raises Unsupported for more than LARGEST_TABLE."""
-    places = torch.as_tensor(places, dtype=torch.int64)
-    if places.numel() > LARGEST_TABLE:
-        raise Unsupported(f"a table of {places.numel()} indices")
-    return c.b.constant(places)
+    indices = torch.as_tensor(indices, dtype=torch.int64)
+    if indices.numel() > LARGEST_TABLE:
+        raise Unsupported(f"a table of {indices.numel()} indices")
+    return c.b.constant(indices)
 
 
 # Padding ------------------------------------------------------------------------------
@@ -51,16 +51,17 @@ def pad_by_mode(c, x, widths, mode):
         if low == high == 0 or dim < lead:
             continue
         size = x.shape[dim]
-        places = torch.arange(-low, size + high)
+        indices = torch.arange(-low, size + high)
         if mode == "replicate":
-            places = places.clamp(0, size - 1)
+            indices = indices.clamp(0, size - 1)
         elif mode == "circular":
             # Elements that a negative width crops do not wrap around.
             first, last = max(-low, 0), size - max(-high, 0)
-            places = first + torch.arange(-max(low, 0), last - first + max(high, 0)) % (last - first)
+            indices = torch.arange(-max(low, 0), last - first + max(high, 0)) % (last - first)
+            indices = first + indices
         else:
-            places = (size - 1) - ((size - 1) - places.abs()).abs()
-        x = c.b.gather(x, _table(c, places), dim)
+            indices = (size - 1) - ((size - 1) - indices.abs()).abs()
+        x = c.b.gather(x, _table(c, indices), dim)
     return x
 
 
@@ -84,13 +85,13 @@ def pad_circular(c, x, widths):
 # Windows ------------------------------------------------------------------------------
 
 
-def windows(c, x, dim, places):
-    """Replaces dimension `dim` by two, the windows and the elements of each window; `places`
-    [windows, elements] are the indices of the elements."""
-    return c.b.gather(x, _table(c, places), dim)
+def windows(c, x, dim, indices):
+    """Replaces dimension `dim` by two, the windows and the elements of each window, whose
+    indices are `indices` [windows, elements]."""
+    return c.b.gather(x, _table(c, indices), dim)
 
 
-def _regular(size, kernel, stride, dilation):
+def _window_indices(size, kernel, stride, dilation):
     """Returns the indices [windows, kernel] of windows over a dimension."""
     count = max((size - dilation * (kernel - 1) - 1) // stride + 1, 0)
     return torch.arange(count)[:, None] * stride + torch.arange(kernel) * dilation
@@ -101,7 +102,7 @@ def unfold(c, x, dim, size, step):
     if x.type.rank == 0:
         return c.b.broadcast(c.b.reshape(x, [1]), c.type.shape)
     dim %= x.type.rank
-    result = windows(c, x, dim, _regular(x.shape[dim], size, step, 1))
+    result = windows(c, x, dim, _window_indices(x.shape[dim], size, step, 1))
     order = [d for d in range(result.type.rank) if d != dim + 1] + [dim + 1]
     return c.b.transpose(result, order)
 
@@ -112,13 +113,13 @@ def _spatial(c, x, n):
     return (c.b.reshape(x, (1, *x.shape)), True) if x.type.rank == n + 1 else (x, False)
 
 
-def _extremes(c, x, tables, sizes):
+def _window_maxima(c, x, tables, sizes):
     """Returns the largest element of each window (of equal ones the first) and its row-major
     index in the image of `sizes`. `tables` hold, for each spatial dimension, the indices of
     the windows' elements in `x` and in the image, both [windows, elements]."""
     b, n = c.b, len(tables)
-    for i, (places, _) in enumerate(tables):
-        x = windows(c, x, 2 + 2 * i, places)
+    for i, (indices, _) in enumerate(tables):
+        x = windows(c, x, 2 + 2 * i, indices)
     counts = [t.shape[0] for t, _ in tables]
     kernel = [t.shape[1] for t, _ in tables]
     order = [0, 1] + [2 + 2 * i for i in range(n)] + [3 + 2 * i for i in range(n)]
@@ -126,7 +127,7 @@ def _extremes(c, x, tables, sizes):
     values, which = b.top_k(x, 1)
     shape = x.shape[:-1]
     values, which = b.reshape(values, shape), b.reshape(which, shape)
-    place = b.scalar(0, "i64")
+    position = b.scalar(0, "i64")
     for i, (_, own) in enumerate(tables):
         below = b.scalar(math.prod(kernel[i + 1:]), "i64")
         part = b.binary("div", which, below)
@@ -135,27 +136,27 @@ def _extremes(c, x, tables, sizes):
         window = b.iota(TensorType(shape, "i64"), 2 + i)
         entry = b.binary("add", b.binary("mul", window, above), part)
         part = b.gather(_table(c, own.reshape(-1)), entry, 0)
-        place = b.binary("add", b.binary("mul", place, b.scalar(sizes[i], "i64")), part)
-    return values, place
+        position = b.binary("add", b.binary("mul", position, b.scalar(sizes[i], "i64")), part)
+    return values, position
 
 
 def _max_pool(c, x, n, kernel, stride, padding, dilation, ceil_mode):
     if not x.type.is_float:
         raise Unsupported("max pooling of integers")
-    kernel, padding, dilation = _many(kernel, n), _many(padding, n), _many(dilation, n)
-    stride = _many(stride, n) if stride else kernel
+    kernel, padding, dilation = _per_dim(kernel, n), _per_dim(padding, n), _per_dim(dilation, n)
+    stride = _per_dim(stride, n) if stride else kernel
     x, single = _spatial(c, x, n)
     sizes, tables, high = x.shape[2:], [], []
     for i in range(n):
         count = _outputs(sizes[i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode)
-        places = torch.arange(count)[:, None] * stride[i] + torch.arange(kernel[i]) * dilation[i]
-        reach = int(places.max()) + 1 if places.numel() else 0
+        indices = torch.arange(count)[:, None] * stride[i] + torch.arange(kernel[i]) * dilation[i]
+        reach = int(indices.max()) + 1 if indices.numel() else 0
         high.append(max(reach - padding[i] - sizes[i], 0))
-        tables.append((places, (places - padding[i]).clamp(0, sizes[i] - 1)))
+        tables.append((indices, (indices - padding[i]).clamp(0, sizes[i] - 1)))
     x = c.b.pad(x, -math.inf, [0, 0, *padding], [0, 0, *high])
-    values, place = _extremes(c, x, tables, sizes)
+    values, position = _window_maxima(c, x, tables, sizes)
     shape = values.shape[1:] if single else values.shape
-    return c.b.reshape(values, shape), c.b.reshape(place, shape)
+    return c.b.reshape(values, shape), c.b.reshape(position, shape)
 
 
 def _outputs(size, kernel, stride, padding, dilation, ceil_mode):
@@ -180,7 +181,7 @@ for _n, _plain, _indexed in ((1, aten.max_pool1d.default, aten.max_pool1d_with_i
     converts(_indexed)(_convert_max_indexed)
 
 
-def _adaptive_places(size, count):
+def _adaptive_indices(size, count):
     """Returns the indices [windows, elements] of windows of adaptive pooling; shorter windows
     repeat their first element."""
     rows = [list(range(i * size // count, -(-(i + 1) * size // count))) for i in range(count)]
@@ -194,10 +195,10 @@ for _n, _overload in ((1, aten.adaptive_max_pool1d.default), (2, aten.adaptive_m
         x, single = _spatial(c, x, _n)
         if 0 in x.shape or 0 in output:
             raise Unsupported("adaptive pooling of no elements")
-        tables = [(t, t) for t in map(_adaptive_places, x.shape[2:], _many(output, _n))]
-        values, place = _extremes(c, x, tables, x.shape[2:])
+        tables = [(t, t) for t in map(_adaptive_indices, x.shape[2:], _per_dim(output, _n))]
+        values, position = _window_maxima(c, x, tables, x.shape[2:])
         shape = values.shape[1:] if single else values.shape
-        return c.b.reshape(values, shape), c.b.reshape(place, shape)
+        return c.b.reshape(values, shape), c.b.reshape(position, shape)
     converts(_overload)(_convert_adaptive_max)
 
 
@@ -212,14 +213,14 @@ def linear_along(c, x, dim, matrix):
     length = max(map(len, taps), default=0)
     if length == 0:
         return b.slice(x, [0] * x.type.rank, [0 if d == dim else s for d, s in enumerate(x.shape)])
-    places = torch.tensor([row + [row[0]] * (length - len(row)) for row in taps])
-    weights = matrix.gather(1, places)
+    indices = torch.tensor([row + [row[0]] * (length - len(row)) for row in taps])
+    weights = matrix.gather(1, indices)
     for i, row in enumerate(taps):
         weights[i, len(row):] = 0
     if length == 1 and bool((weights == 1).all()):
-        return b.gather(x, _table(c, places[:, 0]), dim)
-    rows = windows(c, x, dim, places)
-    shape = [1] * dim + list(places.shape) + [1] * (x.type.rank - dim - 1)
+        return b.gather(x, _table(c, indices[:, 0]), dim)
+    rows = windows(c, x, dim, indices)
+    shape = [1] * dim + list(indices.shape) + [1] * (x.type.rank - dim - 1)
     scale = b.constant(weights.to(torch.float64 if x.dtype == "f64" else torch.float32))
     rows = b.binary("mul", rows, b.cast(b.reshape(scale, shape), x.dtype))
     return b.reduce("sum", rows, [dim + 1])
@@ -235,8 +236,8 @@ def _matrix(function, size):
 
 def _average(c, x, n, kernel, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
              divisor_override=None):
-    kernel, padding = _many(kernel, n), _many(padding, n)
-    stride = _many(stride, n) if stride else kernel
+    kernel, padding = _per_dim(kernel, n), _per_dim(padding, n)
+    stride = _per_dim(stride, n) if stride else kernel
     even = not ceil_mode and not divisor_override and (count_include_pad or not any(padding))
     if n == 2 and even and x.type.rank == 4:
         rows = c.b.patches(x, kernel, stride, padding, [1, 1])
@@ -266,7 +267,7 @@ for _n, _overloads in ((1, (aten.adaptive_avg_pool1d.default,)),
                        (2, (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)),
                        (3, (aten.adaptive_avg_pool3d.default, aten._adaptive_avg_pool3d.default))):
     def _convert_adaptive(c, x, output, *, _n=_n):
-        for i, count in enumerate(_many(output, _n)):
+        for i, count in enumerate(_per_dim(output, _n)):
             dim = x.type.rank - _n + i
             x = linear_along(c, x, dim, _matrix(
                 lambda eye: F.adaptive_avg_pool1d(eye, count), x.shape[dim]))
@@ -332,14 +333,14 @@ def _convolution3d(c, x, weight, bias, stride, padding, dilation, groups):
     """Convolution of [n, c, d, h, w] with the weight [o, c / groups, kd, kh, kw], as the sum
     over the kernel's depth of two-dimensional convolutions."""
     b = c.b
-    stride, dilation = _many(stride, 3), _many(dilation, 3)
+    stride, dilation = _per_dim(stride, 3), _per_dim(dilation, 3)
     if isinstance(padding, str):
         around = [(0, 0)] * 3
         if padding == "same":
             extra = [(k - 1) * d for k, d in zip(weight.shape[2:], dilation)]
             around = [(e // 2, e - e // 2) for e in extra]
     else:
-        around = [(p, p) for p in _many(padding, 3)]
+        around = [(p, p) for p in _per_dim(padding, 3)]
     x = b.pad(x, 0, [0, 0, *(low for low, _ in around)], [0, 0, *(high for _, high in around)])
     depth = (x.shape[2] - dilation[0] * (weight.shape[2] - 1) - 1) // stride[0] + 1
     total = None
@@ -367,8 +368,8 @@ def transposed_convolution(c, x, weight, bias, stride, padding, output_padding, 
     kernel...]: a convolution of the input, with zeros between its elements, by the flipped
     kernel."""
     b = c.b
-    stride, padding, dilation = _many(stride, n), _many(padding, n), _many(dilation, n)
-    output_padding = _many(output_padding, n)
+    stride, padding, dilation = _per_dim(stride, n), _per_dim(padding, n), _per_dim(dilation, n)
+    output_padding = _per_dim(output_padding, n)
     x, _ = _spatial(c, x, n)
     kernel = weight.shape[2:]
     low = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding)]

@@ -4,8 +4,8 @@
 
 torch.export records what a forward computes, but not what autograd makes of it: `no_grad`,
 writes to detached tensors, functions with custom backwards, hooks. While a model is traced,
-its tensors still have autograd's state; `watched` makes it explicit in the program, or raises
-`EagerError` at the line of code that a compiled step does not support.
+its tensors still have autograd's state; `autograd_semantics` makes it explicit in the program,
+or raises `EagerError` at the line of code that a compiled step does not support.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .kept import Constants
-from .locations import here
-from .rewritten import REWRITTEN
+from .locations import current_line
+from .rewritten import REPLACEMENTS
 
 
 class EagerError(Exception):
     """Raised for eager code that a compiled step does not support; the text says what to do."""
 
 
-class KeptError(EagerError):
+class ForwardStateError(EagerError):
     """Raised for a forward that reads state which an earlier forward computed."""
 
 
@@ -114,7 +114,7 @@ class Originals:
         self.constants = Constants({})
 
 
-class _Watch(TorchFunctionMode):
+class _AutogradMode(TorchFunctionMode):
     """Intercepts the calls of torch functions in a forward."""
 
     def __init__(self, originals: Originals, module: torch.nn.Module,
@@ -129,13 +129,13 @@ class _Watch(TorchFunctionMode):
         self._buffers = {n for n, _ in module.named_buffers()}
         #: By storage: the tensors that would be aliases of it in eager code, and the version
         #: of each (its number of writes) when it was detached.
-        self._partners: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        self._aliases: dict[int, list[tuple[torch.Tensor, int]]] = {}
         #: Tensors that have a gradient, by storage; held, so that it is not reused.
         self._graded: dict[int, torch.Tensor] = {}
         # Tensors computed from parameters are constants in evaluation: a model that stores
         # them must drop them when it is trained again.
-        alike = [*module.buffers(), *(() if module.training else module.parameters())]
-        self._constants = originals.constants = Constants({memory_of(t): t for t in alike})
+        constants = [*module.buffers(), *(() if module.training else module.parameters())]
+        self._constants = originals.constants = Constants({memory_of(t): t for t in constants})
         self._trace = next((t.fake_mode for t in inputs.values() if isinstance(t, FakeTensor)),
                            None)
 
@@ -144,9 +144,9 @@ class _Watch(TorchFunctionMode):
         transform = torch._C._functorch.peek_interpreter_stack()
         if transform is not None:
             if transform.key() != torch._C._functorch.TransformType.Vmap:
-                _no_backward()
+                _refuse_backward()
             return function(*args, **kwargs)
-        function = REWRITTEN.get(function, function)
+        function = REPLACEMENTS.get(function, function)
         if function in _REFUSED:
             raise EagerError(_REFUSED[function])
         if function is _T.detach_ and args[0].requires_grad:
@@ -154,14 +154,14 @@ class _Watch(TorchFunctionMode):
                              "x = x.detach()")
         if function in (_T.requires_grad_, _T.requires_grad.__set__):
             self._check_requires_grad(*args, **kwargs)
-        args, kwargs = pytree.tree_map_only(_T, self._own, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(_T, self._traced, (args, kwargs))
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, _T)]
         if getattr(function, "__name__", "") == "__get__" and function not in _DETACH:
             out = function(*args, **kwargs)
             if isinstance(out, _T) and not torch.is_grad_enabled() and tensors[0].requires_grad:
                 return out.detach()
             return out
-        self._check_alike(tensors)
+        self._check_aliases(tensors)
         before = [(x, _version(x)) for x in tensors]
         given = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
         if function in _DETACH and tensors[0].is_floating_point():
@@ -169,7 +169,7 @@ class _Watch(TorchFunctionMode):
             self._constants.note(function, given, {memory_of(out): out})
             return out
         if not torch.is_grad_enabled():
-            args, kwargs = pytree.tree_map_only(_T, _cut, (args, kwargs))
+            args, kwargs = pytree.tree_map_only(_T, _without_gradient, (args, kwargs))
         out = function(*args, **kwargs)
         results = [x for x in pytree.tree_leaves(out) if isinstance(x, _T)]
         for tensor, version in before:
@@ -182,14 +182,14 @@ class _Watch(TorchFunctionMode):
                 self._graded.setdefault(memory_of(tensor), tensor)
         return out
 
-    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _traced(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the fake tensor for a parameter that the code obtained before the trace.
         Raises for tensors of earlier traces, and for real ones that are trained."""
         if isinstance(tensor, FakeTensor) and self._trace not in (None, tensor.fake_mode):
-            raise KeptError("the forward reads a tensor that an earlier forward computed and "
-                            "stored (in an attribute, a list or a closure), which a compiled step "
-                            "does not keep; compute it in each forward, or store it in a buffer "
-                            "(register_buffer)")
+            raise ForwardStateError(
+                "the forward reads a tensor that an earlier forward computed and stored (in an "
+                "attribute, a list or a closure), which a compiled step does not keep; compute it "
+                "in each forward, or store it in a buffer (register_buffer)")
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
             return tensor
         name = self._originals.names.get(id(tensor))
@@ -213,18 +213,18 @@ class _Watch(TorchFunctionMode):
 
     def _detached(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns `tensor` detached, in a new storage. In eager code both would be aliases;
-        `_check_alike` detects writes to either."""
+        `_check_aliases` detects writes to either."""
         out = tensor.detach().clone()
-        partners = [*self._partners.get(memory_of(tensor), ()), (tensor, _version(tensor))]
-        for other, _ in partners:
-            self._partners.setdefault(memory_of(other), []).append((out, _version(out)))
-        self._partners[memory_of(out)] = [(x, _version(x)) for x, _ in partners]
+        aliases = [*self._aliases.get(memory_of(tensor), ()), (tensor, _version(tensor))]
+        for other, _ in aliases:
+            self._aliases.setdefault(memory_of(other), []).append((out, _version(out)))
+        self._aliases[memory_of(out)] = [(x, _version(x)) for x, _ in aliases]
         return out
 
-    def _check_alike(self, tensors: list[torch.Tensor]) -> None:
+    def _check_aliases(self, tensors: list[torch.Tensor]) -> None:
         """Raises EagerError for tensors whose aliases in eager code have been written to."""
         for tensor in tensors:
-            for other, version in self._partners.get(memory_of(tensor), ()):
+            for other, version in self._aliases.get(memory_of(tensor), ()):
                 if _version(other) != version:
                     raise EagerError(
                         "the forward reads a tensor that shares its memory with one that was "
@@ -234,7 +234,7 @@ class _Watch(TorchFunctionMode):
         """Raises EagerError for a write that a compiled step does not support: to a parameter,
         an input, an alias of a buffer, or a tensor with a gradient under no_grad()."""
         memory = memory_of(tensor)
-        shared = [memory, *(memory_of(x) for x, _ in self._partners.get(memory, ()))]
+        shared = [memory, *(memory_of(x) for x, _ in self._aliases.get(memory, ()))]
         owners = [self._memory[m] for m in shared if m in self._memory]
         if owners:
             name = owners[0]
@@ -273,7 +273,7 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _cut(tensor: torch.Tensor) -> torch.Tensor:
+def _without_gradient(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
@@ -404,8 +404,9 @@ def _apply(original: Callable[..., Any], uses: list[_Use], module: torch.nn.Modu
             with _without_writes(module) if graded else torch.no_grad():
                 return function(*rest)
         if graded and not cls.__module__.startswith("torch."):
-            uses.append(_Use(cls, pytree.tree_map_only(
-                _T, lambda x: _Shape(tuple(x.shape)) if x.is_floating_point() else x, args), here()))
+            shapes = pytree.tree_map_only(
+                _T, lambda x: _Shape(tuple(x.shape)) if x.is_floating_point() else x, args)
+            uses.append(_Use(cls, shapes, current_line()))
             return _forward(cls, args)
         return original.__func__(cls, *args, **kwargs)
 
@@ -423,7 +424,7 @@ def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
-def _no_backward(*args, **kwargs):
+def _refuse_backward(*args, **kwargs):
     """The replacement of autograd's engine in a trace."""
     raise EagerError("a gradient is computed in the forward (autograd.grad, torch.func.grad or "
                      "backward()); a compiled step differentiates the loss once. Write the "
@@ -444,12 +445,12 @@ def _patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _same_random_numbers() -> Iterator[None]:
+def _only_torch_random_numbers() -> Iterator[None]:
     """Context that restores the random states of Python and NumPy. Raises EagerError at its end
     if the code has drawn random numbers of these."""
     before = random.getstate(), np.random.get_state()
     places: list[str] = []
-    drawing = [(owner, name, _said_where(vars(owner)[name], places))
+    drawing = [(owner, name, _recording_calls(vars(owner)[name], places))
                for owner, methods in ((random, random.Random), (np.random, np.random.RandomState))
                for name in vars(owner).keys() & set(dir(methods))
                if name[0] != "_" and "state" not in name]
@@ -466,7 +467,7 @@ def _same_random_numbers() -> Iterator[None]:
                          "which a compiled step would draw once for all steps; draw them by torch")
 
 
-def _said_where(function: Callable[..., Any], places: list[str]) -> Callable[..., Any]:
+def _recording_calls(function: Callable[..., Any], places: list[str]) -> Callable[..., Any]:
     """Returns `function` with the lines of its calls appended to `places`, as `file:line: `."""
     def called(*args, **kwargs):
         frame = sys._getframe(1)
@@ -476,8 +477,8 @@ def _said_where(function: Callable[..., Any], places: list[str]) -> Callable[...
 
 
 @contextlib.contextmanager
-def watched(originals: Originals, module: torch.nn.Module,
-            inputs: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def autograd_semantics(originals: Originals, module: torch.nn.Module,
+                       inputs: Mapping[str, torch.Tensor]) -> Iterator[None]:
     """Context in which a forward of `module` with `inputs` is traced with autograd's semantics.
     Raises EagerError, at the line of code, for what a compiled step does not support."""
     originals.functions.clear()
@@ -488,8 +489,8 @@ def watched(originals: Originals, module: torch.nn.Module,
                    _apply(function.__dict__["apply"], originals.functions, module)),
                   (checkpoint, generator, _generator(checkpoint.__dict__[generator], module)),
                   (hooks, "__enter__", _enter(hooks.__dict__["__enter__"])),
-                  (torch.autograd, "_engine_run_backward", _no_backward)), \
-            _same_random_numbers(), _Watch(originals, module, inputs):
+                  (torch.autograd, "_engine_run_backward", _refuse_backward)), \
+            _only_torch_random_numbers(), _AutogradMode(originals, module, inputs):
         yield
 
 

@@ -25,7 +25,7 @@ def _semantics(*names: str):
     return register
 
 
-def _core(x: torch.Tensor) -> torch.Tensor:
+def _unexpanded(x: torch.Tensor) -> torch.Tensor:
     """Returns `x` with size 1 along each dimension of stride 0 (a broadcast dimension)."""
     for dim, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[dim] > 1:
@@ -33,7 +33,7 @@ def _core(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _repeated(x: torch.Tensor) -> torch.Tensor:
+def _as_broadcast(x: torch.Tensor) -> torch.Tensor:
     """Returns `x`, as a broadcast of its first slice if all slices along dimension 0 are
     equal."""
     if 1 < x.numel() <= 1 << 20 and x.dim() > 1 and x.shape[0] > 1 and x.stride(0) != 0:
@@ -66,7 +66,7 @@ class Evaluator:
         if value.constant and value.op is not None and value.op.name in _SEMANTICS:
             inputs = [self.value(v) for v in value.op.inputs()]
             if all(x is not None for x in inputs) and self._fits(value, inputs):
-                result = _repeated(_SEMANTICS[value.op.name](value.op, inputs))
+                result = _as_broadcast(_SEMANTICS[value.op.name](value.op, inputs))
         self._values[id(value)] = result
         self._keep.append(value)
         return result
@@ -75,7 +75,7 @@ class Evaluator:
         """Whether computing `value` allocates at most LIMIT elements."""
         if value.type.elements <= self.LIMIT or value.op.name == "broadcast":
             return True
-        cores = [_core(x).shape for x in inputs]
+        cores = [_unexpanded(x).shape for x in inputs]
         return torch.Size(torch.broadcast_shapes(*cores)).numel() <= self.LIMIT
 
 
@@ -83,7 +83,7 @@ def _pointwise(function: Callable[..., torch.Tensor]):
     """Returns the semantics of an element-wise op; broadcast dimensions are not expanded."""
     def run(op: Op, inputs: list[torch.Tensor]) -> torch.Tensor:
         shape = op.results[0].shape
-        result = function(*(_core(x) for x in inputs))
+        result = function(*(_unexpanded(x) for x in inputs))
         return result.to(TORCH_DTYPES[op.results[0].dtype]).expand(shape)
     return run
 
@@ -105,7 +105,7 @@ for _name, _function in {
 
 @_semantics("div")
 def _div(op, inputs):
-    a, b = map(_core, inputs)
+    a, b = map(_unexpanded, inputs)
     mode = None if a.is_floating_point() else "trunc"
     return torch.div(a, b, rounding_mode=mode).expand(op.results[0].shape)
 
@@ -116,7 +116,7 @@ _COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le,
 
 @_semantics("compare")
 def _compare(op, inputs):
-    return _COMPARE[op.head](*map(_core, inputs)).expand(op.results[0].shape)
+    return _COMPARE[op.head](*map(_unexpanded, inputs)).expand(op.results[0].shape)
 
 
 @_semantics("constant")

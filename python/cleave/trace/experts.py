@@ -26,7 +26,7 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
     """Context in which the expert layers of `module` compute with static shapes. Tokens are
     routed in `groups` groups, one for each sample, where their number is divisible by it."""
     replaced: list[tuple[torch.nn.Module, str]] = []
-    distinct = _Distinct()
+    distinct = _DistinctIndices()
 
     def replace(owner: torch.nn.Module, name: str, function: Callable) -> None:
         # Set on the instance, so that deleting it restores the attribute of the class.
@@ -52,7 +52,7 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
             del owner.__dict__[name]
 
 
-def stacks(module: torch.nn.Module) -> dict[str, list[str]]:
+def expert_stacks(module: torch.nn.Module) -> dict[str, list[str]]:
     """Returns the expert parameters of `module` that are stacked into one tensor: the name of
     each stack, and the names of its parameters in order."""
     found = {}
@@ -150,7 +150,7 @@ def _project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     return y if bias is None else y + bias[:, None]
 
 
-class _Distinct(TorchFunctionMode):
+class _DistinctIndices(TorchFunctionMode):
     """Records index tensors whose elements along the last dimension are distinct: those of
     topk, sort and argsort, also after conversions that preserve the property."""
 
@@ -183,7 +183,8 @@ class _Distinct(TorchFunctionMode):
         return result
 
 
-def _once(index: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _merge_repeated(index: torch.Tensor, weights: torch.Tensor
+                    ) -> tuple[torch.Tensor, torch.Tensor]:
     """Merges repeated choices of an expert by a token. Returns which choices [g, t, k] are the
     first of their expert, and the weights, summed into the first choice."""
     same = index[..., :, None] == index[..., None, :]
@@ -191,7 +192,7 @@ def _once(index: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, tor
     return first, torch.where(same, weights[..., None, :], 0).sum(-1) * first.to(weights.dtype)
 
 
-def _stack_of_experts(groups: int, distinct: _Distinct):
+def _stack_of_experts(groups: int, distinct: _DistinctIndices):
     """Returns the forward of a layer with stacked expert weights. No token is dropped: the
     capacity of an expert is the number of tokens of a group."""
     def experts(self, hidden_states, top_k_index, top_k_weights):
@@ -201,7 +202,7 @@ def _stack_of_experts(groups: int, distinct: _Distinct):
         index, weights = (t.view(own, tokens, -1) for t in (top_k_index, top_k_weights))
         first = None
         if top_k_index not in distinct and index.shape[-1] > 1:
-            first, weights = _once(index, weights)
+            first, weights = _merge_repeated(index, weights)
         place, _ = moe.places(index, self.num_experts, tokens, first)
         x = moe.dispatch(hidden_states.view(own, tokens, width), place, first,
                          self.num_experts, tokens)

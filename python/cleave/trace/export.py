@@ -24,10 +24,10 @@ from torch.utils import _pytree as pytree
 
 from .convert_batch_norm import Groups, batch_norm_modules, is_training
 from .convert_complex import converts_complex
-from .eager import (EagerError, KeptError, Originals, assigned_buffers, check_functions,
-                    memory_of, reached, watched)
+from .eager import (EagerError, ForwardStateError, Originals, assigned_buffers, check_functions,
+                    memory_of, reached, autograd_semantics)
 from .experts import static_experts
-from .kept import Kept, restored
+from .kept import StateChange, restored
 from .locations import located, untraceable
 from .registry import converter_for
 
@@ -185,13 +185,13 @@ def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return dict(inputs)
 
 
-class _Found:
+class _CallRecord:
     """What the last call found, in an object whose attributes torch.export neither restores nor
     traces, as it does those of a module and lists and dicts in them."""
 
     names: list[str] = []
     reached: set[str] = set()
-    kept: list[Kept] = []
+    kept: list[StateChange] = []
 
 
 class _Step(torch.nn.Module):
@@ -202,13 +202,14 @@ class _Step(torch.nn.Module):
         self.module = module
         self.call_plan = call
         self.want = want
-        self.found = _Found()
+        self.found = _CallRecord()
         object.__setattr__(self, "loss_fn", loss_fn)
         object.__setattr__(self, "originals", Originals(module))
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with (restored(self.module, self.loss_fn) as changed,
-              watched(self.originals, self.module, dict(zip(self.call_plan.inputs, values))),
+              autograd_semantics(self.originals, self.module,
+                                 dict(zip(self.call_plan.inputs, values))),
               assigned_buffers(self.module)):
             outputs = self.compute(*values)
         self.found.kept = changed
@@ -260,7 +261,7 @@ def _is_loss(x: torch.Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def _settings(module: torch.nn.Module, training: bool):
+def _mode(module: torch.nn.Module, training: bool):
     """Context with the module in training or evaluation mode and without a key-value cache;
     modes and settings are restored. Submodules in evaluation mode of a module in training
     mode stay in evaluation mode."""
@@ -281,7 +282,7 @@ def _settings(module: torch.nn.Module, training: bool):
 
 
 @contextlib.contextmanager
-def _all_frames():
+def _record_all_frames():
     """Context in which torch.export records all frames of an operator's stack, not only methods
     named forward, so that locations are those of helper functions."""
     from torch.fx.proxy import TracerBase
@@ -304,7 +305,7 @@ def _all_frames():
 
 
 @contextlib.contextmanager
-def _silence():
+def _without_torch_logs():
     """Context without the logs that torch prints of an error that it also raises; TORCH_LOGS
     turns them on."""
     if os.environ.get("TORCH_LOGS"):
@@ -348,7 +349,7 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
     return True
 
 
-def _keep_nested_lines(program: torch.export.ExportedProgram) -> None:
+def _keep_nested_locations(program: torch.export.ExportedProgram) -> None:
     """Lets the operators of nested graphs, such as those under no_grad, keep their locations
     when the graphs are inlined."""
     for part in program.graph_module.modules():
@@ -433,22 +434,22 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
     sequences = next((x.shape[0] for x in values if x.dim()), 1)
-    with (_settings(module, training), static_experts(module, sequences), _all_frames(),
+    with (_mode(module, training), static_experts(module, sequences), _record_all_frames(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings()):
         warnings.simplefilter("ignore")
         step.training = training
         try:
-            with _silence():
+            with _without_torch_logs():
                 program = torch.export.export(step, values, strict=False)
             check_functions(step.originals.functions)
             _check_kept(step, values, program)
             if not _is_functional(program):
-                _keep_nested_lines(program)
+                _keep_nested_locations(program)
                 program = program.run_decompositions({})
             program = _decomposed(program)
         except TraceError:
             raise
-        except KeptError as error:
+        except ForwardStateError as error:
             raise StateError(located(error)) from None
         except EagerError as error:
             raise TraceError(located(error)) from None
@@ -473,8 +474,9 @@ def _shared_buffers(module: torch.nn.Module) -> list[str]:
 
 def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
                 program: torch.export.ExportedProgram) -> None:
-    """Raises KeptError where the Python state that a forward changed affects the next one: a
-    second forward changes numbers again, or is traced to another program than `program`."""
+    """Raises ForwardStateError where the Python state that a forward changed affects the next
+    one: a second forward changes numbers again, or is traced to another program than
+    `program`."""
     first, constants = step.found.kept, step.originals.constants
 
     def is_constant(tensor: torch.Tensor) -> bool:
@@ -487,7 +489,7 @@ def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
     with restored(step.module, step.loss_fn):
         for kept in first:
             kept.keep(is_constant)
-        with _silence():
+        with _without_torch_logs():
             second = torch.export.export(step, values, strict=False)
     counted = [k for k in step.found.kept if k.numbers()]
     # A second forward that reads a stored constant table does not compute it again.
@@ -498,9 +500,9 @@ def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
         return
     what = ("changes in each forward" if counted
             else "is changed by the first forward, and the next one computes otherwise")
-    raise KeptError(f"{(counted or numbers)[0].said()} {what}, and a compiled step does not change "
-                    "it; keep a number that changes in a buffer (register_buffer), and change that "
-                    "in place")
+    raise ForwardStateError(
+        f"{(counted or numbers)[0].described()} {what}, and a compiled step does not change it; "
+        "keep a number that changes in a buffer (register_buffer), and change that in place")
 
 
 def _same_constants(*programs: torch.export.ExportedProgram) -> bool:
@@ -523,6 +525,6 @@ def eager_step(module: torch.nn.Module, example_inputs: Any, loss_fn, double: bo
     values = [_example(t, device) for t in call.inputs.values()]
     if double:
         values = [t.double() if t.is_floating_point() else t for t in values]
-    with _settings(module, True), warnings.catch_warnings():
+    with _mode(module, True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield lambda: step.compute(*values)[0]

@@ -22,20 +22,20 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from .locations import here
+from .locations import current_line
 
 #: Attributes that torch gives every module; they are not state of the model.
-_OWN = frozenset(torch.nn.Module().__dict__) - {"training"}
+_MODULE_ATTRIBUTES = frozenset(torch.nn.Module().__dict__) - {"training"}
 
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout", "uniform_", "exponential_")
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 #: Modules of the standard library whose objects may hold state of a model.
-_HOLDERS = {"builtins", "collections", "types"}
+_STATE_MODULES = {"builtins", "collections", "types"}
 
 
 @dataclasses.dataclass
-class Kept:
+class StateChange:
     """The changes of a forward to one container: the changed values, by key, and the lines of
     the assignments that are known."""
 
@@ -62,7 +62,7 @@ class Kept:
             FakeTensor, lambda x: torch.zeros(x.shape, dtype=x.dtype) if is_constant(x) else x,
             self.after))
 
-    def said(self) -> str:
+    def described(self) -> str:
         """Returns the line and the quoted name of the first number, string or flag."""
         key = self.numbers()[0]
         name = f"{self.name}.{key}".lstrip(".") if isinstance(key, str) else self.name
@@ -94,7 +94,7 @@ class Constants:
 
 
 @contextlib.contextmanager
-def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
+def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[StateChange]]:
     """Context that restores the Python state of `module` and `others`. It yields a list that,
     afterwards, has the changes that involve fake tensors, numbers, strings or flags."""
     before = [(name, found, _copied(found), find)
@@ -104,11 +104,11 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
     assign = torch.nn.Module.__setattr__
 
     def noted(part: torch.nn.Module, name: str, value: Any) -> None:
-        if name not in _OWN:
-            places[id(part), name] = here()
+        if name not in _MODULE_ATTRIBUTES:
+            places[id(part), name] = current_line()
         assign(part, name, value)
 
-    changed: list[Kept] = []
+    changed: list[StateChange] = []
     torch.nn.Module.__setattr__ = noted
     try:
         yield changed
@@ -119,7 +119,7 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
             if _leaves(values):
                 owner = id(owners.get(id(found)))
                 lines = {k: places[owner, k] for k in values if (owner, k) in places}
-                changed.append(Kept(find, name, _copied(found), values, lines))
+                changed.append(StateChange(find, name, _copied(found), values, lines))
         for _, found, copy, _ in before:
             if _changes(found, copy) or not _identical(found, copy):
                 _fill(found, copy)
@@ -156,13 +156,13 @@ def _containers(module: torch.nn.Module, others: tuple[Any, ...]
                 add(name, lambda cell=cell: cell)
             add(name, lambda value=value: getattr(value, "__self__", None))
             continue
-        if isinstance(value, torch.nn.Module) or _is_holder(value):
+        if isinstance(value, torch.nn.Module) or _is_state_object(value):
             find = lambda find=find: find().__dict__
             value = find()
         if isinstance(value, (dict, list, set, np.ndarray, types.CellType)):
             yield name.rstrip("."), value, find
         if isinstance(value, dict):
-            for key in [k for k in value if k not in _OWN]:
+            for key in [k for k in value if k not in _MODULE_ATTRIBUTES]:
                 add(f"{name}{key}." if isinstance(key, str) else name,
                     lambda find=find, key=key: find()[key])
         elif isinstance(value, (list, tuple)):
@@ -172,13 +172,13 @@ def _containers(module: torch.nn.Module, others: tuple[Any, ...]
             add(name, lambda find=find: find().cell_contents)
 
 
-def _is_holder(value: Any) -> bool:
+def _is_state_object(value: Any) -> bool:
     """Whether a value is an object whose attributes are part of a model."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     return (hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType))
             and package not in ("torch", "numpy")
-            and (package in _HOLDERS or package not in sys.stdlib_module_names))
+            and (package in _STATE_MODULES or package not in sys.stdlib_module_names))
 
 
 def _copied(container: Any) -> Any:
@@ -191,7 +191,7 @@ def _copied(container: Any) -> Any:
     if isinstance(container, np.ndarray):
         return container.copy()
     if isinstance(container, dict):
-        return {k: v for k, v in container.items() if k not in _OWN}
+        return {k: v for k, v in container.items() if k not in _MODULE_ATTRIBUTES}
     return type(container)(container) if type(container) in (list, set) else list(container)
 
 
@@ -203,7 +203,7 @@ def _fill(container: Any, content: Any) -> None:
     elif isinstance(container, np.ndarray):
         container[...] = content
     elif isinstance(container, dict):
-        for key in [k for k in container if k not in _OWN]:
+        for key in [k for k in container if k not in _MODULE_ATTRIBUTES]:
             del container[key]
         container.update(content)
     elif isinstance(container, set):
@@ -241,7 +241,7 @@ def _same(a: Any, b: Any, depth: int = 8) -> bool:
     if isinstance(a, set):
         return a == b
     if not isinstance(a, (dict, list, tuple)):
-        if isinstance(a, torch.nn.Module) or not _is_holder(a):
+        if isinstance(a, torch.nn.Module) or not _is_state_object(a):
             return False
         a, b = a.__dict__, b.__dict__
     if isinstance(a, dict):
@@ -274,6 +274,6 @@ def _leaves(value: Any) -> list[Any]:
             pending += one
         elif isinstance(one, (FakeTensor, np.ndarray, np.generic, *_PLAIN)):
             found.append(one)
-        elif not isinstance(one, torch.nn.Module) and _is_holder(one):
+        elif not isinstance(one, torch.nn.Module) and _is_state_object(one):
             pending.append(one.__dict__)
     return found

@@ -67,7 +67,7 @@ def describe(error: BaseException, file: str | None = None) -> str:
     text = _first_paragraph(error)
     if type(error) is not RuntimeError:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return _place(error, file) + text
+    return _error_line(error, file) + text
 
 
 def untraceable(error: Exception) -> str:
@@ -75,7 +75,7 @@ def untraceable(error: Exception) -> str:
     user's code: the line that raised `error`, or that of the operator that `error` names."""
     kind, text = type(error).__name__, _first_paragraph(error)
     origin = _innermost(str(error))
-    place = _place(error) or (f"{origin[0]}:{origin[1]}: " if origin else "")
+    place = _error_line(error) or (f"{origin[0]}:{origin[1]}: " if origin else "")
     if kind == "DynamicOutputShapeException":
         text = f"{error.args[0]}: {DYNAMIC}" if error.args else DYNAMIC
     elif kind in _UNKNOWN or any(part in text for part in _VALUES):
@@ -108,19 +108,19 @@ def _raised_by_torch(error: BaseException) -> bool:
 
 def located(error: BaseException) -> str:
     """Returns the text of an error of Cleave, after the location in the user's code."""
-    return _place(error) + str(error)
+    return _error_line(error) + str(error)
 
 
-def here() -> str:
+def current_line() -> str:
     """Returns the line of the user's code that is running, as `file:line: `."""
-    return _own(traceback.extract_stack())
+    return _user_line(traceback.extract_stack())
 
 
-def _place(error: BaseException, file: str | None = None) -> str:
-    return _own(traceback.extract_tb(error.__traceback__), file)
+def _error_line(error: BaseException, file: str | None = None) -> str:
+    return _user_line(traceback.extract_tb(error.__traceback__), file)
 
 
-def _own(frames: traceback.StackSummary, file: str | None = None) -> str:
+def _user_line(frames: traceback.StackSummary, file: str | None = None) -> str:
     """Returns the innermost frame of the user's code (in `file`, if given and found) as
     `file:line: `; empty if there is none."""
     frames = [f for f in frames

@@ -25,7 +25,7 @@ from .ir import Builder, Value, scalar_of
 
 #: A finite number at or below this masks a key in a row with a visible key: exp of the
 #: difference is 0, since scores are much smaller in magnitude.
-EXCLUDED = -1e30
+MASKED = -1e30
 
 
 @dataclasses.dataclass
@@ -177,10 +177,10 @@ class MaskAnalysis:
         if value.is_op("broadcast") or (
                 value.is_op("cast") and value.op.operands[0].type.is_float):
             inner = value.op.operands[0]
-            if self._hides_mask(inner):
+            if self._contains_mask(inner):
                 self.bias(self.b.cast(inner, value.dtype), factor)
                 return
-        if value.is_op("add") and factor > 0 and any(map(self._hides_mask, value.op.operands)):
+        if value.is_op("add") and factor > 0 and any(map(self._contains_mask, value.op.operands)):
             for operand in value.op.operands:
                 self.bias(operand, factor)
         elif factor > 0 and (self._known_bias(value, factor) or self._select(value, factor)):
@@ -188,16 +188,16 @@ class MaskAnalysis:
         else:
             self._plain_bias(value, factor)
 
-    def _hides_mask(self, value: Value) -> bool:
+    def _contains_mask(self, value: Value) -> bool:
         """Whether the bias `value` contains numbers that may mask keys."""
         if value.is_op("broadcast", "cast"):
-            return self._hides_mask(value.op.operands[0])
+            return self._contains_mask(value.op.operands[0])
         if value.is_op("add"):
-            return any(map(self._hides_mask, value.op.operands))
+            return any(map(self._contains_mask, value.op.operands))
         if value.is_op("select"):
-            return any(excluding(v) is not None for v in value.op.operands[1:])
+            return any(masking_number(v) is not None for v in value.op.operands[1:])
         known = self.evaluator.value(value)
-        return known is not None and bool((known <= EXCLUDED).any())
+        return known is not None and bool((known <= MASKED).any())
 
     def _plain_bias(self, value: Value, factor: float) -> None:
         """Adds a bias without a mask."""
@@ -212,24 +212,24 @@ class MaskAnalysis:
         known = self.evaluator.value(value)
         if known is None or bool(known.isnan().any()):
             return False
-        kept = known * factor > EXCLUDED
+        kept = known * factor > MASKED
         if bool(kept.all()):
             if bool((known != 0).any()):
                 self._plain_bias(value, factor)
             return True
-        condition = self.b.compare("gt", value, self.b.scalar(EXCLUDED / factor, value.dtype))
+        condition = self.b.compare("gt", value, self.b.scalar(MASKED / factor, value.dtype))
         rest = None
         if bool((known[kept] != 0).any()):
             rest = self.b.select(condition, value, self.b.scalar(0, value.dtype)), factor
         hidden = known[~kept]
         if bool((hidden == -math.inf).all()):
             self._known.append(kept)
-            self._hide(kept, condition, False, rest)
+            self._mask_keys(kept, condition, False, rest)
         else:
             self._finite.append(_Finite(kept, condition, False, rest, (value, factor)))
         return True
 
-    def _hide(self, kept, condition, negated, rest) -> None:
+    def _mask_keys(self, kept, condition, negated, rest) -> None:
         """Masks all keys but `kept`, and adds the bias `rest` to the scores of these."""
         if not self._pattern(kept):
             self._masked(condition, negated)
@@ -242,7 +242,7 @@ class MaskAnalysis:
         if not value.is_op("select"):
             return False
         condition, a, b = value.op.operands
-        numbers = excluding(a, factor), excluding(b, factor)
+        numbers = masking_number(a, factor), masking_number(b, factor)
         if (numbers[0] is None) == (numbers[1] is None):
             return False
         negated = numbers[0] is not None
@@ -262,7 +262,7 @@ class MaskAnalysis:
         if number == -math.inf:
             self.mask(condition, negated)
             return True
-        return number <= EXCLUDED and self._finite_term(condition, negated, None, None)
+        return number <= MASKED and self._finite_term(condition, negated, None, None)
 
     def _finite_term(self, condition, negated, rest, whole) -> bool:
         known = self.evaluator.value(condition)
@@ -282,7 +282,7 @@ class MaskAnalysis:
         rows_keep = self._finite and self._every_row_keeps_a_key()
         for term in self._finite:
             if rows_keep:
-                self._hide(term.kept, term.condition, term.negated, term.rest)
+                self._mask_keys(term.kept, term.condition, term.negated, term.rest)
             elif term.whole is None:
                 return False
             else:
@@ -301,9 +301,9 @@ class MaskAnalysis:
         return bool(kept.any(-1).all())
 
 
-def excluding(value: Value, factor: float = 1.0) -> float | None:
+def masking_number(value: Value, factor: float = 1.0) -> float | None:
     """Returns `factor * value` if it is one number that may mask keys, else None."""
     number = scalar_of(value)
-    if isinstance(number, float) and number * factor <= EXCLUDED:
+    if isinstance(number, float) and number * factor <= MASKED:
         return number * factor
     return None

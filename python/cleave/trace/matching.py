@@ -79,7 +79,7 @@ def pairs(value: Value, *names: str) -> Iterator[tuple[Value, Value]]:
             yield b, a
 
 
-def unit_peeled(value: Value) -> Value:
+def without_units(value: Value) -> Value:
     """Returns `value` without broadcasts, and without reshapes that only insert or remove
     dimensions of size 1."""
     while value.is_op("reshape", "broadcast"):
@@ -98,7 +98,7 @@ def vector(value: Value, size: int) -> Value | None:
     """Returns the vector [size] that `value` is along its last dimension, or None."""
     if value.type.elements != size or (value.type.rank and value.shape[-1] != size):
         return None
-    value = unit_peeled(value)
+    value = without_units(value)
     return value if value.shape == (size,) else None
 
 

@@ -16,7 +16,7 @@ from .convert import Conversion
 from .convert_batch_norm import Groups
 from .eager import EagerError, refuse_hooks, refuse_shared_memory
 from .evaluate import Evaluator
-from .experts import stacks
+from .experts import expert_stacks
 from .fold import known_constant
 from .export import Call, Exported, StateError, TraceError, export, plan_call
 from .locations import location_of
@@ -77,7 +77,7 @@ class TracedModel:
     named_mlir: str
     #: Returns the same model with the entry `@loss` alone and without random numbers: dropout
     #: keeps all elements, and uniform numbers are 0.5. Its `mlir` has the form of `named_mlir`.
-    steady: Callable[[], TracedModel] | None = None
+    deterministic: Callable[[], TracedModel] | None = None
     #: Names of the buffers that a step writes.
     written: tuple[str, ...] = ()
     #: Lines (`file:line`) at which the loss depends on statistics over several samples, those
@@ -171,7 +171,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
         return [t for t in tensors.all() if t.role == "parameter" or t.name in used]
 
-    def steady() -> TracedModel:
+    def deterministic() -> TracedModel:
         function = functions[0]
         if any(a.role == "rng" for a in function.arguments):
             function = _entry("loss", tensors, loss, call, groups, random=False)
@@ -188,7 +188,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept(functions),
         input_names=list(call.inputs),
         input_types={n: (tuple(t.shape), t.dtype) for n, t in call.inputs.items()},
-        entries=tuple(f.name for f in functions), steady=steady,
+        entries=tuple(f.name for f in functions), deterministic=deterministic,
         written=tuple(sorted(tensors.written)),
         batch_statistics=tuple(functions[0].batch_statistics))
     return traced
@@ -228,7 +228,7 @@ class _Tensors:
                     entry.aliases += (name,)
                 self.by_name[name] = entry
 
-        self._stack(stacks(module))
+        self._stack(expert_stacks(module))
 
     def _stack(self, groups: dict[str, list[str]]) -> None:
         """Replaces the parameters of each group, one of each expert, by one stacked tensor,
@@ -253,7 +253,7 @@ class _Tensors:
 
     def mark_written(self, program: torch.export.ExportedProgram) -> None:
         """Sets `written` from the exported loss; the values of these buffers are not known."""
-        self.written = {self.by_name[_plain(n)].name
+        self.written = {self.by_name[_module_name(n)].name
                         for n in program.graph_signature.buffers_to_mutate.values()}
 
     def unreached(self, reached: set[str]) -> set[str]:
@@ -307,13 +307,13 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
             sample = 0 if example.dim() and example.shape[0] == batch else None
             argument = ir.Argument(value, input_name, "input", batch_dim=sample)
             arguments[f"input:{input_name}"] = argument
-        elif spec.kind is InputKind.PARAMETER and _plain(spec.target) in tensors.part_of:
-            whole, i = tensors.part_of[_plain(spec.target)]
+        elif spec.kind is InputKind.PARAMETER and _module_name(spec.target) in tensors.part_of:
+            whole, i = tensors.part_of[_module_name(spec.target)]
             part = builder.narrow(arguments[whole.name].value, 0, i, 1)
             conversion.bind(node, builder.reshape(part, whole.shape[1:]))
             continue
         elif spec.kind is InputKind.PARAMETER:
-            argument = arguments[tensors.by_name[_plain(spec.target)].name]
+            argument = arguments[tensors.by_name[_module_name(spec.target)].name]
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             value = _known_tensor(builder, tensors, arguments, evaluator, program, spec)
             conversion.bind(node, value)
@@ -332,7 +332,7 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
             sample = 0 if value.type.rank and value.shape[0] == batch else None
             results.append(ir.Result(value, next(names), sample))
         elif spec.kind is OutputKind.BUFFER_MUTATION and name == "loss":
-            written.append(ir.Result(value, tensors.by_name[_plain(spec.target)].name,
+            written.append(ir.Result(value, tensors.by_name[_module_name(spec.target)].name,
                                      updates=True))
     results += written
     if name in ("loss", "evaluate") and (results[0].value.type.rank or not results[0].value.type.is_float):
@@ -349,7 +349,7 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
 def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec) -> Any:
     """Returns the value of a buffer or of a tensor that the model's code creates: a constant if
     it is small, else an argument."""
-    entry = tensors.by_name.get(_plain(spec.target))
+    entry = tensors.by_name.get(_module_name(spec.target))
     if entry is None:
         constant = program.constants[spec.target]
         if constant.dtype not in ir.DTYPES and constant.device.type != "meta":
@@ -377,7 +377,7 @@ def _type_of(role: str, name: str, tensor: torch.Tensor) -> ir.TensorType:
         raise TraceError(f"{role} '{name}': {error}") from None
 
 
-def _plain(target: str) -> str:
+def _module_name(target: str) -> str:
     """Returns the name in the module from that in the exported step, which wraps it."""
     return target.removeprefix("module.")
 
@@ -403,7 +403,7 @@ def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
             place = next((p for n in program.graph.nodes if n.name in written
                           if (p := _origin(n))), "")
             inputs = {f"values_{i}": n for i, n in enumerate(call.inputs)}
-            names = sorted({inputs.get(n, _plain(n)) for n in written.values()})
+            names = sorted({inputs.get(n, _module_name(n)) for n in written.values()})
             raise TraceError(place + message.format(", ".join(names)))
 
 

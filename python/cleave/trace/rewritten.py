@@ -59,7 +59,7 @@ def _narrow(input, dim, start, length):
 
 
 #: The replacement of each function.
-REWRITTEN: dict[Any, Callable[..., Any]] = {
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.combinations: _combinations,

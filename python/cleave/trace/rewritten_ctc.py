@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 #: The logarithm of the probability 0; finite, so that sums and gradients are finite.
-_NEVER = -1e30
+_LOG_ZERO = -1e30
 #: The largest number of frames, which are unrolled.
 MOST_FRAMES = 2048
 
@@ -61,32 +61,34 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
         states = torch.cat([pairs, states], 1)
         # A blank may be skipped between two different labels.
         other = torch.nn.functional.pad(states[:, 2:] != states[:, :-2], (2, 0))
-    seen = log_probs.gather(2, states.expand(frames, -1, -1)).clamp(min=_NEVER)
+    seen = log_probs.gather(2, states.expand(frames, -1, -1)).clamp(min=_LOG_ZERO)
     size = states.shape[1]
 
     def shifted(x, by):
-        return torch.nn.functional.pad(x, (by, 0), value=_NEVER)[:, :size]
+        return torch.nn.functional.pad(x, (by, 0), value=_LOG_ZERO)[:, :size]
 
-    alpha = torch.where(torch.arange(size) < 2, seen[0], _NEVER)
+    alpha = torch.where(torch.arange(size) < 2, seen[0], _LOG_ZERO)
     for t in range(1, frames):
-        terms = alpha, shifted(alpha, 1), torch.where(other, shifted(alpha, 2), _NEVER)
+        terms = alpha, shifted(alpha, 1), torch.where(other, shifted(alpha, 2), _LOG_ZERO)
         most = torch.maximum(torch.maximum(terms[0], terms[1]), terms[2]).detach()
         total = sum((x - most).exp() for x in terms).log() + most
         alpha = torch.where(inputs[:, None] > t, total + seen[t], alpha)
     last = alpha.gather(1, 2 * lengths[:, None])[:, 0]
     before = alpha.gather(1, (2 * lengths[:, None] - 1).clamp(min=0))[:, 0]
-    before = torch.where(lengths > 0, before, _NEVER)
+    before = torch.where(lengths > 0, before, _LOG_ZERO)
     most = torch.maximum(last, before).detach()
     loss = -(((last - most).exp() + (before - most).exp()).log() + most)
     # Without frames, only the empty sequence has a probability.
-    loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, -_NEVER, 0.0))
-    never = loss > -_NEVER / 2
+    loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, -_LOG_ZERO, 0.0))
+    impossible = loss > -_LOG_ZERO / 2
     # Adds 0 whose gradient is that of the softmax.
-    used = torch.where((torch.arange(frames)[:, None] < inputs)[:, :, None], log_probs, _NEVER).exp()
+    used = (torch.arange(frames)[:, None] < inputs)[:, :, None]
+    used = torch.where(used, log_probs, _LOG_ZERO).exp()
     added = (used - used.detach()).sum((0, 2))
     # The loss is infinite and its gradient is NaN.
-    endless = torch.inf + torch.where(never, added, 1.0).square().sqrt()
-    loss = torch.where(never, torch.zeros_like(loss) if zero_infinity else endless, loss + added)
+    infinite = torch.inf + torch.where(impossible, added, 1.0).square().sqrt()
+    infinite = torch.zeros_like(loss) if zero_infinity else infinite
+    loss = torch.where(impossible, infinite, loss + added)
     if reduction == "mean":
         loss = (loss / lengths.clamp(min=1)).mean()
     elif reduction == "sum":

@@ -12,7 +12,7 @@ classes.
 """
 
 from .activation import activation
-from .attention import spelled_attention
+from .attention import composed_attention
 from .movement import (contraction_to_linear, gather_of_known, reduce_of_reshape,
                        rows_of_reshape, slice_of_linear)
 from .norm import norm, norm_bias, norm_weight
@@ -21,4 +21,4 @@ from .position import rope
 #: The patterns, in the order in which they are tried at each op.
 PATTERNS = [gather_of_known, contraction_to_linear, slice_of_linear, rows_of_reshape,
             reduce_of_reshape, norm, norm_weight, norm_bias, rope, activation,
-            spelled_attention]
+            composed_attention]

@@ -8,7 +8,7 @@ import dataclasses
 
 from ..attention import build_attention
 from ..ir import Value, scalar_of
-from ..masks import excluding
+from ..masks import masking_number
 from ..matching import pairs
 
 
@@ -23,7 +23,7 @@ class _Scores:
     masks: list[tuple[Value, bool, float]] = dataclasses.field(default_factory=list)
 
 
-def spelled_attention(b, evaluator, op):
+def composed_attention(b, evaluator, op):
     """Recognises a contraction of the probabilities of a softmax, perhaps after dropout, with
     values."""
     if op.name != "contract":
@@ -78,7 +78,7 @@ def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_valu
     if scores is None:
         return None
     product = _query_and_key(b, scores.product, heads)
-    value = _four(b, v_value, v_letters, batch, k, extra[0], p_value.shape[:-2], heads)
+    value = _to_rank4(b, v_value, v_letters, batch, k, extra[0], p_value.shape[:-2], heads)
     if product is None or value is None:
         return None
     query, key = product
@@ -95,7 +95,7 @@ def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_valu
     return [b.transpose(result, [order.index(letter) for letter in output])]
 
 
-def _four_wide(b, term: Value, scores: Value, shape: tuple[int, ...]) -> Value:
+def _broadcast_to_rank4(b, term: Value, scores: Value, shape: tuple[int, ...]) -> Value:
     """Reshapes `term`, which broadcasts to `scores`, to broadcast to scores of `shape`, of
     rank 4."""
     if scores.type.rank == 4 or term.type.rank < 3:
@@ -119,20 +119,21 @@ def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
             continue
         if value.is_op("select"):
             condition, a, c = value.op.operands
-            numbers = excluding(a, factor), excluding(c, factor)
+            numbers = masking_number(a, factor), masking_number(c, factor)
             if (numbers[0] is None) == (numbers[1] is None):
                 return None
             first = numbers[0] is not None
-            masks.append((_four_wide(b, condition, value, shape), first, numbers[not first]))
+            masks.append((_broadcast_to_rank4(b, condition, value, shape), first,
+                          numbers[not first]))
             value = c if first else a
             continue
         if value.is_op("sub") and _holds_product(value.op.operands[0]):
-            biases.append((_four_wide(b, value.op.operands[1], value, shape), -factor))
+            biases.append((_broadcast_to_rank4(b, value.op.operands[1], value, shape), -factor))
             value = value.op.operands[0]
             continue
         for inner, term in pairs(value, "add"):
             if _holds_product(inner) and inner.shape == value.shape:
-                biases.append((_four_wide(b, term, value, shape), factor))
+                biases.append((_broadcast_to_rank4(b, term, value, shape), factor))
                 value = inner
                 break
         else:
@@ -178,15 +179,15 @@ def _query_and_key(b, product: Value, heads: tuple[int, ...]):
             or q in terms[1] or k in terms[0]:
         return None
     lead = product.shape[:-2]
-    query = _four(b, query, terms[0], batch, q, summed[0], lead, heads)
-    key = _four(b, key, terms[1], batch, k, summed[0], lead, heads)
+    query = _to_rank4(b, query, terms[0], batch, q, summed[0], lead, heads)
+    key = _to_rank4(b, key, terms[1], batch, k, summed[0], lead, heads)
     if query is None or key is None:
         return None
     return b.broadcast(query, (*heads, *query.shape[2:])), key
 
 
-def _four(b, x: Value, letters: str, batch: str, position: str, channel: str,
-          lead: tuple[int, ...], heads: tuple[int, ...]) -> Value | None:
+def _to_rank4(b, x: Value, letters: str, batch: str, position: str, channel: str,
+               lead: tuple[int, ...], heads: tuple[int, ...]) -> Value | None:
     """Transposes and reshapes `x` to [batch, heads, position, channel], with one head if it has
     no letter for heads; None where that is not possible."""
     order = [l for l in batch + position + channel if l in letters]

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ..ir import Value, scalar_of
-from ..matching import pairs, unit_peeled, vector
+from ..matching import pairs, without_units, vector
 
 
 def norm(b, evaluator, op):
@@ -18,7 +18,7 @@ def norm(b, evaluator, op):
                 return [_normalised(b, x, epsilon)]
     elif op.name == "div":
         x, deviation = op.operands
-        deviation = unit_peeled(deviation)
+        deviation = without_units(deviation)
         if deviation.is_op("sqrt"):
             epsilon = _epsilon(x, deviation.op.operands[0])
             if epsilon is not None:
@@ -37,11 +37,11 @@ def _normalised(b, x: Value, epsilon: float) -> Value:
 
 def _inverse_deviation(x: Value, scale: Value) -> float | None:
     """Returns epsilon if `scale` is 1 / sqrt(mean(x^2) + epsilon), else None."""
-    scale = unit_peeled(scale)
+    scale = without_units(scale)
     if scale.is_op("rsqrt"):
         return _epsilon(x, scale.op.operands[0])
     if scale.is_op("div") and scalar_of(scale.op.operands[0]) == 1:
-        deviation = unit_peeled(scale.op.operands[1])
+        deviation = without_units(scale.op.operands[1])
         if deviation.is_op("sqrt"):
             return _epsilon(x, deviation.op.operands[0])
     return None
@@ -49,7 +49,7 @@ def _inverse_deviation(x: Value, scale: Value) -> float | None:
 
 def _epsilon(x: Value, shifted: Value) -> float | None:
     """Returns epsilon if `shifted` is mean(x^2) + epsilon over the last dimension, else None."""
-    for mean, epsilon in pairs(unit_peeled(shifted), "add"):
+    for mean, epsilon in pairs(without_units(shifted), "add"):
         number = scalar_of(epsilon)
         squares = _mean_of(mean)
         if number is not None and squares is not None and squares.is_op("mul") \
@@ -70,18 +70,18 @@ def _is_same(a: Value, b: Value) -> bool:
         return True
     if not (a.is_op("sub") and b.is_op("sub")) or a.op.operands[0] is not b.op.operands[0]:
         return False
-    a_mean, b_mean = (unit_peeled(_flowing(v.op.operands[1])) for v in (a, b))
+    a_mean, b_mean = (without_units(_flowing(v.op.operands[1])) for v in (a, b))
     return _mean_of(a_mean) is a.op.operands[0] and _mean_of(b_mean) is a.op.operands[0]
 
 
 def _mean_of(value: Value) -> Value | None:
     """Returns x if `value` is the mean of x over the last dimension, else None."""
-    value = unit_peeled(value)
+    value = without_units(value)
     if not value.is_op("div", "mul"):
         return None
     total, count = value.op.operands
     number = scalar_of(count)
-    total = unit_peeled(total)
+    total = without_units(total)
     if not number or not total.is_op("reduce") or total.op.head != "sum":
         return None
     x = total.op.operands[0]
