@@ -23,9 +23,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from .kept import Constants
+from .forward_state import Constants
 from .locations import current_line
-from .rewritten import REPLACEMENTS
+from .replacements import REPLACEMENTS
 
 
 class EagerError(Exception):

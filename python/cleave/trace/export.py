@@ -27,7 +27,7 @@ from .convert_complex import converts_complex
 from .eager import (EagerError, ForwardStateError, Originals, assigned_buffers, check_functions,
                     memory_of, reached, autograd_semantics)
 from .experts import static_experts
-from .kept import StateChange, restored
+from .forward_state import StateChange, restored
 from .locations import located, untraceable
 from .registry import converter_for
 

@@ -187,7 +187,7 @@ def _query_and_key(b, product: Value, heads: tuple[int, ...]):
 
 
 def _to_rank4(b, x: Value, letters: str, batch: str, position: str, channel: str,
-               lead: tuple[int, ...], heads: tuple[int, ...]) -> Value | None:
+              lead: tuple[int, ...], heads: tuple[int, ...]) -> Value | None:
     """Transposes and reshapes `x` to [batch, heads, position, channel], with one head if it has
     no letter for heads; None where that is not possible."""
     order = [l for l in batch + position + channel if l in letters]

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import torch
 
-from .rewritten_ctc import ctc_loss
+from .ctc_loss import ctc_loss
 
 
 def _covariance(input, *, correction=1, fweights=None, aweights=None):

@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a forward keeps for the next one, in attributes, lists and closures: computed
-anew by each step where that is the same, refused at its line where it is not."""
+"""Python state that a forward changes, in attributes, lists and closures: computed by each
+step where that is equal, refused at its line where it is not."""
 
 import inspect
 import types
