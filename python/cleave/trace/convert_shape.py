@@ -349,17 +349,8 @@ def _inverse(order):
     return [order.index(d) for d in range(len(order))]
 
 
-@converts(aten.gather.default, aten.take_along_dim.default)
-def gather(c, x, *rest, **_):
-    if isinstance(rest[0], int):
-        dim, indices = rest[:2]
-    else:
-        indices, dim = rest[:2]
-        # Dimensions other than `dim` broadcast.
-        dim %= x.type.rank
-        lead = broadcast_shapes(x.shape[:dim], indices.shape[:dim])
-        rest = broadcast_shapes(x.shape[dim + 1:], indices.shape[dim + 1:])
-        x, indices = (c.b.broadcast(v, lead + v.shape[dim:dim + 1] + rest) for v in (x, indices))
+@converts(aten.gather.default)
+def gather(c, x, dim, indices, **_):
     return take_along(c, x, dim, indices)
 
 
