@@ -15,7 +15,7 @@ from . import convert_narrow
 from .convert_complex import Complex, convert as convert_complex, part_type
 from .evaluate import Evaluator
 from .fold import folded
-from .ir import (DTYPES, Builder, GraphError, TensorType, Value, type_of)
+from .ir import DTYPES, TORCH_DTYPES, Builder, GraphError, TensorType, Value, type_of
 from .locations import DYNAMIC, location_of
 from .registry import Unsupported, converter_for
 
@@ -252,7 +252,6 @@ def promoted(values: Any) -> torch.dtype:
     """Returns the element type that torch's promotion gives for these values and numbers."""
     def example(value: Any) -> Any:
         if isinstance(value, Value):
-            from .ir import TORCH_DTYPES
             shape = (1,) if value.type.rank else ()
             return torch.empty(shape, dtype=TORCH_DTYPES[value.dtype], device="meta")
         return value

@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 import torch
 
+from .convert_statistics import zero_safe_power
 from .ir import TensorType, Value
 from .registry import Unsupported, aten, converter_for
 
@@ -218,7 +219,6 @@ def div(c, x, y):
 @_converts(aten.abs.default)
 def abs_(c, x):
     """The gradient at 0 is 0."""
-    from .convert_statistics import zero_safe_power
     return zero_safe_power(c, _square(c, x))
 
 

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Matrix products, einsum, convolutions."""
+"""Matrix products, einsum."""
 
 from __future__ import annotations
 
@@ -143,65 +143,3 @@ def _spell_dots(terms, output, arrow, operands):
         letters = "".join(t.replace("...", "") for t in terms)
         output = "..." + "".join(sorted(l for l in set(letters) if letters.count(l) == 1))
     return spelled, output.replace("...", "".join(dots))
-
-
-# Convolutions -----------------------------------------------------------------------
-
-
-def _pair(value):
-    value = [value] if isinstance(value, int) else list(value)
-    return value * 2 if len(value) == 1 else value
-
-
-def convolution2d(c, x, weight, bias, stride, padding, dilation, groups):
-    """Convolution of [n, c, h, w] with the weight [o, c / groups, kh, kw], as a contraction
-    of patches; the result is [n, o, h', w']."""
-    b = c.b
-    kernel = list(weight.shape[2:])
-    stride, dilation = _pair(stride), _pair(dilation)
-    if isinstance(padding, str):
-        extra = [(k - 1) * d if padding == "same" else 0 for k, d in zip(kernel, dilation)]
-        padding = [e // 2 for e in extra]
-        # Odd padding is one larger at the end.
-        x = b.pad(x, 0, [0] * 4, [0, 0, *(e % 2 for e in extra)])
-    rows = b.patches(x, kernel, stride, _pair(padding), dilation)
-    if groups == 1:
-        result = b.contract("nhwcij,ocij->nohw", rows, weight)
-    else:
-        n, h, w, channels = rows.shape[:4]
-        rows = b.reshape(rows, [n, h, w, groups, channels // groups, *kernel])
-        split = b.reshape(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
-        result = b.contract("nhwgcij,gocij->ngohw", rows, split)
-        result = b.reshape(result, [n, weight.shape[0], h, w])
-    if bias is not None:
-        result = b.binary("add", result, b.reshape(bias, [weight.shape[0], 1, 1]))
-    return result
-
-
-@converts(aten.conv2d.default, aten.conv2d.padding)
-def conv2d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    lead = x.type.rank == 3
-    x = c.b.reshape(x, (1, *x.shape)) if lead else x
-    result = convolution2d(c, x, weight, bias, stride, padding, dilation, groups)
-    return c.b.reshape(result, result.shape[1:]) if lead else result
-
-
-@converts(aten.conv1d.default, aten.conv1d.padding)
-def conv1d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    def first(value, unit):
-        return value if isinstance(value, str) else [unit, _pair(value)[0]]
-    image = c.b.reshape(x, (*((1,) if x.type.rank == 2 else ()), *x.shape[:-1], 1, x.shape[-1]))
-    kernel = c.b.reshape(weight, (*weight.shape[:2], 1, weight.shape[2]))
-    result = convolution2d(c, image, kernel, bias, first(stride, 1), first(padding, 0),
-                           first(dilation, 1), groups)
-    return c.b.reshape(result, c.type.shape)
-
-
-@converts(aten.convolution.default)
-def convolution(c, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    from .convert_windows import conv3d, transposed_convolution
-    if transposed:
-        return transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups,
-                                      dilation, weight.type.rank - 2)
-    convert = {3: conv1d, 4: conv2d, 5: conv3d}[weight.type.rank]
-    return convert(c, x, weight, bias, stride, padding, dilation, groups)

@@ -9,7 +9,7 @@ import math
 import torch
 
 from .convert_elementwise import maximum, minimum
-from .registry import CONVERTERS, Unsupported, aten, converts
+from .registry import Unsupported, aten, converts
 
 
 def with_derivative(c, value, *pairs):

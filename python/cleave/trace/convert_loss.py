@@ -9,8 +9,10 @@ are sums, which can be accumulated over micro-batches and reduced over devices.
 from __future__ import annotations
 
 from .convert_activation import softplus_terms
-from .convert_shape import mean_of, reduced, take_along
-from .registry import Unsupported, aten, converts
+from .convert_index import take_along
+from .convert_reduction import mean_of, reduced
+from .ir import TensorType
+from .registry import aten, converts
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -121,7 +123,6 @@ def nll_loss(c, x, targets, weight=None, reduction=MEAN, ignore_index=-100):
 
 @converts(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(c, x, targets, weight, reduction, ignore_index):
-    from .ir import TensorType
     c.type = c.type or TensorType((), x.dtype)
     return (nll_loss(c, x, targets, weight, reduction, ignore_index), None)
 

@@ -9,7 +9,7 @@ import math
 import torch
 
 from .attention import build_attention
-from .convert_shape import mean_of, reduced
+from .convert_reduction import mean_of, reduced
 from .ir import TORCH_DTYPES, TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from .convert_shape import dims_of, mean_of, reduced
+from .convert_reduction import dims_of, mean_of, reduced
 from .registry import aten, converts
 
 

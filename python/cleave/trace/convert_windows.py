@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Windows over dimensions: padding, pooling, interpolation, transposed and 3-d convolutions.
+"""Windows over dimensions: pooling, interpolation.
 
 Operators that are linear along one dimension (averages, interpolation) become a matrix of
 weights, which the framework itself computes for the size; each output is the weighted sum
@@ -9,86 +9,29 @@ of the few inputs whose weights are not 0.
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import torch
 import torch.nn.functional as F
 
-from .convert_contraction import convolution2d
-from .convert_shape import pad as pad_constant
+from .convert_padding import index_table
 from .ir import TensorType
 from .registry import Unsupported, aten, converts
-
-#: The largest number of elements of a table of indices.
-LARGEST_TABLE = 1 << 20
-
-
-def _per_dim(value, n):
-    """Returns a list of n numbers, from one number or a list of one or n."""
-    value = [value] if isinstance(value, int) else list(value)
-    return value * n if len(value) == 1 else value
-
-
-def _table(c, indices):
-    """Returns indices as an i64 constant. Raises Unsupported for more than LARGEST_TABLE."""
-    indices = torch.as_tensor(indices, dtype=torch.int64)
-    if indices.numel() > LARGEST_TABLE:
-        raise Unsupported(f"a table of {indices.numel()} indices")
-    return c.b.constant(indices)
-
-
-# Padding ------------------------------------------------------------------------------
-
-
-def pad_by_mode(c, x, widths, mode):
-    """Pads with elements of `x`: "reflect", "replicate" or "circular". `widths` are (low, high)
-    of each dimension, the last one first; negative widths crop."""
-    lead = x.type.rank - len(widths) // 2
-    for i in range(len(widths) // 2):
-        dim = x.type.rank - 1 - i
-        low, high = widths[2 * i:2 * i + 2]
-        if low == high == 0 or dim < lead:
-            continue
-        size = x.shape[dim]
-        indices = torch.arange(-low, size + high)
-        if mode == "replicate":
-            indices = indices.clamp(0, size - 1)
-        elif mode == "circular":
-            # Elements that a negative width crops do not wrap around.
-            first, last = max(-low, 0), size - max(-high, 0)
-            indices = torch.arange(-max(low, 0), last - first + max(high, 0)) % (last - first)
-            indices = first + indices
-        else:
-            indices = (size - 1) - ((size - 1) - indices.abs()).abs()
-        x = c.b.gather(x, _table(c, indices), dim)
-    return x
-
-
-@converts(aten.reflection_pad1d.default, aten.reflection_pad2d.default,
-          aten.reflection_pad3d.default)
-def reflection_pad(c, x, widths):
-    return pad_by_mode(c, x, widths, "reflect")
-
-
-@converts(aten.replication_pad1d.default, aten.replication_pad2d.default,
-          aten.replication_pad3d.default)
-def replication_pad(c, x, widths):
-    return pad_by_mode(c, x, widths, "replicate")
-
-
-@converts(aten._pad_circular.default)
-def pad_circular(c, x, widths):
-    return pad_by_mode(c, x, widths, "circular")
 
 
 # Windows ------------------------------------------------------------------------------
 
 
+def per_dim(value, n):
+    """Returns a list of n numbers, from one number or a list of one or n."""
+    value = [value] if isinstance(value, int) else list(value)
+    return value * n if len(value) == 1 else value
+
+
 def windows(c, x, dim, indices):
     """Replaces dimension `dim` by two, the windows and the elements of each window, whose
     indices are `indices` [windows, elements]."""
-    return c.b.gather(x, _table(c, indices), dim)
+    return c.b.gather(x, index_table(c, indices), dim)
 
 
 def _window_indices(size, kernel, stride, dilation):
@@ -107,10 +50,13 @@ def unfold(c, x, dim, size, step):
     return c.b.transpose(result, order)
 
 
-def _spatial(c, x, n):
+def with_samples(c, x, n):
     """Returns `x` as [samples, channels, spatial...] with `n` spatial dimensions, and whether
     it had no dimension of samples."""
     return (c.b.reshape(x, (1, *x.shape)), True) if x.type.rank == n + 1 else (x, False)
+
+
+# Maxima -------------------------------------------------------------------------------
 
 
 def _window_maxima(c, x, tables, sizes):
@@ -135,7 +81,7 @@ def _window_maxima(c, x, tables, sizes):
         part = b.binary("sub", part, b.binary("mul", b.binary("div", part, above), above))
         window = b.iota(TensorType(shape, "i64"), 2 + i)
         entry = b.binary("add", b.binary("mul", window, above), part)
-        part = b.gather(_table(c, own.reshape(-1)), entry, 0)
+        part = b.gather(index_table(c, own.reshape(-1)), entry, 0)
         position = b.binary("add", b.binary("mul", position, b.scalar(sizes[i], "i64")), part)
     return values, position
 
@@ -143,9 +89,9 @@ def _window_maxima(c, x, tables, sizes):
 def _max_pool(c, x, n, kernel, stride, padding, dilation, ceil_mode):
     if not x.type.is_float:
         raise Unsupported("max pooling of integers")
-    kernel, padding, dilation = _per_dim(kernel, n), _per_dim(padding, n), _per_dim(dilation, n)
-    stride = _per_dim(stride, n) if stride else kernel
-    x, single = _spatial(c, x, n)
+    kernel, padding, dilation = per_dim(kernel, n), per_dim(padding, n), per_dim(dilation, n)
+    stride = per_dim(stride, n) if stride else kernel
+    x, single = with_samples(c, x, n)
     sizes, tables, high = x.shape[2:], [], []
     for i in range(n):
         count = _outputs(sizes[i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode)
@@ -192,10 +138,10 @@ def _adaptive_indices(size, count):
 for _n, _overload in ((1, aten.adaptive_max_pool1d.default), (2, aten.adaptive_max_pool2d.default),
                       (3, aten.adaptive_max_pool3d.default)):
     def _convert_adaptive_max(c, x, output, *, _n=_n):
-        x, single = _spatial(c, x, _n)
+        x, single = with_samples(c, x, _n)
         if 0 in x.shape or 0 in output:
             raise Unsupported("adaptive pooling of no elements")
-        tables = [(t, t) for t in map(_adaptive_indices, x.shape[2:], _per_dim(output, _n))]
+        tables = [(t, t) for t in map(_adaptive_indices, x.shape[2:], per_dim(output, _n))]
         values, position = _window_maxima(c, x, tables, x.shape[2:])
         shape = values.shape[1:] if single else values.shape
         return c.b.reshape(values, shape), c.b.reshape(position, shape)
@@ -218,7 +164,7 @@ def linear_along(c, x, dim, matrix):
     for i, row in enumerate(taps):
         weights[i, len(row):] = 0
     if length == 1 and bool((weights == 1).all()):
-        return b.gather(x, _table(c, indices[:, 0]), dim)
+        return b.gather(x, index_table(c, indices[:, 0]), dim)
     rows = windows(c, x, dim, indices)
     shape = [1] * dim + list(indices.shape) + [1] * (x.type.rank - dim - 1)
     scale = b.constant(weights.to(torch.float64 if x.dtype == "f64" else torch.float32))
@@ -236,8 +182,8 @@ def _matrix(function, size):
 
 def _average(c, x, n, kernel, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
              divisor_override=None):
-    kernel, padding = _per_dim(kernel, n), _per_dim(padding, n)
-    stride = _per_dim(stride, n) if stride else kernel
+    kernel, padding = per_dim(kernel, n), per_dim(padding, n)
+    stride = per_dim(stride, n) if stride else kernel
     even = not ceil_mode and not divisor_override and (count_include_pad or not any(padding))
     if n == 2 and even and x.type.rank == 4:
         rows = c.b.patches(x, kernel, stride, padding, [1, 1])
@@ -267,7 +213,7 @@ for _n, _overloads in ((1, (aten.adaptive_avg_pool1d.default,)),
                        (2, (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)),
                        (3, (aten.adaptive_avg_pool3d.default, aten._adaptive_avg_pool3d.default))):
     def _convert_adaptive(c, x, output, *, _n=_n):
-        for i, count in enumerate(_per_dim(output, _n)):
+        for i, count in enumerate(per_dim(output, _n)):
             dim = x.type.rank - _n + i
             x = linear_along(c, x, dim, _matrix(
                 lambda eye: F.adaptive_avg_pool1d(eye, count), x.shape[dim]))
@@ -324,75 +270,3 @@ def _register_upsampling():
 
 
 _register_upsampling()
-
-
-# Convolutions -------------------------------------------------------------------------
-
-
-def _convolution3d(c, x, weight, bias, stride, padding, dilation, groups):
-    """Convolution of [n, c, d, h, w] with the weight [o, c / groups, kd, kh, kw], as the sum
-    over the kernel's depth of two-dimensional convolutions."""
-    b = c.b
-    stride, dilation = _per_dim(stride, 3), _per_dim(dilation, 3)
-    if isinstance(padding, str):
-        around = [(0, 0)] * 3
-        if padding == "same":
-            extra = [(k - 1) * d for k, d in zip(weight.shape[2:], dilation)]
-            around = [(e // 2, e - e // 2) for e in extra]
-    else:
-        around = [(p, p) for p in _per_dim(padding, 3)]
-    x = b.pad(x, 0, [0, 0, *(low for low, _ in around)], [0, 0, *(high for _, high in around)])
-    depth = (x.shape[2] - dilation[0] * (weight.shape[2] - 1) - 1) // stride[0] + 1
-    total = None
-    for k in range(weight.shape[2]):
-        planes = b.narrow(x, 2, k * dilation[0], depth, stride[0])
-        planes = b.reshape(b.swap(planes, 1, 2), (x.shape[0] * depth, x.shape[1], *x.shape[3:]))
-        part = b.reshape(b.narrow(weight, 2, k, 1), weight.shape[:2] + weight.shape[3:])
-        part = convolution2d(c, planes, part, None, stride[1:], [0, 0], dilation[1:], groups)
-        total = part if total is None else b.binary("add", total, part)
-    total = b.swap(b.reshape(total, (x.shape[0], depth, *total.shape[1:])), 1, 2)
-    if bias is not None:
-        total = b.binary("add", total, b.reshape(bias, [weight.shape[0], 1, 1, 1]))
-    return total
-
-
-@converts(aten.conv3d.default, aten.conv3d.padding)
-def conv3d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    x, _ = _spatial(c, x, 3)
-    result = _convolution3d(c, x, weight, bias, stride, padding, dilation, groups)
-    return c.b.reshape(result, c.type.shape)
-
-
-def transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups, dilation, n):
-    """Transposed convolution of [n, c, spatial...] with the weight [c, o / groups,
-    kernel...]: a convolution of the input, with zeros between its elements, by the flipped
-    kernel."""
-    b = c.b
-    stride, padding, dilation = _per_dim(stride, n), _per_dim(padding, n), _per_dim(dilation, n)
-    output_padding = _per_dim(output_padding, n)
-    x, _ = _spatial(c, x, n)
-    kernel = weight.shape[2:]
-    low = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding)]
-    high = [l + o for l, o in zip(low, output_padding)]
-    x = b.pad(x, 0, [0] * x.type.rank, [0] * x.type.rank, [0, 0, *(s - 1 for s in stride)])
-    x = pad_constant(c, x, list(itertools.chain(*reversed(list(zip(low, high))))))
-    for i, size in enumerate(kernel):
-        weight = b.gather(weight, _table(c, torch.arange(size).flip(0)), 2 + i)
-    split = b.reshape(weight, (groups, weight.shape[0] // groups, *weight.shape[1:]))
-    split = b.swap(split, 1, 2)
-    weight = b.reshape(split, (groups * split.shape[1], *split.shape[2:]))
-    # Computed in three dimensions; added dimensions have size 1.
-    ones = [1] * (3 - n)
-    x = b.reshape(x, (*x.shape[:2], *ones, *x.shape[2:]))
-    weight = b.reshape(weight, (*weight.shape[:2], *ones, *weight.shape[2:]))
-    result = _convolution3d(c, x, weight, bias, 1, 0, [*ones, *dilation], groups)
-    return b.reshape(result, c.type.shape)
-
-
-for _n, _overload in ((1, aten.conv_transpose1d.default), (2, aten.conv_transpose2d.input),
-                      (3, aten.conv_transpose3d.input)):
-    def _convert_transposed(c, x, weight, bias=None, stride=1, padding=0, output_padding=0,
-                            groups=1, dilation=1, *, _n=_n):
-        return transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups,
-                                      dilation, _n)
-    converts(_overload)(_convert_transposed)

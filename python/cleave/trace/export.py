@@ -20,7 +20,6 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from .convert_batch_norm import Groups, batch_norm_modules, is_training
 from .convert_complex import converts_complex

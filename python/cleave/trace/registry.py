@@ -33,9 +33,11 @@ def converts(*overloads: Any):
 
 def converter_for(target: Any) -> Callable[..., Any] | None:
     """Returns the converter of an operator, or None. Imports all converters first."""
-    from . import (convert_activation, convert_assignment,  # noqa: F401
-                   convert_batch_norm, convert_bits, convert_contraction, convert_division,
-                   convert_elementwise, convert_functions, convert_loss, convert_memory,
-                   convert_neural, convert_order, convert_shape, convert_statistics,
-                   convert_trigonometry, convert_windows)
+    from . import (  # noqa: F401
+        convert_activation, convert_assignment, convert_batch_norm, convert_bits,
+        convert_contraction, convert_convolution, convert_diagonal, convert_division,
+        convert_elementwise, convert_functions, convert_index, convert_loss, convert_memory,
+        convert_neural, convert_order, convert_padding, convert_quantile, convert_reduction,
+        convert_scan, convert_scatter, convert_shape, convert_statistics, convert_trigonometry,
+        convert_windows)
     return CONVERTERS.get(target)
