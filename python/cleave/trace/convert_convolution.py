@@ -96,7 +96,8 @@ def conv3d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     return c.b.reshape(result, c.type.shape)
 
 
-def transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups, dilation, n):
+def transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups, dilation,
+                           n):
     """Transposed convolution of [n, c, spatial...] with the weight [c, o / groups,
     kernel...]: a convolution of the input, with zeros between its elements, by the flipped
     kernel."""

@@ -37,7 +37,8 @@ def diagonal(c, x, offset=0, dim1=0, dim2=1):
     b = c.b
     x = _to_end(c, x, (dim1 % x.type.rank, dim2 % x.type.rank))
     rows, columns = x.shape[-2:]
-    size = c.type.shape[-1] if c.type else max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    size = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    size = c.type.shape[-1] if c.type else size
     if size == 0:
         return b.slice(b.reshape(x, (*x.shape[:-2], rows * columns)), [0] * (x.type.rank - 1),
                        (*x.shape[:-2], 0))

@@ -25,7 +25,8 @@ def with_derivative(c, value, *pairs):
     for x, d in pairs:
         d = b.unary("stop_gradient", d)
         regular = b.compare("lt", b.unary("abs", d), infinity)
-        beyond = b.binary("and", known, b.unary("not", b.compare("lt", b.unary("abs", x), infinity)))
+        beyond = b.unary("not", b.compare("lt", b.unary("abs", x), infinity))
+        beyond = b.binary("and", known, beyond)
         # The step is 0 (or NaN where x is), with derivative 1; its root's is infinite.
         finite = b.select(beyond, zero, x)
         step = b.binary("sub", finite, b.unary("stop_gradient", finite))
@@ -54,7 +55,8 @@ def is_negative(c, x):
     b, zero = c.b, c.b.scalar(0, x.dtype)
     if not x.type.is_float:
         return b.compare("lt", x, zero)
-    below = b.binary("div", b.scalar(1, x.dtype), b.select(b.compare("eq", x, zero), x, b.scalar(1, x.dtype)))
+    one = b.scalar(1, x.dtype)
+    below = b.binary("div", one, b.select(b.compare("eq", x, zero), x, one))
     return b.binary("or", b.compare("lt", x, zero), b.compare("lt", below, zero))
 
 

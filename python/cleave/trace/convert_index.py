@@ -220,7 +220,8 @@ def embedding_bag(c, weight, indices, offsets, scale_grad_by_freq=False, mode=0,
     count = b.reduce("sum", ones, [1])
     if mode == 2:
         shape = (bags, weight.shape[1], n)
-        every = b.select(b.reshape(member, (bags, 1, n)), b.reshape(b.swap(rows, 0, 1), (1, *shape[1:])),
+        every = b.select(b.reshape(member, (bags, 1, n)),
+                         b.reshape(b.swap(rows, 0, 1), (1, *shape[1:])),
                          b.scalar(-math.inf, dtype))
         most, _ = b.top_k(every, 1)
         some = b.reshape(b.compare("gt", count, b.scalar(0, dtype)), (bags, 1))

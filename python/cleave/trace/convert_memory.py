@@ -19,7 +19,8 @@ def as_strided(c, x, size, stride, storage_offset=None):
         if x.shape[d] != 1 and example.stride(d) != count:
             raise Unsupported("of a tensor whose strides are not a permutation of dense ones")
         count *= x.shape[d]
-    if example.storage_offset() or example.untyped_storage().nbytes() != count * example.element_size():
+    size_in_bytes = count * example.element_size()
+    if example.storage_offset() or example.untyped_storage().nbytes() != size_in_bytes:
         raise Unsupported("of a view into a larger storage")
     place = b.full(storage_offset or 0, TensorType((1,) * len(size), "i64"))
     for d, (length, step) in enumerate(zip(size, stride)):

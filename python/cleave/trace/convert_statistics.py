@@ -52,7 +52,8 @@ def vector_norm(c, x, order=2, dim=None, keepdim=False, dtype=None):
     x = b.cast(x, c.type.dtype)
     size = b.unary("abs", x)
     if order == 0:
-        return reduced(c, "sum", b.cast(b.compare("ne", x, b.scalar(0, x.dtype)), x.dtype), dim, keepdim)
+        nonzero = b.compare("ne", x, b.scalar(0, x.dtype))
+        return reduced(c, "sum", b.cast(nonzero, x.dtype), dim, keepdim)
     if abs(order) == math.inf:
         return reduced(c, "max" if order > 0 else "min", size, dim, keepdim)
     if order == 1:

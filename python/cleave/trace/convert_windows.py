@@ -236,7 +236,8 @@ def _register_upsampling():
              "upsample_bicubic": (2,), "_upsample_bilinear": (2,), "_upsample_bicubic": (2,)}
     for mode, ranks in modes.items():
         for n in ranks:
-            name = f"{mode}{n}d" + ("_aa" if mode in ("_upsample_bilinear", "_upsample_bicubic") else "")
+            antialiased = mode in ("_upsample_bilinear", "_upsample_bicubic")
+            name = f"{mode}{n}d" + ("_aa" if antialiased else "")
             packet = getattr(aten, name)
             nearest = "nearest" in mode
 
