@@ -36,24 +36,22 @@ class ForwardStateError(EagerError):
     """Raised for a forward that reads state which an earlier forward computed."""
 
 
-_T = torch.Tensor
-
 _REFUSED: dict[Any, str] = {
-    _T.register_hook: "a hook on a tensor's gradient (register_hook) is not compiled; write "
+    torch.Tensor.register_hook: "a hook on a tensor's gradient (register_hook) is not compiled; write "
                       "what it does into the forward, for example "
                       "x.detach() + scale * (x - x.detach()) to scale a gradient",
-    _T.register_post_accumulate_grad_hook:
+    torch.Tensor.register_post_accumulate_grad_hook:
         "a hook on a parameter's gradient (register_post_accumulate_grad_hook) is not "
         "compiled; remove it",
-    _T.retain_grad: "retain_grad() has no effect in a compiled step, which fills no .grad of a "
+    torch.Tensor.retain_grad: "retain_grad() has no effect in a compiled step, which fills no .grad of a "
                     "tensor; remove it",
-    _T.grad.__get__: "reading .grad in the forward is not compiled: a step keeps gradients to "
+    torch.Tensor.grad.__get__: "reading .grad in the forward is not compiled: a step keeps gradients to "
                      "itself; remove it",
-    _T.grad.__set__: "writing .grad in the forward is not compiled; remove it",
-    _T.data.__set__: "assigning .data in the forward is not compiled; compute a new tensor",
+    torch.Tensor.grad.__set__: "writing .grad in the forward is not compiled; remove it",
+    torch.Tensor.data.__set__: "assigning .data in the forward is not compiled; compute a new tensor",
 }
 
-_DETACH = (_T.detach, torch.detach, _T.data.__get__)
+_DETACH = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
 
 
 def refuse_hooks(module: torch.nn.Module) -> None:
@@ -149,16 +147,16 @@ class _AutogradMode(TorchFunctionMode):
         function = REPLACEMENTS.get(function, function)
         if function in _REFUSED:
             raise EagerError(_REFUSED[function])
-        if function is _T.detach_ and args[0].requires_grad:
+        if function is torch.Tensor.detach_ and args[0].requires_grad:
             raise EagerError("detach_() changes a tensor that other names may hold; write "
                              "x = x.detach()")
-        if function in (_T.requires_grad_, _T.requires_grad.__set__):
+        if function in (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__):
             self._check_requires_grad(*args, **kwargs)
-        args, kwargs = pytree.tree_map_only(_T, self._traced, (args, kwargs))
-        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, _T)]
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._traced, (args, kwargs))
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if getattr(function, "__name__", "") == "__get__" and function not in _DETACH:
             out = function(*args, **kwargs)
-            if isinstance(out, _T) and not torch.is_grad_enabled() and tensors[0].requires_grad:
+            if isinstance(out, torch.Tensor) and not torch.is_grad_enabled() and tensors[0].requires_grad:
                 return out.detach()
             return out
         self._check_aliases(tensors)
@@ -169,9 +167,9 @@ class _AutogradMode(TorchFunctionMode):
             self._constants.note(function, given, {memory_of(out): out})
             return out
         if not torch.is_grad_enabled():
-            args, kwargs = pytree.tree_map_only(_T, _without_gradient, (args, kwargs))
+            args, kwargs = pytree.tree_map_only(torch.Tensor, _without_gradient, (args, kwargs))
         out = function(*args, **kwargs)
-        results = [x for x in pytree.tree_leaves(out) if isinstance(x, _T)]
+        results = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         for tensor, version in before:
             if _version(tensor) != version:
                 self._check_written(tensor)
@@ -348,10 +346,10 @@ def _is_derivative(use: _Use, size: float, gradients: float, seed: int) -> bool:
         return found.masked_fill(zero, 0.0)
 
     args = pytree.tree_map_only(_Shape, lambda s: drawn(s.sizes, size).requires_grad_(), use.args)
-    points = [x for x in pytree.tree_leaves(args) if isinstance(x, _T)]
+    points = [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
     found = []
     for compute in (use.function.apply, lambda *a: _forward(use.function, a)):
-        outputs = [y for y in pytree.tree_leaves(compute(*args)) if isinstance(y, _T)]
+        outputs = [y for y in pytree.tree_leaves(compute(*args)) if isinstance(y, torch.Tensor)]
         state = generator.get_state()
         found.append(torch.autograd.grad(outputs, points, [drawn(y.shape, gradients) for y in outputs],
                                          allow_unused=True))
@@ -396,7 +394,7 @@ def _apply(original: Callable[..., Any], uses: list[_Use], module: torch.nn.Modu
 
     def apply(cls, *args, **kwargs):
         graded = torch.is_grad_enabled() and any(
-            isinstance(x, _T) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
+            isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
         if cls is CheckpointFunction:
             # Checkpoint with use_reentrant=True recomputes its function in backward, with equal
             # values. If no argument has a gradient, no result has one.
@@ -405,7 +403,7 @@ def _apply(original: Callable[..., Any], uses: list[_Use], module: torch.nn.Modu
                 return function(*rest)
         if graded and not cls.__module__.startswith("torch."):
             shapes = pytree.tree_map_only(
-                _T, lambda x: _Shape(tuple(x.shape)) if x.is_floating_point() else x, args)
+                torch.Tensor, lambda x: _Shape(tuple(x.shape)) if x.is_floating_point() else x, args)
             uses.append(_Use(cls, shapes, current_line()))
             return _forward(cls, args)
         return original.__func__(cls, *args, **kwargs)

@@ -11,7 +11,6 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..messages import warn
-from . import ir
 from .convert import Conversion
 from .convert_batch_norm import Groups
 from .eager import EagerError, refuse_hooks, refuse_shared_memory
@@ -19,6 +18,7 @@ from .evaluate import Evaluator
 from .experts import expert_stacks
 from .fold import known_constant
 from .export import Call, Exported, StateError, TraceError, export, plan_call
+from .ir import Argument, Builder, DTYPES, Function, GraphError, Result, TensorType, Value, type_of
 from .locations import location_of
 from .matching import apply_patterns
 from .patterns import PATTERNS
@@ -167,7 +167,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     for printer in printers:
         printer.unread = tensors.unread(functions)
 
-    def kept(functions: list[ir.Function]) -> list[Tensor]:
+    def kept(functions: list[Function]) -> list[Tensor]:
         used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
         return [t for t in tensors.all() if t.role == "parameter" or t.name in used]
 
@@ -194,7 +194,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     return traced
 
 
-def _freeze(function: ir.Function, names: set[str]) -> None:
+def _freeze(function: Function, names: set[str]) -> None:
     """Marks the arguments of these names as not trained."""
     for argument in function.arguments:
         argument.frozen |= argument.name in names
@@ -261,7 +261,7 @@ class _Tensors:
         return {e.name for e in self._order if e.role == "parameter"
                 and reached.isdisjoint((e.name, *e.aliases, *e.parts))}
 
-    def unread(self, functions: list[ir.Function]) -> list[str]:
+    def unread(self, functions: list[Function]) -> list[str]:
         """Returns the names of the module's buffers that no function has as argument."""
         read = {a.name for f in functions for a in f.arguments}
         return [name for entry in self._order if entry.role == "buffer" and entry.name not in read
@@ -279,22 +279,22 @@ class _Tensors:
 
 
 def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
-           groups: Groups = Groups(), random: bool = True) -> ir.Function:
+           groups: Groups = Groups(), random: bool = True) -> Function:
     """Converts one exported program to the function `name` of the module. Raises
     UnsupportedError and TraceError."""
     program = exported.program
     _check_mutation(program, call)
-    builder = ir.Builder()
+    builder = Builder()
     known: dict[int, torch.Tensor] = {}
-    arguments: dict[str, ir.Argument] = {}
+    arguments: dict[str, Argument] = {}
     for tensor in tensors.all():
         if tensor.role == "parameter":
-            value = ir.Value(_type_of(tensor.role, tensor.name, tensor.tensor),
+            value = Value(_type_of(tensor.role, tensor.name, tensor.tensor),
                              trained=not tensor.frozen)
-            arguments[tensor.name] = ir.Argument(value, tensor.name, "parameter",
+            arguments[tensor.name] = Argument(value, tensor.name, "parameter",
                                                  tensor.aliases, tensor.frozen)
     evaluator = Evaluator(known)
-    rng = ir.Value(ir.TensorType((2,), "i64"))
+    rng = Value(TensorType((2,), "i64"))
     batch = _batch_size(call)
     conversion = Conversion(builder, evaluator, rng, random, groups, batch)
     inputs = iter(call.inputs.items())
@@ -303,9 +303,9 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
         node = nodes.get(spec.arg.name)
         if spec.kind is InputKind.USER_INPUT:
             input_name, example = next(inputs)
-            value = ir.Value(_type_of("input", input_name, example))
+            value = Value(_type_of("input", input_name, example))
             sample = 0 if example.dim() and example.shape[0] == batch else None
-            argument = ir.Argument(value, input_name, "input", batch_dim=sample)
+            argument = Argument(value, input_name, "input", batch_dim=sample)
             arguments[f"input:{input_name}"] = argument
         elif spec.kind is InputKind.PARAMETER and _module_name(spec.target) in tensors.part_of:
             whole, i = tensors.part_of[_module_name(spec.target)]
@@ -324,15 +324,15 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
             continue
         conversion.bind(node, argument.value)
     values = conversion.run(program.graph)
-    arguments["rng"] = ir.Argument(rng, "rng", "rng")
+    arguments["rng"] = Argument(rng, "rng", "rng")
     results, written = [], []
     names = iter(exported.outputs)
     for spec, value in zip(program.graph_signature.output_specs, values):
         if spec.kind is OutputKind.USER_OUTPUT:
             sample = 0 if value.type.rank and value.shape[0] == batch else None
-            results.append(ir.Result(value, next(names), sample))
+            results.append(Result(value, next(names), sample))
         elif spec.kind is OutputKind.BUFFER_MUTATION and name == "loss":
-            written.append(ir.Result(value, tensors.by_name[_module_name(spec.target)].name,
+            written.append(Result(value, tensors.by_name[_module_name(spec.target)].name,
                                      updates=True))
     results += written
     if name in ("loss", "evaluate") and (results[0].value.type.rank or not results[0].value.type.is_float):
@@ -340,7 +340,7 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
                          "example by .mean()")
     places = dict.fromkeys("" if p is None else f"{p[0]}:{p[1]}"
                            for p in conversion.batch_statistics)
-    function = ir.Function(name, list(arguments.values()), builder.ops, results, list(places))
+    function = Function(name, list(arguments.values()), builder.ops, results, list(places))
     function.prune()
     apply_patterns(function, evaluator, PATTERNS)
     return function
@@ -352,28 +352,28 @@ def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spe
     entry = tensors.by_name.get(_module_name(spec.target))
     if entry is None:
         constant = program.constants[spec.target]
-        if constant.dtype not in ir.DTYPES and constant.device.type != "meta":
+        if constant.dtype not in DTYPES and constant.device.type != "meta":
             return known_constant(builder, constant.cpu())
         if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":
             return builder.constant(constant.detach().cpu())
         entry = tensors.add_constant(constant.detach())
     if entry.name not in arguments:
         has_values = entry.tensor.device.type != "meta" and entry.name not in tensors.written
-        value = ir.Value(_type_of(entry.role, entry.name, entry.tensor), constant=has_values)
+        value = Value(_type_of(entry.role, entry.name, entry.tensor), constant=has_values)
         if has_values:
             evaluator.remember(value, entry.tensor.cpu())
         small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= LARGE_CONSTANT
-        arguments[entry.name] = ir.Argument(
+        arguments[entry.name] = Argument(
             value, entry.name, entry.role, entry.aliases, persistent=entry.persistent,
             content=entry.tensor.cpu() if small else None)
     return arguments[entry.name].value
 
 
-def _type_of(role: str, name: str, tensor: torch.Tensor) -> ir.TensorType:
+def _type_of(role: str, name: str, tensor: torch.Tensor) -> TensorType:
     """Returns the type of a tensor. Raises TraceError, which names it, where it has none."""
     try:
-        return ir.type_of(tensor)
-    except ir.GraphError as error:
+        return type_of(tensor)
+    except GraphError as error:
         raise TraceError(f"{role} '{name}': {error}") from None
 
 
