@@ -7,8 +7,9 @@
 
 from .convert import UnsupportedError
 from .convert_batch_norm import Groups
-from .export import TraceError
-from .model import Tensor, TracedModel, trace
+from .errors import TraceError
+from .model import TracedModel, trace
+from .model_tensors import Tensor
 
 __all__ = ["Groups", "Tensor", "TraceError", "TracedModel", "UnsupportedError", "supported_operators",
            "trace"]

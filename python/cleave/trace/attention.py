@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from .evaluate import Evaluator
-from .ir import Builder, TensorType, Value, broadcast_shapes
+from .builder import Builder
+from .ir import TensorType, Value, broadcast_shapes
 from .masks import MaskAnalysis
 from .matching import scaled_by
 

@@ -15,7 +15,8 @@ from . import convert_narrow
 from .convert_complex import Complex, convert as convert_complex, part_type
 from .evaluate import Evaluator
 from .fold import folded
-from .ir import DTYPES, TORCH_DTYPES, Builder, GraphError, TensorType, Value, type_of
+from .builder import Builder
+from .ir import DTYPES, TORCH_DTYPES, GraphError, TensorType, Value, type_of
 from .locations import DYNAMIC, location_of
 from .registry import Unsupported, converter_for
 

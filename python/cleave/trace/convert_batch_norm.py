@@ -12,7 +12,7 @@ from typing import Iterator
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .eager import EagerError
+from .errors import EagerError
 from .ir import TensorType
 from .registry import Unsupported, aten, converts
 

@@ -1,55 +1,33 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Runs torch.export on a model and its loss, and decomposes only operators without a
-conversion."""
+"""Runs torch.export on a model and its loss."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import inspect
 import io
 import logging
-import operator
 import os
 import sys
 import traceback
 import warnings
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .convert_batch_norm import Groups, batch_norm_modules, is_training
-from .convert_complex import converts_complex
-from .eager import (EagerError, ForwardStateError, Originals, assigned_buffers, check_functions,
-                    memory_of, reached, autograd_semantics)
+from .autograd import Originals, autograd_semantics, reached
+from .call_plan import Call, plan_call
+from .convert_batch_norm import Groups, batch_norm_modules
+from .custom_functions import check_functions
+from .decompose import decomposed, is_functional, keep_nested_locations
+from .errors import EagerError, ForwardStateError, StateError, TraceError
 from .experts import static_experts
 from .forward_state import StateChange, restored
 from .locations import located, untraceable
-from .registry import converter_for
-
-
-class TraceError(Exception):
-    """Raised for a model that cannot be traced as it is called; the text says what to do."""
-
-
-class StateError(TraceError):
-    """Raised for a model whose forward reads state that an earlier forward computed."""
-
-
-@dataclasses.dataclass
-class Call:
-    """How the example inputs are passed to the model and the loss function."""
-
-    #: Name and tensor of every input, in the order of a step's arguments.
-    inputs: dict[str, torch.Tensor]
-    #: Names of the inputs that the model takes by position and by keyword (argument to
-    #: input), and that the loss takes.
-    positional: list[str]
-    keyword: dict[str, str]
-    targets: list[str]
+from .memory import memory_of
+from .module_checks import assigned_buffers
 
 
 @dataclasses.dataclass
@@ -63,125 +41,7 @@ class Exported:
     reached: set[str]
 
 
-def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return {}
-
-
-_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _positional_names(function: Callable[..., Any]) -> list[str]:
-    return [n for n, p in _parameters_of(function).items() if p.kind in _BY_POSITION]
-
-
-_PASS_LOSS = ("pass loss_fn, called as loss_fn(output, *targets), where the model returns no "
-              "loss of its own")
-
-
-def _check_taken(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
-                 by_name: bool) -> None:
-    """Raises TraceError for inputs that forward does not take, where there is no loss_fn."""
-    kinds = {p.kind for p in forward.values()}
-    rest = inspect.Parameter.VAR_KEYWORD if by_name else inspect.Parameter.VAR_POSITIONAL
-    names = [n for n, p in forward.items()
-             if p.kind in _BY_POSITION or (by_name and p.kind is inspect.Parameter.KEYWORD_ONLY)]
-    if not forward or rest in kinds:
-        return
-    if by_name:
-        unknown = [n for n in given if n not in names]
-    else:
-        unknown = given[len(names):]
-    if unknown:
-        takes = f"{len(names)} input{'s' if len(names) != 1 else ''} ({', '.join(names)})"
-        what = f"not {', '.join(unknown)}" if by_name else f"and {len(given)} are given"
-        raise TraceError(f"the model's forward takes {takes}, {what}; {_PASS_LOSS}")
-
-
-def plan_call(module: torch.nn.Module, example_inputs: Any,
-              loss_fn: Callable[..., Any] | None) -> Call:
-    """Decides which inputs go to the model and which to the loss; see `cleave.trace.trace`.
-    Raises TraceError where they fit neither."""
-    if loss_fn is not None and not callable(loss_fn):
-        raise TraceError(f"loss_fn is {type(loss_fn).__name__}, not a function")
-    if isinstance(example_inputs, torch.Tensor):
-        example_inputs = (example_inputs,)
-    forward = _parameters_of(module.forward)
-    names = _positional_names(module.forward)
-    if isinstance(example_inputs, Mapping):
-        inputs = dict(example_inputs)
-        targets = []
-        if loss_fn is not None:
-            accepts = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in forward.values())
-            targets = [n for n in inputs if n not in forward and not accepts]
-            if not targets:
-                targets = [list(inputs)[-1]]
-        else:
-            _check_taken(forward, list(inputs), True)
-        return Call(_tensors(inputs), [], {n: n for n in inputs if n not in targets}, targets)
-    if not isinstance(example_inputs, Sequence) or isinstance(example_inputs, str):
-        raise TraceError(f"example_inputs is {type(example_inputs).__name__}, not a tuple of "
-                         "tensors or a dict by name")
-    example_inputs = tuple(example_inputs)
-    if not example_inputs:
-        raise TraceError("example_inputs is empty; give one example of each tensor that a "
-                         "step takes, as a tuple or a dict by name")
-    if len(example_inputs) == 2 and all(isinstance(x, (tuple, list)) for x in example_inputs):
-        count = len(example_inputs[0])
-        if loss_fn is None and example_inputs[1]:
-            raise TraceError(f"example_inputs has targets, which no loss_fn takes; {_PASS_LOSS}")
-        example_inputs = tuple(example_inputs[0]) + tuple(example_inputs[1])
-    elif loss_fn is not None:
-        count = len(example_inputs) - _target_count(loss_fn)
-        if count < 1:
-            raise TraceError(f"loss_fn takes {_target_count(loss_fn)} targets and "
-                             f"example_inputs holds {len(example_inputs)} tensors; none is "
-                             "left for the model")
-    else:
-        count = len(example_inputs)
-    given = list(example_inputs[:count])
-    order = [names[i] if i < len(names) else f"input{i}" for i in range(count)]
-    keyword: dict[str, str] = {}
-    if loss_fn is None and count > 1 and "labels" in forward and "labels" not in order:
-        # Models with many optional arguments: the last input is the target.
-        order[-1] = "labels"
-        keyword["labels"] = "labels"
-    if loss_fn is None:
-        _check_taken(forward, [n for n in order if n not in keyword], False)
-    inputs = dict(zip(order, given))
-    targets = []
-    for i, tensor in enumerate(example_inputs[count:]):
-        name = _target_name(loss_fn, i, inputs)
-        inputs[name] = tensor
-        targets.append(name)
-    return Call(_tensors(inputs), [n for n in order if n not in keyword], keyword, targets)
-
-
-def _target_count(loss_fn: Callable[..., Any]) -> int:
-    """The number of targets that `loss_fn` requires after the output."""
-    function = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
-    taken = [p for p in _parameters_of(function).values() if p.kind in _BY_POSITION]
-    required = [p for p in taken if p.default is inspect.Parameter.empty]
-    return 0 if len(taken) == len(required) == 1 else max(len(required) - 1, 1)
-
-
-def _target_name(loss_fn, index: int, taken: Mapping[str, Any]) -> str:
-    function = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
-    names = _positional_names(function)[1:]
-    name = names[index] if index < len(names) else f"target{index}"
-    while name in taken:
-        name += "_"
-    return name
-
-
-def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    for name, value in inputs.items():
-        if not isinstance(value, torch.Tensor):
-            raise TraceError(f"input '{name}' is {type(value).__name__}, not a tensor; bind "
-                             "other arguments beforehand, for example by a wrapping module")
-    return dict(inputs)
+# The step -----------------------------------------------------------------------------
 
 
 class _CallRecord:
@@ -257,6 +117,9 @@ def _loss_and_logits(output: Any) -> tuple[torch.Tensor | None, torch.Tensor | N
 
 def _is_loss(x: torch.Tensor) -> bool:
     return x.dim() == 0 and x.is_floating_point()
+
+
+# Contexts -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -336,83 +199,7 @@ def _without_torch_logs():
         sys.stderr.write(text)
 
 
-def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether no operator writes to its operands and there are no nested graphs."""
-    for node in program.graph.nodes:
-        if node.op == "get_attr":
-            return False
-        if node.op == "call_function" and node.target is not operator.getitem:
-            schema = getattr(node.target, "_schema", None)
-            if schema is None or schema.is_mutable or is_training(node):
-                return False
-    return True
-
-
-def _keep_nested_locations(program: torch.export.ExportedProgram) -> None:
-    """Lets the operators of nested graphs, such as those under no_grad, keep their locations
-    when the graphs are inlined."""
-    for part in program.graph_module.modules():
-        if isinstance(part, torch.fx.GraphModule) and part is not program.graph_module:
-            part.forward = torch.fx.Interpreter(part).run
-
-
-def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Decomposes the operators that have no conversion by the framework's rules. An operator
-    whose decomposition has no conversion either is kept, so that it is the one reported."""
-    whole: set[Any] = set()
-    while True:
-        result, table = _decompose(program, whole)
-        origins = {name for node in result.graph.nodes if _lacks_conversion(node)
-                   for source in node.meta.get("from_node") or () for name in _origins(source)}
-        refused = {target for target in table if str(target) in origins}
-        if not refused:
-            return result
-        whole |= refused
-
-
-def _lacks_conversion(node: torch.fx.Node) -> bool:
-    return (node.op == "call_function" and node.target is not operator.getitem
-            and converter_for(node.target) is None and not converts_complex(node.target))
-
-
-def _origins(source: Any) -> Iterator[str]:
-    """Yields the names of the operators that a node was decomposed from."""
-    yield str(source.target)
-    for before in source.from_node or ():
-        yield from _origins(before)
-
-
-def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
-               ) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
-    """Returns the program after decomposing operators other than `whole`, and the rules used."""
-    table: dict[Any, Any] = {}
-    for _ in range(8):
-        missing = {n.target for n in program.graph.nodes
-                   if _lacks_conversion(n) and isinstance(n.target, torch._ops.OpOverload)}
-        found = {target: rule for target in missing - whole
-                 if (rule := _decomposition(target)) is not None and target not in table}
-        if not found:
-            break
-        table.update(found)
-        try:
-            program = program.run_decompositions(dict(found))
-        except Exception:
-            # One of the rules fails on exported programs. The others are applied one by one,
-            # and its operator is reported as one without a conversion.
-            for target, rule in found.items():
-                with contextlib.suppress(Exception):
-                    program = program.run_decompositions({target: rule})
-    return program, table
-
-
-def _decomposition(target: Any) -> Any:
-    """Returns the framework's decomposition of an operator, or None."""
-    # Composite operators are decomposed by their kernel: their reference functions
-    # (torch._refs) would use operators of the prims namespace.
-    if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
-        return functools.partial(target._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
-    rule = torch.export.default_decompositions().get(target)
-    return rule or torch._decomp.decomposition_table.get(target)
+# Export -------------------------------------------------------------------------------
 
 
 def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -442,10 +229,10 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                 program = torch.export.export(step, values, strict=False)
             check_functions(step.originals.functions)
             _check_kept(step, values, program)
-            if not _is_functional(program):
-                _keep_nested_locations(program)
+            if not is_functional(program):
+                keep_nested_locations(program)
                 program = program.run_decompositions({})
-            program = _decomposed(program)
+            program = decomposed(program)
         except TraceError:
             raise
         except ForwardStateError as error:

@@ -21,7 +21,8 @@ import math
 import torch
 
 from .evaluate import Evaluator
-from .ir import Builder, Value, scalar_of
+from .builder import Builder
+from .ir import Value, scalar_of
 
 #: A finite number at or below this masks a key in a row with a visible key: exp of the
 #: difference is 0, since scores are much smaller in magnitude.

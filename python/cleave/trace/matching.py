@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Callable, Iterator
 
 from .evaluate import Evaluator
-from .ir import Builder, Function, Op, Value, scalar_of
+from .builder import Builder
+from .ir import Function, Op, Value, scalar_of
 
 Pattern = Callable[[Builder, Evaluator, Op], "list[Value | None] | None"]
 

@@ -8,54 +8,17 @@ import dataclasses
 from typing import Any, Callable
 
 import torch
-from torch.export.graph_signature import InputKind, OutputKind
 
 from ..messages import warn
-from .convert import Conversion
+from .call_plan import plan_call
 from .convert_batch_norm import Groups
-from .eager import EagerError, refuse_hooks, refuse_shared_memory
-from .evaluate import Evaluator
-from .experts import expert_stacks
-from .fold import known_constant
-from .export import Call, Exported, StateError, TraceError, export, plan_call
-from .ir import Argument, Builder, DTYPES, Function, GraphError, Result, TensorType, Value, type_of
-from .locations import location_of
-from .matching import apply_patterns
-from .patterns import PATTERNS
+from .entry import convert_entry
+from .errors import EagerError, StateError, TraceError
+from .export import export
+from .ir import Function
+from .model_tensors import ModelTensors, Tensor
+from .module_checks import refuse_hooks, refuse_shared_memory
 from .printer import Printer
-
-#: The number of elements above which a tensor that the code creates becomes a buffer.
-LARGE_CONSTANT = 1024
-
-
-@dataclasses.dataclass
-class Tensor:
-    """A parameter or buffer of the model, which a program keeps between steps."""
-
-    #: The name in the framework's state_dict (or of the attribute, if not persistent).
-    name: str
-    #: "parameter" or "buffer".
-    role: str
-    #: Further names of the same tensor.
-    aliases: tuple[str, ...]
-    #: True for a parameter that is not trained.
-    frozen: bool
-    #: Whether the state_dict contains it.
-    persistent: bool
-    #: The framework's own tensor (perhaps on the meta device): shape in
-    #: elements, dtype and values.
-    tensor: torch.Tensor
-    #: Names of the framework's tensors that this one is a stack of, along
-    #: dimension 0; `name` is then no name of the framework.
-    parts: tuple[str, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tensor.dtype
 
 
 @dataclasses.dataclass
@@ -133,13 +96,13 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         refuse_shared_memory(module)
     except EagerError as error:
         raise TraceError(str(error)) from None
-    tensors = _Tensors(module)
+    tensors = ModelTensors(module)
     loss = export(module, call, loss_fn, ("loss",), True, groups)
     tensors.mark_written(loss.program)
-    functions = [_entry("loss", tensors, loss, call, groups)]
+    functions = [convert_entry("loss", tensors, loss, call, groups)]
     if tensors.written:
         evaluation = export(module, call, loss_fn, ("loss",), False)
-        functions.append(_entry("evaluate", tensors, evaluation, call))
+        functions.append(convert_entry("evaluate", tensors, evaluation, call))
     try:
         predicted = export(module, call, loss_fn, ("logits",), False) if logits else None
     except StateError:
@@ -147,7 +110,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     except TraceError:
         predicted = None
     if predicted is not None and predicted.outputs:
-        functions.append(_entry("logits", tensors, predicted, call))
+        functions.append(convert_entry("logits", tensors, predicted, call))
     if not module.training and any(a.role == "rng" for a in functions[0].arguments):
         warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
              "train() mode; call model.train() to say so, or set the probability of its "
@@ -174,7 +137,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     def deterministic() -> TracedModel:
         function = functions[0]
         if any(a.role == "rng" for a in function.arguments):
-            function = _entry("loss", tensors, loss, call, groups, random=False)
+            function = convert_entry("loss", tensors, loss, call, groups, random=False)
             _freeze(function, unused)
         printer = Printer(named=True)
         printer.add(function)
@@ -198,223 +161,3 @@ def _freeze(function: Function, names: set[str]) -> None:
     """Marks the arguments of these names as not trained."""
     for argument in function.arguments:
         argument.frozen |= argument.name in names
-
-
-class _Tensors:
-    """The parameters and buffers of a module; tied tensors, which are one object, have one
-    entry."""
-
-    def __init__(self, module: torch.nn.Module):
-        self.by_name: dict[str, Tensor] = {}
-        #: The stack that a parameter is part of, and its index in it.
-        self.part_of: dict[str, tuple[Tensor, int]] = {}
-        #: Names of the buffers that a step writes.
-        self.written: set[str] = set()
-        self._order: list[Tensor] = []
-        self._constants = 0
-        by_identity: dict[int, Tensor] = {}
-        state = set(module.state_dict(keep_vars=True))
-        groups = (("parameter", module.named_parameters(remove_duplicate=False)),
-                  ("buffer", module.named_buffers(remove_duplicate=False)))
-        for role, named in groups:
-            for name, tensor in named:
-                entry = by_identity.get(id(tensor))
-                if entry is None:
-                    frozen = role == "parameter" and not tensor.requires_grad
-                    entry = Tensor(name, role, (), frozen, name in state, tensor.detach())
-                    by_identity[id(tensor)] = entry
-                    self._order.append(entry)
-                else:
-                    entry.aliases += (name,)
-                self.by_name[name] = entry
-
-        self._stack(expert_stacks(module))
-
-    def _stack(self, groups: dict[str, list[str]]) -> None:
-        """Replaces the parameters of each group, one of each expert, by one stacked tensor,
-        unless they are tied or differ in shape, type or `frozen`."""
-        for name, parts in groups.items():
-            entries = [self.by_name[p] for p in parts]
-            first = entries[0]
-            if len({id(e) for e in entries}) < len(entries) or any(
-                    e.aliases or (e.shape, e.dtype, e.frozen)
-                    != (first.shape, first.dtype, first.frozen) for e in entries):
-                continue
-            whole = dataclasses.replace(first, name=name, parts=tuple(parts),
-                                        tensor=torch.stack([e.tensor for e in entries]))
-            self._order[self._order.index(first)] = whole
-            self._order = [e for e in self._order if all(e is not other for other in entries)]
-            for i, part in enumerate(parts):
-                self.part_of[part] = (whole, i)
-
-    def all(self) -> list[Tensor]:
-        """All tensors, in the framework's order."""
-        return self._order
-
-    def mark_written(self, program: torch.export.ExportedProgram) -> None:
-        """Sets `written` from the exported loss; the values of these buffers are not known."""
-        self.written = {self.by_name[_module_name(n)].name
-                        for n in program.graph_signature.buffers_to_mutate.values()}
-
-    def unreached(self, reached: set[str]) -> set[str]:
-        """Returns the names of parameters none of whose names or parts are in `reached`."""
-        return {e.name for e in self._order if e.role == "parameter"
-                and reached.isdisjoint((e.name, *e.aliases, *e.parts))}
-
-    def unread(self, functions: list[Function]) -> list[str]:
-        """Returns the names of the module's buffers that no function has as argument."""
-        read = {a.name for f in functions for a in f.arguments}
-        return [name for entry in self._order if entry.role == "buffer" and entry.name not in read
-                for name in (entry.name, *entry.aliases)]
-
-    def add_constant(self, tensor: torch.Tensor) -> Tensor:
-        """Returns the buffer for a large tensor that the model's code creates."""
-        for entry in self._order:
-            if entry.name.startswith("constant.") and entry.tensor is tensor:
-                return entry
-        entry = Tensor(f"constant.{self._constants}", "buffer", (), False, False, tensor)
-        self._constants += 1
-        self._order.append(entry)
-        return entry
-
-
-def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
-           groups: Groups = Groups(), random: bool = True) -> Function:
-    """Converts one exported program to the function `name` of the module. Raises
-    UnsupportedError and TraceError."""
-    program = exported.program
-    _check_mutation(program, call)
-    builder = Builder()
-    known: dict[int, torch.Tensor] = {}
-    arguments: dict[str, Argument] = {}
-    for tensor in tensors.all():
-        if tensor.role == "parameter":
-            value = Value(_type_of(tensor.role, tensor.name, tensor.tensor),
-                             trained=not tensor.frozen)
-            arguments[tensor.name] = Argument(value, tensor.name, "parameter",
-                                                 tensor.aliases, tensor.frozen)
-    evaluator = Evaluator(known)
-    rng = Value(TensorType((2,), "i64"))
-    batch = _batch_size(call)
-    conversion = Conversion(builder, evaluator, rng, random, groups, batch)
-    inputs = iter(call.inputs.items())
-    nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
-    for spec in program.graph_signature.input_specs:
-        node = nodes.get(spec.arg.name)
-        if spec.kind is InputKind.USER_INPUT:
-            input_name, example = next(inputs)
-            value = Value(_type_of("input", input_name, example))
-            sample = 0 if example.dim() and example.shape[0] == batch else None
-            argument = Argument(value, input_name, "input", batch_dim=sample)
-            arguments[f"input:{input_name}"] = argument
-        elif spec.kind is InputKind.PARAMETER and _module_name(spec.target) in tensors.part_of:
-            whole, i = tensors.part_of[_module_name(spec.target)]
-            part = builder.narrow(arguments[whole.name].value, 0, i, 1)
-            conversion.bind(node, builder.reshape(part, whole.shape[1:]))
-            continue
-        elif spec.kind is InputKind.PARAMETER:
-            argument = arguments[tensors.by_name[_module_name(spec.target)].name]
-        elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec)
-            conversion.bind(node, value)
-            continue
-        else:
-            if node is not None:
-                conversion.bind(node, None)
-            continue
-        conversion.bind(node, argument.value)
-    values = conversion.run(program.graph)
-    arguments["rng"] = Argument(rng, "rng", "rng")
-    results, written = [], []
-    names = iter(exported.outputs)
-    for spec, value in zip(program.graph_signature.output_specs, values):
-        if spec.kind is OutputKind.USER_OUTPUT:
-            sample = 0 if value.type.rank and value.shape[0] == batch else None
-            results.append(Result(value, next(names), sample))
-        elif spec.kind is OutputKind.BUFFER_MUTATION and name == "loss":
-            written.append(Result(value, tensors.by_name[_module_name(spec.target)].name,
-                                     updates=True))
-    results += written
-    if name in ("loss", "evaluate") and (results[0].value.type.rank or not results[0].value.type.is_float):
-        raise TraceError(f"the loss is {results[0].value.type}, not a scalar; reduce it, for "
-                         "example by .mean()")
-    places = dict.fromkeys("" if p is None else f"{p[0]}:{p[1]}"
-                           for p in conversion.batch_statistics)
-    function = Function(name, list(arguments.values()), builder.ops, results, list(places))
-    function.prune()
-    apply_patterns(function, evaluator, PATTERNS)
-    return function
-
-
-def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec) -> Any:
-    """Returns the value of a buffer or of a tensor that the model's code creates: a constant if
-    it is small, else an argument."""
-    entry = tensors.by_name.get(_module_name(spec.target))
-    if entry is None:
-        constant = program.constants[spec.target]
-        if constant.dtype not in DTYPES and constant.device.type != "meta":
-            return known_constant(builder, constant.cpu())
-        if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":
-            return builder.constant(constant.detach().cpu())
-        entry = tensors.add_constant(constant.detach())
-    if entry.name not in arguments:
-        has_values = entry.tensor.device.type != "meta" and entry.name not in tensors.written
-        value = Value(_type_of(entry.role, entry.name, entry.tensor), constant=has_values)
-        if has_values:
-            evaluator.remember(value, entry.tensor.cpu())
-        small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= LARGE_CONSTANT
-        arguments[entry.name] = Argument(
-            value, entry.name, entry.role, entry.aliases, persistent=entry.persistent,
-            content=entry.tensor.cpu() if small else None)
-    return arguments[entry.name].value
-
-
-def _type_of(role: str, name: str, tensor: torch.Tensor) -> TensorType:
-    """Returns the type of a tensor. Raises TraceError, which names it, where it has none."""
-    try:
-        return type_of(tensor)
-    except GraphError as error:
-        raise TraceError(f"{role} '{name}': {error}") from None
-
-
-def _module_name(target: str) -> str:
-    """Returns the name in the module from that in the exported step, which wraps it."""
-    return target.removeprefix("module.")
-
-
-def _batch_size(call: Call) -> int:
-    """The size of dimension 0 of the first input with dimensions; -1 if there is none."""
-    for tensor in call.inputs.values():
-        if tensor.dim():
-            return tensor.shape[0]
-    return -1
-
-
-def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
-    """Raises TraceError where the program writes to parameters or inputs."""
-    signature = program.graph_signature
-    kinds = (
-        (signature.parameters_to_mutate, "the model writes to its parameters while it runs ({}); a "
-         "compiled step changes them by its optimizer alone"),
-        (signature.user_inputs_to_mutate, "the model writes to its inputs while it runs ({}); a step "
-         "only reads them: clone what is changed"))
-    for written, message in kinds:
-        if written:
-            place = next((p for n in program.graph.nodes if n.name in written
-                          if (p := _origin(n))), "")
-            inputs = {f"values_{i}": n for i, n in enumerate(call.inputs)}
-            names = sorted({inputs.get(n, _module_name(n)) for n in written.values()})
-            raise TraceError(place + message.format(", ".join(names)))
-
-
-def _origin(node: torch.fx.Node) -> str:
-    """Returns the line of a node, or of the nearest node that it depends on, as `file:line: `;
-    empty if none is known."""
-    seen, pending = set(), [node]
-    while pending:
-        node = pending.pop(0)
-        if place := location_of(node):
-            return f"{place[0]}:{place[1]}: "
-        pending += [n for n in node.all_input_nodes if n not in seen]
-        seen.update(pending)
-    return ""

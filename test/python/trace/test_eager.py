@@ -634,12 +634,12 @@ def test_what_depends_on_values_is_refused_at_its_line(forward):
 
 def test_a_rule_that_does_not_fit_leaves_its_operator_unconverted(monkeypatch):
     """The others are taken apart by theirs."""
-    original = cleave.trace.export._decomposition
+    original = cleave.trace.decompose._decomposition
 
     def refuse(*args, **kwargs):
         raise RuntimeError("output has alias annotations: prims::broadcast_in_dim")
 
-    monkeypatch.setattr(cleave.trace.export, "_decomposition", lambda target: refuse
+    monkeypatch.setattr(cleave.trace.decompose, "_decomposition", lambda target: refuse
                         if target is torch.ops.aten.logaddexp.default else original(target))
     module = Two(lambda m, x: torch.logaddexp(m.b(m.a(x)), torch.hypot(x, x)) + torch.block_diag(
         m.a.bias[:4], x[:2])[:1, :4])
