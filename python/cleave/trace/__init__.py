@@ -11,8 +11,8 @@ from .errors import TraceError
 from .model import TracedModel, trace
 from .model_tensors import Tensor
 
-__all__ = ["Groups", "Tensor", "TraceError", "TracedModel", "UnsupportedError", "supported_operators",
-           "trace"]
+__all__ = ["Groups", "Tensor", "TraceError", "TracedModel", "UnsupportedError",
+           "supported_operators", "trace"]
 
 
 def supported_operators() -> list[str]:

@@ -28,18 +28,20 @@ from .patches import (checkpoint_generator, enter_saved_tensors_hooks, only_torc
 from .replacements import REPLACEMENTS
 
 _REFUSED: dict[Any, str] = {
-    torch.Tensor.register_hook: "a hook on a tensor's gradient (register_hook) is not compiled; write "
-                      "what it does into the forward, for example "
-                      "x.detach() + scale * (x - x.detach()) to scale a gradient",
+    torch.Tensor.register_hook:
+        "a hook on a tensor's gradient (register_hook) is not compiled; write what it does into "
+        "the forward, for example x.detach() + scale * (x - x.detach()) to scale a gradient",
     torch.Tensor.register_post_accumulate_grad_hook:
         "a hook on a parameter's gradient (register_post_accumulate_grad_hook) is not "
         "compiled; remove it",
-    torch.Tensor.retain_grad: "retain_grad() has no effect in a compiled step, which fills no .grad of a "
-                    "tensor; remove it",
-    torch.Tensor.grad.__get__: "reading .grad in the forward is not compiled: a step keeps gradients to "
-                     "itself; remove it",
+    torch.Tensor.retain_grad:
+        "retain_grad() has no effect in a compiled step, which fills no .grad of a tensor; remove "
+        "it",
+    torch.Tensor.grad.__get__:
+        "reading .grad in the forward is not compiled: a step keeps gradients to itself; remove it",
     torch.Tensor.grad.__set__: "writing .grad in the forward is not compiled; remove it",
-    torch.Tensor.data.__set__: "assigning .data in the forward is not compiled; compute a new tensor",
+    torch.Tensor.data.__set__:
+        "assigning .data in the forward is not compiled; compute a new tensor",
 }
 _DETACH = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
 
@@ -103,7 +105,8 @@ class _AutogradMode(TorchFunctionMode):
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if getattr(function, "__name__", "") == "__get__" and function not in _DETACH:
             out = function(*args, **kwargs)
-            if isinstance(out, torch.Tensor) and not torch.is_grad_enabled() and tensors[0].requires_grad:
+            if isinstance(out, torch.Tensor) and not torch.is_grad_enabled() \
+                    and tensors[0].requires_grad:
                 return out.detach()
             return out
         self._check_aliases(tensors)
@@ -218,10 +221,11 @@ def autograd_semantics(originals: Originals, module: torch.nn.Module,
     hooks = torch.autograd.graph.saved_tensors_hooks
     checkpoint, generator = torch.utils.checkpoint, "_checkpoint_without_reentrant_generator"
     with patched((function, "apply",
-                   apply_function(function.__dict__["apply"], originals.functions, module)),
-                  (checkpoint, generator, checkpoint_generator(checkpoint.__dict__[generator], module)),
-                  (hooks, "__enter__", enter_saved_tensors_hooks(hooks.__dict__["__enter__"])),
-                  (torch.autograd, "_engine_run_backward", refuse_backward)), \
+                  apply_function(function.__dict__["apply"], originals.functions, module)),
+                 (checkpoint, generator,
+                  checkpoint_generator(checkpoint.__dict__[generator], module)),
+                 (hooks, "__enter__", enter_saved_tensors_hooks(hooks.__dict__["__enter__"])),
+                 (torch.autograd, "_engine_run_backward", refuse_backward)), \
             only_torch_random_numbers(), _AutogradMode(originals, module, inputs):
         yield
 

@@ -195,7 +195,8 @@ class Conversion:
         target = node.target
         if target is torch.ops.higher_order.with_effects:
             # A check, which stays in the graph although its result is unused.
-            target, reason = node.args[1], "it is called for its effect alone, which is not compiled"
+            target = node.args[1]
+            reason = "it is called for its effect alone, which is not compiled"
         key = (str(target), reason, place)
         self._failures[key] = self._failures.get(key, 0) + 1
 

@@ -25,11 +25,11 @@ _MOVES = {
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.flatten.using_ints,
     aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default,
-    aten.expand_as.default, aten.repeat.default, aten.slice.Tensor, aten.select.int, aten.split.Tensor,
-    aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.cat.default,
-    aten.stack.default, aten.roll.default, aten.flip.default, aten.clone.default,
-    aten.contiguous.default, aten.detach.default, aten.alias.default, aten.gather.default,
-    aten.index_select.default, aten.where.self,
+    aten.expand_as.default, aten.repeat.default, aten.slice.Tensor, aten.select.int,
+    aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
+    aten.cat.default, aten.stack.default, aten.roll.default, aten.flip.default,
+    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
+    aten.gather.default, aten.index_select.default, aten.where.self,
 }
 
 

@@ -55,13 +55,15 @@ class FunctionUse:
     place: str
 
 
-def apply_function(original: Callable[..., Any], uses: list[FunctionUse], module: torch.nn.Module) -> classmethod:
+def apply_function(original: Callable[..., Any], uses: list[FunctionUse],
+                   module: torch.nn.Module) -> classmethod:
     """Returns the replacement of `torch.autograd.Function.apply` in a trace."""
     from torch.utils.checkpoint import CheckpointFunction
 
     def apply(cls, *args, **kwargs):
         graded = torch.is_grad_enabled() and any(
-            isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
+            isinstance(x, torch.Tensor) and x.requires_grad
+            for x in pytree.tree_leaves((args, kwargs)))
         if cls is CheckpointFunction:
             # Checkpoint with use_reentrant=True recomputes its function in backward, with equal
             # values. If no argument has a gradient, no result has one.
@@ -70,7 +72,8 @@ def apply_function(original: Callable[..., Any], uses: list[FunctionUse], module
                 return function(*rest)
         if graded and not cls.__module__.startswith("torch."):
             shapes = pytree.tree_map_only(
-                torch.Tensor, lambda x: _Shape(tuple(x.shape)) if x.is_floating_point() else x, args)
+                torch.Tensor,
+                lambda x: _Shape(tuple(x.shape)) if x.is_floating_point() else x, args)
             uses.append(FunctionUse(cls, shapes, current_line()))
             return _forward(cls, args)
         return original.__func__(cls, *args, **kwargs)
@@ -115,8 +118,8 @@ def _is_derivative(use: FunctionUse, size: float, gradients: float, seed: int) -
     for compute in (use.function.apply, lambda *a: _forward(use.function, a)):
         outputs = [y for y in pytree.tree_leaves(compute(*args)) if isinstance(y, torch.Tensor)]
         state = generator.get_state()
-        found.append(torch.autograd.grad(outputs, points, [drawn(y.shape, gradients) for y in outputs],
-                                         allow_unused=True))
+        drawn_gradients = [drawn(y.shape, gradients) for y in outputs]
+        found.append(torch.autograd.grad(outputs, points, drawn_gradients, allow_unused=True))
         generator.set_state(state)
     return all((a is None) == (b is None) and (a is None or torch.allclose(
         a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))) for a, b in zip(*found))

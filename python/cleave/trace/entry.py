@@ -28,7 +28,7 @@ LARGE_CONSTANT = 1024
 
 
 def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Call,
-           groups: Groups = Groups(), random: bool = True) -> Function:
+                  groups: Groups = Groups(), random: bool = True) -> Function:
     """Converts one exported program to the function `name` of the module. Raises
     UnsupportedError and TraceError."""
     program = exported.program
@@ -39,9 +39,9 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
     for tensor in tensors.all():
         if tensor.role == "parameter":
             value = Value(_type_of(tensor.role, tensor.name, tensor.tensor),
-                             trained=not tensor.frozen)
+                          trained=not tensor.frozen)
             arguments[tensor.name] = Argument(value, tensor.name, "parameter",
-                                                 tensor.aliases, tensor.frozen)
+                                              tensor.aliases, tensor.frozen)
     evaluator = Evaluator(known)
     rng = Value(TensorType((2,), "i64"))
     batch = _batch_size(call)
@@ -82,11 +82,11 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
             results.append(Result(value, next(names), sample))
         elif spec.kind is OutputKind.BUFFER_MUTATION and name == "loss":
             written.append(Result(value, tensors.by_name[module_name(spec.target)].name,
-                                     updates=True))
+                                  updates=True))
     results += written
-    if name in ("loss", "evaluate") and (results[0].value.type.rank or not results[0].value.type.is_float):
-        raise TraceError(f"the loss is {results[0].value.type}, not a scalar; reduce it, for "
-                         "example by .mean()")
+    type = results[0].value.type
+    if name in ("loss", "evaluate") and (type.rank or not type.is_float):
+        raise TraceError(f"the loss is {type}, not a scalar; reduce it, for example by .mean()")
     places = dict.fromkeys("" if p is None else f"{p[0]}:{p[1]}"
                            for p in conversion.batch_statistics)
     function = Function(name, list(arguments.values()), builder.ops, results, list(places))
@@ -140,8 +140,8 @@ def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
     kinds = (
         (signature.parameters_to_mutate, "the model writes to its parameters while it runs ({}); a "
          "compiled step changes them by its optimizer alone"),
-        (signature.user_inputs_to_mutate, "the model writes to its inputs while it runs ({}); a step "
-         "only reads them: clone what is changed"))
+        (signature.user_inputs_to_mutate, "the model writes to its inputs while it runs ({}); a "
+         "step only reads them: clone what is changed"))
     for written, message in kinds:
         if written:
             place = next((p for n in program.graph.nodes if n.name in written

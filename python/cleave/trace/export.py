@@ -242,9 +242,9 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
         except Exception as error:
             shared = _shared_buffers(module) if "compiled_fn" in str(error) else []
             if shared:
-                raise TraceError(f"buffers {' and '.join(shared)} are one tensor, which the forward "
-                                 "writes to; give it, or the module that holds it, one name in the "
-                                 "model") from error
+                raise TraceError(
+                    f"buffers {' and '.join(shared)} are one tensor, which the forward writes to; "
+                    "give it, or the module that holds it, one name in the model") from error
             raise TraceError(untraceable(error)) from error
     return Exported(program, step.found.names, step.found.reached)
 

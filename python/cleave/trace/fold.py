@@ -58,5 +58,6 @@ def known_constant(builder, tensor: torch.Tensor) -> Any:
     tensor itself if the graph dialect lacks its type."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.is_complex():
-        return Complex(*(builder.constant(part.contiguous()) for part in (tensor.real, tensor.imag)))
+        parts = tensor.real, tensor.imag
+        return Complex(*(builder.constant(part.contiguous()) for part in parts))
     return builder.constant(tensor) if tensor.dtype in DTYPES else tensor

@@ -120,8 +120,8 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         _freeze(function, unused)
         for a in function.arguments:
             if 0 in a.value.type.shape and a.role in ("parameter", "buffer"):
-                raise TraceError(f"{a.role} '{a.name}' of {list(a.value.type.shape)} has no elements, "
-                                 "and a compiled step has no such tensors; remove it")
+                raise TraceError(f"{a.role} '{a.name}' of {list(a.value.type.shape)} has no "
+                                 "elements, and a compiled step has no such tensors; remove it")
 
     printers = Printer(), Printer(named=True)
     for function in functions:

@@ -68,8 +68,9 @@ def assigned_buffers(module: torch.nn.Module) -> Iterator[None]:
             continue
         place = f"{name}.{key}".lstrip(".")
         if buffer is None or value is None:
-            raise EagerError(f"buffer '{place}' is {'made' if buffer is None else 'removed'} in the "
-                             "forward; register it before, with its shape")
+            change = "made" if buffer is None else "removed"
+            raise EagerError(f"buffer '{place}' is {change} in the forward; register it before, "
+                             "with its shape")
         if value.shape != buffer.shape or value.dtype != buffer.dtype:
             raise EagerError(
                 f"buffer '{place}' is replaced by one of another shape or type "

@@ -68,7 +68,8 @@ def without_buffer_writes(module: torch.nn.Module) -> Iterator[None]:
                              "recomputes")
 
 
-def checkpoint_generator(original: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
+def checkpoint_generator(original: Callable[..., Any],
+                         module: torch.nn.Module) -> Callable[..., Any]:
     """Returns the replacement of the generator that checkpoint runs around its function, with
     use_reentrant=False."""
     def generate(*args, **kwargs):
@@ -106,8 +107,9 @@ def only_torch_random_numbers() -> Iterator[None]:
         random.setstate(before[0])
         np.random.set_state(before[1])
     if drawn:
-        raise EagerError("".join(places[:1]) + "the forward draws random numbers of Python or NumPy, "
-                         "which a compiled step would draw once for all steps; draw them by torch")
+        raise EagerError("".join(places[:1]) + "the forward draws random numbers of Python or "
+                         "NumPy, which a compiled step would draw once for all steps; draw them "
+                         "by torch")
 
 
 def _recording_calls(function: Callable[..., Any], places: list[str]) -> Callable[..., Any]:
