@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import cleave.trace
 from cleave.trace import TraceError
-from test_eager import X, Y, Two, compiled, eager, same
+from eager_support import X, Y, Two, compiled, eager, same
 
 
 def table(m, x):
