@@ -17,11 +17,11 @@ def as_strided(c, x, size, stride, storage_offset=None):
     count = 1
     for d in reversed(order):
         if x.shape[d] != 1 and example.stride(d) != count:
-            raise Unsupported("of a tensor whose strides are not a permutation of dense ones")
+            raise Unsupported("the strides of the tensor are not a permutation of dense strides")
         count *= x.shape[d]
     size_in_bytes = count * example.element_size()
     if example.storage_offset() or example.untyped_storage().nbytes() != size_in_bytes:
-        raise Unsupported("of a view into a larger storage")
+        raise Unsupported("the tensor is a view into a larger storage")
     place = b.full(storage_offset or 0, TensorType((1,) * len(size), "i64"))
     for d, (length, step) in enumerate(zip(size, stride)):
         shape = tuple(length if i == d else 1 for i in range(len(size)))

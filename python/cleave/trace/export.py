@@ -48,9 +48,12 @@ class _CallRecord:
     """What the last call found, in an object whose attributes torch.export neither restores nor
     traces, as it does those of a module and lists and dicts in them."""
 
+    #: Names of the outputs.
     names: list[str] = []
+    #: Names of the parameters that receive a gradient of the loss.
     reached: set[str] = set()
-    kept: list[StateChange] = []
+    #: Changes of Python state.
+    changes: list[StateChange] = []
 
 
 class _Step(torch.nn.Module):
@@ -71,7 +74,7 @@ class _Step(torch.nn.Module):
                                  dict(zip(self.call_plan.inputs, values))),
               assigned_buffers(self.module)):
             outputs = self.compute(*values)
-        self.found.kept = changed
+        self.found.changes = changed
         if "loss" in self.found.names:
             self.found.reached = reached(outputs[0], self.module)
         return outputs
@@ -228,7 +231,7 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
             with _without_torch_logs():
                 program = torch.export.export(step, values, strict=False)
             check_functions(step.originals.functions)
-            _check_kept(step, values, program)
+            _check_forward_state(step, values, program)
             if not is_functional(program):
                 keep_nested_locations(program)
                 program = program.run_decompositions({})
@@ -258,12 +261,12 @@ def _shared_buffers(module: torch.nn.Module) -> list[str]:
     return next((found for found in names.values() if len(found) > 1), [])
 
 
-def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
-                program: torch.export.ExportedProgram) -> None:
+def _check_forward_state(step: _Step, values: tuple[torch.Tensor, ...],
+                         program: torch.export.ExportedProgram) -> None:
     """Raises ForwardStateError where the Python state that a forward changed affects the next
     one: a second forward changes numbers again, or is traced to another program than
     `program`."""
-    first, constants = step.found.kept, step.originals.constants
+    first, constants = step.found.changes, step.originals.constants
 
     def is_constant(tensor: torch.Tensor) -> bool:
         return memory_of(tensor) in constants
@@ -273,11 +276,11 @@ def _check_kept(step: _Step, values: tuple[torch.Tensor, ...],
     if not numbers and all(map(is_constant, tensors)):
         return
     with restored(step.module, step.loss_fn):
-        for kept in first:
-            kept.keep(is_constant)
+        for change in first:
+            change.reapply(is_constant)
         with _without_torch_logs():
             second = torch.export.export(step, values, strict=False)
-    counted = [k for k in step.found.kept if k.numbers()]
+    counted = [k for k in step.found.changes if k.numbers()]
     # A second forward that reads a stored constant table does not compute it again.
     alike = any(map(is_constant, tensors)) or (
         second.graph_module.code == program.graph_module.code

@@ -55,7 +55,7 @@ class StateChange:
         return [k for k, v in self.values.items()
                 if any(not isinstance(x, FakeTensor) for x in _leaves(v))]
 
-    def keep(self, is_constant: Callable[[FakeTensor], bool]) -> None:
+    def reapply(self, is_constant: Callable[[FakeTensor], bool]) -> None:
         """Applies the change to the container again; fake tensors that are constants become
         zeros."""
         _fill(self.find(), pytree.tree_map_only(
