@@ -48,7 +48,7 @@ def assign_rows(c, rows, positions, values, last=None):
     if last is None and not (known is not None and known.unique().numel() == known.numel()):
         last = last_of_duplicates(c, positions)
     if n >= LARGEST_COUNT:
-        raise Unsupported(f"assignment to {n} positions at once")
+        raise Unsupported(f"assignment to {n} positions at once: at most {LARGEST_COUNT - 1}")
     number = b.iota(TensorType((n,), "f32"), 0, 1)
     if last is not None:
         number = b.binary("mul", number, b.cast(last, "f32"))

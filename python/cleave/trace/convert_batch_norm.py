@@ -207,5 +207,5 @@ def batch_norm(c, x, weight, bias, mean, var, training, momentum, eps, cudnn=Fal
     if not training and mean is not None:
         return _with_running_statistics(c, x, weight, bias, mean, var, eps)
     if mean is not None:
-        raise Unsupported("running statistics that are written to")
+        raise Unsupported("the operator updates running statistics in place")
     return _normalised(c, x, weight, bias, eps)[0]

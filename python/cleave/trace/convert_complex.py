@@ -246,7 +246,8 @@ def _dft_matrix(c, rows, size, dtype, forward):
     Unsupported for more than _LARGEST elements."""
     b = c.b
     if rows * size > _LARGEST:
-        raise Unsupported(f"a Fourier transform of {size} elements")
+        raise Unsupported(f"a Fourier transform of {size} elements: its matrix has more than "
+                          f"{_LARGEST} elements")
     row, column = (b.iota(TensorType(shape, "i64"), d) for d, shape in
                    enumerate(((rows, 1), (1, size))))
     turn = b.binary("rem", b.binary("mul", row, column), b.scalar(size, "i64"))
@@ -311,7 +312,7 @@ def fft_c2r(c, x, dim, normalization, last_dim_size):
     half, size = last_dim_size // 2 + 1, last_dim_size
     sizes[last] = size
     if x.re.shape[last] < half:
-        raise Unsupported("a transform of too few frequencies")
+        raise Unsupported(f"the input has fewer than {half} frequencies along dimension {last}")
     x = x.map(lambda v: b.narrow(v, last, 0, half))
     # Frequencies whose conjugates are omitted count twice.
     number = b.iota(TensorType((half,), "i64"), 0)

@@ -13,7 +13,7 @@ from .registry import Unsupported, aten, converts
 @converts(aten.linear.default)
 def linear(c, x, weight, bias=None):
     if weight.type.rank != 2:
-        raise Unsupported(f"a weight of rank {weight.type.rank}")
+        raise Unsupported(f"the weight has rank {weight.type.rank}, not 2")
     return c.b.linear(x, weight, bias)
 
 

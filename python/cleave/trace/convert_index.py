@@ -190,7 +190,7 @@ def take_along_dim(c, x, indices, dim=None):
 @converts(aten.embedding.default)
 def embedding(c, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     if scale_grad_by_freq:
-        raise Unsupported("scale_grad_by_freq")
+        raise Unsupported("scale_grad_by_freq is not supported")
     return c.b.gather(weight, indices, 0, padding_idx if padding_idx >= 0 else None)
 
 
@@ -201,7 +201,7 @@ def embedding_bag(c, weight, indices, offsets, scale_grad_by_freq=False, mode=0,
     begins at its offset. Of the operator's four results only the first is computed."""
     b, n, bags = c.b, indices.shape[0], offsets.shape[0] - int(include_last_offset)
     if scale_grad_by_freq:
-        raise Unsupported("scale_grad_by_freq")
+        raise Unsupported("scale_grad_by_freq is not supported")
     dtype = weight.dtype
     if n == 0 or bags == 0:
         return (b.full(0, TensorType((bags, weight.shape[1]), dtype)), None, None, None)

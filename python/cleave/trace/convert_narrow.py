@@ -42,7 +42,7 @@ def is_narrow(example: Any) -> bool:
 def constant(c, tensor: torch.Tensor):
     """Returns a known uint8 or int16 tensor as an i32 constant; Unsupported for other types."""
     if tensor.dtype not in NARROW:
-        raise Unsupported("an operand of a type that has no equivalent")
+        raise Unsupported(f"an operand has element type {tensor.dtype}, which has no equivalent")
     return c.b.constant(tensor.to(torch.int32))
 
 

@@ -16,7 +16,7 @@ def index_table(c, indices):
     """Returns indices as an i64 constant. Raises Unsupported for more than LARGEST_TABLE."""
     indices = torch.as_tensor(indices, dtype=torch.int64)
     if indices.numel() > LARGEST_TABLE:
-        raise Unsupported(f"a table of {indices.numel()} indices")
+        raise Unsupported(f"a table of {indices.numel()} indices: at most {LARGEST_TABLE}")
     return c.b.constant(indices)
 
 

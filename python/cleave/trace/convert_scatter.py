@@ -140,7 +140,8 @@ def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
     # Each position of the result along `dim` is compared with each index along `dim`.
     size, n = x.shape[dim], index.shape[dim]
     if size * index.type.elements > LARGEST_COMPARISON:
-        raise Unsupported(f"scatter with {reduce} of {index.type.elements} elements")
+        raise Unsupported(f"scatter with {reduce} of {index.type.elements} elements: more than "
+                          f"{LARGEST_COMPARISON} pairs are compared")
     lead, tail = index.shape[:dim], index.shape[dim + 1:]
     kept = b.iota(TensorType((size, 1) + (1,) * len(tail), "i64"), 0)
     here = b.compare("eq", b.reshape(index, (*lead, 1, n, *tail)), kept)
