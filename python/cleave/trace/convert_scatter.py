@@ -50,7 +50,7 @@ def scatter(c, x, dim, index, source):
     last = b.swap(last_of_duplicates(c, line), dim, -1)
     n = index.type.elements
     rows = assign_rows(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
-                     b.reshape(source, [n]), b.reshape(last, [n]))
+                       b.reshape(source, [n]), b.reshape(last, [n]))
     return b.reshape(rows, shape)
 
 
@@ -82,7 +82,7 @@ def scatter_add_flat(c, x, dim, index, source):
         return x
     x, dim, index, source = _scattered(c, x, dim, index, source)
     rows = add_rows(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
-                  b.reshape(source, [index.type.elements]))
+                    b.reshape(source, [index.type.elements]))
     return b.reshape(rows, shape)
 
 
