@@ -42,7 +42,7 @@ test: build
 test-all: build
 	CLEAVE_TEST_ALL=1 $(VENV) test/run.py --build $(BUILD)
 
-# Without JAX, its contestants are left out.
+# Without JAX, its workers are left out.
 bench: build
 	-$(VENV) -m pip install --quiet --disable-pip-version-check \
 	  -r benchmarks/requirements.txt

@@ -1,11 +1,11 @@
-"""How well the bubble of a pipeline is predicted by costs measured on another run.
+"""Accuracy of the predicted bubble of a pipeline, from costs measured in another run.
 
-A model of GPT-2's shape is trained at pp=2 on two cores, a rank of one thread on each,
-by several schedules, each in two runs. What the parts took in the first run (both
-ranks busy as they are in the second) predicts the second one's timeline. Prints a JSON
-line for each schedule: the share of a step in which each device runs nothing, in
-percent, as predicted and as measured, and the difference in points. Files that can be
-looked at stay in the folder that is printed.
+A model of GPT-2's shape is trained at pp=2 on two cores, with a rank of one thread on each,
+by several schedules, in two runs each. The costs of parts and transfers in the first run,
+where both ranks are as busy as in the second, predict the timeline of the second. A JSON line
+is printed for each schedule: the share of a step in which each device is idle, in percent,
+predicted and measured, and the difference in percentage points. Pictures and traces remain
+in the folder that is printed.
 """
 
 import argparse
@@ -14,26 +14,26 @@ import pathlib
 import subprocess
 import sys
 
-import contest
-from devices import CORES, keep_cores, say
+import harness
+from devices import CORES, log, pin_to_cores
 
 
 def write_model(options, path):
     sizes = ["--layers", options.layers, "--hidden", options.hidden, "--heads", options.heads,
              "--seq", options.seq, "--vocab", options.vocab, "--batch", options.micro_batches]
     subprocess.run([sys.executable, "-m", "cleave.models", "gpt", *map(str, sizes), "-o", path],
-                   check=True, env=contest.environment(), stderr=subprocess.DEVNULL)
+                   check=True, env=harness.environment(), stderr=subprocess.DEVNULL)
 
 
 def write_tokens(options, path):
-    """Pseudo-random ones: the time of a step does not depend on them."""
+    """Writes pseudo-random tokens; the time of a step does not depend on them."""
     count = 4 * options.micro_batches * (options.seq + 1)
     ids = ((i * 2654435761 >> 7) % options.vocab for i in range(count))
     path.write_bytes(b"".join(token.to_bytes(4, "little") for token in ids))
 
 
 class Pipeline:
-    """One schedule: its artifact, and what it takes to show it."""
+    """The compiled artifact of one schedule, and the commands to run and compare it."""
 
     def __init__(self, options, schedule, model, folder):
         self.options, self.folder = options, folder
@@ -48,7 +48,7 @@ class Pipeline:
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
     def train(self, number):
-        """Runs some steps; returns the trace of them."""
+        """Runs `--steps` steps after a warm-up step; returns the path of their trace."""
         trace = f"{self.base}-{number}.json"
         steps = self.options.steps + 1
         self.call(self.options.build / "bin" / "cleave-run", self.artifact, "--random-init",
@@ -57,7 +57,8 @@ class Pipeline:
         return trace
 
     def compare(self, costs, timeline):
-        """What `costs` predict, and the run that `timeline` is of."""
+        """Returns the report's facts of the timeline predicted from the trace `costs`, and of
+        the timeline measured in the trace `timeline`."""
         report = f"{self.base}-report.json"
         self.call(self.compiler, *self.flags, "--emit=schedule", "-o", f"{self.base}.svg",
                   "--measured-costs", costs, "--measured-timeline", timeline,
@@ -67,6 +68,7 @@ class Pipeline:
 
 
 def describe(schedule, predicted, measured):
+    """Returns the JSON line of a schedule: milliseconds, and idle shares in percent."""
     def percent(values):
         return [round(100 * value, 1) for value in values]
 
@@ -86,7 +88,7 @@ def describe(schedule, predicted, measured):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, default=contest.ROOT / "build")
+    parser.add_argument("--build", type=pathlib.Path, default=harness.ROOT / "build")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
@@ -95,11 +97,11 @@ def main():
     parser.add_argument("--micro-batches", type=int, default=8, help="of one sample each")
     parser.add_argument("--steps", type=int, default=5, help="measured; one more warms up")
     parser.add_argument("--schedules", default="gpipe,1f1b,zb-h1")
-    options = contest.parse(parser, layers=2, hidden=32, heads=4, seq=16, vocab=64,
+    options = harness.parse(parser, layers=2, hidden=32, heads=4, seq=16, vocab=64,
                             micro_batches=4, steps=1)
     options.build = options.build.resolve()
-    keep_cores()
-    folder = contest.make_folder()
+    pin_to_cores()
+    folder = harness.make_folder()
     write_model(options, folder / "bubble.mlir")
     write_tokens(options, folder / "bubble.bin")
     pipelines = {name: Pipeline(options, name, folder / "bubble.mlir", folder)
@@ -107,7 +109,7 @@ def main():
     for name, pipeline in pipelines.items():
         first, second = pipeline.train(1), pipeline.train(2)
         print(json.dumps(describe(name, *pipeline.compare(first, second))), flush=True)
-    say(f"pictures and traces: {folder}/bubble-*")
+    log(f"pictures and traces: {folder}/bubble-*")
 
 
 if __name__ == "__main__":

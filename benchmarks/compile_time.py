@@ -1,10 +1,9 @@
-"""How the time and memory of `cleave-compile` grow with the number of layers, or of
-micro-batches.
+"""Time and memory of `cleave-compile` by the number of layers or of micro-batches.
 
-Models of one shape (GPT-2's) are compiled in turn, from text to an artifact, in
-each of several rounds. The medians and the ratios to the smallest case are
-printed as a JSON line for each number of layers or, with `--micro-batches`, for
-each number of micro-batches of one sequence, as two stages of a pipeline.
+Models of GPT-2's shape are compiled from text to an artifact, interleaved, in several rounds.
+A JSON line is printed for each number of layers, with medians and their ratios to the
+smallest case; with `--micro-batches`, for each number of micro-batches of one sequence, in a
+pipeline of two stages.
 """
 
 import argparse
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import time
 
-import contest
+import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = ["--optimizer", "adamw", "--weight-decay", "0.1", "--no-decay", "ndim<2"]
@@ -24,7 +23,7 @@ FLAGS += ["--clip", "1.0"]
 
 
 def trace(family, layers, folder, batch=1):
-    """Writes a model of `layers` layers; returns its file and the seconds."""
+    """Writes a model of `layers` layers; returns its file and the seconds it took."""
     model = folder / f"{family}-{layers}-{batch}.mlir"
     start = time.perf_counter()
     subprocess.run(
@@ -38,7 +37,7 @@ def trace(family, layers, folder, batch=1):
 
 
 def compile_once(compiler, model, flags):
-    """Compiles; returns seconds of the clock and of the processor, and MiB."""
+    """Compiles a model; returns wall time and user time in seconds, and peak memory in MiB."""
     start = time.perf_counter()
     process = subprocess.Popen([compiler, model, *FLAGS, *flags, "-o", model.with_suffix(".so")])
     _, status, usage = os.wait4(process.pid, 0)
@@ -57,12 +56,12 @@ def main():
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[])
     parser.add_argument("--schedule", default="1f1b", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=7)
-    options = contest.parse(parser, layers=[1, 2], rounds=1)
+    options = harness.parse(parser, layers=[1, 2], rounds=1)
     compiler = options.build.resolve() / "bin" / "cleave-compile"
     folder = ROOT / "out" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     counts = sorted(set(options.micro_batches))
-    # Of each case: what it is called, its model and flags.
+    # For each case (key, number): its model, the seconds to trace it, and its flags.
     if counts:
         layers = options.layers[0]
         cases = {("micro_batches", m): (*trace(options.family, layers, folder, m),

@@ -1,11 +1,10 @@
-"""Step time of GPT-2 on two devices, beside PyTorch's and JAX's, on two cores.
+"""Step time of GPT-2 on two devices, compared with PyTorch and JAX, on two cores.
 
-A device is a rank of one thread: a thread of Cleave, a process of PyTorch, a virtual
-device of JAX. What is compared with each other is measured as in run.py: each
-contestant is a process of its own, steps are interleaved, and medians are reported.
-A peer is tried with each of its settings first, and the fastest takes part. All
-start from the same weights, and must compute the same losses. Results are printed
-as JSON lines.
+A device is a rank of one thread: a thread of Cleave, a process of PyTorch, a virtual device of
+JAX. Workers are measured as in run.py: each is a separate process, steps are interleaved, and
+medians are reported. A peer (a worker of another framework) is first run with each of its
+settings, and the fastest one is measured. All workers start from the same weights and must
+compute equal losses, up to rounding. Results are printed as JSON lines.
 """
 
 import argparse
@@ -16,20 +15,20 @@ import re
 import subprocess
 import sys
 
-import contest
-from contest import Contestant
+import harness
+from harness import Worker
 
 CORES = 2
-ALONE = "cleave, one rank"
+SINGLE_RANK = "cleave, one rank"
 RECIPES = {
-    ALONE: [],
+    SINGLE_RANK: [],
     "cleave tp=2": ["--mesh", "tp=2", "--recipe", "megatron"],
     "cleave tp=2, sp": ["--mesh", "tp=2", "--recipe", "megatron-sp"],
     "cleave dp=2": ["--mesh", "dp=2"],
     "cleave dp=2, zero1": ["--mesh", "dp=2", "--recipe", "zero1"],
 }
 
-# The settings of the peers: which of them is faster differs between machines.
+# The settings of the peers; which one is fastest depends on the machine.
 PEERS = {
     "DDP": {
         "eager": ["torch", "--kind", "ddp"],
@@ -48,41 +47,42 @@ for kind in ("dp", "tp"):
         "Eigen's products": ["jax", "--kind", kind, "--products", "eigen"],
     }
 
-# Who is measured together (not all at once: memory), and the ratios of medians.
+# The workers that are measured together (memory is too small for all at once), and the pairs
+# whose ratios of medians are reported.
 GROUPS = {
     "tp": (
-        [ALONE, "cleave tp=2", "cleave tp=2, sp", "DTensor tp=2", "JAX tp=2"],
+        [SINGLE_RANK, "cleave tp=2", "cleave tp=2, sp", "DTensor tp=2", "JAX tp=2"],
         [
-            ("cleave tp=2", ALONE),
-            ("cleave tp=2, sp", ALONE),
+            ("cleave tp=2", SINGLE_RANK),
+            ("cleave tp=2, sp", SINGLE_RANK),
             ("cleave tp=2", "DTensor tp=2"),
             ("cleave tp=2", "JAX tp=2"),
         ],
     ),
     "dp": (
-        [ALONE, "cleave dp=2", "DDP", "JAX dp=2"],
+        [SINGLE_RANK, "cleave dp=2", "DDP", "JAX dp=2"],
         [
-            ("cleave dp=2", ALONE),
+            ("cleave dp=2", SINGLE_RANK),
             ("cleave dp=2", "DDP"),
             ("cleave dp=2", "JAX dp=2"),
         ],
     ),
     "zero1": (
-        [ALONE, "cleave dp=2", "cleave dp=2, zero1"],
-        [("cleave dp=2, zero1", ALONE), ("cleave dp=2, zero1", "cleave dp=2")],
+        [SINGLE_RANK, "cleave dp=2", "cleave dp=2, zero1"],
+        [("cleave dp=2, zero1", SINGLE_RANK), ("cleave dp=2, zero1", "cleave dp=2")],
     ),
 }
 
-# Relative, between contestants that round differently.
+# The largest relative difference of losses of workers, which round differently.
 LOSS_TOLERANCE = 1e-3
 
 
-def say(text):
+def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def keep_cores():
-    """Runs this process and its children on two cores."""
+def pin_to_cores():
+    """Pins this process and its children to two cores. Raises SystemExit if there are fewer."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < CORES:
         raise SystemExit(f"error: this needs {CORES} cores; there is {len(cores)}")
@@ -90,29 +90,29 @@ def keep_cores():
 
 
 def has_jax():
-    """Whether JAX is there; says what to install otherwise."""
+    """Whether JAX is installed; logs how to install it otherwise."""
     if importlib.util.find_spec("jax"):
         return True
-    say(
+    log(
         f"JAX is left out; to include it: {sys.executable} -m pip install "
-        f"-r {contest.HERE / 'requirements.txt'}"
+        f"-r {harness.HERE / 'requirements.txt'}"
     )
     return False
 
 
 def start_cleave(name, base, options):
-    """Compiles the case for the devices of `name`, and opens it."""
+    """Compiles the case with the flags of `name` in RECIPES; returns its worker."""
     flags = RECIPES[name]
     artifact = f"{base}-{re.sub('[^a-z0-9]+', '-', name)}.so"
-    contest.compile_case(
+    harness.compile_case(
         base, options.build, 1 if flags else CORES, artifact, flags
     )
-    command = contest.cleave_command(base, artifact, CORES)
-    return Contestant(name, command, CORES)
+    command = harness.cleave_command(base, artifact, CORES)
+    return Worker(name, command, CORES)
 
 
 def peer_command(model, base, script, *flags):
-    command = [sys.executable, contest.SCRIPTS / f"{script}_devices.py", *flags]
+    command = [sys.executable, harness.SCRIPTS / f"{script}_devices.py", *flags]
     if script == "torch":
         return command + ["--model", model]
     heads = json.loads(base.with_name(base.name + ".json").read_text())["heads"]
@@ -121,18 +121,18 @@ def peer_command(model, base, script, *flags):
 
 
 def start_peer(name, model, base):
-    """The peer in the fastest of its settings, or None where none works."""
+    """Returns the peer with the fastest of its settings, or None if none works."""
     tried = {}
     for setting, (script, *flags) in PEERS[name].items():
         try:
-            peer = Contestant(name, peer_command(model, base, script, *flags), 1)
+            peer = Worker(name, peer_command(model, base, script, *flags), 1)
             peer.step(measured=False)
             tried[setting] = peer
         except SystemExit as error:
-            say(f"{name}, {setting}, is left out: {error}")
+            log(f"{name}, {setting}, is left out: {error}")
     if not tried:
         return None
-    # The first step compiled; of the others the fastest counts.
+    # The first step includes compilation; the fastest of the others is compared.
     rounds = [
         {setting: peer.step(measured=False) for setting, peer in tried.items()}
         for _ in range(3)
@@ -146,22 +146,22 @@ def start_peer(name, model, base):
     return tried[chosen]
 
 
-def loss_spread(contestants):
-    """The largest relative difference of losses of one step."""
-    steps = zip(*(c.losses for c in contestants))
+def loss_spread(workers):
+    """Returns the largest relative difference between the workers' losses of one step."""
+    steps = zip(*(c.losses for c in workers))
     return max((max(losses) - min(losses)) / max(losses) for losses in steps)
 
 
-def result_of(contestant):
-    """Ends the contestant; what it measured."""
-    facts = contestant.facts
+def result_of(worker):
+    """Ends the worker; returns its measurements."""
+    facts = worker.facts
     result = {
-        "median_ms": contestant.median(),
-        "min_ms": min(contestant.times),
-        "breakdown_ms": contestant.ask("profile"),
-        "losses": [contestant.losses[0], contestant.losses[-1]],
+        "median_ms": worker.median(),
+        "min_ms": min(worker.times),
+        "breakdown_ms": worker.request("profile"),
+        "losses": [worker.losses[0], worker.losses[-1]],
         **{key: facts[key] for key in ("setting", "tried_ms") if key in facts},
-        **contestant.quit(),
+        **worker.quit(),
     }
     if "arena" in facts:
         result["arena_mib_per_rank"] = facts["arena"] / 2**20
@@ -171,19 +171,19 @@ def result_of(contestant):
 
 def run_group(group, model, base, options, jax):
     names, pairs = GROUPS[group]
-    contestants = [
+    workers = [
         start_peer(name, model, base)
         for name in names
         if name in PEERS and (jax or not name.startswith("JAX"))
     ]
-    contestants = [start_cleave(n, base, options) for n in names if n in RECIPES] + [
-        peer for peer in contestants if peer
+    workers = [start_cleave(n, base, options) for n in names if n in RECIPES] + [
+        peer for peer in workers if peer
     ]
     for round_ in range(options.warmup + options.steps):
-        for contestant in contestants:
-            contestant.step(measured=round_ >= options.warmup)
-    spread = loss_spread(contestants)
-    results = {c.name: result_of(c) for c in contestants}
+        for worker in workers:
+            worker.step(measured=round_ >= options.warmup)
+    spread = loss_spread(workers)
+    results = {c.name: result_of(c) for c in workers}
     summary = {
         "case": model,
         "group": group,
@@ -201,26 +201,26 @@ def run_group(group, model, base, options, jax):
 
 
 def show(summary):
-    """A few lines for people, on standard error."""
-    say(f"{summary['case']}, {summary['group']}:")
+    """Prints a summary to standard error."""
+    log(f"{summary['case']}, {summary['group']}:")
     for name, r in summary["results"].items():
         setting = f"; {r['setting']}" if "setting" in r else ""
         arena = r.get("arena_mib_per_rank")
         arena = f", arena {arena:.0f}" if arena else ""
-        say(
+        log(
             f"  {name:19} {r['median_ms']:7.0f} ms   {r['vm_hwm_mib']:6.0f} MiB, "
             f"a rank {r['vm_hwm_mib_per_rank']:.0f}{arena}"
-            f"   ({contest.describe(r['breakdown_ms'])}{setting})"
+            f"   ({harness.describe(r['breakdown_ms'])}{setting})"
         )
     for name, ratio in summary["ratios"].items():
-        say(f"  {name}: {ratio:.2f}")
+        log(f"  {name}: {ratio:.2f}")
 
 
 def measure_communicator(build):
-    """All-reduces between threads over copies of as many bytes."""
+    """Prints the times of collectives between threads, relative to a copy of as many bytes."""
     program = build / "bin" / "cleave-communicator-bench"
     if not program.exists():
-        say(
+        log(
             "The communicator is left out; to include it: "
             f"ninja -C {build} {program.name}"
         )
@@ -232,25 +232,25 @@ def measure_communicator(build):
     ratios = {name: float(ratio) for name, _, ratio in rows if name != "copy"}
     print(json.dumps({"communicator_mib": 64, "over_copy": ratios}), flush=True)
     parts = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-    say(f"collectives of 64 MiB / copy: {parts}")
+    log(f"collectives of 64 MiB / copy: {parts}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    contest.add_options(parser)
+    harness.add_options(parser)
     parser.add_argument(
         "--group", action="append", choices=GROUPS, help="measure these only"
     )
-    options = contest.parse(parser, **contest.SMALL)
+    options = harness.parse(parser, **harness.SMALL)
     options.build = options.build.resolve()
-    keep_cores()
-    folder = contest.make_folder()
+    pin_to_cores()
+    folder = harness.make_folder()
     jax = has_jax()
     wrong = []
     for model in options.case or ["gpt2-124m"]:
         if not model.startswith("gpt2-"):
-            raise SystemExit(f"error: '{model}' is no GPT-2, as the peers' models are")
-        base = contest.trace_case(model, 0.0, folder)
+            raise SystemExit(f"error: '{model}' is not a GPT-2; the peers train only GPT-2")
+        base = harness.trace_case(model, 0.0, folder)
         for group in options.group or GROUPS:
             summary = run_group(group, model, base, options, jax)
             show(summary)
@@ -258,7 +258,7 @@ def main():
                 wrong.append(f"{model}, {group}: {summary['loss_spread']:.1e}")
     measure_communicator(options.build)
     if wrong:
-        raise SystemExit(f"error: losses differ between contestants: {wrong}")
+        raise SystemExit(f"error: losses differ between workers: {wrong}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Step time of GPT-2 124M by where its updates run: apart, in backward, or in the
-next step.
+"""Step time of GPT-2 124M by `--optimizer-fusion`: updates after backward, in backward, or in
+the next step.
 
-Each is a process of its own with an artifact of its own; steps are interleaved, and
-medians are reported, as a JSON line on standard output: of the clock, and of the
-processor's time, which other processes disturb less. All compute the same losses, bit by
-bit, or the benchmark fails.
+Each variant is a process with its own artifact; steps are interleaved. A JSON line on standard
+output has the medians of wall time and of processor time, which other processes disturb less.
+The benchmark fails unless all variants compute bitwise equal losses.
 """
 
 import argparse
@@ -13,75 +12,75 @@ import os
 import statistics
 import sys
 
-import contest
-from contest import Contestant
+import harness
+from harness import Worker
 
 FUSIONS = ["none", "backward", "forward"]
 
 
-def processor_ms(contestant):
-    """What its process has had of the processors so far."""
-    with open(f"/proc/{contestant.process.pid}/stat") as file:
+def processor_ms(worker):
+    """Returns the processor time that the worker's process has used so far, in milliseconds."""
+    with open(f"/proc/{worker.process.pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    contest.add_options(parser)
+    harness.add_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = contest.parse(parser, **contest.SMALL)
+    options = harness.parse(parser, **harness.SMALL)
     options.build = options.build.resolve()
-    folder = contest.make_folder()
+    folder = harness.make_folder()
     (model,) = options.case or ["gpt2-124m"]
-    base = contest.trace_case(model, 0.0, folder)
-    contestants, gradients = [], {}
+    base = harness.trace_case(model, 0.0, folder)
+    workers, gradients = [], {}
     for fusion in FUSIONS:
         artifact, report = f"{base}-{fusion}.so", f"{base}-{fusion}.json"
-        contest.compile_case(base, options.build, options.threads, artifact,
+        harness.compile_case(base, options.build, options.threads, artifact,
                              ["--check-finite", "off", "--optimizer-fusion", fusion, "--report", report])
         with open(report) as file:
             gradients[fusion] = json.load(file)["memory"]["train gradients"]
-        contestants.append(Contestant(
-            fusion, contest.cleave_command(base, artifact, options.threads), options.threads))
+        workers.append(Worker(
+            fusion, harness.cleave_command(base, artifact, options.threads), options.threads))
     processor = {fusion: [] for fusion in FUSIONS}
     for round_ in range(options.warmup + options.steps):
-        # Each is first as often as the others.
-        for i in range(len(contestants)):
-            contestant = contestants[(round_ + i) % len(contestants)]
-            before = processor_ms(contestant)
-            contestant.step(round_ >= options.warmup)
+        # Each worker is the first one equally often.
+        for i in range(len(workers)):
+            worker = workers[(round_ + i) % len(workers)]
+            before = processor_ms(worker)
+            worker.step(round_ >= options.warmup)
             if round_ >= options.warmup:
-                processor[contestant.name].append(processor_ms(contestant) - before)
-        if len({contestant.losses[-1] for contestant in contestants}) != 1:
+                processor[worker.name].append(processor_ms(worker) - before)
+        if len({worker.losses[-1] for worker in workers}) != 1:
             raise SystemExit("error: losses differ: "
-                             f"{[contestant.losses[-1] for contestant in contestants]}")
-    apart = contestants[0].median()
+                             f"{[worker.losses[-1] for worker in workers]}")
+    apart = workers[0].median()
     summary = {"case": model, "threads": options.threads, "rounds": options.steps,
                "fusions": {}}
-    for contestant in contestants:
-        # Of rounds, since the machine's clock moves between them.
-        ratios = [own / other for own, other in zip(contestant.times, contestants[0].times)]
-        summary["fusions"][contestant.name] = {
-            "median_ms": contestant.median(),
-            "min_ms": min(contestant.times),
-            "over_none": contestant.median() / apart,
+    for worker in workers:
+        # Ratios within rounds, because the clock frequency changes between rounds.
+        ratios = [own / other for own, other in zip(worker.times, workers[0].times)]
+        summary["fusions"][worker.name] = {
+            "median_ms": worker.median(),
+            "min_ms": min(worker.times),
+            "over_none": worker.median() / apart,
             "median_of_ratios": statistics.median(ratios),
-            "processor_ms": statistics.median(processor[contestant.name]),
-            "processor_over_none": statistics.median(processor[contestant.name])
+            "processor_ms": statistics.median(processor[worker.name]),
+            "processor_over_none": statistics.median(processor[worker.name])
             / statistics.median(processor["none"]),
-            "breakdown_ms": contestant.ask("profile"),
-            "gradient_mib": gradients[contestant.name] / 2**20,
-            "arena_mib": contestant.facts["arena"] / 2**20,
+            "breakdown_ms": worker.request("profile"),
+            "gradient_mib": gradients[worker.name] / 2**20,
+            "arena_mib": worker.facts["arena"] / 2**20,
         }
-    for contestant in contestants:
-        contestant.quit()
+    for worker in workers:
+        worker.quit()
     print(json.dumps(summary), flush=True)
     for name, own in summary["fusions"].items():
         print(f"{name:9} {own['median_ms']:7.0f} ms, over none {own['over_none']:.3f} (of rounds "
               f"{own['median_of_ratios']:.3f}, of the processor "
               f"{own['processor_over_none']:.3f}), gradients {own['gradient_mib']:.0f} MiB, arena "
-              f"{own['arena_mib']:.0f} MiB ({contest.describe(own['breakdown_ms'])})",
+              f"{own['arena_mib']:.0f} MiB ({harness.describe(own['breakdown_ms'])})",
               file=sys.stderr)
 
 

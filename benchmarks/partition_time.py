@@ -1,9 +1,9 @@
-"""The time and memory of splitting GPT 175B over devices, to the `local` phase.
+"""Time and memory of partitioning GPT 175B over devices, up to the `local` phase.
 
-The model is written without weights. Each plan is compiled from its text in
-several rounds, plans interleaved; then the first plan is compiled for few ranks
-and for many, with as many sequences for each device of the axis dp. Prints a JSON
-line for each, with the processor's time.
+The model is written without weights. Each plan is compiled from text in several rounds, plans
+interleaved. Then the first plan is compiled for few and for many ranks, with equally many
+sequences for each position of the axis dp. A JSON line is printed for each plan and for the
+comparison, with processor times.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-import contest
+import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--hidden", "12288", "--heads", "96", "--seq", "2048", "--vocab", "51200"]
@@ -28,7 +28,8 @@ PLANS = [
 
 
 def partition(compiler, model, mesh, plan):
-    """Compiles; returns seconds of the clock and of the processor, and MiB."""
+    """Compiles a model; returns wall time and processor time in seconds, and peak memory in
+    MiB."""
     start = time.perf_counter()
     command = [compiler, model, "--mesh", mesh, "--recipe", plan, *FLAGS]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -50,7 +51,7 @@ def main():
     parser.add_argument("--layers", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3, help="of each plan")
     parser.add_argument("--pairs", type=int, default=9, help="of few and many ranks")
-    options = contest.parse(parser, layers=1, rounds=1, pairs=1)
+    options = harness.parse(parser, layers=1, rounds=1, pairs=1)
     compiler = options.build.resolve() / "bin" / "cleave-compile"
     folder = ROOT / "out" / "bench"
     folder.mkdir(parents=True, exist_ok=True)

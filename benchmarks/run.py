@@ -1,9 +1,9 @@
-"""Step time and memory of a training step, beside PyTorch's and the floor.
+"""Time and memory of a training step, compared with PyTorch and with the floor.
 
-Every contestant is a process of its own; steps are interleaved, one contestant
-after the other in each round, and medians are reported. The floor is the sum of
-the step's contractions and of attention's, each at the fastest of what the
-library offers. Results are printed as JSON lines.
+Each worker is a separate process; steps are interleaved, one step of each worker in a round,
+and medians are reported. The floor, a lower bound of the step's time, is the sum of the times
+of the step's contractions and those of attention, each by the fastest variant of the library.
+Results are printed as JSON lines.
 """
 
 import argparse
@@ -11,8 +11,8 @@ import json
 import subprocess
 import sys
 
-import contest
-from contest import Contestant
+import harness
+from harness import Worker
 
 CASES = [
     ("gpt2-124m", 0.0),
@@ -23,37 +23,37 @@ CASES = [
 
 def run_case(model, dropout, options, folder):
     threads = options.threads
-    base = contest.trace_case(model, dropout, folder)
-    contest.compile_case(base, options.build, threads, f"{base}.so")
-    torch_step = [sys.executable, contest.SCRIPTS / "torch_step.py", "--model", model]
+    base = harness.trace_case(model, dropout, folder)
+    harness.compile_case(base, options.build, threads, f"{base}.so")
+    torch_step = [sys.executable, harness.SCRIPTS / "torch_step.py", "--model", model]
     torch_step += ["--dropout", dropout, "--threads", threads]
-    cleave_step = contest.cleave_command(base, f"{base}.so", threads)
-    contestants = [
-        Contestant("cleave", cleave_step, threads),
-        Contestant("torch eager", torch_step, threads),
-        Contestant("torch.compile", torch_step + ["--compile"], threads),
-        Contestant(
+    cleave_step = harness.cleave_command(base, f"{base}.so", threads)
+    workers = [
+        Worker("cleave", cleave_step, threads),
+        Worker("torch eager", torch_step, threads),
+        Worker("torch.compile", torch_step + ["--compile"], threads),
+        Worker(
             "floor", [options.build / "bin" / "cleave-floor", f"{base}.so", threads], threads
         ),
     ]
     for round_ in range(options.warmup + options.steps):
-        for contestant in contestants[:3]:
-            contestant.step(measured=round_ >= options.warmup)
-        # One measurement of the floor tries every way of every shape: it takes
-        # as long as many steps, and three of them give a median.
+        for worker in workers[:3]:
+            worker.step(measured=round_ >= options.warmup)
+        # One measurement of the floor runs all variants of all shapes and takes as long as
+        # many steps; three of them give a median.
         if (round_ - options.warmup) % max(1, options.steps // 3) == 0:
-            floor = contestants[3].ask("step")
+            floor = workers[3].request("step")
     results = {}
-    for contestant in contestants[:3]:
-        breakdown = contestant.ask("profile")
-        results[contestant.name] = {
-            "median_ms": contestant.median(),
-            "min_ms": min(contestant.times),
+    for worker in workers[:3]:
+        breakdown = worker.request("profile")
+        results[worker.name] = {
+            "median_ms": worker.median(),
+            "min_ms": min(worker.times),
             "breakdown_ms": breakdown,
-            "last_loss": contestant.losses[-1],
-            **contestant.quit(),
+            "last_loss": worker.losses[-1],
+            **worker.quit(),
         }
-    contestants[3].quit()
+    workers[3].quit()
     ours = results["cleave"]
     peers = {k: v for k, v in results.items() if k != "cleave"}
     best = min(peers.values(), key=lambda r: r["median_ms"])
@@ -68,7 +68,7 @@ def run_case(model, dropout, options, folder):
         "case": model,
         "dropout": dropout,
         "threads": threads,
-        "arena_mib": contestants[0].facts["arena"] / 2**20,
+        "arena_mib": workers[0].facts["arena"] / 2**20,
         "floor_ms": floor["ms"],
         "floor": floor,
         "step_over_best_peer": ms / best["median_ms"],
@@ -83,17 +83,17 @@ def run_case(model, dropout, options, folder):
 
 
 def show(summary):
-    """A few lines for people, on standard error."""
-    say = lambda text: print(text, file=sys.stderr, flush=True)
-    say(f"{summary['case']}, dropout {summary['dropout']}:")
+    """Prints a summary to standard error."""
+    log = lambda text: print(text, file=sys.stderr, flush=True)
+    log(f"{summary['case']}, dropout {summary['dropout']}:")
     for name, r in summary["results"].items():
-        parts = contest.describe(r["breakdown_ms"])
-        say(
+        parts = harness.describe(r["breakdown_ms"])
+        log(
             f"  {name:14} {r['median_ms']:7.0f} ms   {r['vm_hwm_mib']:6.0f} MiB"
             f"   ({parts})"
         )
-    say(f"  {'floor':14} {summary['floor_ms']:7.0f} ms")
-    say(
+    log(f"  {'floor':14} {summary['floor_ms']:7.0f} ms")
+    log(
         f"  step / best peer {summary['step_over_best_peer']:.2f}, "
         f"/ floor {summary['step_over_floor']:.2f}; memory / leanest peer "
         f"{summary['memory_over_leanest_peer']:.2f}; outside contractions and "
@@ -103,13 +103,13 @@ def show(summary):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    contest.add_options(parser)
+    harness.add_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = contest.parse(parser, **contest.SMALL)
+    options = harness.parse(parser, **harness.SMALL)
     options.build = options.build.resolve()
     subprocess.run(["ninja", "-C", options.build, "cleave-floor"], check=True,
                    stdout=subprocess.DEVNULL)
-    folder = contest.make_folder()
+    folder = harness.make_folder()
     named = {model for model, _ in CASES}
     others = [(model, 0.0) for model in options.case or [] if model not in named]
     for model, dropout in CASES + others:

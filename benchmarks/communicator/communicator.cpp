@@ -1,14 +1,14 @@
-//===- communicator.cpp - What collectives between threads cost -----------===//
+//===- communicator.cpp - Time of collectives between threads -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 //
-// The time of collectives between ranks that are threads of one thread each,
-// beside the time that the same threads take to copy as many bytes each.
-// Usage: cleave-communicator-bench [ranks] [MiB] [repetitions]; medians, since
-// other processes take part in the machine.
+// Measures collectives between ranks, which are single threads of this process,
+// and the time in which each of these threads copies as many bytes.
+// Usage: cleave-communicator-bench [ranks] [MiB] [repetitions]
+// Medians are printed, because other processes may disturb a repetition.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
+/// Returns a collective over vectors of `count` f32 elements.
 cleave_collective describe(int kind, int64_t count, const float *src,
                            float *dst) {
   cleave_collective what{};
@@ -61,7 +62,7 @@ int main(int argc, char **argv) {
   std::vector<int32_t> everyone;
   for (int rank = 0; rank < ranks; ++rank)
     everyone.push_back(rank);
-  // By what is measured, the time of the slowest rank in each repetition.
+  // times[kind][repetition][rank], in milliseconds.
   const char *names[] = {
       "copy",           "all-reduce, in place", "all-reduce, apart",
       "reduce-scatter", "all-gather",           "all-reduce, 4 bytes"};
@@ -106,7 +107,7 @@ int main(int argc, char **argv) {
              [static_cast<size_t>(rank)] =
                  std::chrono::duration<double, std::milli>(Clock::now() - begin)
                      .count();
-        // Sums stay small numbers.
+        // The in-place sum is reset, so that it does not grow.
         if (kind == 1)
           std::fill_n(src.get(), count, 1.0f);
       }

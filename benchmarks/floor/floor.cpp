@@ -1,4 +1,4 @@
-//===- floor.cpp - The time that contractions alone take ------------------===//
+//===- floor.cpp - Time of the contractions of a step ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,11 +6,12 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// The physical floor of a training step: the contractions of an artifact, each
-/// at the fastest of {sgemm, matmul, matmul with packed weights} x all
-/// orientations of its operands, and the contractions of attention over the
-/// blocks it visits. Nothing else is counted. As a contestant it answers `step`
-/// with the sum of the medians so far, having measured every shape once more.
+/// A lower bound of the time of a training step: the contractions of an
+/// artifact, each by the fastest of {sgemm, matmul, matmul with packed weights}
+/// with all orientations of its operands, and the contractions of attention
+/// over the blocks it computes. Nothing else is included. It is a worker of the
+/// benchmarks: at `step` it measures every shape once more and answers the sum
+/// of the medians so far.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -36,6 +37,7 @@ extern "C" void omp_set_num_threads(int);
 
 namespace {
 
+/// Returns the time in milliseconds.
 double now() {
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -56,8 +58,8 @@ struct Pool {
   }
 };
 
-/// One way to compute a contraction; running it returns milliseconds.
-struct Way {
+/// One variant of computing a contraction; `run` returns milliseconds.
+struct Variant {
   std::function<double()> run;
   std::vector<double> times;
   double median() {
@@ -68,29 +70,34 @@ struct Way {
   }
 };
 
+/// The sizes of a contraction, and whether it accumulates into its result.
 struct Shape {
   int64_t m, n, k, batch;
   bool accumulate;
   auto operator<=>(const Shape &) const = default;
 };
 
+/// The distinct contractions and attention commands of a step: how often each
+/// occurs, and its variants.
 struct Bench {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   Pool pool;
-  std::map<Shape, std::pair<int, std::vector<Way>>> contractions;
-  std::vector<std::pair<int, std::vector<Way>>> attention;
+  std::map<Shape, std::pair<int, std::vector<Variant>>> contractions;
+  std::vector<std::pair<int, std::vector<Variant>>> attention;
+  /// The commands of `attention`, in the same order.
   std::vector<AttentionCommand> seen;
   std::vector<bool> seenBackward;
 
-  /// Places for A, B and C, one behind the other.
+  /// Returns the addresses of A, B and C, which are adjacent in the pool.
   std::array<float *, 3> operands(const Shape &s) {
     float *all = pool.get(s.m * s.k + s.k * s.n + s.m * s.n);
     return {all, all + s.m * s.k, all + s.m * s.k + s.k * s.n};
   }
 
-  void addSgemm(const Shape &s, bool ta, bool tb, std::vector<Way> &ways) {
-    ways.push_back({[=, this] {
+  void addSgemm(const Shape &s, bool ta, bool tb,
+                std::vector<Variant> &variants) {
+    variants.push_back({[=, this] {
       auto [a, b, c] = operands(s);
       double start = now();
       dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a,
@@ -101,7 +108,7 @@ struct Bench {
   }
 
   void addMatmul(const Shape &s, bool ta, bool tb, bool packed,
-                 std::vector<Way> &ways) {
+                 std::vector<Variant> &variants) {
     using namespace dnnl;
     using dims = memory::dims;
     auto type = memory::data_type::f32;
@@ -120,7 +127,7 @@ struct Bench {
     auto primitive = std::make_shared<matmul>(*pd);
     auto packedB =
         packed ? std::make_shared<memory>(pd->weights_desc(), engine) : nullptr;
-    ways.push_back({[=, this]() mutable {
+    variants.push_back({[=, this]() mutable {
       auto [pa, pb, pc] = operands(s);
       memory am(a, engine, pa), bm(b, engine, pb), cm(c, engine, pc);
       double start = now();
@@ -134,7 +141,8 @@ struct Bench {
     }});
   }
 
-  /// Contractions of attention over the visited blocks of `rows` queries.
+  /// Runs the contractions of attention over blocks of `rows` queries and the
+  /// keys that are visible to them; returns milliseconds.
   double runAttention(const AttentionCommand &c, bool backward, int64_t rows) {
     struct Work {
       const AttentionCommand &c;
@@ -198,13 +206,14 @@ struct Bench {
       }
     seen.push_back(c);
     seenBackward.push_back(backward);
-    std::vector<Way> ways;
+    std::vector<Variant> variants;
     for (int64_t rows : {64, 128, 256})
-      ways.push_back({[=, this] { return runAttention(c, backward, rows); }});
-    attention.push_back({1, std::move(ways)});
+      variants.push_back(
+          {[=, this] { return runAttention(c, backward, rows); }});
+    attention.push_back({1, std::move(variants)});
   }
 
-  /// Collects the work of one entry.
+  /// Adds the contractions and attention commands of one entry.
   void collect(const Program &program, const std::string &entry) {
     for (const Action &action : program.entries.at(entry).actions)
       for (const Command &command : program.parts[action.part].commands) {
@@ -216,32 +225,32 @@ struct Bench {
           continue;
         const ContractCommand &c = command.contract;
         Shape shape{c.m, c.n, c.k, c.batch, c.beta != 0};
-        auto &[count, ways] = contractions[shape];
+        auto &[count, variants] = contractions[shape];
         if (count++)
           continue;
         for (bool ta : {false, true})
           for (bool tb : {false, true}) {
-            addSgemm(shape, ta, tb, ways);
-            addMatmul(shape, ta, tb, false, ways);
-            addMatmul(shape, ta, tb, true, ways);
+            addSgemm(shape, ta, tb, variants);
+            addMatmul(shape, ta, tb, false, variants);
+            addMatmul(shape, ta, tb, true, variants);
           }
       }
   }
 
-  /// Measures every way once more.
+  /// Measures every variant once more.
   void measure() {
     for (auto &[shape, entry] : contractions)
-      for (Way &way : entry.second)
-        way.times.push_back(way.run() * shape.batch);
-    for (auto &[count, ways] : attention)
-      for (Way &way : ways)
-        way.times.push_back(way.run());
+      for (Variant &variant : entry.second)
+        variant.times.push_back(variant.run() * shape.batch);
+    for (auto &[count, variants] : attention)
+      for (Variant &variant : variants)
+        variant.times.push_back(variant.run());
   }
 
-  static double fastest(std::vector<Way> &ways) {
+  static double fastest(std::vector<Variant> &variants) {
     double best = HUGE_VAL;
-    for (Way &way : ways)
-      best = std::min(best, way.median());
+    for (Variant &variant : variants)
+      best = std::min(best, variant.median());
     return best;
   }
 
@@ -249,8 +258,8 @@ struct Bench {
     double gemm = 0, attend = 0;
     for (auto &[shape, entry] : contractions)
       gemm += entry.first * fastest(entry.second);
-    for (auto &[count, ways] : attention)
-      attend += count * fastest(ways);
+    for (auto &[count, variants] : attention)
+      attend += count * fastest(variants);
     return llvm::json::Object{
         {"ms", gemm + attend}, {"contractions", gemm}, {"attention", attend}};
   }
@@ -270,7 +279,7 @@ int main(int argc, char **argv) {
   }
   omp_set_num_threads(std::atoi(argv[2]));
   Bench bench;
-  // Of a pipeline the floor is that of all positions together.
+  // The floor of a pipeline is the sum over all its positions.
   for (const Program &program : artifact->getPositions())
     bench.collect(program, "train");
   if (bench.contractions.empty()) {

@@ -105,7 +105,7 @@ def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn,
     if not torch.isfinite(torch.tensor(theirs.loss)):
         raise Skipped(f"the loss of the example inputs is {theirs.loss}")
     try:
-        ours = _compiled(traced.steady(), inputs, options)
+        ours = _compiled(traced.deterministic(), inputs, options)
     except StepError as error:
         return f"the compiled step stops ({error}), where eager PyTorch has a loss of {theirs.loss:.6g}"
     doubtful = _differences(ours, theirs, RELATIVE, 0.0, None)

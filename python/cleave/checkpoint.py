@@ -198,10 +198,10 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
 def _by_names_of(model, values):
     """`values` with what the compiler has stacked of several parameters (experts)
     taken apart again."""
-    from .trace.experts import stacks
+    from .trace.experts import expert_stacks
 
     values = dict(values)
-    for name, parts in stacks(model).items():
+    for name, parts in expert_stacks(model).items():
         if name in values and parts[0] not in values:
             whole = values.pop(name)
             if len(whole) == len(parts):

@@ -224,7 +224,7 @@ def compile(
     from .buckets import Buckets, check_padding
     from . import check as checking
     from .trace import Groups, trace
-    from .trace.export import plan_call
+    from .trace.call_plan import plan_call
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")

@@ -2,16 +2,37 @@
 # Exceptions. See LICENSE for license information.
 """From PyTorch models to Cleave's graph dialect.
 
-`trace` is the entry; `python -m cleave.trace` the command.
+`trace` is the function to call, `python -m cleave.trace` the command. A model is exported by
+torch.export with its loss, converted operator by operator, and simplified by patterns. Files
+import files of their own row and of rows above:
+
+    ir, builder, printer      the graph dialect as Python objects, and its text
+    errors, locations         exceptions, and the lines of the model that they name
+    memory, forward_state, module_checks
+                              the storage of tensors; Python state, hooks and buffers of modules
+    replacements, ctc_loss    torch functions that read values, in operators
+    patches, custom_functions, autograd
+                              autograd's semantics of eager code in a trace
+    registry, evaluate        the table of converters; the values of ops known when tracing
+    matching, masks, attention
+                              patterns over values; attention masks; the op attention
+    convert_*                 converters of the framework's operators, a file for each subject
+    fold, convert             constant folding; the conversion of one exported graph
+    call_plan, experts, decompose, export
+                              inputs and loss, static shapes of experts, torch.export
+    patterns/                 norms, activations, attention composed of smaller ops
+    model_tensors, entry      parameters and buffers; a function of the module
+    model, weights, __main__  `trace`, files, the command
 """
 
 from .convert import UnsupportedError
 from .convert_batch_norm import Groups
-from .export import TraceError
-from .model import Tensor, TracedModel, trace
+from .errors import TraceError
+from .model import TracedModel, trace
+from .model_tensors import Tensor
 
-__all__ = ["Groups", "Tensor", "TraceError", "TracedModel", "UnsupportedError", "supported_operators",
-           "trace"]
+__all__ = ["Groups", "Tensor", "TraceError", "TracedModel", "UnsupportedError",
+           "supported_operators", "trace"]
 
 
 def supported_operators() -> list[str]:

@@ -36,11 +36,12 @@ arguments. A file is written whole or not at all."""
 
 
 class CommandError(Exception):
-    """What went wrong, in one message."""
+    """An error whose text is printed after `error: `, such as a missing file."""
 
 
 def load(source: str):
-    """The function that `source` names."""
+    """Returns the function that `source` names. Raises CommandError where it cannot be
+    loaded."""
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name:
         raise CommandError(f"'{source}' is not FILE.py:FUNCTION or MODULE:FUNCTION")
@@ -72,7 +73,8 @@ def _describe(error: BaseException, place: str) -> str:
 
 
 def call(function, source: str):
-    """(module, example_inputs, loss_fn) from the function."""
+    """Calls `function`; returns (module, example_inputs, loss_fn or None). Raises
+    CommandError where it fails or returns something else."""
     try:
         result = function()
     except (Exception, SystemExit) as error:
@@ -96,9 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
                         help="the tensors to write (default: beside the module, with the "
                              "extension .safetensors)")
     parser.add_argument("--micro-batches", metavar="N", type=int, default=1,
-                        help="batch normalisation takes the samples of each of N equal parts of "
-                             "the batch together (default: 1, the whole batch)")
-    parser.add_argument("--no-weights", action="store_true", help="write the module alone")
+                        help="batch normalisation has separate statistics in each of N "
+                             "micro-batches (default: 1, the whole batch)")
+    parser.add_argument("--no-weights", action="store_true", help="write only the module")
     options = parser.parse_args(arguments)
     if options.weights and options.no_weights:
         parser.error("--weights and --no-weights exclude each other")
@@ -110,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.no_weights and os.path.realpath(weights) == os.path.realpath(options.output):
         parser.error(f"'{options.output}' cannot be both the module and its weights")
     try:
-        # Not after a long trace.
+        # Paths are checked before the trace, which may take long.
         check_writable(options.output)
         if not options.no_weights:
             check_writable(weights)

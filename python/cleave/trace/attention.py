@@ -1,11 +1,12 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Builds graph.attention from whatever a model gives it."""
+"""Builds `graph.attention` from the queries, keys, masks and biases of a model."""
 
 from __future__ import annotations
 
 from .evaluate import Evaluator
-from .ir import Builder, TensorType, Value, broadcast_shapes
+from .builder import Builder
+from .ir import TensorType, Value, broadcast_shapes
 from .masks import MaskAnalysis
 from .matching import scaled_by
 
@@ -16,10 +17,14 @@ def build_attention(b: Builder, evaluator: Evaluator, query: Value, key: Value, 
                     masks: list[tuple[Value, bool, float]] = (),
                     top_left_causal: bool = False, rng: Value | None = None,
                     dropout: float = 0.0, dropout_id: int = 0) -> Value | None:
-    """Attention of [b, a, q, d] queries over [b, g, k, d] keys and [b, g, k, e]
-    values. `biases` are (value, factor), `masks` (condition, negated, number): where
-    the condition does not hold, the number takes the place of scores. None where that
-    is no attention over some of the keys."""
+    """Builds attention of queries [b, a, q, d] over keys [b, g, k, d] and values
+    [b, g, k, e]; the result is [b, a, q, e]. Heads `a` are a multiple of the key heads `g`.
+
+    A boolean `mask` is true for visible keys, a `bias` is added to the scores; both
+    broadcast to [b, a, q, k]. `biases` are (value, factor). `masks` are (condition,
+    negated, number): scores are replaced by the number where the condition is false
+    (true, if negated). `top_left_causal` lets query i see keys 0 to i. Returns None where
+    the masks cannot be expressed as attention over a subset of the keys."""
     query, factor = _unscaled(b, query)
     scale *= factor
     key, value = _shared_heads(b, query, key, value)
@@ -52,7 +57,8 @@ def build_attention(b: Builder, evaluator: Evaluator, query: Value, key: Value, 
 
 
 def _unscaled(b: Builder, x: Value) -> tuple[Value, float]:
-    """(y, f) with x = f * y, where x is scaled by a number before it is moved."""
+    """Returns (y, f) with x = f * y, also where `x` is a reshape or transpose of a tensor
+    scaled by the number f."""
     if x.is_op("transpose", "reshape") and x.op.operands[0].type.is_float:
         inner, factor = _unscaled(b, x.op.operands[0])
         if factor == 1.0:
@@ -64,7 +70,7 @@ def _unscaled(b: Builder, x: Value) -> tuple[Value, float]:
 
 
 def _joined(b: Builder, name: str, values: list[Value]) -> Value | None:
-    """All of `values` in one tensor of rank 4."""
+    """Combines `values` by the op `name` into one tensor of rank 4; None if there are none."""
     result = None
     for value in values:
         while value.is_op("broadcast"):
@@ -75,7 +81,8 @@ def _joined(b: Builder, name: str, values: list[Value]) -> Value | None:
 
 
 def _shared_heads(b: Builder, query: Value, key: Value, value: Value) -> tuple[Value, Value]:
-    """Keys and values without repetition for the query heads that share them."""
+    """Removes the repetition of key and value heads that groups of query heads share
+    (grouped-query attention)."""
     plain_key, plain_value = (_unrepeated(b, x) for x in (key, value))
     if plain_key is not None and plain_value is not None \
             and plain_key.shape[1] == plain_value.shape[1] \
@@ -89,6 +96,7 @@ def _shared_heads(b: Builder, query: Value, key: Value, value: Value) -> tuple[V
 
 
 def _unrepeated(b: Builder, x: Value) -> Value | None:
+    """Returns [b, g, k, d] where `x` [b, a, k, d] repeats each of its heads; else None."""
     if x.is_op("broadcast") and x.op.operands[0].type.rank == 4:
         inner = x.op.operands[0]
         if inner.shape[1] == 1 and inner.shape[0] == x.shape[0] and inner.shape[2:] == x.shape[2:]:

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Converts an exported FX graph to a function of the graph dialect."""
+"""Converts an exported FX graph to ops of the graph dialect, node by node."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from . import convert_narrow
 from .convert_complex import Complex, convert as convert_complex, part_type
 from .evaluate import Evaluator
 from .fold import folded
-from .ir import (DTYPES, Builder, GraphError, TensorType, Value, type_of)
+from .builder import Builder
+from .ir import DTYPES, TORCH_DTYPES, GraphError, TensorType, Value, type_of
 from .locations import DYNAMIC, location_of
 from .registry import Unsupported, converter_for
 
 
 class UnsupportedError(Exception):
-    """Operators of a model that Cleave cannot convert.
+    """Raised for a model with operators that cannot be converted.
 
-    `operators` lists (target, reason, location, count), each once.
+    `operators` lists (target, reason, location, count), one entry for each combination
+    of the first three.
     """
 
     def __init__(self, operators: list[tuple[str, str, str, int]]):
@@ -40,18 +42,18 @@ class UnsupportedError(Exception):
 
 
 class Conversion:
-    """One FX graph on its way to the graph dialect; converters see it as `c`."""
+    """The state of the conversion of one FX graph; converters take it as `c`."""
 
     def __init__(self, builder: Builder, evaluator: Evaluator, rng: Value, random: bool = True,
                  groups: Any = None, batch: int = -1):
         self.b = builder
-        #: The samples that batch normalisation takes together, and how many a batch has.
+        #: The groups of samples with separate batch statistics, and the size of the batch.
         self.groups = groups
         self.batch = batch
-        #: Lines at which it does.
+        #: Locations of the operators that compute batch statistics.
         self.batch_statistics: list[tuple[str, int, int] | None] = []
-        #: Whether random numbers are drawn; if not, dropout keeps all, and what is
-        #: uniform is 0.5, as in evaluation.
+        #: Whether random numbers are drawn; if not, dropout keeps all elements and uniform
+        #: numbers are 0.5, as in evaluation.
         self.random = random
         self.evaluator = evaluator
         self._rng = rng
@@ -63,35 +65,38 @@ class Conversion:
         self.target: Any = None
         self.node: torch.fx.Node | None = None
 
-    # What converters use ------------------------------------------------------
+    # Interface of converters --------------------------------------------------
 
-    def dropout_site(self) -> tuple[Value, int]:
-        """The generator's argument, and a number of its own for what draws."""
+    def new_random_op(self) -> tuple[Value, int]:
+        """Returns the argument of the generator's state, and the id of a new op that draws
+        random numbers."""
         self._dropouts += 1
         return self._rng, self._dropouts - 1
 
     def known(self, value: Value) -> torch.Tensor | None:
-        """The elements of `value` where they are known when tracing."""
+        """Returns the elements of `value` if they are known when tracing, else None."""
         return self.evaluator.value(value)
 
     def operand(self, value: Any, dtype: str) -> Value:
-        """A tensor or a number as a value of `dtype`."""
+        """Returns a value or a number as a value of `dtype`."""
         if isinstance(value, Value):
             return self.b.cast(value, dtype)
         return self.b.scalar(value, dtype)
 
     def operands(self, *values: Any) -> list[Value]:
-        """Tensors and numbers as values of one type, promoted as torch does."""
+        """Returns values and numbers as values of one type, promoted by torch's rules."""
         dtype = DTYPES[promoted(values)]
         return [self.operand(v, dtype) for v in values]
 
-    # The walk -------------------------------------------------------------------
+    # Traversal --------------------------------------------------------------------
 
     def bind(self, node: torch.fx.Node, value: Value) -> None:
+        """Sets the value of a placeholder."""
         self._values[node] = value
 
     def run(self, graph: torch.fx.Graph) -> list[Any]:
-        """Converts what the output needs; returns the output's values."""
+        """Converts the nodes that the outputs depend on; returns the outputs' values.
+        Raises UnsupportedError with all operators that cannot be converted."""
         output = next(n for n in reversed(graph.nodes) if n.op == "output")
         live = _live(output)
         for node in graph.nodes:
@@ -104,13 +109,13 @@ class Conversion:
     def _convert(self, node: torch.fx.Node) -> None:
         self.b.location = location_of(node)
         if any(self._values.get(n) is _UNKNOWN for n in node.all_input_nodes):
-            # Where this begins has been said.
+            # The node that made the unknown operand has been reported.
             self._values[node] = _UNKNOWN
             return
         if node.target is operator.getitem:
             value = self._argument(node.args[0])[node.args[1]]
             if value is None and isinstance(node.meta.get("val"), torch.Tensor):
-                # A converter leaves out what only backward kernels read.
+                # Converters omit results that only backward kernels read.
                 self._fail(node.args[0], f"its result {node.args[1]} is not computed")
                 value = _UNKNOWN
             self._values[node] = value
@@ -189,15 +194,16 @@ class Conversion:
         place = f"{location[0]}:{location[1]}" if location else "<unknown>"
         target = node.target
         if target is torch.ops.higher_order.with_effects:
-            # A check that is kept although nothing reads what it gives.
-            target, reason = node.args[1], "it is called for its effect alone, which is not compiled"
+            # A check, which stays in the graph although its result is unused.
+            target = node.args[1]
+            reason = "it is called for its effect alone, which is not compiled"
         key = (str(target), reason, place)
         self._failures[key] = self._failures.get(key, 0) + 1
 
 
 def _computes_in_f32(target: Any, example: Any, leaves: list[Any]) -> bool:
-    """Whether an element-wise operator of 16 bits has a number that its type does not hold:
-    eager code rounds the result alone."""
+    """Whether an element-wise operator of a 16-bit type has a number as operand that the
+    type cannot represent: eager code does not round the number, only the result."""
     return (isinstance(example, torch.Tensor) and example.dtype in (torch.float16, torch.bfloat16)
             and torch.Tag.pointwise in getattr(target, "tags", ())
             and any(isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
@@ -205,6 +211,7 @@ def _computes_in_f32(target: Any, example: Any, leaves: list[Any]) -> bool:
 
 
 def _live(output: torch.fx.Node) -> set[torch.fx.Node]:
+    """The nodes that `output` depends on, itself included."""
     live, pending = set(), [output]
     while pending:
         node = pending.pop()
@@ -214,11 +221,12 @@ def _live(output: torch.fx.Node) -> set[torch.fx.Node]:
     return live
 
 
-#: Stands for what has no static shape.
+#: The value of a node without a static shape.
 _UNKNOWN = object()
 
 
 def _is_dynamic(example: Any) -> bool:
+    """Whether an example result has a shape, or is a number, that is not static."""
     if isinstance(example, torch.Tensor):
         return not all(isinstance(d, int) for d in example.shape)
     if isinstance(example, (list, tuple)):
@@ -227,7 +235,8 @@ def _is_dynamic(example: Any) -> bool:
 
 
 def _placeholder(node: torch.fx.Node) -> Any:
-    """Values of the right types, so that conversion finds further failures."""
+    """Returns values of the right types for a node that failed, so that conversion goes on
+    and reports further failures."""
     if _is_dynamic(node.meta.get("val")):
         return _UNKNOWN
 
@@ -242,10 +251,9 @@ def _placeholder(node: torch.fx.Node) -> Any:
 
 
 def promoted(values: Any) -> torch.dtype:
-    """The type in which torch computes with these tensors and numbers."""
+    """Returns the element type that torch's promotion gives for these values and numbers."""
     def example(value: Any) -> Any:
         if isinstance(value, Value):
-            from .ir import TORCH_DTYPES
             shape = (1,) if value.type.rank else ()
             return torch.empty(shape, dtype=TORCH_DTYPES[value.dtype], device="meta")
         return value

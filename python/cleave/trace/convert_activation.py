@@ -1,8 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Activations that are made of other operators. At kinks and bounds their gradients are
-those of the framework, and what is not chosen cannot overflow: a gradient through it
-would be 0 times infinity."""
+"""Activations composed of other ops.
+
+Gradients at kinks and bounds equal the framework's. The operand of a `select` that is not
+selected must not overflow: its gradient would be 0 times infinity, which is NaN.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,22 @@ def softplus(c, x, beta=1, threshold=20):
     b = c.b
     scaled = b.binary("mul", x, b.scalar(beta, x.dtype))
     straight = b.compare("gt", scaled, b.scalar(threshold, x.dtype))
-    # What is not chosen must not overflow: its gradient would be 0 times infinity.
+    # The exponential is 0 where it is not selected, so that it cannot overflow.
     soft = b.unary("log1p", b.unary("exp", b.select(straight, b.scalar(0, x.dtype), scaled)))
     return b.select(straight, x, b.binary("div", soft, b.scalar(beta, x.dtype)))
 
 
-def _negative_size(b, x):
-    """Whether `x` is negative, and -|x|, whose slope at 0 is -1: with it the formulas
-    below have the slope 1/2 at 0, as the curves do."""
+def _negative_abs(b, x):
+    """Returns whether `x` is negative, and -|x| with the derivative -1 at 0: softplus and
+    log-sigmoid computed from it have their derivative of 1/2 at 0."""
     negative = b.compare("lt", x, b.scalar(0, x.dtype))
     return negative, b.select(negative, x, b.unary("neg", x))
 
 
-def positive_part(b, x):
-    """max(x, 0), with the slope 1 at 0, and log(1 + exp(-|x|)): their sum is
+def softplus_terms(b, x):
+    """Returns max(x, 0), with the derivative 1 at 0, and log(1 + exp(-|x|)); their sum is
     log(1 + exp(x))."""
-    negative, size = _negative_size(b, x)
+    negative, size = _negative_abs(b, x)
     return (b.select(negative, b.scalar(0, x.dtype), x),
             b.unary("log1p", b.unary("exp", size)))
 
@@ -38,7 +40,7 @@ def positive_part(b, x):
 @converts(aten.log_sigmoid.default)
 def log_sigmoid(c, x):
     b = c.b
-    negative, size = _negative_size(b, x)
+    negative, size = _negative_abs(b, x)
     tail = b.unary("log1p", b.unary("exp", size))
     return b.binary("sub", b.select(negative, x, b.scalar(0, x.dtype)), tail)
 
@@ -80,25 +82,25 @@ def hardsigmoid(c, x):
     inside = b.binary("and", b.compare("gt", x, b.scalar(-3, dtype)),
                       b.compare("lt", x, b.scalar(3, dtype)))
     shifted = b.binary("div", b.binary("add", x, b.scalar(3, dtype)), b.scalar(6, dtype))
-    return b.select(inside, shifted, _limited(b, shifted, 0, 1))
+    return b.select(inside, shifted, _clamped(b, shifted, 0, 1))
 
 
 @converts(aten.hardswish.default)
 def hardswish(c, x):
-    # x (x + 3) / 6 between -3 and 3: 0 and x at the ends.
+    # x (x + 3) / 6 between -3 and 3, 0 below and x above.
     b, dtype = c.b, x.dtype
     above = b.compare("ge", x, b.scalar(3, dtype))
     below = b.compare("le", x, b.scalar(-3, dtype))
     inner = b.select(b.binary("or", above, below), b.scalar(0, dtype), x)
     inner = b.binary("mul", inner, b.binary("div", b.binary("add", inner, b.scalar(3, dtype)),
                                             b.scalar(6, dtype)))
-    # 0 below, and NaN for -inf.
+    # 0 below -3, but NaN for -inf, as in the framework.
     zero = b.binary("mul", b.unary("stop_gradient", x), b.scalar(0, dtype))
     return b.select(above, x, b.select(below, zero, inner))
 
 
-def _limited(b, x, low, high):
-    """`x` limited to two numbers, without a gradient."""
+def _clamped(b, x, low, high):
+    """Returns `x` clamped to [low, high], without a gradient."""
     x = b.unary("stop_gradient", x)
     return b.binary("minimum", b.binary("maximum", x, b.scalar(low, x.dtype)),
                     b.scalar(high, x.dtype))
@@ -106,7 +108,7 @@ def _limited(b, x, low, high):
 
 @converts(aten.hardtanh.default)
 def hardtanh(c, x, min_val=-1, max_val=1):
-    """The gradient is 0 at both bounds, unlike that of clamp."""
+    """The gradient is 0 at both bounds; that of clamp is 1 there."""
     b = c.b
     if not x.type.is_float:
         return clamp(c, x, min_val, max_val)

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Batch normalisation, by the statistics of a batch or by running ones."""
+"""Batch normalisation, with statistics of the batch or running statistics."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Iterator
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .eager import EagerError
+from .errors import EagerError
 from .ir import TensorType
 from .registry import Unsupported, aten, converts
 
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """The samples over which batch normalisation has statistics of their own.
+    """The groups of samples with separate batch statistics.
 
-    A batch is cut into `micro_batches`, and each of them into `ranks`; each part is
-    normalised by itself. Running statistics take those of the first rank of one
-    micro-batch after another.
+    A batch is split into `micro_batches`, and each of them into `ranks`; each part is
+    normalised by its own statistics. Running statistics are updated by those of the first
+    rank, one micro-batch after another.
     """
 
     micro_batches: int = 1
@@ -35,15 +35,15 @@ class Groups:
 
 
 def is_training(node: torch.fx.Node) -> bool:
-    """Whether the operator of `node` writes to running statistics."""
+    """Whether the operator of `node` updates running statistics."""
     place = {aten.batch_norm.default: 5, aten.instance_norm.default: 5}.get(node.target)
     return place is not None and bool(node.args[place]) and node.args[3] is not None
 
 
 @contextlib.contextmanager
 def batch_norm_modules(module: torch.nn.Module, groups: Groups) -> Iterator[None]:
-    """Within it, modules of batch normalisation count as many batches as `groups`
-    has micro-batches, and average over all batches without reading their number."""
+    """Context in which modules of batch normalisation count each micro-batch of `groups`
+    as a batch, and compute a cumulative average without reading the number of batches."""
     changed = [m for m in module.modules() if isinstance(m, _BatchNorm)
                and type(m).forward is _BatchNorm.forward and "forward" not in m.__dict__]
     for m in changed:
@@ -56,6 +56,8 @@ def batch_norm_modules(module: torch.nn.Module, groups: Groups) -> Iterator[None
 
 
 def _forward(own, x: torch.Tensor) -> torch.Tensor:
+    """The replaced forward; `own` is (module, groups). Raises EagerError for a cumulative
+    average over several groups."""
     m, groups = own
     if not (m.training and m.track_running_stats) or m.num_batches_tracked is None:
         return _BatchNorm.forward(m, x)
@@ -70,7 +72,7 @@ def _forward(own, x: torch.Tensor) -> torch.Tensor:
                          "it a momentum")
     m._check_input_dim(x)
     m.num_batches_tracked.add_(1)
-    # A momentum of 1 gives the statistics themselves.
+    # With a momentum of 1, the running statistics become those of the batch.
     mean, var = m.running_mean.clone(), m.running_var.clone()
     result = torch.nn.functional.batch_norm(x, mean, var, m.weight, m.bias, True, 1.0, m.eps)
     with torch.no_grad():
@@ -80,23 +82,26 @@ def _forward(own, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _channels(c, value, x, lead=1):
-    """A value of each channel beside `x`, whose channels are dimension `lead`."""
+def _by_channel(c, value, x, lead=1):
+    """Reshapes a value [..., channels] so that it broadcasts with `x`, whose channels are
+    dimension `lead`."""
     shape = [1] * x.type.rank
     shape[lead] = value.shape[-1]
     return c.b.reshape(value, value.shape[:-1] + tuple(shape[len(value.shape) - 1:]))
 
 
 def _scaled(c, x, weight, bias, lead):
+    """Returns x * weight + bias by channel; either may be None."""
     if weight is not None:
-        x = c.b.binary("mul", x, _channels(c, weight, x, lead))
-    return x if bias is None else c.b.binary("add", x, _channels(c, bias, x, lead))
+        x = c.b.binary("mul", x, _by_channel(c, weight, x, lead))
+    return x if bias is None else c.b.binary("add", x, _by_channel(c, bias, x, lead))
 
 
 def _groups_of(c, x) -> Groups:
-    """Into how many parts the samples of `x` are cut, along dimension 0."""
+    """Returns the groups into which dimension 0 of `x` is split. Raises Unsupported where
+    dimension 0 does not hold the samples."""
     if x.shape[0] == 1:
-        # As of an instance norm: no sample is beside another.
+        # Instance normalisation: samples are part of the channels, and share no statistics.
         return Groups()
     c.batch_statistics.append(c.b.location)
     groups = c.groups
@@ -107,8 +112,8 @@ def _groups_of(c, x) -> Groups:
 
 
 def _normalised(c, x, weight, bias, eps):
-    """The result, and for running statistics the mean and the unbiased variance of
-    each group, `[groups, channels]`."""
+    """Returns the normalised `x`, the mean and the unbiased variance of each group, both
+    [groups, channels], and the groups. Raises Unsupported for groups of one value."""
     b, channels, groups = c.b, x.shape[1], _groups_of(c, x)
     parts = b.reshape(x, (groups.count, x.shape[0] // groups.count, *x.shape[1:]))
     dims = [1, *range(3, parts.type.rank)]
@@ -117,26 +122,27 @@ def _normalised(c, x, weight, bias, eps):
         raise Unsupported("statistics of one value for each channel; more samples are needed")
     size = b.scalar(n, x.dtype)
 
-    def beside(value):
+    def by_group(value):
         return b.reshape(value, (groups.count, 1, channels, *[1] * (x.type.rank - 2)))
 
     def summed(values):
-        # In f64, as PyTorch does on CPUs: small variances magnify an error of a sum.
+        # Summed in f64, as PyTorch does on CPUs: small variances magnify errors of the sum.
         return b.cast(b.reduce("sum", b.cast(values, "f64"), dims), x.dtype)
 
     mean = b.binary("div", summed(parts), size)
-    # Nothing flows through the mean of the variance: the differences sum to zero.
-    off = b.binary("sub", parts, beside(b.unary("stop_gradient", mean)))
-    total = summed(b.binary("mul", off, off))
+    # The variance has no gradient through its mean, because the differences sum to zero.
+    centred = b.binary("sub", parts, by_group(b.unary("stop_gradient", mean)))
+    total = summed(b.binary("mul", centred, centred))
     var = b.binary("div", total, size)
     inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, x.dtype)))
-    result = b.binary("mul", b.binary("sub", parts, beside(mean)), beside(inverse))
+    result = b.binary("mul", b.binary("sub", parts, by_group(mean)), by_group(inverse))
     result = b.reshape(_scaled(c, result, weight, bias, 2), x.shape)
     return result, mean, b.binary("div", total, b.scalar(n - 1, x.dtype)), groups
 
 
-def _weights(momentum, groups):
-    """What the statistics of each group count in running ones, `[groups]`."""
+def _update_weights(momentum, groups):
+    """Returns the weight of each group's statistics in the running statistics, f64
+    [groups]; only the first rank of a micro-batch has a weight."""
     count = groups.micro_batches
     weights = torch.zeros(count, groups.ranks, dtype=torch.float64)
     weights[:, 0] = momentum * (1 - momentum) ** torch.arange(count - 1, -1, -1,
@@ -144,43 +150,44 @@ def _weights(momentum, groups):
     return weights.reshape(-1)
 
 
-def _running(c, old, found, momentum, groups):
-    """`(1 - momentum) * old + momentum * found`, for one micro-batch after another."""
+def _updated_statistics(c, old, found, momentum, groups):
+    """Returns the running statistics after `(1 - momentum) * old + momentum * found` for
+    one micro-batch after another; `found` is [groups, channels]."""
     b = c.b
     found = b.cast(b.unary("stop_gradient", found), "f32")
     if c.groups.count > groups.count:
-        # An instance norm, of [samples * channels]; the mean of its samples is kept.
+        # Instance normalisation over [samples * channels]; the mean over samples is kept.
         groups, samples = c.groups, c.batch
         if samples % groups.count or old.shape[0] % samples:
             raise Unsupported(f"running statistics of instances in a tensor of {tuple(old.shape)}, "
                               "which does not hold those of each sample")
-        weights = (_weights(momentum, groups) * groups.count).repeat_interleave(
+        weights = (_update_weights(momentum, groups) * groups.count).repeat_interleave(
             old.shape[0] // groups.count)
         new = b.reshape(b.binary("mul", found, b.constant(weights.to(torch.float32))), old.shape)
     else:
-        weights = b.constant(_weights(momentum, groups)[:, None].to(torch.float32))
+        weights = b.constant(_update_weights(momentum, groups)[:, None].to(torch.float32))
         new = b.reduce("sum", b.binary("mul", found, weights), [0])
     kept = b.scalar((1 - momentum) ** groups.micro_batches, old.dtype)
     return b.binary("add", b.binary("mul", old, kept), b.cast(new, old.dtype))
 
 
-def _by_running(c, x, weight, bias, mean, var, eps):
-    """By statistics that are kept, which have no gradient."""
+def _with_running_statistics(c, x, weight, bias, mean, var, eps):
+    """Normalises `x` by running statistics, which have no gradient."""
     b = c.b
     mean, var = (b.unary("stop_gradient", v) if v.trained else v for v in (mean, var))
     inverse = b.unary("rsqrt", b.binary("add", var, b.scalar(eps, var.dtype)))
-    off = b.binary("sub", x, _channels(c, b.cast(mean, x.dtype), x))
-    result = b.binary("mul", off, _channels(c, b.cast(inverse, x.dtype), x))
+    centred = b.binary("sub", x, _by_channel(c, b.cast(mean, x.dtype), x))
+    result = b.binary("mul", centred, _by_channel(c, b.cast(inverse, x.dtype), x))
     return _scaled(c, result, weight, bias, 1)
 
 
 @converts(aten._native_batch_norm_legit_functional.default)
 def native_batch_norm(c, x, weight, bias, mean, var, training, momentum, eps):
     if not training:
-        return _by_running(c, x, weight, bias, mean, var, eps), None, None, mean, var
+        return _with_running_statistics(c, x, weight, bias, mean, var, eps), None, None, mean, var
     result, found, spread, groups = _normalised(c, x, weight, bias, eps)
-    return (result, None, None, _running(c, mean, found, momentum, groups),
-            _running(c, var, spread, momentum, groups))
+    return (result, None, None, _updated_statistics(c, mean, found, momentum, groups),
+            _updated_statistics(c, var, spread, momentum, groups))
 
 
 @converts(aten._native_batch_norm_legit.no_stats)
@@ -192,13 +199,13 @@ def native_batch_norm_without_statistics(c, x, weight, bias, training, momentum,
 def native_batch_norm_in_evaluation(c, x, weight, bias, mean, var, momentum, eps):
     # The statistics of the batch are not computed.
     nothing = c.b.full(0, TensorType((0,), x.dtype))
-    return _by_running(c, x, weight, bias, mean, var, eps), nothing, nothing
+    return _with_running_statistics(c, x, weight, bias, mean, var, eps), nothing, nothing
 
 
 @converts(aten.batch_norm.default)
 def batch_norm(c, x, weight, bias, mean, var, training, momentum, eps, cudnn=False):
     if not training and mean is not None:
-        return _by_running(c, x, weight, bias, mean, var, eps)
+        return _with_running_statistics(c, x, weight, bias, mean, var, eps)
     if mean is not None:
-        raise Unsupported("running statistics that are written to")
+        raise Unsupported("the operator updates running statistics in place")
     return _normalised(c, x, weight, bias, eps)[0]

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Logic, and the bits of integers by arithmetic."""
+"""Logical operators, and bitwise operators of integers computed by arithmetic."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def _logic(c, name, a, b):
     return c.b.binary(name, c.operand(a, "i1"), c.operand(b, "i1"))
 
 
-def _low(c, x):
-    """The lowest bit: the remainder, of a negative number -1."""
+def _lowest_bit(c, x):
+    """Returns the lowest bit, 0 or 1: the square of the remainder, which is -1 for
+    negative odd numbers."""
     rest = c.b.binary("rem", x, c.b.scalar(2, x.dtype))
     return c.b.binary("mul", rest, rest)
 
 
-def _halved(c, x, powers):
-    """The quotient by powers of 2, rounded down."""
+def _shifted_right(c, x, powers):
+    """Returns the quotient of `x` by powers of 2, rounded down."""
     b = c.b
     rest = b.binary("rem", x, powers)
     below = b.compare("lt", rest, b.scalar(0, x.dtype))
@@ -41,18 +42,20 @@ def _halved(c, x, powers):
 
 
 def _bitwise(c, name, x, y):
-    """x & y of integers; x | y is x + y - (x & y). A boolean has one bit."""
+    """Returns x & y, or for `name` "or" x | y = x + y - (x & y). A boolean has one bit."""
     b, dtype = c.b, c.type.dtype
     flags = [isinstance(v, bool) or getattr(v, "dtype", None) == "i1" for v in (x, y)]
     x, y = c.operand(x, dtype), c.operand(y, dtype)
     zero = b.scalar(0, dtype)
     if any(flags):
-        both = b.binary("mul", *(v if flag else _low(c, v) for v, flag in zip((x, y), flags)))
+        both = b.binary("mul", *(v if flag else _lowest_bit(c, v)
+                                 for v, flag in zip((x, y), flags)))
     else:
-        # Along a new dimension, bit by bit; that of the sign apart.
+        # Bits are along a new last dimension; the sign bit is treated separately.
         count = {"i64": 63, "i32": 31, "i8": 7}[dtype]
         powers = b.constant(torch.tensor([1 << i for i in range(count)], dtype=TORCH_DTYPES[dtype]))
-        bits = [_low(c, _halved(c, b.reshape(v, (*v.shape, 1)), powers)) for v in (x, y)]
+        bits = [_lowest_bit(c, _shifted_right(c, b.reshape(v, (*v.shape, 1)), powers))
+                for v in (x, y)]
         both = b.binary("mul", b.binary("mul", *bits), powers)
         both = b.reduce("sum", both, [both.type.rank - 1])
         sign = b.binary("and", b.compare("lt", x, zero), b.compare("lt", y, zero))
@@ -91,4 +94,4 @@ def left_shift(c, x, bits):
 
 @converts(aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Scalar)
 def right_shift(c, x, bits):
-    return _halved(c, x, c.b.scalar(1 << bits, x.dtype))
+    return _shifted_right(c, x, c.b.scalar(1 << bits, x.dtype))

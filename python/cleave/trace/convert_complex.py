@@ -1,10 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Complex numbers as pairs of real tensors, and Fourier transforms by products.
+"""Complex numbers as pairs of real tensors, and Fourier transforms as contractions.
 
-No value of the graph is complex: an operator that has a complex operand or result is
-converted here, to operators on the parts. The gradient is that of the real function of
-the parts, which is the framework's.
+The graph dialect has no complex types: an operator with a complex operand or result is
+converted to ops on the real and imaginary parts. Its gradient is that of the real function
+of the parts, as in the framework.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, Callable
 
 import torch
 
+from .convert_statistics import zero_safe_power
 from .ir import TensorType, Value
 from .registry import Unsupported, aten, converter_for
 
 
 @dataclasses.dataclass
 class Complex:
-    """re + i im, of one type."""
+    """The complex tensor re + i im; both parts have one type."""
 
     re: Value
     im: Value
@@ -48,18 +49,18 @@ def _converts(*overloads: Any):
 
 
 def converts_complex(target: Any) -> bool:
-    """Whether an operator has a conversion for complex numbers of its own."""
+    """Whether an operator has a separate conversion for complex numbers."""
     return target in _CONVERTERS
 
 
 def part_type(example: Any) -> torch.dtype | None:
-    """The type of the parts of a complex tensor; None of any other thing."""
+    """Returns the element type of a complex tensor's parts; None for anything else."""
     return PARTS.get(example.dtype) if isinstance(example, torch.Tensor) else None
 
 
 def convert(c, target: Any, args: tuple, kwargs: dict) -> Any:
     """Converts an operator that has a complex operand or result; `c.type` is the type
-    of the result's parts."""
+    of the result's parts. Raises Unsupported where it has no conversion."""
     if target in _CONVERTERS:
         return _CONVERTERS[target](c, *args, **kwargs)
     function = converter_for(target)
@@ -69,7 +70,7 @@ def convert(c, target: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _by_parts(c, function, args, kwargs):
-    """An operator that is linear: the same of the real and of the imaginary parts."""
+    """Applies a linear operator to the real and to the imaginary parts."""
     def part(value, i):
         if isinstance(value, Complex):
             return (value.re, value.im)[i]
@@ -100,7 +101,7 @@ _PART_BY_PART = {
 
 
 def _pair(c, x):
-    """A complex operand, a real one or a number as a pair."""
+    """Returns a complex operand, a real one or a number as a Complex."""
     if isinstance(x, Complex):
         return x
     if isinstance(x, complex):
@@ -114,7 +115,7 @@ def _pair(c, x):
 
 @_converts(aten.view_as_complex.default, aten.view_as_complex_copy.default)
 def view_as_complex(c, x):
-    """The last dimension, of two elements, holds the parts."""
+    """The last dimension of `x` has size 2 and holds the parts."""
     shape = x.shape[:-1]
     return Complex(*(c.b.reshape(c.b.narrow(x, -1, i, 1), shape) for i in range(2)))
 
@@ -200,6 +201,7 @@ def mul(c, x, y):
 
 
 def _square(c, x):
+    """Returns |x|^2."""
     return c.b.binary("add", *(c.b.binary("mul", v, v) for v in x))
 
 
@@ -217,8 +219,7 @@ def div(c, x, y):
 @_converts(aten.abs.default)
 def abs_(c, x):
     """The gradient at 0 is 0."""
-    from .convert_statistics import root
-    return root(c, _square(c, x))
+    return zero_safe_power(c, _square(c, x))
 
 
 @_converts(aten.exp.default)
@@ -235,15 +236,18 @@ def full_like(c, x, value=None, **_):
 
 # Fourier transforms -------------------------------------------------------------------
 
-#: Elements of a matrix of turns.
+#: The largest number of elements of a transform's matrix.
 _LARGEST = 1 << 22
 
 
-def _turns(c, rows, size, dtype, forward):
-    """cos and sin of -+ 2 pi i j / size, [rows, size]; i j is reduced beforehand."""
+def _dft_matrix(c, rows, size, dtype, forward):
+    """Returns the cosine and sine of -+ 2 pi i j / size, both [rows, size], the matrix of a
+    discrete Fourier transform. i j is first reduced modulo `size`, for accuracy. Raises
+    Unsupported for more than _LARGEST elements."""
     b = c.b
     if rows * size > _LARGEST:
-        raise Unsupported(f"a Fourier transform of {size} elements")
+        raise Unsupported(f"a Fourier transform of {size} elements: its matrix has more than "
+                          f"{_LARGEST} elements")
     row, column = (b.iota(TensorType(shape, "i64"), d) for d, shape in
                    enumerate(((rows, 1), (1, size))))
     turn = b.binary("rem", b.binary("mul", row, column), b.scalar(size, "i64"))
@@ -253,10 +257,10 @@ def _turns(c, rows, size, dtype, forward):
 
 
 def _transformed(c, x, dim, forward, rows=None):
-    """The transform along one dimension, of its first `rows` frequencies."""
+    """Transforms `x` along `dim`; `rows` limits the result to the first frequencies."""
     b, rank = c.b, x.re.type.rank
     size = x.re.shape[dim]
-    cos, sin = _turns(c, size if rows is None else rows, size, x.re.dtype, forward)
+    cos, sin = _dft_matrix(c, size if rows is None else rows, size, x.re.dtype, forward)
     letters = [chr(ord("a") + i) for i in range(rank)]
     given, got = "".join(letters), "".join("z" if d == dim else l for d, l in enumerate(letters))
     equation = f"z{letters[dim]},{given}->{got}"
@@ -268,7 +272,8 @@ def _transformed(c, x, dim, forward, rows=None):
 
 
 def _normalised(c, x, dims, mode, sizes):
-    """Divided by nothing (mode 0), the root of the number of elements (1) or it (2)."""
+    """Normalises `x`, a transform over `dims`: divides it by 1 (mode 0), by the square root
+    of the number of elements (1), or by that number (2)."""
     count = math.prod(sizes[d] for d in dims)
     if mode == 0:
         return x
@@ -298,7 +303,8 @@ def fft_r2c(c, x, dim, normalization, onesided):
 
 @_converts(aten._fft_c2r.default)
 def fft_c2r(c, x, dim, normalization, last_dim_size):
-    """Of a half of the frequencies; the others are their conjugates."""
+    """Transforms one half of the frequencies to real numbers; the other half are their
+    conjugates."""
     b, dims, sizes = c.b, [d % x.re.type.rank for d in dim], list(x.re.shape)
     last = dims[-1]
     for d in dims[:-1]:
@@ -306,9 +312,9 @@ def fft_c2r(c, x, dim, normalization, last_dim_size):
     half, size = last_dim_size // 2 + 1, last_dim_size
     sizes[last] = size
     if x.re.shape[last] < half:
-        raise Unsupported("a transform of too few frequencies")
+        raise Unsupported(f"the input has fewer than {half} frequencies along dimension {last}")
     x = x.map(lambda v: b.narrow(v, last, 0, half))
-    # Frequencies that have a conjugate beside them count twice.
+    # Frequencies whose conjugates are omitted count twice.
     number = b.iota(TensorType((half,), "i64"), 0)
     alone = b.compare("eq", number, b.scalar(0, "i64"))
     if size % 2 == 0:
@@ -316,7 +322,7 @@ def fft_c2r(c, x, dim, normalization, last_dim_size):
     times = b.select(alone, b.scalar(1, x.re.dtype), b.scalar(2, x.re.dtype))
     shape = [1] * last + [half] + [1] * (x.re.type.rank - last - 1)
     x = x.map(lambda v: b.binary("mul", v, b.reshape(times, shape)))
-    cos, sin = _turns(c, half, size, x.re.dtype, False)
+    cos, sin = _dft_matrix(c, half, size, x.re.dtype, False)
     letters = [chr(ord("a") + i) for i in range(x.re.type.rank)]
     given, got = "".join(letters), "".join("z" if d == last else l for d, l in enumerate(letters))
     equation = f"{letters[last]}z,{given}->{got}"

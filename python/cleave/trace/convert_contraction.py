@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Matrix products, einsum, convolutions."""
+"""Matrix products, einsum."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .registry import Unsupported, aten, converts
 @converts(aten.linear.default)
 def linear(c, x, weight, bias=None):
     if weight.type.rank != 2:
-        raise Unsupported(f"a weight of rank {weight.type.rank}")
+        raise Unsupported(f"the weight has rank {weight.type.rank}, not 2")
     return c.b.linear(x, weight, bias)
 
 
 def product(c, a, b):
-    """Matrix product by the rules of torch.matmul."""
+    """Returns the matrix product a @ b, with the shapes of torch.matmul."""
     if a.type.rank == 1 and b.type.rank == 1:
         return c.b.contract("k,k->", a, b)
     letters = iter(string.ascii_lowercase)
@@ -27,7 +27,7 @@ def product(c, a, b):
     m, k, n = next(letters), next(letters), next(letters)
 
     def operand(x, matrix):
-        """`x` without the unit dimensions it repeats along, and its letters."""
+        """Returns `x` without its broadcast batch dimensions, and its einsum letters."""
         lead = x.shape[:-2] if x.type.rank >= 2 else ()
         kept = [(name, size) for name, size, full in
                 zip(names[len(names) - len(lead):], lead, batch[len(batch) - len(lead):])
@@ -73,8 +73,8 @@ def addbmm(c, bias, a, b, beta=1, alpha=1):
 
 @converts(aten._trilinear.default)
 def trilinear(c, x, y, z, new_x, new_y, new_z, summed, unroll_dim=1):
-    """The sum over `summed` of the product of three tensors, each with new dimensions
-    of one element."""
+    """The sum over the dimensions `summed` of the product of three tensors; `new_x`, `new_y`
+    and `new_z` are the dimensions of size 1 that each of them gets first."""
     rank = x.type.rank + len(new_x)
 
     def spread(value, new):
@@ -115,14 +115,14 @@ def einsum(c, equation, operands, path=None):
 
 
 def _diagonals(b, term, x):
-    """`x` with one dimension for each letter of `term`: those of a letter that repeats
-    become their diagonal."""
+    """Returns the letters of `term` without repetition, and `x` with one dimension for
+    each: dimensions of a repeated letter are reduced to their diagonal."""
     for letter in [l for l in dict.fromkeys(term) if term.count(l) > 1]:
         while term.count(letter) > 1:
             first, last = term.index(letter), term.rindex(letter)
             places = [b.iota(TensorType(tuple(n if i == d else 1 for i, n in enumerate(x.shape)),
                                         "i64"), d) for d in (first, last)]
-            # Elements beside it may be infinite or NaN.
+            # A select, since elements off the diagonal may be infinite or NaN.
             x = b.select(b.compare("eq", *places), x, b.scalar(0, x.dtype))
             x = b.reduce("sum", x, [last])
             term = term[:last] + term[last + 1:]
@@ -143,64 +143,3 @@ def _spell_dots(terms, output, arrow, operands):
         letters = "".join(t.replace("...", "") for t in terms)
         output = "..." + "".join(sorted(l for l in set(letters) if letters.count(l) == 1))
     return spelled, output.replace("...", "".join(dots))
-
-
-# Convolutions -----------------------------------------------------------------------
-
-
-def _pair(value):
-    value = [value] if isinstance(value, int) else list(value)
-    return value * 2 if len(value) == 1 else value
-
-
-def convolution2d(c, x, weight, bias, stride, padding, dilation, groups):
-    """[n, c, h, w] with [o, c / groups, kh, kw]: patches times the weight."""
-    b = c.b
-    kernel = list(weight.shape[2:])
-    stride, dilation = _pair(stride), _pair(dilation)
-    if isinstance(padding, str):
-        extra = [(k - 1) * d if padding == "same" else 0 for k, d in zip(kernel, dilation)]
-        padding = [e // 2 for e in extra]
-        # Of an odd width, the larger half is behind.
-        x = b.pad(x, 0, [0] * 4, [0, 0, *(e % 2 for e in extra)])
-    rows = b.patches(x, kernel, stride, _pair(padding), dilation)
-    if groups == 1:
-        result = b.contract("nhwcij,ocij->nohw", rows, weight)
-    else:
-        n, h, w, channels = rows.shape[:4]
-        rows = b.reshape(rows, [n, h, w, groups, channels // groups, *kernel])
-        split = b.reshape(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
-        result = b.contract("nhwgcij,gocij->ngohw", rows, split)
-        result = b.reshape(result, [n, weight.shape[0], h, w])
-    if bias is not None:
-        result = b.binary("add", result, b.reshape(bias, [weight.shape[0], 1, 1]))
-    return result
-
-
-@converts(aten.conv2d.default, aten.conv2d.padding)
-def conv2d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    lead = x.type.rank == 3
-    x = c.b.reshape(x, (1, *x.shape)) if lead else x
-    result = convolution2d(c, x, weight, bias, stride, padding, dilation, groups)
-    return c.b.reshape(result, result.shape[1:]) if lead else result
-
-
-@converts(aten.conv1d.default, aten.conv1d.padding)
-def conv1d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    def first(value, unit):
-        return value if isinstance(value, str) else [unit, _pair(value)[0]]
-    image = c.b.reshape(x, (*((1,) if x.type.rank == 2 else ()), *x.shape[:-1], 1, x.shape[-1]))
-    kernel = c.b.reshape(weight, (*weight.shape[:2], 1, weight.shape[2]))
-    result = convolution2d(c, image, kernel, bias, first(stride, 1), first(padding, 0),
-                           first(dilation, 1), groups)
-    return c.b.reshape(result, c.type.shape)
-
-
-@converts(aten.convolution.default)
-def convolution(c, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    from .convert_windows import conv3d, transposed_convolution
-    if transposed:
-        return transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups,
-                                      dilation, weight.type.rank - 2)
-    convert = {3: conv1d, 4: conv2d, 5: conv3d}[weight.type.rank]
-    return convert(c, x, weight, bias, stride, padding, dilation, groups)

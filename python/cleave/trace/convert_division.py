@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Division, rounded or not, and what it leaves."""
+"""Division, rounded or not, and remainders."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def div_mode(c, a, b, rounding_mode=None):
     return arithmetic(c, "div", a, b)
 
 
-def _taken_once_more(c, rest, y):
-    """Whether division towards -inf takes `y` once more than division towards zero
-    does, which leaves `rest`: it is not 0, and has the other sign."""
+def _rounds_down(c, rest, y):
+    """Whether the quotient rounded towards -inf is one less than the quotient rounded
+    towards zero, whose remainder is `rest`: `rest` is not 0 and its sign differs from
+    that of the divisor `y`."""
     b, zero = c.b, c.b.scalar(0, y.dtype)
     other = b.compare("ne", b.cast(b.compare("lt", rest, zero), "i64"),
                       b.cast(b.compare("lt", y, zero), "i64"))
@@ -39,10 +40,10 @@ def floor_divide(c, x, y):
     b, dtype = c.b, c.type.dtype
     x, y = c.operand(x, dtype), c.operand(y, dtype)
     rest = b.binary("rem", x, y)
-    more = b.cast(_taken_once_more(c, rest, y), dtype)
+    more = b.cast(_rounds_down(c, rest, y), dtype)
     if not c.type.is_float:
         return b.binary("sub", b.binary("div", x, y), more)
-    # The rest is exact; what is taken away is a multiple of y, up to rounding.
+    # The remainder is exact; x - rest is a multiple of y, up to rounding.
     quotient = b.binary("sub", b.binary("div", b.binary("sub", x, rest), y), more)
     whole = b.unary("floor", quotient)
     up = b.compare("gt", b.binary("sub", quotient, whole), b.scalar(0.5, dtype))
@@ -59,7 +60,7 @@ def remainder(c, x, y):
 
     def regular(x, y):
         rest = b.binary("rem", x, y)
-        return b.select(_taken_once_more(c, rest, y), b.binary("add", rest, y), rest)
+        return b.select(_rounds_down(c, rest, y), b.binary("add", rest, y), rest)
 
     if not c.type.is_float or divisor:
         return regular(x, y)
@@ -68,19 +69,21 @@ def remainder(c, x, y):
 
 
 def _truncated_quotient(c, x, y):
+    """Returns x / y, rounded towards zero."""
     b, dtype = c.b, c.type.dtype
     quotient = b.binary("div", c.operand(x, dtype), c.operand(y, dtype))
     return trunc(c, quotient) if c.type.is_float else quotient
 
 
 def _remainder_of(b, x, y, irregular, quotient, regular):
-    """`regular(x, y)`, and where it is `irregular`, x - y q: NaN, whose gradient for y is
-    -q. Where one of the two is not chosen, its operands have values that do no harm."""
+    """Returns `regular(x, y)`, and where `irregular` holds, x - y q for the quotient q: the
+    value is NaN and its gradient for y is -q. Operands of the side that is not selected are
+    replaced by regular values, so that its gradient is finite."""
     zero, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
     quotient = b.unary("stop_gradient", b.select(irregular, quotient, zero))
-    nothing = b.binary("sub", x, b.binary("mul", b.select(irregular, y, zero), quotient))
+    nan_rest = b.binary("sub", x, b.binary("mul", b.select(irregular, y, zero), quotient))
     rest = regular(b.select(irregular, zero, x), b.select(irregular, one, y))
-    return b.select(irregular, nothing, rest)
+    return b.select(irregular, nan_rest, rest)
 
 
 @converts(aten.fmod.Scalar, aten.fmod.Tensor)
@@ -92,6 +95,6 @@ def fmod(c, x, y):
         return b.binary("rem", x, y)
     finite = b.compare("lt", b.unary("abs", x), b.scalar(math.inf, dtype))
     irregular = b.binary("or", b.compare("eq", y, b.scalar(0, dtype)), b.unary("not", finite))
-    # Of these the quotient is infinite, 0 or NaN: there is nothing to truncate.
+    # Quotients of irregular operands are infinite, 0 or NaN, and need no truncation.
     return _remainder_of(b, x, y, irregular, b.binary("div", x, y),
                          lambda x, y: b.binary("rem", x, y))

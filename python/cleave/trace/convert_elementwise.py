@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Element-wise operators, creation of tensors, conversions of type."""
+"""Element-wise operators, creation of tensors, type conversions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .registry import Unsupported, aten, converts
 
 
 def _float(c, x):
-    """`x` in the result's type, for functions that turn integers to floats."""
+    """Casts `x` to the result's type, for functions that map integers to floats."""
     return c.b.cast(x, c.type.dtype)
 
 
@@ -79,6 +79,7 @@ def sign(c, x):
 
 
 def arithmetic(c, name, a, b):
+    """Applies the binary op `name` to values or numbers in the result's type."""
     return c.b.binary(name, c.operand(a, c.type.dtype), c.operand(b, c.type.dtype))
 
 
@@ -153,7 +154,7 @@ def minimum(c, a, b):
 
 @converts(aten.clamp.default, aten.clamp.Tensor, aten.clip.default)
 def clamp(c, x, min=None, max=None):
-    """At a bound the gradient goes to `x` alone; that of NaN goes nowhere."""
+    """At a bound the gradient goes only to `x`; elements that are NaN have no gradient."""
     b, dtype = c.b, c.type.dtype
     x = c.operand(x, dtype)
     low = None if min is None else c.operand(min, dtype)
@@ -161,7 +162,8 @@ def clamp(c, x, min=None, max=None):
     if not c.type.is_float:
         x = x if low is None else b.binary("maximum", x, low)
         return x if high is None else b.binary("minimum", x, high)
-    # max and min keep NaN; their own gradient, halved between equals, is not that of clamp.
+    # maximum and minimum propagate NaN; their gradient, halved between equal operands, is
+    # not that of clamp and is stopped.
     limited, inside = b.unary("stop_gradient", x), None
     for name, test, bound in (("maximum", "ge", low), ("minimum", "le", high)):
         if bound is not None:
@@ -232,7 +234,7 @@ def lerp(c, a, b, weight):
     return c.b.binary("add", a, step)
 
 
-# Conversions of type, copies --------------------------------------------------
+# Type conversions, copies -----------------------------------------------------
 
 
 @converts(aten._to_copy.default)
@@ -318,6 +320,7 @@ def _torch_dtype(c):
 
 
 def _range(c, start, step):
+    """Returns start, start + step, ... in the result's type and shape."""
     b, dtype = c.b, c.type.dtype
     if step == 1 and float(start).is_integer():
         return b.iota(c.type, 0, int(start))

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Element-wise functions that are made of others."""
+"""Element-wise functions composed of other ops."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import math
 import torch
 
 from .convert_elementwise import maximum, minimum
-from .registry import CONVERTERS, Unsupported, aten, converts
+from .registry import Unsupported, aten, converts
 
 
 def with_derivative(c, value, *pairs):
-    """`value` without what flows through it, and for each (x, d) of `pairs` a gradient
-    of d for x: what an approximation has is less exact. A d that is not finite is the
-    gradient too, and leaves the value as it is. Where x is not finite and the value is
-    known, the gradient is NaN for a d that is not finite, else 0."""
+    """Returns `value` with the given derivatives in place of its own, for each (x, d) of
+    `pairs` the derivative d with respect to x: differentiating an approximation would be
+    less accurate. A d that is not finite is also passed on, and does not change the value.
+    Where x is not finite and the value is not NaN, the gradient is NaN for a d that is not
+    finite, else 0."""
     b, dtype = c.b, value.dtype
     zero, one, infinity = b.scalar(0, dtype), b.scalar(1, dtype), b.scalar(math.inf, dtype)
     result = b.unary("stop_gradient", value)
@@ -24,18 +25,19 @@ def with_derivative(c, value, *pairs):
     for x, d in pairs:
         d = b.unary("stop_gradient", d)
         regular = b.compare("lt", b.unary("abs", d), infinity)
-        beyond = b.binary("and", known, b.unary("not", b.compare("lt", b.unary("abs", x), infinity)))
-        # 0 (or NaN, where the value is), with a derivative of 1; its root has an infinite one.
+        beyond = b.unary("not", b.compare("lt", b.unary("abs", x), infinity))
+        beyond = b.binary("and", known, beyond)
+        # The step is 0 (or NaN where x is), with derivative 1; its root's is infinite.
         finite = b.select(beyond, zero, x)
         step = b.binary("sub", finite, b.unary("stop_gradient", finite))
         inside = b.binary("or", regular, beyond)
         root = b.select(inside, zero, b.unary("sqrt", b.select(inside, one, step)))
-        # Of NaN, 0: 0 times infinity.
+        # The sign of NaN is 0, which makes the gradient 0 times infinity.
         sign = b.binary("sub", b.cast(b.compare("gt", d, zero), dtype),
                         b.cast(b.compare("lt", d, zero), dtype))
         flow = b.binary("mul", b.select(regular, d, zero), step)
         result = b.binary("add", result, b.binary("add", flow, b.binary("mul", sign, root)))
-        # What is not chosen has a gradient of 0, times NaN.
+        # The side that is not selected has a gradient of 0, and 0 times NaN is NaN.
         lost = b.binary("and", beyond, b.unary("not", regular))
         product = b.binary("mul", b.select(lost, x, zero),
                            b.select(lost, b.scalar(math.nan, dtype), zero))
@@ -43,17 +45,18 @@ def with_derivative(c, value, *pairs):
     return result
 
 
-def given(c, *values):
-    """The operands in the result's type."""
+def in_result_type(c, *values):
+    """Returns the operands as a list of values in the result's type."""
     return [c.operand(v, c.type.dtype) for v in values]
 
 
 def is_negative(c, x):
-    """Whether the sign bit of `x` is set, as far as a comparison sees it: not of NaN."""
+    """Returns whether the sign bit of `x` is set, also for -0; false for NaN."""
     b, zero = c.b, c.b.scalar(0, x.dtype)
     if not x.type.is_float:
         return b.compare("lt", x, zero)
-    below = b.binary("div", b.scalar(1, x.dtype), b.select(b.compare("eq", x, zero), x, b.scalar(1, x.dtype)))
+    one = b.scalar(1, x.dtype)
+    below = b.binary("div", one, b.select(b.compare("eq", x, zero), x, one))
     return b.binary("or", b.compare("lt", x, zero), b.compare("lt", below, zero))
 
 
@@ -67,17 +70,17 @@ def signbit(c, x):
 
 @converts(aten.log10.default)
 def log10(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     return c.b.binary("mul", c.b.unary("log", x), c.b.scalar(1 / math.log(10), x.dtype))
 
 
 @converts(aten.erfc.default)
 def erfc(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     return c.b.binary("sub", c.b.scalar(1, x.dtype), c.b.unary("erf", x))
 
 
-# Whole numbers ------------------------------------------------------------------------
+# Rounding -----------------------------------------------------------------------------
 
 
 @converts(aten.trunc.default, aten.fix.default)
@@ -95,7 +98,7 @@ def frac(c, x):
 
 
 def rounded(c, x):
-    """The nearest whole number, of two the even one."""
+    """Returns `x` rounded to the nearest integer, ties to even, without a gradient."""
     b = c.b
     x = b.unary("stop_gradient", x)
     low = b.unary("floor", x)
@@ -133,8 +136,9 @@ def fmin(c, a, b):
 
 
 def _without_nan(c, a, b, test):
-    """Of equals the first one."""
-    a, b = given(c, a, b)
+    """Returns the larger (`test` "ge") or smaller ("le") operand, ignoring NaN; of equal
+    operands, the first."""
+    a, b = in_result_type(c, a, b)
     if not c.type.is_float:
         return (maximum if test == "ge" else minimum)(c, a, b)
     first = c.b.binary("or", c.b.compare(test, a, b), c.b.compare("ne", b, b))
@@ -144,7 +148,7 @@ def _without_nan(c, a, b, test):
 @converts(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(c, x, sign):
     """At 0 the gradient is 0."""
-    b, (x, sign) = c.b, given(c, x, sign)
+    b, (x, sign) = c.b, in_result_type(c, x, sign)
     size = b.unary("abs", x)
     value = b.select(is_negative(c, sign), b.unary("neg", size), size)
     zero = b.scalar(0, x.dtype)
@@ -154,16 +158,16 @@ def copysign(c, x, sign):
 
 @converts(aten.hypot.default)
 def hypot(c, x, y):
-    b, (x, y) = c.b, given(c, x, y)
+    b, (x, y) = c.b, in_result_type(c, x, y)
     dtype, infinity = x.dtype, b.scalar(math.inf, x.dtype)
     first, second = b.unary("abs", x), b.unary("abs", y)
-    # By the larger one, so that no square is out of range.
+    # The smaller magnitude is divided by the larger one, so that squares do not overflow.
     large, small = b.binary("maximum", first, second), b.binary("minimum", first, second)
     none = b.compare("eq", large, b.scalar(0, dtype))
     ratio = b.binary("div", small, b.select(none, b.scalar(1, dtype), large))
     value = b.binary("mul", large, b.unary("sqrt", b.binary(
         "add", b.binary("mul", ratio, ratio), b.scalar(1, dtype))))
-    # Infinity is the result beside NaN too.
+    # The result is infinite if either operand is, even if the other one is NaN.
     infinite = b.binary("or", b.compare("eq", first, infinity), b.compare("eq", second, infinity))
     value = b.select(infinite, infinity, value)
     return with_derivative(c, value, (x, b.binary("div", x, value)), (y, b.binary("div", y, value)))
@@ -171,9 +175,10 @@ def hypot(c, x, y):
 
 @converts(aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self)
 def xlogy(c, x, y):
-    b, (x, y) = c.b, given(c, x, y)
+    b, (x, y) = c.b, in_result_type(c, x, y)
     zero, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
-    # Of an x that is not finite the product; where that is not chosen its factors are regular.
+    # For x that is not finite, the result is the product x log y; elsewhere, where it is not
+    # selected, its factors are 1.
     beyond = b.unary("not", b.compare("lt", b.unary("abs", x), b.scalar(math.inf, x.dtype)))
     product = b.binary("mul", b.select(beyond, x, one), b.unary("log", b.select(beyond, y, one)))
     x, y = b.select(beyond, one, x), b.select(beyond, one, y)
@@ -188,8 +193,8 @@ def xlogy(c, x, y):
 
 @converts(aten.logit.default)
 def logit(c, x, eps=None):
-    """Outside of 0 and 1 the gradient is NaN, or 0 where `eps` limits x."""
-    b, (x,) = c.b, given(c, x)
+    """The gradient outside of [0, 1] is NaN, or 0 where `eps` clamps x."""
+    b, (x,) = c.b, in_result_type(c, x)
     dtype, one = x.dtype, b.scalar(1, x.dtype)
     low = 0.0 if eps is None else eps
     outside = b.binary("or", b.compare("lt", x, b.scalar(low, dtype)),
@@ -220,7 +225,7 @@ def prelu_by_channel(c, x, weight):
 @converts(aten.softshrink.default)
 def softshrink(c, x, width=0.5):
     b, width = c.b, c.b.scalar(width, x.dtype)
-    # 0 between the bounds; NaN remains.
+    # 0 between the bounds; NaN is propagated.
     still = b.select(b.compare("eq", x, x), b.scalar(0, x.dtype), x)
     below = b.select(b.compare("lt", x, b.unary("neg", width)), b.binary("add", x, width), still)
     return b.select(b.compare("gt", x, width), b.binary("sub", x, width), below)
@@ -228,12 +233,12 @@ def softshrink(c, x, width=0.5):
 
 @converts(aten.sinc.default)
 def sinc(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     nothing, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
     zero = b.compare("eq", x, nothing)
     turn = b.binary("mul", b.select(zero, one, x), b.scalar(math.pi, x.dtype))
     value = b.select(zero, one, b.binary("div", b.unary("sin", turn), turn))
-    # Of the quotient's own derivative nothing but rounding would be left near 0.
+    # The quotient rule cancels to rounding errors near 0; this form of the derivative does not.
     above = b.binary("sub", b.binary("mul", turn, b.unary("cos", turn)), b.unary("sin", turn))
     below = b.binary("mul", turn, x)
     flat = b.compare("eq", below, nothing)
@@ -267,13 +272,14 @@ def isinf(c, x):
 @converts(aten.positive.default, aten.resolve_conj.default, aten.resolve_neg.default,
           aten.conj.default, aten._conj.default, aten.conj_physical.default, aten.real.default)
 def real(c, x):
-    """What changes complex numbers alone."""
+    """The identity on real numbers."""
     return x
 
 
 @converts(aten._cdist_forward.default)
 def cdist(c, x, y, p, compute_mode=None):
-    """Distances [..., rows of x, rows of y]; where one is 0, so is its gradient."""
+    """Distances [..., n, m] between rows of x [..., n, d] and y [..., m, d]; where a distance
+    is 0, its gradient is 0."""
     b = c.b
     x = b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
     y = b.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
@@ -282,7 +288,7 @@ def cdist(c, x, y, p, compute_mode=None):
 
 @converts(aten._pdist_forward.default)
 def pdist(c, x, p=2.0):
-    """Distances of each row from each later one."""
+    """Distances between each row and each later row, as a vector."""
     b, n = c.b, x.shape[0]
     first, second = torch.triu_indices(n, n, 1)
     if not first.numel():
@@ -292,7 +298,7 @@ def pdist(c, x, p=2.0):
 
 
 def _norm(c, x, p):
-    """The norm along the last dimension."""
+    """Returns the p-norm along the last dimension; where it is 0, its gradient is 0."""
     b, dtype = c.b, x.dtype
     zero, one, last = b.scalar(0, dtype), b.scalar(1, dtype), [x.type.rank - 1]
     if not x.shape[-1]:

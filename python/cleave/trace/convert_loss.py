@@ -1,26 +1,32 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Losses. A mean is written as the sum of the rows' losses divided by the
-number of valid rows, so that it can be taken over micro-batches and devices."""
+"""Losses.
+
+A mean is computed as the sum of the rows' losses divided by the number of valid rows: both
+are sums, which can be accumulated over micro-batches and reduced over devices.
+"""
 
 from __future__ import annotations
 
-from .convert_activation import positive_part
-from .convert_shape import mean_of, reduced, take_along
-from .registry import Unsupported, aten, converts
+from .convert_activation import softplus_terms
+from .convert_index import take_along
+from .convert_reduction import mean_of, reduced
+from .ir import TensorType
+from .registry import aten, converts
 
 NONE, MEAN, SUM = 0, 1, 2
 
 
 def _rows_last(c, x):
-    """[n, classes, d...] as [n, d..., classes]."""
+    """Transposes [n, classes, d...] to [n, d..., classes]."""
     if x.type.rank <= 2:
         return x
     return c.b.transpose(x, [0, *range(2, x.type.rank), 1])
 
 
 def _weighted(c, rows, targets, weight, ignore_index):
-    """The loss of each row times the weight of its class, and those weights."""
+    """Returns the loss of each row times the weight of its class, and these weights; the
+    weight of an ignored row is 0."""
     b = c.b
     valid = b.compare("ne", targets, b.scalar(ignore_index, targets.dtype))
     safe = b.select(valid, targets, b.scalar(0, targets.dtype))
@@ -29,7 +35,8 @@ def _weighted(c, rows, targets, weight, ignore_index):
 
 
 def reduce_rows(c, rows, targets, reduction, ignore_index, weights=None):
-    """The loss of all rows, in the result's type."""
+    """Reduces the losses of rows, in the result's type: NONE, SUM, or MEAN, the sum divided
+    by the sum of `weights` (without them, the number of rows that are not ignored)."""
     b, dtype = c.b, c.type.dtype
     if reduction == NONE:
         return b.cast(rows, dtype)
@@ -59,8 +66,9 @@ def cross_entropy_loss(c, logits, targets, weight=None, reduction=MEAN, ignore_i
 
 
 def _weighted_smoothing(c, logits, targets, weight, reduction, ignore_index, smoothing):
-    """(1 - e) w[t] loss[t] + e / n times the sum of all w[k] loss[k], where loss[k] is
-    that of class k; a mean is by the sum of all w[t]."""
+    """Cross entropy with class weights w and label smoothing e: (1 - e) w[t] loss[t] + e / n
+    times the sum of all w[k] loss[k], where loss[k] is the loss of class k of n; a mean
+    divides by the sum of the rows' w[t]."""
     b = c.b
     logits = _rows_last(c, logits)
     every = b.unary("neg", b.softmax(logits, log=True))
@@ -115,12 +123,12 @@ def nll_loss(c, x, targets, weight=None, reduction=MEAN, ignore_index=-100):
 
 @converts(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(c, x, targets, weight, reduction, ignore_index):
-    from .ir import TensorType
     c.type = c.type or TensorType((), x.dtype)
     return (nll_loss(c, x, targets, weight, reduction, ignore_index), None)
 
 
 def _reduce(c, terms, reduction):
+    """Returns all terms (NONE), their sum (SUM) or their mean (MEAN)."""
     if reduction == NONE:
         return terms
     if reduction == SUM:
@@ -150,13 +158,14 @@ def huber_loss(c, x, target, reduction=MEAN, delta=1.0):
 
 
 def _huber(c, x, target, reduction, width, scale):
-    """scale * (d^2 / (2 width) near zero, |d| - width / 2 beyond)."""
+    """The Huber loss of the difference d: scale * d^2 / (2 width) where |d| < width, else
+    scale * (|d| - width / 2)."""
     b = c.b
     d = b.binary("sub", *c.operands(x, target))
     size = b.unary("abs", d)
     if width == 0:
         return _reduce(c, size, reduction)
-    # Beyond the width the square is not chosen: there it must not overflow.
+    # The square is not selected beyond the width, and must not overflow there.
     inside = b.unary("not", b.compare("ge", size, b.scalar(width, d.dtype)))
     small = b.select(inside, d, b.scalar(0, d.dtype))
     near = b.binary("mul", b.binary("mul", small, small), b.scalar(0.5 / width, d.dtype))
@@ -170,7 +179,7 @@ def binary_cross_entropy_with_logits(c, x, target, weight=None, pos_weight=None,
     # max(x, 0) - x t + log(1 + exp(-|x|)).
     b = c.b
     target = b.cast(target, x.dtype)
-    part, tail = positive_part(b, x)
+    part, tail = softplus_terms(b, x)
     if pos_weight is None:
         terms = b.binary("sub", part, b.binary("mul", x, target))
     else:
@@ -187,8 +196,8 @@ def binary_cross_entropy_with_logits(c, x, target, weight=None, pos_weight=None,
 
 @converts(aten.binary_cross_entropy.default)
 def binary_cross_entropy(c, x, target, weight=None, reduction=MEAN):
-    """-(t log x + (1 - t) log(1 - x)), each logarithm at least -100; its slope is
-    (x - t) / (x (1 - x)), the divisor at least 1e-12, as in the framework."""
+    """-(t log x + (1 - t) log(1 - x)), with each logarithm at least -100. The derivative is
+    (x - t) / (x (1 - x)), with the divisor at least 1e-12, as in the framework."""
     b, dtype = c.b, x.dtype
     target = b.cast(target, dtype)
     one, still = b.scalar(1, dtype), b.unary("stop_gradient", x)
@@ -200,7 +209,7 @@ def binary_cross_entropy(c, x, target, weight=None, reduction=MEAN):
     spread = b.binary("maximum", b.binary("mul", b.binary("sub", one, still), still),
                       b.scalar(1e-12, dtype))
     slope = b.binary("div", b.binary("sub", still, b.unary("stop_gradient", target)), spread)
-    # Zero, whose gradient is the slope.
+    # Adds 0 with the derivative `slope`.
     terms = b.binary("add", terms, b.binary("mul", b.binary("sub", x, still), slope))
     if weight is not None:
         terms = b.binary("mul", terms, weight)

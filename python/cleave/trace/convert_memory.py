@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Operators that say how a tensor lies in memory."""
+"""Operators that depend on strides and storage offsets."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from .registry import Unsupported, aten, converts
 
 @converts(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(c, x, size, stride, storage_offset=None):
-    """Elements at offset + sum of index * stride of what fills its memory."""
+    """Gathers the elements at storage offset + sum of index * stride. Raises Unsupported
+    where `x` is not dense or does not fill its storage."""
     b, example = c.b, c.node.args[0].meta["val"]
     order = sorted(range(x.type.rank), key=lambda d: (-example.stride(d), -x.shape[d]))
     count = 1
     for d in reversed(order):
         if x.shape[d] != 1 and example.stride(d) != count:
-            raise Unsupported("of a tensor whose strides are not a permutation of dense ones")
+            raise Unsupported("the strides of the tensor are not a permutation of dense strides")
         count *= x.shape[d]
-    if example.storage_offset() or example.untyped_storage().nbytes() != count * example.element_size():
-        raise Unsupported("of a view into a larger storage")
+    size_in_bytes = count * example.element_size()
+    if example.storage_offset() or example.untyped_storage().nbytes() != size_in_bytes:
+        raise Unsupported("the tensor is a view into a larger storage")
     place = b.full(storage_offset or 0, TensorType((1,) * len(size), "i64"))
     for d, (length, step) in enumerate(zip(size, stride)):
         shape = tuple(length if i == d else 1 for i in range(len(size)))

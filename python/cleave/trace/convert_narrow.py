@@ -1,9 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Integers of a type that the graph lacks, as integers of 32 bits of the same value.
+"""Tensors of uint8 and int16, which the graph dialect lacks, as i32 tensors of equal values.
 
-They are made of other types, moved, compared and converted back. Their arithmetic, which
-would wrap at fewer bits, is refused.
+They are supported in type conversions, movement of elements and comparisons. Arithmetic,
+which would wrap around at fewer bits, is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from .ir import TensorType
 from .registry import Unsupported, aten, converter_for
 
-#: The number of values of each type, and the lowest one.
+#: The number of values of each type, and the lowest value.
 NARROW = {torch.uint8: (1 << 8, 0), torch.int16: (1 << 16, -(1 << 15))}
 
 _CASTS = {aten.to.dtype, aten._to_copy.default, aten.to.dtype_layout, aten.type_as.default}
@@ -24,30 +24,31 @@ _CASTS = {aten.to.dtype, aten._to_copy.default, aten.to.dtype_layout, aten.type_
 _MOVES = {
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.flatten.using_ints,
-    aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default, aten.expand_as.default,
-    aten.repeat.default, aten.slice.Tensor, aten.select.int, aten.split.Tensor,
-    aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.cat.default,
-    aten.stack.default, aten.roll.default, aten.flip.default, aten.clone.default,
-    aten.contiguous.default, aten.detach.default, aten.alias.default, aten.gather.default,
-    aten.index_select.default, aten.where.self,
+    aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default,
+    aten.expand_as.default, aten.repeat.default, aten.slice.Tensor, aten.select.int,
+    aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
+    aten.cat.default, aten.stack.default, aten.roll.default, aten.flip.default,
+    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
+    aten.gather.default, aten.index_select.default, aten.where.self,
 }
 
 
 def is_narrow(example: Any) -> bool:
-    """Whether a result is a tensor of one of these types, or holds one."""
+    """Whether an example result is a uint8 or int16 tensor, or contains one."""
     return any(isinstance(x, torch.Tensor) and x.dtype in NARROW
                for x in pytree.tree_leaves(example))
 
 
 def constant(c, tensor: torch.Tensor):
-    """What is known, of one of these types, as a value."""
+    """Returns a known uint8 or int16 tensor as an i32 constant; Unsupported for other types."""
     if tensor.dtype not in NARROW:
-        raise Unsupported("an operand of a type that has no equivalent")
+        raise Unsupported(f"an operand has element type {tensor.dtype}, which has no equivalent")
     return c.b.constant(tensor.to(torch.int32))
 
 
 def convert(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
-    """Converts an operator whose result is of one of these types."""
+    """Converts an operator whose result is uint8 or int16. Raises Unsupported where it
+    computes with the values."""
     if target in _CASTS:
         return _cast(c, args[0], example.dtype)
     function = converter_for(target)
@@ -61,7 +62,7 @@ def convert(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
 
 
 def _cast(c, x, dtype):
-    """The value modulo the number of values; floats are rounded to 0 first."""
+    """Returns `x` wrapped to the range of `dtype`; floats are rounded towards zero first."""
     b, (count, lowest) = c.b, NARROW[dtype]
     if x.dtype == "i1":
         return b.cast(x, "i32")

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Norms, softmax, attention, dropout."""
+"""Norms, softmax, dropout, random numbers, attention."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import math
 import torch
 
 from .attention import build_attention
-from .convert_shape import mean_of, reduced
+from .convert_reduction import mean_of, reduced
 from .ir import TORCH_DTYPES, TensorType, broadcast_shapes
 from .registry import Unsupported, aten, converts
 
 
 def _as_rows(c, x, normalized):
-    """`x` with the normalised dimensions merged into the last one."""
+    """Merges the normalised dimensions of `x`, the last ones, into one."""
     if len(normalized) == 1:
         return x
     return c.b.reshape(x, x.shape[:-len(normalized)] + (math.prod(normalized),))
 
 
 def _flat(c, vector):
+    """Reshapes a weight or bias to rank 1; None stays None."""
     return None if vector is None else c.b.reshape(vector, [vector.type.elements])
 
 
@@ -33,7 +34,7 @@ def layer_norm(c, x, normalized, weight=None, bias=None, eps=1e-5, cudnn_enable=
 
 
 def _statistics(c, x, dims, eps, keepdim):
-    """The mean over `dims`, and 1 / sqrt(variance + eps)."""
+    """Returns the mean over `dims`, and 1 / sqrt(variance + eps)."""
     b = c.b
     centred = b.binary("sub", x, mean_of(c, x, dims, True))
     variance = mean_of(c, b.binary("mul", centred, centred), dims, keepdim)
@@ -69,7 +70,7 @@ def group_norm(c, x, groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=Tru
 
 @converts(aten._weight_norm.default)
 def weight_norm(c, v, g, dim=0):
-    """v * g / |v|, the norm taken of all dimensions but `dim`."""
+    """v * g / |v|, where the norm is over all dimensions but `dim`."""
     b = c.b
     others = [d for d in range(v.type.rank) if d != dim % v.type.rank]
     square = b.reduce("sum", b.binary("mul", v, v), others)
@@ -84,6 +85,7 @@ def native_group_norm(c, x, weight, bias, samples, channels, size, groups, eps):
 
 
 def _softmax(c, x, dim, log):
+    """Softmax or its logarithm along `dim`, in the result's type."""
     x = c.b.cast(x, c.type.dtype)
     if x.type.rank == 0:
         return c.b.scalar(0 if log else 1, x.dtype)
@@ -104,7 +106,7 @@ def log_softmax(c, x, dim, *_, **__):
 
 @converts(aten._safe_softmax.default)
 def safe_softmax(c, x, dim, dtype=None):
-    """Softmax that is 0, without a gradient, where every element is -inf."""
+    """Softmax; rows whose elements are all -inf are 0 and have no gradient."""
     b = c.b
     x = b.cast(x, c.type.dtype)
     if x.type.rank == 0:
@@ -115,26 +117,26 @@ def safe_softmax(c, x, dim, dtype=None):
     return b.select(none, zero, _softmax(c, b.select(none, zero, x), dim, False))
 
 
-def dropped(c, x, probability):
-    """`x` after dropout with `probability`."""
+def with_dropout(c, x, probability):
+    """Applies dropout with `probability` to `x`."""
     if not probability:
         return x
     if probability == 1:
         return c.b.full(0, x.type)
     if not c.random:
         return x
-    rng, site = c.dropout_site()
+    rng, site = c.new_random_op()
     return c.b.dropout(x, rng, probability, site)
 
 
 @converts(aten.dropout.default)
 def dropout(c, x, p, train):
-    return dropped(c, x, p if train else 0)
+    return with_dropout(c, x, p if train else 0)
 
 
 @converts(aten.native_dropout.default)
 def native_dropout(c, x, p, train):
-    return (dropped(c, x, p if train or train is None else 0), None)
+    return (with_dropout(c, x, p if train or train is None else 0), None)
 
 
 @converts(aten.feature_dropout.default)
@@ -142,16 +144,17 @@ def feature_dropout(c, x, p, train):
     if not train or not p:
         return x
     ones = c.b.full(1, TensorType(x.shape[:2] + (1,) * (x.type.rank - 2), x.dtype))
-    return c.b.binary("mul", x, dropped(c, ones, p))
+    return c.b.binary("mul", x, with_dropout(c, ones, p))
 
 
 def _uniform(c):
-    """Random numbers of the operator's type, uniform in [0, 1)."""
+    """Draws numbers uniform in [0, 1) in the result's shape, at least in f32; without random
+    numbers, all are 0.5."""
     wide = c.type.dtype if c.type.dtype in ("f32", "f64") else "f32"
     type = TensorType(c.type.shape, wide)
     if not c.random:
         return c.b.full(0.5, type)
-    rng, site = c.dropout_site()
+    rng, site = c.new_random_op()
     return c.b.uniform(type, rng, site)
 
 
@@ -169,7 +172,8 @@ def uniform(c, x, low=0.0, high=1.0, generator=None):
 
 @converts(aten.randn.default, aten.randn_like.default)
 def randn(c, *_, **__):
-    """By Box and Muller. In evaluation, where both draws are 0.5, it is 0."""
+    """Normal numbers by the Box-Muller transform. In evaluation, where both uniform numbers
+    are 0.5, they are 0."""
     b = c.b
     radius, angle = _uniform(c), _uniform(c)
     dtype = radius.dtype
@@ -190,8 +194,8 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
     last = -3 if rank > 3 else -2
     lead = broadcast_shapes(*(x.shape[:last] for x in (query, key, value)))
 
-    def four(x):
-        """`x` as [batch, heads, positions, channels]."""
+    def to_rank4(x):
+        """Reshapes `x` to [batch, heads, positions, channels]."""
         shape = (1,) * (rank - x.type.rank) + x.shape
         x = b.broadcast(b.reshape(x, shape), (*lead, *shape[last:]))
         return b.reshape(x, (math.prod(lead), *([1] if rank <= 3 else []), *shape[last:]))
@@ -206,7 +210,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
             mask = attn_mask
         else:
             bias = b.cast(attn_mask, query.dtype)
-    query, key, value = four(query), four(key), four(value)
+    query, key, value = to_rank4(query), to_rank4(key), to_rank4(value)
     if not enable_gqa:
         heads, = broadcast_shapes(*(x.shape[1:2] for x in (query, key, value)))
         query, key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:]))
@@ -214,7 +218,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
     rng = site = None
     dropout_p = dropout_p if c.random else 0.0
     if dropout_p:
-        rng, site = c.dropout_site()
+        rng, site = c.new_random_op()
     result = build_attention(c.b, c.evaluator, query, key, value, scale=scale, mask=mask,
                              bias=bias, top_left_causal=is_causal, rng=rng,
                              dropout=dropout_p, dropout_id=site or 0)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 
-from .convert_functions import given, is_negative, with_derivative
+from .convert_functions import in_result_type, is_negative, with_derivative
 from .registry import CONVERTERS, aten, converts
 
 
 def _polynomial(c, x, coefficients):
-    """By Horner; the highest power's coefficient first."""
+    """Evaluates a polynomial by Horner's method; the coefficient of the highest power is
+    first."""
     result = c.b.scalar(coefficients[0], x.dtype)
     for k in coefficients[1:]:
         result = c.b.binary("add", c.b.binary("mul", result, x), c.b.scalar(k, x.dtype))
@@ -22,7 +23,8 @@ def _polynomial(c, x, coefficients):
 
 
 def _arctangent(c, x):
-    """By the rational function of Cephes' atan.c, to about 1e-16."""
+    """Returns the arctangent by the rational approximation of atan.c of the Cephes library,
+    with an error of about 1e-16."""
     b, dtype = c.b, x.dtype
     number = lambda v: b.scalar(v, dtype)  # noqa: E731
     size = b.unary("abs", x)
@@ -46,32 +48,33 @@ def _arctangent(c, x):
 
 
 def _unit(c, x):
+    """The number 1 in the type of `x`."""
     return c.b.scalar(1, x.dtype)
 
 
 @converts(aten.atan.default)
 def atan(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     slope = b.binary("div", _unit(c, x), b.binary("add", b.binary("mul", x, x), _unit(c, x)))
     return with_derivative(c, _arctangent(c, x), (x, slope))
 
 
 def _circle(c, x):
-    """1 / sqrt(1 - x^2)."""
+    """Returns 1 / sqrt(1 - x^2), the derivative of the arcsine."""
     b, one = c.b, _unit(c, x)
     return b.unary("rsqrt", b.binary("mul", b.binary("sub", one, x), b.binary("add", one, x)))
 
 
 @converts(aten.asin.default)
 def asin(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     slope = _circle(c, x)
     return with_derivative(c, _arctangent(c, c.b.binary("mul", x, slope)), (x, slope))
 
 
 @converts(aten.acos.default)
 def acos(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     ratio = b.binary("div", b.binary("sub", _unit(c, x), x), b.binary("add", _unit(c, x), x))
     value = b.binary("mul", b.scalar(2, x.dtype), _arctangent(c, b.unary("sqrt", ratio)))
     return with_derivative(c, value, (x, b.unary("neg", _circle(c, x))))
@@ -79,7 +82,7 @@ def acos(c, x):
 
 @converts(aten.atan2.default)
 def atan2(c, y, x):
-    b, (y, x) = c.b, given(c, y, x)
+    b, (y, x) = c.b, in_result_type(c, y, x)
     dtype, one = y.dtype, _unit(c, y)
     below, left = b.unary("abs", x), b.unary("abs", y)
     same = b.compare("eq", below, left)
@@ -90,7 +93,7 @@ def atan2(c, y, x):
     angle = _arctangent(c, ratio)
     angle = b.select(is_negative(c, x), b.binary("sub", b.scalar(math.pi, dtype), angle), angle)
     angle = b.select(is_negative(c, y), b.unary("neg", angle), angle)
-    # With scale the squares are not out of range where the result is not.
+    # The derivatives are x / (x^2 + y^2) and -y / (x^2 + y^2), and 0 at the origin.
     square = b.binary("add", b.binary("mul", x, x), b.binary("mul", y, y))
     none = b.compare("eq", square, b.scalar(0, dtype))
     share = b.select(none, b.scalar(0, dtype), b.binary("div", one, square))
@@ -100,7 +103,7 @@ def atan2(c, y, x):
 
 @converts(aten.tan.default)
 def tan(c, x):
-    (x,) = given(c, x)
+    (x,) = in_result_type(c, x)
     return c.b.binary("div", c.b.unary("sin", x), c.b.unary("cos", x))
 
 
@@ -113,9 +116,9 @@ def _log1p(c, x):
 
 @converts(aten.cosh.default)
 def cosh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     half = b.scalar(0.5, x.dtype)
-    # Half of each exponential, which is finite where the result is.
+    # exp(x) / 2 as exp(x / 2)^2 / 2, which is finite where the result is.
     up = b.unary("exp", b.binary("mul", x, half))
     down = b.unary("exp", b.binary("mul", b.unary("neg", x), half))
     return b.binary("add", b.binary("mul", b.binary("mul", up, half), up),
@@ -124,8 +127,8 @@ def cosh(c, x):
 
 @converts(aten.sinh.default)
 def sinh(c, x):
-    """Near 0 by tanh, which loses nothing there: 2 t / (1 - t^2) with t = tanh(x / 2)."""
-    b, (x,) = c.b, given(c, x)
+    """Near 0 it is computed without cancellation as 2 t / (1 - t^2) with t = tanh(x / 2)."""
+    b, (x,) = c.b, in_result_type(c, x)
     half, one = b.scalar(0.5, x.dtype), _unit(c, x)
     near = b.compare("lt", b.unary("abs", x), one)
     t = b.unary("tanh", b.binary("mul", b.select(near, x, b.scalar(0, x.dtype)), half))
@@ -140,16 +143,18 @@ def sinh(c, x):
 
 @converts(aten.asinh.default)
 def asinh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     one, size = _unit(c, x), b.unary("abs", x)
-    # Beyond 1e4, log(2 |x|) to the last digit of f32, and the square stays in range.
+    # Beyond the limit the result is log(2 |x|) to the last digit of the type; the square,
+    # which could overflow, is not needed.
     limit = 1e4 if x.dtype != "f64" else 1e8
     far = b.compare("gt", size, b.scalar(limit, x.dtype))
     near = b.select(far, one, size)
     square = b.binary("mul", near, near)
     root = b.unary("sqrt", b.binary("add", square, one))
     value = _log1p(c, b.binary("add", near, b.binary("div", square, b.binary("add", one, root))))
-    value = b.select(far, b.binary("add", b.unary("log", size), b.scalar(math.log(2), x.dtype)), value)
+    large = b.binary("add", b.unary("log", size), b.scalar(math.log(2), x.dtype))
+    value = b.select(far, large, value)
     value = b.select(b.compare("eq", size, size), value, x)
     value = b.select(b.compare("lt", x, b.scalar(0, x.dtype)), b.unary("neg", value), value)
     slope = b.unary("rsqrt", b.binary("add", b.binary("mul", x, x), one))
@@ -158,7 +163,7 @@ def asinh(c, x):
 
 @converts(aten.acosh.default)
 def acosh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     one = _unit(c, x)
     low, high = b.binary("sub", x, one), b.binary("add", x, one)
     slope = b.unary("rsqrt", b.binary("sub", b.binary("mul", x, x), one))
@@ -168,7 +173,7 @@ def acosh(c, x):
 
 @converts(aten.atanh.default)
 def atanh(c, x):
-    b, (x,) = c.b, given(c, x)
+    b, (x,) = c.b, in_result_type(c, x)
     one = _unit(c, x)
     rest = b.binary("sub", one, x)
     value = b.binary("mul", b.scalar(0.5, x.dtype), _log1p(c, b.binary(

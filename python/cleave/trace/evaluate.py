@@ -1,10 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Computes the values of graph ops with torch.
+"""Evaluates graph ops with torch.
 
-Tracing uses it for what is known beforehand: positions, masks, tables. Only
-the ops that can occur there have semantics here; the dialect's reference
-semantics live in the interpreter.
+Tracing evaluates what depends on no input: positions, masks, tables. Only ops that occur
+there are implemented; the dialect's reference semantics are in lib/Interpreter.
 """
 
 from __future__ import annotations
@@ -26,16 +25,17 @@ def _semantics(*names: str):
     return register
 
 
-def _core(x: torch.Tensor) -> torch.Tensor:
-    """`x` with one element along each dimension that it only repeats."""
+def _unexpanded(x: torch.Tensor) -> torch.Tensor:
+    """Returns `x` with size 1 along each dimension of stride 0 (a broadcast dimension)."""
     for dim, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[dim] > 1:
             x = x.narrow(dim, 0, 1)
     return x
 
 
-def _repeated(x: torch.Tensor) -> torch.Tensor:
-    """`x` as a view that repeats its first slice, where dimension 0 does so."""
+def _as_broadcast(x: torch.Tensor) -> torch.Tensor:
+    """Returns `x`, as a broadcast of its first slice if all slices along dimension 0 are
+    equal."""
     if 1 < x.numel() <= 1 << 20 and x.dim() > 1 and x.shape[0] > 1 and x.stride(0) != 0:
         if bool((x == x[:1]).all()):
             return x[:1].expand(x.shape)
@@ -43,7 +43,8 @@ def _repeated(x: torch.Tensor) -> torch.Tensor:
 
 
 class Evaluator:
-    """Values known when tracing; `arguments` gives those of known arguments."""
+    """Computes and caches values known when tracing; `arguments` maps id(value) of known
+    arguments to their tensors."""
 
     #: Elements above which a value is not computed.
     LIMIT = 1 << 28
@@ -53,34 +54,36 @@ class Evaluator:
         self._keep: list[Value] = []
 
     def remember(self, value: Value, tensor: torch.Tensor) -> None:
-        """Gives an argument's elements."""
+        """Sets the elements of an argument."""
         self._values[id(value)] = tensor
         self._keep.append(value)
 
     def value(self, value: Value) -> torch.Tensor | None:
-        """The tensor of `value`, or None where it is not known."""
+        """Returns the elements of `value`, or None if they are not known."""
         if id(value) in self._values:
             return self._values[id(value)]
         result = None
         if value.constant and value.op is not None and value.op.name in _SEMANTICS:
             inputs = [self.value(v) for v in value.op.inputs()]
             if all(x is not None for x in inputs) and self._fits(value, inputs):
-                result = _repeated(_SEMANTICS[value.op.name](value.op, inputs))
+                result = _as_broadcast(_SEMANTICS[value.op.name](value.op, inputs))
         self._values[id(value)] = result
         self._keep.append(value)
         return result
 
     def _fits(self, value: Value, inputs: list[torch.Tensor]) -> bool:
+        """Whether computing `value` allocates at most LIMIT elements."""
         if value.type.elements <= self.LIMIT or value.op.name == "broadcast":
             return True
-        cores = [_core(x).shape for x in inputs]
+        cores = [_unexpanded(x).shape for x in inputs]
         return torch.Size(torch.broadcast_shapes(*cores)).numel() <= self.LIMIT
 
 
 def _pointwise(function: Callable[..., torch.Tensor]):
+    """Returns the semantics of an element-wise op; broadcast dimensions are not expanded."""
     def run(op: Op, inputs: list[torch.Tensor]) -> torch.Tensor:
         shape = op.results[0].shape
-        result = function(*(_core(x) for x in inputs))
+        result = function(*(_unexpanded(x) for x in inputs))
         return result.to(TORCH_DTYPES[op.results[0].dtype]).expand(shape)
     return run
 
@@ -102,7 +105,7 @@ for _name, _function in {
 
 @_semantics("div")
 def _div(op, inputs):
-    a, b = map(_core, inputs)
+    a, b = map(_unexpanded, inputs)
     mode = None if a.is_floating_point() else "trunc"
     return torch.div(a, b, rounding_mode=mode).expand(op.results[0].shape)
 
@@ -113,7 +116,7 @@ _COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le,
 
 @_semantics("compare")
 def _compare(op, inputs):
-    return _COMPARE[op.head](*map(_core, inputs)).expand(op.results[0].shape)
+    return _COMPARE[op.head](*map(_unexpanded, inputs)).expand(op.results[0].shape)
 
 
 @_semantics("constant")

@@ -1,10 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Experts of the transformers library, in a form of static shapes.
+"""Mixtures of experts of the transformers library, computed with static shapes.
 
-The library computes expert by expert what was routed to it, whose shape depends
-on values. While a model is exported, its layers of experts compute the same on
-a buffer with a place for every choice.
+The library computes each expert on the tokens routed to it, whose number depends on values.
+While a model is exported, forwards of its expert layers are replaced by ones that compute
+the same in a buffer of a fixed capacity.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .. import moe
 
 @contextlib.contextmanager
 def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
-    """Lets the experts in `module` compute in static shapes, a group for each of
-    `groups` samples where their tokens are such groups."""
+    """Context in which the expert layers of `module` compute with static shapes. Tokens are
+    routed in `groups` groups, one for each sample, where their number is divisible by it."""
     replaced: list[tuple[torch.nn.Module, str]] = []
-    distinct = _Distinct()
+    distinct = _DistinctIndices()
 
     def replace(owner: torch.nn.Module, name: str, function: Callable) -> None:
-        # Beside the class, so that what was there is seen again afterwards.
+        # Set on the instance, so that deleting it restores the attribute of the class.
         owner.__dict__[name] = function
         replaced.append((owner, name))
 
@@ -40,7 +40,7 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
             replace(part, "forward", types.MethodType(_container_of_experts, part))
         elif _is_switch(part):
             replace(part, "forward", types.MethodType(_switch, part))
-            # The router would bring its weights to its own type for good.
+            # The router would cast its weights in place, and they would stay cast.
             layer = part.router.classifier
             replace(layer, "to", lambda *_, layer=layer: layer)
             replace(layer, "forward", types.MethodType(_linear, layer))
@@ -52,9 +52,9 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
             del owner.__dict__[name]
 
 
-def stacks(module: torch.nn.Module) -> dict[str, list[str]]:
-    """Parameters in `module` that experts have one of each, which are computed
-    with as one: their names in order, by a name of the whole."""
+def expert_stacks(module: torch.nn.Module) -> dict[str, list[str]]:
+    """Returns the expert parameters of `module` that are stacked into one tensor: the name of
+    each stack, and the names of its parameters in order."""
     found = {}
     for name, part in module.named_modules():
         if _is_switch(part):
@@ -66,8 +66,9 @@ def stacks(module: torch.nn.Module) -> dict[str, list[str]]:
 
 
 def _is_switch(part: torch.nn.Module) -> bool:
-    """Whether `part` sends each token to one expert, of those that are alike, each two
-    linear layers without biases, and which has places for so many tokens of a sequence."""
+    """Whether `part` is a layer of a Switch Transformer: a router sends each token to one of
+    several experts of the same structure, two linear layers without biases, each with a
+    capacity of tokens per sequence."""
     router, experts = getattr(part, "router", None), getattr(part, "experts", None)
     if not isinstance(experts, torch.nn.ModuleDict) or not len(experts) or not all(
             hasattr(router, name) for name in ("classifier", "expert_capacity", "num_experts")):
@@ -82,15 +83,16 @@ def _is_switch(part: torch.nn.Module) -> bool:
 
 
 def _is_stack_of_experts(part: torch.nn.Module) -> bool:
-    """Whether the library may choose how `part` computes its experts."""
+    """Whether `part` holds the stacked weights of experts, in the library's interface for
+    alternative implementations."""
     return all(hasattr(part, name) for name in
                ("_apply_gate", "has_gate", "has_bias", "is_transposed", "down_proj"))
 
 
 def _is_container_of_experts(part: torch.nn.Module) -> bool:
-    """Whether `part` holds experts that are alike and, called with tokens [n, h], the
-    numbers of their experts [n, k] and weights [n, k], sums what these make of them:
-    tried on random tokens, since its code alone does not say."""
+    """Whether `part` is a container of experts of one class that, called with tokens [n, h],
+    expert indices [n, k] and weights [n, k], returns the weighted sum of the experts'
+    results. Decided by comparing results for random tokens."""
     if not isinstance(part, (torch.nn.ModuleDict, torch.nn.ModuleList)) or len(part) < 2:
         return False
     experts = _experts_of(part)
@@ -123,7 +125,8 @@ def _experts_of(part) -> list[torch.nn.Module]:
 
 
 def _container_of_experts(self, hidden_states, index, weights):
-    """Every expert computes all tokens; those that it was not chosen for weigh 0."""
+    """The forward of a container of experts: every expert computes all tokens, with a weight
+    of 0 for those not routed to it."""
     result = torch.zeros_like(hidden_states)
     for number, expert in enumerate(_experts_of(self)):
         chosen = index == number
@@ -134,27 +137,29 @@ def _container_of_experts(self, hidden_states, index, weights):
 
 
 def _linear(self, x):
-    """The forward of a linear layer, in the type of its input."""
+    """The forward of a linear layer whose weights are cast to the type of its input."""
     bias = None if self.bias is None else self.bias.to(x.dtype)
     return F.linear(x, self.weight.to(x.dtype), bias)
 
 
 def _project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
              transposed: bool) -> torch.Tensor:
-    """Each expert's own product: [g, e, c, i] by [e, o, i], or [e, i, o]."""
+    """Returns [g, e, c, o], the product of [g, e, c, i] with each expert's weight, [e, o, i]
+    or if `transposed` [e, i, o], plus the bias [e, o]."""
     y = torch.einsum("geci,eio->geco" if transposed else "geci,eoi->geco", x, weight)
     return y if bias is None else y + bias[:, None]
 
 
-class _Distinct(TorchFunctionMode):
-    """Knows tensors of indices of which those along the last dimension differ."""
+class _DistinctIndices(TorchFunctionMode):
+    """Records index tensors whose elements along the last dimension are distinct: those of
+    topk, sort and argsort, also after conversions that preserve the property."""
 
     _SORTING = ("topk", "sort", "argsort")
     _KEEPING = ("to", "long", "int", "detach", "clone", "contiguous", "view", "reshape")
 
     def __init__(self):
         super().__init__()
-        # The tensors too, whose numbers would be given to others otherwise.
+        # By id; the tensors are held, since the id of a freed object is reused.
         self._known: dict[int, torch.Tensor] = {}
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
@@ -165,7 +170,7 @@ class _Distinct(TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if name in self._SORTING:
             index = result if isinstance(result, torch.Tensor) else result[1]
-            # Along which dimension: that of another would be of another size.
+            # Only if the operator ran along the last dimension.
             dim = (kwargs or {}).get("dim")
             at = 2 if name == "topk" else 1
             if dim is None:
@@ -178,17 +183,18 @@ class _Distinct(TorchFunctionMode):
         return result
 
 
-def _once(index: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where a token chooses an expert for the first time, [g, t, k], and weights of which
-    that has the sum of those of all its choices of this expert."""
+def _merge_repeated(index: torch.Tensor, weights: torch.Tensor
+                    ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merges repeated choices of an expert by a token. Returns which choices [g, t, k] are the
+    first of their expert, and the weights, summed into the first choice."""
     same = index[..., :, None] == index[..., None, :]
     first = ~(same & torch.ones_like(same).tril(-1)).any(-1)
     return first, torch.where(same, weights[..., None, :], 0).sum(-1) * first.to(weights.dtype)
 
 
-def _stack_of_experts(groups: int, distinct: _Distinct):
-    """The forward of a layer whose experts' weights are stacked: nothing is
-    dropped, so that an expert has a place for each token of a group."""
+def _stack_of_experts(groups: int, distinct: _DistinctIndices):
+    """Returns the forward of a layer with stacked expert weights. No token is dropped: the
+    capacity of an expert is the number of tokens of a group."""
     def experts(self, hidden_states, top_k_index, top_k_weights):
         count, width = hidden_states.shape
         own = groups if count % groups == 0 else 1
@@ -196,7 +202,7 @@ def _stack_of_experts(groups: int, distinct: _Distinct):
         index, weights = (t.view(own, tokens, -1) for t in (top_k_index, top_k_weights))
         first = None
         if top_k_index not in distinct and index.shape[-1] > 1:
-            first, weights = _once(index, weights)
+            first, weights = _merge_repeated(index, weights)
         place, _ = moe.places(index, self.num_experts, tokens, first)
         x = moe.dispatch(hidden_states.view(own, tokens, width), place, first,
                          self.num_experts, tokens)
@@ -218,17 +224,17 @@ def _stack_of_experts(groups: int, distinct: _Distinct):
 
 
 def _switch(self, hidden_states):
-    """The forward of a Switch layer: a group is a sequence, and tokens that find
-    their expert full are dropped."""
+    """The forward of a Switch layer: each sequence is a group, and tokens beyond the capacity
+    of their expert are dropped."""
     groups, tokens, _ = hidden_states.shape
     chosen, weight, _ = self.router(hidden_states)
     experts = chosen.shape[-1]
     capacity = min(self.router.expert_capacity, tokens)
     kept = chosen.sum(-1, keepdim=True) > 0
-    # Those that were dropped are not counted, and came after all that were not.
+    # Positions count only the tokens that were not dropped, which precede the dropped ones.
     first = torch.arange(experts, device=chosen.device) * capacity
     place = (chosen * (chosen.cumsum(1) - 1 + first)).sum(-1, keepdim=True)
-    # As it is; said where indices are looked at.
+    # Does not change the positions; makes their range known to the check of indices.
     place = place.clamp(0, experts * capacity - 1)
     x = moe.dispatch(hidden_states, place, kept, experts, capacity)
     layers = [self.experts[f"expert_{i}"] for i in range(experts)]

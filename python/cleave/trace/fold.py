@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Computes, with torch, operators whose operands are all known when tracing."""
+"""Constant folding: torch computes operators whose operands are all known when tracing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.utils import _pytree as pytree
 from .convert_complex import Complex
 from .ir import DTYPES, Value
 
-#: Elements of a result that becomes a constant.
+#: The largest number of elements of a result that becomes a constant.
 LARGEST = 1 << 16
 
 
 def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
-    """The result of an operator that has no conversion; None where an operand is not
-    known, or the operator is random, writes, or has a large result.
+    """Returns the result of an operator as constants; None where an operand is not known, or
+    the operator is random, writes to its operands or has a large result.
 
-    What has a type that the graph lacks stays a tensor of the framework, which only
-    further known operators take.
+    A result of a type that the graph dialect lacks remains a torch tensor, which only
+    further folded operators take as operand.
     """
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable \
             or torch.Tag.nondeterministic_seeded in target.tags \
@@ -54,9 +54,10 @@ def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
 
 
 def known_constant(builder, tensor: torch.Tensor) -> Any:
-    """A constant; a pair of them where it is complex; itself where its type has no
-    equivalent."""
+    """Returns a constant with the elements of `tensor`; a Complex of two if it is complex; the
+    tensor itself if the graph dialect lacks its type."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.is_complex():
-        return Complex(*(builder.constant(part.contiguous()) for part in (tensor.real, tensor.imag)))
+        parts = tensor.real, tensor.imag
+        return Complex(*(builder.constant(part.contiguous()) for part in parts))
     return builder.constant(tensor) if tensor.dtype in DTYPES else tensor

@@ -1,6 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Finds the line of the model that an operator or an error comes from."""
+"""Finds the line of the model that an operator or an error comes from, and describes errors
+of torch.export."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ import traceback
 
 import torch
 
-#: What torch says where a value is asked for that a trace does not have.
+#: Parts of torch's messages where a value is read that a trace does not have.
 _VALUES = ("Cannot cast FakeTensor", "data is not allocated yet", "FakeTensor.__format__",
            ".numpy() is not supported for tensor subclasses", "data-dependent")
-#: Exceptions of torch that say the same.
+#: Names of torch's exceptions for the same.
 _UNKNOWN = ("DataDependentOutputException", "GuardOnDataDependentSymNode",
             "PendingUnbackedSymbolNotFound")
-#: Errors by which operators refuse their arguments, in words for people.
+#: Exceptions by which operators refuse their arguments, with readable messages.
 _ARGUMENTS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 _CONSTANT = "fake tensor in the exported program constant's list"
 
-#: Why an operator is refused whose result has no static shape.
+#: The reason for refusing an operator whose result has no static shape.
 DYNAMIC = ("its result has a shape, or is a number, that depends on the values of a tensor, and a "
            "compiled step has static shapes; keep all elements and choose by torch.where, or "
            "multiply by the mask; rows that a cross entropy is to leave out take the label -100 "
@@ -39,7 +40,8 @@ _CONTEXTS = contextlib.__file__
 
 
 def location_of(node: torch.fx.Node) -> tuple[str, int, int] | None:
-    """(file, line, column) of the innermost frame outside torch, or None."""
+    """Returns (file, line, column) of the innermost frame outside of torch and Cleave, or
+    None; line and column are counted from 1."""
     trace = node.meta.get("stack_trace")
     return _innermost(trace) if trace else None
 
@@ -58,22 +60,22 @@ def _innermost(trace: str) -> tuple[str, int, int] | None:
 
 
 def describe(error: BaseException, file: str | None = None) -> str:
-    """What `error` says, on one line, after the line of the person's code that
-    raised it: the innermost one of `file`, or outside of torch and Cleave."""
+    """Returns the text of `error` on one line, after the location in the user's code that
+    raised it: the innermost frame in `file`, or outside of torch and Cleave."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {error.msg}"
     text = _first_paragraph(error)
     if type(error) is not RuntimeError:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return _place(error, file) + text
+    return _error_line(error, file) + text
 
 
 def untraceable(error: Exception) -> str:
-    """What torch.export cannot follow, on one line, after the line of the person's
-    code: that which raised `error`, or the one of the operator that `error` names."""
+    """Returns the reason why torch.export failed, on one line, after the location in the
+    user's code: the line that raised `error`, or that of the operator that `error` names."""
     kind, text = type(error).__name__, _first_paragraph(error)
     origin = _innermost(str(error))
-    place = _place(error) or (f"{origin[0]}:{origin[1]}: " if origin else "")
+    place = _error_line(error) or (f"{origin[0]}:{origin[1]}: " if origin else "")
     if kind == "DynamicOutputShapeException":
         text = f"{error.args[0]}: {DYNAMIC}" if error.args else DYNAMIC
     elif kind in _UNKNOWN or any(part in text for part in _VALUES):
@@ -85,16 +87,17 @@ def untraceable(error: Exception) -> str:
         text = ("a tensor is computed in a way that tracing does not see (its .data or storage, "
                 "or code outside of torch); compute it by operators of torch")
     elif not _raised_by_torch(error):
-        # The person's own code refuses something.
+        # The user's own code raised the error.
         text = f"{kind}: {text}" if text else kind
     elif not isinstance(error, _ARGUMENTS) or not text:
-        text = (f"torch fails here and says {text or 'nothing'!r}; compute it by other operators, "
-                "or before the model is called")
+        text = (f"torch fails with {text or 'no message'!r}; compute it by other operators, or "
+                "before the model is called")
     return f"torch.export cannot follow the model: {place}{text}"
 
 
 def _first_paragraph(error: BaseException) -> str:
-    """What an error says: the next paragraphs are how to debug torch."""
+    """Returns the first paragraph of an error's text, on one line; the next paragraphs of
+    torch's errors are hints for debugging torch."""
     return " ".join(str(error).strip().split("\n\n")[0].split())
 
 
@@ -104,20 +107,22 @@ def _raised_by_torch(error: BaseException) -> bool:
 
 
 def located(error: BaseException) -> str:
-    """The text of one of Cleave's own errors after the line of the person's code."""
-    return _place(error) + str(error)
+    """Returns the text of an error of Cleave, after the location in the user's code."""
+    return _error_line(error) + str(error)
 
 
-def here() -> str:
-    """The line of the person's code that is running, as `file:line: `."""
-    return _own(traceback.extract_stack())
+def current_line() -> str:
+    """Returns the line of the user's code that is running, as `file:line: `."""
+    return _user_line(traceback.extract_stack())
 
 
-def _place(error: BaseException, file: str | None = None) -> str:
-    return _own(traceback.extract_tb(error.__traceback__), file)
+def _error_line(error: BaseException, file: str | None = None) -> str:
+    return _user_line(traceback.extract_tb(error.__traceback__), file)
 
 
-def _own(frames: traceback.StackSummary, file: str | None = None) -> str:
+def _user_line(frames: traceback.StackSummary, file: str | None = None) -> str:
+    """Returns the innermost frame of the user's code (in `file`, if given and found) as
+    `file:line: `; empty if there is none."""
     frames = [f for f in frames
               if not f.filename.startswith((_LIBRARY, _HERE, _IMPORTS, _CONTEXTS, "<"))]
     own = [f for f in frames if f.filename == file] or frames

@@ -1,18 +1,16 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Recognises what an attention mask means.
+"""Analyses attention masks.
 
-A mask is a conjunction. Each term becomes, in this order of preference,
-nothing (all true), `causal`, `window`, `segments`, or part of the `mask`
-operand. Terms that no input decides are evaluated, so that it does not matter
-how a model spells "not after me".
+A boolean mask is a conjunction of terms. Each term becomes, in this order of preference,
+nothing (if all true), `causal`, `window`, `segments`, or part of the `mask` operand. Terms
+that depend on no input are evaluated, so that all spellings of a causal mask are recognised.
 
-An additive mask is a bias: its numbers are added to the scores. -inf excludes a
-key. A finite number does not: a row whose keys all have it is weighed by its
-scores, or evenly where adding it leaves nothing of them. It is taken for
-exclusion only where that is the same, to the last bit: where it is so far below
-that exp gives 0 beside any key that is kept, and where every row is known to
-keep one. What is not known when tracing stays a bias.
+An additive mask is a bias: its numbers are added to the scores. -inf masks a key. A finite
+number does not: softmax over a row whose keys all have it depends on the scores, or is
+uniform where the sum rounds them away. A finite number is treated as a mask only where the
+result is bitwise the same: where it is so low that exp gives 0 beside any visible key, and
+every row is known to have a visible key. A bias that is not known when tracing remains one.
 """
 
 from __future__ import annotations
@@ -23,16 +21,17 @@ import math
 import torch
 
 from .evaluate import Evaluator
-from .ir import Builder, Value, scalar_of
+from .builder import Builder
+from .ir import Value, scalar_of
 
-#: A finite score at or below this weighs nothing beside one that is kept: other
-#: scores do not come near it.
-EXCLUDED = -1e30
+#: A finite number at or below this masks a key in a row with a visible key: exp of the
+#: difference is 0, since scores are much smaller in magnitude.
+MASKED = -1e30
 
 
 @dataclasses.dataclass
 class Visibility:
-    """Which keys a query sees, and what is added to the scores it has."""
+    """The keys that are visible to each query, and the biases of their scores."""
 
     causal: bool = False
     window: int | None = None
@@ -43,44 +42,46 @@ class Visibility:
 
 @dataclasses.dataclass
 class _Finite:
-    """Keys that a finite number hides, where rows keep others."""
+    """A term that masks keys by a finite number, in rows with other visible keys."""
 
-    #: The keys that are kept, known when tracing, and the same as a condition.
+    #: The visible keys, as known elements and as a condition (to be negated).
     kept: torch.Tensor
     condition: Value
     negated: bool
-    #: What is added to the kept scores, or None.
+    #: The bias (value, factor) of the visible keys' scores, or None.
     rest: tuple[Value, float] | None = None
-    #: What is added to all scores, where hiding is not the same; None where the
-    #: number takes the place of scores.
+    #: The bias (value, factor) of all scores, used where masking is not equal; None where
+    #: the number replaces the scores.
     whole: tuple[Value, float] | None = None
 
 
 class MaskAnalysis:
-    """Sorts masks and biases for scores of shape [b, a, q, k]; `finish` comes last."""
+    """Collects the masks and biases of scores [b, a, q, k] in `result`; `finish` is called
+    last."""
 
     def __init__(self, builder: Builder, evaluator: Evaluator, shape: tuple[int, ...]):
         self.b = builder
         self.evaluator = evaluator
         self.shape = shape
         self.result = Visibility()
-        #: Conditions known when tracing, and whether there are others, or biases of
-        #: inputs, which may hide any key.
+        #: Conditions known when tracing, and whether there are unknown conditions or biases,
+        #: which may mask any key.
         self._known: list[torch.Tensor] = []
         self._unknown = False
         self._finite: list[_Finite] = []
-        #: A query is known to see the key of its own position, and others perhaps.
+        #: Whether there is a causal or segment condition, of which only the key at each
+        #: query's own position is known to be visible.
         self._own_key = False
 
     def causal(self) -> None:
-        """Hides later keys, of as many as there are queries."""
+        """Masks later keys; there are as many keys as queries."""
         self.result.causal = True
         self._own_key = True
 
     # Boolean masks -----------------------------------------------------------
 
     def mask(self, value: Value, negated: bool = False) -> None:
-        """Adds the condition `value` (or its opposite)."""
+        """Adds the condition `value` (or its negation): keys are visible where it is true."""
         if value.is_op("not"):
             self.mask(value.op.operands[0], not negated)
         elif value.is_op("or" if negated else "and"):
@@ -96,6 +97,7 @@ class MaskAnalysis:
         self.result.masks.append(self.b.unary("not", value) if negated else value)
 
     def _known_term(self, value: Value, negated: bool) -> bool:
+        """Adds a condition whose elements are known; whether they are."""
         known = self.evaluator.value(value)
         if known is None:
             return False
@@ -106,7 +108,7 @@ class MaskAnalysis:
         return True
 
     def _pattern(self, known: torch.Tensor) -> bool:
-        """Whether `known` is all true, causal or a window, which it then adds."""
+        """Adds `known` if it is all true, causal or a window; whether it is one of them."""
         if bool(known.all()):
             return True
         queries, keys = self.shape[2:]
@@ -136,7 +138,8 @@ class MaskAnalysis:
         return True
 
     def _segments(self, value: Value, negated: bool) -> bool:
-        """Recognises id[q] == id[k] for one tensor of document ids."""
+        """Adds the condition id[q] == id[k] for one tensor of segment ids; whether it is
+        one."""
         if not value.is_op("compare") or value.op.head != ("ne" if negated else "eq"):
             return False
         if self.result.segments is not None or self.shape[2] != self.shape[3]:
@@ -155,7 +158,8 @@ class MaskAnalysis:
         return True
 
     def _positions(self, value: Value, dim: int) -> Value | None:
-        """The tensor that `value` lays out along dimension 2 or 3 of the scores."""
+        """Returns the tensor that `value` broadcasts along dimension 2 or 3 of the scores, or
+        None."""
         while value.is_op("broadcast"):
             value = value.op.operands[0]
         shape = (1,) * (4 - value.type.rank) + value.shape
@@ -174,10 +178,10 @@ class MaskAnalysis:
         if value.is_op("broadcast") or (
                 value.is_op("cast") and value.op.operands[0].type.is_float):
             inner = value.op.operands[0]
-            if self._hides_mask(inner):
+            if self._contains_mask(inner):
                 self.bias(self.b.cast(inner, value.dtype), factor)
                 return
-        if value.is_op("add") and factor > 0 and any(map(self._hides_mask, value.op.operands)):
+        if value.is_op("add") and factor > 0 and any(map(self._contains_mask, value.op.operands)):
             for operand in value.op.operands:
                 self.bias(operand, factor)
         elif factor > 0 and (self._known_bias(value, factor) or self._select(value, factor)):
@@ -185,17 +189,19 @@ class MaskAnalysis:
         else:
             self._plain_bias(value, factor)
 
-    def _hides_mask(self, value: Value) -> bool:
+    def _contains_mask(self, value: Value) -> bool:
+        """Whether the bias `value` contains numbers that may mask keys."""
         if value.is_op("broadcast", "cast"):
-            return self._hides_mask(value.op.operands[0])
+            return self._contains_mask(value.op.operands[0])
         if value.is_op("add"):
-            return any(map(self._hides_mask, value.op.operands))
+            return any(map(self._contains_mask, value.op.operands))
         if value.is_op("select"):
-            return any(excluding(v) is not None for v in value.op.operands[1:])
+            return any(masking_number(v) is not None for v in value.op.operands[1:])
         known = self.evaluator.value(value)
-        return known is not None and bool((known <= EXCLUDED).any())
+        return known is not None and bool((known <= MASKED).any())
 
     def _plain_bias(self, value: Value, factor: float) -> None:
+        """Adds a bias without a mask."""
         if not value.trained and self.evaluator.value(value) is None:
             self._unknown = True
         if factor != 1.0:
@@ -203,38 +209,41 @@ class MaskAnalysis:
         self.result.biases.append(value)
 
     def _known_bias(self, value: Value, factor: float) -> bool:
+        """Adds a bias whose elements are known, as a mask and a bias; whether they are."""
         known = self.evaluator.value(value)
         if known is None or bool(known.isnan().any()):
             return False
-        kept = known * factor > EXCLUDED
+        kept = known * factor > MASKED
         if bool(kept.all()):
             if bool((known != 0).any()):
                 self._plain_bias(value, factor)
             return True
-        condition = self.b.compare("gt", value, self.b.scalar(EXCLUDED / factor, value.dtype))
+        condition = self.b.compare("gt", value, self.b.scalar(MASKED / factor, value.dtype))
         rest = None
         if bool((known[kept] != 0).any()):
             rest = self.b.select(condition, value, self.b.scalar(0, value.dtype)), factor
         hidden = known[~kept]
         if bool((hidden == -math.inf).all()):
             self._known.append(kept)
-            self._hide(kept, condition, False, rest)
+            self._mask_keys(kept, condition, False, rest)
         else:
             self._finite.append(_Finite(kept, condition, False, rest, (value, factor)))
         return True
 
-    def _hide(self, kept, condition, negated, rest) -> None:
+    def _mask_keys(self, kept, condition, negated, rest) -> None:
+        """Masks all keys but `kept`, and adds the bias `rest` to the scores of these."""
         if not self._pattern(kept):
             self._masked(condition, negated)
         if rest is not None:
             self._plain_bias(*rest)
 
     def _select(self, value: Value, factor: float) -> bool:
-        """select(c, x, -inf) is x where c; so is select(not c, -inf, x)."""
+        """Adds select(c, x, -inf) or select(not c, -inf, x) as the mask c and the bias x;
+        whether `value` is one."""
         if not value.is_op("select"):
             return False
         condition, a, b = value.op.operands
-        numbers = excluding(a, factor), excluding(b, factor)
+        numbers = masking_number(a, factor), masking_number(b, factor)
         if (numbers[0] is None) == (numbers[1] is None):
             return False
         negated = numbers[0] is not None
@@ -249,12 +258,12 @@ class MaskAnalysis:
         return self._finite_term(condition, negated, (rest, factor), (value, factor))
 
     def replaced(self, condition: Value, negated: bool, number: float) -> bool:
-        """Adds that scores are `number` except where `condition` (or its opposite)
-        holds; whether `finish` may find an equal form."""
+        """Adds a term that replaces scores by `number` where `condition` (or its negation) is
+        false; returns whether an equal mask is possible, which `finish` decides."""
         if number == -math.inf:
             self.mask(condition, negated)
             return True
-        return number <= EXCLUDED and self._finite_term(condition, negated, None, None)
+        return number <= MASKED and self._finite_term(condition, negated, None, None)
 
     def _finite_term(self, condition, negated, rest, whole) -> bool:
         known = self.evaluator.value(condition)
@@ -269,12 +278,12 @@ class MaskAnalysis:
     # Finite numbers -----------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Decides whether finite numbers exclude keys. False where they take the place
-        of scores and do not: then the scores must be spelled out."""
+        """Decides whether finite numbers mask keys. Returns False where they replace scores
+        without an equal mask: `result` is then not usable."""
         rows_keep = self._finite and self._every_row_keeps_a_key()
         for term in self._finite:
             if rows_keep:
-                self._hide(term.kept, term.condition, term.negated, term.rest)
+                self._mask_keys(term.kept, term.condition, term.negated, term.rest)
             elif term.whole is None:
                 return False
             else:
@@ -293,9 +302,9 @@ class MaskAnalysis:
         return bool(kept.any(-1).all())
 
 
-def excluding(value: Value, factor: float = 1.0) -> float | None:
-    """`factor * value` where that is a number that may exclude, or None."""
+def masking_number(value: Value, factor: float = 1.0) -> float | None:
+    """Returns `factor * value` if it is one number that may mask keys, else None."""
     number = scalar_of(value)
-    if isinstance(number, float) and number * factor <= EXCLUDED:
+    if isinstance(number, float) and number * factor <= MASKED:
         return number * factor
     return None

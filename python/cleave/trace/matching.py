@@ -1,9 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Helpers of the pattern files, and the walk that applies patterns.
+"""Applies patterns to a function, and helpers for matching.
 
-A pattern looks at one op, its root, and at what produced its operands; it
-returns values to use in place of the root's results, or None.
+A pattern takes the builder, the evaluator and one op, its root. It matches the root and the
+ops that define its operands, and returns values that replace the root's results, or None.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 from typing import Callable, Iterator
 
 from .evaluate import Evaluator
-from .ir import Builder, Function, Op, Value, scalar_of
+from .builder import Builder
+from .ir import Function, Op, Value, scalar_of
 
 Pattern = Callable[[Builder, Evaluator, Op], "list[Value | None] | None"]
 
 
 def apply_patterns(function: Function, evaluator: Evaluator, patterns: list[Pattern]) -> None:
-    """Rebuilds `function`, replacing each root that a pattern matches."""
+    """Rebuilds `function` in place, replacing each root that a pattern matches, up to 8 times."""
     builder = Builder()
     replaced: dict[int, Value] = {}
     for op in function.ops:
@@ -38,6 +39,7 @@ def apply_patterns(function: Function, evaluator: Evaluator, patterns: list[Patt
 
 
 def _rewrite(builder, evaluator, patterns, results):
+    """Returns the results after the first pattern that matches their op; None if none does."""
     root = results[0].op if results and results[0] is not None else None
     if root is None:
         return None
@@ -49,7 +51,8 @@ def _rewrite(builder, evaluator, patterns, results):
 
 
 def _rebuild(b: Builder, op: Op, operands: list[Value], keywords: dict[str, Value]) -> list[Value]:
-    """The op on new operands, through the builder's folds where it has them."""
+    """Returns the results of the op with new operands, built by the builder's method where it
+    folds."""
     name, type = op.name, op.results[0].type
     if name == "reshape":
         return [b.reshape(operands[0], type.shape)]
@@ -65,11 +68,11 @@ def _rebuild(b: Builder, op: Op, operands: list[Value], keywords: dict[str, Valu
                     keywords=keywords, attrs=op.attrs)
 
 
-# Looking at values ---------------------------------------------------------------
+# Matching ------------------------------------------------------------------------
 
 
 def pairs(value: Value, *names: str) -> Iterator[tuple[Value, Value]]:
-    """Both orders of the operands of a commutative op."""
+    """Yields both orders of the operands if `value` is a commutative op of these names."""
     if value.is_op(*names):
         a, b = value.op.operands
         yield a, b
@@ -77,9 +80,9 @@ def pairs(value: Value, *names: str) -> Iterator[tuple[Value, Value]]:
             yield b, a
 
 
-def unit_peeled(value: Value) -> Value:
-    """`value` without reshapes and broadcasts that only move or repeat along
-    dimensions of size one."""
+def without_units(value: Value) -> Value:
+    """Returns `value` without broadcasts, and without reshapes that only insert or remove
+    dimensions of size 1."""
     while value.is_op("reshape", "broadcast"):
         inner = value.op.operands[0]
         if value.op.name == "reshape" and _no_units(inner) != _no_units(value):
@@ -93,15 +96,15 @@ def _no_units(value: Value) -> list[int]:
 
 
 def vector(value: Value, size: int) -> Value | None:
-    """The vector of `size` elements that `value` lays out along its last dimension."""
+    """Returns the vector [size] that `value` is along its last dimension, or None."""
     if value.type.elements != size or (value.type.rank and value.shape[-1] != size):
         return None
-    value = unit_peeled(value)
+    value = without_units(value)
     return value if value.shape == (size,) else None
 
 
 def scaled_by(value: Value) -> tuple[Value, float]:
-    """(x, f) with value = f * x, f a number; f is 1 where there is none."""
+    """Returns (x, f) with value = f * x, where f is a number (1 if `value` is not scaled)."""
     factor = 1.0
     while True:
         if value.is_op("div"):

@@ -18,7 +18,7 @@ _WORDS = {"f64": ("<d", 16), "f32": ("<f", 8)}
 
 
 def quote(text: str) -> str:
-    """A string literal of MLIR."""
+    """Returns an MLIR string literal."""
     out = []
     for byte in text.encode():
         plain = 0x20 <= byte < 0x7F and byte not in (0x22, 0x5C)
@@ -27,7 +27,7 @@ def quote(text: str) -> str:
 
 
 def number(value: Any, dtype: str) -> str:
-    """An element of a dense literal, exact for every float type."""
+    """Returns an element of a dense literal of `dtype`; floats are exact."""
     if dtype == "i1":
         return "true" if value else "false"
     if dtype.startswith("i"):
@@ -54,7 +54,7 @@ def _decimal(value: float) -> str:
 
 
 def dense(tensor: torch.Tensor, type: TensorType) -> str:
-    """A dense literal; equal elements are written once."""
+    """Returns a dense literal with its type; a splat if all elements are equal."""
     flat = tensor.detach().reshape(-1)
     if flat.numel() and bool(((flat == flat[0]) & (flat.signbit() == flat[0].signbit())).all()):
         return f"dense<{number(flat[0].item(), type.dtype)}> : {type}"
@@ -69,13 +69,14 @@ def dense(tensor: torch.Tensor, type: TensorType) -> str:
 
 @dataclasses.dataclass
 class Dense:
-    """A tensor as an attribute."""
+    """The value of a dense attribute."""
 
     tensor: torch.Tensor
     type: TensorType
 
 
 def attribute(value: Any) -> str:
+    """Returns an MLIR attribute. Raises TypeError for other Python types."""
     if isinstance(value, Dense):
         return dense(value.tensor, value.type)
     if isinstance(value, bool):
@@ -99,11 +100,11 @@ def _dictionary(attrs: dict[str, Any]) -> str:
 
 
 class Printer:
-    """Collects functions and the locations they mention.
+    """Prints functions of one module, and the locations that they use.
 
-    What has no line of Python has the place in the text where it stands, for a text
-    that becomes a file. With `named`, for a text that nobody sees, arguments have
-    their names instead, and the rest no location.
+    An op without a line of Python gets no location, so that a parser gives it its place in
+    the text, which becomes a file. With `named`, for a text that is not written to a file,
+    arguments have their names as locations, and ops without a line have an unknown one.
     """
 
     def __init__(self, named: bool = False) -> None:
@@ -129,7 +130,7 @@ class Printer:
         return f" loc({quote(name)})" if self.named else ""
 
     def text(self) -> str:
-        """The module."""
+        """Returns the text of the module."""
         unread = f" attributes {_dictionary({'graph.unread': self.unread})}" if self.unread else ""
         lines = [f"module{unread} {{", *self._functions, "}" + self.unknown()]
         for (file, line, column), alias in self._locations.items():
@@ -138,6 +139,7 @@ class Printer:
 
 
 class _FunctionPrinter:
+    """Prints one function; results are numbered, arguments have their names."""
 
     def __init__(self, printer: Printer, function: Function):
         self.printer = printer

@@ -1,10 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Which function converts which operator of the framework.
+"""The table of converters, by the framework's operators.
 
-A converter has the operator's own signature after `c`, the conversion in
-progress; tensors arrive as graph values. It returns the value that stands for
-the operator's result, or a tuple of them. `Unsupported` says what it cannot do.
+A converter takes `c`, the `Conversion`, and then the operator's own arguments, with values
+in place of tensors. It returns the value of the operator's result, or a tuple of values, and
+raises `Unsupported` for a use of the operator that it cannot convert.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONVERTERS: dict[Any, Callable[..., Any]] = {}
 
 
 class Unsupported(Exception):
-    """A use of an operator that has no conversion; the text says which."""
+    """Raised for a use of an operator that cannot be converted; the text is the reason."""
 
 
 def converts(*overloads: Any):
@@ -32,9 +32,12 @@ def converts(*overloads: Any):
 
 
 def converter_for(target: Any) -> Callable[..., Any] | None:
-    from . import (convert_activation, convert_assignment,  # noqa: F401
-                   convert_batch_norm, convert_bits, convert_contraction, convert_division,
-                   convert_elementwise, convert_functions, convert_loss, convert_memory,
-                   convert_neural, convert_order, convert_shape, convert_statistics,
-                   convert_trigonometry, convert_windows)
+    """Returns the converter of an operator, or None. Imports all converters first."""
+    from . import (  # noqa: F401
+        convert_activation, convert_assignment, convert_batch_norm, convert_bits,
+        convert_contraction, convert_convolution, convert_diagonal, convert_division,
+        convert_elementwise, convert_functions, convert_index, convert_loss, convert_memory,
+        convert_neural, convert_order, convert_padding, convert_quantile, convert_reduction,
+        convert_scan, convert_scatter, convert_shape, convert_statistics, convert_trigonometry,
+        convert_windows)
     return CONVERTERS.get(target)

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Writes what a trace yields: the module's text and its tensors."""
+"""Writes a traced model to files: the text of the module, and its tensors."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def check_writable(path: str) -> None:
 
 
 def _is_special(path: str) -> bool:
-    """Whether it is a device or a pipe, which a rename would replace."""
+    """Whether `path` is a device or a pipe, which renaming a file to it would replace."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def write_atomically(path: str, write: Callable[[str], None]) -> None:
-    """Calls `write` with a path beside `path` and moves the result there, so
-    that no partial file is left; devices and pipes are written in place. Raises
-    OSError, whose text names `path`."""
+    """Calls `write` with a temporary path in the same folder and renames the file to `path`, so
+    that no partial file is left; devices and pipes are written in place. Raises OSError,
+    whose text names `path`."""
     check_writable(path)
     try:
         if _is_special(path):
             write(path)
             return
-        # The file that a link names, not the link.
+        # The target of a symbolic link is replaced, not the link.
         target = os.path.realpath(path)
         handle, scratch = tempfile.mkstemp(dir=os.path.dirname(target),
                                            prefix=os.path.basename(target) + ".")
@@ -59,7 +59,7 @@ def write_atomically(path: str, write: Callable[[str], None]) -> None:
 
 
 def save_module(traced: TracedModel, path: str) -> None:
-    """Writes the MLIR text. Raises OSError."""
+    """Writes the MLIR text to `path`. Raises OSError."""
     def write(scratch: str) -> None:
         with open(scratch, "w", encoding="utf-8") as file:
             file.write(traced.mlir)
@@ -68,11 +68,11 @@ def save_module(traced: TracedModel, path: str) -> None:
 
 def save_weights(traced: TracedModel, path: str,
                  values: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Writes parameters and buffers to a safetensors file by `graph.name`, tied
-    ones once; metadata "aliases" holds their further names as JSON, and "stacks"
-    the names of the model's tensors that make one here, in order. `values`
-    replaces tensors of the trace. Raises ValueError where a tensor lies on the
-    meta device, OSError."""
+    """Writes parameters and buffers to a safetensors file, by `graph.name`; tied tensors are
+    written once. The metadata holds JSON: "aliases" maps further names of tied tensors to the
+    written one, "stacks" the name of each stacked tensor to the names of its parts, in order.
+    `values` replaces tensors of the trace. Raises ValueError for a tensor on the meta device,
+    and OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save, save_file
 
@@ -93,7 +93,7 @@ def save_weights(traced: TracedModel, path: str,
     def write(scratch: str) -> None:
         try:
             if _is_special(scratch):
-                # The library replaces what it writes to.
+                # `save_file` would replace the device or pipe by a file.
                 with open(scratch, "wb") as file:
                     file.write(save(tensors, metadata))
             else:

@@ -18,7 +18,8 @@ import torch
 
 import operator_samples
 from cleave.testing.tools import ToolError, interpret, optimize
-from cleave.trace import TraceError, UnsupportedError, export, ir, model
+from cleave.trace import TraceError, UnsupportedError, call_plan, entry, export, ir
+from cleave.trace.model_tensors import ModelTensors
 from cleave.trace.printer import Printer
 from trace_support import AllDouble
 
@@ -205,12 +206,12 @@ def trace(members):
         given += [x for x, t in zip(sample.leaves, sample.trained) if not t]
         given += expected.cotangents
     try:
-        call = export.plan_call(module, tuple(given), None)
-        tensors = model._Tensors(module)
+        call = call_plan.plan_call(module, tuple(given), None)
+        tensors = ModelTensors(module)
         exported = export.export(module, call, None, ("loss", "logits"), True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function = model._entry("loss", tensors, exported, call)
+            function = entry.convert_entry("loss", tensors, exported, call)
     except UnsupportedError as error:
         reasons = {f"{t.removesuffix('.default')}: {reason}" for t, reason, *_ in error.operators}
         raise Refused("; ".join(sorted(reasons))) from error

@@ -9,7 +9,7 @@ from torch import nn
 
 import cleave
 import cleave.trace
-from test_eager import X, Y, Two, compiled, eager, same
+from eager_support import X, Y, Two, compiled, eager, same
 
 
 def resting_norm(m):

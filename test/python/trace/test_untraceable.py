@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What torch.export does not follow is refused at its line, in words for people."""
+"""Models that torch.export cannot follow are refused at their lines, with readable messages."""
 
 import inspect
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import cleave.trace
 from cleave.trace import TraceError, UnsupportedError, locations
-from test_eager import X, Y, Two, compiled, eager, same
+from eager_support import X, Y, Two, compiled, eager, same
 
 PLACES = torch.tensor([1])
 
@@ -107,8 +107,8 @@ def test_values_and_masks_are_refused_at_their_line(forward):
 
 @pytest.mark.parametrize("error, text", [
     (AssertionError("expected a functional graph"),
-     "torch fails here and says 'expected a functional graph'"),
-    (LookupError(), "torch fails here and says 'nothing'"),
+     "torch fails with 'expected a functional graph'"),
+    (LookupError(), "torch fails with 'no message'"),
     (RuntimeError("shapes cannot be multiplied\n\nSet TORCH_LOGS"), "shapes cannot be multiplied"),
 ])
 def test_errors_within_torch_have_a_line(error, text):
@@ -189,3 +189,54 @@ def test_buffers_of_a_type_without_equivalent_are_named():
                  lambda m: m.register_buffer("scale", torch.ones(200, dtype=torch.uint8)))
     with pytest.raises(TraceError, match="buffer 'scale': element type torch.uint8 has no equiv"):
         cleave.trace.trace(module, (X, Y), F.mse_loss)
+
+
+# Values of tensors --------------------------------------------------------------------
+
+
+def masked_parameter(m, x):
+    return m.b(m.a(x)) + m.a.weight[m.a.weight > 0].sum()
+
+
+def masked_input(m, x):
+    return m.b(m.a(x)) + x[x > 0].sum()
+
+
+def nonzero(m, x):
+    return m.b(m.a(x)) + m.a.bias[x[0].nonzero()].sum()
+
+
+def unique(m, x):
+    return m.b(m.a(x)) + torch.unique(x.long()).sum()
+
+
+def item(m, x):
+    return m.b(m.a(x)) * x[0, 0].item()
+
+
+def to_list(m, x):
+    return m.b(m.a(x)) * sum(x[0].tolist())
+
+
+def to_numpy(m, x):
+    return m.b(m.a(x)) * float(x.numpy().sum())
+
+
+def condition(m, x):
+    return m.b(m.a(x)) if x.sum() > 0 else m.b(x)
+
+
+def tensor_of_tensors(m, x):
+    return m.b(m.a(x)) * torch.tensor([x.sum(), x.mean()]).sum()
+
+
+@pytest.mark.parametrize("forward", [masked_parameter, masked_input, nonzero, unique, item,
+                                     to_list, to_numpy, condition, tensor_of_tensors],
+                         ids=lambda f: f.__name__)
+def test_what_depends_on_values_is_refused_at_its_line(forward):
+    lines, first = inspect.getsourcelines(forward)
+    with pytest.raises((TraceError, cleave.trace.UnsupportedError)) as caught:
+        cleave.trace.trace(Two(forward), (X, Y), F.mse_loss)
+    text = str(caught.value)
+    assert f"{__file__}:{first + len(lines) - 1}: " in text and "depends on the values" in text
+    assert "torch.where" in text and "GuardOn" not in text and "Fake" not in text

@@ -1,9 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Activations spelled out in arithmetic.
+"""Recognises activations that are composed of arithmetic ops.
 
-There are many spellings of the same curve; instead of listing them, the
-arithmetic is computed at sample points and compared with the curve.
+An activation has many equal forms; instead of listing them, the arithmetic is evaluated at
+sample points and compared with the values of gelu and silu.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LIMIT = 24
 
 
 def activation(b, evaluator, op: Op):
-    """x * sigmoid(x) is silu; both forms of gelu likewise."""
+    """Recognises silu, x * sigmoid(x), and gelu in its exact and its tanh form."""
     root = op.results[0]
     if op.name not in ("mul", "div") or not root.type.is_float:
         return None
@@ -38,6 +38,8 @@ def activation(b, evaluator, op: Op):
 
 @functools.lru_cache(maxsize=1)
 def _samples():
+    """Returns the sample points, and (op, attributes, values at the points) of each
+    activation."""
     points = torch.linspace(-6, 6, 97, dtype=torch.float64)
     gelu = torch.nn.functional.gelu
     return points, [("gelu", {}, gelu(points)),
@@ -50,8 +52,8 @@ def _is_arithmetic(value: Value, root: Value) -> bool:
 
 
 def _starts(root: Value) -> list[Value]:
-    """Tensors from which alone, and numbers, `root` is computed by arithmetic
-    that holds one curved function."""
+    """Returns the values x such that `root` is computed only from x and numbers, by arithmetic
+    with exactly one transcendental function."""
     nearby: dict[int, Value] = {}
     pending = [root]
     while pending and len(nearby) < _LIMIT:
@@ -68,6 +70,7 @@ def _starts(root: Value) -> list[Value]:
 
 
 def _starts_at(root: Value, start: Value) -> bool:
+    """Whether `root` is computed only from `start` and numbers, by such arithmetic."""
     seen: set[int] = set()
     curved = 0
     pending = [root]
@@ -84,6 +87,7 @@ def _starts_at(root: Value, start: Value) -> bool:
 
 
 def _compute(value: Value, start: Value, points: torch.Tensor) -> torch.Tensor:
+    """Evaluates `value` in f64 with `points` in place of `start`."""
     if value is start:
         return points
     number = scalar_of(value)

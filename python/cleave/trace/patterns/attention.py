@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Attention spelled out: softmax(scale * Q K^T + ...) V."""
+"""Recognises attention composed of contractions: softmax(scale * Q K^T + biases) V."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import dataclasses
 
 from ..attention import build_attention
 from ..ir import Value, scalar_of
-from ..masks import excluding
+from ..masks import masking_number
 from ..matching import pairs
 
 
 @dataclasses.dataclass
 class _Scores:
-    """What stands between softmax and the product of queries and keys."""
+    """The operand of softmax: `factor` times the `product` of queries and keys, with biases
+    (value, factor) and masks (condition, negated, number)."""
 
     product: Value
     factor: float = 1.0
@@ -22,7 +23,9 @@ class _Scores:
     masks: list[tuple[Value, bool, float]] = dataclasses.field(default_factory=list)
 
 
-def spelled_attention(b, evaluator, op):
+def composed_attention(b, evaluator, op):
+    """Recognises a contraction of the probabilities of a softmax, perhaps after dropout, with
+    values."""
     if op.name != "contract":
         return None
     inputs, output = op.head.strip('"').split("->")
@@ -37,7 +40,7 @@ def spelled_attention(b, evaluator, op):
 
 
 def _probabilities(value: Value):
-    """(softmax, dropout or None) where `value` is a softmax, perhaps dropped."""
+    """Returns (softmax, dropout op or None) if `value` is a softmax, perhaps after dropout."""
     value = _past_reshape(value)
     dropout = None
     if value.is_op("dropout"):
@@ -49,7 +52,7 @@ def _probabilities(value: Value):
 
 
 def _past_reshape(value: Value) -> Value:
-    """`value` without a reshape of its leading dimensions."""
+    """Returns `value` without a reshape that keeps its last two dimensions."""
     if value.is_op("reshape"):
         inner = value.op.operands[0]
         if inner.type.rank >= 3 and value.type.rank >= 3 and inner.shape[-2:] == value.shape[-2:]:
@@ -58,6 +61,8 @@ def _past_reshape(value: Value) -> Value:
 
 
 def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_value, output):
+    """Builds attention for the contraction of probabilities (`p_`) and values (`v_`), given
+    with their einsum letters; None where it is not attention."""
     probabilities = softmax
     shape = probabilities.shape
     if len(shape) not in (3, 4) or len(p_letters) not in (3, 4):
@@ -73,7 +78,7 @@ def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_valu
     if scores is None:
         return None
     product = _query_and_key(b, scores.product, heads)
-    value = _four(b, v_value, v_letters, batch, k, extra[0], p_value.shape[:-2], heads)
+    value = _to_rank4(b, v_value, v_letters, batch, k, extra[0], p_value.shape[:-2], heads)
     if product is None or value is None:
         return None
     query, key = product
@@ -90,8 +95,9 @@ def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_valu
     return [b.transpose(result, [order.index(letter) for letter in output])]
 
 
-def _four_wide(b, term: Value, scores: Value, shape: tuple[int, ...]) -> Value:
-    """`term`, which joins `scores`, so that it joins scores of `shape`."""
+def _broadcast_to_rank4(b, term: Value, scores: Value, shape: tuple[int, ...]) -> Value:
+    """Reshapes `term`, which broadcasts to `scores`, to broadcast to scores of `shape`, of
+    rank 4."""
     if scores.type.rank == 4 or term.type.rank < 3:
         return term
     if term.shape[0] == 1:
@@ -100,7 +106,8 @@ def _four_wide(b, term: Value, scores: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
-    """Walks from softmax's operand to the product of queries and keys."""
+    """Traces softmax's operand back to the product of queries and keys; None if it does not
+    lead there."""
     biases, masks, factor = [], [], 1.0
     while True:
         value = _past_reshape(value)
@@ -112,20 +119,21 @@ def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
             continue
         if value.is_op("select"):
             condition, a, c = value.op.operands
-            numbers = excluding(a, factor), excluding(c, factor)
+            numbers = masking_number(a, factor), masking_number(c, factor)
             if (numbers[0] is None) == (numbers[1] is None):
                 return None
             first = numbers[0] is not None
-            masks.append((_four_wide(b, condition, value, shape), first, numbers[not first]))
+            masks.append((_broadcast_to_rank4(b, condition, value, shape), first,
+                          numbers[not first]))
             value = c if first else a
             continue
         if value.is_op("sub") and _holds_product(value.op.operands[0]):
-            biases.append((_four_wide(b, value.op.operands[1], value, shape), -factor))
+            biases.append((_broadcast_to_rank4(b, value.op.operands[1], value, shape), -factor))
             value = value.op.operands[0]
             continue
         for inner, term in pairs(value, "add"):
             if _holds_product(inner) and inner.shape == value.shape:
-                biases.append((_four_wide(b, term, value, shape), factor))
+                biases.append((_broadcast_to_rank4(b, term, value, shape), factor))
                 value = inner
                 break
         else:
@@ -133,6 +141,7 @@ def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
 
 
 def _scaled(value: Value) -> tuple[Value, float] | None:
+    """Returns (x, f) where `value` is x times or divided by a number, else None."""
     if value.is_op("div"):
         number = scalar_of(value.op.operands[1])
         return (value.op.operands[0], 1 / number) if number else None
@@ -144,7 +153,7 @@ def _scaled(value: Value) -> tuple[Value, float] | None:
 
 
 def _holds_product(value: Value, depth: int = 8) -> bool:
-    """Whether the walk can reach a contraction through `value`."""
+    """Whether a contraction is among the ops, up to `depth`, from which `value` is computed."""
     if value.is_op("contract"):
         return True
     if depth == 0 or not value.is_op("add", "sub", "mul", "div", "select", "reshape"):
@@ -153,7 +162,8 @@ def _holds_product(value: Value, depth: int = 8) -> bool:
 
 
 def _query_and_key(b, product: Value, heads: tuple[int, ...]):
-    """Queries [b, a, q, d] and keys [b, g, k, d] of a product of scores."""
+    """Returns the queries [b, a, q, d] and keys [b, g, k, d] of the contraction `product`, or
+    None."""
     inputs, output = product.op.head.strip('"').split("->")
     terms = inputs.split(",")
     if len(output) not in (3, 4):
@@ -169,16 +179,17 @@ def _query_and_key(b, product: Value, heads: tuple[int, ...]):
             or q in terms[1] or k in terms[0]:
         return None
     lead = product.shape[:-2]
-    query = _four(b, query, terms[0], batch, q, summed[0], lead, heads)
-    key = _four(b, key, terms[1], batch, k, summed[0], lead, heads)
+    query = _to_rank4(b, query, terms[0], batch, q, summed[0], lead, heads)
+    key = _to_rank4(b, key, terms[1], batch, k, summed[0], lead, heads)
     if query is None or key is None:
         return None
     return b.broadcast(query, (*heads, *query.shape[2:])), key
 
 
-def _four(b, x: Value, letters: str, batch: str, position: str, channel: str,
-          lead: tuple[int, ...], heads: tuple[int, ...]) -> Value | None:
-    """`x` as [batch, heads, position, channel], one head where it has no such letter."""
+def _to_rank4(b, x: Value, letters: str, batch: str, position: str, channel: str,
+              lead: tuple[int, ...], heads: tuple[int, ...]) -> Value | None:
+    """Transposes and reshapes `x` to [batch, heads, position, channel], with one head if it has
+    no letter for heads; None where that is not possible."""
     order = [l for l in batch + position + channel if l in letters]
     if sorted(order) != sorted(letters):
         return None

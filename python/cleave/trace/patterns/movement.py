@@ -1,6 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Movement of elements that only the framework's interfaces ask for."""
+"""Simplifies the movement of elements that is due to the framework's interfaces: reshapes
+around row-wise ops, gathers of known rows, slices of linears."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ import torch
 
 from ..ir import Value, scalar_of
 
-_MAPS = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "sigmoid",
-         "silu", "relu", "floor", "stop_gradient", "not", "gelu", "dropout", "cast", "layer_norm",
-         "rms_norm", "softmax")
+_MAPS = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh",
+         "erf", "sigmoid", "silu", "relu", "floor", "stop_gradient", "not", "gelu", "dropout",
+         "cast", "layer_norm", "rms_norm", "softmax")
 
 
 def gather_of_known(b, evaluator, op):
-    """Rows start, start + step, ... by index are a slice: position embeddings."""
+    """A gather of known indices start, start + step, ... is a slice (position embeddings)."""
     if op.name != "gather":
         return None
     x, indices = op.operands
@@ -52,7 +53,7 @@ def gather_of_known(b, evaluator, op):
 
 
 def contraction_to_linear(b, evaluator, op):
-    """x times the transpose of a matrix is linear, the form losses fuse with."""
+    """The product of x with a transposed matrix is a linear, the form that losses fuse with."""
     if op.name != "contract":
         return None
     inputs, output = op.head.strip('"').split("->")
@@ -65,7 +66,7 @@ def contraction_to_linear(b, evaluator, op):
 
 
 def slice_of_linear(b, evaluator, op):
-    """A slice of the rows of a linear is the linear of a slice."""
+    """A slice of rows of a linear's result is the linear of a slice of its input."""
     if op.name != "slice" or not op.operands[0].is_op("linear"):
         return None
     linear = op.operands[0].op
@@ -79,7 +80,8 @@ def slice_of_linear(b, evaluator, op):
 
 
 def _merged(b, value: Value) -> Value | None:
-    """x where `value` is x with leading dimensions merged, its last one kept."""
+    """Returns x where `value` is x with leading dimensions merged, or None. Last dimensions
+    that are merged too (heads and channels) are merged in the result."""
     if not value.is_op("reshape"):
         return None
     x = value.op.operands[0]
@@ -89,7 +91,7 @@ def _merged(b, value: Value) -> Value | None:
         return x
     if value.type.rank != 2:
         return None
-    # Rows merged, and the last dimensions too: heads and channels side by side.
+    # Both the leading dimensions (rows) and the last ones (heads and channels) are merged.
     for lead in range(2, x.type.rank):
         if math.prod(x.shape[:lead]) == value.shape[0]:
             return b.reshape(x, (*x.shape[:lead], value.shape[1]))
@@ -101,8 +103,8 @@ def _merges_all(x: Value, value: Value) -> bool:
 
 
 def rows_of_reshape(b, evaluator, op):
-    """Row-wise ops on merged rows are the ops on the rows as they were; the
-    reshape moves past them, until it meets the one that undoes it."""
+    """Moves a reshape that merges leading dimensions from the operands of a row-wise op to its
+    result, until it meets the reshape that undoes it."""
     if op.name in ("linear", *_MAPS):
         return _past_map(b, op)
     if op.name == "contract":
@@ -208,7 +210,7 @@ def _past_loss(b, op):
 
 
 def reduce_of_reshape(b, evaluator, op):
-    """The sum of all elements does not depend on their shape."""
+    """A reduction of all elements does not depend on their shape."""
     if op.name != "reduce" or op.results[0].type.rank or not op.operands[0].is_op("reshape"):
         return None
     x = op.operands[0].op.operands[0]

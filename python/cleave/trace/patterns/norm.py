@@ -1,16 +1,16 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Normalisation over the last dimension, spelled out."""
+"""Recognises normalisation over the last dimension that is composed of smaller ops."""
 
 from __future__ import annotations
 
 from ..ir import Value, scalar_of
-from ..matching import pairs, unit_peeled, vector
+from ..matching import pairs, without_units, vector
 
 
 def norm(b, evaluator, op):
-    """x * rsqrt(mean(x^2) + epsilon), or x / sqrt(...): the root-mean-square
-    norm, and the layer norm where x is centred."""
+    """Recognises x * rsqrt(mean(x^2) + epsilon) and x / sqrt(mean(x^2) + epsilon): an RMS norm,
+    or a layer norm if x is centred."""
     if op.name == "mul":
         for x, scale in pairs(op.results[0], "mul"):
             epsilon = _inverse_deviation(x, scale)
@@ -18,7 +18,7 @@ def norm(b, evaluator, op):
                 return [_normalised(b, x, epsilon)]
     elif op.name == "div":
         x, deviation = op.operands
-        deviation = unit_peeled(deviation)
+        deviation = without_units(deviation)
         if deviation.is_op("sqrt"):
             epsilon = _epsilon(x, deviation.op.operands[0])
             if epsilon is not None:
@@ -27,6 +27,7 @@ def norm(b, evaluator, op):
 
 
 def _normalised(b, x: Value, epsilon: float) -> Value:
+    """Builds the norm of `x`: a layer norm of y if `x` is y - mean(y)."""
     if x.is_op("sub"):
         source, mean = x.op.operands
         if _mean_of(_flowing(mean)) is source:
@@ -35,19 +36,20 @@ def _normalised(b, x: Value, epsilon: float) -> Value:
 
 
 def _inverse_deviation(x: Value, scale: Value) -> float | None:
-    scale = unit_peeled(scale)
+    """Returns epsilon if `scale` is 1 / sqrt(mean(x^2) + epsilon), else None."""
+    scale = without_units(scale)
     if scale.is_op("rsqrt"):
         return _epsilon(x, scale.op.operands[0])
     if scale.is_op("div") and scalar_of(scale.op.operands[0]) == 1:
-        deviation = unit_peeled(scale.op.operands[1])
+        deviation = without_units(scale.op.operands[1])
         if deviation.is_op("sqrt"):
             return _epsilon(x, deviation.op.operands[0])
     return None
 
 
 def _epsilon(x: Value, shifted: Value) -> float | None:
-    """e such that `shifted` is mean(x^2) + e over the last dimension."""
-    for mean, epsilon in pairs(unit_peeled(shifted), "add"):
+    """Returns epsilon if `shifted` is mean(x^2) + epsilon over the last dimension, else None."""
+    for mean, epsilon in pairs(without_units(shifted), "add"):
         number = scalar_of(epsilon)
         squares = _mean_of(mean)
         if number is not None and squares is not None and squares.is_op("mul") \
@@ -57,29 +59,29 @@ def _epsilon(x: Value, shifted: Value) -> float | None:
 
 
 def _flowing(value: Value) -> Value:
-    """`value` without the mark that it has no gradient."""
+    """Returns `value` without a stop_gradient."""
     return value.op.operands[0] if value.is_op("stop_gradient") else value
 
 
 def _is_same(a: Value, b: Value) -> bool:
-    """Whether both are one value, or one centred by the same mean: no gradient of a
-    variance flows through its mean."""
+    """Whether both are the same value, or the same value minus its mean; a stop_gradient of the
+    mean is ignored, since a variance has no gradient through its mean."""
     if a is b:
         return True
     if not (a.is_op("sub") and b.is_op("sub")) or a.op.operands[0] is not b.op.operands[0]:
         return False
-    a_mean, b_mean = (unit_peeled(_flowing(v.op.operands[1])) for v in (a, b))
+    a_mean, b_mean = (without_units(_flowing(v.op.operands[1])) for v in (a, b))
     return _mean_of(a_mean) is a.op.operands[0] and _mean_of(b_mean) is a.op.operands[0]
 
 
 def _mean_of(value: Value) -> Value | None:
-    """x where `value` is its mean over the last dimension."""
-    value = unit_peeled(value)
+    """Returns x if `value` is the mean of x over the last dimension, else None."""
+    value = without_units(value)
     if not value.is_op("div", "mul"):
         return None
     total, count = value.op.operands
     number = scalar_of(count)
-    total = unit_peeled(total)
+    total = without_units(total)
     if not number or not total.is_op("reduce") or total.op.head != "sum":
         return None
     x = total.op.operands[0]
@@ -90,7 +92,7 @@ def _mean_of(value: Value) -> Value | None:
 
 
 def norm_weight(b, evaluator, op):
-    """norm(x) * weight, with a vector along the normalised dimension."""
+    """Recognises norm(x) * weight, where the weight is a vector along the last dimension."""
     for x, factor in pairs(op.results[0], "mul"):
         if not x.is_op("rms_norm", "layer_norm") or x.index or x.op.keywords:
             continue
@@ -105,7 +107,7 @@ def norm_weight(b, evaluator, op):
 
 
 def norm_bias(b, evaluator, op):
-    """layer_norm(x) + bias."""
+    """Recognises layer_norm(x) + bias, where the bias is a vector along the last dimension."""
     for x, term in pairs(op.results[0], "add"):
         if not x.is_op("layer_norm") or x.index or "bias" in x.op.keywords:
             continue

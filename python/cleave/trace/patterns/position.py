@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Rotary position embedding, spelled out."""
+"""Recognises rotary position embeddings that are composed of smaller ops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..matching import pairs
 
 
 class _Half(NamedTuple):
-    """Half of the last dimension of `source`: first or second, of the two
-    halves or of each pair."""
+    """The first or second half of the last dimension of `source`, or if `interleaved` the first
+    or second element of each pair."""
 
     source: Value
     second: bool
@@ -20,7 +20,8 @@ class _Half(NamedTuple):
 
 
 def rope(b, evaluator, op):
-    """x * cos + rotate(x) * sin, or the two halves computed apart and joined."""
+    """Recognises x * cos + rotate(x) * sin, and the concatenation of its two halves computed
+    separately."""
     if op.name == "add":
         return _rotated(b, op.results[0])
     if op.name in ("concat", "reshape"):
@@ -39,7 +40,7 @@ def _rotated(b, root: Value):
 
 
 def _is_table(table: Value, x: Value) -> bool:
-    """Whether `table` can be an operand of rope: no gradient, broadcastable."""
+    """Whether `table` can be an operand of rope: it has no gradient and broadcasts to `x`."""
     if table.trained or x.type.rank != 4 or table.dtype != x.dtype:
         return False
     try:
@@ -49,7 +50,7 @@ def _is_table(table: Value, x: Value) -> bool:
 
 
 def _rotation_of(rotated: Value, x: Value) -> bool | None:
-    """Whether `rotated` is rotate(x): its `interleaved`, or None."""
+    """Returns `interleaved` if `rotated` is rotate(x), else None."""
     halves = _halves(rotated)
     if halves is None or not halves[0].is_op("neg"):
         return None
@@ -63,7 +64,8 @@ def _rotation_of(rotated: Value, x: Value) -> bool | None:
 
 
 def _halves(value: Value) -> tuple[Value, Value] | None:
-    """(a, b) where `value` is a and b side by side, or alternating."""
+    """Returns (a, b) if `value` is a and b concatenated or interleaved along the last
+    dimension, else None."""
     pairs_joined = value.is_op("reshape")
     joined = value.op.operands[0] if pairs_joined else value
     if not joined.is_op("concat") or len(joined.op.operands) != 2:
@@ -81,6 +83,7 @@ def _halves(value: Value) -> tuple[Value, Value] | None:
 
 
 def _half(value: Value) -> _Half | None:
+    """Returns the half of a tensor that `value` is, or None."""
     if value.is_op("reshape") and value.op.operands[0].is_op("slice"):
         part = value.op.operands[0]
         pairs_of = part.op.operands[0]
@@ -105,7 +108,7 @@ def _half(value: Value) -> _Half | None:
 
 
 def _joined_halves(b, root: Value):
-    """[x1 cos - x2 sin, x2 cos + x1 sin], with tables of half the size."""
+    """Recognises [x1 cos - x2 sin, x2 cos + x1 sin], whose tables have half the size."""
     halves = _halves(root)
     if halves is None or not halves[0].is_op("sub") or not halves[1].is_op("add"):
         return None
@@ -135,6 +138,7 @@ def _is_product(value: Value, a: Value, b: Value) -> bool:
 
 
 def _doubled(b, table: Value, interleaved: bool) -> Value:
+    """Repeats a table of half the size for both halves, or for both elements of each pair."""
     if not interleaved:
         return b.concat([table, table], -1)
     wide = b.broadcast(b.reshape(table, table.shape + (1,)), table.shape + (2,))

@@ -1,5 +1,5 @@
-"""Writes one case for contestants without PyTorch: the traced model, its weights,
-a batch and what else they must know."""
+"""Writes one case for workers without PyTorch: the traced model, its weights, a batch of token
+ids and the number of heads."""
 
 import argparse
 import json

@@ -1,9 +1,8 @@
-"""JAX as a contestant on two virtual devices of one process.
+"""The worker of JAX, on two virtual devices of one process.
 
-GPT-2 in jax.numpy with AdamW written out, compiled as one step whose buffers are
-donated. `dp` splits the samples; `tp` splits heads, the MLPs' inner features and
-the vocabulary, by shardings of the parameters. Weights are those of a transformers
-GPT-2, from a safetensors file.
+GPT-2 and AdamW in jax.numpy, compiled as one step with donated buffers. `dp` shards the
+samples; `tp` shards heads, the inner features of MLPs and the vocabulary, by shardings of the
+parameters. Weights are those of a GPT-2 of transformers, from a safetensors file.
 """
 
 import argparse
@@ -13,8 +12,8 @@ import sys
 sys.path.insert(0, os.path.dirname(__file__))
 
 DEVICES = 2
-# How products are computed: all devices share the threads, each has one of its
-# own, or by the library that they were computed by before.
+# XLA's flags for products: devices share a thread pool, or each has one thread, or products
+# are computed by Eigen.
 PRODUCTS = {
     "shared": "",
     "one-thread": "--xla_cpu_multi_thread_eigen=false",
@@ -33,8 +32,8 @@ def arguments():
 
 
 options = arguments()
-# Read when JAX is imported. A rank may wait for the other for long on a machine
-# that others use too.
+# The flags are read when JAX is imported. The timeout is long because a device may wait long
+# for the other one on a busy machine.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
@@ -59,11 +58,12 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 def load(path, heads):
-    """Parameters by name, and how `tp` splits each."""
+    """Returns the parameters by name, the PartitionSpec of each for `tp`, the number of layers
+    and the size of the vocabulary."""
     theirs = {k.removeprefix("transformer."): v for k, v in load_file(path).items()}
     tokens = theirs["wte.weight"]
     width = tokens.shape[1]
-    # An even number of rows can be split; the loss leaves the added one out.
+    # The rows are padded to a multiple of the devices; the loss masks the added one.
     padding = -len(tokens) % DEVICES
     values = {"tokens": np.pad(tokens, ((0, padding), (0, 0)))}
     specs = {"tokens": P("x", None)}
@@ -85,8 +85,8 @@ def load(path, heads):
         h = f"h.{i}."
         norm(h + "norm1", h + "ln_1")
         norm(h + "norm2", h + "ln_2")
-        # Of each head the query, key and value side by side, so that the product
-        # gives contiguous heads.
+        # Query, key and value of each head are adjacent, so that the product's heads are
+        # contiguous.
         fused = h + "attn.c_attn."
         take(h + "qkv.weight", fused + "weight", P(None, "x", None, None),
              (width, 3, heads, size), (0, 2, 1, 3))
@@ -128,7 +128,7 @@ def mlp(x, p, h):
 
 
 def loss_of(p, ids, layers, vocabulary):
-    """The mean of the next tokens' losses."""
+    """Returns the mean cross entropy of the next tokens."""
     x = p["tokens"][ids] + p["positions"][: ids.shape[1]]
     for i in range(layers):
         h = f"h.{i}."
@@ -138,13 +138,13 @@ def loss_of(p, ids, layers, vocabulary):
     logits = x[:, :-1] @ p["tokens"].T
     column = jnp.arange(logits.shape[-1])
     logits = jnp.where(column < vocabulary, logits, -jnp.inf)
-    # A sum over a mask stays in parts, where a gather would join them.
+    # A masked sum keeps the logits sharded, where a gather would replicate them.
     right = jnp.where(column == ids[:, 1:, None], logits, 0).sum(-1)
     return (jax.nn.logsumexp(logits, axis=-1) - right).mean()
 
 
 def adamw(p, m, v, g, number):
-    """Parameters and means after the update with the gradients `g`."""
+    """Returns the parameters and moments after the update number `number` by gradients `g`."""
     m = jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, m, g)
     v = jax.tree.map(lambda v, g: BETA2 * v + (1 - BETA2) * g * g, v, g)
     bias1, bias2 = 1 - BETA1**number, 1 - BETA2**number
@@ -157,8 +157,8 @@ def adamw(p, m, v, g, number):
 
 
 def make_step(layers, vocabulary, sharding):
-    """The step, to be compiled: parameters, AdamW's means, ids and number to the
-    loss, parameters and means."""
+    """Returns the jitted step, from parameters, AdamW's moments, ids and number to the loss,
+    parameters and moments."""
 
     def step(p, m, v, ids, number):
         loss, g = jax.value_and_grad(loss_of)(p, ids, layers, vocabulary)
@@ -183,7 +183,7 @@ def main():
     ids = np.load(options.ids).astype(np.int32)
     ids = jax.device_put(ids, NamedSharding(mesh, data))
     parameters = jax.device_put(values, sharding)
-    # Two states of their own: donated buffers may not be one.
+    # Separate zeros for the two moments, because donated buffers must be distinct.
     means, squares = (
         jax.device_put({k: np.zeros_like(v) for k, v in values.items()}, sharding)
         for _ in range(2)

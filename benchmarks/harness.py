@@ -1,4 +1,8 @@
-"""What the benchmarks share: cases for Cleave, contestants, and their rounds."""
+"""Shared code of the benchmarks: options, cases for Cleave, and workers.
+
+A worker is a process that runs training steps on request, by the protocol of
+workers/protocol.py, so that the steps of several systems can be interleaved.
+"""
 
 import ctypes
 import json
@@ -12,14 +16,14 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-SCRIPTS = HERE / "contestants"
+SCRIPTS = HERE / "workers"
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
 
 def add_options(parser):
-    """The options that every benchmark of steps has."""
+    """Adds the options that all benchmarks of training steps have."""
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--steps", type=int, default=7)
@@ -27,41 +31,41 @@ def add_options(parser):
 
 
 def parse(parser, **small):
-    """The options of a command line. With `--smoke` those that it does not give are
-    `small`: a run that tries the benchmark itself, and whose figures mean nothing."""
+    """Returns the parsed options. With `--smoke`, those that are not given have the values
+    `small`: a run that only tests the benchmark itself."""
     parser.add_argument(
-        "--smoke", action="store_true", help="only try the benchmark, as small as it can be"
+        "--smoke", action="store_true", help="only test the benchmark, with the smallest sizes"
     )
     if parser.parse_known_args()[0].smoke:
         parser.set_defaults(**small)
     return parser.parse_args()
 
 
-#: Of a benchmark of steps.
+#: The options of a benchmark of training steps with `--smoke`.
 SMALL = {"warmup": 1, "steps": 1, "case": ["gpt2-tiny"]}
 
 
 def make_folder():
-    """Where cases are written."""
+    """Creates and returns the folder to which cases are written."""
     folder = ROOT / "out" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def environment(**more):
-    """That of a process of the benchmark; a package in PYTHONPATH comes before
-    this tree's."""
+    """Returns the environment of a benchmark's process; packages in PYTHONPATH precede those
+    of this tree."""
     paths = [os.environ.get("PYTHONPATH", ""), str(ROOT / "python")]
     return dict(os.environ, PYTHONPATH=":".join(filter(None, paths)), **more)
 
 
 def end_with_parent():
-    """Lets a new process be killed when the benchmark ends, however it does."""
+    """Has the kernel kill this new process when its parent ends."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Contestant:
-    """One process that runs steps when told to."""
+class Worker:
+    """One process that runs training steps on request."""
 
     def __init__(self, name, command, threads, env=None):
         self.name = name
@@ -79,7 +83,7 @@ class Contestant:
         self.facts = self.read()
 
     def read(self):
-        """The next JSON line that it says."""
+        """Returns the next JSON line of its output. Raises SystemExit if it has ended."""
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
@@ -87,37 +91,38 @@ class Contestant:
         self.errors.seek(0)
         sys.stderr.writelines(self.errors.readlines()[-20:])
         raise SystemExit(
-            f"error: contestant '{self.name}' ended with status {status}"
+            f"error: worker '{self.name}' ended with status {status}"
         )
 
-    def ask(self, command):
+    def request(self, command):
+        """Sends a command of the protocol; returns the answer."""
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         return self.read()
 
     def step(self, measured=True):
-        """One training step, whose time counts if it is `measured`; returns that
-        time in milliseconds."""
-        answer = self.ask("step")
+        """Runs one training step, and records its time if `measured`; returns the time in
+        milliseconds."""
+        answer = self.request("step")
         self.losses.append(answer["loss"])
         if measured:
             self.times.append(answer["ms"])
         return answer["ms"]
 
     def median(self):
-        """Milliseconds."""
+        """The median time of the measured steps, in milliseconds."""
         return statistics.median(self.times)
 
     def quit(self):
-        """Ends it; returns what it says about its memory, if anything."""
+        """Ends the process; returns its answer to `quit`, or {}."""
         said, _ = self.process.communicate("quit\n")
         lines = [line for line in said.splitlines() if line.startswith("{")]
         return json.loads(lines[-1]) if lines else {}
 
 
 def trace_case(model, dropout, folder):
-    """Traces one case in a process that then ends; returns the path of what it
-    wrote, without extension."""
+    """Traces one case in a process of its own; returns the path of its files, without
+    extension."""
     base = folder / f"{model}-{dropout}"
     subprocess.run(
         [sys.executable, SCRIPTS / "prepare.py", "--model", model]
@@ -130,7 +135,7 @@ def trace_case(model, dropout, folder):
 
 
 def compile_case(base, build, threads, artifact, flags=()):
-    """Compiles a traced case; `threads` are those of one rank."""
+    """Compiles a traced case; `threads` is the number of threads of one rank."""
     subprocess.run(
         [build / "bin" / "cleave-compile", f"{base}.mlir"]
         + ["--weight-decay", "0.1", "--threads", str(threads), *flags]
@@ -140,13 +145,13 @@ def compile_case(base, build, threads, artifact, flags=()):
 
 
 def cleave_command(base, artifact, threads):
-    """The contestant that trains the case with an artifact; `threads` are those
-    of all ranks."""
+    """Returns the command of the worker that trains a case by an artifact; `threads` is the
+    number of threads of all ranks together."""
     command = [sys.executable, SCRIPTS / "cleave_step.py", artifact]
     command += ["--weights", f"{base}.safetensors", "--ids", f"{base}.npy"]
     return command + ["--threads", threads]
 
 
 def describe(breakdown):
-    """What takes time in a step, in milliseconds, for people."""
+    """Returns a breakdown of a step's milliseconds as text."""
     return ", ".join(f"{k} {v:.0f}" for k, v in breakdown.items() if v >= 0.5)

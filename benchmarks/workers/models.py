@@ -1,14 +1,14 @@
-"""The models of the benchmark, for PyTorch and for tracing."""
+"""The models of the benchmarks, for PyTorch and for tracing."""
 
 import torch
 
 
 def configuration(name, dropout):
-    """A transformers configuration and its batch and sequence sizes."""
+    """Returns a configuration of transformers, the batch size and the sequence length."""
     import transformers
 
-    # The tiny one is for trying the benchmark itself: its vocabulary is odd, as
-    # GPT-2's is.
+    # The tiny model is for testing the benchmark itself; its vocabulary size is odd, as that
+    # of GPT-2.
     if name in ("gpt2-124m", "gpt2-tiny"):
         tiny = name == "gpt2-tiny"
         sizes = {"vocab_size": 1001, "n_embd": 128, "n_layer": 2, "n_head": 4}
@@ -46,7 +46,7 @@ def configuration(name, dropout):
 
 
 def build(name, dropout):
-    """The module with random weights (seed 0) and one batch of token ids."""
+    """Returns the module, with random weights (seed 0), and one batch of token ids."""
     import transformers
 
     config, batch, sequence = configuration(name, dropout)

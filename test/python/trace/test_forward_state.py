@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a forward keeps for the next one, in attributes, lists and closures: computed
-anew by each step where that is the same, refused at its line where it is not."""
+"""Python state that a forward changes, in attributes, lists and closures: computed by each
+step where that is equal, refused at its line where it is not."""
 
 import inspect
 import types
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import cleave.trace
 from cleave.trace import TraceError
-from test_eager import X, Y, Two, compiled, eager, same
+from eager_support import X, Y, Two, compiled, eager, same
 
 
 def table(m, x):
@@ -155,7 +155,7 @@ def empty(m):
                                      in_a_list_of_a_list], ids=lambda f: f.__name__)
 def test_what_changes_with_the_inputs_is_refused_at_its_line(forward):
     lines, first = inspect.getsourcelines(forward)
-    with pytest.raises(TraceError, match="the forward before this one computed") as caught:
+    with pytest.raises(TraceError, match="an earlier forward computed") as caught:
         cleave.trace.trace(Two(forward, empty), (X, Y), F.mse_loss)
     file, line, _ = str(caught.value).split(":", 2)
     assert file == __file__ and first + len(lines) - 2 <= int(line) <= first + len(lines)
@@ -173,7 +173,7 @@ def test_statistics_in_a_buffer_are_no_constants():
         m.first = None
         m.register_buffer("scale", torch.ones(4))
 
-    with pytest.raises(TraceError, match="the forward before this one computed"):
+    with pytest.raises(TraceError, match="an earlier forward computed"):
         cleave.trace.trace(Two(forward, scaled), (X, Y), F.mse_loss)
 
 
@@ -259,7 +259,7 @@ def hold(m):
 def test_what_is_kept_elsewhere_is_refused(forward):
     module = Two(forward, hold)
     with pytest.raises(TraceError, match="changes in each forward|the next one computes otherwise|"
-                                         "the forward before this one computed"):
+                                         "an earlier forward computed"):
         cleave.trace.trace(module, (X, Y), F.mse_loss)
     assert module.holder.count == 0 and not module.seen and module.array.tolist() == [1.0] * 4
     assert module.norm.training

@@ -1,7 +1,7 @@
-"""How a contestant talks to the benchmark: one line in, one JSON line out.
+"""The protocol of a worker: a command per input line, a JSON line as answer.
 
-`step` runs one training step and answers {"ms", "loss"}; `profile` answers the
-milliseconds of one step by kind of work; `quit` answers {"vm_hwm_mib"} and ends.
+`step` runs one training step and answers {"ms", "loss"}; `profile` answers the milliseconds of
+one step by kind of work; `quit` answers {"vm_hwm_mib"}, the peak memory, and ends the process.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 
 
 def peak_mib():
-    """Peak resident memory of this process (VmHWM), in MiB."""
+    """Returns the peak resident memory of this process (VmHWM), in MiB."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmHWM:"):
@@ -19,15 +19,15 @@ def peak_mib():
 
 
 def own_memory():
-    """What `quit` answers where the contestant is one process."""
+    """Returns the answer to `quit` of a worker of one process."""
     return {"vm_hwm_mib": peak_mib()}
 
 
 def serve(step, profile, facts, memory=own_memory):
-    """Answers commands until `quit`.
+    """Prints `facts`, then answers commands until `quit`.
 
-    `step()` returns the loss, `profile()` milliseconds by kind of work, and
-    `memory()` what `quit` answers, with "vm_hwm_mib" among it.
+    `step()` returns the loss, `profile()` the milliseconds by kind of work, and `memory()` the
+    answer to `quit`, which includes "vm_hwm_mib".
     """
 
     def answer(value):

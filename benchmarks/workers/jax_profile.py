@@ -1,4 +1,4 @@
-"""Where a compiled step of JAX spends its time, by its profiler."""
+"""Breakdown of the time of a compiled JAX step, by JAX's profiler."""
 
 import pathlib
 import re
@@ -7,15 +7,15 @@ import time
 
 import jax
 
-# Scopes of the model: what is computed in them counts as such.
+# Named scopes of the model, by which instructions are classified.
 ATTENTION, OPTIMIZER = "attention_products", "adamw_update"
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 COLLECTIVES += ("collective-permute",)
 
 
 def instructions(text):
-    """The kind of work of each instruction of an HLO module, by its name."""
-    # 1. Which computations multiply.
+    """Returns the kind of work of each instruction of an HLO module, by its name."""
+    # 1. Find the computations that contain a product.
     computation, products, found = "", set(), []
     for line in text.splitlines():
         if header := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):
@@ -24,7 +24,7 @@ def instructions(text):
             found.append((part[1], part[2], line))
             if part[2] == "dot":
                 products.add(computation)
-    # 2. What each instruction is.
+    # 2. Classify each instruction.
     kinds = {}
     for name, operation, line in found:
         called = re.search(r"calls=%?([\w.-]+)", line)
@@ -42,7 +42,7 @@ def instructions(text):
 
 
 def add_times(events, kinds, times):
-    """Adds the milliseconds of one thread's events without those inside them."""
+    """Adds the exclusive times of one thread's events to `times`, in milliseconds by kind."""
     around = []
     for event in sorted(events, key=lambda e: (e.start_ns, -e.duration_ns)):
         while around and around[-1][0] <= event.start_ns:
@@ -56,10 +56,10 @@ def add_times(events, kinds, times):
 
 
 def breakdown(step, text, devices):
-    """Milliseconds by kind of work of one `step()`, the mean of the devices.
+    """Returns the milliseconds of one `step()` by kind of work, the mean over devices.
 
-    `text` is the HLO of what it runs. The time of a collective contains that of
-    waiting for the other devices; what no thread does is idle.
+    `text` is the HLO of the step. The time of a collective includes waiting for the other
+    devices; time in which no thread runs an instruction is idle.
     """
     kinds = instructions(text)
     times = dict.fromkeys(

@@ -1,12 +1,12 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a forward keeps for the next one: in attributes of modules, in lists, dictionaries,
-sets, NumPy arrays and objects that these hold, and in closures.
+"""Python state that a forward changes: attributes of modules, lists, dictionaries, sets, NumPy
+arrays and objects reachable from them, and closures.
 
-A trace leaves all of them as it found them. A tensor that a forward keeps and the next one
-reads is computed anew by each step, which is the same where it depends on no input,
-parameter or random number, such as a mask or a table of positions; the rest is to be
-refused. So are numbers, texts and flags where they change again in the next forward.
+Tracing restores all of it. A compiled step computes a tensor that a forward stores and the
+next one reads in every step. That is equal where the tensor depends on no input, parameter or
+random number, such as a mask or a table of positions; other tensors are refused. Numbers,
+strings and flags that the next forward changes again are refused too.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from .locations import here
+from .locations import current_line
 
-#: Attributes that every module has, of its own.
-_OWN = frozenset(torch.nn.Module().__dict__) - {"training"}
+#: Attributes that torch gives every module; they are not state of the model.
+_MODULE_ATTRIBUTES = frozenset(torch.nn.Module().__dict__) - {"training"}
 
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout", "uniform_", "exponential_")
 
 _PLAIN = (bool, int, float, complex, str, bytes)
-#: Of the standard library, the modules whose objects may hold state of a model.
-_HOLDERS = {"builtins", "collections", "types"}
+#: Modules of the standard library whose objects may hold state of a model.
+_STATE_MODULES = {"builtins", "collections", "types"}
 
 
 @dataclasses.dataclass
-class Kept:
-    """A container that a forward has changed: what is changed in it, by key, and the lines
-    where, as far as they are known."""
+class StateChange:
+    """The changes of a forward to one container: the changed values, by key, and the lines of
+    the assignments that are known."""
 
-    #: Gives the container: torch.export puts others in the place of lists and dictionaries.
+    #: Returns the container, since torch.export replaces lists and dictionaries.
     find: Callable[[], Any]
     name: str
     after: Any
@@ -47,32 +47,33 @@ class Kept:
     places: dict[Any, str]
 
     def tensors(self) -> list[FakeTensor]:
-        """The tensors of a trace among what is changed."""
+        """The fake tensors among the changed values."""
         return [x for x in _leaves(self.values) if isinstance(x, FakeTensor)]
 
     def numbers(self) -> list[Any]:
-        """The keys of numbers, texts and flags among what is changed."""
+        """The keys of the changed values with numbers, strings or flags."""
         return [k for k, v in self.values.items()
                 if any(not isinstance(x, FakeTensor) for x in _leaves(v))]
 
-    def keep(self, is_constant: Callable[[FakeTensor], bool]) -> None:
-        """Puts the change into the container, with zeros for constants of a trace."""
+    def reapply(self, is_constant: Callable[[FakeTensor], bool]) -> None:
+        """Applies the change to the container again; fake tensors that are constants become
+        zeros."""
         _fill(self.find(), pytree.tree_map_only(
             FakeTensor, lambda x: torch.zeros(x.shape, dtype=x.dtype) if is_constant(x) else x,
             self.after))
 
-    def said(self) -> str:
-        """The line and the name of the first number, text or flag."""
+    def described(self) -> str:
+        """Returns the line and the quoted name of the first number, string or flag."""
         key = self.numbers()[0]
         name = f"{self.name}.{key}".lstrip(".") if isinstance(key, str) else self.name
         return f"{self.places.get(key, '')}'{name}'"
 
 
 class Constants:
-    """The tensors of a trace that are the same in every forward, by their memory."""
+    """The fake tensors that have the same elements in every forward, by their storage."""
 
     def __init__(self, tensors: dict[int, torch.Tensor]):
-        # The tensors are kept, so that their memory is not used again.
+        # The tensors are held, so that their storages are not reused.
         self._known = dict(tensors)
 
     def __contains__(self, memory: int) -> bool:
@@ -82,7 +83,8 @@ class Constants:
         self._known.pop(memory, None)
 
     def note(self, function: Any, given: list[int], results: dict[int, torch.Tensor]) -> None:
-        """Notes the memory of the results of a function of tensors in the memory `given`."""
+        """Records `results` as constants if all operands, of the storages `given`, are and the
+        function is not random; else removes them."""
         name = getattr(function, "__name__", "")
         if all(m in self._known for m in given) and not any(r in name for r in _RANDOM):
             self._known.update(results)
@@ -92,9 +94,9 @@ class Constants:
 
 
 @contextlib.contextmanager
-def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
-    """Puts what `module` and `others` hold back as it was. What it gives holds, after it,
-    what was changed to hold tensors of a trace, and other numbers, texts and flags."""
+def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[StateChange]]:
+    """Context that restores the Python state of `module` and `others`. It yields a list that,
+    afterwards, has the changes that involve fake tensors, numbers, strings or flags."""
     before = [(name, found, _copied(found), find)
               for name, found, find in _containers(module, others)]
     owners = {id(m.__dict__): m for m in module.modules()}
@@ -102,11 +104,11 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
     assign = torch.nn.Module.__setattr__
 
     def noted(part: torch.nn.Module, name: str, value: Any) -> None:
-        if name not in _OWN:
-            places[id(part), name] = here()
+        if name not in _MODULE_ATTRIBUTES:
+            places[id(part), name] = current_line()
         assign(part, name, value)
 
-    changed: list[Kept] = []
+    changed: list[StateChange] = []
     torch.nn.Module.__setattr__ = noted
     try:
         yield changed
@@ -117,7 +119,7 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
             if _leaves(values):
                 owner = id(owners.get(id(found)))
                 lines = {k: places[owner, k] for k in values if (owner, k) in places}
-                changed.append(Kept(find, name, _copied(found), values, lines))
+                changed.append(StateChange(find, name, _copied(found), values, lines))
         for _, found, copy, _ in before:
             if _changes(found, copy) or not _identical(found, copy):
                 _fill(found, copy)
@@ -125,7 +127,8 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[Kept]]:
 
 def _containers(module: torch.nn.Module, others: tuple[Any, ...]
                 ) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
-    """What can be changed, each once: its name, itself, and what gives it."""
+    """Yields each container of mutable state once: its name, the container, and a function
+    that returns it."""
     seen: dict[int, Any] = {}
     pending: list[tuple[str, Callable[[], Any]]] = []
 
@@ -153,13 +156,13 @@ def _containers(module: torch.nn.Module, others: tuple[Any, ...]
                 add(name, lambda cell=cell: cell)
             add(name, lambda value=value: getattr(value, "__self__", None))
             continue
-        if isinstance(value, torch.nn.Module) or _is_holder(value):
+        if isinstance(value, torch.nn.Module) or _is_state_object(value):
             find = lambda find=find: find().__dict__
             value = find()
         if isinstance(value, (dict, list, set, np.ndarray, types.CellType)):
             yield name.rstrip("."), value, find
         if isinstance(value, dict):
-            for key in [k for k in value if k not in _OWN]:
+            for key in [k for k in value if k not in _MODULE_ATTRIBUTES]:
                 add(f"{name}{key}." if isinstance(key, str) else name,
                     lambda find=find, key=key: find()[key])
         elif isinstance(value, (list, tuple)):
@@ -169,17 +172,17 @@ def _containers(module: torch.nn.Module, others: tuple[Any, ...]
             add(name, lambda find=find: find().cell_contents)
 
 
-def _is_holder(value: Any) -> bool:
+def _is_state_object(value: Any) -> bool:
     """Whether a value is an object whose attributes are part of a model."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     return (hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType))
             and package not in ("torch", "numpy")
-            and (package in _HOLDERS or package not in sys.stdlib_module_names))
+            and (package in _STATE_MODULES or package not in sys.stdlib_module_names))
 
 
 def _copied(container: Any) -> Any:
-    """What it holds: of a dictionary without what every module has."""
+    """Returns a shallow copy of the content, without the attributes that every module has."""
     if isinstance(container, types.CellType):
         try:
             return [container.cell_contents]
@@ -188,19 +191,19 @@ def _copied(container: Any) -> Any:
     if isinstance(container, np.ndarray):
         return container.copy()
     if isinstance(container, dict):
-        return {k: v for k, v in container.items() if k not in _OWN}
+        return {k: v for k, v in container.items() if k not in _MODULE_ATTRIBUTES}
     return type(container)(container) if type(container) in (list, set) else list(container)
 
 
 def _fill(container: Any, content: Any) -> None:
-    """Lets it hold `content`, as `_copied` gives it."""
+    """Replaces the content by `content`, as `_copied` returns it."""
     if isinstance(container, types.CellType):
         if content:
             container.cell_contents = content[0]
     elif isinstance(container, np.ndarray):
         container[...] = content
     elif isinstance(container, dict):
-        for key in [k for k in container if k not in _OWN]:
+        for key in [k for k in container if k not in _MODULE_ATTRIBUTES]:
             del container[key]
         container.update(content)
     elif isinstance(container, set):
@@ -211,7 +214,8 @@ def _fill(container: Any, content: Any) -> None:
 
 
 def _changes(container: Any, before: Any) -> dict[Any, Any]:
-    """What it holds that it did not hold before, by key, and '' for what it held."""
+    """Returns the values that differ from those of the copy `before`, by key; '' for removed
+    ones."""
     now = _copied(container)
     if isinstance(now, np.ndarray):
         same = now.shape == before.shape and now.tobytes() == before.tobytes()
@@ -225,7 +229,7 @@ def _changes(container: Any, before: Any) -> dict[Any, Any]:
 
 
 def _same(a: Any, b: Any, depth: int = 8) -> bool:
-    """Whether two values are one, or hold the same numbers, texts and flags."""
+    """Whether two values are identical, or contain the same numbers, strings and flags."""
     if a is b or depth == 0:
         return a is b
     if type(a) is not type(b):
@@ -237,7 +241,7 @@ def _same(a: Any, b: Any, depth: int = 8) -> bool:
     if isinstance(a, set):
         return a == b
     if not isinstance(a, (dict, list, tuple)):
-        if isinstance(a, torch.nn.Module) or not _is_holder(a):
+        if isinstance(a, torch.nn.Module) or not _is_state_object(a):
             return False
         a, b = a.__dict__, b.__dict__
     if isinstance(a, dict):
@@ -246,7 +250,8 @@ def _same(a: Any, b: Any, depth: int = 8) -> bool:
 
 
 def _identical(container: Any, before: Any) -> bool:
-    """Whether a dictionary or a list holds the very objects of `before`."""
+    """Whether a dictionary or list contains the identical objects of `before`; true for other
+    containers."""
     if isinstance(container, dict):
         now = _copied(container)
         return now.keys() == before.keys() and all(v is before[k] for k, v in now.items())
@@ -255,7 +260,8 @@ def _identical(container: Any, before: Any) -> bool:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """Tensors of a trace, numbers, texts, flags and arrays in `value`, also in objects."""
+    """Returns the fake tensors, numbers, strings, flags and arrays in `value` and in objects
+    reachable from it."""
     found, pending, seen = [], [value], set()
     while pending:
         one = pending.pop()
@@ -268,6 +274,6 @@ def _leaves(value: Any) -> list[Any]:
             pending += one
         elif isinstance(one, (FakeTensor, np.ndarray, np.generic, *_PLAIN)):
             found.append(one)
-        elif not isinstance(one, torch.nn.Module) and _is_holder(one):
+        elif not isinstance(one, torch.nn.Module) and _is_state_object(one):
             pending.append(one.__dict__)
     return found

@@ -1,4 +1,4 @@
-"""Where a step of PyTorch spends its time, by the profiler."""
+"""Breakdown of the time of a PyTorch step, by PyTorch's profiler."""
 
 import time
 
@@ -9,7 +9,7 @@ COMMUNICATION = ("c10d", "gloo", "_c10d_functional")
 
 
 def classify(name):
-    """The kind of work a profiler event of this name is."""
+    """Returns the kind of work of a profiler event, by its name."""
     space, _, plain = name.rpartition("::")
     if space in COMMUNICATION:
         return "communication"
@@ -23,10 +23,10 @@ def classify(name):
 
 
 def breakdown(step):
-    """Milliseconds by kind of work of one `step()`, in the thread that calls it.
+    """Returns the milliseconds of one `step()` by kind of work, in the calling thread.
 
-    What it waits for outside of any operation is idle; DDP waits so at the end of
-    backward for what other threads exchange.
+    Time outside of any operation is idle. It includes the wait of DDP at the end of backward
+    for the communication of other threads.
     """
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU]

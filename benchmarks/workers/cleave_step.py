@@ -1,4 +1,4 @@
-"""Cleave as a contestant: an artifact, in a process without PyTorch."""
+"""The worker of Cleave: trains by an artifact, in a process without PyTorch."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ def main():
         return kinds
 
     def memory():
-        # Ranks are threads of this process.
+        # Ranks are threads of this process and share its memory equally.
         own = protocol.own_memory()
         ranks = session.ranks()
         return {**own, "vm_hwm_mib_per_rank": own["vm_hwm_mib"] / ranks}

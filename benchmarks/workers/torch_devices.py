@@ -1,8 +1,7 @@
-"""PyTorch as a contestant on two ranks over Gloo, processes of one thread each.
+"""The worker of PyTorch on two ranks over Gloo, which are processes of one thread.
 
-`ddp` splits the samples of transformers' model. `tp` splits the layers of an equal
-GPT-2 as DTensors, `tp-sp` also the sequence between them. The loss is that of the
-whole batch.
+`ddp` splits the samples of the model of transformers. `tp` shards the layers of an equal GPT-2
+as DTensors, `tp-sp` also the sequence between them. The loss is that of the whole batch.
 """
 
 import argparse
@@ -18,9 +17,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
 from torch.nn import functional as F
 
-import followers
 import gpt2
 import models
+import other_ranks
 import protocol
 import torch_profile
 
@@ -28,7 +27,8 @@ RANKS = 2
 
 
 def data_parallel(model, ids, rank):
-    """The loss of this rank's samples, and what is trained."""
+    """Returns the module to train, and a function that computes the loss of this rank's
+    samples."""
     replica = torch.nn.parallel.DistributedDataParallel(
         model, gradient_as_bucket_view=True, static_graph=True
     )
@@ -37,7 +37,7 @@ def data_parallel(model, ids, rank):
 
 
 def split_layers(model, sequence):
-    """Splits the layers of a Gpt2, and the sequence between them if asked to."""
+    """Shards the layers of a Gpt2, and if `sequence` the sequence between them."""
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
     between = Shard(1) if sequence else Replicate()
     whole = {"desired_input_layouts": Replicate()}
@@ -46,8 +46,8 @@ def split_layers(model, sequence):
         "tokens": tp.RowwiseParallel(
             input_layouts=Replicate(), output_layouts=between
         ),
-        # One input for the three products, so that its gradients are summed
-        # before they are reduced.
+        # The three products share one input, so that its gradients are summed before they are
+        # reduced.
         block + "attention": tp.PrepareModuleInput(input_layouts=between, **whole),
         block + "attention.query": tp.ColwiseParallel(),
         block + "attention.key": tp.ColwiseParallel(),
@@ -70,7 +70,7 @@ def split_layers(model, sequence):
 
 
 def tensor_parallel(model, ids, sequence):
-    """The loss of all samples, and what is trained."""
+    """Returns the module to train, and a function that computes the loss of all samples."""
     ours = gpt2.from_transformers(model)
     split_layers(ours, sequence)
     labels = gpt2.next_tokens(ids).flatten()
@@ -78,7 +78,7 @@ def tensor_parallel(model, ids, sequence):
 
 
 def optimizer_for(model):
-    """Fused AdamW, which takes DTensors and plain tensors apart."""
+    """Returns fused AdamW, with DTensors and plain tensors in separate groups, as it requires."""
     kinds = {True: [], False: []}
     for parameter in model.parameters():
         kinds[isinstance(parameter, DTensor)].append(parameter)
@@ -87,17 +87,18 @@ def optimizer_for(model):
 
 
 def connect(options):
-    """Starts the other ranks, or joins the first; returns the others."""
+    """Starts the other ranks if this is rank 0, and joins the process group; returns the other
+    ranks, which only rank 0 has."""
     others = []
     if options.rank == 0:
         with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
             store = os.path.join(folder, "store")
             others = [
-                followers.Follower(rank, "--store", store) for rank in range(1, RANKS)
+                other_ranks.OtherRank(rank, "--store", store) for rank in range(1, RANKS)
             ]
             join(store, 0)
         return others
-    followers.end_with(options.leader)
+    other_ranks.end_with_parent(options.parent)
     join(options.store, options.rank)
     return others
 
@@ -110,7 +111,7 @@ def join(store, rank):
         rank=rank,
         world_size=RANKS,
     )
-    # Nobody needs the file afterwards.
+    # The store is not needed after all ranks have joined.
     dist.barrier()
 
 
@@ -119,9 +120,9 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--kind", choices=["ddp", "tp", "tp-sp"], required=True)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--rank", type=int, default=0, help="of another rank")
-    parser.add_argument("--leader", type=int, help="the process of the first rank")
-    parser.add_argument("--store", help="where ranks meet: a file")
+    parser.add_argument("--rank", type=int, default=0, help="the number of another rank")
+    parser.add_argument("--parent", type=int, help="the process id of rank 0")
+    parser.add_argument("--store", help="the file by which ranks rendezvous")
     options = parser.parse_args()
     torch.set_num_threads(1)
     others = connect(options)
@@ -143,29 +144,29 @@ def main():
         return float(loss.full_tensor() if isinstance(loss, DTensor) else loss)
 
     def step():
-        """The step of all ranks; the mean of their losses."""
+        """Runs a step on all ranks; returns the mean of their losses."""
         for other in others:
-            other.tell("step")
-        losses = [train(), *(other.hear()["loss"] for other in others)]
+            other.send("step")
+        losses = [train(), *(other.receive()["loss"] for other in others)]
         return sum(losses) / len(losses)
 
     def profile():
         for other in others:
-            other.tell("step")
+            other.send("step")
         kinds = torch_profile.breakdown(train)
         for other in others:
-            other.hear()
+            other.receive()
         return kinds
 
     def memory():
         for other in others:
-            other.tell("quit")
+            other.send("quit")
         own = protocol.peak_mib()
-        ranks = [own, *(other.hear()["vm_hwm_mib"] for other in others)]
+        ranks = [own, *(other.receive()["vm_hwm_mib"] for other in others)]
         return {"vm_hwm_mib": sum(ranks), "vm_hwm_mib_per_rank": max(ranks)}
 
     for other in others:
-        other.hear()
+        other.receive()
     protocol.serve(step, profile, {"torch": torch.__version__}, memory)
     dist.destroy_process_group()
 

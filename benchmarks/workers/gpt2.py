@@ -1,4 +1,4 @@
-"""GPT-2 of plain linear layers, as tensor parallelism of PyTorch wants it.
+"""GPT-2 with linear layers that PyTorch's tensor parallelism can shard.
 
 Queries, keys and values are separate products, each of which can be split by
 heads. Sizes, initial weights and the loss are those of a transformers model.
@@ -18,7 +18,8 @@ class Attention(nn.Module):
         )
 
     def forward(self, x):
-        """[batch, sequence, width] to the same; heads may be this rank's own."""
+        """Maps [batch, sequence, width] to the same shape; the heads may be those of this
+        rank."""
         q, k, v = (
             layer(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
@@ -48,7 +49,7 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """Logits of token ids; the head's weight is the embedding's."""
+    """Maps token ids [batch, sequence] to logits; head and embedding share one weight."""
 
     def __init__(self, config):
         super().__init__()
@@ -74,13 +75,13 @@ class Gpt2(nn.Module):
 
 
 def from_transformers(model):
-    """The same model as a GPT2LMHeadModel of transformers; copies its weights."""
+    """Returns a Gpt2 with the sizes and weights of a GPT2LMHeadModel of transformers."""
     theirs = model.transformer
     ours = Gpt2(model.config)
 
     @torch.no_grad()
     def copy(layer, source, columns=slice(None)):
-        # Their linear layers hold the weight as [in, out].
+        # The library's linear layers store weights as [in, out].
         layer.weight.copy_(source.weight[:, columns].T)
         layer.bias.copy_(source.bias[columns])
 
@@ -101,6 +102,6 @@ def from_transformers(model):
 
 
 def next_tokens(ids):
-    """Labels of token ids [batch, sequence]: the next ids, and -100, which the
-    loss ignores, at the end."""
+    """Returns the labels of token ids [batch, sequence]: the next ids, and at the end -100,
+    which the loss ignores."""
     return F.pad(ids[:, 1:], (0, 1), value=-100)

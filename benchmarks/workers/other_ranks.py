@@ -1,8 +1,7 @@
-"""The other ranks of a contestant whose ranks are processes.
+"""The other ranks of a worker whose ranks are processes.
 
-The process that speaks with the benchmark is rank 0. It starts the others by its
-own command line and `--rank`; they speak the same protocol, with it, and end when
-it ends, however it does.
+The process that the benchmark starts is rank 0. It starts the other ranks with its own command
+line and `--rank`, controls them by the same protocol, and they are killed when it ends.
 """
 
 import ctypes
@@ -16,35 +15,35 @@ import threading
 PR_SET_PDEATHSIG = 1
 
 
-def end_with(leader):
-    """Lets this process be killed when its parent, the process `leader`, ends."""
+def end_with_parent(parent):
+    """Has the kernel kill this process when its parent, the process `parent`, ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != leader:
+    if os.getppid() != parent:
         raise SystemExit("the first rank has ended")
 
 
-class Follower:
-    """One other rank, seen from rank 0."""
+class OtherRank:
+    """Another rank, as rank 0 controls it."""
 
     def __init__(self, rank, *arguments):
         command = [sys.executable, *sys.argv, "--rank", str(rank)]
-        command += ["--leader", str(os.getpid()), *arguments]
+        command += ["--parent", str(os.getpid()), *arguments]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         threading.Thread(target=self.watch, daemon=True).start()
 
     def watch(self):
-        """Ends this rank when the other fails: it may be waiting for it."""
+        """Ends this process when the other rank fails, since this one may wait for it."""
         if self.process.wait():
             os._exit(1)
 
-    def tell(self, command):
+    def send(self, command):
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
-    def hear(self):
-        """The next JSON line that it says."""
+    def receive(self):
+        """Returns the next JSON line of its output. Raises SystemExit if it has ended."""
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)

@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Functions of torch that ask for the values of tensors, which a trace does not have,
-only to check or to shape what they are given: the same in other operators."""
+"""Replacements of torch functions that read the values of tensors, which a trace does not
+have, only to check their arguments or to compute shapes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Callable
 
 import torch
 
-from .rewritten_ctc import ctc_loss
+from .ctc_loss import ctc_loss
 
 
 def _covariance(input, *, correction=1, fweights=None, aweights=None):
-    """The covariance of the rows of `input`. That weights are not negative is not checked."""
+    """The covariance matrix of the rows of `input`. Negative weights are not refused."""
     input = input.reshape(1, -1) if input.dim() < 2 else input
     weights = aweights
     if fweights is not None:
@@ -33,7 +33,7 @@ def _covariance(input, *, correction=1, fweights=None, aweights=None):
 
 
 def _correlation(input):
-    """The correlation of the rows of `input`."""
+    """The matrix of correlation coefficients of the rows of `input`."""
     matrix = _covariance(input)
     if matrix.dim() == 0:
         return matrix / matrix
@@ -42,7 +42,7 @@ def _correlation(input):
 
 
 def _combinations(input, r=2, with_replacement=False):
-    """The elements of `input`, r at a time."""
+    """Combinations of length r of the elements of `input`, [combinations, r]."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     if r == 0:
         return input.new_empty((0,))
@@ -51,15 +51,15 @@ def _combinations(input, r=2, with_replacement=False):
 
 
 def _narrow(input, dim, start, length):
-    """`length` places of a dimension from `start`, which may be a tensor."""
+    """`length` elements along `dim` from `start`, which may be a tensor."""
     if not isinstance(start, torch.Tensor):
         return torch.ops.aten.narrow(input, dim, start, length)
     start = torch.where(start < 0, start + input.shape[dim], start)
     return input.index_select(dim, start + torch.arange(length))
 
 
-#: What is called in the place of each function.
-REWRITTEN: dict[Any, Callable[..., Any]] = {
+#: The replacement of each function.
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.combinations: _combinations,

@@ -1,4 +1,4 @@
-"""PyTorch as a contestant: eager or compiled, fused AdamW, SDPA attention."""
+"""The worker of PyTorch: eager or compiled, with fused AdamW and SDPA attention."""
 
 import argparse
 import os

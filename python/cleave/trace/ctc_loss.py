@@ -1,20 +1,21 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Connectionist temporal classification: the probability of a sequence of labels, summed
-over all ways to spread it over the frames (Graves et al., 2006, section 4.1)."""
+"""Connectionist temporal classification: the negative logarithm of the probability of a
+sequence of labels, summed over all alignments with the frames (Graves et al., 2006, section
+4.1)."""
 
 from __future__ import annotations
 
 import torch
 
-#: Stands for the logarithm of 0: sums of it are finite, and so are gradients.
-_NEVER = -1e30
-#: Frames that are written out one after another.
+#: The logarithm of the probability 0; finite, so that sums and gradients are finite.
+_LOG_ZERO = -1e30
+#: The largest number of frames, which are unrolled.
 MOST_FRAMES = 2048
 
 
 def _lengths(given, batch, device):
-    """Lengths as a tensor [batch], from a tensor or from numbers."""
+    """Returns lengths as an i64 tensor [batch], from a tensor or from numbers."""
     if isinstance(given, torch.Tensor):
         return given.reshape(-1).long()
     numbers = [given] * batch if isinstance(given, int) else list(given)
@@ -22,10 +23,11 @@ def _lengths(given, batch, device):
 
 
 def _labels(targets, lengths, given):
-    """[batch, longest] of labels, of one row for each sample or of all in one row."""
+    """Returns the labels [batch, longest], from targets [batch, longest] or from the
+    concatenated targets of all samples."""
     if targets.dim() == 2:
         return targets.long()
-    # Tensors of lengths are not known: one sample may have all labels.
+    # Lengths given as a tensor are unknown when tracing: one sample may have all labels.
     longest = targets.numel() if isinstance(given, torch.Tensor) else max(given, default=0)
     place = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(longest)
     return targets.long()[place.clamp(0, max(targets.numel() - 1, 0))]
@@ -33,8 +35,9 @@ def _labels(targets, lengths, given):
 
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean",
              zero_infinity=False):
-    """As `torch.nn.functional.ctc_loss`: log_probs are [frames, batch, classes] or [frames,
-    classes]. The gradient is torch's, which holds that of a softmax before it."""
+    """As `torch.nn.functional.ctc_loss`; log_probs are [frames, batch, classes] or [frames,
+    classes]. The gradient equals torch's, which includes that of the softmax before it. Raises
+    RuntimeError for more than MOST_FRAMES frames."""
     reduction = {0: "none", 1: "mean", 2: "sum"}.get(reduction, reduction)
     single = log_probs.dim() == 2
     if single:
@@ -50,40 +53,42 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     if isinstance(target_lengths, int):
         target_lengths = [target_lengths]
     labels = _labels(targets, lengths, target_lengths).clamp(0, classes - 1)
-    # Blanks between labels and around them.
+    # The states: labels with blanks between and around them.
     states = torch.full((batch, 1), blank, device=log_probs.device)
     other = torch.zeros_like(states, dtype=torch.bool)
     if labels.shape[1]:
         pairs = torch.nn.functional.pad(labels[:, :, None], (1, 0), value=blank).flatten(1)
         states = torch.cat([pairs, states], 1)
-        # From one label to the next without a blank: not to the same one.
+        # A blank may be skipped between two different labels.
         other = torch.nn.functional.pad(states[:, 2:] != states[:, :-2], (2, 0))
-    seen = log_probs.gather(2, states.expand(frames, -1, -1)).clamp(min=_NEVER)
+    seen = log_probs.gather(2, states.expand(frames, -1, -1)).clamp(min=_LOG_ZERO)
     size = states.shape[1]
 
     def shifted(x, by):
-        return torch.nn.functional.pad(x, (by, 0), value=_NEVER)[:, :size]
+        return torch.nn.functional.pad(x, (by, 0), value=_LOG_ZERO)[:, :size]
 
-    alpha = torch.where(torch.arange(size) < 2, seen[0], _NEVER)
+    alpha = torch.where(torch.arange(size) < 2, seen[0], _LOG_ZERO)
     for t in range(1, frames):
-        terms = alpha, shifted(alpha, 1), torch.where(other, shifted(alpha, 2), _NEVER)
+        terms = alpha, shifted(alpha, 1), torch.where(other, shifted(alpha, 2), _LOG_ZERO)
         most = torch.maximum(torch.maximum(terms[0], terms[1]), terms[2]).detach()
         total = sum((x - most).exp() for x in terms).log() + most
         alpha = torch.where(inputs[:, None] > t, total + seen[t], alpha)
     last = alpha.gather(1, 2 * lengths[:, None])[:, 0]
     before = alpha.gather(1, (2 * lengths[:, None] - 1).clamp(min=0))[:, 0]
-    before = torch.where(lengths > 0, before, _NEVER)
+    before = torch.where(lengths > 0, before, _LOG_ZERO)
     most = torch.maximum(last, before).detach()
     loss = -(((last - most).exp() + (before - most).exp()).log() + most)
-    # Of no frame, nothing alone has a probability.
-    loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, -_NEVER, 0.0))
-    never = loss > -_NEVER / 2
-    # What a softmax adds to the gradient; as a number it is 0.
-    used = torch.where((torch.arange(frames)[:, None] < inputs)[:, :, None], log_probs, _NEVER).exp()
+    # Without frames, only the empty sequence has a probability.
+    loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, -_LOG_ZERO, 0.0))
+    impossible = loss > -_LOG_ZERO / 2
+    # Adds 0 whose gradient is that of the softmax.
+    used = (torch.arange(frames)[:, None] < inputs)[:, :, None]
+    used = torch.where(used, log_probs, _LOG_ZERO).exp()
     added = (used - used.detach()).sum((0, 2))
-    # Infinite, with the gradient NaN.
-    endless = torch.inf + torch.where(never, added, 1.0).square().sqrt()
-    loss = torch.where(never, torch.zeros_like(loss) if zero_infinity else endless, loss + added)
+    # The loss is infinite and its gradient is NaN.
+    infinite = torch.inf + torch.where(impossible, added, 1.0).square().sqrt()
+    infinite = torch.zeros_like(loss) if zero_infinity else infinite
+    loss = torch.where(impossible, infinite, loss + added)
     if reduction == "mean":
         loss = (loss / lengths.clamp(min=1)).mean()
     elif reduction == "sum":

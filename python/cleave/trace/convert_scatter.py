@@ -1,0 +1,159 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Scatter operators, which have an index for each element, and reductions by index."""
+
+from __future__ import annotations
+
+import math
+
+from .convert_assignment import LARGEST_COMPARISON, add_rows, assign_rows, last_of_duplicates
+from .convert_index import inverse_permutation, split_dims
+from .convert_reduction import reduced
+from .convert_scan import product_along
+from .ir import TensorType, scalar_of
+from .registry import Unsupported, aten, converts
+
+
+def _flat_positions(c, x, dim, index):
+    """Returns the row-major index into `x` of each element of `index`, as one vector."""
+    b = c.b
+    position = None
+    for d in range(x.type.rank):
+        own = index if d == dim else b.iota(TensorType(index.shape, "i64"), d)
+        own = b.binary("mul", own, b.scalar(math.prod(x.shape[d + 1:]), "i64"))
+        position = own if position is None else b.binary("add", position, own)
+    return b.reshape(position, [index.type.elements])
+
+
+def _scattered(c, x, dim, index, source):
+    """Returns the operands of a scatter (x, dim, index, source), with at least one
+    dimension, indices in i64 and the source in the shape of the indices."""
+    b = c.b
+    if x.type.rank == 0:
+        x = b.reshape(x, [1])
+    if index.type.rank == 0:
+        index = b.reshape(index, [1])
+    if isinstance(source, (int, float)) or source.type.rank == 0:
+        source = b.broadcast(c.operand(source, x.dtype), index.shape)
+    source = b.slice(source, [0] * source.type.rank, index.shape)
+    return x, dim % x.type.rank, b.cast(index, "i64"), b.cast(source, x.dtype)
+
+
+@converts(aten.scatter.src, aten.scatter.value)
+def scatter(c, x, dim, index, source):
+    b, shape = c.b, x.shape
+    if index.type.elements == 0:
+        return x
+    x, dim, index, source = _scattered(c, x, dim, index, source)
+    # Only elements that differ in `dim` alone can be written to the same position.
+    line = b.swap(index, dim, -1)
+    last = b.swap(last_of_duplicates(c, line), dim, -1)
+    n = index.type.elements
+    rows = assign_rows(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
+                       b.reshape(source, [n]), b.reshape(last, [n]))
+    return b.reshape(rows, shape)
+
+
+@converts(aten.scatter_add.default)
+def scatter_add(c, x, dim, indices, source):
+    b = c.b
+    if not x.type.is_float:
+        raise Unsupported("scatter_add of integers")
+    if x.type.rank == 0 or indices.type.rank == 0 or indices.type.elements == 0:
+        return scatter_add_flat(c, x, dim, indices, source)
+    dim %= x.type.rank
+    given, source = indices, b.slice(source, [0] * x.type.rank, indices.shape)
+    indices, batch, slices = split_dims(indices, x, dim)
+    if any(indices.shape[d] != x.shape[d] for d in batch):
+        return scatter_add_flat(c, x, dim, given, source)
+    order = batch + [dim] + slices
+    chosen = b.reshape(b.transpose(indices, order),
+                       [indices.shape[d] for d in batch + [dim]])
+    added = b.scatter_add(b.transpose(source, order), b.cast(chosen, "i64"), len(batch),
+                          x.shape[dim], batch=len(batch))
+    added = b.transpose(added, inverse_permutation(order))
+    return added if scalar_of(x) == 0 else b.binary("add", x, added)
+
+
+def scatter_add_flat(c, x, dim, index, source):
+    """scatter_add over row-major indices of all elements, for operands of any shapes."""
+    b, shape = c.b, x.shape
+    if index.type.elements == 0:
+        return x
+    x, dim, index, source = _scattered(c, x, dim, index, source)
+    rows = add_rows(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
+                    b.reshape(source, [index.type.elements]))
+    return b.reshape(rows, shape)
+
+
+@converts(aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter_with(c, x, dim, index, source, *, reduce):
+    return scatter_reduce(c, x, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+@converts(aten.scatter_reduce.two)
+def scatter_reduce(c, x, dim, index, source, reduce, include_self=True):
+    b, shape = c.b, x.shape
+    if index.type.elements == 0:
+        return x
+    if not x.type.is_float:
+        raise Unsupported(f"scatter of {x.dtype} with a reduction")
+    x, dim, index, source = _scattered(c, x, dim, index, source)
+    return b.reshape(_reduced_by_index(c, x, dim, index, source, reduce, include_self), shape)
+
+
+@converts(aten.index_reduce.default)
+def index_reduce(c, x, dim, index, source, reduce, *, include_self=True):
+    b, shape = c.b, x.shape
+    if x.type.rank == 0:
+        x, source = b.reshape(x, [1]), b.reshape(source, [1])
+    dim %= x.type.rank
+    if not x.type.is_float:
+        raise Unsupported(f"index_reduce of {x.dtype}")
+    if index.type.elements == 0:
+        return b.reshape(x, shape)
+    index = b.reshape(b.cast(index, "i64"), [1] * dim + [index.type.elements]
+                      + [1] * (x.type.rank - dim - 1))
+    index = b.broadcast(index, source.shape)
+    return b.reshape(_reduced_by_index(c, x, dim, index, source, reduce, include_self), shape)
+
+
+def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
+    """Returns `x` reduced with the elements of `source` that `index` sends to each of its
+    elements. `reduce` is sum, mean, prod, amax or amin."""
+    b, dtype = c.b, x.dtype
+    zero, one = b.scalar(0, dtype), b.scalar(1, dtype)
+    flat = b.reshape(x, [x.type.elements])
+    positions = _flat_positions(c, x, dim, index)
+    ones = b.full(1, TensorType(positions.shape, dtype))
+    count = b.reshape(b.scatter_add(ones, positions, 0, x.type.elements), x.shape)
+    hit = b.compare("gt", count, zero)
+    if reduce in ("sum", "mean"):
+        total = b.reshape(b.scatter_add(b.reshape(source, positions.shape), positions, 0,
+                                        flat.shape[0]), x.shape)
+        start = x if include_self else b.select(hit, zero, x)
+        total = b.binary("add", start, total)
+        if reduce == "sum":
+            return total
+        count = b.binary("add", count, one) if include_self else b.select(hit, count, one)
+        return b.binary("div", total, count)
+    # Each position of the result along `dim` is compared with each index along `dim`.
+    size, n = x.shape[dim], index.shape[dim]
+    if size * index.type.elements > LARGEST_COMPARISON:
+        raise Unsupported(f"scatter with {reduce} of {index.type.elements} elements: more than "
+                          f"{LARGEST_COMPARISON} pairs are compared")
+    lead, tail = index.shape[:dim], index.shape[dim + 1:]
+    kept = b.iota(TensorType((size, 1) + (1,) * len(tail), "i64"), 0)
+    here = b.compare("eq", b.reshape(index, (*lead, 1, n, *tail)), kept)
+    neutral = {"prod": 1, "amax": -math.inf, "amin": math.inf}[reduce]
+    spread = b.select(here, b.reshape(source, (*lead, 1, n, *tail)), b.scalar(neutral, dtype))
+    # Slices of `x` beyond the shape of the index receive nothing.
+    high = [0 if d in (dim, dim + 1) else x.shape[d - (d > dim)] - s
+            for d, s in enumerate(spread.shape)]
+    spread = b.pad(spread, neutral, [0] * spread.type.rank, high)
+    if include_self:
+        own = b.reshape(x, x.shape[:dim + 1] + (1,) + x.shape[dim + 1:])
+        spread = b.concat([own, spread], dim + 1)
+    result = (product_along(c, spread, dim + 1) if reduce == "prod" else
+              reduced(c, {"amax": "max", "amin": "min"}[reduce], spread, dim + 1, False))
+    return result if include_self else b.select(hit, result, x)

@@ -1,0 +1,95 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Decomposes the operators of an exported program that have no conversion."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from typing import Any, Iterator
+
+import torch
+
+from .convert_batch_norm import is_training
+from .convert_complex import converts_complex
+from .registry import converter_for
+
+
+def is_functional(program: torch.export.ExportedProgram) -> bool:
+    """Whether no operator writes to its operands and there are no nested graphs."""
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            return False
+        if node.op == "call_function" and node.target is not operator.getitem:
+            schema = getattr(node.target, "_schema", None)
+            if schema is None or schema.is_mutable or is_training(node):
+                return False
+    return True
+
+
+def keep_nested_locations(program: torch.export.ExportedProgram) -> None:
+    """Lets the operators of nested graphs, such as those under no_grad, keep their locations
+    when the graphs are inlined."""
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule) and part is not program.graph_module:
+            part.forward = torch.fx.Interpreter(part).run
+
+
+def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Decomposes the operators that have no conversion by the framework's rules. An operator
+    whose decomposition has no conversion either is kept, so that it is the one reported."""
+    whole: set[Any] = set()
+    while True:
+        result, table = _decompose(program, whole)
+        origins = {name for node in result.graph.nodes if _lacks_conversion(node)
+                   for source in node.meta.get("from_node") or () for name in _origins(source)}
+        refused = {target for target in table if str(target) in origins}
+        if not refused:
+            return result
+        whole |= refused
+
+
+def _lacks_conversion(node: torch.fx.Node) -> bool:
+    return (node.op == "call_function" and node.target is not operator.getitem
+            and converter_for(node.target) is None and not converts_complex(node.target))
+
+
+def _origins(source: Any) -> Iterator[str]:
+    """Yields the names of the operators that a node was decomposed from."""
+    yield str(source.target)
+    for before in source.from_node or ():
+        yield from _origins(before)
+
+
+def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
+               ) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
+    """Returns the program after decomposing operators other than `whole`, and the rules used."""
+    table: dict[Any, Any] = {}
+    for _ in range(8):
+        missing = {n.target for n in program.graph.nodes
+                   if _lacks_conversion(n) and isinstance(n.target, torch._ops.OpOverload)}
+        found = {target: rule for target in missing - whole
+                 if (rule := _decomposition(target)) is not None and target not in table}
+        if not found:
+            break
+        table.update(found)
+        try:
+            program = program.run_decompositions(dict(found))
+        except Exception:
+            # One of the rules fails on exported programs. The others are applied one by one,
+            # and its operator is reported as one without a conversion.
+            for target, rule in found.items():
+                with contextlib.suppress(Exception):
+                    program = program.run_decompositions({target: rule})
+    return program, table
+
+
+def _decomposition(target: Any) -> Any:
+    """Returns the framework's decomposition of an operator, or None."""
+    # Composite operators are decomposed by their kernel: their reference functions
+    # (torch._refs) would use operators of the prims namespace.
+    if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
+        return functools.partial(target._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    rule = torch.export.default_decompositions().get(target)
+    return rule or torch._decomp.decomposition_table.get(target)

@@ -1,0 +1,164 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Converts an exported program to a function of the module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from .builder import Builder
+from .call_plan import Call
+from .convert import Conversion
+from .convert_batch_norm import Groups
+from .errors import TraceError
+from .evaluate import Evaluator
+from .export import Exported
+from .fold import known_constant
+from .ir import DTYPES, Argument, Function, GraphError, Result, TensorType, Value, type_of
+from .locations import location_of
+from .matching import apply_patterns
+from .model_tensors import ModelTensors, module_name
+from .patterns import PATTERNS
+
+#: The number of elements above which a tensor that the code creates becomes a buffer.
+LARGE_CONSTANT = 1024
+
+
+def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Call,
+                  groups: Groups = Groups(), random: bool = True) -> Function:
+    """Converts one exported program to the function `name` of the module. Raises
+    UnsupportedError and TraceError."""
+    program = exported.program
+    _check_mutation(program, call)
+    builder = Builder()
+    known: dict[int, torch.Tensor] = {}
+    arguments: dict[str, Argument] = {}
+    for tensor in tensors.all():
+        if tensor.role == "parameter":
+            value = Value(_type_of(tensor.role, tensor.name, tensor.tensor),
+                          trained=not tensor.frozen)
+            arguments[tensor.name] = Argument(value, tensor.name, "parameter",
+                                              tensor.aliases, tensor.frozen)
+    evaluator = Evaluator(known)
+    rng = Value(TensorType((2,), "i64"))
+    batch = _batch_size(call)
+    conversion = Conversion(builder, evaluator, rng, random, groups, batch)
+    inputs = iter(call.inputs.items())
+    nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    for spec in program.graph_signature.input_specs:
+        node = nodes.get(spec.arg.name)
+        if spec.kind is InputKind.USER_INPUT:
+            input_name, example = next(inputs)
+            value = Value(_type_of("input", input_name, example))
+            sample = 0 if example.dim() and example.shape[0] == batch else None
+            argument = Argument(value, input_name, "input", batch_dim=sample)
+            arguments[f"input:{input_name}"] = argument
+        elif spec.kind is InputKind.PARAMETER and module_name(spec.target) in tensors.part_of:
+            whole, i = tensors.part_of[module_name(spec.target)]
+            part = builder.narrow(arguments[whole.name].value, 0, i, 1)
+            conversion.bind(node, builder.reshape(part, whole.shape[1:]))
+            continue
+        elif spec.kind is InputKind.PARAMETER:
+            argument = arguments[tensors.by_name[module_name(spec.target)].name]
+        elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec)
+            conversion.bind(node, value)
+            continue
+        else:
+            if node is not None:
+                conversion.bind(node, None)
+            continue
+        conversion.bind(node, argument.value)
+    values = conversion.run(program.graph)
+    arguments["rng"] = Argument(rng, "rng", "rng")
+    results, written = [], []
+    names = iter(exported.outputs)
+    for spec, value in zip(program.graph_signature.output_specs, values):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            sample = 0 if value.type.rank and value.shape[0] == batch else None
+            results.append(Result(value, next(names), sample))
+        elif spec.kind is OutputKind.BUFFER_MUTATION and name == "loss":
+            written.append(Result(value, tensors.by_name[module_name(spec.target)].name,
+                                  updates=True))
+    results += written
+    type = results[0].value.type
+    if name in ("loss", "evaluate") and (type.rank or not type.is_float):
+        raise TraceError(f"the loss is {type}, not a scalar; reduce it, for example by .mean()")
+    places = dict.fromkeys("" if p is None else f"{p[0]}:{p[1]}"
+                           for p in conversion.batch_statistics)
+    function = Function(name, list(arguments.values()), builder.ops, results, list(places))
+    function.prune()
+    apply_patterns(function, evaluator, PATTERNS)
+    return function
+
+
+def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program, spec) -> Any:
+    """Returns the value of a buffer or of a tensor that the model's code creates: a constant if
+    it is small, else an argument."""
+    entry = tensors.by_name.get(module_name(spec.target))
+    if entry is None:
+        constant = program.constants[spec.target]
+        if constant.dtype not in DTYPES and constant.device.type != "meta":
+            return known_constant(builder, constant.cpu())
+        if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":
+            return builder.constant(constant.detach().cpu())
+        entry = tensors.add_constant(constant.detach())
+    if entry.name not in arguments:
+        has_values = entry.tensor.device.type != "meta" and entry.name not in tensors.written
+        value = Value(_type_of(entry.role, entry.name, entry.tensor), constant=has_values)
+        if has_values:
+            evaluator.remember(value, entry.tensor.cpu())
+        small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= LARGE_CONSTANT
+        arguments[entry.name] = Argument(
+            value, entry.name, entry.role, entry.aliases, persistent=entry.persistent,
+            content=entry.tensor.cpu() if small else None)
+    return arguments[entry.name].value
+
+
+def _type_of(role: str, name: str, tensor: torch.Tensor) -> TensorType:
+    """Returns the type of a tensor. Raises TraceError, which names it, where it has none."""
+    try:
+        return type_of(tensor)
+    except GraphError as error:
+        raise TraceError(f"{role} '{name}': {error}") from None
+
+
+def _batch_size(call: Call) -> int:
+    """The size of dimension 0 of the first input with dimensions; -1 if there is none."""
+    for tensor in call.inputs.values():
+        if tensor.dim():
+            return tensor.shape[0]
+    return -1
+
+
+def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
+    """Raises TraceError where the program writes to parameters or inputs."""
+    signature = program.graph_signature
+    kinds = (
+        (signature.parameters_to_mutate, "the model writes to its parameters while it runs ({}); a "
+         "compiled step changes them by its optimizer alone"),
+        (signature.user_inputs_to_mutate, "the model writes to its inputs while it runs ({}); a "
+         "step only reads them: clone what is changed"))
+    for written, message in kinds:
+        if written:
+            place = next((p for n in program.graph.nodes if n.name in written
+                          if (p := _origin(n))), "")
+            inputs = {f"values_{i}": n for i, n in enumerate(call.inputs)}
+            names = sorted({inputs.get(n, module_name(n)) for n in written.values()})
+            raise TraceError(place + message.format(", ".join(names)))
+
+
+def _origin(node: torch.fx.Node) -> str:
+    """Returns the line of a node, or of the nearest node that it depends on, as `file:line: `;
+    empty if none is known."""
+    seen, pending = set(), [node]
+    while pending:
+        node = pending.pop(0)
+        if place := location_of(node):
+            return f"{place[0]}:{place[1]}: "
+        pending += [n for n in node.all_input_nodes if n not in seen]
+        seen.update(pending)
+    return ""

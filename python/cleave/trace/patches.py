@@ -1,0 +1,121 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Replacements of functions of torch, `random` and NumPy in a trace, which refuse code that a
+compiled step does not support."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import torch
+
+from .errors import EagerError
+from .memory import version_of
+
+
+@contextlib.contextmanager
+def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Context in which each attribute (owner, name, value) is replaced."""
+    kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+
+
+# Autograd -----------------------------------------------------------------------------
+
+
+def refuse_backward(*args, **kwargs):
+    """The replacement of autograd's engine in a trace."""
+    raise EagerError("a gradient is computed in the forward (autograd.grad, torch.func.grad or "
+                     "backward()); a compiled step differentiates the loss once. Write the "
+                     "derivative out")
+
+
+def enter_saved_tensors_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the replacement of `saved_tensors_hooks.__enter__` in a trace."""
+    def enter(self):
+        if not type(self).__module__.startswith("torch.") or \
+                type(self) is torch.autograd.graph.saved_tensors_hooks:
+            raise EagerError("saved_tensors_hooks are not run by a compiled step, which saves "
+                             "what it needs itself; remove them")
+        return original(self)
+    return enter
+
+
+# Checkpoints --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def without_buffer_writes(module: torch.nn.Module) -> Iterator[None]:
+    """Context of the code that checkpoint runs. Raises EagerError if it writes to a buffer."""
+    before = {n: (b, version_of(b)) for n, b in module.named_buffers()}
+    yield
+    for name, buffer in module.named_buffers():
+        known, version = before.get(name, (None, 0))
+        if known is not buffer or version != version_of(buffer):
+            raise EagerError(f"buffer '{name}' is written to within torch.utils.checkpoint, which "
+                             "eager PyTorch does twice a step; write to it outside, or call the "
+                             "code without checkpoint: a compiled step chooses itself what it "
+                             "recomputes")
+
+
+def checkpoint_generator(original: Callable[..., Any],
+                         module: torch.nn.Module) -> Callable[..., Any]:
+    """Returns the replacement of the generator that checkpoint runs around its function, with
+    use_reentrant=False."""
+    def generate(*args, **kwargs):
+        inner = original(*args, **kwargs)
+        next(inner)
+        try:
+            with without_buffer_writes(module):
+                yield
+        except BaseException as error:
+            inner.throw(error)
+            raise
+        yield from inner
+    return generate
+
+
+# Random numbers -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def only_torch_random_numbers() -> Iterator[None]:
+    """Context that restores the random states of Python and NumPy. Raises EagerError at its end
+    if the code has drawn random numbers of these."""
+    before = random.getstate(), np.random.get_state()
+    places: list[str] = []
+    drawing = [(owner, name, _recording_calls(vars(owner)[name], places))
+               for owner, methods in ((random, random.Random), (np.random, np.random.RandomState))
+               for name in vars(owner).keys() & set(dir(methods))
+               if name[0] != "_" and "state" not in name]
+    try:
+        with patched(*drawing):
+            yield
+        drawn = random.getstate() != before[0] or any(
+            np.any(a != b) for a, b in zip(np.random.get_state(), before[1]))
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+    if drawn:
+        raise EagerError("".join(places[:1]) + "the forward draws random numbers of Python or "
+                         "NumPy, which a compiled step would draw once for all steps; draw them "
+                         "by torch")
+
+
+def _recording_calls(function: Callable[..., Any], places: list[str]) -> Callable[..., Any]:
+    """Returns `function` with the lines of its calls appended to `places`, as `file:line: `."""
+    def called(*args, **kwargs):
+        frame = sys._getframe(1)
+        places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}: ")
+        return function(*args, **kwargs)
+    return called

@@ -1,0 +1,56 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""A module of two layers, and its loss and gradients in eager code and in a compiled step."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cleave
+
+X, Y = (torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+
+
+class Two(nn.Module):
+    """Two layers, around which a test writes its forward."""
+
+    def __init__(self, forward=None, prepare=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.compute = forward or (lambda m, x: m.b(m.a(x)))
+        if prepare:
+            prepare(self)
+
+    def forward(self, x):
+        return self.compute(self, x)
+
+
+def eager(module, loss_fn=F.mse_loss):
+    """The loss and the gradients of autograd by name; None where it has none."""
+    module = copy.deepcopy(module)
+    loss = loss_fn(module(X.clone()), Y)
+    loss.backward()
+    return float(loss), {n: p.grad for n, p in module.named_parameters()}
+
+
+def compiled(module, loss_fn=F.mse_loss, **options):
+    """The loss and the gradients of a compiled step, as those of `eager`."""
+    step = cleave.compile(module, (X, Y), loss_fn, threads=1,
+                          optimizer=cleave.SGD(lr=0.1, momentum=0.5), **options)
+    loss = step(X, Y)
+    slots = step.training_state()["optimizer"]
+    return float(loss), {n: slots[n]["momentum_buffer"] if n in slots else None
+                         for n, _ in module.named_parameters()}
+
+
+def same(ours, theirs):
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
+    for name, expected in theirs[1].items():
+        found = ours[1][name]
+        assert (found is None) == (expected is None), name
+        if expected is not None:
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7, msg=name)
