@@ -19,7 +19,7 @@ from .messages import readable_places, warn
 from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
                                remark_pipeline, updates_each)
 from .plan import P, entries
-from .state import whole
+from .state import check_text, whole
 from .step import Step, log
 from .trainable import check_statistics, check_trained, check_types, other_types
 
@@ -281,6 +281,8 @@ def compile(
     if "pp" not in axes:
         remark_pipeline(pipeline, interlock)
     recipes = entries(plan, model)
+    for name, value in {"mesh": axes, "plan": recipes, **pipeline, **interlock}.items():
+        check_text(name, value)
     examples, arrange = flatten(example_inputs)
     warned = []
     modes = {part: part.training for part in model.modules()}

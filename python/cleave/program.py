@@ -67,7 +67,7 @@ class Program:
     def data(self, name, value):
         """`value` as the bytes of a whole tensor, and its name."""
         facts = self.tensors[name]
-        value = torch.as_tensor(value).detach()
+        value = torch.as_tensor(value).detach().resolve_neg()
         whole = value.to("cpu", TORCH_TYPES[facts["dtype"]]).contiguous()
         return name, whole.reshape(facts["shape"]).reshape(-1).view(torch.uint8).numpy()
 

@@ -23,6 +23,7 @@ from .state import (
     choose_tensors,
     initial_values,
     logical_shape,
+    not_dense,
     read_counts,
     split_slots,
     whole,
@@ -296,6 +297,8 @@ class Step(Reports, Checkpoints):
             value = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"input '{name}' is not a tensor: {error}") from None
+        if kind := not_dense(value):
+            raise TypeError(f"input '{name}' {kind}")
         if value.is_meta or not value.numel():
             what = "is on the meta device" if value.is_meta else "has no elements"
             raise ValueError(f"input '{name}' {what}")

@@ -21,6 +21,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from ..state import not_dense
+from .accepted import devices, unwritable_names
 from .convert_batch_norm import Groups, batch_norm_modules, is_training
 from .convert_complex import converts_complex
 from .eager import (EagerError, KeptError, Originals, assigned_buffers, check_functions,
@@ -179,6 +181,8 @@ def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         if not isinstance(value, torch.Tensor):
             raise TraceError(f"input '{name}' is {type(value).__name__}, not a tensor; bind "
                              "other arguments beforehand, for example by a wrapping module")
+        if kind := not_dense(value):
+            raise TraceError(f"input '{name}' {kind}")
     return dict(inputs)
 
 
@@ -450,7 +454,8 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                 raise TraceError(f"buffers {' and '.join(shared)} are one tensor, which the forward "
                                  "writes to; give it, or the module that holds it, one name in the "
                                  "model") from error
-            raise TraceError(untraceable(error)) from error
+            raise TraceError(unwritable_names(module, error)
+                             or untraceable(error) + devices(module, error)) from error
     return Exported(program, step.found.names, step.found.reached)
 
 

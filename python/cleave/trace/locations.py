@@ -94,8 +94,9 @@ def untraceable(error: Exception) -> str:
 
 
 def _first_paragraph(error: BaseException) -> str:
-    """What an error says: the next paragraphs are how to debug torch."""
-    return " ".join(str(error).strip().split("\n\n")[0].split())
+    """What an error says: what follows is how to debug torch."""
+    text = str(error).strip().split("\n\n")[0].split(" This could be because ")[0]
+    return " ".join(text.split())
 
 
 def _raised_by_torch(error: BaseException) -> bool:

@@ -11,7 +11,9 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..messages import warn
+from ..state import not_dense
 from . import ir
+from .accepted import refuse_name, refuse_tensors, same_names
 from .convert import Conversion
 from .convert_batch_norm import Groups
 from .eager import EagerError, refuse_hooks, refuse_shared_memory
@@ -129,6 +131,9 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     """
     call = plan_call(module, example_inputs, loss_fn)
     try:
+        refuse_tensors(module)
+        for name in call.inputs:
+            refuse_name("input", name)
         refuse_hooks(module)
         refuse_shared_memory(module)
     except EagerError as error:
@@ -152,6 +157,9 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
              "train() mode; call model.train() to say so, or set the probability of its "
              "dropout to 0")
+    for function in functions:
+        if wrong := same_names((a.role, a.name) for a in function.arguments):
+            raise TraceError(wrong)
     unused = functions[0].unused_parameters() | tensors.unreached(loss.reached)
     for function in functions:
         _freeze(function, unused)
@@ -282,7 +290,8 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
     _check_mutation(program, call)
     builder = ir.Builder()
     known: dict[int, torch.Tensor] = {}
-    arguments: dict[str, ir.Argument] = {}
+    #: Inputs and the generator by their role too, since a tensor may have their names.
+    arguments: dict[str | tuple[str, str], ir.Argument] = {}
     for tensor in tensors.all():
         if tensor.role == "parameter":
             value = ir.Value(_type_of(tensor.role, tensor.name, tensor.tensor),
@@ -302,7 +311,7 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
             value = ir.Value(_type_of("input", input_name, example))
             sample = 0 if example.dim() and example.shape[0] == batch else None
             argument = ir.Argument(value, input_name, "input", batch_dim=sample)
-            arguments[f"input:{input_name}"] = argument
+            arguments["input", input_name] = argument
         elif spec.kind is InputKind.PARAMETER and _plain(spec.target) in tensors.part_of:
             whole, i = tensors.part_of[_plain(spec.target)]
             part = builder.narrow(arguments[whole.name].value, 0, i, 1)
@@ -311,7 +320,7 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
         elif spec.kind is InputKind.PARAMETER:
             argument = arguments[tensors.by_name[_plain(spec.target)].name]
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec)
+            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec, node)
             conversion.bind(node, value)
             continue
         else:
@@ -320,7 +329,7 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
             continue
         conversion.bind(node, argument.value)
     values = conversion.run(program.graph)
-    arguments["rng"] = ir.Argument(rng, "rng", "rng")
+    arguments["rng", ""] = ir.Argument(rng, "rng", "rng")
     results, written = [], []
     names = iter(exported.outputs)
     for spec, value in zip(program.graph_signature.output_specs, values):
@@ -342,11 +351,14 @@ def _entry(name: str, tensors: _Tensors, exported: Exported, call: Call,
     return function
 
 
-def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec) -> Any:
+def _known_tensor(builder, tensors: _Tensors, arguments, evaluator, program, spec, node) -> Any:
     """A buffer, or a tensor that the model's code creates."""
     entry = tensors.by_name.get(_plain(spec.target))
     if entry is None:
         constant = program.constants[spec.target]
+        if kind := not_dense(constant):
+            place = next((_origin(user) for user in node.users), "")
+            raise TraceError(f"{place}a tensor is used that {kind}")
         if constant.dtype not in ir.DTYPES and constant.device.type != "meta":
             return known_constant(builder, constant.cpu())
         if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":
