@@ -224,7 +224,7 @@ def compile(
     from .buckets import Buckets, check_padding
     from . import check as checking
     from .trace import Groups, trace
-    from .trace.export import plan_call
+    from .trace.export import TRACING, plan_call
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
@@ -288,7 +288,7 @@ def compile(
     modes = {part: part.training for part in model.modules()}
 
     def build(inputs, later=False):
-        with _in_modes(modes):
+        with TRACING, _in_modes(modes):
             return build_in_modes(inputs, later)
 
     def build_in_modes(inputs, later):
@@ -374,7 +374,7 @@ def compile(
         raise ValueError("length_dims and pad_values are those of shapes, which are not given")
     step = Step(build, model, examples, optimizer, seed, launch, buckets)
     if buckets and not trusted:
-        with _in_modes(modes):
+        with TRACING, _in_modes(modes):
             check_padding(model, arrange, loss_fn, buckets)
     step.compile_others()
     return step

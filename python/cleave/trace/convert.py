@@ -38,6 +38,9 @@ class UnsupportedError(Exception):
                      "cleave.trace.supported_operators()).")
         super().__init__("\n".join(lines))
 
+    def __reduce__(self):
+        return type(self), (self.operators,)
+
 
 class Conversion:
     """One FX graph on its way to the graph dialect; converters see it as `c`."""

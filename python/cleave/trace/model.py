@@ -20,7 +20,7 @@ from .eager import EagerError, refuse_hooks, refuse_shared_memory
 from .evaluate import Evaluator
 from .experts import stacks
 from .fold import known_constant
-from .export import Call, Exported, StateError, TraceError, export, plan_call
+from .export import TRACING, Call, Exported, StateError, TraceError, export, plan_call
 from .locations import location_of
 from .matching import apply_patterns
 from .patterns import PATTERNS
@@ -129,6 +129,13 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     Raises `UnsupportedError` with every operator that has no conversion and
     its line, `TraceError` where the model cannot be followed or called.
     """
+    with TRACING:
+        return _trace(module, example_inputs, loss_fn, logits, groups)
+
+
+def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., Any] | None,
+           logits: bool, groups: Groups) -> TracedModel:
+    """`trace`, while no other thread traces."""
     call = plan_call(module, example_inputs, loss_fn)
     try:
         refuse_tensors(module)
