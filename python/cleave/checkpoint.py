@@ -9,8 +9,8 @@ import os
 
 import torch
 
+from .forks import alone
 from .messages import some_names, warn
-from .program import alone
 from .results import StepError
 from .state import path_of, problem
 

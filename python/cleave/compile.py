@@ -15,6 +15,7 @@ import torch
 
 from . import optim
 from .batch import first_part, flatten
+from .forks import TRACING, compiling
 from .messages import readable_places, warn
 from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
                                remark_pipeline, updates_each)
@@ -224,7 +225,7 @@ def compile(
     from .buckets import Buckets, check_padding
     from . import check as checking
     from .trace import Groups, trace
-    from .trace.export import TRACING, plan_call
+    from .trace.export import plan_call
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
@@ -354,7 +355,8 @@ def compile(
     def native(traced, options):
         """Compiles what was traced; does not touch the model."""
         try:
-            compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
+            with compiling():
+                compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
         except _cleave.CompileError as error:
             message = readable_places(str(error)) or (
                 "the compiler failed and does not say why; this is a defect of Cleave")

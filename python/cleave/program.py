@@ -4,48 +4,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import os
-import weakref
-
 import torch
 
+from .forks import keep_in_child
 from .results import StepError
 from .state import TORCH_TYPES
-
-
-#: All programs, for `_keep_in_child`.
-_programs: weakref.WeakSet[Program] = weakref.WeakSet()
-
-
-def _keep_in_child() -> None:
-    """Lets a forked process keep native programs until it ends. It has none of their
-    threads, for which they would wait when they are freed."""
-    for program in list(_programs):
-        for native in (program.compiled, program.session):
-            if native is not None:
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
-
-
-os.register_at_fork(after_in_child=_keep_in_child)
-
-
-def alone(method):
-    """A method of a `Step` that one thread at a time calls, where others wait, in the
-    process that compiled the step."""
-
-    @functools.wraps(method)
-    def run(self, *args, **named):
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                f"this process was forked from process {self._process}, which compiled the step: "
-                "it has no threads to run it. Compile a step here, or save it there "
-                "(step.save(folder)) and go on from that (step.load(folder))")
-        with self._lock:
-            return method(self, *args, **named)
-
-    return run
 
 
 class Program:
@@ -64,7 +27,7 @@ class Program:
         self.remarks = remarks
         self.processes = processes
         self.session = None
-        _programs.add(self)
+        keep_in_child(self)
 
     def open(self):
         """Maps the arena, and finds the tensors by name."""

@@ -16,8 +16,9 @@ import torch
 
 from .background import Background
 from .checkpoint import Checkpoints
+from .forks import alone
 from .processes import agree_on_values
-from .program import Program, alone
+from .program import Program
 from .reports import Reports
 from .results import Evaluation, Loss, StepError
 from .state import (

@@ -13,7 +13,6 @@ import logging
 import operator
 import os
 import sys
-import threading
 import traceback
 import warnings
 from typing import Any, Callable, Iterator, Mapping, Sequence
@@ -32,11 +31,6 @@ from .experts import static_experts
 from .kept import Kept, restored
 from .locations import located, untraceable
 from .registry import converter_for
-
-
-#: Held while a model is traced: torch.export changes what all threads have.
-TRACING = threading.RLock()
-os.register_at_fork(after_in_child=TRACING._at_fork_reinit)
 
 
 class TraceError(Exception):

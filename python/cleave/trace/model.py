@@ -10,6 +10,7 @@ from typing import Any, Callable
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ..forks import TRACING, refuse_interrupted
 from ..messages import warn
 from ..state import not_dense
 from . import ir
@@ -20,7 +21,7 @@ from .eager import EagerError, refuse_hooks, refuse_shared_memory
 from .evaluate import Evaluator
 from .experts import stacks
 from .fold import known_constant
-from .export import TRACING, Call, Exported, StateError, TraceError, export, plan_call
+from .export import Call, Exported, StateError, TraceError, export, plan_call
 from .locations import location_of
 from .matching import apply_patterns
 from .patterns import PATTERNS
@@ -129,6 +130,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     Raises `UnsupportedError` with every operator that has no conversion and
     its line, `TraceError` where the model cannot be followed or called.
     """
+    refuse_interrupted()
     with TRACING:
         return _trace(module, example_inputs, loss_fn, logits, groups)
 
