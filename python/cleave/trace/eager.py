@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from .kept import Constants
+from .kept import Constants, name_of
 from .locations import here
 from .rewritten import REWRITTEN
 
@@ -105,8 +105,10 @@ class Originals:
     """The parameters of a module as they are outside of a trace, where others take
     their place."""
 
-    def __init__(self, module: torch.nn.Module):
+    def __init__(self, module: torch.nn.Module, loss_fn: Any = None):
         self._kept = list(module.parameters())
+        #: Where the name of a tensor that is none of the module's is looked for.
+        self.owners = module, loss_fn
         self.names = {id(p): n for n, p in module.named_parameters()}
         #: Names of those that are trained, by memory.
         self.memory = {memory_of(p): n for n, p in module.named_parameters()
@@ -165,6 +167,9 @@ class _Watch(TorchFunctionMode):
                 return out.detach()
             return out
         self._check_alike(tensors)
+        for tensor in _written_by(function, args, kwargs):
+            if not isinstance(tensor, FakeTensor) and self._trace is not None:
+                raise EagerError(f"{name_of(tensor, *self._originals.owners)} {OUTSIDE}")
         before = [(x, _version(x)) for x in tensors]
         given = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
         if function in _DETACH and tensors[0].is_floating_point():
@@ -255,6 +260,24 @@ class _Watch(TorchFunctionMode):
         if memory in self._graded and not torch.is_grad_enabled():
             raise EagerError("a tensor that has a gradient is written to in place under "
                              "no_grad(); compute a new tensor")
+
+
+#: Of a tensor that the forward writes.
+OUTSIDE = ("is written to in the forward, and is no buffer of the model: a compiled step keeps "
+           "nothing else. Register it there (register_buffer); a loss function that keeps "
+           "tensors can be a part of the model, whose forward then returns the loss")
+#: Functions with names like those that write, which do not.
+_NOT_WRITTEN = {"requires_grad_", "detach_", "share_memory_", "rename_"}
+
+
+def _written_by(function: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a function writes, by its name and its argument `out`."""
+    name = getattr(function, "__name__", "")
+    in_place = name == "__setitem__" or (
+        name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
+        if name.endswith("__") else name.endswith("_") and name not in _NOT_WRITTEN)
+    written = [*(args[:1] if in_place else ()), kwargs.get("out")]
+    return [x for x in pytree.tree_leaves(written) if isinstance(x, _T)]
 
 
 def memory_of(tensor: torch.Tensor) -> int:

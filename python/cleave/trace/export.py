@@ -25,7 +25,7 @@ from ..state import not_dense
 from .accepted import devices, unwritable_names
 from .convert_batch_norm import Groups, batch_norm_modules, is_training
 from .convert_complex import converts_complex
-from .eager import (EagerError, KeptError, Originals, assigned_buffers, check_functions,
+from .eager import (OUTSIDE, EagerError, KeptError, Originals, assigned_buffers, check_functions,
                     memory_of, reached, watched)
 from .experts import static_experts
 from .kept import Kept, restored
@@ -205,7 +205,7 @@ class _Step(torch.nn.Module):
         self.want = want
         self.found = _Found()
         object.__setattr__(self, "loss_fn", loss_fn)
-        object.__setattr__(self, "originals", Originals(module))
+        object.__setattr__(self, "originals", Originals(module, loss_fn))
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with (restored(self.module, self.loss_fn) as changed,
@@ -454,6 +454,8 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                 raise TraceError(f"buffers {' and '.join(shared)} are one tensor, which the forward "
                                  "writes to; give it, or the module that holds it, one name in the "
                                  "model") from error
+            if "is mutated in the forward method" in str(error):
+                raise TraceError(f"a tensor {OUTSIDE}") from error
             raise TraceError(unwritable_names(module, error)
                              or untraceable(error) + devices(module, error)) from error
     return Exported(program, step.found.names, step.found.reached)
