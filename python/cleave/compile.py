@@ -412,8 +412,11 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
                     'check="on" compares it in any case, check="off" omits this remark', reason)
         return
     if difference:
+        ties = ("Where elements that the model orders (topk, sort) are equal, PyTorch may choose "
+                "others than a step, which takes the first: begin with other values then. Else "
+                if "graph.top_k" in traced.named_mlir else "Either ")
         raise _cleave.CompileError(
-            f"the compiled model differs from eager PyTorch: {difference}. Either its code does "
+            f"the compiled model differs from eager PyTorch: {difference}. {ties}its code does "
             "something that tracing does not see, or this is a defect of Cleave: compile parts of "
             'the model to find which; check="off" compiles it as it is')
 
