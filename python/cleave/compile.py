@@ -19,8 +19,8 @@ from .forks import TRACING, compiling
 from .messages import readable_places, warn
 from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
                                remark_pipeline, updates_each)
-from .plan import P, entries
-from .state import check_text, whole
+from .plan import AXIS, P, entries
+from .state import check_text, flag, whole
 from .step import Step, log
 from .trainable import check_statistics, check_trained, check_types, other_types
 
@@ -260,8 +260,7 @@ def compile(
     max_logits_bytes = whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = whole("bucket_bytes", bucket_bytes, 0)
     seed = whole("seed", seed, -(2**63))
-    if not isinstance(check_finite, bool):
-        raise TypeError(f"check_finite is {type(check_finite).__name__}, not True or False")
+    flag("check_finite", check_finite)
     pipeline = pipeline_options(
         schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
         post_validation, pipe_gather,
@@ -426,8 +425,11 @@ def _axes(mesh) -> dict[str, int]:
         return {}
     if not isinstance(mesh, Mapping):
         raise TypeError(f"mesh is {type(mesh).__name__}, not a dict of axes and sizes")
+    for axis in mesh:
+        if not isinstance(axis, str) or not AXIS.fullmatch(axis):
+            raise ValueError(f"{axis!r} is not the name of an axis")
     return {
-        str(axis): whole(f'the size of axis "{axis}"', size, 1)
+        axis: whole(f'the size of axis "{axis}"', size, 1)
         for axis, size in mesh.items()
     }
 

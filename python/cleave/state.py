@@ -92,6 +92,8 @@ def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1
     """`value` as an int. Raises TypeError if it is not one, and ValueError if it is
     below `least`, or, where `least` is given, above `most`."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         value = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; it must be a whole number") from None
@@ -99,6 +101,13 @@ def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1
         raise ValueError(f"{name} is {value}; it must be at least {least}")
     if least is not None and value > most:
         raise ValueError(f"{name} is {value}; it must be at most {most}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`, which must be True or False, else raises TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {type(value).__name__}, not True or False")
     return value
 
 

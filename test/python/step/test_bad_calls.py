@@ -76,6 +76,17 @@ def step():
     (dict(seed="x"), TypeError, "seed is 'x'; it must be a whole number"),
     (dict(seed=2**64), ValueError, "at most"),
     (dict(max_logits_bytes=0), ValueError, "at least 1"),
+    *((dict([(name, True)]), TypeError, f"{name} is True; it must be a whole number")
+      for name in ("micro_batches", "threads", "seed", "bucket_bytes", "deterministic", "chunks",
+                   "max_saved_bytes", "max_staleness", "grad_horizon")),
+    (dict(mesh={"dp": True}), TypeError, 'size of axis "dp" is True; it must be a whole number'),
+    *((dict(mesh={name: 2}), ValueError, "is not the name of an axis")
+      for name in ("dp ", "dp,tp", "dp=2", "", 3, "\u00e9")),
+    (dict(post_validation="yes"), TypeError, "post_validation is str, not True or False"),
+    (dict(check_finite=1), TypeError, "check_finite is int, not True or False"),
+    (dict(stages=3), TypeError, "stages is not a sequence"),
+    (dict(stages=[""]), ValueError, "stages has '', with which no parameter's name begins"),
+    (dict(stages=["a,b"]), ValueError, "stages has 'a,b', with which"),
 ])
 def test_compile(options, kind, message):
     with pytest.raises(kind, match=message):
