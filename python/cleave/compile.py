@@ -22,7 +22,8 @@ from .pipeline_options import (interlock_options, module_remarks, pipeline_optio
 from .plan import AXIS, P, entries
 from .state import check_text, flag, whole
 from .step import Step, log
-from .trainable import check_statistics, check_trained, check_types, other_types
+from .trainable import (check_statistics, check_trained, check_types, coupled_samples,
+                        other_types)
 
 
 def compile(
@@ -363,6 +364,7 @@ def compile(
                 message += "; there is no file of this name either"
             if " native form " in message or " type" in message:
                 message += other_types(model)
+            message = coupled_samples(message, options["micro_batches"], deterministic)
             raise _cleave.CompileError(message) from None
         remarks = map(readable_places, compiled.warnings())
         return traced, compiled, [*remarks, *module_remarks(interlock, compiled)]
