@@ -8,6 +8,8 @@ from typing import Mapping
 
 import torch
 
+from .state import not_dense
+
 
 def flatten(inputs):
     """The tensors of `inputs` as a tuple, and a function that arranges such a tuple
@@ -16,6 +18,8 @@ def flatten(inputs):
     for value in flat:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"example_inputs holds {value!r}, which is not a tensor")
+        if kind := not_dense(value):
+            raise TypeError(f"example_inputs holds a tensor that {kind}")
     return flat, arrange
 
 

@@ -9,6 +9,7 @@ import os
 
 import torch
 
+from .forks import alone
 from .messages import some_names, warn
 from .results import StepError
 from .state import path_of, problem
@@ -20,6 +21,7 @@ _FACTS = "training.json"
 class Checkpoints:
     """The part of a `Step` that writes and reads files. `_live` is its program."""
 
+    @alone
     def save(self, folder: str | os.PathLike, *, check_finite: bool = True) -> None:
         """Writes a checkpoint: parameters, buffers, optimizer state, step, seed and
         data position. `load`, `cleave.load` and `cleave-run --resume` read it. The folder
@@ -45,6 +47,7 @@ class Checkpoints:
         if error := self._live.session.save_checkpoint(folder, not check_finite):
             raise OSError(error)
 
+    @alone
     def load(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint that `save` or `cleave-run` has written of the same
         model and optimizer, on any mesh. On an error nothing is changed.
@@ -58,6 +61,7 @@ class Checkpoints:
         if error := self._live.session.load_checkpoint(folder):
             raise ValueError(error)
 
+    @alone
     def load_weights(self, path: str | os.PathLike) -> None:
         """Replaces parameters and buffers by those of files; step and optimizer state
         stay. Values of another type are converted, as `load_state_dict` does. Experts
@@ -101,6 +105,10 @@ class Checkpoints:
         try:
             self._live.compiled.save(path)
         except RuntimeError as error:
+            if "PLEASE submit a bug report" in str(error):
+                # The linker maps the file, and is ended where it cannot grow.
+                raise OSError(f"cannot write '{path}': the linker was ended, as where no space is "
+                              "left, or a file may not be so large") from None
             raise OSError(str(error)) from None
 
 

@@ -15,13 +15,15 @@ import torch
 
 from . import optim
 from .batch import first_part, flatten
+from .forks import TRACING, compiling
 from .messages import readable_places, warn
 from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
                                remark_pipeline, updates_each)
-from .plan import P, entries
-from .state import whole
+from .plan import AXIS, P, entries
+from .state import check_text, flag, whole
 from .step import Step, log
-from .trainable import check_statistics, check_trained, check_types, other_types
+from .trainable import (check_statistics, check_trained, check_types, coupled_samples,
+                        other_types)
 
 
 def compile(
@@ -259,8 +261,7 @@ def compile(
     max_logits_bytes = whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = whole("bucket_bytes", bucket_bytes, 0)
     seed = whole("seed", seed, -(2**63))
-    if not isinstance(check_finite, bool):
-        raise TypeError(f"check_finite is {type(check_finite).__name__}, not True or False")
+    flag("check_finite", check_finite)
     pipeline = pipeline_options(
         schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
         post_validation, pipe_gather,
@@ -281,12 +282,14 @@ def compile(
     if "pp" not in axes:
         remark_pipeline(pipeline, interlock)
     recipes = entries(plan, model)
+    for name, value in {"mesh": axes, "plan": recipes, **pipeline, **interlock}.items():
+        check_text(name, value)
     examples, arrange = flatten(example_inputs)
     warned = []
     modes = {part: part.training for part in model.modules()}
 
     def build(inputs, later=False):
-        with _in_modes(modes):
+        with TRACING, _in_modes(modes):
             return build_in_modes(inputs, later)
 
     def build_in_modes(inputs, later):
@@ -352,7 +355,8 @@ def compile(
     def native(traced, options):
         """Compiles what was traced; does not touch the model."""
         try:
-            compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
+            with compiling():
+                compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
         except _cleave.CompileError as error:
             message = readable_places(str(error)) or (
                 "the compiler failed and does not say why; this is a defect of Cleave")
@@ -360,6 +364,7 @@ def compile(
                 message += "; there is no file of this name either"
             if " native form " in message or " type" in message:
                 message += other_types(model)
+            message = coupled_samples(message, options["micro_batches"], deterministic)
             raise _cleave.CompileError(message) from None
         remarks = map(readable_places, compiled.warnings())
         return traced, compiled, [*remarks, *module_remarks(interlock, compiled)]
@@ -372,7 +377,7 @@ def compile(
         raise ValueError("length_dims and pad_values are those of shapes, which are not given")
     step = Step(build, model, examples, optimizer, seed, launch, buckets)
     if buckets and not trusted:
-        with _in_modes(modes):
+        with TRACING, _in_modes(modes):
             check_padding(model, arrange, loss_fn, buckets)
     step.compile_others()
     return step
@@ -408,8 +413,11 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
                     'check="on" compares it in any case, check="off" omits this remark', reason)
         return
     if difference:
+        ties = ("Where elements that the model orders (topk, sort) are equal, PyTorch may choose "
+                "others than a step, which takes the first: begin with other values then. Else "
+                if "graph.top_k" in traced.named_mlir else "Either ")
         raise _cleave.CompileError(
-            f"the compiled model differs from eager PyTorch: {difference}. Either its code does "
+            f"the compiled model differs from eager PyTorch: {difference}. {ties}its code does "
             "something that tracing does not see, or this is a defect of Cleave: compile parts of "
             'the model to find which; check="off" compiles it as it is')
 
@@ -419,8 +427,11 @@ def _axes(mesh) -> dict[str, int]:
         return {}
     if not isinstance(mesh, Mapping):
         raise TypeError(f"mesh is {type(mesh).__name__}, not a dict of axes and sizes")
+    for axis in mesh:
+        if not isinstance(axis, str) or not AXIS.fullmatch(axis):
+            raise ValueError(f"{axis!r} is not the name of an axis")
     return {
-        str(axis): whole(f'the size of axis "{axis}"', size, 1)
+        axis: whole(f'the size of axis "{axis}"', size, 1)
         for axis, size in mesh.items()
     }
 

@@ -298,7 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m cleave.models", epilog=_EPILOG,
         description="Writes a transformer of any size as a Cleave module.",
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("family", choices=sorted(FAMILIES))
     add("-o", "--output", metavar="FILE.mlir", required=True, help="the module to write")

@@ -9,7 +9,7 @@ import os
 import re
 from typing import Sequence
 
-from .state import path_of, whole
+from .state import flag, path_of, whole
 from .step import log
 
 
@@ -39,7 +39,7 @@ def pipeline_options(
         options["max_saved_bytes"] = whole("max_saved_bytes", max_saved_bytes, 0)
     if max_staleness is not None:
         options["max_staleness"] = whole("max_staleness", max_staleness, 0)
-    if post_validation:
+    if flag("post_validation", post_validation):
         options["post_validation"] = True
     if pipe_gather is not None:
         if pipe_gather not in ("each", "once", "auto"):
@@ -123,8 +123,12 @@ def _is_order(text: str) -> bool:
 
 
 def _beginnings(what, names) -> str:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, Sequence) or isinstance(names, str) or not all(
+            isinstance(name, str) for name in names):
         raise TypeError(f"{what} is not a sequence of beginnings of parameters' names")
+    for name in names:
+        if not name.strip() or "," in name:
+            raise ValueError(f"{what} has {name!r}, with which no parameter's name begins")
     return ",".join(names)
 
 

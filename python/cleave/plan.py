@@ -10,7 +10,8 @@ from typing import Mapping, Sequence
 #: The axis of pipeline positions, which hold different tensors.
 PIPELINE = "pp"
 
-_AXIS = re.compile(r"[A-Za-z_]\w*")
+#: The name of an axis of a mesh.
+AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class P:
@@ -60,7 +61,7 @@ def _dim(dim) -> tuple[str, ...]:
     ):
         raise TypeError(f"{dim!r} is not an axis's name, a tuple of such, or None")
     for axis in axes:
-        if not _AXIS.fullmatch(axis):
+        if not AXIS.fullmatch(axis):
             raise ValueError(f"{axis!r} is not the name of an axis")
     return tuple(axes)
 

@@ -86,7 +86,7 @@ def agree_on_values(processes, traced) -> None:
     state = hashlib.blake2b(digest_size=8)
     for entry in (*traced.parameters, *traced.buffers):
         if not entry.tensor.is_meta:
-            value = entry.tensor.detach().cpu().contiguous().reshape(-1)
+            value = entry.tensor.detach().cpu().resolve_neg().contiguous().reshape(-1)
             state.update(entry.name.encode() + b"\0")
             state.update(value.view(torch.uint8).numpy())
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import torch
 
+from .forks import keep_in_child
 from .results import StepError
 from .state import TORCH_TYPES
 
@@ -26,6 +27,7 @@ class Program:
         self.remarks = remarks
         self.processes = processes
         self.session = None
+        keep_in_child(self)
 
     def open(self):
         """Maps the arena, and finds the tensors by name."""
@@ -67,7 +69,7 @@ class Program:
     def data(self, name, value):
         """`value` as the bytes of a whole tensor, and its name."""
         facts = self.tensors[name]
-        value = torch.as_tensor(value).detach()
+        value = torch.as_tensor(value).detach().resolve_neg()
         whole = value.to("cpu", TORCH_TYPES[facts["dtype"]]).contiguous()
         return name, whole.reshape(facts["shape"]).reshape(-1).view(torch.uint8).numpy()
 
@@ -75,7 +77,7 @@ class Program:
         """Replaces the whole tensor by `value`, which has as many elements.
 
         Raises:
-            StepError: an input has a token id out of range.
+            StepError: an input has a token id or class out of range.
         """
         self.set_all({name: value})
 
@@ -85,7 +87,7 @@ class Program:
         in between.
 
         Raises:
-            StepError: an input has a token id out of range.
+            StepError: an input has a token id or class out of range.
         """
         error = self.session.restore(
             [self.data(name, value) for name, value in values.items()], position

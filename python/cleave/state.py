@@ -35,11 +35,31 @@ def initial_values(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
             if facts["role"] == "parameter" and facts["of"]}
 
 
+def not_dense(value: torch.Tensor) -> str:
+    """What kind of tensor `value` is, and how it becomes one of the kind that a step takes
+    (elements in strided memory); empty if it is one."""
+    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+        return "is not initialized; call the model once, so that its lazy modules know shapes"
+    if value.is_nested:
+        return "is a nested tensor; pad it (torch.nested.to_padded_tensor)"
+    if value.is_quantized:
+        return f"is quantized ({_word(value.dtype)}); call dequantize()"
+    if value.layout is not torch.strided:
+        return f"is not dense ({_word(value.layout).removeprefix('_')}); call to_dense()"
+    return ""
+
+
+def _word(torch_name: Any) -> str:
+    return str(torch_name).removeprefix("torch.")
+
+
 def problem(value: Any, dtype: torch.dtype, shape: Iterable[int]) -> Exception | None:
     """Why `value` does not become a tensor of this type and shape. Floats are rounded;
     a finite one that would become infinite, or an integer that would change, does not."""
     if not isinstance(value, torch.Tensor):
         return TypeError(f"{type(value).__name__} given, a tensor expected")
+    if kind := not_dense(value):
+        return TypeError(f"a tensor given that {kind}")
     if value.is_meta:
         return ValueError("a tensor on the meta device given, which has no values")
     if tuple(value.shape) != tuple(shape):
@@ -72,6 +92,8 @@ def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1
     """`value` as an int. Raises TypeError if it is not one, and ValueError if it is
     below `least`, or, where `least` is given, above `most`."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         value = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; it must be a whole number") from None
@@ -82,12 +104,35 @@ def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1
     return value
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value`, which must be True or False, else raises TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {type(value).__name__}, not True or False")
+    return value
+
+
 def path_of(name: str, value: Any) -> str:
     """`value` as the path of a file. Raises TypeError if it is not one."""
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(path, str) or not path:
         raise TypeError(f"{name} is {value!r}; it must be the path of a file")
+    check_text(name, path)
     return path
+
+
+def check_text(name: str, value: Any) -> None:
+    """Raises ValueError if `value`, or a part of it, is a string that native code does not
+    take: of invalid Unicode, or with a null character, at which it would end."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name} has {value!a}, which is not valid Unicode") from None
+        if "\0" in value:
+            raise ValueError(f"{name} has {value!a}, with a null character")
+    elif isinstance(value, (list, tuple, Mapping)):
+        for part in value:
+            check_text(name, part)
 
 
 def _raise_all(what: str, problems: list[tuple[str, Exception]]) -> None:

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import threading
 import time
 import weakref
 from typing import Any, Callable, Mapping
@@ -14,6 +16,7 @@ import torch
 
 from .background import Background
 from .checkpoint import Checkpoints
+from .forks import alone
 from .processes import agree_on_values
 from .program import Program
 from .reports import Reports
@@ -23,6 +26,7 @@ from .state import (
     choose_tensors,
     initial_values,
     logical_shape,
+    not_dense,
     read_counts,
     split_slots,
     whole,
@@ -46,6 +50,10 @@ class Step(Reports, Checkpoints):
     A signal whose handler raises (Ctrl-C: KeyboardInterrupt) ends a call before the
     step has begun or after it is done, never between: `step` counts completed steps,
     and `last` is the result of the last of them, also if the call could not return it.
+
+    Calls of several threads wait for each other. A process that is forked from this one
+    can read the state, and not change it or run the step: RuntimeError. A step is not
+    copied or pickled: `save` and `load` move its state.
     """
 
     def __init__(self, build: Callable, module, example_inputs, optimizer, seed,
@@ -61,11 +69,19 @@ class Step(Reports, Checkpoints):
         self._programs: dict = {}
         self._buckets = buckets
         self._background = None
+        self._process = os.getpid()
+        self._lock = threading.RLock()
         self._live = self._compile_for(self._padded(tuple(example_inputs)))
         self._live.open().set_all({}, (int(seed), 0, 0))
         if buckets is not None:
             buckets.take_values(self._live.tensors)
         self._load_from_module()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            "a compiled step cannot be copied or pickled, because its state is in the memory of "
+            "native code: write it by step.save(folder), and read it by step.load(folder) or "
+            "cleave.load(folder, model); or take step.state_dict() and step.training_state()")
 
     # ------------------------------------------------------------------ state
 
@@ -181,6 +197,7 @@ class Step(Reports, Checkpoints):
         added = initial_values(self._live.tensors)
         return own | {name: self._framework_view(name) for name in added}
 
+    @alone
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replaces parameters and buffers, by the names of the module's own
         `state_dict`. All of these must be present that the step has; those of auxiliary
@@ -222,6 +239,7 @@ class Step(Reports, Checkpoints):
             "optimizer": split_slots(self._live.traced.parameters, slots),
         }
 
+    @alone
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `training_state` returned. On an error nothing is
         changed.
@@ -296,6 +314,8 @@ class Step(Reports, Checkpoints):
             value = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"input '{name}' is not a tensor: {error}") from None
+        if kind := not_dense(value):
+            raise TypeError(f"input '{name}' {kind}")
         if value.is_meta or not value.numel():
             what = "is on the meta device" if value.is_meta else "has no elements"
             raise ValueError(f"input '{name}' {what}")
@@ -318,6 +338,7 @@ class Step(Reports, Checkpoints):
             )
         return ordered
 
+    @alone
     def __call__(self, *inputs, **named) -> Loss:
         """Trains on one batch, given by position or by name.
 
@@ -328,7 +349,7 @@ class Step(Reports, Checkpoints):
             cleave.trace.TraceError, cleave.CompileError: the model does not
                 take inputs of these shapes.
             StepError: the step stopped (no valid label, a norm that is not
-                finite, a token id out of range); no state was changed.
+                finite, a token id or class out of range); no state was changed.
         """
         inputs = self._whole(inputs, named)
         elements = inputs[0].numel()
@@ -347,6 +368,7 @@ class Step(Reports, Checkpoints):
             )
         )
 
+    @alone
     def evaluate(self, *inputs, **named) -> Evaluation:
         """The loss of one batch with dropout off; changes no state."""
         inputs = self._padded(self._whole(inputs, named))
@@ -355,6 +377,7 @@ class Step(Reports, Checkpoints):
         values = {n: float(program.typed(n, v)) for n, v in values.items()}
         return Evaluation(values["loss"], weight=values.get("loss_weight"))
 
+    @alone
     def logits(self, *inputs, **named) -> torch.Tensor:
         """The model's logits with dropout off; labels may be left out.
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from .messages import some_names
@@ -59,6 +61,23 @@ def check_statistics(traced, statistics, parts, deterministic) -> None:
             "each by its own, as accumulating gradients in PyTorch does, or \"rank\" on each rank "
             "by itself; micro_batches=1 normalises the whole batch"
         )
+
+
+def coupled_samples(message: str, parts: int, deterministic) -> str:
+    """The compiler's `message` in words of the model, if it says that a part of the batch
+    needs the samples of another one; else `message`."""
+    if 'along the sequential axis "mb"' not in message and (
+            "is a sum over micro-batches of values that depend on parameters" not in message):
+        return message
+    place = re.match(r".*?:\d+:\d+: ", message)
+    how = (f"deterministic={deterministic} computes grains of the batch, each" if deterministic
+           else f"{parts} micro-batches are computed one after another, each")
+    then = ("leave out deterministic" if deterministic else
+            "micro_batches=1 computes the whole batch at once")
+    return (f"{place[0] if place else ''}the loss couples samples of the batch: what is computed here "
+            "for one of them reads others, as similarities of all pairs do, or a softmax, an order "
+            f"or a statistic over the samples. {how} without the samples of the others: {then}. "
+            "(An input with as many rows as the batch has samples counts as one of samples)")
 
 
 def other_types(model) -> str:

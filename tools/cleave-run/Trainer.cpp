@@ -204,8 +204,7 @@ Expected<int> Trainer::run() {
   if (Error error = setUp())
     return error;
   int64_t first = session->getStep();
-  int64_t last = options.stopAt > 0 ? std::min(options.stopAt, options.steps)
-                                    : options.steps;
+  int64_t last = std::min(options.stopAt, options.steps);
   // mpirun gives its processes a terminal of its own, and passes on what is
   // drawn there, with its width unknown.
   progress.emplace(first, last, out(), options.progress, !startedByMpi());

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <limits>
 #include <unistd.h>
 
 using namespace cleave::run;
@@ -109,8 +110,10 @@ struct Flags {
       cl::init(1000), cl::value_desc("n"), cl::cat(trainingCategory)};
   cl::opt<int64_t> stopAt{
       "stop-at",
-      cl::desc("End this run after that step; schedules still span --steps"),
-      cl::init(0), cl::value_desc("n"), cl::cat(trainingCategory)};
+      cl::desc("End this run after that step (default --steps); schedules "
+               "still span --steps"),
+      cl::init(std::numeric_limits<int64_t>::max()), cl::value_desc("n"),
+      cl::cat(trainingCategory)};
   cl::opt<int64_t> seed{
       "seed",
       cl::desc("Seed of data order, dropout and --random-init "
@@ -207,7 +210,7 @@ std::string Flags::check() const {
     const char *name;
     int64_t value, low;
   } counts[] = {{"--steps", steps, 1},
-                {"--stop-at", stopAt, 0},
+                {"--stop-at", stopAt, 1},
                 {"--warmup", warmup, 0},
                 {"--eval-every", evalEvery, 0},
                 {"--eval-batches", evalBatches, 0},

@@ -59,10 +59,13 @@ static Error checkIds(const Tensor &tensor, const Id *ids) {
       return makeError("'" + tensor.name + "' has the index " + Twine(id) +
                        " at " + shapeText(at) + ", outside of [0, " +
                        Twine(tensor.upperBound) + ")");
-    return makeError("input '" + tensor.name + "' has token id " + Twine(id) +
-                     " at " + shapeText(at) +
-                     ", but the model's vocabulary has " +
-                     Twine(tensor.upperBound) + " rows");
+    return makeError("input '" + tensor.name + "' has " + Twine(id) + " at " +
+                     shapeText(at) +
+                     ", where the model takes a token id or class from 0 to " +
+                     Twine(tensor.upperBound - 1) +
+                     (tensor.hasIgnoreIndex
+                          ? " (or " + std::to_string(tensor.ignoreIndex) + ")"
+                          : std::string()));
   }
   return Error::success();
 }

@@ -18,8 +18,9 @@ import files of their own row and of rows above:
                               patterns over values; attention masks; the op attention
     convert_*                 converters of the framework's operators, a file for each subject
     fold, convert             constant folding; the conversion of one exported graph
-    call_plan, experts, decompose, export
-                              inputs and loss, static shapes of experts, torch.export
+    accepted, call_plan, experts, decompose, export
+                              tensors and names that a step can have, inputs and loss, static
+                              shapes of experts, torch.export
     patterns/                 norms, activations, attention composed of smaller ops
     model_tensors, entry      parameters and buffers; a function of the module
     model, weights, __main__  `trace`, files, the command

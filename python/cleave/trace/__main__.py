@@ -90,7 +90,7 @@ def call(function, source: str):
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m cleave.trace", description=_HELP, epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("source", metavar="SOURCE", help="where the model is built")
     parser.add_argument("-o", "--output", metavar="FILE.mlir", required=True,
                         help="the module to write")
@@ -102,6 +102,8 @@ def main(arguments: list[str] | None = None) -> int:
                              "micro-batches (default: 1, the whole batch)")
     parser.add_argument("--no-weights", action="store_true", help="write only the module")
     options = parser.parse_args(arguments)
+    if not options.output or options.weights == "":
+        parser.error("the name of a file is empty")
     if options.weights and options.no_weights:
         parser.error("--weights and --no-weights exclude each other")
     if options.micro_batches < 1:

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .custom_functions import FunctionUse, apply_function
-from .errors import EagerError, ForwardStateError
-from .forward_state import Constants
+from .errors import OUTSIDE, EagerError, ForwardStateError
+from .forward_state import Constants, name_of
 from .memory import memory_of, version_of
 from .patches import (checkpoint_generator, enter_saved_tensors_hooks, only_torch_random_numbers,
                       patched, refuse_backward)
@@ -44,13 +44,17 @@ _REFUSED: dict[Any, str] = {
         "assigning .data in the forward is not compiled; compute a new tensor",
 }
 _DETACH = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+#: Functions whose names end as those of functions that write, and that do not write.
+_NOT_WRITTEN = {"requires_grad_", "detach_", "share_memory_", "rename_"}
 
 
 class Originals:
     """The parameters of a module outside of a trace, which replaces them by fake ones."""
 
-    def __init__(self, module: torch.nn.Module):
+    def __init__(self, module: torch.nn.Module, loss_fn: Any = None):
         self._kept = list(module.parameters())
+        #: The objects whose tensors have names in messages.
+        self.owners = module, loss_fn
         self.names = {id(p): n for n, p in module.named_parameters()}
         #: Names of the trained parameters, by storage.
         self.memory = {memory_of(p): n for n, p in module.named_parameters()
@@ -110,6 +114,9 @@ class _AutogradMode(TorchFunctionMode):
                 return out.detach()
             return out
         self._check_aliases(tensors)
+        for tensor in _written_by(function, args, kwargs):
+            if not isinstance(tensor, FakeTensor) and self._trace is not None:
+                raise EagerError(f"{name_of(tensor, *self._originals.owners)} {OUTSIDE}")
         before = [(x, version_of(x)) for x in tensors]
         given = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
         if function in _DETACH and tensors[0].is_floating_point():
@@ -205,6 +212,16 @@ class _AutogradMode(TorchFunctionMode):
         if memory in self._graded and not torch.is_grad_enabled():
             raise EagerError("a tensor that has a gradient is written to in place under "
                              "no_grad(); compute a new tensor")
+
+
+def _written_by(function: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Returns the tensors that a function writes, by its name and its argument `out`."""
+    name = getattr(function, "__name__", "")
+    in_place = name == "__setitem__" or (
+        name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
+        if name.endswith("__") else name.endswith("_") and name not in _NOT_WRITTEN)
+    written = [*(args[:1] if in_place else ()), kwargs.get("out")]
+    return [x for x in pytree.tree_leaves(written) if isinstance(x, torch.Tensor)]
 
 
 def _without_gradient(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
+from ..state import not_dense
 from .errors import TraceError
 
 
@@ -43,14 +44,11 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
     names = _positional_names(module.forward)
     if isinstance(example_inputs, Mapping):
         inputs = dict(example_inputs)
-        targets = []
-        if loss_fn is not None:
-            accepts = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in forward.values())
-            targets = [n for n in inputs if n not in forward and not accepts]
-            if not targets:
-                targets = [list(inputs)[-1]]
-        else:
+        if loss_fn is None:
+            targets = []
             _check_taken(forward, list(inputs), True)
+        else:
+            targets = _named_targets(forward, list(inputs), loss_fn)
         return Call(_tensors(inputs), [], {n: n for n in inputs if n not in targets}, targets)
     if not isinstance(example_inputs, Sequence) or isinstance(example_inputs, str):
         raise TraceError(f"example_inputs is {type(example_inputs).__name__}, not a tuple of "
@@ -90,6 +88,29 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
     return Call(_tensors(inputs), [n for n in order if n not in keyword], keyword, targets)
 
 
+def _named_targets(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
+                   loss_fn: Callable[..., Any]) -> list[str]:
+    """Returns which inputs of a dict are the targets of `loss_fn`, in its order: those that
+    forward does not take, or else those that the loss function names. Raises TraceError where
+    this does not tell."""
+    named = [n for n in _positional_names(_function_of(loss_fn))[1:] if n in given]
+    if forward and all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in forward.values()):
+        targets = [n for n in given if n not in forward]
+    else:
+        targets = [n for n in named if n not in forward]
+    if targets:
+        return [n for n in named if n in targets] + [n for n in targets if n not in named]
+    if _target_count(loss_fn) == 0 or len(named) == 1:
+        return named
+    if named:
+        raise TraceError(f"inputs {', '.join(named)} are arguments of the model's forward and of "
+                         "loss_fn; let the model return what the loss requires beside its output, "
+                         "and take one target")
+    taken = ", ".join(_positional_names(_function_of(loss_fn))[1:]) or "its targets"
+    raise TraceError(f"no input is a target: the model's forward takes {', '.join(given)}, and "
+                     f"loss_fn takes {taken}; name the target as this argument")
+
+
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(function).parameters)
@@ -120,17 +141,19 @@ def _check_taken(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
         raise TraceError(f"the model's forward takes {takes}, {what}; {_PASS_LOSS}")
 
 
+def _function_of(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    return loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
+
+
 def _target_count(loss_fn: Callable[..., Any]) -> int:
     """The number of targets that `loss_fn` requires after the output."""
-    function = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
-    taken = [p for p in _parameters_of(function).values() if p.kind in _BY_POSITION]
+    taken = [p for p in _parameters_of(_function_of(loss_fn)).values() if p.kind in _BY_POSITION]
     required = [p for p in taken if p.default is inspect.Parameter.empty]
     return 0 if len(taken) == len(required) == 1 else max(len(required) - 1, 1)
 
 
 def _target_name(loss_fn, index: int, taken: Mapping[str, Any]) -> str:
-    function = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
-    names = _positional_names(function)[1:]
+    names = _positional_names(_function_of(loss_fn))[1:]
     name = names[index] if index < len(names) else f"target{index}"
     while name in taken:
         name += "_"
@@ -142,4 +165,6 @@ def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         if not isinstance(value, torch.Tensor):
             raise TraceError(f"input '{name}' is {type(value).__name__}, not a tensor; bind "
                              "other arguments beforehand, for example by a wrapping module")
+        if kind := not_dense(value):
+            raise TraceError(f"input '{name}' {kind}")
     return dict(inputs)

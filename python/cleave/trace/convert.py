@@ -40,6 +40,9 @@ class UnsupportedError(Exception):
                      "cleave.trace.supported_operators()).")
         super().__init__("\n".join(lines))
 
+    def __reduce__(self):
+        return type(self), (self.operators,)
+
 
 class Conversion:
     """The state of the conversion of one FX graph; converters take it as `c`."""

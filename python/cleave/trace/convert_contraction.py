@@ -100,6 +100,7 @@ def einsum(c, equation, operands, path=None):
         letters = "".join(terms)
         output = output or "".join(sorted(l for l in set(letters) if letters.count(l) == 1))
     terms, operands = zip(*(_diagonals(c.b, *pair) for pair in zip(terms, operands)))
+    terms, operands = _without_units(c.b, terms, operands)
     value, term = operands[0], terms[0]
     for i in range(1, len(operands)):
         later = set(output).union(*terms[i + 1:]) if i + 1 < len(terms) else set(output)
@@ -112,6 +113,19 @@ def einsum(c, equation, operands, path=None):
         term = "".join(l for l in term if l in output)
         value = c.b.transpose(value, [term.index(l) for l in output])
     return value
+
+
+def _without_units(b, terms, operands):
+    """Terms and operands without the dimensions of size 1 along which an operand is
+    repeated, because another one has more elements there."""
+    sizes = {}
+    for term, x in zip(terms, operands):
+        for letter, size in zip(term, x.shape):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    kept = [[d for d, letter in enumerate(term) if x.shape[d] == sizes[letter]]
+            for term, x in zip(terms, operands)]
+    return (["".join(term[d] for d in own) for term, own in zip(terms, kept)],
+            [b.reshape(x, [x.shape[d] for d in own]) for x, own in zip(operands, kept)])
 
 
 def _diagonals(b, term, x):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ..state import not_dense
 from .builder import Builder
 from .call_plan import Call
 from .convert import Conversion
@@ -35,7 +36,8 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
     _check_mutation(program, call)
     builder = Builder()
     known: dict[int, torch.Tensor] = {}
-    arguments: dict[str, Argument] = {}
+    #: Inputs and the generator by their role too, since a tensor may have their names.
+    arguments: dict[str | tuple[str, str], Argument] = {}
     for tensor in tensors.all():
         if tensor.role == "parameter":
             value = Value(_type_of(tensor.role, tensor.name, tensor.tensor),
@@ -55,7 +57,7 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
             value = Value(_type_of("input", input_name, example))
             sample = 0 if example.dim() and example.shape[0] == batch else None
             argument = Argument(value, input_name, "input", batch_dim=sample)
-            arguments[f"input:{input_name}"] = argument
+            arguments["input", input_name] = argument
         elif spec.kind is InputKind.PARAMETER and module_name(spec.target) in tensors.part_of:
             whole, i = tensors.part_of[module_name(spec.target)]
             part = builder.narrow(arguments[whole.name].value, 0, i, 1)
@@ -64,7 +66,7 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
         elif spec.kind is InputKind.PARAMETER:
             argument = arguments[tensors.by_name[module_name(spec.target)].name]
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec)
+            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec, node)
             conversion.bind(node, value)
             continue
         else:
@@ -73,7 +75,7 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
             continue
         conversion.bind(node, argument.value)
     values = conversion.run(program.graph)
-    arguments["rng"] = Argument(rng, "rng", "rng")
+    arguments["rng", ""] = Argument(rng, "rng", "rng")
     results, written = [], []
     names = iter(exported.outputs)
     for spec, value in zip(program.graph_signature.output_specs, values):
@@ -95,12 +97,16 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
     return function
 
 
-def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program, spec) -> Any:
+def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program, spec,
+                  node) -> Any:
     """Returns the value of a buffer or of a tensor that the model's code creates: a constant if
     it is small, else an argument."""
     entry = tensors.by_name.get(module_name(spec.target))
     if entry is None:
         constant = program.constants[spec.target]
+        if kind := not_dense(constant):
+            place = next((_origin(user) for user in node.users), "")
+            raise TraceError(f"{place}a tensor is used that {kind}")
         if constant.dtype not in DTYPES and constant.device.type != "meta":
             return known_constant(builder, constant.cpu())
         if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":

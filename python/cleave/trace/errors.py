@@ -17,3 +17,9 @@ class EagerError(Exception):
 
 class ForwardStateError(EagerError):
     """Raised for a forward that reads state which an earlier forward computed."""
+
+
+#: The end of a sentence about a tensor that a forward writes.
+OUTSIDE = ("is written to in the forward, and is no buffer of the model: a compiled step keeps "
+           "nothing else. Register it there (register_buffer); a loss function that keeps "
+           "tensors can be a part of the model, whose forward then returns the loss")

@@ -17,12 +17,13 @@ from typing import Any, Mapping, Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
 from .call_plan import Call, plan_call
 from .convert_batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
 from .decompose import decomposed, is_functional, keep_nested_locations
-from .errors import EagerError, ForwardStateError, StateError, TraceError
+from .errors import OUTSIDE, EagerError, ForwardStateError, StateError, TraceError
 from .experts import static_experts
 from .forward_state import StateChange, restored
 from .locations import located, untraceable
@@ -66,7 +67,7 @@ class _Step(torch.nn.Module):
         self.want = want
         self.found = _CallRecord()
         object.__setattr__(self, "loss_fn", loss_fn)
-        object.__setattr__(self, "originals", Originals(module))
+        object.__setattr__(self, "originals", Originals(module, loss_fn))
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with (restored(self.module, self.loss_fn) as changed,
@@ -248,7 +249,10 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                 raise TraceError(
                     f"buffers {' and '.join(shared)} are one tensor, which the forward writes to; "
                     "give it, or the module that holds it, one name in the model") from error
-            raise TraceError(untraceable(error)) from error
+            if "is mutated in the forward method" in str(error):
+                raise TraceError(f"a tensor {OUTSIDE}") from error
+            raise TraceError(unwritable_names(module, error)
+                             or untraceable(error) + devices(module, error)) from error
     return Exported(program, step.found.names, step.found.reached)
 
 

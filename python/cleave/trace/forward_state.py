@@ -172,6 +172,34 @@ def _containers(module: torch.nn.Module, others: tuple[Any, ...]
             add(name, lambda find=find: find().cell_contents)
 
 
+def name_of(tensor: torch.Tensor, module: torch.nn.Module, loss_fn: Any) -> str:
+    """Returns the name of a tensor in the model or the loss function that holds it; "a tensor"
+    if neither does."""
+    def said(path: str) -> str:
+        path = path.strip(".")
+        own = path.removeprefix("the loss function")
+        if own == path:
+            return f"'{path}'"
+        return f"'{own.strip('.')}' of the loss function" if own else "a tensor of the loss function"
+
+    if isinstance(loss_fn, torch.nn.Module):
+        for name, buffer in loss_fn.named_buffers():
+            if buffer is tensor:
+                return said(f"the loss function.{name}")
+    for name, found, _ in _containers(module, (loss_fn,)):
+        content = _copied(found)
+        if isinstance(content, list):
+            content = dict(enumerate(content))
+        for key, value in content.items() if isinstance(content, dict) else ():
+            path = f"{name}.{key}" if isinstance(key, str) else name
+            if value is tensor:
+                return said(path)
+            for part, buffer in value.named_buffers() if isinstance(value, torch.nn.Module) else ():
+                if buffer is tensor:
+                    return said(f"{path}.{part}")
+    return "a tensor"
+
+
 def _is_state_object(value: Any) -> bool:
     """Whether a value is an object whose attributes are part of a model."""
     kind = type(value)

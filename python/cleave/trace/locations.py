@@ -96,9 +96,10 @@ def untraceable(error: Exception) -> str:
 
 
 def _first_paragraph(error: BaseException) -> str:
-    """Returns the first paragraph of an error's text, on one line; the next paragraphs of
+    """Returns the first paragraph of an error's text, on one line; the rest of
     torch's errors are hints for debugging torch."""
-    return " ".join(str(error).strip().split("\n\n")[0].split())
+    text = str(error).strip().split("\n\n")[0].split(" This could be because ")[0]
+    return " ".join(text.split())
 
 
 def _raised_by_torch(error: BaseException) -> bool:

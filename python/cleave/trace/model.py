@@ -9,7 +9,9 @@ from typing import Any, Callable
 
 import torch
 
+from ..forks import TRACING, refuse_interrupted
 from ..messages import warn
+from .accepted import refuse_name, refuse_tensors, same_names
 from .call_plan import plan_call
 from .convert_batch_norm import Groups
 from .entry import convert_entry
@@ -67,7 +69,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     the output) are its targets; `((model inputs...), (targets...))` separates them
     explicitly. Without `loss_fn`, the last tensor is passed as `labels` if forward has an
     argument of this name that is not filled by position. If it is a dict, tensors are passed
-    by name, and those that forward does not take are targets.
+    by name; those that forward does not take are targets, or else the one that `loss_fn` names.
 
     `loss_fn(output, *targets)` returns a scalar. Without it the module must return its
     scalar loss: alone, in a tuple with logits, or as `loss` in a dict or an object.
@@ -90,8 +92,19 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         UnsupportedError: operators have no conversion; all are listed with their lines.
         TraceError: the model cannot be called as described, or not be traced.
     """
+    refuse_interrupted()
+    with TRACING:
+        return _trace(module, example_inputs, loss_fn, logits, groups)
+
+
+def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., Any] | None,
+           logits: bool, groups: Groups) -> TracedModel:
+    """`trace`, while no other thread traces."""
     call = plan_call(module, example_inputs, loss_fn)
     try:
+        refuse_tensors(module)
+        for name in call.inputs:
+            refuse_name("input", name)
         refuse_hooks(module)
         refuse_shared_memory(module)
     except EagerError as error:
@@ -115,6 +128,9 @@ def trace(module: torch.nn.Module, example_inputs: Any,
         warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
              "train() mode; call model.train() to say so, or set the probability of its "
              "dropout to 0")
+    for function in functions:
+        if wrong := same_names((a.role, a.name) for a in function.arguments):
+            raise TraceError(wrong)
     unused = functions[0].unused_parameters() | tensors.unreached(loss.reached)
     for function in functions:
         _freeze(function, unused)

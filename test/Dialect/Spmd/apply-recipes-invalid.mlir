@@ -25,7 +25,7 @@
 // TWICE: error: the mesh names axis "dp" twice
 // MB: error: "mb" is the axis of micro-batches: name another
 // MESH: error: a recipe needs a mesh
-// ATTENTION: error: ulysses: no input runs along the sequence of an attention
+// ATTENTION: error: recipe 'ulysses': no input has the sequence dimension of an attention
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
 // RING: error: recipe 'ring': the model has no attention
 // CONTEXT: error: recipe 'context': no input has the sequence dimension of an attention

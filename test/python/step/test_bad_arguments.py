@@ -142,7 +142,7 @@ RUN_FLAGS = {
     "--keep=3": "--keep needs --save-every", "--save-dir c": "--save-dir needs --save-every",
     "--eval-every=3": "--eval-every needs --eval-data", "--trace-steps=3": "needs --trace",
     "--tokenizer t.json": "is tokens already",
-    "--stop-at=-1": "at least 0", "--trace-steps=0": "at least 1",
+    "--stop-at=0": "at least 1", "--trace-steps=0": "at least 1",
     "--random-init --weights w": "exclude one another",
     "--random-init --resume c": "exclude one another",
     "--weights w --resume c": "exclude one another",

@@ -76,6 +76,17 @@ def step():
     (dict(seed="x"), TypeError, "seed is 'x'; it must be a whole number"),
     (dict(seed=2**64), ValueError, "at most"),
     (dict(max_logits_bytes=0), ValueError, "at least 1"),
+    *((dict([(name, True)]), TypeError, f"{name} is True; it must be a whole number")
+      for name in ("micro_batches", "threads", "seed", "bucket_bytes", "deterministic", "chunks",
+                   "max_saved_bytes", "max_staleness", "grad_horizon")),
+    (dict(mesh={"dp": True}), TypeError, 'size of axis "dp" is True; it must be a whole number'),
+    *((dict(mesh={name: 2}), ValueError, "is not the name of an axis")
+      for name in ("dp ", "dp,tp", "dp=2", "", 3, "\u00e9")),
+    (dict(post_validation="yes"), TypeError, "post_validation is str, not True or False"),
+    (dict(check_finite=1), TypeError, "check_finite is int, not True or False"),
+    (dict(stages=3), TypeError, "stages is not a sequence"),
+    (dict(stages=[""]), ValueError, "stages has '', with which no parameter's name begins"),
+    (dict(stages=["a,b"]), ValueError, "stages has 'a,b', with which"),
 ])
 def test_compile(options, kind, message):
     with pytest.raises(kind, match=message):
@@ -201,8 +212,8 @@ def same(one, other):
     (lambda s: s(X[:0], Y[:0]), ValueError, "'x' has no elements"),
     (lambda s: s(X[:, :3], Y), TraceError, "cannot follow the model"),
     (lambda s: s(X[:3], Y), TraceError, "cannot follow the model: .*batch_size"),
-    (lambda s: s(X, Y + 4), StepError, r"'target' has token id 4 at \[0\], but"),
-    (lambda s: s(X, Y - 1), StepError, r"token id -1 at \[0\]"),
+    (lambda s: s(X, Y + 4), StepError, r"'target' has 4 at \[0\], where .* class from 0 to 3"),
+    (lambda s: s(X, Y - 1), StepError, r"has -1 at \[0\]"),
     (lambda s: s(X, torch.full_like(Y, -100)), StepError, "every target of this batch is ignored"),
     (lambda s: s.evaluate(X), TypeError, "1 given"),
     (lambda s: s.logits(), TypeError, "none given"),

@@ -142,6 +142,24 @@ def test_what_is_right_raises_no_alarm(make, caplog):
     assert "not compared" not in caplog.text
 
 
+class Ranked(nn.Module):
+    """Differences of scores, on which a bias of all has no effect."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(4, 1)
+
+    def forward(self, x):
+        scores = self.score(x)
+        return F.softplus(scores - scores.T).mean()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_gradient_that_is_zero_but_for_rounding(seed):
+    torch.manual_seed(seed)
+    cleave.compile(Ranked(), (torch.randn(4, 4),), threads=1, check="on")
+
+
 class Noisy(Net):
     def forward(self, x):
         noise = torch.rand(x.shape) + torch.rand_like(x) + 0.1 * torch.randn(x.shape)

@@ -275,3 +275,61 @@ def test_counts_of_a_loss_are_refused():
     with pytest.raises(TraceError, match="'the loss function' changes in each forward"):
         cleave.trace.trace(Two(lambda m, x: m.b(m.a(x))), (X, Y), loss)
     assert count == [0]
+
+
+class Running(torch.nn.Module):
+    """A loss that keeps its running mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, output, target):
+        loss = F.mse_loss(output, target)
+        self.mean.mul_(0.9).add_(loss.detach() * 0.1)
+        return loss
+
+
+def closure():
+    means = {"own": [torch.zeros(2)]}
+
+    def loss(output, target):
+        value = F.mse_loss(output, target)
+        means["own"][0][1] = value.detach()
+        return value
+    return loss
+
+
+def module_in_a_closure():
+    part = Running()
+    return lambda output, target: part(output, target)
+
+
+def by_out():
+    kept = torch.zeros(4, 4)
+    return lambda output, target: F.mse_loss(torch.add(output.detach(), 1, out=kept) * output, target)
+
+
+@pytest.mark.parametrize("make, name", [
+    (Running, "'mean' of the loss function"), (closure, "'own' of the loss function"),
+    (module_in_a_closure, "'mean' of the loss function"), (by_out, "a tensor of the loss function"),
+])
+def test_tensors_that_a_loss_writes_are_named(make, name):
+    with pytest.raises(TraceError, match=rf"test_forward_state.py:\d+: {name} is written to in the forward, "
+                       r"and is no buffer of the model.*register_buffer"):
+        cleave.trace.trace(Two(lambda m, x: m.b(m.a(x))), (X, Y), make())
+
+
+def test_tensors_of_a_model_that_are_no_buffers():
+    def forward(m, x):
+        m.part.seen += 1
+        return m.b(m.a(x))
+
+    def prepare(m):
+        m.part = torch.nn.Module()
+        m.part.seen = torch.zeros(3)
+
+    module = Two(forward, prepare)
+    with pytest.raises(TraceError, match="'part.seen' is written to"):
+        cleave.trace.trace(module, (X, Y), F.mse_loss)
+    assert module.part.seen.tolist() == [0.0] * 3

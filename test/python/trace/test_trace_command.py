@@ -156,6 +156,11 @@ def test_meta_module_has_no_weights(folder):
     (["source.py", "-o", "bad.mlir"], 2, "must be FILE.py:FUNCTION"),
     (["source.py:build"], 2, "-o"),
     (["source.py:build", "-o", "bad.mlir", "--fast"], 2, "--fast"),
+    (["source.py:build", "-o", "bad.mlir", "--no-w"], 2, "unrecognized arguments: --no-w"),
+    (["source.py:build", "-o", "bad.mlir", "--micro", "2"], 2, "unrecognized arguments: --micro"),
+    (["source.py:build", "-o", "bad.mlir", "--ones-input=labels"], 2, "unrecognized"),
+    (["source.py:build", "-o", ""], 2, "the name of a file is empty"),
+    (["source.py:build", "-o", "bad.mlir", "--weights="], 2, "the name of a file is empty"),
 ])
 def test_errors_say_what_to_do_and_leave_no_file(folder, monkeypatch, capsys, arguments, status,
                                                  message):

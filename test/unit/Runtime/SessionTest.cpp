@@ -189,9 +189,10 @@ TEST_F(SessionTest, InputsAreChecked) {
     return llvm::toString(std::move(error));
   };
   ids[2 * 32 + 17] = 70;
-  EXPECT_EQ(message(session->setInput("ids", ids.data(), DType::I64, {4, 32})),
-            "input 'ids' has token id 70 at [2, 17], but the model's "
-            "vocabulary has 64 rows");
+  EXPECT_EQ(
+      message(session->setInput("ids", ids.data(), DType::I64, {4, 32})),
+      "input 'ids' has 70 at [2, 17], where the model takes a token id or "
+      "class from 0 to 63");
   ids[2 * 32 + 17] = -100;
   EXPECT_NE(message(session->setInput("ids", ids.data(), DType::I64, {4, 32})),
             "");

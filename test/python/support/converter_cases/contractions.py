@@ -2,6 +2,8 @@
 # Exceptions. See LICENSE for license information.
 """Contractions; the biases that follow them, in every rank."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -45,6 +47,11 @@ case("mm", lambda a, b: aten.mm.default(a, b), normal(3, 5), normal(5, 4, seed=1
 case("bmm", torch.bmm, normal(2, 3, 5), normal(2, 5, 4, seed=1), **SUMS)
 case("outer", torch.outer, normal(3), normal(4, seed=1), **SUMS)
 case("einsum", lambda a, b: torch.einsum("bik,bjk->bij", a, b), normal(2, 3, 5), normal(2, 4, 5, seed=1), **SUMS)
+for equation, *shapes in (("ij,jk->ik", (3, 4), (1, 2)), ("ij,ij->ij", (3, 1), (1, 4)),
+                          ("ij,ij->j", (1, 1), (3, 4)), ("...j,...jk->...k", (3, 4), (1, 4, 2)),
+                          ("ii,ij->ij", (3, 3), (1, 4)), ("ij,jk,jl->ikl", (3, 4), (1, 2), (1, 5))):
+    case(f"einsum {equation}, repeated along units", partial(torch.einsum, equation),
+         *(normal(*shape, seed=i) for i, shape in enumerate(shapes)), **SUMS)
 case("einsum of a diagonal", lambda a, b: torch.einsum("iki,i->ik", a, b), normal(3, 2, 3), normal(3, seed=1), **SUMS)
 case("einsum, a trace beside NaN", lambda a: torch.einsum("iii", a),
      torch.where(torch.arange(27) % 13 == 0, normal(27), torch.nan).view(3, 3, 3), **SUMS)

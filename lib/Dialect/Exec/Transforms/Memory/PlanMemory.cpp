@@ -21,8 +21,9 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
 
-/// A result up to this size has a fixed offset; a larger one shares memory with
-/// the other entries, and is valid until another one runs.
+/// A result up to this size has a fixed offset, as has one that several entries
+/// compute, which is one tensor. A larger one of a single entry shares memory
+/// with the other entries, and is valid until another one runs.
 static constexpr int64_t kSmallOutput = 1 << 16;
 
 namespace {
@@ -39,6 +40,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     int64_t offset;
   };
   llvm::StringMap<Fixed> fixed;
+  /// By name, the entries that have a result.
+  llvm::DenseMap<StringAttr, unsigned> resultCount;
   DenseMap<Attribute, int64_t> constants;
 
   void runOnOperation() override {
@@ -86,6 +89,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     constants.clear();
     fixedEnd = 0;
     placeConstants(programs);
+    countResults(programs);
     std::vector<std::unique_ptr<ProgramMemory>> plans;
     for (ProgramOp program : programs) {
       plans.push_back(std::make_unique<ProgramMemory>(program, parts));
@@ -209,6 +213,15 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     }
   }
 
+  void countResults(ArrayRef<ProgramOp> programs) {
+    resultCount.clear();
+    for (ProgramOp program : programs)
+      for (unsigned i = 0; i < program.getResultTypes().size(); ++i)
+        if (auto name =
+                program.getResultAttrOfType<StringAttr>(i, graph::kNameAttr))
+          ++resultCount[name];
+  }
+
   LogicalResult placeFixed(ProgramOp program, ProgramMemory &plan) {
     Block &body = program.getBody().front();
     for (auto constant : body.getOps<ConstantOp>())
@@ -231,7 +244,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
       auto name = program.getResultAttrOfType<StringAttr>(i, graph::kNameAttr);
       if (!name)
         return program.emitOpError("result ") << i << " has no graph.name";
-      if (plan.bufferOf(value).bytes <= kSmallOutput &&
+      if ((plan.bufferOf(value).bytes <= kSmallOutput ||
+           resultCount[name] > 1) &&
           failed(placeOne(program, plan, value,
                           ("result:" + name.getValue()).str(), name)))
         return failure();

@@ -178,6 +178,7 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
   }
   if (!found)
     return annotator.getModule().emitError()
-           << "ulysses: no input runs along the sequence of an attention";
+           << "recipe 'ulysses': no input has the sequence dimension of an "
+              "attention";
   return success();
 }

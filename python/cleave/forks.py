@@ -1,0 +1,82 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Threads of a process, and what a process that is forked from it has: its memory, but of
+its threads only the one that forked."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+import weakref
+from typing import Any
+
+#: Held while a model is traced: torch.export changes what all threads have.
+TRACING = threading.RLock()
+#: What has native `compiled` and `session`, each None or an object.
+_holders: weakref.WeakSet[Any] = weakref.WeakSet()
+#: The threads that are in the compiler.
+_compiling: set[int] = set()
+#: Whether another thread was tracing or compiling when this process was forked.
+_interrupted = False
+
+
+def keep_in_child(holder: Any) -> None:
+    """Lets forked processes keep the native `compiled` and `session` of `holder` until they
+    end: freeing them would wait for threads that are not there."""
+    _holders.add(holder)
+
+
+@contextlib.contextmanager
+def compiling():
+    """Around a call of the compiler. Raises RuntimeError where it could wait forever."""
+    refuse_interrupted()
+    _compiling.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        _compiling.discard(threading.get_ident())
+
+
+def refuse_interrupted() -> None:
+    """Raises RuntimeError in a process that was forked while another thread compiled: what
+    that thread held is never released here."""
+    if _interrupted:
+        raise RuntimeError("this process was forked while another thread compiled a model, and "
+                           "cannot compile one: fork it before or after, or start it by \"spawn\"")
+
+
+def alone(method):
+    """A method of a `Step` that one thread at a time calls, where others wait, in the
+    process that compiled the step."""
+
+    @functools.wraps(method)
+    def run(self, *args, **named):
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this process was forked from process {self._process}, which compiled the step: "
+                "it has no threads to run it. Compile a step here, or save it there "
+                "(step.save(folder)) and go on from that (step.load(folder))")
+        with self._lock:
+            return method(self, *args, **named)
+
+    return run
+
+
+def _after_fork() -> None:
+    global _interrupted
+    for holder in list(_holders):
+        for native in (holder.compiled, holder.session):
+            if native is not None:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
+    if TRACING.acquire(blocking=False):
+        TRACING.release()
+    else:
+        _interrupted = True
+        TRACING._at_fork_reinit()
+    _interrupted |= bool(_compiling - {threading.get_ident()})
+
+
+os.register_at_fork(after_in_child=_after_fork)
