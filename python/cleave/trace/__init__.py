@@ -16,7 +16,7 @@ import files of their own row and of rows above:
     registry, evaluate        the table of converters; the values of ops known when tracing
     matching, masks, attention
                               patterns over values; attention masks; the op attention
-    convert_*                 converters of the framework's operators, a file for each subject
+    converters/               converters of the framework's operators, a file for each subject
     fold, convert             constant folding; the conversion of one exported graph
     accepted, call_plan, experts, decompose, export
                               tensors and names that a step can have, inputs and loss, static
@@ -27,7 +27,7 @@ import files of their own row and of rows above:
 """
 
 from .convert import UnsupportedError
-from .convert_batch_norm import Groups
+from .converters.batch_norm import Groups
 from .errors import TraceError
 from .model import TracedModel, trace
 from .model_tensors import Tensor

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import convert_narrow
-from .convert_complex import Complex, convert as convert_complex, part_type
+from .converters import narrow as narrow_integers
+from .converters.complex import Complex, convert as convert_complex, part_type
 from .evaluate import Evaluator
 from .fold import folded
 from .builder import Builder
@@ -159,9 +159,9 @@ class Conversion:
             if known is not None:
                 return known
             args, kwargs = pytree.tree_map_only(
-                torch.Tensor, lambda x: convert_narrow.constant(self, x), (args, kwargs))
-        if convert_narrow.is_narrow(example):
-            return convert_narrow.convert(self, node.target, example, args, kwargs)
+                torch.Tensor, lambda x: narrow_integers.constant(self, x), (args, kwargs))
+        if narrow_integers.is_narrow(example):
+            return narrow_integers.convert(self, node.target, example, args, kwargs)
         convert = converter_for(node.target)
         if convert is None:
             raise Unsupported("no conversion")

@@ -11,8 +11,8 @@ from typing import Any, Iterator
 
 import torch
 
-from .convert_batch_norm import is_training
-from .convert_complex import converts_complex
+from .converters.batch_norm import is_training
+from .converters.complex import converts_complex
 from .registry import converter_for
 
 

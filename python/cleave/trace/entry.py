@@ -13,7 +13,7 @@ from ..state import not_dense
 from .builder import Builder
 from .call_plan import Call
 from .convert import Conversion
-from .convert_batch_norm import Groups
+from .converters.batch_norm import Groups
 from .errors import TraceError
 from .evaluate import Evaluator
 from .export import Exported

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
 from .call_plan import Call, plan_call
-from .convert_batch_norm import Groups, batch_norm_modules
+from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
 from .decompose import decomposed, is_functional, keep_nested_locations
 from .errors import OUTSIDE, EagerError, ForwardStateError, StateError, TraceError

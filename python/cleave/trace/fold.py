@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .convert_complex import Complex
+from .converters.complex import Complex
 from .ir import DTYPES, Value
 
 #: The largest number of elements of a result that becomes a constant.

@@ -13,7 +13,7 @@ from ..forks import TRACING, refuse_interrupted
 from ..messages import warn
 from .accepted import refuse_name, refuse_tensors, same_names
 from .call_plan import plan_call
-from .convert_batch_norm import Groups
+from .converters.batch_norm import Groups
 from .entry import convert_entry
 from .errors import EagerError, StateError, TraceError
 from .export import export

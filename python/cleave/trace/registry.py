@@ -33,11 +33,8 @@ def converts(*overloads: Any):
 
 def converter_for(target: Any) -> Callable[..., Any] | None:
     """Returns the converter of an operator, or None. Imports all converters first."""
-    from . import (  # noqa: F401
-        convert_activation, convert_assignment, convert_batch_norm, convert_bits,
-        convert_contraction, convert_convolution, convert_diagonal, convert_division,
-        convert_elementwise, convert_functions, convert_index, convert_loss, convert_memory,
-        convert_neural, convert_order, convert_padding, convert_quantile, convert_reduction,
-        convert_scan, convert_scatter, convert_shape, convert_statistics, convert_trigonometry,
-        convert_windows)
+    from .converters import (  # noqa: F401
+        activation, assignment, batch_norm, bits, contraction, convolution, diagonal, division,
+        elementwise, functions, index, loss, memory, neural, order, padding, quantile, reduction,
+        scan, scatter, shape, statistics, trigonometry, windows)
     return CONVERTERS.get(target)

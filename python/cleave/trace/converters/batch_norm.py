@@ -12,9 +12,9 @@ from typing import Iterator
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .errors import EagerError
-from .ir import TensorType
-from .registry import Unsupported, aten, converts
+from ..errors import EagerError
+from ..ir import TensorType
+from ..registry import Unsupported, aten, converts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from .ir import TensorType
-from .registry import Unsupported, aten, converts
+from ..ir import TensorType
+from ..registry import Unsupported, aten, converts
 
 
 @converts(aten.as_strided.default, aten.as_strided_copy.default)

@@ -8,8 +8,8 @@ selected must not overflow: its gradient would be 0 times infinity, which is NaN
 
 from __future__ import annotations
 
-from .convert_elementwise import clamp
-from .registry import aten, converts
+from .elementwise import clamp
+from ..registry import aten, converts
 
 
 @converts(aten.softplus.default)

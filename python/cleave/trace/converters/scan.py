@@ -8,9 +8,9 @@ import math
 
 import torch
 
-from .convert_index import take_along
-from .ir import TensorType
-from .registry import Unsupported, aten, converts
+from .index import take_along
+from ..ir import TensorType
+from ..registry import Unsupported, aten, converts
 
 
 # Scans --------------------------------------------------------------------------------

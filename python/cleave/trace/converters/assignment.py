@@ -8,10 +8,10 @@ import math
 
 import torch
 
-from .convert_index import linear_index, wrapped_index
-from .convert_shape import slice_bounds
-from .ir import TensorType, broadcast_shapes
-from .registry import Unsupported, aten, converts
+from .index import linear_index, wrapped_index
+from .shape import slice_bounds
+from ..ir import TensorType, broadcast_shapes
+from ..registry import Unsupported, aten, converts
 
 #: The largest number of pairs of positions that are compared.
 LARGEST_COMPARISON = 1 << 24

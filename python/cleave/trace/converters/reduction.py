@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 
-from .ir import TensorType
-from .registry import Unsupported, aten, converts
+from ..ir import TensorType
+from ..registry import Unsupported, aten, converts
 
 
 def dims_of(x, dim):

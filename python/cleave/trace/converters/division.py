@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 
-from .convert_elementwise import arithmetic
-from .convert_functions import trunc
-from .registry import aten, converts
+from .elementwise import arithmetic
+from .functions import trunc
+from ..registry import aten, converts
 
 
 @converts(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)

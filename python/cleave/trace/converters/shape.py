@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 
-from .ir import TensorType, broadcast_shapes
-from .registry import aten, converts
+from ..ir import TensorType, broadcast_shapes
+from ..registry import aten, converts
 
 
 # Views --------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import math
 
 import torch
 
-from .ir import DTYPES, TensorType
-from .registry import Unsupported, aten, converts
+from ..ir import DTYPES, TensorType
+from ..registry import Unsupported, aten, converts
 
 
 def _float(c, x):

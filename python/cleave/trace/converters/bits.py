@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import torch
 
-from .ir import TORCH_DTYPES
-from .registry import aten, converts
+from ..ir import TORCH_DTYPES
+from ..registry import aten, converts
 
 
 @converts(aten.logical_not.default, aten.bitwise_not.default)

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 
-from .convert_assignment import LARGEST_COMPARISON, add_rows, assign_rows, last_of_duplicates
-from .convert_index import inverse_permutation, split_dims
-from .convert_reduction import reduced
-from .convert_scan import product_along
-from .ir import TensorType, scalar_of
-from .registry import Unsupported, aten, converts
+from .assignment import LARGEST_COMPARISON, add_rows, assign_rows, last_of_duplicates
+from .index import inverse_permutation, split_dims
+from .reduction import reduced
+from .scan import product_along
+from ..ir import TensorType, scalar_of
+from ..registry import Unsupported, aten, converts
 
 
 def _flat_positions(c, x, dim, index):

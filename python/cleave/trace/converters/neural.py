@@ -8,10 +8,10 @@ import math
 
 import torch
 
-from .attention import build_attention
-from .convert_reduction import mean_of, reduced
-from .ir import TORCH_DTYPES, TensorType, broadcast_shapes
-from .registry import Unsupported, aten, converts
+from ..attention import build_attention
+from .reduction import mean_of, reduced
+from ..ir import TORCH_DTYPES, TensorType, broadcast_shapes
+from ..registry import Unsupported, aten, converts
 
 
 def _as_rows(c, x, normalized):

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from .ir import TensorType
-from .registry import aten, converts
+from ..ir import TensorType
+from ..registry import aten, converts
 
 
 # Diagonals ----------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import string
 
-from .ir import TensorType, broadcast_shapes
-from .registry import Unsupported, aten, converts
+from ..ir import TensorType, broadcast_shapes
+from ..registry import Unsupported, aten, converts
 
 
 @converts(aten.linear.default)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from .registry import Unsupported, aten, converts
+from ..registry import Unsupported, aten, converts
 
 #: The largest number of elements of a table of indices.
 LARGEST_TABLE = 1 << 20

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 
-from .convert_reduction import dims_of, mean_of, reduced
-from .registry import aten, converts
+from .reduction import dims_of, mean_of, reduced
+from ..registry import aten, converts
 
 
 def _variance(c, x, dim, correction, keepdim):

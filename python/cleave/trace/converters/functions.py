@@ -8,8 +8,8 @@ import math
 
 import torch
 
-from .convert_elementwise import maximum, minimum
-from .registry import Unsupported, aten, converts
+from .elementwise import maximum, minimum
+from ..registry import Unsupported, aten, converts
 
 
 def with_derivative(c, value, *pairs):

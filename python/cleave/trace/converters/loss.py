@@ -8,11 +8,11 @@ are sums, which can be accumulated over micro-batches and reduced over devices.
 
 from __future__ import annotations
 
-from .convert_activation import softplus_terms
-from .convert_index import take_along
-from .convert_reduction import mean_of, reduced
-from .ir import TensorType
-from .registry import aten, converts
+from .activation import softplus_terms
+from .index import take_along
+from .reduction import mean_of, reduced
+from ..ir import TensorType
+from ..registry import aten, converts
 
 NONE, MEAN, SUM = 0, 1, 2
 

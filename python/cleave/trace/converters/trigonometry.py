@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 
-from .convert_functions import in_result_type, is_negative, with_derivative
-from .registry import CONVERTERS, aten, converts
+from .functions import in_result_type, is_negative, with_derivative
+from ..registry import CONVERTERS, aten, converts
 
 
 def _polynomial(c, x, coefficients):

@@ -15,9 +15,9 @@ from typing import Any, Callable
 
 import torch
 
-from .convert_statistics import zero_safe_power
-from .ir import TensorType, Value
-from .registry import Unsupported, aten, converter_for
+from .statistics import zero_safe_power
+from ..ir import TensorType, Value
+from ..registry import Unsupported, aten, converter_for
 
 
 @dataclasses.dataclass

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .ir import TensorType
-from .registry import Unsupported, aten, converter_for
+from ..ir import TensorType
+from ..registry import Unsupported, aten, converter_for
 
 #: The number of values of each type, and the lowest value.
 NARROW = {torch.uint8: (1 << 8, 0), torch.int16: (1 << 16, -(1 << 15))}

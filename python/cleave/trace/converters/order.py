@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 
-from .convert_index import take_along
-from .convert_reduction import reduced
-from .ir import TensorType
-from .registry import Unsupported, aten, converts
+from .index import take_along
+from .reduction import reduced
+from ..ir import TensorType
+from ..registry import Unsupported, aten, converts
 
 #: The largest number of elements that are selected by top_k; more are ranked by comparing
 #: all pairs.

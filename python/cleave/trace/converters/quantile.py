@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 
-from .convert_functions import rounded
-from .convert_index import take_along
-from .convert_order import ranked, sorted_indices, sorted_values
-from .convert_reduction import reduced
-from .registry import aten, converts
+from .functions import rounded
+from .index import take_along
+from .order import ranked, sorted_indices, sorted_values
+from .reduction import reduced
+from ..registry import aten, converts
 
 
 # Medians ------------------------------------------------------------------------------

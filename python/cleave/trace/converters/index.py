@@ -8,8 +8,8 @@ import math
 
 import torch
 
-from .ir import TensorType, broadcast_shapes
-from .registry import Unsupported, aten, converts
+from ..ir import TensorType, broadcast_shapes
+from ..registry import Unsupported, aten, converts
 
 
 # Indexing -----------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from .convert_padding import index_table
-from .ir import TensorType
-from .registry import Unsupported, aten, converts
+from .padding import index_table
+from ..ir import TensorType
+from ..registry import Unsupported, aten, converts
 
 
 # Windows ------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import itertools
 
 import torch
 
-from .convert_padding import index_table, pad
-from .convert_windows import per_dim, with_samples
-from .registry import aten, converts
+from .padding import index_table, pad
+from .windows import per_dim, with_samples
+from ..registry import aten, converts
 
 
 def _pair(value):
