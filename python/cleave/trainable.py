@@ -74,7 +74,7 @@ def coupled_samples(message: str, parts: int, deterministic) -> str:
            else f"{parts} micro-batches are computed one after another, each")
     then = ("leave out deterministic" if deterministic else
             "micro_batches=1 computes the whole batch at once")
-    return (f"{place[0] if place else ''}the loss couples samples of the batch: what is computed here "
+    return (f"{place[0] if place else ''}the model couples samples of the batch: what is computed here "
             "for one of them reads others, as similarities of all pairs do, or a softmax, an order "
             f"or a statistic over the samples. {how} without the samples of the others: {then}. "
             "(An input with as many rows as the batch has samples counts as one of samples)")

@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Heartbeat.h"
-#include "Transfer.h"
+#include "MpiCollectives.h"
 #include "cleave/Runtime/Communicator/Communicator.h"
 
 #include <algorithm>

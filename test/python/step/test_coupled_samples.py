@@ -82,7 +82,7 @@ def test_whole_batches(loss, mesh):
 def test_micro_batches(loss, options, message):
     lines, first = inspect.getsourcelines(loss)
     line = first + len(lines) - 1 - LOSSES[loss]
-    with pytest.raises(cleave.CompileError, match=f"the loss couples samples of the batch: .*"
+    with pytest.raises(cleave.CompileError, match=f"the model couples samples of the batch: .*"
                        f"{message}") as caught:
         cleave.compile(Pair(loss), (X, Z), **options)
     assert str(caught.value).startswith(f"{__file__}:{line}:")

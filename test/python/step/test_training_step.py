@@ -255,7 +255,7 @@ def test_token_out_of_range(gpt2_step, position, value):
         with pytest.raises(cleave.StepError) as raised:
             call(*batch)
         name = ("input_ids", "labels")[position]
-        for word in (name, str(value), "[2, 3]", "96"):
+        for word in (name, str(value), "[2, 3]", "from 0 to 95"):
             assert word in str(raised.value)
     assert same_bits(snapshot(gpt2_step), before)
     gpt2_step(*FAMILY.batches[0])

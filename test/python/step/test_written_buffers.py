@@ -352,7 +352,7 @@ def test_buffers_of_the_whole_batch_in_micro_batches():
     (None, dict(micro_batches=2), r"test_written_buffers.py:\d+: batch normalisation needs the "
      r"statistics of the whole batch, of which 2 micro-batches .*batch_statistics=\"micro-batch\""),
     (None, dict(deterministic=2), "leave out deterministic"),
-    (moving_average, dict(micro_batches=2), "this is a sum over micro-batches of values that depend"),
+    (moving_average, dict(micro_batches=2), "the model couples samples of the batch"),
     (assigned, dict(micro_batches=2), "this is a max over 2 micro-batches, whose results can only"),
     (None, dict(grad_horizon=1, modules=["b."]), "a gradient horizon does not go with buffers"),
     (None, dict(mesh={"pp": 2}, micro_batches=2, schedule="pipedream", check_finite=False),

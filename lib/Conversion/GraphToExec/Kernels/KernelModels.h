@@ -66,7 +66,7 @@ void attachShapeKernels(mlir::MLIRContext *context);
 void attachIndexKernels(mlir::MLIRContext *context);
 void attachWindowKernels(mlir::MLIRContext *context);
 void attachRopeKernels(mlir::MLIRContext *context);
-void attachTrainingKernels(mlir::MLIRContext *context);
+void attachOptimizerKernels(mlir::MLIRContext *context);
 
 } // namespace cleave
 

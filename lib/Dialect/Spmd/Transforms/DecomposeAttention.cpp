@@ -14,8 +14,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "DecomposeTwoRings.h"
 #include "ScoreExtras.h"
-#include "TwoRings.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"

@@ -1,4 +1,4 @@
-//===- TrainingKernels.cpp - Scalar code of the optimizer -----------------===//
+//===- OptimizerKernels.cpp - Scalar code of the optimizer ----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -154,7 +154,7 @@ struct GlobalNormModel
 
 } // namespace
 
-void cleave::attachTrainingKernels(MLIRContext *context) {
+void cleave::attachOptimizerKernels(MLIRContext *context) {
   SeedOp::attachInterface<SeedModel>(*context);
   GradientOp::attachInterface<IdentityModel<GradientOp>>(*context);
   WrittenOp::attachInterface<IdentityModel<WrittenOp>>(*context);
@@ -172,7 +172,7 @@ void cleave::registerKernelModels(DialectRegistry &registry) {
     attachIndexKernels(context);
     attachWindowKernels(context);
     attachRopeKernels(context);
-    attachTrainingKernels(context);
+    attachOptimizerKernels(context);
     context->loadDialect<exec::ExecDialect>();
   });
 }

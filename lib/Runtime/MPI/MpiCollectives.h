@@ -1,12 +1,12 @@
-//===- Transfer.h - Blocks as messages of MPI -------------------*- C++ -*-===//
+//===- MpiCollectives.h - Blocks as messages of MPI -------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
-#define CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
+#ifndef CLEAVE_LIB_RUNTIME_MPI_MPICOLLECTIVES_H
+#define CLEAVE_LIB_RUNTIME_MPI_MPICOLLECTIVES_H
 
 #include "Staging.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
@@ -95,4 +95,4 @@ private:
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_MPI_TRANSFER_H
+#endif // CLEAVE_LIB_RUNTIME_MPI_MPICOLLECTIVES_H

@@ -1,11 +1,11 @@
-//===- Transfer.cpp - Blocks as messages of MPI ---------------------------===//
+//===- MpiCollectives.cpp - Blocks as messages of MPI ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Transfer.h"
+#include "MpiCollectives.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-//===- TwoRings.cpp - Ring attention with two rings -----------------------===//
+//===- DecomposeTwoRings.cpp - Ring attention with two rings --------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -16,7 +16,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "TwoRings.h"
+#include "DecomposeTwoRings.h"
 #include "ScoreExtras.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"

@@ -1,12 +1,12 @@
-//===- Generators.cpp - Known schedules -----------------------------------===//
+//===- FindGenerator.cpp - Known schedules --------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Scheduling/Generators/Generators.h"
 #include "GeneratorList.h"
+#include "cleave/Scheduling/Generators/Generators.h"
 
 using namespace cleave::scheduling;
 using Shape = StageMap::Kind;

@@ -1,12 +1,12 @@
-//===- TwoRings.h - Ring attention with two rings ---------------*- C++ -*-===//
+//===- DecomposeTwoRings.h - Ring attention with two rings ------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_TWORINGS_H
-#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_TWORINGS_H
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSETWORINGS_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSETWORINGS_H
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -36,4 +36,4 @@ llvm::LogicalResult decomposeIntoTwoRings(graph::AttentionBiasGradOp op,
 
 } // namespace cleave::spmd
 
-#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_TWORINGS_H
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSETWORINGS_H
