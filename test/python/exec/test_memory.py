@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import pytest
 
-from cleave import models
+from cleave.models import __main__ as models
 from cleave.testing.tools import build_dir, tool
 from training_support import ALL
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from cleave import models
+from cleave.models import __main__ as models
 from cleave.testing.tools import tool
 
 

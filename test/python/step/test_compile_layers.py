@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cleave import models
+from cleave.models import __main__ as models
 from cleave.testing.tools import run_tool, tool
 
 #: Equal steps, so that what each adds can be compared.

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from cleave import models
+from cleave.models import __main__ as models
 from cleave.testing.tools import tool
 
 SIZE = "--hidden 32 --heads 4 --layers 1 --seq 16 --vocab 50 --batch 4"

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import nn
 
 import cleave
+import cleave.models.__main__
 import cleave.trace
 from cleave.trace import TraceError, UnsupportedError
 from cleave.trace.__main__ import main
@@ -211,7 +212,7 @@ def test_models_that_cannot_be(folder, monkeypatch, capsys, arguments, status, m
     small = ["--hidden", "32", "--heads", "4", "--layers", "1", "--seq", "8", "--vocab", "50"]
     family, *rest = arguments.split()
     try:
-        found = cleave.models.main([family, *small, *rest])
+        found = cleave.models.__main__.main([family, *small, *rest])
     except SystemExit as usage:
         found = usage.code
     printed = capsys.readouterr().err

@@ -1,0 +1,61 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Transformers of any size, as plain PyTorch modules.
+
+`gpt`, `llama`, `switch`, `bert` and `vit` return a module whose forward takes inputs and
+labels and returns (loss, logits); labels of -100 are ignored. The command
+`python -m cleave.models` traces one without allocating its weights.
+
+`size` has the arguments, `layers` what the models have in common, `causal` and `encoders`
+the models.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .causal import CausalModel
+from .encoders import ImageModel, MaskedModel
+from .size import Size
+
+
+def gpt(**size) -> nn.Module:
+    """A decoder with learned positions, LayerNorm and gelu; arguments of `Size`."""
+    return CausalModel(Size(**size), rotary=False)
+
+
+def llama(**size) -> nn.Module:
+    """A decoder with rotary positions, RMSNorm and SwiGLU; arguments of `Size`."""
+    return CausalModel(Size(**size), rotary=True)
+
+
+def bert(**size) -> nn.Module:
+    """A masked language model; arguments of `Size`."""
+    return MaskedModel(Size(**size))
+
+
+def vit(**size) -> nn.Module:
+    """An image classifier with `vocab` classes; arguments of `Size`."""
+    return ImageModel(Size(**size))
+
+
+def switch(**size) -> nn.Module:
+    """A `gpt` whose feed-forward parts are experts; arguments of `Size`."""
+    return CausalModel(Size(**size), rotary=False, sparse=True)
+
+
+FAMILIES = {"gpt": gpt, "llama": llama, "bert": bert, "vit": vit, "switch": switch}
+
+
+def example_inputs(family: str, batch: int, size: Size, device: str = "cpu"):
+    """Zeros of the shapes and types of a step's inputs, by name."""
+    with torch.device(device):
+        if family == "vit":
+            return dict(pixel_values=torch.zeros(batch, 3, size.image, size.image),
+                        labels=torch.zeros(batch, dtype=torch.int64))
+        ids = torch.zeros(batch, size.seq, dtype=torch.int64)
+        if family == "bert":
+            return dict(input_ids=ids, attention_mask=torch.ones_like(ids),
+                        labels=ids.clone())
+        return dict(input_ids=ids, labels=ids.clone())

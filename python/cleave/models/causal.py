@@ -1,0 +1,59 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Decoders: from tokens to logits of the next token."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..moe import Experts
+from .layers import Attention, Block, FeedForward, initialize, next_token_loss, rotary_table
+from .size import Size
+
+
+class CausalModel(nn.Module):
+    """A decoder: from tokens to logits of the next token."""
+
+    def __init__(self, size: Size, *, rotary: bool, sparse: bool = False):
+        super().__init__()
+        self.balance = size.balance if sparse else None
+        self.width = size.hidden // size.heads
+        if rotary and self.width % 2:
+            raise ValueError(f"hidden / heads is {self.width}; rotary positions turn pairs of "
+                             "channels, so it must be even")
+        norm = (lambda n: nn.RMSNorm(n, eps=1e-5)) if rotary else nn.LayerNorm
+        self.tokens = nn.Embedding(size.vocab, size.hidden)
+        self.positions = None if rotary else nn.Embedding(size.seq, size.hidden)
+        self.dropout = nn.Dropout(size.dropout)
+        self.blocks = nn.ModuleList(
+            Block(size, Attention(size, True, not rotary, rotary),
+                  Experts(size.hidden, size.ffn or 4 * size.hidden, size.experts,
+                          choices=size.choices, capacity=size.capacity or None,
+                          noisy=size.noisy) if sparse
+                  else FeedForward(size, rotary, not rotary, tanh=True), norm)
+            for _ in range(size.layers))
+        self.norm = norm(size.hidden)
+        self.head = nn.Linear(size.hidden, size.vocab, bias=False)
+        tied = (not rotary) if size.tied is None else size.tied
+        initialize(self, size.layers)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, input_ids, labels):
+        length = input_ids.shape[1]
+        x = self.tokens(input_ids)
+        table = None
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(length, device=input_ids.device))
+        else:
+            table = rotary_table(length, self.width, input_ids.device)
+        x = self.dropout(x)
+        losses = None if self.balance is None else []
+        for block in self.blocks:
+            x = block(x, table, losses=losses)
+        logits = self.head(self.norm(x))
+        loss = next_token_loss(logits, labels)
+        if losses:
+            loss = loss + self.balance * sum(losses)
+        return loss, logits
