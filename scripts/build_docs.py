@@ -33,7 +33,8 @@ TABLES = {
 PYTHON = (
     "cleave.compile.compile", "cleave.step.Step", "cleave.reports.Reports",
     "cleave.checkpoint.Checkpoints", "cleave.checkpoint.load", "cleave.results",
-    "cleave.optim", "cleave.plan.P", "cleave.trace.trace", "cleave.models", "cleave.moe",
+    "cleave.optim", "cleave.plan.P", "cleave.trace.trace", "cleave.models",
+    "cleave.models.size.Size", "cleave.moe",
 )
 
 

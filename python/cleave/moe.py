@@ -88,8 +88,8 @@ def balance_loss(probabilities: torch.Tensor, index: torch.Tensor) -> torch.Tens
 
 
 class Experts(nn.Module):
-    """A feed-forward part whose tokens choose among experts of two layers with gelu
-    between them. A group is a sequence.
+    """A feed-forward part whose tokens choose among experts: two layers with gelu between
+    them, or with `gated` SwiGLU (arXiv 2002.05202). A group is a sequence.
 
     With one choice (Switch, arXiv 2101.03961) the expert's output is weighted with its
     probability; with two (GShard, arXiv 2006.16668) or more the weights of those that
@@ -100,7 +100,7 @@ class Experts(nn.Module):
     """
 
     def __init__(self, hidden: int, inner: int, experts: int, *, choices: int = 1,
-                 capacity: float | None = 1.25, noisy: bool = False):
+                 capacity: float | None = 1.25, noisy: bool = False, gated: bool = False):
         super().__init__()
         if not 1 <= choices <= experts:
             raise ValueError(f"choices is {choices}; {experts} experts allow 1 to {experts}")
@@ -109,6 +109,7 @@ class Experts(nn.Module):
         self.choices, self.capacity = choices, capacity
         self.router = nn.Linear(hidden, experts, bias=False)
         self.noise = nn.Linear(hidden, experts, bias=False) if noisy else None
+        self.gate = nn.Parameter(torch.randn(experts, inner, hidden) * 0.02) if gated else None
         self.up = nn.Parameter(torch.randn(experts, inner, hidden) * 0.02)
         self.down = nn.Parameter(torch.randn(experts, hidden, inner) * 0.02)
 
@@ -131,6 +132,10 @@ class Experts(nn.Module):
             # The weights of a token without a place sum to 0.
             weight = weight / weight.sum(-1, keepdim=True).clamp(min=1e-9)
         y = dispatch(x, place, None if capacity == tokens else kept, experts, capacity)
-        y = F.gelu(torch.einsum("gech,eih->geci", y, self.up))
+        up = torch.einsum("gech,eih->geci", y, self.up)
+        if self.gate is None:
+            y = F.gelu(up)
+        else:
+            y = F.silu(torch.einsum("gech,eih->geci", y, self.gate)) * up
         y = torch.einsum("geci,ehi->gech", y, self.down)
         return combine(y, place, weight.to(y.dtype)), balance_loss(probabilities, index)

@@ -2,20 +2,23 @@
 # Exceptions. See LICENSE for license information.
 """Transformers of any size, as plain PyTorch modules.
 
-`gpt`, `llama`, `switch`, `bert` and `vit` return a module whose forward takes inputs and
-labels and returns (loss, logits); labels of -100 are ignored. The command
+`gpt`, `llama`, `switch`, `mixtral`, `bert`, `vit` and `t5` return a module whose forward takes
+inputs and labels and returns (loss, logits); labels of -100 are ignored. The command
 `python -m cleave.models` traces one without allocating its weights.
 
-`size` has the arguments, `layers` what the models have in common, `causal` and `encoders`
-the models.
+`size` has the arguments, `layers` what the models have in common, `causal`, `encoders` and
+`encoder_decoder` the models.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import torch
 from torch import nn
 
 from .causal import CausalModel
+from .encoder_decoder import EncoderDecoderModel
 from .encoders import ImageModel, MaskedModel
 from .size import Size
 
@@ -42,10 +45,30 @@ def vit(**size) -> nn.Module:
 
 def switch(**size) -> nn.Module:
     """A `gpt` whose feed-forward parts are experts; arguments of `Size`."""
-    return CausalModel(Size(**size), rotary=False, sparse=True)
+    return CausalModel(_routed(size, choices=1, capacity=1.25), rotary=False, sparse=True)
 
 
-FAMILIES = {"gpt": gpt, "llama": llama, "bert": bert, "vit": vit, "switch": switch}
+def mixtral(**size) -> nn.Module:
+    """A `llama` whose feed-forward parts are experts with SwiGLU (arXiv 2401.04088): a token
+    chooses two of them by default, and they take any number; arguments of `Size`."""
+    return CausalModel(_routed(size, choices=2, capacity=0.0), rotary=True, sparse=True)
+
+
+def _routed(arguments: dict, **defaults) -> Size:
+    """The size with a family's defaults for what is None."""
+    size = Size(**arguments)
+    return dataclasses.replace(size, **{name: default for name, default in defaults.items()
+                                        if getattr(size, name) is None})
+
+
+def t5(**size) -> nn.Module:
+    """An encoder and a decoder (arXiv 1910.10683) of `layers` blocks each, both of sequences
+    of `seq` tokens; arguments of `Size`."""
+    return EncoderDecoderModel(Size(**size))
+
+
+FAMILIES = {"gpt": gpt, "llama": llama, "switch": switch, "mixtral": mixtral, "bert": bert,
+            "vit": vit, "t5": t5}
 
 
 def example_inputs(family: str, batch: int, size: Size, device: str = "cpu"):

@@ -34,17 +34,19 @@ def main(arguments: list[str] | None = None) -> int:
     add("--hidden", type=int, default=768, help="width (default: %(default)s)")
     add("--heads", type=int, default=12, help="query heads (default: %(default)s)")
     add("--kv-heads", type=int, help="key-value heads (default: as many as query heads)")
-    add("--layers", type=int, default=12, help="blocks (default: %(default)s)")
-    add("--ffn", type=int, help="width of the feed-forward part (default: 4 * hidden; llama: "
-        "8/3 * hidden, up to a multiple of 256)")
+    add("--layers", type=int, default=12, help="blocks; t5: of the encoder, and of the decoder "
+        "(default: %(default)s)")
+    add("--ffn", type=int, help="width of the feed-forward part (default: 4 * hidden; llama, "
+        "mixtral: 8/3 * hidden, up to a multiple of 256)")
     add("--seq", type=int, default=1024, help="positions (default: %(default)s)")
     add("--vocab", type=int, help="tokens, or classes of vit (default: 50257; vit: 1000)")
     add("--dropout", type=float, default=0.0, help="probability (default: %(default)s)")
-    add("--experts", type=int, default=8, help="switch: experts (default: %(default)s)")
-    add("--choices", type=int, default=1, help="switch: of a token (default: %(default)s)")
-    add("--capacity", type=float, default=1.25, help="switch: places of an expert, in units of "
-        "its equal share; 0: enough for all (default: %(default)s)")
-    add("--noisy", action="store_true", help="switch: route with noise in training")
+    add("--experts", type=int, default=8, help="switch, mixtral: experts (default: %(default)s)")
+    add("--choices", type=int, help="switch, mixtral: experts of a token (default: switch 1, "
+        "mixtral 2)")
+    add("--capacity", type=float, help="switch, mixtral: places of an expert, in units of its "
+        "equal share; 0: enough for all (default: switch 1.25, mixtral 0)")
+    add("--noisy", action="store_true", help="switch, mixtral: route with noise in training")
     add("--image", type=int, default=224, help="vit: side of an image (default: %(default)s)")
     add("--patch", type=int, default=16, help="vit: side of a patch (default: %(default)s)")
     add("--weights", metavar="FILE.safetensors", help="write initial weights too")

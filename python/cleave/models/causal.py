@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ..moe import Experts
-from .layers import Attention, Block, FeedForward, initialize, next_token_loss, rotary_table
+from .layers import (Attention, Block, FeedForward, feed_forward_width, gelu_tanh, initialize,
+                     next_token_loss, rotary_table)
 from .size import Size
 
 
@@ -28,10 +29,10 @@ class CausalModel(nn.Module):
         self.dropout = nn.Dropout(size.dropout)
         self.blocks = nn.ModuleList(
             Block(size, Attention(size, True, not rotary, rotary),
-                  Experts(size.hidden, size.ffn or 4 * size.hidden, size.experts,
+                  Experts(size.hidden, feed_forward_width(size, rotary), size.experts,
                           choices=size.choices, capacity=size.capacity or None,
-                          noisy=size.noisy) if sparse
-                  else FeedForward(size, rotary, not rotary, tanh=True), norm)
+                          noisy=size.noisy, gated=rotary) if sparse
+                  else FeedForward(size, rotary, not rotary, gelu_tanh), norm)
             for _ in range(size.layers))
         self.norm = norm(size.hidden)
         self.head = nn.Linear(size.hidden, size.vocab, bias=False)

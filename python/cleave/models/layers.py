@@ -14,32 +14,37 @@ from .size import Size
 
 
 class Attention(nn.Module):
-    """Self-attention with grouped heads and, with `rotary`, rotated positions."""
+    """Attention with grouped heads and, with `rotary`, rotated positions. Keys and values are
+    computed of `x`, or of `memory`, the output of an encoder. `scale` is the factor of the
+    scores; None: 1 / sqrt(width of a head)."""
 
-    def __init__(self, size: Size, causal: bool, bias: bool, rotary: bool):
+    def __init__(self, size: Size, causal: bool, bias: bool, rotary: bool,
+                 scale: float | None = None):
         super().__init__()
         self.heads, self.kv_heads = size.heads, size.kv_heads
         self.width = size.hidden // size.heads
-        self.causal, self.rotary, self.dropout = causal, rotary, size.dropout
+        self.causal, self.rotary, self.scale = causal, rotary, scale
+        self.dropout = size.dropout
         self.query = nn.Linear(size.hidden, self.heads * self.width, bias=bias)
         self.key = nn.Linear(size.hidden, self.kv_heads * self.width, bias=bias)
         self.value = nn.Linear(size.hidden, self.kv_heads * self.width, bias=bias)
         self.output = nn.Linear(self.heads * self.width, size.hidden, bias=bias)
 
-    def forward(self, x, table=None, mask=None):
+    def forward(self, x, table=None, mask=None, memory=None):
         batch, positions, _ = x.shape
+        memory = x if memory is None else memory
 
         def split(y, heads):
-            return y.view(batch, positions, heads, self.width).transpose(1, 2)
+            return y.view(batch, -1, heads, self.width).transpose(1, 2)
 
         query = split(self.query(x), self.heads)
-        key = split(self.key(x), self.kv_heads)
-        value = split(self.value(x), self.kv_heads)
+        key = split(self.key(memory), self.kv_heads)
+        value = split(self.value(memory), self.kv_heads)
         if self.rotary:
             query, key = rotate(query, *table), rotate(key, *table)
         attended = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=self.causal,
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=self.dropout if self.training else 0.0, scale=self.scale,
             enable_gqa=self.heads != self.kv_heads)
         return self.output(attended.transpose(1, 2).reshape(batch, positions, -1))
 
@@ -60,25 +65,32 @@ def rotary_table(positions: int, width: int, device, base: float = 10000.0):
 
 
 class FeedForward(nn.Module):
-    """Two layers with gelu between them, or with `gated` the SwiGLU."""
+    """Two layers with `activation` between them, or with `gated` the SwiGLU."""
 
-    def __init__(self, size: Size, gated: bool, bias: bool, tanh: bool = False):
+    def __init__(self, size: Size, gated: bool, bias: bool, activation=F.gelu):
         super().__init__()
-        inner = size.ffn or (_swiglu_width(size.hidden) if gated else 4 * size.hidden)
+        inner = feed_forward_width(size, gated)
         self.gate = nn.Linear(size.hidden, inner, bias=bias) if gated else None
         self.up = nn.Linear(size.hidden, inner, bias=bias)
         self.down = nn.Linear(inner, size.hidden, bias=bias)
-        self.approximate = "tanh" if tanh else "none"
+        self.activation = activation
 
     def forward(self, x):
         if self.gate is not None:
             return self.down(F.silu(self.gate(x)) * self.up(x))
-        return self.down(F.gelu(self.up(x), approximate=self.approximate))
+        return self.down(self.activation(self.up(x)))
 
 
-def _swiglu_width(hidden: int) -> int:
-    """Two thirds of four times `hidden`, up to a multiple of 256."""
-    return math.ceil(8 * hidden / 3 / 256) * 256
+def gelu_tanh(x):
+    """gelu, approximated by tanh (arXiv 1606.08415)."""
+    return F.gelu(x, approximate="tanh")
+
+
+def feed_forward_width(size: Size, gated: bool) -> int:
+    """`ffn`, or by default four times `hidden`; for SwiGLU two thirds of that, up to a
+    multiple of 256."""
+    default = math.ceil(8 * size.hidden / 3 / 256) * 256 if gated else 4 * size.hidden
+    return size.ffn or default
 
 
 class Block(nn.Module):
@@ -94,8 +106,8 @@ class Block(nn.Module):
         self.post = post
 
     def forward(self, x, table=None, mask=None, losses=None):
-        """The feed-forward part may have a loss of its own, which is appended to the
-        list `losses`."""
+        """With the list `losses`, the feed-forward part has a loss of its own, which is
+        appended."""
         if self.post:
             x = self.norm1(x + self.dropout(self.attention(x, table, mask)))
             return self.norm2(x + self.dropout(self.feed_forward(x)))

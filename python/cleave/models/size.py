@@ -15,7 +15,7 @@ class Size:
     hidden: int = 768
     #: Query heads; each has hidden / heads channels.
     heads: int = 12
-    #: Blocks.
+    #: Blocks; of an encoder-decoder, those of each of the two.
     layers: int = 12
     #: Number of positions of a sequence.
     seq: int = 1024
@@ -31,13 +31,14 @@ class Size:
     #: Whether the head's weight is the token embedding; None: the default of the
     #: family.
     tied: bool | None = None
-    #: Experts of each feed-forward part (switch), and the choices of each token among
-    #: them.
+    #: Experts of each feed-forward part (switch, mixtral).
     experts: int = 8
-    choices: int = 1
+    #: Experts that each token chooses; None: the default of the family (switch 1,
+    #: mixtral 2).
+    choices: int | None = None
     #: Capacity of an expert, in units of its equal share of the tokens; 0: sufficient
-    #: for all tokens.
-    capacity: float = 1.25
+    #: for all tokens; None: the default of the family (switch 1.25, mixtral 0).
+    capacity: float | None = None
     #: Whether routing is noisy in training.
     noisy: bool = False
     #: Weight of the load-balancing loss.
@@ -58,9 +59,9 @@ class Size:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads "
                              f"({self.kv_heads})")
-        if self.choices > self.experts:
+        if self.choices is not None and self.choices > self.experts:
             raise ValueError(f"choices ({self.choices}) must not exceed experts ({self.experts})")
-        if self.capacity < 0:
+        if self.capacity is not None and self.capacity < 0:
             raise ValueError(f"capacity is {self.capacity}; it must not be negative")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; it must be at least 0 and below 1")

@@ -151,10 +151,12 @@ def test_parameter_that_the_loss_does_not_use_is_frozen():
 @pytest.mark.parametrize("family", cleave.models.FAMILIES)
 def test_models_of_the_package(family):
     size = dict(hidden=H, heads=A, layers=2, seq=S, vocab=V, image=8, patch=4)
-    if family == "llama":
+    if family in ("llama", "mixtral"):
         size["kv_heads"] = 2
+    if family in ("switch", "mixtral"):
+        size["experts"] = 4
     if family == "switch":
-        size.update(experts=4, choices=2, capacity=1.0)
+        size.update(choices=2, capacity=1.0)
     module = scaled(cleave.models.FAMILIES[family](**size))
     inputs = cleave.models.example_inputs(family, B, cleave.models.Size(**size))
     generator = torch.Generator().manual_seed(3)
@@ -166,10 +168,11 @@ def test_models_of_the_package(family):
     if family == "bert":
         inputs["attention_mask"][1, 4:] = 0
     traced = check(module, inputs, call=lambda m, **values: m(**values))
-    assert count(traced.mlir, "attention") == 2
-    assert count(traced.mlir, "rope") == (4 if family == "llama" else 0)
-    assert (" causal" in traced.mlir) == (family in ("gpt", "llama", "switch"))
-    assert count(traced.mlir, "top_k") == (2 if family == "switch" else 0)
+    # Two of the six are the causal ones of the decoder, by their bias.
+    assert count(traced.mlir, "attention") == (6 if family == "t5" else 2)
+    assert count(traced.mlir, "rope") == (4 if family in ("llama", "mixtral") else 0)
+    assert (" causal" in traced.mlir) == (family not in ("bert", "vit"))
+    assert count(traced.mlir, "top_k") == (2 if family in ("switch", "mixtral") else 0)
 
 
 class Detached(nn.Module):
