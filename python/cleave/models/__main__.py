@@ -17,7 +17,7 @@ _EPILOG = """example:
   python -m cleave.models gpt --hidden 768 --heads 12 --layers 12 --seq 1024 \\
       --vocab 50257 -o gpt.mlir
 
-No weights are allocated unless --weights asks for initial ones.
+Without --weights none are allocated, and a few layers are traced for all of them.
 
 exit status: 0, 1 for an error, 2 for a mistake in the arguments."""
 
@@ -75,6 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
     from ..trace import TraceError, UnsupportedError, trace
+    from ..trace.repeat import TRACED, Repeated
     from ..trace.weights import check_writable, save_module, save_weights
 
     device = "cpu" if options.weights else "meta"
@@ -83,13 +84,18 @@ def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
         if options.weights:
             check_writable(options.weights)
         torch.manual_seed(options.seed)
+        # Weights are those of all layers; without them, a few layers are traced for all.
+        layers = options.layers if options.weights else min(options.layers, TRACED)
         try:
             with torch.device(device):
-                module = FAMILIES[options.family](**settings)
+                module = FAMILIES[options.family](**{**settings, "layers": layers})
         except RuntimeError as error:
             # The sizes are above the limits of tensors, or of this machine's memory.
             raise ValueError(f"a model of this size cannot be built: {error}") from error
-        traced = trace(module, example_inputs(options.family, options.batch, size, device))
+        repeated = [Repeated(name, options.layers) for name in module.LAYERS] \
+            if layers < options.layers else []
+        traced = trace(module, example_inputs(options.family, options.batch, size, device),
+                       repeated=repeated)
         if options.weights:
             save_weights(traced, options.weights)
         save_module(traced, options.output)

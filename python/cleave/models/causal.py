@@ -16,6 +16,9 @@ from .size import Size
 class CausalModel(nn.Module):
     """A decoder: from tokens to logits of the next token."""
 
+    #: Lists of layers that are alike.
+    LAYERS = ("blocks",)
+
     def __init__(self, size: Size, *, rotary: bool, sparse: bool = False):
         super().__init__()
         self.balance = size.balance if sparse else None
@@ -50,11 +53,14 @@ class CausalModel(nn.Module):
         else:
             table = rotary_table(length, self.width, input_ids.device)
         x = self.dropout(x)
-        losses = None if self.balance is None else []
+        balance = 0
         for block in self.blocks:
+            losses = []
             x = block(x, table, losses=losses)
+            # Added at each block, so that all of them are alike.
+            balance = sum(losses, balance)
         logits = self.head(self.norm(x))
         loss = next_token_loss(logits, labels)
-        if losses:
-            loss = loss + self.balance * sum(losses)
+        if self.balance is not None:
+            loss = loss + self.balance * balance
         return loss, logits

@@ -76,6 +76,9 @@ class EncoderDecoderModel(nn.Module):
     """From tokens, and the labels before each position, to logits of the labels. Before the
     first label, and in place of one that is ignored, the decoder reads token 0."""
 
+    #: Lists of layers that are alike.
+    LAYERS = ("encoder", "decoder")
+
     def __init__(self, size: Size):
         super().__init__()
         self.tokens = nn.Embedding(size.vocab, size.hidden)

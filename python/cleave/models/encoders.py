@@ -15,6 +15,9 @@ from .size import Size
 class MaskedModel(nn.Module):
     """An encoder: from tokens, some of them masked, to logits of the masked ones."""
 
+    #: Lists of layers that are alike.
+    LAYERS = ("blocks",)
+
     def __init__(self, size: Size):
         super().__init__()
         self.tokens = nn.Embedding(size.vocab, size.hidden)
@@ -44,6 +47,9 @@ class MaskedModel(nn.Module):
 
 class ImageModel(nn.Module):
     """An encoder of image patches that classifies by a class token."""
+
+    #: Lists of layers that are alike.
+    LAYERS = ("blocks",)
 
     def __init__(self, size: Size):
         super().__init__()

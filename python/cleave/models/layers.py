@@ -106,14 +106,13 @@ class Block(nn.Module):
         self.post = post
 
     def forward(self, x, table=None, mask=None, losses=None):
-        """With the list `losses`, the feed-forward part has a loss of its own, which is
-        appended."""
+        """A loss of the feed-forward part's own is appended to `losses`."""
         if self.post:
             x = self.norm1(x + self.dropout(self.attention(x, table, mask)))
             return self.norm2(x + self.dropout(self.feed_forward(x)))
         x = x + self.dropout(self.attention(self.norm1(x), table, mask))
         y = self.feed_forward(self.norm2(x))
-        if losses is not None:
+        if isinstance(y, tuple):
             y, loss = y
             losses.append(loss)
         return x + self.dropout(y)

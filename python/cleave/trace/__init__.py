@@ -22,7 +22,8 @@ import files of their own row and of rows above:
                               tensors and names that a step can have, inputs and loss, static
                               shapes of experts, torch.export
     patterns/                 norms, activations, attention composed of smaller ops
-    model_tensors, entry      parameters and buffers; a function of the module
+    repeat, model_tensors, entry
+                              copies of layers; parameters and buffers; a function of the module
     model, weights, __main__  `trace`, files, the command
 """
 

@@ -16,7 +16,7 @@ from .converters.complex import Complex, convert as convert_complex, part_type
 from .evaluate import Evaluator
 from .fold import folded
 from .builder import Builder
-from .ir import DTYPES, TORCH_DTYPES, GraphError, TensorType, Value, type_of
+from .ir import DTYPES, TORCH_DTYPES, GraphError, RandomId, TensorType, Value, type_of
 from .locations import DYNAMIC, location_of
 from .registry import Unsupported, converter_for
 
@@ -70,11 +70,11 @@ class Conversion:
 
     # Interface of converters --------------------------------------------------
 
-    def new_random_op(self) -> tuple[Value, int]:
+    def new_random_op(self) -> tuple[Value, RandomId]:
         """Returns the argument of the generator's state, and the id of a new op that draws
         random numbers."""
         self._dropouts += 1
-        return self._rng, self._dropouts - 1
+        return self._rng, RandomId(self._dropouts - 1)
 
     def known(self, value: Value) -> torch.Tensor | None:
         """Returns the elements of `value` if they are known when tracing, else None."""

@@ -96,6 +96,10 @@ class Value:
         return self.op is not None and self.op.name in names
 
 
+class RandomId(int):
+    """An attribute that numbers the random ops of a function, in their order."""
+
+
 class Op:
     """One operation. `head` is the text between the op's name and its operands, such as the
     predicate of a compare; `keywords` are operands that follow a keyword, such as `bias`."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -18,9 +18,10 @@ from .entry import convert_entry
 from .errors import EagerError, StateError, TraceError
 from .export import export
 from .ir import Function
-from .model_tensors import ModelTensors, Tensor
+from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
 from .module_checks import refuse_hooks, refuse_shared_memory
 from .printer import Printer
+from .repeat import Repeated, repeat
 
 
 @dataclasses.dataclass
@@ -60,7 +61,8 @@ class TracedModel:
 
 def trace(module: torch.nn.Module, example_inputs: Any,
           loss_fn: Callable[..., torch.Tensor] | None = None, *,
-          logits: bool = True, groups: Groups = Groups()) -> TracedModel:
+          logits: bool = True, groups: Groups = Groups(),
+          repeated: Sequence[Repeated] = ()) -> TracedModel:
     """Traces a module and its loss to Cleave's graph dialect.
 
     `example_inputs` has one example of each tensor that a training step takes. It fixes
@@ -88,17 +90,21 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
     Batch normalisation has the statistics of the whole batch, or of each of `groups`.
 
+    `repeated` (`cleave.trace.repeat.Repeated`) names lists of layers that are alike. `module`, on
+    the meta device, has only `cleave.trace.repeat.TRACED` of them; the others are copied.
+
     Raises:
         UnsupportedError: operators have no conversion; all are listed with their lines.
-        TraceError: the model cannot be called as described, or not be traced.
+        TraceError: the model cannot be called as described, or not be traced, or layers of
+            `repeated` are not alike.
     """
     refuse_interrupted()
     with TRACING:
-        return _trace(module, example_inputs, loss_fn, logits, groups)
+        return _trace(module, example_inputs, loss_fn, logits, groups, repeated)
 
 
 def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., Any] | None,
-           logits: bool, groups: Groups) -> TracedModel:
+           logits: bool, groups: Groups, repeated: Sequence[Repeated]) -> TracedModel:
     """`trace`, while no other thread traces."""
     call = plan_call(module, example_inputs, loss_fn)
     try:
@@ -139,30 +145,36 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
                 raise TraceError(f"{a.role} '{a.name}' of {list(a.value.type.shape)} has no "
                                  "elements, and a compiled step has no such tensors; remove it")
 
+    for tensor in tensors.all():
+        tensor.frozen |= tensor.name in unused
+    every = tensors.all()
+    for layers in repeated:
+        functions = [repeat(f, layers) for f in functions]
+        every = in_all_layers(every, layers)
     printers = Printer(), Printer(named=True)
     for function in functions:
         for printer in printers:
             printer.add(function)
     for printer in printers:
-        printer.unread = tensors.unread(functions)
+        printer.unread = unread(every, functions)
 
     def kept(functions: list[Function]) -> list[Tensor]:
         used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
-        return [t for t in tensors.all() if t.role == "parameter" or t.name in used]
+        return [t for t in every if t.role == "parameter" or t.name in used]
 
     def deterministic() -> TracedModel:
         function = functions[0]
         if any(a.role == "rng" for a in function.arguments):
             function = convert_entry("loss", tensors, loss, call, groups, random=False)
             _freeze(function, unused)
+            for layers in repeated:
+                function = repeat(function, layers)
         printer = Printer(named=True)
         printer.add(function)
         text = printer.text()
         return dataclasses.replace(traced, mlir=text, named_mlir=text, entries=("loss",),
                                    tensors=kept([function]))
 
-    for tensor in tensors.all():
-        tensor.frozen |= tensor.name in unused
     traced = TracedModel(
         mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept(functions),
         input_names=list(call.inputs),

@@ -8,8 +8,10 @@ import dataclasses
 
 import torch
 
+from .errors import TraceError
 from .experts import expert_stacks
 from .ir import Function
+from .repeat import Repeated
 
 
 @dataclasses.dataclass
@@ -103,12 +105,6 @@ class ModelTensors:
         return {e.name for e in self._order if e.role == "parameter"
                 and reached.isdisjoint((e.name, *e.aliases, *e.parts))}
 
-    def unread(self, functions: list[Function]) -> list[str]:
-        """Returns the names of the module's buffers that no function has as argument."""
-        read = {a.name for f in functions for a in f.arguments}
-        return [name for entry in self._order if entry.role == "buffer" and entry.name not in read
-                for name in (entry.name, *entry.aliases)]
-
     def add_constant(self, tensor: torch.Tensor) -> Tensor:
         """Returns the buffer for a large tensor that the model's code creates."""
         for entry in self._order:
@@ -118,6 +114,25 @@ class ModelTensors:
         self._constants += 1
         self._order.append(entry)
         return entry
+
+
+def unread(tensors: list[Tensor], functions: list[Function]) -> list[str]:
+    """Returns the names of the buffers that no function has as argument."""
+    read = {a.name for f in functions for a in f.arguments}
+    return [name for entry in tensors if entry.role == "buffer" and entry.name not in read
+            for name in (entry.name, *entry.aliases)]
+
+
+def in_all_layers(tensors: list[Tensor], repeated: Repeated) -> list[Tensor]:
+    """Returns the tensors of all layers for those of the traced ones. Raises TraceError for
+    tensors that a copy cannot have: tied and stacked ones, and those with values."""
+    def copied(entry: Tensor, name: str) -> Tensor:
+        if entry.aliases or entry.parts or not entry.tensor.is_meta:
+            raise TraceError(f"'{entry.name}' is tied, or stacked, or not on the meta device; "
+                             "trace all layers")
+        return dataclasses.replace(entry, name=name)
+
+    return repeated.expand(tensors, copied)
 
 
 def module_name(target: str) -> str:

@@ -17,6 +17,7 @@ from torch import nn
 import cleave
 import cleave.models.__main__
 import cleave.trace
+from cleave.testing.tools import optimize
 from cleave.trace import TraceError, UnsupportedError
 from cleave.trace.__main__ import main
 from trace_support import entry_text, verify
@@ -225,11 +226,13 @@ def test_models_that_cannot_be(folder, monkeypatch, capsys, arguments, status, m
 
 
 def test_large_model_without_weights(tmp_path):
-    # 13 billion parameters would be 52 GB.
-    result = command("gpt", "--hidden", "5120", "--heads", "40", "--layers", "4", "--seq", "2048",
-                     "-o", "m.mlir", cwd=tmp_path, module="cleave.models")
+    # A trillion parameters would be 4 TB.
+    result = command("gpt", "--hidden", "25600", "--heads", "160", "--layers", "128", "--seq",
+                     "2048", "--vocab", "51200", "-o", "m.mlir", cwd=tmp_path,
+                     module="cleave.models")
     assert result.returncode == 0, result.stderr
-    assert "tensor<50257x5120xf32>" in (tmp_path / "m.mlir").read_text()
+    assert "2052 parameters of 1,008,038,758,400 elements" in result.stdout
+    assert optimize((tmp_path / "m.mlir").read_text()).count("graph.attention") == 2 * 128
 
 
 # The trace itself ---------------------------------------------------------------------
