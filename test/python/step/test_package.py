@@ -92,7 +92,8 @@ def test_wheel(tmp_path):
         "CCACHE_SLOPPINESS": "pch_defines,time_macros", "CCACHE_BASEDIR": str(ROOT),
         "CCACHE_NOHASHDIR": "1"}
     run(builder, "-m", "pip", "wheel", ROOT, "-w", tmp_path, "--no-build-isolation", "--no-deps",
-        "--disable-pip-version-check", "-C", f"build-dir={ROOT / 'build-wheel'}", env=variables)
+        "--disable-pip-version-check", "--config-settings",
+        f"build-dir={ROOT / 'build-wheel'}", env=variables)
     (wheel,) = tmp_path.glob("cleave-*.whl")
     assert cleave.__version__ in wheel.name
     user = environment(tmp_path / "user")
