@@ -7,6 +7,7 @@
 
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
 #include "cleave/Runtime/Core/WordType.h"
+#include "cleave/Support/NarrowFloat.h"
 #include "cleave/Support/TreeOrder.h"
 
 #include <cstring>
@@ -78,11 +79,9 @@ static std::string checkBlock(const cleave_collective &c, int members) {
   bool reduces = c.kind == CLEAVE_ALL_REDUCE ||
                  c.kind == CLEAVE_REDUCE_SCATTER || c.kind == CLEAVE_REDUCE;
   if (reduces) {
-    bool wide = c.dtype == CLEAVE_F64 || c.dtype == CLEAVE_F32 ||
-                c.dtype == CLEAVE_I64 || c.dtype == CLEAVE_I32;
-    bool narrow = c.dtype == CLEAVE_I8 || c.dtype == CLEAVE_I1;
+    bool bytes = c.dtype == CLEAVE_I8 || c.dtype == CLEAVE_I1;
     if (c.reduction < CLEAVE_SUM || c.reduction > CLEAVE_MIN ||
-        !(wide || (narrow && c.reduction != CLEAVE_SUM)))
+        (bytes && c.reduction == CLEAVE_SUM))
       return "this reduction does not support this element type";
   }
   bool rooted = c.kind == CLEAVE_BROADCAST || c.kind == CLEAVE_REDUCE;
@@ -281,6 +280,17 @@ constexpr int64_t streamBytes = int64_t(4) << 20;
 
 } // namespace
 
+/// Values of 16 bits are combined in f32 and rounded once.
+static float combined(cleave::BFloat value) { return cleave::widen(value); }
+static float combined(cleave::Half value) { return cleave::widen(value); }
+template <typename T> static T combined(T value) { return value; }
+
+static void round(float value, cleave::BFloat &to) {
+  to = cleave::toBFloat(value);
+}
+static void round(float value, cleave::Half &to) { to = cleave::toHalf(value); }
+template <typename T> static void round(T value, T &to) { to = value; }
+
 template <typename T>
 static void store(const T *from, T *to, int64_t count, bool stream) {
 #if defined(__SSE2__)
@@ -305,8 +315,9 @@ static void reduceTyped(const Block &block, const void *const *srcs,
                         int64_t begin, int64_t end, bool stream) {
   int64_t from = block.src[block.dims - 1], to = block.dst[block.dims - 1];
   // Sums of 2, 4, 8, ... members: two of one size become one of the next.
-  alignas(64) T levels[kTreeLevels][chunk];
-  T *sums = levels[0];
+  using Wide = decltype(combined(T()));
+  alignas(64) Wide levels[kTreeLevels][chunk];
+  Wide *sums = levels[0];
   auto source = [&](int k) {
     return static_cast<const T *>(srcs[cleave::treeOrder(k, readers)]);
   };
@@ -321,19 +332,20 @@ static void reduceTyped(const Block &block, const void *const *srcs,
       };
       int depth = 0;
       for (int k = 0; k < readers; k += 2) {
-        T *own = levels[depth++];
+        Wide *own = levels[depth++];
         const T *a = source(k) + first;
         if (k + 1 < readers) {
           const T *b = source(k + 1) + first;
           if (from == 1)
             for (int64_t i = 0; i < count; ++i)
-              own[i] = Op::combine(a[i], b[i]);
+              own[i] = Op::combine(combined(a[i]), combined(b[i]));
           else
             for (int64_t i = 0; i < count; ++i)
-              own[i] = Op::combine(a[i * from], b[i * from]);
+              own[i] =
+                  Op::combine(combined(a[i * from]), combined(b[i * from]));
         } else {
           for (int64_t i = 0; i < count; ++i)
-            own[i] = a[i * from];
+            own[i] = combined(a[i * from]);
         }
         for (int pairs = k / 2 + 1; pairs % 2 == 0; pairs /= 2)
           merge(--depth - 1);
@@ -342,11 +354,14 @@ static void reduceTyped(const Block &block, const void *const *srcs,
         merge(--depth - 1);
       for (int k = 0; k < writers; ++k) {
         T *out = static_cast<T *>(dsts[k]) + target;
-        if (to == 1)
-          store(sums, out, count, stream);
-        else
-          for (int64_t i = 0; i < count; ++i)
-            out[i * to] = sums[i];
+        if constexpr (std::is_same_v<T, Wide>) {
+          if (to == 1) {
+            store(sums, out, count, stream);
+            continue;
+          }
+        }
+        for (int64_t i = 0; i < count; ++i)
+          round(sums[i], out[i * to]);
       }
     }
   });
@@ -384,6 +399,10 @@ void cleave::runtime::reduceBlocks(const Block &block, int32_t dtype,
     return typed(static_cast<double *>(nullptr));
   case CLEAVE_F32:
     return typed(static_cast<float *>(nullptr));
+  case CLEAVE_F16:
+    return typed(static_cast<cleave::Half *>(nullptr));
+  case CLEAVE_BF16:
+    return typed(static_cast<cleave::BFloat *>(nullptr));
   case CLEAVE_I64:
     return typed(static_cast<int64_t *>(nullptr));
   case CLEAVE_I32:

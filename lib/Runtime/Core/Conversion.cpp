@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/Conversion.h"
-#include "llvm/ADT/bit.h"
+#include "cleave/Support/NarrowFloat.h"
 
 #include <cmath>
 #include <cstring>
@@ -14,80 +14,24 @@
 #include <type_traits>
 
 using namespace cleave::runtime;
+using cleave::BFloat, cleave::Half;
 
 //===----------------------------------------------------------------------===//
 // Floats
 //===----------------------------------------------------------------------===//
 
-// A float of 16 bits is computed with as its `float`, which is exact. The bits
-// of a NaN are those that PyTorch gives: its payload is kept, and it becomes
-// quiet where a processor converts.
-
-namespace {
-
-struct Half {
-  uint16_t bits;
-};
-struct BFloat {
-  uint16_t bits;
-};
-
-} // namespace
-
 static double widen(double value) { return value; }
 static float widen(float value) { return value; }
-static float widen(BFloat value) {
-  return llvm::bit_cast<float>(uint32_t(value.bits) << 16);
-}
-static float widen(Half value) {
-  uint32_t sign = uint32_t(value.bits & 0x8000) << 16;
-  uint32_t exponent = value.bits >> 10 & 0x1f, fraction = value.bits & 0x3ff;
-  if (exponent == 0x1f)
-    return llvm::bit_cast<float>(sign | 0x7f800000 | fraction << 13 |
-                                 (fraction ? 0x400000 : 0));
-  if (exponent != 0)
-    return llvm::bit_cast<float>(sign | (exponent + 112) << 23 |
-                                 fraction << 13);
-  // Zero or subnormal: a multiple of 2^-24.
-  float magnitude = std::ldexp(static_cast<float>(fraction), -24);
-  return sign ? -magnitude : magnitude;
-}
 
 template <typename T> static void narrow(T value, double &to) { to = value; }
 template <typename T> static void narrow(T value, float &to) {
   to = static_cast<float>(value);
 }
 template <typename T> static void narrow(T value, BFloat &to) {
-  float single = static_cast<float>(value);
-  uint32_t bits = llvm::bit_cast<uint32_t>(single);
-  to.bits =
-      std::isnan(single)
-          ? uint16_t(0x7fc0)
-          : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  to = cleave::toBFloat(static_cast<float>(value));
 }
 template <typename T> static void narrow(T value, Half &to) {
-  float single = static_cast<float>(value);
-  uint32_t bits = llvm::bit_cast<uint32_t>(single);
-  auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  bits &= 0x7fffffff;
-  if (bits > 0x7f800000) {
-    to.bits = sign | 0x7e00 | static_cast<uint16_t>(bits >> 13 & 0x3ff);
-    return;
-  }
-  // 65520, halfway between the largest one and the next power of two.
-  if (bits >= 0x477ff000) {
-    to.bits = sign | 0x7c00;
-    return;
-  }
-  if (bits < 0x38800000) {
-    // Subnormal: whole multiples of 2^-24, which the addition rounds.
-    float magnitude = llvm::bit_cast<float>(bits) + 0.5f;
-    to.bits = sign | static_cast<uint16_t>(llvm::bit_cast<uint32_t>(magnitude) -
-                                           0x3f000000);
-    return;
-  }
-  bits += 0xfff + (bits >> 13 & 1);
-  to.bits = sign | static_cast<uint16_t>((bits - (112u << 23)) >> 13);
+  to = cleave::toHalf(static_cast<float>(value));
 }
 
 static bool isInfinite(double value) { return std::isinf(value); }

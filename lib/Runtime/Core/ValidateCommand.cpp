@@ -168,21 +168,28 @@ private:
                 c.ldb >= std::max<int64_t>(1, c.transB ? c.k : c.n) &&
                 c.ldc >= std::max<int64_t>(1, c.n),
             "a leading dimension is smaller than its row");
+    require(c.type == DType::F32 || c.type == DType::BF16,
+            "only f32 and bf16 are multiplied");
     require(c.batch <= 1 || c.batchStrideC > 0, "results of the batch overlap");
     require(std::isfinite(c.alpha) && std::isfinite(c.beta),
             "alpha and beta must be finite");
     if (!problem.empty())
       return;
-    auto matrix = [&](int64_t rows, int64_t cols, int64_t ld, int64_t stride) {
-      return Extent(4).dim(rows, ld).dim(cols, 1).dim(c.batch, stride).bytes();
+    auto matrix = [&](DType type, int64_t rows, int64_t cols, int64_t ld,
+                      int64_t stride) {
+      return Extent(byteSize(type))
+          .dim(rows, ld)
+          .dim(cols, 1)
+          .dim(c.batch, stride)
+          .bytes();
     };
     ref("a", c.a,
-        matrix(c.transA ? c.k : c.m, c.transA ? c.m : c.k, c.lda,
+        matrix(c.type, c.transA ? c.k : c.m, c.transA ? c.m : c.k, c.lda,
                c.batchStrideA));
     ref("b", c.b,
-        matrix(c.transB ? c.n : c.k, c.transB ? c.k : c.n, c.ldb,
+        matrix(c.type, c.transB ? c.n : c.k, c.transB ? c.k : c.n, c.ldb,
                c.batchStrideB));
-    ref("c", c.c, matrix(c.m, c.n, c.ldc, c.batchStrideC));
+    ref("c", c.c, matrix(DType::F32, c.m, c.n, c.ldc, c.batchStrideC));
   }
 
   void headView(const char *name, const HeadView &v, int64_t batch,
@@ -350,10 +357,8 @@ private:
               "a source is not a member of the group");
     require(c.root >= 0 && static_cast<size_t>(c.root) < members,
             "the root is not a member of the group");
-    bool wide = c.dtype == DType::F64 || c.dtype == DType::F32 ||
-                c.dtype == DType::I64 || c.dtype == DType::I32;
-    bool narrow = c.dtype == DType::I8 || c.dtype == DType::I1;
-    require(!reduces || wide || (narrow && c.reduction != Reduction::Sum),
+    bool bytes = c.dtype == DType::I8 || c.dtype == DType::I1;
+    require(!reduces || !bytes || c.reduction != Reduction::Sum,
             Twine("this reduction does not support ") + dtypeName(c.dtype));
     if (c.isTransfer()) {
       require(program.pipelineAxis >= 0 && c.axes.size() == 1 &&

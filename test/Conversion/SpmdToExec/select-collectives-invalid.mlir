@@ -10,10 +10,10 @@ func.func @sequential(%x: tensor<4xf32>) -> tensor<4xf32> {
 // -----
 
 spmd.mesh @mesh <["dp" = 2]>
-func.func @type(%x: tensor<4xbf16>) -> tensor<4xbf16> {
-  // expected-error @+1 {{cannot combine elements of type 'bf16' in this reduction}}
-  %0 = spmd.all_reduce sum %x over @mesh {"dp"} : tensor<4xbf16>
-  return %0 : tensor<4xbf16>
+func.func @type(%x: tensor<4xi8>) -> tensor<4xi8> {
+  // expected-error @+1 {{cannot combine elements of type 'i8' in this reduction}}
+  %0 = spmd.all_reduce sum %x over @mesh {"dp"} : tensor<4xi8>
+  return %0 : tensor<4xi8>
 }
 
 // -----

@@ -370,9 +370,9 @@ TEST(Program, ValidationSaysWhatIsWrong) {
       7,
       [&](Command &c) {
         reduce(c);
-        c.collective.dtype = DType::BF16;
+        c.collective.dtype = DType::I8;
       },
-      "does not support bf16");
+      "does not support i8");
   command(
       7,
       [&](Command &c) {

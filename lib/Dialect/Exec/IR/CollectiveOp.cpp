@@ -69,7 +69,7 @@ static LogicalResult verifyStarts(CollectiveOp op, StringRef name,
 
 /// The reductions of communicators; see Communicator.h.
 static bool canReduce(Type type, Reduction reduction) {
-  if (type.isF64() || type.isF32() || type.isInteger(64) || type.isInteger(32))
+  if (isa<FloatType>(type) || type.isInteger(64) || type.isInteger(32))
     return true;
   return reduction != Reduction::Sum &&
          (type.isInteger(8) || type.isInteger(1));
