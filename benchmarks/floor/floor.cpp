@@ -16,6 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Support/NarrowFloat.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 #include <algorithm>
@@ -29,6 +30,12 @@
 
 using namespace cleave::runtime;
 
+/// The library exports it, and its header leaves it out.
+extern "C" dnnl_status_t
+dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n,
+                      dnnl_dim_t k, float alpha, const uint16_t *a,
+                      dnnl_dim_t lda, const uint16_t *b, dnnl_dim_t ldb,
+                      float beta, float *c, dnnl_dim_t ldc);
 extern "C" void GOMP_parallel(void (*fn)(void *), void *data, unsigned threads,
                               unsigned flags);
 extern "C" int omp_get_thread_num();
@@ -44,15 +51,22 @@ double now() {
       .count();
 }
 
-/// A buffer of pseudo-random values that all shapes share.
-struct Pool {
-  std::vector<float> data;
-  float *get(size_t elements) {
+uint16_t convert(float value, uint16_t *) {
+  return cleave::toBFloat(value).bits;
+}
+float convert(float value, float *) { return value; }
+
+/// A buffer of pseudo-random values of type T (bf16 as its bits) that all
+/// shapes share.
+template <typename T> struct Pool {
+  std::vector<T> data;
+  T *get(size_t elements) {
     if (data.size() < elements) {
       size_t old = data.size();
       data.resize(elements);
       for (size_t i = old; i < data.size(); ++i)
-        data[i] = float(int(i * 2654435761u >> 20) % 200 - 100) * 1e-2f;
+        data[i] = convert(float(int(i * 2654435761u >> 20) % 200 - 100) * 1e-2f,
+                          (T *)nullptr);
     }
     return data.data();
   }
@@ -70,10 +84,11 @@ struct Variant {
   }
 };
 
-/// The sizes of a contraction, and whether it accumulates into its result.
+/// The sizes of a contraction, whether it accumulates into its result, and
+/// whether its operands are bf16.
 struct Shape {
   int64_t m, n, k, batch;
-  bool accumulate;
+  bool accumulate, narrow;
   auto operator<=>(const Shape &) const = default;
 };
 
@@ -82,27 +97,39 @@ struct Shape {
 struct Bench {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  Pool pool;
+  Pool<float> pool;
+  Pool<uint16_t> narrowPool;
   std::map<Shape, std::pair<int, std::vector<Variant>>> contractions;
   std::vector<std::pair<int, std::vector<Variant>>> attention;
   /// The commands of `attention`, in the same order.
   std::vector<AttentionCommand> seen;
   std::vector<bool> seenBackward;
 
-  /// Returns the addresses of A, B and C, which are adjacent in the pool.
-  std::array<float *, 3> operands(const Shape &s) {
+  /// Returns the addresses of A, B and C.
+  std::tuple<void *, void *, float *> operands(const Shape &s) {
     float *all = pool.get(s.m * s.k + s.k * s.n + s.m * s.n);
-    return {all, all + s.m * s.k, all + s.m * s.k + s.k * s.n};
+    float *c = all + s.m * s.k + s.k * s.n;
+    if (!s.narrow)
+      return {all, all + s.m * s.k, c};
+    uint16_t *a = narrowPool.get(s.m * s.k + s.k * s.n);
+    return {a, a + s.m * s.k, c};
   }
 
   void addSgemm(const Shape &s, bool ta, bool tb,
                 std::vector<Variant> &variants) {
     variants.push_back({[=, this] {
       auto [a, b, c] = operands(s);
+      char transA = ta ? 'T' : 'N', transB = tb ? 'T' : 'N';
+      int64_t lda = ta ? s.m : s.k, ldb = tb ? s.k : s.n;
+      float beta = s.accumulate ? 1.0f : 0.0f;
       double start = now();
-      dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a,
-                 ta ? s.m : s.k, b, tb ? s.k : s.n, s.accumulate ? 1.0f : 0.0f,
-                 c, s.n);
+      if (s.narrow)
+        dnnl_gemm_bf16bf16f32(transA, transB, s.m, s.n, s.k, 1.0f,
+                              static_cast<uint16_t *>(a), lda,
+                              static_cast<uint16_t *>(b), ldb, beta, c, s.n);
+      else
+        dnnl_sgemm(transA, transB, s.m, s.n, s.k, 1.0f, static_cast<float *>(a),
+                   lda, static_cast<float *>(b), ldb, beta, c, s.n);
       return now() - start;
     }});
   }
@@ -111,11 +138,12 @@ struct Bench {
                  std::vector<Variant> &variants) {
     using namespace dnnl;
     using dims = memory::dims;
-    auto type = memory::data_type::f32;
+    auto wide = memory::data_type::f32;
+    auto type = s.narrow ? memory::data_type::bf16 : wide;
     memory::desc a({s.m, s.k}, type, ta ? dims{1, s.m} : dims{s.k, 1});
     memory::desc b({s.k, s.n}, type, tb ? dims{1, s.k} : dims{s.n, 1});
     memory::desc bAny({s.k, s.n}, type, memory::format_tag::any);
-    memory::desc c({s.m, s.n}, type, dims{s.n, 1});
+    memory::desc c({s.m, s.n}, wide, dims{s.n, 1});
     primitive_attr attr;
     if (s.accumulate) {
       post_ops ops;
@@ -224,7 +252,7 @@ struct Bench {
         if (command.kind != CommandKind::Contract)
           continue;
         const ContractCommand &c = command.contract;
-        Shape shape{c.m, c.n, c.k, c.batch, c.beta != 0};
+        Shape shape{c.m, c.n, c.k, c.batch, c.beta != 0, c.type == DType::BF16};
         auto &[count, variants] = contractions[shape];
         if (count++)
           continue;

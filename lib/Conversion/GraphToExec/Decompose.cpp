@@ -8,6 +8,7 @@
 #include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "mlir/IR/IRMapping.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
 namespace cleave::exec {
@@ -250,6 +251,32 @@ struct CumulativeSum : OpRewritePattern<graph::CumulativeSumOp> {
   }
 };
 
+/// Attention of 16-bit heads: the command computes in f32 throughout, on copies
+/// that live as long as it runs.
+template <typename OpTy> struct WidenAttention : OpRewritePattern<OpTy> {
+  using OpRewritePattern<OpTy>::OpRewritePattern;
+  LogicalResult matchAndRewrite(OpTy op,
+                                PatternRewriter &rewriter) const override {
+    if (tensorType(op.getQuery()).getElementType().getIntOrFloatBitWidth() >=
+        32)
+      return failure();
+    graph::Formula f{rewriter, op.getLoc()};
+    IRMapping widened;
+    for (Value operand : op->getOperands())
+      if (isa<FloatType>(tensorType(operand).getElementType()))
+        widened.map(operand, f.cast(operand, rewriter.getF32Type()));
+    Operation *wide = rewriter.clone(*op, widened);
+    SmallVector<Value> results;
+    for (OpResult result : wide->getResults()) {
+      RankedTensorType type = tensorType(result);
+      result.setType(type.clone(rewriter.getF32Type()));
+      results.push_back(f.cast(result, type.getElementType()));
+    }
+    rewriter.replaceOp(op, results);
+    return success();
+  }
+};
+
 /// Along another dimension than the first, with the dimension moved there.
 struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -274,7 +301,7 @@ struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
         rewriter, op.getLoc(), moved, op.getIndices(), op.getOrigin(),
         rewriter.getI64IntegerAttr(0), op.getSizeAttr(),
         op.getPaddingIndexAttr(), op.getGlobalSizeAttr(),
-        rewriter.getI64IntegerAttr(0));
+        rewriter.getI64IntegerAttr(0), op.getResultElementAttr());
     rewriter.replaceOpWithNewOp<graph::TransposeOp>(op, sums, back);
     return success();
   }
@@ -335,7 +362,7 @@ struct ScatterInBatches : OpRewritePattern<graph::ScatterAddOp> {
         rewriter.getI64IntegerAttr(0),
         rewriter.getI64IntegerAttr(batches * size),
         /*padding_index=*/IntegerAttr(), /*global_size=*/IntegerAttr(),
-        rewriter.getI64IntegerAttr(0));
+        rewriter.getI64IntegerAttr(0), op.getResultElementAttr());
     sums = f.reshape(sums, result);
     llvm::append_range(back, llvm::seq<int64_t>(0, batch));
     llvm::append_range(back, llvm::seq<int64_t>(batch + 1, dim + 1));
@@ -367,10 +394,11 @@ struct SeedToValue : OpRewritePattern<graph::SeedOp> {
 struct Decompose : exec::impl::DecomposeBase<Decompose> {
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
-    patterns
-        .add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
-             ScatterAlongFirst, ScatterInBatches, SeedToValue, DropoutOfPieces>(
-            &getContext());
+    patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
+                 ScatterAlongFirst, ScatterInBatches, SeedToValue,
+                 DropoutOfPieces, WidenAttention<graph::AttentionOp>,
+                 WidenAttention<graph::AttentionGradOp>,
+                 WidenAttention<graph::AttentionBiasGradOp>>(&getContext());
     // Each pattern takes an op of its kind away: there is an end.
     GreedyRewriteConfig config;
     config.setMaxIterations(GreedyRewriteConfig::kNoLimit);

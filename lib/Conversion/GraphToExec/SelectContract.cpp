@@ -120,6 +120,21 @@ static Value sumAlone(OpBuilder &builder, Location loc, Value value,
                                  dims);
 }
 
+/// Whether a letter of `names` is in no other tensor of the equation.
+static bool sumsAlone(StringRef names, StringRef others) {
+  return llvm::any_of(names,
+                      [&](char letter) { return !others.contains(letter); });
+}
+
+Value cleave::exec::castTo(OpBuilder &builder, Location loc, Value value,
+                           Type element) {
+  RankedTensorType type = tensorType(value);
+  if (type.getElementType() == element)
+    return value;
+  return graph::CastOp::create(
+      builder, loc, RankedTensorType::get(type.getShape(), element), value);
+}
+
 Value cleave::exec::contract(OpBuilder &builder, Operation *op,
                              StringRef equation, Value lhs, Value rhs) {
   Location loc = op->getLoc();
@@ -128,6 +143,13 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
   if (!einsum) {
     op->emitOpError("equation ") << error;
     return nullptr;
+  }
+  // The library multiplies f32 and bf16; sums are in f32.
+  if (!tensorType(lhs).getElementType().isBF16() ||
+      sumsAlone(einsum->lhs, einsum->rhs + einsum->output) ||
+      sumsAlone(einsum->rhs, einsum->lhs + einsum->output)) {
+    lhs = castTo(builder, loc, lhs, builder.getF32Type());
+    rhs = castTo(builder, loc, rhs, builder.getF32Type());
   }
   lhs = sumAlone(builder, loc, lhs, einsum->lhs, einsum->rhs + einsum->output);
   rhs = sumAlone(builder, loc, rhs, einsum->rhs, einsum->lhs + einsum->output);
@@ -190,10 +212,9 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
         right = asMatrix(builder, loc, rhs, b);
   SmallVector<int64_t> shape(a.shape);
   shape.back() = b.shape.back();
-  Type element = tensorType(lhs).getElementType();
-  Value product =
-      ContractOp::create(builder, loc, RankedTensorType::get(shape, element),
-                         left, right, Value());
+  Value product = ContractOp::create(
+      builder, loc, RankedTensorType::get(shape, builder.getF32Type()), left,
+      right, Value());
   std::string order = letters.batch + letters.rows + letters.columns;
   SmallVector<int64_t> open;
   for (char letter : order)
@@ -208,17 +229,32 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
 
 namespace {
 
+/// Whether the library can compute `value`, whose sums are in f32.
+bool summedInF32(Value value) {
+  Type element = tensorType(value).getElementType();
+  return isa<FloatType>(element) && element.getIntOrFloatBitWidth() <= 32;
+}
+
+/// Replaces `old` by the sums in f32, rounded to its type.
+void replaceRounded(PatternRewriter &rewriter, Value old, Value sums) {
+  RankedTensorType type = tensorType(old);
+  if (type.getElementType().isF32())
+    return replaceDense(rewriter, old, sums);
+  rewriter.replaceAllUsesWith(
+      old, castTo(rewriter, old.getLoc(), sums, type.getElementType()));
+}
+
 struct SelectContract : OpRewritePattern<graph::ContractOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::ContractOp op,
                                 PatternRewriter &rewriter) const override {
-    if (!tensorType(op.getOutput()).getElementType().isF32())
+    if (!summedInF32(op.getOutput()))
       return failure();
     Value product =
         contract(rewriter, op, op.getEquation(), op.getLhs(), op.getRhs());
     if (!product)
       return failure();
-    replaceDense(rewriter, op.getOutput(), product);
+    replaceRounded(rewriter, op.getOutput(), product);
     rewriter.eraseOp(op);
     return success();
   }
@@ -229,7 +265,7 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
   LogicalResult matchAndRewrite(graph::LinearOp op,
                                 PatternRewriter &rewriter) const override {
     RankedTensorType type = tensorType(op.getOutput());
-    if (!type.getElementType().isF32())
+    if (!summedInF32(op.getOutput()))
       return failure();
     std::string rows;
     for (char letter = 'A';
@@ -241,7 +277,7 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
       return failure();
     if (op.getBias())
       product = addBias(rewriter, op, product);
-    replaceDense(rewriter, op.getOutput(), product);
+    replaceRounded(rewriter, op.getOutput(), product);
     rewriter.eraseOp(op);
     return success();
   }
@@ -251,8 +287,10 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
   static Value addBias(PatternRewriter &rewriter, graph::LinearOp op,
                        Value product) {
     Location loc = op.getLoc();
-    if (llvm::any_of(op.getOutput().getUsers(), isFusible))
-      return graph::AddOp::create(rewriter, loc, product, op.getBias());
+    Value bias = castTo(rewriter, loc, op.getBias(), rewriter.getF32Type());
+    if (bias != op.getBias() ||
+        llvm::any_of(op.getOutput().getUsers(), isFusible))
+      return graph::AddOp::create(rewriter, loc, product, bias);
     auto contract = rootOf(product).getDefiningOp<ContractOp>();
     rewriter.setInsertionPoint(contract);
     RankedTensorType type = contract.getType();
@@ -275,10 +313,10 @@ struct SelectScatterAdd : OpRewritePattern<graph::ScatterAddOp> {
   LogicalResult matchAndRewrite(graph::ScatterAddOp op,
                                 PatternRewriter &rewriter) const override {
     RankedTensorType type = tensorType(op.getOutput());
-    if (op.getDim() != 0 || op.getBatch() != 0 ||
-        !type.getElementType().isF32())
+    if (op.getDim() != 0 || op.getBatch() != 0 || !summedInF32(op.getOutput()))
       return failure();
     Location loc = op.getLoc();
+    Type sum = rewriter.getF32Type();
     int64_t count = tensorType(op.getIndices()).getNumElements();
     int64_t rows = type.getDimSize(0);
     int64_t columns = rows == 0 ? 0 : type.getNumElements() / rows;
@@ -286,14 +324,14 @@ struct SelectScatterAdd : OpRewritePattern<graph::ScatterAddOp> {
     Value ids = denseOf(
         rewriter, loc,
         reshapeOf(rewriter, loc, localIndices(op, rewriter, skip), {count}));
-    Value updates =
-        denseOf(rewriter, loc,
-                reshapeOf(rewriter, loc, op.getUpdates(), {count, columns}));
+    Value updates = castTo(rewriter, loc, op.getUpdates(), sum);
+    updates = denseOf(rewriter, loc,
+                      reshapeOf(rewriter, loc, updates, {count, columns}));
     Value sums = ScatterAddOp::create(
-        rewriter, loc,
-        RankedTensorType::get({rows, columns}, type.getElementType()), updates,
+        rewriter, loc, RankedTensorType::get({rows, columns}, sum), updates,
         ids, Value(), skip);
-    rewriter.replaceOp(op, reshapeOf(rewriter, loc, sums, type.getShape()));
+    sums = reshapeOf(rewriter, loc, sums, type.getShape());
+    rewriter.replaceOp(op, castTo(rewriter, loc, sums, type.getElementType()));
     return success();
   }
 

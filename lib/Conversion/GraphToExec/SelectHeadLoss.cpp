@@ -35,7 +35,8 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
   LogicalResult matchAndRewrite(graph::HeadLossOp op,
                                 PatternRewriter &rewriter) const override {
     RankedTensorType inputType = tensorType(op.getInput());
-    if (!inputType.getElementType().isF32())
+    Type element = inputType.getElementType();
+    if (!tensorType(op.getLoss()).getElementType().isF32())
       return failure();
     Location loc = op.getLoc();
     int64_t width = inputType.getShape().back();
@@ -51,7 +52,7 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
     if (op.getGradient())
       gradient = reshapeOf(rewriter, loc, op.getGradient(), {rows});
 
-    Type f32 = inputType.getElementType();
+    Type f32 = rewriter.getF32Type();
     auto lossType = RankedTensorType::get({rows}, f32);
     auto inputGradientType = RankedTensorType::get({rows, width}, f32);
     SmallVector<Value> losses, inputGradients;
@@ -74,10 +75,11 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
       Value slope = graph::CrossEntropyGradOp::create(
           rewriter, loc, g, logits, t, loss.getLse(), op.getIgnoreIndexAttr(),
           op.getLabelSmoothingAttr());
-      Value dx = contract(rewriter, op, "rv,vh->rh", slope, op.getWeight());
+      Value factor = castTo(rewriter, loc, slope, element);
+      Value dx = contract(rewriter, op, "rv,vh->rh", factor, op.getWeight());
       inputGradients.push_back(
           intoRows(rewriter, loc, dx, inputGradientType, start));
-      Value dw = contract(rewriter, op, "rv,rh->vh", slope, x);
+      Value dw = contract(rewriter, op, "rv,rh->vh", factor, x);
       if (weightGradient) {
         auto product = rootOf(dw).getDefiningOp<ContractOp>();
         product.getAccumulatorMutable().assign(weightGradient);
@@ -103,8 +105,8 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
     SmallVector<Value> results{
         whole(losses, lossType, tensorType(op.getLoss()).getShape())};
     if (gradient) {
-      results.push_back(
-          whole(inputGradients, inputGradientType, inputType.getShape()));
+      Value dx = whole(inputGradients, inputGradientType, inputType.getShape());
+      results.push_back(castTo(rewriter, loc, dx, element));
       results.push_back(weightGradient);
       if (op.getBias())
         results.push_back(biasGradient);

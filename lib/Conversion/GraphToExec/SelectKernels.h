@@ -15,7 +15,12 @@
 
 namespace cleave::exec {
 
-/// The product of two values by an equation, or a located error.
+/// `value` with elements of the type `element`, dense where that is another.
+mlir::Value castTo(mlir::OpBuilder &builder, mlir::Location loc,
+                   mlir::Value value, mlir::Type element);
+
+/// The product of two values by an equation, summed in f32, or a located
+/// error.
 mlir::Value contract(mlir::OpBuilder &builder, mlir::Operation *op,
                      llvm::StringRef equation, mlir::Value lhs,
                      mlir::Value rhs);

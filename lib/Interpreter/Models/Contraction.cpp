@@ -53,7 +53,8 @@ multiplyAll(const std::vector<double> &lhs, const std::vector<double> &rhs,
 }
 
 RefTensor cleave::contract(StringRef equation, const RefTensor &lhs,
-                           const RefTensor &rhs, Precision precision) {
+                           const RefTensor &rhs, Precision precision,
+                           Type element) {
   std::string error;
   Einsum einsum = *Einsum::parse(equation, error);
   StringRef left = einsum.lhs, right = einsum.rhs, out = einsum.output;
@@ -89,7 +90,7 @@ RefTensor cleave::contract(StringRef equation, const RefTensor &lhs,
   std::vector<double> a = arrange(lhs, left, batches + rows + inner);
   std::vector<double> b = arrange(rhs, right, batches + inner + columns);
   RefTensor product;
-  product.element = lhs.element;
+  product.element = element ? element : lhs.element;
   for (char letter : batches + rows + columns)
     product.shape.push_back(sizeOf(letter));
   product.floats = accumulatesInF32(lhs.element, precision)
@@ -97,7 +98,7 @@ RefTensor cleave::contract(StringRef equation, const RefTensor &lhs,
                        : multiplyAll<double>(a, b, batch, m, n, k);
 
   RefTensor result;
-  result.element = lhs.element;
+  result.element = product.element;
   result.shape = shape;
   result.floats = arrange(product, batches + rows + columns, out);
   return result;
@@ -106,7 +107,8 @@ RefTensor cleave::contract(StringRef equation, const RefTensor &lhs,
 static LogicalResult evaluateContract(ContractOp op, const RefArgs &args,
                                       Results results,
                                       ReferenceContext &context) {
-  results[0] = contract(op.getEquation(), args[0], args[1], context.precision);
+  results[0] = contract(op.getEquation(), args[0], args[1], context.precision,
+                        results[0].element);
   return success();
 }
 
@@ -121,9 +123,10 @@ static RefTensor flattenRows(const RefTensor &input) {
 }
 
 RefTensor cleave::linear(const RefTensor &input, const RefTensor &weight,
-                         const RefTensor *bias, Precision precision) {
+                         const RefTensor *bias, Precision precision,
+                         Type element) {
   RefTensor result =
-      contract("ri,oi->ro", flattenRows(input), weight, precision);
+      contract("ri,oi->ro", flattenRows(input), weight, precision, element);
   int64_t outputs = weight.shape[0];
   if (bias)
     for (int64_t i = 0, e = result.size(); i < e; ++i)
@@ -136,8 +139,9 @@ RefTensor cleave::linear(const RefTensor &input, const RefTensor &weight,
 static LogicalResult evaluateLinear(LinearOp op, const RefArgs &args,
                                     Results results,
                                     ReferenceContext &context) {
-  results[0] = linear(args[op.getInput()], args[op.getWeight()],
-                      args.lookup(op.getBias()), context.precision);
+  results[0] =
+      linear(args[op.getInput()], args[op.getWeight()],
+             args.lookup(op.getBias()), context.precision, results[0].element);
   return success();
 }
 

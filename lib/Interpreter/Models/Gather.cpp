@@ -100,7 +100,7 @@ static LogicalResult evaluateScatterAdd(ScatterAddOp op, const RefArgs &args,
   ArrayRef<int64_t> shape = output.shape;
   int64_t before = product(shape.take_front(dim));
   int64_t after = product(shape.drop_front(dim + 1));
-  bool inF32 = accumulatesInF32(output.element, context.precision);
+  bool inF32 = accumulatesInF32(updates.element, context.precision);
   int64_t from = 0;
   for (int64_t p = 0; p < before; ++p)
     for (int64_t index : indicesAt(op, indices, p, before)) {

@@ -104,8 +104,10 @@ static LogicalResult evaluateHeadLoss(HeadLossOp op, const RefArgs &args,
     return failure();
 
   // The logits and their gradient are rounded as tensors of the program, though
-  // it never materialises them.
-  RefTensor logits = linear(input, weight, bias, context.precision);
+  // it never materialises them. The gradient is a factor of the type of input
+  // and weight.
+  RefTensor logits =
+      linear(input, weight, bias, context.precision, results[0].element);
   settle(logits, context.precision);
   RefTensor logitGradient({targets.size(), classes}, logits.element);
   for (auto [row, target] : llvm::enumerate(targets.ints)) {
@@ -122,16 +124,19 @@ static LogicalResult evaluateHeadLoss(HeadLossOp op, const RefArgs &args,
   if (!gradient)
     return success();
   settle(logitGradient, context.precision);
+  if (bias)
+    for (int64_t i = 0, e = logitGradient.size(); i < e; ++i)
+      results[3].floats[i % classes] += logitGradient.floats[i];
+  logitGradient.element = input.element;
+  settle(logitGradient, context.precision);
 
   RefTensor rows = input;
   rows.shape = {targets.size(), input.rowSize()};
   RefTensor inputGradient =
       contract("rv,vh->rh", logitGradient, weight, context.precision);
   results[1].floats = std::move(inputGradient.floats);
-  results[2] = contract("rv,rh->vh", logitGradient, rows, context.precision);
-  if (bias)
-    for (int64_t i = 0, e = logitGradient.size(); i < e; ++i)
-      results[3].floats[i % classes] += logitGradient.floats[i];
+  results[2] = contract("rv,rh->vh", logitGradient, rows, context.precision,
+                        results[2].element);
   return success();
 }
 

@@ -54,13 +54,17 @@ template <typename Accumulator>
 void multiply(const double *a, const double *b, Accumulator *c, int64_t m,
               int64_t n, int64_t k);
 
-/// The contraction `equation` ("bsh,oh->bso") of two float tensors.
+/// The contraction `equation` ("bsh,oh->bso") of two float tensors, with
+/// elements of the type `element`; those of the operands where it is null.
 RefTensor contract(llvm::StringRef equation, const RefTensor &lhs,
-                   const RefTensor &rhs, Precision precision);
+                   const RefTensor &rhs, Precision precision,
+                   mlir::Type element = {});
 
-/// `input weight^T + bias`; `bias` may be null.
+/// `input weight^T + bias` with elements of the type `element`; `bias` may be
+/// null.
 RefTensor linear(const RefTensor &input, const RefTensor &weight,
-                 const RefTensor *bias, Precision precision);
+                 const RefTensor *bias, Precision precision,
+                 mlir::Type element);
 
 /// Loss and log-sum-exp of one row of `classes` logits; `target` is valid.
 struct RowLoss {

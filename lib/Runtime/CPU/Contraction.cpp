@@ -14,7 +14,9 @@
 #include "llvm/ADT/ScopeExit.h"
 
 #include <atomic>
+#include <bit>
 #include <dnnl.h>
+#include <vector>
 
 using namespace cleave::runtime;
 
@@ -35,10 +37,56 @@ std::string cleave::runtime::libraryFailure() {
          (status == dnnl_out_of_memory ? ": out of memory)" : ")");
 }
 
-void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
-                            int64_t k, float alpha, const float *a, int64_t lda,
-                            const float *b, int64_t ldb, float beta, float *c,
-                            int64_t ldc) {
+extern "C" {
+/// Products of bf16 matrices in f32, otherwise as dnnl_sgemm; the library
+/// exports it, and its header leaves it out.
+dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m,
+                                    dnnl_dim_t n, dnnl_dim_t k, float alpha,
+                                    const uint16_t *a, dnnl_dim_t lda,
+                                    const uint16_t *b, dnnl_dim_t ldb,
+                                    float beta, float *c, dnnl_dim_t ldc);
+}
+
+static dnnl_status_t multiply(bool transA, bool transB, int64_t m, int64_t n,
+                              int64_t k, float alpha, const float *a,
+                              int64_t lda, const float *b, int64_t ldb,
+                              float beta, float *c, int64_t ldc) {
+  return dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k, alpha, a,
+                    lda, b, ldb, beta, c, ldc);
+}
+
+/// `rows` x `columns` bf16 elements as f32, dense.
+static std::vector<float> widen(const uint16_t *from, int64_t rows,
+                                int64_t columns, int64_t ld) {
+  std::vector<float> result(static_cast<size_t>(rows * columns));
+  float *to = result.data();
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      *to++ = std::bit_cast<float>(uint32_t(from[i * ld + j]) << 16);
+  return result;
+}
+
+static dnnl_status_t multiply(bool transA, bool transB, int64_t m, int64_t n,
+                              int64_t k, float alpha, const uint16_t *a,
+                              int64_t lda, const uint16_t *b, int64_t ldb,
+                              float beta, float *c, int64_t ldc) {
+  dnnl_status_t status =
+      dnnl_gemm_bf16bf16f32(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k,
+                            alpha, a, lda, b, ldb, beta, c, ldc);
+  if (status != dnnl_unimplemented)
+    return status;
+  // The library multiplies bf16 where the processor has AVX-512.
+  std::vector<float> wideA = transA ? widen(a, k, m, lda) : widen(a, m, k, lda);
+  std::vector<float> wideB = transB ? widen(b, n, k, ldb) : widen(b, k, n, ldb);
+  return multiply(transA, transB, m, n, k, alpha, wideA.data(), transA ? m : k,
+                  wideB.data(), transB ? k : n, beta, c, ldc);
+}
+
+/// `sgemm` for elements of the type `T`.
+template <typename T>
+static void gemm(bool transA, bool transB, int64_t m, int64_t n, int64_t k,
+                 float alpha, const T *a, int64_t lda, const T *b, int64_t ldb,
+                 float beta, float *c, int64_t ldc) {
   if (m <= 0 || n <= 0)
     return;
   if (k <= 0 || alpha == 0.0f) {
@@ -50,13 +98,19 @@ void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
   for (int64_t row = 0; row < m; row += kContractionWidth)
     for (int64_t column = 0; column < n; column += kContractionWidth)
       for (int64_t i = 0; i < k; i += kContractionDepth)
-        note(dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N',
-                        std::min(kContractionWidth, m - row),
-                        std::min(kContractionWidth, n - column),
-                        std::min(kContractionDepth, k - i), alpha,
-                        a + (transA ? i * lda + row : row * lda + i), lda,
-                        b + (transB ? column * ldb + i : i * ldb + column), ldb,
-                        i == 0 ? beta : 1.0f, c + row * ldc + column, ldc));
+        note(multiply(transA, transB, std::min(kContractionWidth, m - row),
+                      std::min(kContractionWidth, n - column),
+                      std::min(kContractionDepth, k - i), alpha,
+                      a + (transA ? i * lda + row : row * lda + i), lda,
+                      b + (transB ? column * ldb + i : i * ldb + column), ldb,
+                      i == 0 ? beta : 1.0f, c + row * ldc + column, ldc));
+}
+
+void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
+                            int64_t k, float alpha, const float *a, int64_t lda,
+                            const float *b, int64_t ldb, float beta, float *c,
+                            int64_t ldc) {
+  gemm(transA, transB, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 //===----------------------------------------------------------------------===//
@@ -108,24 +162,25 @@ struct Contraction::Primitive {
   }
 
   /// False if the library has none for this shape.
-  bool build(const ContractCommand &c, const float *a, const float *b,
+  bool build(const ContractCommand &c, const char *a, const char *b,
              float *out) {
     const Library &library = Library::get();
     if (!library.stream || c.alpha != 1.0f || c.batch != 1 || c.m == 0 ||
         c.n == 0 || c.k == 0)
       return false;
-    auto describe = [](dnnl_memory_desc_t &desc, int64_t rows, int64_t cols,
-                       bool trans, int64_t ld) {
+    dnnl_data_type_t type = c.type == DType::BF16 ? dnnl_bf16 : dnnl_f32;
+    auto describe = [](dnnl_memory_desc_t &desc, dnnl_data_type_t type,
+                       int64_t rows, int64_t cols, bool trans, int64_t ld) {
       dnnl_dims_t dims = {rows, cols};
       dnnl_dims_t strides = {trans ? 1 : ld, trans ? ld : 1};
-      return dnnl_memory_desc_init_by_strides(&desc, 2, dims, dnnl_f32,
-                                              strides) == dnnl_success;
+      return dnnl_memory_desc_init_by_strides(&desc, 2, dims, type, strides) ==
+             dnnl_success;
     };
     dnnl_memory_desc_t srcDesc, weightsDesc, dstDesc;
     dnnl_matmul_desc_t desc;
-    if (!describe(srcDesc, c.m, c.k, c.transA, c.lda) ||
-        !describe(weightsDesc, c.k, c.n, c.transB, c.ldb) ||
-        !describe(dstDesc, c.m, c.n, false, c.ldc) ||
+    if (!describe(srcDesc, type, c.m, c.k, c.transA, c.lda) ||
+        !describe(weightsDesc, type, c.k, c.n, c.transB, c.ldb) ||
+        !describe(dstDesc, dnnl_f32, c.m, c.n, false, c.ldc) ||
         dnnl_matmul_desc_init(&desc, &srcDesc, &weightsDesc, nullptr,
                               &dstDesc) != dnnl_success)
       return false;
@@ -163,9 +218,9 @@ struct Contraction::Primitive {
         dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     scratchBytes = static_cast<int64_t>(dnnl_memory_desc_get_size(scratchDesc));
     return dnnl_memory_create(&src, &srcDesc, library.engine,
-                              const_cast<float *>(a)) == dnnl_success &&
+                              const_cast<char *>(a)) == dnnl_success &&
            dnnl_memory_create(&weights, &weightsDesc, library.engine,
-                              const_cast<float *>(b)) == dnnl_success &&
+                              const_cast<char *>(b)) == dnnl_success &&
            dnnl_memory_create(&dst, &dstDesc, library.engine, out) ==
                dnnl_success &&
            dnnl_memory_create(&scratch, scratchDesc, library.engine,
@@ -190,18 +245,18 @@ struct Contraction::Primitive {
 
 Contraction::Contraction(const ContractCommand &command, char *a, char *b,
                          char *c, ContractionMethod method)
-    : command(command), a(reinterpret_cast<const float *>(a)),
-      b(reinterpret_cast<const float *>(b)), c(reinterpret_cast<float *>(c)),
+    : command(command), a(a), b(b), c(reinterpret_cast<float *>(c)),
       method(method) {
   if (method != ContractionMethod::Matmul)
     return;
+  int64_t bytes = byteSize(command.type);
   for (int64_t i = 0; valid && i < command.k; i += kContractionDepth) {
     ContractCommand piece = command;
     piece.k = std::min(kContractionDepth, command.k - i);
     piece.beta = i == 0 ? command.beta : 1.0f;
     valid = primitives.emplace_back().build(
-        piece, this->a + i * (command.transA ? command.lda : 1),
-        this->b + i * (command.transB ? 1 : command.ldb), this->c);
+        piece, a + i * (command.transA ? command.lda : 1) * bytes,
+        b + i * (command.transB ? 1 : command.ldb) * bytes, this->c);
   }
   valid &= !primitives.empty();
 }
@@ -224,10 +279,18 @@ void Contraction::execute(const ThreadTeam &team, char *workspace) const {
       primitive.execute(workspace);
     return;
   }
+  auto ofType = [&](auto *a, auto *b, int64_t i) {
+    gemm(d.transA, d.transB, d.m, d.n, d.k, d.alpha, a + i * d.batchStrideA,
+         d.lda, b + i * d.batchStrideB, d.ldb, d.beta, c + i * d.batchStrideC,
+         d.ldc);
+  };
   auto one = [&](int64_t i) {
-    sgemm(d.transA, d.transB, d.m, d.n, d.k, d.alpha, a + i * d.batchStrideA,
-          d.lda, b + i * d.batchStrideB, d.ldb, d.beta, c + i * d.batchStrideC,
-          d.ldc);
+    if (d.type == DType::BF16)
+      ofType(reinterpret_cast<const uint16_t *>(a),
+             reinterpret_cast<const uint16_t *>(b), i);
+    else
+      ofType(reinterpret_cast<const float *>(a),
+             reinterpret_cast<const float *>(b), i);
   };
   if (method == ContractionMethod::Batch)
     return team.parallelFor(d.batch, 1, [&](int64_t begin, int64_t end) {

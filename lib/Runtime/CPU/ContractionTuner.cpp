@@ -43,6 +43,7 @@ static std::string keyOf(const ContractCommand &c, int threads) {
      << version->minor << '.' << version->patch << " t" << threads << ' ' << c.m
      << 'x' << c.n << 'x' << c.k << (c.transA ? " T" : " N")
      << (c.transB ? "T" : "N") << " ld" << c.lda << ',' << c.ldb << ',' << c.ldc
+     << (c.type == DType::BF16 ? " bf16" : "")
      << (c.beta == 0.0f ? "" : " accumulate") << " depth" << kContractionDepth
      << " width" << kContractionWidth;
   return key;

@@ -97,6 +97,8 @@ LogicalResult CommandTable::convert(ContractOp op, Command &command) {
   runtime::ContractCommand &c = command.contract;
   RankedTensorType type = op.getType();
   int64_t rank = type.getRank();
+  if (tensorType(op.getLhs()).getElementType().isBF16())
+    c.type = runtime::DType::BF16;
   c.m = type.getDimSize(rank - 2);
   c.n = type.getDimSize(rank - 1);
   c.k = tensorType(op.getLhs()).getShape().back();

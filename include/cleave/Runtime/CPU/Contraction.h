@@ -40,7 +40,7 @@ std::string libraryFailure();
 
 /// The ways to compute a contraction. Their results differ in rounding.
 enum class ContractionMethod : uint8_t {
-  Sgemm,  ///< the library's sgemm on the whole team
+  Sgemm,  ///< the library's sgemm, or that of bf16, on the whole team
   Matmul, ///< the library's matmul primitive on the whole team
   Batch   ///< one sgemm per thread, over the batch
 };
@@ -63,7 +63,7 @@ public:
 private:
   struct Primitive;
   ContractCommand command;
-  const float *a, *b;
+  const char *a, *b;
   float *c;
   ContractionMethod method;
   bool valid = true;

@@ -165,10 +165,11 @@ struct KernelCommand {
   bool operator==(const KernelCommand &) const = default;
 };
 
-/// C[b] = alpha * op(A[b]) * op(B[b]) + beta * C[b], row-major f32:
-/// op(A) is m x k, op(B) is k x n. Strides in elements. Batched over `batch`
-/// with strides per operand (0 broadcasts).
+/// C[b] = alpha * op(A[b]) * op(B[b]) + beta * C[b], row-major: op(A) is m x k
+/// and op(B) k x n, of `type`, f32 or bf16; C is f32. Strides in elements.
+/// Batched over `batch` with strides per operand (0 broadcasts).
 struct ContractCommand {
+  DType type = DType::F32;
   int64_t m = 0, n = 0, k = 0, batch = 1;
   Ref a, b, c;
   bool transA = false, transB = false;

@@ -65,6 +65,7 @@ template <typename F> void fields(F &f, const KernelCommand *) {
 
 template <typename F> void fields(F &f, const ContractCommand *) {
   using C = ContractCommand;
+  f("type", &C::type);
   f("m", &C::m);
   f("n", &C::n);
   f("k", &C::k);

@@ -185,9 +185,11 @@ LogicalResult ContractOp::verify() {
       bs.drop_back(2) != cs.drop_back(2) || as[rank - 2] != cs[rank - 2] ||
       as[rank - 1] != bs[rank - 2] || bs[rank - 1] != cs[rank - 1])
     return emitOpError("shapes ") << a << " and " << b << " do not give " << c;
-  if (a.getElementType() != c.getElementType() ||
-      b.getElementType() != c.getElementType() || !c.getElementType().isF32())
-    return emitOpError("needs f32 operands and result");
+  Type factor = a.getElementType();
+  if (b.getElementType() != factor || !c.getElementType().isF32() ||
+      !(factor.isF32() || factor.isBF16()))
+    return emitOpError("needs operands that are both f32 or both bf16, and an "
+                       "f32 result");
   if (failed(verifyInPlace(*this, getAccumulator(), getOutput())))
     return failure();
   return verifyLayouts(cast<CommandOpInterface>(getOperation()));

@@ -37,8 +37,12 @@ Value Formula::sum(Value a, ArrayRef<int64_t> dims) {
     return a;
   return ReduceOp::create(builder, loc, ReductionKind::sum, a, dims);
 }
-Value Formula::contract(StringRef equation, Value a, Value b) {
-  return ContractOp::create(builder, loc, equation, a, b);
+Value Formula::contract(StringRef equation, Value a, Value b, Type element) {
+  TypeAttr wider;
+  if (element && element != tensorTypeOf(a).getElementType())
+    wider = TypeAttr::get(element);
+  return ContractOp::create(builder, loc, builder.getStringAttr(equation), a, b,
+                            wider);
 }
 
 Value Formula::splat(RankedTensorType type, double value) {

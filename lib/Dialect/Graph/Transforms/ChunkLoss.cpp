@@ -263,9 +263,12 @@ void Head::rewrite(OpBuilder &builder) {
   Formula f{builder, loss.getLoc()};
   SmallVector<int64_t> inputShape(loss.getTargets().getType().getShape());
   inputShape.push_back(tensorTypeOf(projection.input).getShape().back());
+  Value bias = projection.bias;
+  if (bias)
+    bias = f.cast(bias, tensorTypeOf(loss.getLoss()).getElementType());
   auto head = HeadLossOp::create(
       builder, loss.getLoc(), f.reshape(projection.input, inputShape),
-      projection.weight, projection.bias, loss.getTargets(),
+      projection.weight, bias, loss.getTargets(),
       gradient ? gradient.getGradient() : Value(), loss.getIgnoreIndexAttr(),
       loss.getLabelSmoothingAttr(), builder.getI64IntegerAttr(chunkRows()));
   loss.getLoss().replaceAllUsesWith(head.getLoss());
@@ -279,8 +282,9 @@ void Head::rewrite(OpBuilder &builder) {
     if (transposed)
       value = TransposeOp::create(builder, op->getLoc(), value,
                                   ArrayRef<int64_t>{1, 0});
+    RankedTensorType type = tensorTypeOf(op->getResult(0));
     op->getResult(0).replaceAllUsesWith(
-        f.reshape(value, tensorTypeOf(op->getResult(0)).getShape()));
+        f.cast(f.reshape(value, type.getShape()), type.getElementType()));
     op->erase();
   };
   replace(uses.input, 1, false);

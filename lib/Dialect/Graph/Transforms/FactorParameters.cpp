@@ -302,7 +302,9 @@ void Factoring::rewriteProjection(const Projection &projection) {
   einsum.rhs.replace(einsum.rhs.find(einsum.output.back()), 1, letters);
   einsum.output.replace(einsum.output.size() - 1, 1, letters);
 
-  Value value = f.contract(einsum.str(), projection.input(), projection.weight);
+  Value value =
+      f.contract(einsum.str(), projection.input(), projection.weight,
+                 tensorTypeOf(projection.op->getResult(0)).getElementType());
   if (Value bias = projection.bias()) {
     if (auto reshape = bias.getDefiningOp<ReshapeOp>())
       bias = reshape.getInput();

@@ -180,8 +180,12 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
                                      builder.getDenseI64ArrayAttr({1}));
     return product;
   };
+  // Sums are in the loss's type; what is multiplied, in the input's.
+  Type element = tensorTypeOf(x).getElementType(),
+       wide = tensorTypeOf(op.getLoss()).getElementType();
+  TypeAttr sums = element == wide ? TypeAttr() : TypeAttr::get(wide);
   Value logits = holdWeight(
-      graph::LinearOp::create(builder, loc, x, op.getWeight(), Value()));
+      graph::LinearOp::create(builder, loc, x, op.getWeight(), Value(), sums));
   if (op.getBias())
     logits = f.add(logits, op.getBias());
   Value here = graph::OneHotOp::create(
@@ -228,9 +232,14 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
   std::string letters;
   for (int64_t i = 0; i < last; ++i)
     letters += static_cast<char>('a' + i);
-  results.input = holdWeight(
-      f.contract(letters + "v,vh->" + letters + "h", slope, op.getWeight()));
-  results.weight = f.contract(letters + "v," + letters + "h->vh", slope, x);
+  Value factor = f.cast(slope, element);
+  // Classes may be sharded, and no partial sum is narrowed.
+  results.input =
+      f.cast(holdWeight(f.contract(letters + "v,vh->" + letters + "h", factor,
+                                   op.getWeight(), wide)),
+             element);
+  results.weight =
+      f.contract(letters + "v," + letters + "h->vh", factor, x, wide);
   if (op.getBias())
     results.bias = f.sum(slope, llvm::to_vector(llvm::seq<int64_t>(0, last)));
   return results;

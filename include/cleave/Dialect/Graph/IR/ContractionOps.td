@@ -20,29 +20,49 @@ def Graph_ContractOp : Graph_InferredOp<"contract"> {
     %c = graph.contract "bsh,oh->bso" %x, %w
         : (tensor<2x8x16xf32>, tensor<32x16xf32>) -> tensor<2x8x32xf32>
     ```
-    Narrow floats accumulate in f32 and are rounded once.
+    16-bit floats accumulate in f32 and are rounded once, to `result_element` if
+    it is given, else to the type of the operands: a gradient of a parameter is
+    a sum in f32 of products of 16-bit values.
+    ```mlir
+    %dw = graph.contract "bso,bsh->oh" %g, %x {result_element = f32}
+        : (tensor<2x8x32xbf16>, tensor<2x8x16xbf16>) -> tensor<32x16xf32>
+    ```
   }];
   let arguments = (ins StrAttr:$equation, Graph_FloatTensor:$lhs,
-                       Graph_FloatTensor:$rhs);
+                       Graph_FloatTensor:$rhs,
+                       OptionalAttr<TypeAttr>:$result_element);
   let results = (outs Graph_FloatTensor:$output);
   let assemblyFormat = [{
     $equation $lhs `,` $rhs attr-dict `:` functional-type(operands, results)
   }];
+  let builders = [OpBuilder<(ins "::llvm::StringRef":$equation,
+                                 "::mlir::Value":$lhs, "::mlir::Value":$rhs), [{
+    build($_builder, $_state, $_builder.getStringAttr(equation), lhs, rhs,
+          ::mlir::TypeAttr());
+  }]>];
   let hasCanonicalizer = 1;
 }
 
 def Graph_LinearOp : Graph_InferredOp<"linear"> {
   let summary = "x W^T + b, with the weight as the framework stores it";
   let description = [{
-    Input `[..., i]`, weight `[o, i]`, bias `[o]`, output `[..., o]`.
+    Input `[..., i]`, weight `[o, i]`, bias `[o]`, output `[..., o]`. The
+    element type of bias and output is `result_element` if it is given, as in
+    `graph.contract`, else that of the input.
   }];
   let arguments = (ins Graph_FloatTensor:$input, Graph_FloatTensor:$weight,
-                       Optional<Graph_FloatTensor>:$bias);
+                       Optional<Graph_FloatTensor>:$bias,
+                       OptionalAttr<TypeAttr>:$result_element);
   let results = (outs Graph_FloatTensor:$output);
   let assemblyFormat = [{
     $input `,` $weight (`bias` $bias^)? attr-dict `:`
     functional-type(operands, results)
   }];
+  let builders = [OpBuilder<(ins "::mlir::Value":$input,
+                                 "::mlir::Value":$weight,
+                                 "::mlir::Value":$bias), [{
+    build($_builder, $_state, input, weight, bias, ::mlir::TypeAttr());
+  }]>];
 }
 
 //===----------------------------------------------------------------------===//

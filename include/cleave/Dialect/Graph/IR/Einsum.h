@@ -28,10 +28,19 @@ struct Einsum {
   std::string str() const { return lhs + "," + rhs + "->" + output; }
 };
 
-/// The type of `input weight^T + bias`; `bias` may be null.
+/// The element type of sums over operands of the type `operand`: `wanted` where
+/// it is given, which must be that type, or a float of at least 32 bits that is
+/// wider.
+llvm::LogicalResult inferSumType(std::optional<mlir::Location> loc,
+                                 mlir::Type operand,
+                                 std::optional<mlir::Type> wanted,
+                                 mlir::Type &result);
+
+/// The type of `input weight^T + bias` with elements of the type `element`, as
+/// those of the bias are; `bias` may be null.
 llvm::LogicalResult inferLinear(std::optional<mlir::Location> loc,
                                 mlir::Value input, mlir::Value weight,
-                                mlir::Value bias,
+                                mlir::Value bias, mlir::Type element,
                                 mlir::RankedTensorType &result);
 
 } // namespace cleave::graph

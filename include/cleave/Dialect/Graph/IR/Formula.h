@@ -27,7 +27,10 @@ struct Formula {
   mlir::Value compare(Predicate predicate, mlir::Value a, mlir::Value b);
   mlir::Value select(mlir::Value condition, mlir::Value a, mlir::Value b);
   mlir::Value sum(mlir::Value a, llvm::ArrayRef<int64_t> dims);
-  mlir::Value contract(llvm::StringRef equation, mlir::Value a, mlir::Value b);
+  /// The result has the type `element`, or, where that is null, that of the
+  /// operands.
+  mlir::Value contract(llvm::StringRef equation, mlir::Value a, mlir::Value b,
+                       mlir::Type element = {});
 
   /// A scalar of `like`'s element type, which broadcasts against anything.
   mlir::Value scalar(mlir::Value like, double value);

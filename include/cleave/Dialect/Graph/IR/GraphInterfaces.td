@@ -115,6 +115,24 @@ def Graph_PlacedOpInterface : OpInterface<"PlacedOpInterface"> {
   ];
 }
 
+def Graph_PrecisionOpInterface : OpInterface<"PrecisionOpInterface"> {
+  let cppNamespace = "::cleave::graph";
+  let description = [{
+    An op with a precision of its own in a step of mixed precision. An op
+    without this interface computes in the precision of its operands.
+  }];
+  let methods = [
+    InterfaceMethod<"The precision in which operand `index`, a float, is read.",
+      "::cleave::graph::OperandPrecision", "getOperandPrecision",
+      (ins "unsigned":$index)>,
+    InterfaceMethod<[{
+        Lets the results that are sums be of the type `element`, rather than be
+        rounded to the type of the operands.
+      }],
+      "void", "setSumElement", (ins "::mlir::Type":$element)>,
+  ];
+}
+
 def Graph_IndexUseOpInterface : OpInterface<"IndexUseOpInterface"> {
   let cppNamespace = "::cleave::graph";
   let description = [{

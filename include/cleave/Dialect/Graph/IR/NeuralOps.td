@@ -19,7 +19,8 @@ def Graph_LayerNormOp : Graph_InferredOp<"layer_norm", [AttrSizedOperandSegments
   let description = [{
     `(x - mean) * rstd * weight + bias` over the last dimension, with the biased
     variance and `rstd = 1 / sqrt(variance + epsilon)`. Mean and rstd, of the
-    leading dimensions, are results, for the gradient.
+    leading dimensions, are results, for the gradient. Statistics of a 16-bit
+    input are in f32; its weight and bias are 16-bit or f32.
   }];
   let arguments = (ins Graph_FloatTensor:$input,
                        Optional<Graph_FloatTensor>:$weight,
@@ -48,7 +49,9 @@ def Graph_LayerNormGradOp : Graph_InferredOp<"layer_norm_grad",
 def Graph_LayerNormWeightGradOp : Graph_InferredOp<"layer_norm_weight_grad",
     [Graph_BackwardOnly]> {
   let summary = "Gradient of layer_norm for its weight";
-  let description = "The sum over rows of `gradient * (input - mean) * rstd`.";
+  let description = [{
+    The sum over rows of `gradient * (input - mean) * rstd`, at least in f32.
+  }];
   let arguments = (ins Graph_FloatTensor:$gradient, Graph_FloatTensor:$input,
                        Graph_FloatTensor:$mean, Graph_FloatTensor:$rstd);
   let results = (outs Graph_FloatTensor:$output);
@@ -63,6 +66,7 @@ def Graph_RmsNormOp : Graph_InferredOp<"rms_norm"> {
   let description = [{
     `x * rstd * weight` over the last dimension, with
     `rstd = 1 / sqrt(mean(x^2) + epsilon)`, which is a result, for the gradient.
+    Types are those of `graph.layer_norm`.
   }];
   let arguments = (ins Graph_FloatTensor:$input,
                        Optional<Graph_FloatTensor>:$weight, F64Attr:$epsilon);
@@ -163,7 +167,9 @@ def Graph_HeadLossOp : Graph_InferredOp<"head_loss", [AttrSizedOperandSegments]>
     `cross_entropy`. When the gradient of the rows' losses is known beforehand
     (`gradient`, `[...]`), the further results are the gradients for input,
     weight and, if present, bias: a target then computes the logits in chunks of
-    `chunk_rows` rows, overwrites them by their gradient and accumulates.
+    `chunk_rows` rows, overwrites them by their gradient and accumulates. With a
+    16-bit input, logits and loss are in f32, the gradient of the logits is
+    rounded to the input's type, and the gradients of weight and bias are f32.
   }];
   let arguments = (ins Graph_FloatTensor:$input, Graph_FloatTensor:$weight,
                        Optional<Graph_FloatTensor>:$bias,

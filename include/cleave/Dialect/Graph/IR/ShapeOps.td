@@ -178,12 +178,21 @@ def Graph_ScatterAddOp : Graph_InferredOp<"scatter_add", [
                        I64Attr:$dim, I64Attr:$size,
                        OptionalAttr<I64Attr>:$padding_index,
                        OptionalAttr<I64Attr>:$global_size,
-                       DefaultValuedAttr<I64Attr, "0">:$batch);
+                       DefaultValuedAttr<I64Attr, "0">:$batch,
+                       OptionalAttr<TypeAttr>:$result_element);
   let results = (outs Graph_FloatTensor:$output);
   let assemblyFormat = [{
     $updates `,` $indices (`origin` $origin^)? attr-dict `:`
     functional-type(operands, results)
   }];
+  let builders = [OpBuilder<(ins "::mlir::Value":$updates,
+      "::mlir::Value":$indices, "::mlir::Value":$origin,
+      "::mlir::IntegerAttr":$dim, "::mlir::IntegerAttr":$size,
+      "::mlir::IntegerAttr":$padding_index, "::mlir::IntegerAttr":$global_size,
+      "::mlir::IntegerAttr":$batch), [{
+    build($_builder, $_state, updates, indices, origin, dim, size,
+          padding_index, global_size, batch, ::mlir::TypeAttr());
+  }]>];
   let hasVerifier = 1;
 }
 

@@ -37,8 +37,9 @@ struct AbsorbOperandTranspose : OpRewritePattern<ContractOp> {
     }
     if (!changed)
       return failure();
-    rewriter.replaceOpWithNewOp<ContractOp>(op, einsum->str(), operands[0],
-                                            operands[1]);
+    rewriter.replaceOpWithNewOp<ContractOp>(
+        op, rewriter.getStringAttr(einsum->str()), operands[0], operands[1],
+        op.getResultElementAttr());
     return success();
   }
 };
@@ -59,8 +60,9 @@ struct AbsorbResultTranspose : OpRewritePattern<ContractOp> {
     for (auto [to, from] : llvm::enumerate(transpose.getPermutation()))
       einsum->output[to] = before[from];
     rewriter.setInsertionPoint(transpose);
-    Value result = ContractOp::create(rewriter, op.getLoc(), einsum->str(),
-                                      op.getLhs(), op.getRhs());
+    Value result = ContractOp::create(
+        rewriter, op.getLoc(), rewriter.getStringAttr(einsum->str()),
+        op.getLhs(), op.getRhs(), op.getResultElementAttr());
     rewriter.replaceOp(transpose, result);
     rewriter.eraseOp(op);
     return success();

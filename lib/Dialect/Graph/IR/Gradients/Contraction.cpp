@@ -24,6 +24,8 @@ static Value contractGradient(Formula &f, Value g, StringRef output,
       shared += letter;
     else
       alone.push_back(i);
+  // Sums in f32 of 16-bit products have gradients that are 16-bit factors.
+  g = f.cast(g, tensorTypeOf(other).getElementType());
   Value gradient =
       f.contract((output + "," + otherLetters + "->" + shared).str(), g, other);
   return f.expandTo(gradient, alone, tensorTypeOf(operand).getShape());
@@ -59,12 +61,15 @@ CLEAVE_GRADIENTS(LinearOp) {
       rows += letter;
   if (rows.size() > 24)
     return emitOpError("has too many dimensions to differentiate");
+  Value factor = g;
+  if (needed[0] || needed[1])
+    factor = f.cast(g, getInput().getType().getElementType());
   if (needed[0])
     operandGradients[0] =
-        f.contract(rows + "o,oi->" + rows + "i", g, getWeight());
+        f.contract(rows + "o,oi->" + rows + "i", factor, getWeight());
   if (needed[1])
     operandGradients[1] =
-        f.contract(rows + "o," + rows + "i->oi", g, getInput());
+        f.contract(rows + "o," + rows + "i->oi", factor, getInput());
   if (getBias() && needed[2])
     operandGradients[2] =
         f.sum(g, llvm::to_vector(llvm::seq<int64_t>(0, leading)));

@@ -57,12 +57,15 @@ CLEAVE_GRADIENTS(LayerNormOp) {
   if (!g)
     return success();
   if (getWeight() && needed[1])
-    operandGradients[1] = LayerNormWeightGradOp::create(builder, getLoc(), g, x,
-                                                        getMean(), getRstd());
+    operandGradients[1] =
+        f.cast(LayerNormWeightGradOp::create(builder, getLoc(), g, x, getMean(),
+                                             getRstd()),
+               getWeight().getType().getElementType());
   if (getBias()) {
     unsigned index = getBiasMutable().begin()->getOperandNumber();
     if (needed[index])
-      operandGradients[index] = f.sum(g, leadingDims(x));
+      operandGradients[index] = f.sum(
+          f.cast(g, getBias().getType().getElementType()), leadingDims(x));
   }
   return success();
 }
@@ -86,7 +89,8 @@ CLEAVE_GRADIENTS(RmsNormOp) {
   }
   if (g && getWeight() && needed[1])
     operandGradients[1] =
-        RmsNormWeightGradOp::create(builder, getLoc(), g, x, getRstd());
+        f.cast(RmsNormWeightGradOp::create(builder, getLoc(), g, x, getRstd()),
+               getWeight().getType().getElementType());
   return success();
 }
 
@@ -120,6 +124,7 @@ CLEAVE_GRADIENTS(HeadLossOp) {
       return emitOpError("has no gradient through its gradients");
   if (!resultGradients[0])
     return success();
+  Formula f{builder, getLoc()};
   auto gradients =
       HeadLossOp::create(builder, getLoc(), getInput(), getWeight(), getBias(),
                          getTargets(), resultGradients[0], getIgnoreIndexAttr(),
@@ -127,7 +132,9 @@ CLEAVE_GRADIENTS(HeadLossOp) {
   // Input, weight, and the bias where there is one, come first.
   for (unsigned i = 0; i + 1 < gradients->getNumResults(); ++i)
     if (needed[i])
-      operandGradients[i] = gradients->getResult(i + 1);
+      operandGradients[i] =
+          f.cast(gradients->getResult(i + 1),
+                 tensorTypeOf(getOperand(i)).getElementType());
   return success();
 }
 

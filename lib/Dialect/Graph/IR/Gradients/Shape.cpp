@@ -93,9 +93,8 @@ CLEAVE_GRADIENTS(SliceOp) {
     high.push_back(getInput().getType().getDimSize(i) - end);
     interior.push_back(getStrides()[i] - 1);
   }
-  operandGradients[0] =
-      PadOp::create(builder, getLoc(), resultGradients[0],
-                    llvm::APFloat(0.0), low, high, interior);
+  operandGradients[0] = PadOp::create(builder, getLoc(), resultGradients[0],
+                                      llvm::APFloat(0.0), low, high, interior);
   return success();
 }
 
@@ -155,7 +154,7 @@ CLEAVE_GRADIENTS(ScatterAddOp) {
     shape.append(tensorTypeOf(rows).getRank() - shape.size(), 1);
     rows = f.select(f.reshape(dropped, shape), f.scalar(g, 0.0), rows);
   }
-  operandGradients[0] = rows;
+  operandGradients[0] = f.cast(rows, getUpdates().getType().getElementType());
   return success();
 }
 

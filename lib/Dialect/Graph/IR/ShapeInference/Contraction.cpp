@@ -50,6 +50,19 @@ std::optional<Einsum> Einsum::parse(StringRef equation, std::string &error) {
   return result;
 }
 
+LogicalResult cleave::graph::inferSumType(std::optional<Location> loc,
+                                          Type operand,
+                                          std::optional<Type> wanted,
+                                          Type &result) {
+  result = wanted.value_or(operand);
+  if (result == operand ||
+      (isa<FloatType>(result) && result.getIntOrFloatBitWidth() >= 32 &&
+       operand.getIntOrFloatBitWidth() < result.getIntOrFloatBitWidth()))
+    return success();
+  return emitOptionalError(loc, "result_element ", result,
+                           " is not a type that sums of ", operand, " have");
+}
+
 LogicalResult ContractOp::inferReturnTypes(MLIRContext *,
                                            std::optional<Location> loc,
                                            Adaptor adaptor,
@@ -82,12 +95,17 @@ LogicalResult ContractOp::inferReturnTypes(MLIRContext *,
   SmallVector<int64_t> shape;
   for (char letter : einsum->output)
     shape.push_back(sizes[letter]);
-  results.push_back(RankedTensorType::get(shape, lhs.getElementType()));
+  Type element;
+  if (failed(inferSumType(loc, lhs.getElementType(), adaptor.getResultElement(),
+                          element)))
+    return failure();
+  results.push_back(RankedTensorType::get(shape, element));
   return success();
 }
 
 LogicalResult cleave::graph::inferLinear(std::optional<Location> loc,
                                          Value input, Value weight, Value bias,
+                                         Type element,
                                          RankedTensorType &result) {
   RankedTensorType x = tensorType(input), w = tensorType(weight);
   if (x.getRank() < 1 || w.getRank() != 2 ||
@@ -97,13 +115,15 @@ LogicalResult cleave::graph::inferLinear(std::optional<Location> loc,
   if (bias && tensorType(bias).getShape() != ArrayRef(w.getDimSize(0)))
     return emitOptionalError(loc, "bias ", bias.getType(), " must be [",
                              w.getDimSize(0), "]");
-  if (x.getElementType() != w.getElementType() ||
-      (bias && tensorType(bias).getElementType() != x.getElementType()))
+  if (x.getElementType() != w.getElementType())
     return emitOptionalError(loc, "input ", x, " and weight ", w,
                              " have different element types");
+  if (bias && tensorType(bias).getElementType() != element)
+    return emitOptionalError(loc, "bias ", bias.getType(), " must have the ",
+                             "element type of the sums, ", element);
   SmallVector<int64_t> shape(x.getShape());
   shape.back() = w.getDimSize(0);
-  result = RankedTensorType::get(shape, x.getElementType());
+  result = RankedTensorType::get(shape, element);
   return success();
 }
 
@@ -112,8 +132,11 @@ LogicalResult LinearOp::inferReturnTypes(MLIRContext *,
                                          Adaptor adaptor,
                                          SmallVectorImpl<Type> &results) {
   RankedTensorType type;
-  if (failed(inferLinear(loc, adaptor.getInput(), adaptor.getWeight(),
-                         adaptor.getBias(), type)))
+  Type element;
+  if (failed(inferSumType(loc, tensorType(adaptor.getInput()).getElementType(),
+                          adaptor.getResultElement(), element)) ||
+      failed(inferLinear(loc, adaptor.getInput(), adaptor.getWeight(),
+                         adaptor.getBias(), element, type)))
     return failure();
   results.push_back(type);
   return success();

@@ -26,7 +26,8 @@ static RankedTensorType rowType(RankedTensorType type) {
   return RankedTensorType::get(type.getShape().drop_back(), element);
 }
 
-/// Checks that `input` has rows and that `vectors` (null allowed) match them.
+/// Checks that `input` has rows and that `vectors` (null allowed) match them,
+/// in its own type or that of its statistics.
 static LogicalResult checkRows(std::optional<Location> loc, Value input,
                                ArrayRef<Value> vectors) {
   RankedTensorType type = tensorType(input);
@@ -34,9 +35,11 @@ static LogicalResult checkRows(std::optional<Location> loc, Value input,
     return emitOptionalError(loc, "input ", type,
                              " needs a last dimension that is not empty");
   for (Value vector : vectors)
-    if (vector && tensorType(vector) !=
-                      RankedTensorType::get(type.getShape().take_back(1),
-                                            type.getElementType()))
+    if (vector &&
+        (tensorType(vector).getShape() != type.getShape().take_back(1) ||
+         !llvm::is_contained(
+             {type.getElementType(), rowType(type).getElementType()},
+             tensorType(vector).getElementType())))
       return emitOptionalError(loc, "weight or bias ", vector.getType(),
                                " does not match the last dimension of ", type);
   return success();
@@ -57,10 +60,11 @@ static LogicalResult checkRowGradient(std::optional<Location> loc,
   return success();
 }
 
+/// The type of a sum over rows: at least f32.
 static Type vectorType(Value input) {
   RankedTensorType type = tensorType(input);
   return RankedTensorType::get(type.getShape().take_back(1),
-                               type.getElementType());
+                               rowType(type).getElementType());
 }
 
 LogicalResult LayerNormOp::inferReturnTypes(MLIRContext *,
@@ -199,8 +203,9 @@ LogicalResult HeadLossOp::inferReturnTypes(MLIRContext *,
                                            Adaptor adaptor,
                                            SmallVectorImpl<Type> &results) {
   RankedTensorType logits;
+  Type sums = rowType(tensorType(adaptor.getInput())).getElementType();
   if (failed(inferLinear(loc, adaptor.getInput(), adaptor.getWeight(),
-                         adaptor.getBias(), logits)) ||
+                         adaptor.getBias(), sums, logits)) ||
       failed(checkTargets(loc, logits.getShape().drop_back(),
                           adaptor.getTargets())))
     return failure();
@@ -210,8 +215,8 @@ LogicalResult HeadLossOp::inferReturnTypes(MLIRContext *,
   if (tensorType(adaptor.getGradient()) != rowType(logits))
     return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
                              " must be ", rowType(logits));
-  results.append(
-      {tensorType(adaptor.getInput()), tensorType(adaptor.getWeight())});
+  results.append({tensorType(adaptor.getInput()),
+                  tensorType(adaptor.getWeight()).clone(sums)});
   if (adaptor.getBias())
     results.push_back(tensorType(adaptor.getBias()));
   return success();

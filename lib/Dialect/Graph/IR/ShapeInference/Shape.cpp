@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
@@ -237,7 +238,11 @@ LogicalResult ScatterAddOp::inferReturnTypes(MLIRContext *,
   SmallVector<int64_t> shape(updates.getShape().take_front(dim));
   shape.push_back(size);
   llvm::append_range(shape, updates.getShape().drop_front(dim + own.size()));
-  results.push_back(RankedTensorType::get(shape, updates.getElementType()));
+  Type element;
+  if (failed(inferSumType(loc, updates.getElementType(),
+                          adaptor.getResultElement(), element)))
+    return failure();
+  results.push_back(RankedTensorType::get(shape, element));
   return success();
 }
 
