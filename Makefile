@@ -48,6 +48,7 @@ bench: build
 	  -r benchmarks/requirements.txt
 	ninja -C $(BUILD) cleave-communicator-bench
 	$(VENV) benchmarks/run.py --build $(BUILD)
+	$(VENV) benchmarks/precision.py --build $(BUILD)
 	$(VENV) benchmarks/devices.py --build $(BUILD)
 	$(VENV) benchmarks/compile_time.py --build $(BUILD)
 

@@ -19,6 +19,7 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--autocast", action="store_true", help="compute in bf16 by autocast")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, ids = models.build(options.model, options.dropout)
@@ -27,7 +28,8 @@ def main():
     )
 
     def loss_of(ids):
-        return model(input_ids=ids, labels=ids).loss
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
+            return model(input_ids=ids, labels=ids).loss
 
     forward = torch.compile(loss_of) if options.compile else loss_of
 

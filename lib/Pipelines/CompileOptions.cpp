@@ -60,6 +60,9 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map && map.mapOptional("micro_batches", options.phases.microBatches) &&
       map.mapOptional("optimizer_fusion", options.phases.optimizerFusion) &&
       map.mapOptional("check_finite", options.phases.checkFinite) &&
+      map.mapOptional("precision", options.phases.precision) &&
+      map.mapOptional("activation_reduction",
+                      options.phases.activationReduction) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&
       map.mapOptional("mesh", options.phases.mesh) &&
@@ -92,6 +95,14 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   if (read && !isOptimizerFusion(options.phases.optimizerFusion)) {
     path.field("optimizer_fusion")
         .report("expected \"auto\", \"none\", \"backward\" or \"forward\"");
+    read = false;
+  }
+  if (read && !isPrecision(options.phases.precision)) {
+    path.field("precision").report("expected \"f32\" or \"bf16\"");
+    read = false;
+  }
+  if (read && !isActivationReduction(options.phases.activationReduction)) {
+    path.field("activation_reduction").report("expected \"f32\" or \"16bit\"");
     read = false;
   }
   if (read && !isPipeSlices(options.phases.pipeSlices)) {

@@ -38,6 +38,14 @@ bool cleave::isOptimizerFusion(StringRef name) {
   return llvm::is_contained({"auto", "none", "backward", "forward"}, name);
 }
 
+bool cleave::isPrecision(StringRef name) {
+  return llvm::is_contained({"f32", "bf16"}, name);
+}
+
+bool cleave::isActivationReduction(StringRef name) {
+  return llvm::is_contained({"f32", "16bit"}, name);
+}
+
 bool cleave::isPipeSlices(StringRef name) {
   return llvm::is_contained({"auto", "on", "off"}, name);
 }
@@ -132,6 +140,13 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   graph::ChunkLossOptions chunk;
   chunk.maxChunkBytes = options.maxLogitsBytes;
   passes.addPass(graph::createChunkLoss(chunk));
+  // Of all entries alike, so that evaluation sees the values of training.
+  if (options.precision != "f32") {
+    graph::MixedPrecisionOptions mixed;
+    mixed.precision = options.precision;
+    mixed.roundSums = options.activationReduction != "f32";
+    passes.addPass(graph::createMixedPrecision(mixed));
+  }
   addCleanup(passes);
 }
 
@@ -197,6 +212,12 @@ static std::string gatherMode(const PhaseOptions &options) {
     return "each";
   if (!options.pipeGather.empty())
     return options.pipeGather;
+  // Under "zero1" and "zero2" a step gathers 16-bit copies of parameters, once;
+  // under "zero3" no rank holds all of them.
+  StringRef recipes(options.recipes);
+  if (options.precision != "f32" && !recipes.contains("zero3") &&
+      (recipes.contains("zero1") || recipes.contains("zero2")))
+    return "once";
   return shape.gathersOnce ? "once" : "each";
 }
 

@@ -40,6 +40,7 @@ void cleave::registerAllDialects(mlir::DialectRegistry &registry) {
   exec::registerViewLayoutModels(registry);
   registerKernelModels(registry);
   graph::registerIndexUseModels(registry);
+  graph::registerPrecisionModels(registry);
   spmd::registerIndexUseModels(registry);
   exec::registerMicroBatchValueModels(registry);
 }

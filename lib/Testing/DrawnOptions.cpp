@@ -181,6 +181,12 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     options.gradHorizon = rng.integer(1, 2);
     options.modules = "2";
   }
+  // Drawn separately, which leaves other options unchanged.
+  Random types(graph.seed ^ 0xbf16);
+  if (types.chance(0.4)) {
+    options.precision = "bf16";
+    options.activationReduction = choose(types, {"f32", "f32", "16bit"});
+  }
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
@@ -213,6 +219,8 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("clip", optimizer.maxGradNorm > 0);
   add("optimizer_fusion", own.optimizerFusion);
   add("check_finite", own.checkFinite);
+  add("precision", own.precision);
+  add("activation_reduction", own.activationReduction);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);
   add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);

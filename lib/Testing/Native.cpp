@@ -78,6 +78,11 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   static constexpr int64_t buckets[] = {1, 256, 1 << 20};
   options.bucketBytes = more.pick(buckets);
   options.writeOut = more.chance(0.2);
+  Random types(seed ^ 0xbf16);
+  if (types.chance(0.3)) {
+    options.precision = "bf16";
+    options.activationReduction = types.chance(0.3) ? "16bit" : "f32";
+  }
   // A tree over samples, which not all devices and recipes support.
   if (more.chance(0.15) && options.devices != 3 &&
       (options.zero == 0 ||
@@ -108,10 +113,13 @@ std::string NativeOptions::text() const {
   return llvm::formatv("micro_batches={0} grains={1} threads={2} "
                        "vector_bits={3} max_logits_bytes={4} bucket_bytes={5} "
                        "write_out={6} fusion={7} {8} weight_decay={9} "
-                       "clip={10} {11}",
+                       "clip={10} precision={11} {12}",
                        microBatches, grains, threads, vectorBits,
                        maxLogitsBytes, bucketBytes, writeOut, fusion, update,
                        optimizer.effectiveWeightDecay(), optimizer.maxGradNorm,
+                       precision + (activationReduction == "f32"
+                                        ? ""
+                                        : "," + activationReduction),
                        split);
 }
 
@@ -141,6 +149,8 @@ static CompileOptions compileOptions(const NativeOptions &options) {
   result.phases.pipeGather = options.gather;
   result.phases.pipeSlices = options.slices;
   result.phases.optimizer = options.optimizer;
+  result.phases.precision = options.precision;
+  result.phases.activationReduction = options.activationReduction;
   return result;
 }
 

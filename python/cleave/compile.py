@@ -53,6 +53,8 @@ def compile(
     max_staleness: int | None = None,
     post_validation: bool = False,
     check_finite: bool = True,
+    precision: str = "f32",
+    activation_reduction: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
     modules: int | Sequence[str] | None = None,
@@ -165,6 +167,14 @@ def compile(
             `optimizer_fusion="backward"`, which update before that is known,
             require False. With `max_grad_norm`, the norm must be finite in any
             case.
+        precision: "f32"; or "bf16": contractions and attention read 16-bit copies
+            of weights and activations and sum in f32 (mixed precision, arXiv
+            1710.03740). Parameters, optimizer state, gradients of parameters,
+            losses, softmax and statistics of norms stay f32, and so do checkpoints
+            and the model's own parameters.
+        activation_reduction: with `precision="bf16"`, the type in which ranks
+            exchange sums of activations over shards: "f32", or "16bit", half the
+            bytes, with each rank's part rounded.
         pipe_gather: when sharded parameters ("zero3") are gathered. "each": in
             forward and in backward of each micro-batch, and released after the last
             use. "once": before the first forward of a step, and held until the last
@@ -246,6 +256,7 @@ def compile(
             f"optimizer_fusion is {optimizer_fusion!r}; it must be 'auto', 'none', "
             "'backward' or 'forward'"
         )
+    _check_precision(precision, activation_reduction)
     axes = _axes(mesh)
     launch = processes.connect(ranks, axes)
     given_threads = threads is not None
@@ -323,6 +334,8 @@ def compile(
         options = {
             "optimizer_fusion": optimizer_fusion,
             "check_finite": check_finite,
+            "precision": precision,
+            "activation_reduction": activation_reduction,
             "micro_batches": parts,
             "grains": deterministic or 0,
             "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),
@@ -420,6 +433,16 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
             f"the compiled model differs from eager PyTorch: {difference}. {ties}its code does "
             "something that tracing does not see, or this is a defect of Cleave: compile parts of "
             'the model to find which; check="off" compiles it as it is')
+
+
+def _check_precision(precision, activation_reduction) -> None:
+    if precision not in ("f32", "bf16"):
+        raise ValueError(f"precision is {precision!r}; it must be 'f32' or 'bf16'")
+    if activation_reduction not in ("f32", "16bit"):
+        raise ValueError(
+            f"activation_reduction is {activation_reduction!r}; it must be 'f32' or '16bit'")
+    if activation_reduction == "16bit" and precision == "f32":
+        raise ValueError('activation_reduction is "16bit", which needs precision="bf16"')
 
 
 def _axes(mesh) -> dict[str, int]:

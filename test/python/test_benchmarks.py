@@ -88,6 +88,16 @@ def test_run():
 
 
 @full
+def test_precision():
+    (line,) = figures(run("benchmarks/precision.py"))
+    assert set(line["results"]) == {"cleave f32", "cleave bf16", "autocast eager",
+                                    "autocast torch.compile"}
+    assert line["floor"]["bf16"]["contractions"] > 0
+    first = [r["first_loss"] for r in line["results"].values()]
+    assert max(first) - min(first) < 0.02
+
+
+@full
 def test_devices():
     need_cores()
     lines = figures(run("benchmarks/devices.py"))

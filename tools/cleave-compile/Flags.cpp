@@ -162,6 +162,14 @@ std::string cleave::checkFlags(const Flags &flags) {
            flags.optimizerFusion + "'";
   if (flags.checkFinite != "on" && flags.checkFinite != "off")
     return "--check-finite is on or off, not '" + flags.checkFinite + "'";
+  if (!isPrecision(flags.precision))
+    return "--precision is f32 or bf16, not '" + flags.precision + "'";
+  if (!isActivationReduction(flags.activationReduction))
+    return "--activation-reduction is f32 or 16bit, not '" +
+           flags.activationReduction + "'";
+  if (flags.activationReduction != "f32" && flags.precision == "f32")
+    return "--activation-reduction needs --precision bf16: all sums are f32 "
+           "without";
   if (flags.bucketKib < 0)
     return "--bucket-kib must not be negative";
   for (const cl::opt<int64_t> *flag :
@@ -246,6 +254,8 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.optimizerFusion = flags.optimizerFusion;
   options.phases.checkFinite = flags.checkFinite == "on";
+  options.phases.precision = flags.precision;
+  options.phases.activationReduction = flags.activationReduction;
   options.phases.postValidation = flags.postValidation;
   options.phases.microBatches = flags.microBatches;
   options.phases.grains = flags.deterministic;

@@ -120,6 +120,19 @@ struct Flags {
       cl::desc("on, the default: a step whose loss or gradients are not finite "
                "stops and changes nothing, so that no update runs before all "
                "gradients are known; off: it updates nevertheless")};
+  cl::opt<std::string> precision{
+      "precision", cl::init("f32"), cl::cat(training),
+      cl::value_desc("f32|bf16"),
+      cl::desc("bf16: contractions and attention read 16-bit copies of weights "
+               "and activations, and sum in f32; parameters, optimizer state, "
+               "gradients of parameters, losses and statistics stay f32")};
+  cl::opt<std::string> activationReduction{
+      "activation-reduction", cl::init("f32"), cl::cat(training),
+      cl::value_desc("f32|16bit"),
+      cl::desc(
+          "With --precision bf16, the type in which ranks exchange sums of "
+          "activations over shards: f32, the default, or 16bit, half the "
+          "bytes, each rank's part rounded")};
   cl::opt<bool> postValidation{
       "post-validation", cl::cat(training),
       cl::desc(

@@ -54,6 +54,12 @@ struct PhaseOptions {
   /// The stages of a pipeline update before all have said that the update is
   /// right, and take it back where it was not.
   bool postValidation = false;
+  /// "f32", or the type that contractions and attention read, "bf16"
+  /// (--graph-mixed-precision).
+  std::string precision = "f32";
+  /// The type in which sums of activations over shards are exchanged: "f32" or
+  /// "16bit".
+  std::string activationReduction = "f32";
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
   /// program takes as many side by side.
@@ -114,6 +120,11 @@ struct PhaseOptions {
 
 /// Whether `name` is a value of `PhaseOptions::optimizerFusion`.
 bool isOptimizerFusion(llvm::StringRef name);
+/// Whether `name` is a value of `PhaseOptions::precision` that programs can be
+/// compiled with.
+bool isPrecision(llvm::StringRef name);
+/// Whether `name` is a value of `PhaseOptions::activationReduction`.
+bool isActivationReduction(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::pipeSlices`.
 bool isPipeSlices(llvm::StringRef name);
 

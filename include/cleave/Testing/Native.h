@@ -43,6 +43,7 @@ struct NativeOptions {
   int64_t grains = 0;
   /// See PhaseOptions.
   std::string fusion = "auto", gather, slices = "auto";
+  std::string precision = "f32", activationReduction = "f32";
   graph::OptimizerOptions optimizer;
 
   /// Options drawn from a seed alone.

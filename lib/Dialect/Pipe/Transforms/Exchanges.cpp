@@ -23,6 +23,14 @@ static bool isExchange(Operation *op, const spmd::Mesh &mesh) {
   return sender && !mesh.deviceAxes(sender.getCommunicationAxes()).empty();
 }
 
+/// Whether the op stores its operand in fewer bytes.
+static bool isNarrowing(Operation *op) {
+  return op->getNumOperands() == 1 && op->getNumResults() == 1 &&
+         cast<RankedTensorType>(op->getOperand(0).getType()).getShape() ==
+             cast<RankedTensorType>(op->getResult(0).getType()).getShape() &&
+         bytesOf(op->getResult(0)) < bytesOf(op->getOperand(0));
+}
+
 /// Whether the op reads `operand`. A barrier does not read its second operand.
 static bool needs(const Flow &flow, OpOperand &operand) {
   auto barrier = dyn_cast<spmd::BarrierOp>(operand.getOwner());
@@ -43,13 +51,15 @@ public:
   bool leads(Operation *op) const { return leading.contains(op); }
   /// The collectives that a micro-batch depends on, in order.
   ArrayRef<Operation *> collectives() const { return exchanges; }
+  /// The casts to fewer bits that a micro-batch depends on.
+  ArrayRef<Operation *> copies() const { return narrowed; }
   /// The arguments that the collective depends on.
   SmallVector<unsigned> sources(Operation *op) const;
 
 private:
   const Flow &flow;
   llvm::DenseSet<Operation *> ops, leading;
-  SmallVector<Operation *> exchanges;
+  SmallVector<Operation *> exchanges, narrowed;
 };
 } // namespace
 
@@ -97,6 +107,8 @@ ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
       leading.insert(&op);
     if (lead && looped && isExchange(&op, mesh))
       exchanges.push_back(&op);
+    if (looped && contains(&op) && isNarrowing(&op))
+      narrowed.push_back(&op);
   }
   std::reverse(exchanges.begin(), exchanges.end());
 }
@@ -197,11 +209,12 @@ void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
 }
 
 Exchanges::Exchanges(func::FuncOp entry, const Flow &flow,
-                     const spmd::Mesh &mesh, bool gather) {
-  if (gather) {
-    ParameterOps ops(entry, flow, mesh);
+                     const spmd::Mesh &mesh, bool gather, bool copy) {
+  ParameterOps ops(entry, flow, mesh);
+  if (gather)
     gathered.insert(ops.collectives().begin(), ops.collectives().end());
-  }
+  if (copy)
+    gathered.insert(ops.copies().begin(), ops.copies().end());
   if (flow.mergedUpdate())
     return;
   // The values that gradients depend on.

@@ -6,11 +6,13 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Collectives that need not run for each micro-batch:
+/// Collectives and casts that need not run for each micro-batch:
 ///
-/// - those of values that depend on parameters, optimizer state and constants
-///   alone: part G may gather them before forward; the results are kept until
-///   the last part has read them;
+/// - collectives of values that depend on parameters, optimizer state and
+///   constants alone: part G may gather them before forward; the results are
+///   kept until the last part has read them;
+/// - casts of such values to fewer bits: part G makes the 16-bit copies of
+///   parameters, whether or not it gathers them;
 /// - reductions of accumulated gradients: part R runs them after the last
 ///   backward.
 ///
@@ -50,14 +52,16 @@ GatherChoice chooseGathers(mlir::func::FuncOp entry, const Flow &flow,
 void joinGathers(mlir::func::FuncOp entry, const Flow &flow,
                  const spmd::Mesh &mesh);
 
-/// The collectives of one entry that run once in a step.
+/// The collectives and casts of one entry that run once in a step.
 class Exchanges {
 public:
-  /// Finds the collectives of R, and with `gather` also those of G.
+  /// Finds the collectives of R, with `gather` those of G, and with `copy` the
+  /// casts of G. Where each micro-batch reads other parameters, nothing of them
+  /// is made once.
   Exchanges(mlir::func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh,
-            bool gather);
+            bool gather, bool copy);
 
-  /// Whether the collective runs in part G of each stage that reads it.
+  /// Whether the op runs in part G of each stage that reads it.
   bool isGathered(mlir::Operation *op) const { return gathered.contains(op); }
   /// Whether the collective runs in part R of each stage that reads it.
   bool isReduced(mlir::Operation *op) const { return reduced.contains(op); }

@@ -283,7 +283,8 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (slicedValues && failed(runPipeline(verifier, getOperation())))
       return failure();
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
-      Exchanges exchanges(function, *flow, mesh.getMesh(), choice.once);
+      Exchanges exchanges(function, *flow, mesh.getMesh(), choice.once,
+                          /*copy=*/!keepWhole);
       FailureOr<ProgramOp> program =
           splitEntry(function, *flow, *cut, exchanges, splitBackward, treeSums);
       if (failed(program))

@@ -172,6 +172,39 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
   ];
 }
 
+def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
+  let summary = "Computes with 16-bit operands and f32 sums";
+  let description = [{
+    Mixed precision as in arXiv 1710.03740, on whole tensors, after the
+    optimizer has been applied. Parameters, optimizer state, gradients and all
+    arguments and results keep their types: a parameter is its own f32 master,
+    and what contractions and attention read is a copy of it, made by one cast.
+    Factors of contractions are 16-bit, and sums are f32. The gradient of a
+    parameter stays an f32 sum up to `graph.gradient`; other results of
+    contractions are cast to 16 bits where they are read, and, where they are
+    saved for backward, saved in 16 bits. Losses, softmax, reductions and
+    decisions (a router's choice of experts) are f32; norms keep statistics in
+    f32; other ops follow their operands. With `round-sums` a contraction rounds
+    its own result, so that a sum over shards is exchanged in 16 bits.
+    ```mlir
+    %y = graph.linear %x, %w : (tensor<8x4xf32>, tensor<16x4xf32>) -> tensor<8x16xf32>
+    %z = graph.relu %y : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    // becomes
+    %w16 = graph.cast %w : (tensor<16x4xf32>) -> tensor<16x4xbf16>
+    %y = graph.linear %x, %w16 {result_element = f32}
+        : (tensor<8x4xbf16>, tensor<16x4xbf16>) -> tensor<8x16xf32>
+    %y16 = graph.cast %y : (tensor<8x16xf32>) -> tensor<8x16xbf16>
+    %z = graph.relu %y16 : (tensor<8x16xbf16>) -> tensor<8x16xbf16>
+    ```
+  }];
+  let options = [
+    Option<"precision", "precision", "std::string", "\"bf16\"",
+           "The type of 16 bits: bf16 or fp16">,
+    Option<"roundSums", "round-sums", "bool", "false",
+           "Round the results of contractions before shards are summed">,
+  ];
+}
+
 def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
   let summary = "Adds an entry that computes the loss without randomness";
   let description = [{

@@ -47,9 +47,12 @@ public:
             argument.getType() == resting.parameter.getType())
           annotator.split(argument, resting.dim, axis);
     constrainGradients(/*reduced=*/stage == 1);
-    if (stage == 3)
-      restParameters();
-    else
+    // A parameter of which a step reads only a copy in fewer bits rests sharded
+    // in any case: the copy is what is gathered.
+    restParameters([&](BlockArgument parameter) {
+      return stage == 3 || isReadInCopies(parameter);
+    });
+    if (stage != 3)
       separateUpdates();
     return success();
   }
@@ -110,6 +113,8 @@ private:
     const Mesh &mesh = annotator.getMesh();
     for (const Resting &resting : parameters) {
       BlockArgument parameter = resting.parameter;
+      if (isReadInCopies(parameter))
+        continue;
       Sharding sharding = annotator.given(parameter);
       sharding.dims[resting.dim].push_back({axisName()});
       auto type = cast<RankedTensorType>(parameter.getType());
@@ -125,10 +130,34 @@ private:
     }
   }
 
-  /// Shards parameters at rest. All readers but the update get the gathered
-  /// parameter; the update works on shards.
-  void restParameters() {
+  /// Whether the op copies its operand in fewer bits.
+  static bool isCopy(Operation *op) {
+    auto cast = dyn_cast<graph::CastOp>(op);
+    return cast && cast.getInput().getType().getElementTypeBitWidth() >
+                       cast.getType().getElementTypeBitWidth();
+  }
+
+  /// Whether every reader but the update is such a copy.
+  bool isReadInCopies(BlockArgument parameter) {
+    const llvm::SetVector<Operation *> &updates = updatesOf(train);
+    bool copied = false;
+    for (Operation *user : parameter.getUsers()) {
+      if (updates.contains(user))
+        continue;
+      if (!isCopy(user))
+        return false;
+      copied = true;
+    }
+    return copied;
+  }
+
+  /// Shards the parameters that are `chosen` at rest. All readers but the
+  /// update get the gathered parameter, or its gathered copy; the update works
+  /// on shards.
+  void restParameters(llvm::function_ref<bool(BlockArgument)> chosen) {
     for (const Resting &resting : parameters) {
+      if (!chosen(resting.parameter))
+        continue;
       Sharding compute = annotator.given(resting.parameter);
       StringRef name = nameOf(resting);
       for (func::FuncOp function : annotator.entries())
@@ -150,9 +179,22 @@ private:
     if (llvm::none_of(argument.getUses(), reads))
       return;
     OpBuilder builder = OpBuilder::atBlockBegin(&function.getBody().front());
+    for (Operation *user : llvm::to_vector(argument.getUsers()))
+      if (isCopy(user)) {
+        builder.setInsertionPointAfter(user);
+        Value copy = user->getResult(0);
+        ConstrainOp whole = annotator.constrain(builder, copy, compute);
+        copy.replaceAllUsesExcept(whole, whole);
+      }
+    auto readsItself = [&](OpOperand &use) {
+      return reads(use) && !isCopy(use.getOwner());
+    };
+    if (llvm::none_of(argument.getUses(), readsItself))
+      return;
+    builder.setInsertionPointToStart(&function.getBody().front());
     ConstrainOp whole = annotator.constrain(builder, argument, compute);
     argument.replaceUsesWithIf(whole, [&](OpOperand &use) {
-      return use.getOwner() != whole && reads(use);
+      return use.getOwner() != whole && readsItself(use);
     });
   }
 

@@ -1,0 +1,303 @@
+//===- MixedPrecision.cpp - 16-bit operands with f32 sums -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Mixed precision (Micikevicius et al., arXiv 1710.03740) as a rewrite of
+/// whole tensors. Each op says in which precision it reads its operands
+/// (OperandPrecision.h); the pass follows the order of ops, gives each operand
+/// that type by casts, and infers the types of the results again.
+///
+/// A value is *rounded* where ops that have no precision of their own shall
+/// read it in 16 bits: the result of a contraction stays the sum in f32, and
+/// its rounded copy is what other ops read and what is saved for backward.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Graph/Transforms/Passes.h"
+
+namespace cleave::graph {
+#define GEN_PASS_DEF_MIXEDPRECISION
+#include "cleave/Dialect/Graph/Transforms/Passes.h.inc"
+} // namespace cleave::graph
+
+using namespace mlir;
+using namespace cleave::graph;
+
+namespace {
+
+/// Rewrites one entry.
+class Rounding {
+public:
+  Rounding(func::FuncOp entry, FloatType narrow, bool roundSums)
+      : entry(entry), block(entry.getBody().front()), narrow(narrow),
+        f32(Float32Type::get(entry.getContext())), roundSums(roundSums),
+        builder(entry.getContext()) {}
+
+  LogicalResult run() {
+    findParts();
+    findGradients();
+    findDecisions();
+    for (Operation &op : llvm::make_early_inc_range(block.without_terminator()))
+      if (failed(convert(&op)))
+        return failure();
+    // Results keep their types.
+    Operation *terminator = block.getTerminator();
+    for (auto [operand, type] :
+         llvm::zip(terminator->getOpOperands(), entry.getResultTypes()))
+      if (operand.get().getType() != type)
+        operand.set(inF32(operand.get(), terminator));
+    return success();
+  }
+
+private:
+  static Type elementOf(Value value) {
+    auto type = dyn_cast<RankedTensorType>(value.getType());
+    return type ? type.getElementType() : Type();
+  }
+  /// Whether the pass chooses the type of `value`.
+  bool isChosen(Value value) const {
+    Type element = elementOf(value);
+    return element == f32 || element == narrow;
+  }
+
+  void findParts();
+  void findGradients();
+  void findDecisions();
+  LogicalResult convert(Operation *op);
+  LogicalResult inferResults(Operation *op, Type followed);
+  bool isRounded(Value value) const;
+  bool isExact(Value value) const;
+  Value inF32(Value value, Operation *reader);
+  Value inNarrow(Value value);
+
+  func::FuncOp entry;
+  Block &block;
+  FloatType narrow;
+  Type f32;
+  bool roundSums;
+  OpBuilder builder;
+  /// What depends on a seed, and of that, what depends on a gradient.
+  llvm::DenseSet<Operation *> backward, update;
+  /// Ops whose results are sums towards gradients of parameters alone, and ops
+  /// whose results decide something: both are in f32.
+  llvm::DenseSet<Operation *> sums, decisions;
+  /// Values of type f32 of which other ops read a rounded copy.
+  llvm::DenseSet<Value> rounded;
+  llvm::DenseMap<Value, Value> copies;
+};
+
+} // namespace
+
+void Rounding::findParts() {
+  for (Operation &op : block.without_terminator()) {
+    auto dependsOn = [&](const llvm::DenseSet<Operation *> &ops) {
+      return llvm::any_of(op.getOperands(), [&](Value operand) {
+        return ops.contains(operand.getDefiningOp());
+      });
+    };
+    if (isa<SeedOp>(op) || dependsOn(backward))
+      backward.insert(&op);
+    if (isa<GradientOp>(op) || dependsOn(update))
+      update.insert(&op);
+  }
+}
+
+/// The gradient of a parameter stays a sum in f32 up to the last of its uses.
+void Rounding::findGradients() {
+  for (Operation &op : llvm::reverse(block.without_terminator()))
+    if (backward.contains(&op) && !update.contains(&op) && !op.use_empty() &&
+        llvm::all_of(op.getUsers(), [&](Operation *user) {
+          return isa<GradientOp>(user) || sums.contains(user);
+        }))
+      sums.insert(&op);
+}
+
+/// What yields indices from floats (a router's choice of experts) decides; its
+/// operand is computed in f32, down to the contraction that it comes from.
+void Rounding::findDecisions() {
+  SmallVector<Operation *> work;
+  for (Operation &op : block.without_terminator())
+    if (llvm::any_of(op.getOperands(),
+                     [&](Value v) { return elementOf(v) == f32; }) &&
+        !isa<CastOp>(op) && llvm::any_of(op.getResults(), [&](Value v) {
+          auto integer = dyn_cast<IntegerType>(elementOf(v));
+          return integer && integer.getWidth() > 1;
+        }))
+      work.push_back(&op);
+  while (!work.empty()) {
+    Operation *op = work.pop_back_val();
+    if (!decisions.insert(op).second)
+      continue;
+    auto policy = dyn_cast<PrecisionOpInterface>(op);
+    if (policy && op->getNumOperands() > 0 &&
+        policy.getOperandPrecision(0) == OperandPrecision::Narrow)
+      continue;
+    for (Value operand : op->getOperands())
+      if (Operation *from = operand.getDefiningOp();
+          from && elementOf(operand) == f32)
+        work.push_back(from);
+  }
+}
+
+/// Whether ops without a precision of their own read `value` in 16 bits. A
+/// parameter of several dimensions is a weight; a vector is added or multiplied
+/// with what is computed in f32.
+bool Rounding::isRounded(Value value) const {
+  if (elementOf(value) == narrow || rounded.contains(value))
+    return true;
+  auto argument = dyn_cast<BlockArgument>(value);
+  if (!argument || elementOf(value) != f32 ||
+      !hasRole(entry, argument.getArgNumber(), "parameter"))
+    return false;
+  // A factored vector is still one.
+  func::FuncOp function = entry;
+  auto shape = function.getArgAttrOfType<DenseI64ArrayAttr>(
+      argument.getArgNumber(), kFrameworkShapeAttr);
+  return (shape ? shape.size() : tensorTypeOf(value).getRank()) > 1;
+}
+
+/// Whether `value` is a constant that rounding does not change.
+bool Rounding::isExact(Value value) const {
+  std::optional<double> splat = getSplatValue(value);
+  if (!splat)
+    return false;
+  llvm::APFloat number(*splat);
+  bool changed = false;
+  number.convert(narrow.getFloatSemantics(), llvm::APFloat::rmNearestTiesToEven,
+                 &changed);
+  return !changed;
+}
+
+/// `value` in f32 for `reader`. What forward rounds is not also saved in f32.
+Value Rounding::inF32(Value value, Operation *reader) {
+  if (elementOf(value) == f32) {
+    Operation *from = value.getDefiningOp();
+    if (!rounded.contains(value) || !backward.contains(reader) || !from ||
+        backward.contains(from))
+      return value;
+    value = inNarrow(value);
+  }
+  builder.setInsertionPoint(reader);
+  return Formula{builder, value.getLoc()}.cast(value, f32);
+}
+
+/// The one copy of `value` in 16 bits.
+Value Rounding::inNarrow(Value value) {
+  if (elementOf(value) == narrow)
+    return value;
+  Value &copy = copies[value];
+  if (!copy) {
+    builder.setInsertionPointAfterValue(value);
+    copy = Formula{builder, value.getLoc()}.cast(value, narrow);
+  }
+  return copy;
+}
+
+/// Sets the types of results, given operands; of an op whose types are not
+/// inferred, the elements are `followed`.
+LogicalResult Rounding::inferResults(Operation *op, Type followed) {
+  SmallVector<Type> types;
+  if (auto inferred = dyn_cast<InferTypeOpInterface>(op)) {
+    if (failed(inferred.inferReturnTypes(
+            op->getContext(), op->getLoc(), op->getOperands(),
+            op->getDiscardableAttrDictionary(), op->getPropertiesStorage(),
+            op->getRegions(), types)))
+      return failure();
+  } else {
+    for (Value result : op->getResults()) {
+      auto type = cast<RankedTensorType>(result.getType());
+      types.push_back(isChosen(result) && followed ? type.clone(followed)
+                                                   : Type(type));
+    }
+  }
+  for (auto [result, type] : llvm::zip_equal(op->getResults(), types))
+    result.setType(type);
+  return success();
+}
+
+LogicalResult Rounding::convert(Operation *op) {
+  auto policy = dyn_cast<PrecisionOpInterface>(op);
+  bool keep = update.contains(op) || decisions.contains(op) ||
+              isa<CastOp>(op) || (!policy && sums.contains(op));
+  if (policy && !keep && (!roundSums || sums.contains(op)) &&
+      llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
+        return isChosen(operand.get()) &&
+               policy.getOperandPrecision(operand.getOperandNumber()) ==
+                   OperandPrecision::Narrow;
+      }))
+    policy.setSumElement(f32);
+  auto kindOf = [&](unsigned index) {
+    if (keep)
+      return OperandPrecision::F32;
+    return policy ? policy.getOperandPrecision(index) : OperandPrecision::Same;
+  };
+  // What follows its operands is 16-bit where one of them is, and is computed
+  // in f32 where another is not: then the result is rounded.
+  bool anyRounded = false, allRounded = true, anyNarrow = false;
+  for (OpOperand &operand : op->getOpOperands()) {
+    if (!isChosen(operand.get()))
+      continue;
+    OperandPrecision kind = kindOf(operand.getOperandNumber());
+    anyNarrow |= kind == OperandPrecision::Narrow;
+    if (kind != OperandPrecision::Same || isExact(operand.get()))
+      continue;
+    anyRounded |= isRounded(operand.get());
+    allRounded &= isRounded(operand.get());
+  }
+  Type followed = anyRounded && allRounded ? Type(narrow) : f32;
+  bool chosen = false;
+  for (OpOperand &operand : op->getOpOperands()) {
+    Value value = operand.get();
+    if (!isChosen(value))
+      continue;
+    OperandPrecision kind = kindOf(operand.getOperandNumber());
+    Type wanted = kind == OperandPrecision::Same     ? followed
+                  : kind == OperandPrecision::Narrow ? Type(narrow)
+                                                     : f32;
+    Value given = wanted == f32 ? inF32(value, op) : inNarrow(value);
+    chosen = true;
+    operand.set(given);
+  }
+  if (isa<CastOp>(op))
+    return success();
+  if (chosen && failed(inferResults(op, followed)))
+    return failure();
+  bool sum = anyNarrow && !sums.contains(op),
+       mixed = anyRounded && followed == f32;
+  if (!keep && (sum || mixed))
+    for (Value result : op->getResults())
+      if (elementOf(result) == f32 && tensorTypeOf(result).getRank() > 0)
+        rounded.insert(result);
+  return success();
+}
+
+namespace {
+struct MixedPrecision final
+    : cleave::graph::impl::MixedPrecisionBase<MixedPrecision> {
+  using MixedPrecisionBase::MixedPrecisionBase;
+
+  void runOnOperation() override {
+    MLIRContext *context = &getContext();
+    FloatType narrow;
+    if (precision == "bf16")
+      narrow = BFloat16Type::get(context);
+    else if (precision == "fp16")
+      narrow = Float16Type::get(context);
+    if (!narrow) {
+      getOperation().emitError()
+          << "unknown precision '" << precision << "'; there are bf16 and fp16";
+      return signalPassFailure();
+    }
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (!function.isExternal() &&
+          failed(Rounding(function, narrow, roundSums).run()))
+        return signalPassFailure();
+  }
+};
+} // namespace

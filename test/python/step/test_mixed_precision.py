@@ -1,0 +1,162 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Mixed precision: a step whose contractions and attention read bf16.
+
+The judges: PyTorch's autocast on the same weights; the step in f32; the typed interpreter (drawn
+models of test_native.py and test_random_options.py have steps in bf16 too). A step on a mesh is
+compared with the step on one device.
+"""
+
+import math
+import re
+
+import pytest
+import torch
+
+import cleave
+from cleave import models
+
+SIZE = dict(layers=2, hidden=64, heads=4, seq=32, vocab=199)
+
+
+def model(family="gpt", **more):
+    torch.manual_seed(0)
+    return getattr(models, family)(**SIZE, **more)
+
+
+def batch(count=4):
+    ids = torch.randint(0, SIZE["vocab"], (count, SIZE["seq"]),
+                        generator=torch.Generator().manual_seed(3))
+    return dict(input_ids=ids, labels=ids)
+
+
+def compiled(own, **options):
+    options = dict(optimizer=cleave.AdamW(lr=1e-3), check="off", threads=1) | options
+    if "mesh" in options:
+        options.pop("threads")
+    return cleave.compile(own, batch(), **options)
+
+
+def losses(step, steps=8):
+    return [float(step(**batch())) for _ in range(steps)]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """The losses of one device, in bf16 and in f32."""
+    return {p: losses(compiled(model(), precision=p)) for p in ("bf16", "f32")}
+
+
+def test_differs_from_f32_by_rounding(plain):
+    assert plain["bf16"] != plain["f32"]
+    assert plain["bf16"] == pytest.approx(plain["f32"], rel=2e-3)
+    assert plain["bf16"][-1] < plain["bf16"][0] - 0.3
+
+
+def test_as_near_to_f32_as_autocast(plain):
+    own = model()
+    optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3, weight_decay=0.01)
+    theirs = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = own(**batch())[0]
+        loss.backward()
+        optimizer.step()
+        theirs.append(float(loss.detach()))
+    assert plain["bf16"] == pytest.approx(theirs, rel=5e-3)
+    distance = max(abs(a - b) for a, b in zip(theirs, plain["f32"]))
+    ours = max(abs(a - b) for a, b in zip(plain["bf16"], plain["f32"]))
+    assert ours <= 2 * distance
+
+
+@pytest.mark.parametrize("options", [
+    dict(mesh={"dp": 2}), dict(mesh={"dp": 2}, plan="zero1"), dict(mesh={"dp": 2}, plan="zero2"),
+    dict(mesh={"dp": 2}, plan="zero3"), dict(mesh={"dp": 2}, plan="zero3", pipe_gather="once"),
+    dict(mesh={"tp": 2}, plan="megatron"), dict(mesh={"tp": 2}, plan="megatron-sp"),
+    dict(mesh={"tp": 2}, plan="megatron-sp", activation_reduction="16bit"),
+    dict(mesh={"cp": 2}, plan="ring"), dict(mesh={"cp": 2}, plan="ulysses"),
+    dict(mesh={"row": 2, "col": 2}, plan="summa2d"),
+    dict(mesh={"pp": 2}, micro_batches=2), dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"),
+    dict(micro_batches=2), dict(max_logits_bytes=4 * 199 * 16),
+], ids=str)
+def test_layouts_agree(options, plain):
+    found = losses(compiled(model(), precision="bf16", **options))
+    # Sums in another order round to other 16-bit values here and there.
+    assert found == pytest.approx(plain["bf16"], rel=3e-4)
+
+
+def test_deterministic_steps_have_the_same_bits():
+    one, two = (losses(compiled(model(), precision="bf16", deterministic=4, mesh=mesh), 4)
+                for mesh in ({"dp": 1}, {"dp": 2}))
+    assert one == two
+
+
+def test_masters_are_f32():
+    own = model()
+    step = compiled(own, precision="bf16")
+    losses(step, 2)
+    assert {t.dtype for t in step.state_dict().values()} == {torch.float32}
+    # Rounding has not touched what is kept.
+    weight = step.state_dict()["tokens.weight"]
+    assert not torch.equal(weight, weight.bfloat16().float())
+
+
+def test_outside_writes_reach_the_copies():
+    step = compiled(model(), precision="bf16")
+    first = losses(step, 3)
+    step.load_state_dict(model().state_dict())
+    assert float(step.evaluate(**batch())) == pytest.approx(first[0], rel=1e-6)
+
+
+def test_evaluation_has_the_values_of_training():
+    step = compiled(model(), precision="bf16")
+    before = float(step.evaluate(**batch()))
+    assert before == float(step(**batch()))
+
+
+def test_resumed_steps_have_the_same_bits(tmp_path):
+    first = compiled(model(), precision="bf16")
+    losses(first, 2)
+    first.save(tmp_path / "state")
+    more = losses(first, 3)
+    again = compiled(model(), precision="bf16")
+    again.load(tmp_path / "state")
+    assert losses(again, 3) == more
+
+
+def test_copies_are_made_once():
+    """By part G, whatever the number of micro-batches, before any gather."""
+    text = compiled(model(), precision="bf16", micro_batches=4).ir("scheduled")
+    parts = dict(re.findall(r"func\.func private @([\w.]+)\((.*?)\n  }", text, re.S))
+    made = re.findall(r"graph\.cast %arg\d+ : \(tensor<[\dx]+xf32>\) -> tensor<[\dx]+xbf16>",
+                      parts["train.G"])
+    weights = sum(p.ndim > 1 for p in model().parameters())
+    assert len(made) == weights
+    for name, body in parts.items():
+        if name.startswith("train.") and name != "train.G":
+            for shape in {tuple(p.shape) for p in model().parameters() if p.ndim > 1}:
+                own = "x".join(map(str, shape))
+                assert not re.search(rf"graph\.cast %arg\d+ : \(tensor<{own}xf32>\)", body), name
+
+
+@pytest.mark.parametrize("plan", ["zero1", "zero3"])
+def test_gathers_send_16_bits(plan):
+    step = compiled(model(), precision="bf16", mesh={"dp": 2}, plan=plan)
+    train = step.ir("local").split("func.func @train")[1].split("func.func @")[0]
+    gathers = re.findall(r"= spmd\.all_gather .* -> tensor<((?:\d+x)+)(\w+)>", train)
+    # Vectors are read in f32, and a fused projection's are factored.
+    vectors = {p.numel() for p in model().parameters() if p.ndim == 1}
+    weights = [kind for sizes, kind in gathers
+               if math.prod(map(int, sizes.split("x")[:-1])) not in vectors]
+    assert weights and set(weights) == {"bf16"}, gathers
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32' or 'bf16'"),
+    (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
+    (dict(activation_reduction="16bit"), "which needs precision"),
+])
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        compiled(model(), **options)
