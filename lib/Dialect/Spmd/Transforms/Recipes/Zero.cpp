@@ -43,9 +43,9 @@ public:
       for (BlockArgument argument : train.getArguments())
         if (graph::hasRole(train, argument.getArgNumber(), "state") &&
             graph::getArgString(train, argument.getArgNumber(),
-                                graph::kOfAttr) == nameOf(resting) &&
-            argument.getType() == resting.parameter.getType())
-          annotator.split(argument, resting.dim, axis);
+                                graph::kOfAttr) == nameOf(resting))
+          if (auto dim = graph::dimOfParameter(train, argument, resting.dim))
+            annotator.split(argument, *dim, axis);
     constrainGradients(/*reduced=*/stage == 1);
     if (stage == 3)
       restParameters();
