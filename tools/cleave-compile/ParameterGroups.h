@@ -1,20 +1,34 @@
-//===- NoDecay.h - Parameters without weight decay --------------*- C++ -*-===//
+//===- ParameterGroups.h - Settings of parameters by their names -*- C++ -*-==//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
+///
+/// \file
+/// Parameters are described by terms, separated by commas. A term is `ndim<N`
+/// (or <=, ==, >, >=), of the framework's shape, or a glob over names such as
+/// `*.bias`. A malformed term, and a glob that matches no parameter, is an
+/// error.
+///
+//===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_TOOLS_CLEAVE_COMPILE_NODECAY_H
-#define CLEAVE_TOOLS_CLEAVE_COMPILE_NODECAY_H
+#ifndef CLEAVE_TOOLS_CLEAVE_COMPILE_PARAMETERGROUPS_H
+#define CLEAVE_TOOLS_CLEAVE_COMPILE_PARAMETERGROUPS_H
 
 #include "cleave/Pipelines/Compile.h"
 
-/// Sets a weight decay of 0 for the parameters of `module` that a term of
-/// `terms` describes. A term is `ndim<N` (or <=, ==, >, >=), of the framework's
-/// shape, or a glob over names such as `*.bias`; terms are separated by commas.
-/// Fails on a malformed term and on a glob that matches no parameter.
-llvm::Error excludeFromDecay(mlir::ModuleOp module, llvm::StringRef terms,
-                             std::map<std::string, cleave::ParameterOptions> &out);
+/// Sets the settings of `groups`, each `terms: setting=value ...`; the first
+/// group that matches a parameter applies. `optimizer` names an update rule,
+/// `lr-scale` multiplies the learning rate.
+llvm::Error applyGroups(mlir::ModuleOp module,
+                        llvm::ArrayRef<std::string> groups,
+                        std::map<std::string, cleave::ParameterOptions> &out);
 
-#endif // CLEAVE_TOOLS_CLEAVE_COMPILE_NODECAY_H
+/// Sets a weight decay of 0 for the parameters that a term of `terms`
+/// describes, except where a group has set it.
+llvm::Error
+excludeFromDecay(mlir::ModuleOp module, llvm::StringRef terms,
+                 std::map<std::string, cleave::ParameterOptions> &out);
+
+#endif // CLEAVE_TOOLS_CLEAVE_COMPILE_PARAMETERGROUPS_H
