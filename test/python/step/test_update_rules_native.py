@@ -129,14 +129,20 @@ def test_ranks_equal_one_device(rule, settings):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("fusion", ["backward", "forward"])
-def test_updates_have_the_same_bits_wherever_they_run(rule, fusion):
+def test_updates_are_the_same_wherever_they_run(rule, fusion):
+    """Bit by bit, if a rule sums nothing: a kernel that also makes a gradient may sum the
+    squares for a norm in another order."""
     optimizer, _ = RULES[rule]
     found = []
     for where in ("none", fusion):
         step = compile_case(case(), optimizer, optimizer_fusion=where, check_finite=False)
         train(step)
         found.append(snapshot(step))
-    assert same_bits(*found)
+    if rule in ("lion", "adagrad"):
+        assert same_bits(*found)
+    for one, other in zip(found[0][:2], found[1][:2]):
+        for name, value in one.items():
+            assert_close(other[name], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", RULES)
