@@ -112,19 +112,14 @@ static llvm::json::Object report(ModuleOp module,
 
 /// What a checkpoint says of how the program updates.
 static std::string describeOptimizer(const graph::OptimizerOptions &options) {
-  bool adam = options.kind == graph::OptimizerOptions::Kind::AdamW;
-  llvm::json::Object facts{{"kind", adam ? "adamw" : "sgd"},
-                           {"weight_decay", options.effectiveWeightDecay()},
+  llvm::json::Object facts{{"kind", options.rule},
                            {"max_grad_norm", options.maxGradNorm}};
-  if (adam) {
-    facts["beta1"] = options.beta1;
-    facts["beta2"] = options.beta2;
-    facts["epsilon"] = options.epsilon;
-  } else {
-    facts["momentum"] = options.momentum;
-    facts["dampening"] = options.dampening;
-    facts["nesterov"] = options.nesterov;
-  }
+  if (const graph::OptimizerRule *rule = graph::findOptimizerRule(options.rule))
+    for (const graph::OptimizerSetting &setting : rule->settings()) {
+      double value = options.get(setting.name);
+      facts[setting.name] = setting.isFlag ? llvm::json::Value(value != 0.0)
+                                           : llvm::json::Value(value);
+    }
   std::string text;
   llvm::raw_string_ostream(text)
       << llvm::json::Value(llvm::json::Object{{"optimizer", std::move(facts)}});

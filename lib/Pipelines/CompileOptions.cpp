@@ -15,35 +15,60 @@ using namespace cleave;
 
 namespace llvm::json {
 
+/// Reads numbers and flags by name, except those named in `others`.
+static bool readSettings(const Value &value, ArrayRef<StringRef> others,
+                         graph::OptimizerSettings &out, Path path) {
+  const Object *object = value.getAsObject();
+  if (!object) {
+    path.report("expected object");
+    return false;
+  }
+  for (const auto &[key, setting] : *object) {
+    StringRef name = key;
+    if (llvm::is_contained(others, name))
+      continue;
+    if (auto number = setting.getAsNumber())
+      out[name.str()] = *number;
+    else if (auto flag = setting.getAsBoolean())
+      out[name.str()] = *flag;
+    else {
+      path.field(name).report("expected a number, or true or false");
+      return false;
+    }
+  }
+  return true;
+}
+
 static bool fromJSON(const Value &value, ParameterOptions &out, Path path) {
   ObjectMapper map(value, path);
   return map && map.mapOptional("weight_decay", out.weightDecay) &&
-         map.mapOptional("lr_scale", out.lrScale);
+         map.mapOptional("lr_scale", out.lrScale) &&
+         map.mapOptional("kind", out.rule) &&
+         readSettings(value, {"weight_decay", "lr_scale", "kind"}, out.settings,
+                      path);
 }
 
 } // namespace llvm::json
 
-/// Reads the optimizer's settings; `kind` is "adamw" or "sgd".
+/// Reads the optimizer's rule (`kind`) and its settings.
 static bool readOptimizer(const llvm::json::Value &value,
                           graph::OptimizerOptions &out, llvm::json::Path path) {
   llvm::json::ObjectMapper map(value, path);
-  std::string kind = "adamw";
-  if (!map || !map.mapOptional("kind", kind) ||
-      !map.mapOptional("beta1", out.beta1) ||
-      !map.mapOptional("beta2", out.beta2) ||
-      !map.mapOptional("epsilon", out.epsilon) ||
-      !map.mapOptional("weight_decay", out.weightDecay) ||
-      !map.mapOptional("momentum", out.momentum) ||
-      !map.mapOptional("dampening", out.dampening) ||
-      !map.mapOptional("nesterov", out.nesterov) ||
-      !map.mapOptional("max_grad_norm", out.maxGradNorm))
+  if (!map || !map.mapOptional("kind", out.rule) ||
+      !map.mapOptional("max_grad_norm", out.maxGradNorm) ||
+      !llvm::json::readSettings(value, {"kind", "max_grad_norm"}, out.settings,
+                                path))
     return false;
-  if (kind != "adamw" && kind != "sgd") {
-    path.field("kind").report("expected \"adamw\" or \"sgd\"");
+  const graph::OptimizerRule *rule = graph::findOptimizerRule(out.rule);
+  if (!rule) {
+    path.field("kind").report("expected the name of an update rule");
     return false;
   }
-  out.kind = kind == "sgd" ? graph::OptimizerOptions::Kind::Sgd
-                           : graph::OptimizerOptions::Kind::AdamW;
+  for (const auto &[name, value] : out.settings)
+    if (!rule->find(name)) {
+      path.field(name).report("the update rule has no such setting");
+      return false;
+    }
   return true;
 }
 
@@ -146,6 +171,14 @@ LogicalResult cleave::annotateParameters(
       if (it->second.lrScale)
         attributes.setArg(i, graph::kLrScaleAttr,
                           builder.getF64FloatAttr(*it->second.lrScale));
+      NamedAttrList own;
+      if (!it->second.rule.empty())
+        own.set(graph::kRuleEntry, builder.getStringAttr(it->second.rule));
+      for (const auto &[setting, value] : it->second.settings)
+        own.set(setting, builder.getF64FloatAttr(value));
+      if (!own.empty())
+        attributes.setArg(i, graph::kOptimizerAttr,
+                          own.getDictionary(module.getContext()));
     }
     attributes.write();
   }

@@ -57,20 +57,9 @@ static void addCleanup(OpPassManager &passes) {
   passes.addPass(createCSEPass());
 }
 
-/// The optimizer's settings as the pass takes them.
-static graph::ApplyOptimizerOptions passOptions(const PhaseOptions &phases) {
-  const graph::OptimizerOptions &options = phases.optimizer;
-  bool sgd = options.kind == graph::OptimizerOptions::Kind::Sgd;
-  graph::ApplyOptimizerOptions result;
-  result.optimizer = sgd ? "sgd" : "adamw";
-  result.beta1 = options.beta1;
-  result.beta2 = options.beta2;
-  result.eps = options.epsilon;
-  result.weightDecay = options.effectiveWeightDecay();
-  result.momentum = options.momentum;
-  result.dampening = options.dampening;
-  result.nesterov = options.nesterov;
-  result.maxGradNorm = options.maxGradNorm;
+/// The optimizer, with the checks of the step.
+static graph::OptimizerOptions optimizerOf(const PhaseOptions &phases) {
+  graph::OptimizerOptions result = phases.optimizer;
   result.checkFinite = phases.checkFinite;
   return result;
 }
@@ -130,7 +119,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   }
   passes.addPass(graph::createDifferentiate(differentiate));
   addCleanup(passes);
-  passes.addPass(graph::createApplyOptimizer(passOptions(options)));
+  passes.addPass(graph::createApplyOptimizerWith(optimizerOf(options)));
   // The entry without randomness is made from the plain loss, so that the head
   // is joined with its loss in both by the one pass that follows. Nothing runs
   // the plain loss itself: it ends here.

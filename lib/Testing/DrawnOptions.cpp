@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Testing/DrawnOptions.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Scheduling/Generators/Generators.h"
 #include "mlir/Pass/PassManager.h"
@@ -22,27 +23,26 @@ static T choose(Random &rng, std::initializer_list<T> values) {
 
 void cleave::drawSettings(Random &rng, double smallestEpsilon,
                           graph::OptimizerOptions &options) {
-  if (rng.chance(0.6))
-    options.weightDecay = choose(rng, {0.0, 0.1, 0.5});
-  if (options.kind == graph::OptimizerOptions::Kind::AdamW) {
-    options.momentum = 0;
-    options.beta1 = choose(rng, {0.0, 0.5, 0.9});
-    options.beta2 = choose(rng, {0.0, 0.9, 0.999});
-    options.epsilon = smallestEpsilon * choose(rng, {1.0, 3.0, 10.0});
-  } else if (options.momentum > 0 && rng.chance(0.4)) {
-    options.nesterov = true;
-  } else {
-    options.dampening = choose(rng, {0.0, 0.1, 0.5});
+  const graph::OptimizerRule *rule = graph::findOptimizerRule(options.rule);
+  graph::OptimizerSettings &settings = options.settings;
+  for (const graph::OptimizerSetting &setting : rule->settings()) {
+    std::string name = setting.name.str();
+    if (setting.isDivisorFloor)
+      settings[name] = smallestEpsilon * choose(rng, {1.0, 3.0, 10.0});
+    else if (!setting.drawn.empty() && rng.chance(0.7))
+      settings.try_emplace(name, rng.pick(setting.drawn));
   }
+  // Flags that contradict what else is drawn are left out.
+  for (const graph::OptimizerSetting &setting : rule->settings())
+    if (setting.isFlag && !graph::checkSettings(*rule, settings).empty())
+      settings.erase(setting.name.str());
 }
 
 graph::OptimizerOptions cleave::drawOptimizer(Random &rng,
                                               double smallestEpsilon) {
-  using Kind = graph::OptimizerOptions::Kind;
   graph::OptimizerOptions options;
-  options.kind = rng.chance(0.5) ? Kind::Sgd : Kind::AdamW;
+  options.rule = rng.pick(graph::optimizerRules())->name().str();
   options.maxGradNorm = choose(rng, {0.0, 0.0, 0.1, 10.0});
-  options.momentum = choose(rng, {0.0, 0.5, 0.9});
   drawSettings(rng, smallestEpsilon, options);
   return options;
 }
@@ -137,6 +137,33 @@ static bool drawPipeline(Random &rng, PhaseOptions &options) {
   return asynchronous;
 }
 
+/// Draws rules of single parameters: rarely, and where the step's cannot update
+/// one.
+static void drawRules(Random &rng, const RandomGraph &graph,
+                      CompileOptions &options) {
+  const graph::OptimizerOptions &optimizer = options.phases.optimizer;
+  const graph::OptimizerRule &rule = *graph::findOptimizerRule(optimizer.rule);
+  auto loss = graph.module.get().lookupSymbol<func::FuncOp>("loss");
+  for (BlockArgument argument :
+       loss ? loss.getArguments() : MutableArrayRef<BlockArgument>()) {
+    if (!graph::isTrained(loss, argument.getArgNumber()))
+      continue;
+    const graph::OptimizerRule *other =
+        rng.pick(graph::optimizerRules().take_front(2));
+    if (graph::whyRefused(rule, loss, argument).empty() && !rng.chance(0.1))
+      continue;
+    graph::OptimizerOptions own;
+    own.rule = other->name().str();
+    drawSettings(rng, 1e-4, own);
+    ParameterOptions &given =
+        options.parameters[graph::getArgString(loss, argument.getArgNumber(),
+                                               graph::kNameAttr)
+                               .str()];
+    given.rule = own.rule;
+    given.settings = own.settings;
+  }
+}
+
 CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random rng(graph.seed ^ 0x0d12a);
   std::vector<std::string> parameters;
@@ -195,27 +222,23 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
       own.weightDecay = choose(rng, {0.0, 0.3});
     own.lrScale = choose(rng, {0.0, 0.5, 2.0});
   }
+  Random rules(graph.seed ^ 0x90a7);
+  drawRules(rules, graph, result);
   return result;
 }
 
 std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   const PhaseOptions &own = options.phases;
   const graph::OptimizerOptions &optimizer = own.optimizer;
-  bool sgd = optimizer.kind == graph::OptimizerOptions::Kind::Sgd;
   std::set<std::string> result;
   auto add = [&](StringRef name, const auto &value) {
     result.insert(llvm::formatv("{0}={1}", name, value).str());
   };
-  add("optimizer", sgd ? "sgd" : "adamw");
-  if (sgd) {
-    add("momentum", optimizer.momentum > 0);
-    add("nesterov", optimizer.nesterov);
-    add("dampening", optimizer.dampening > 0);
-  } else {
-    add("beta1", optimizer.beta1 > 0);
-    add("beta2", optimizer.beta2 > 0);
-  }
-  add("weight_decay", optimizer.effectiveWeightDecay() > 0);
+  add("optimizer", optimizer.rule);
+  for (const graph::OptimizerSetting &setting :
+       graph::findOptimizerRule(optimizer.rule)->settings())
+    if (!setting.drawn.empty())
+      add(setting.name, optimizer.get(setting.name) > 0);
   add("clip", optimizer.maxGradNorm > 0);
   add("optimizer_fusion", own.optimizerFusion);
   add("check_finite", own.checkFinite);
@@ -228,6 +251,10 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("write_out", own.writeOutActions);
   add("horizon", own.gradHorizon > 0);
   add("parameter_settings", !options.parameters.empty());
+  add("parameter_rules",
+      llvm::any_of(options.parameters, [](const auto &entry) {
+        return !entry.second.rule.empty();
+      }));
   auto plan = spmd::parsePlan(own.recipes);
   if (!plan)
     llvm::consumeError(plan.takeError());

@@ -32,9 +32,13 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   if (rng.chance(0.3))
     options.maxLogitsBytes = 64;
   graph::OptimizerOptions &optimizer = options.optimizer;
-  optimizer.kind = rng.chance(0.5) ? graph::OptimizerOptions::Kind::Sgd
-                                   : graph::OptimizerOptions::Kind::AdamW;
-  optimizer.momentum = rng.chance(0.7) ? 0.5 : 0;
+  // The first update of the others shows the sign of what is zero up to
+  // rounding.
+  SmallVector<const graph::OptimizerRule *> rules =
+      llvm::filter_to_vector(graph::optimizerRules(), [](const auto *rule) {
+        return !rule->isScaleFree();
+      });
+  optimizer.rule = rng.pick(rules)->name().str();
   optimizer.maxGradNorm = rng.chance(0.4) ? 0.1 : 0;
   if (rng.chance(0.4)) {
     // Samples are multiples of four: three devices pad them.
@@ -94,15 +98,9 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
 }
 
 std::string NativeOptions::text() const {
-  bool sgd = optimizer.kind == graph::OptimizerOptions::Kind::Sgd;
-  std::string update =
-      sgd ? llvm::formatv("sgd momentum={0} dampening={1} nesterov={2}",
-                          optimizer.momentum, optimizer.dampening,
-                          optimizer.nesterov)
-                .str()
-          : llvm::formatv("adamw beta1={0} beta2={1} eps={2}", optimizer.beta1,
-                          optimizer.beta2, optimizer.epsilon)
-                .str();
+  std::string update = optimizer.rule;
+  for (const auto &[name, value] : optimizer.settings)
+    update += " " + name + "=" + graph::settingText(value);
   std::string split =
       llvm::formatv("devices={0} zero={1} positions={2} schedule={3} "
                     "chunks={4} post_validation={5} gather={6} slices={7} "
@@ -112,11 +110,11 @@ std::string NativeOptions::text() const {
           .str();
   return llvm::formatv("micro_batches={0} grains={1} threads={2} "
                        "vector_bits={3} max_logits_bytes={4} bucket_bytes={5} "
-                       "write_out={6} fusion={7} {8} weight_decay={9} "
-                       "clip={10} precision={11} {12}",
+                       "write_out={6} fusion={7} {8} clip={9} precision={10} "
+                       "{11}",
                        microBatches, grains, threads, vectorBits,
                        maxLogitsBytes, bucketBytes, writeOut, fusion, update,
-                       optimizer.effectiveWeightDecay(), optimizer.maxGradNorm,
+                       optimizer.maxGradNorm,
                        precision + (activationReduction == "f32"
                                         ? ""
                                         : "," + activationReduction),

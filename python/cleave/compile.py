@@ -78,7 +78,8 @@ def compile(
         loss_fn: `loss_fn(output, *targets)` if the model returns logits; the
             targets are the inputs that the model's forward does not take. None if
             the model returns the loss, or an output with `.loss`.
-        optimizer: `cleave.AdamW` or `cleave.SGD`; if None, AdamW with torch's
+        optimizer: one of `cleave.AdamW`, `SGD`, `Lion`, `Adagrad`, `LAMB`, `Adafactor`
+            and `Muon`; groups of parameters may have another. If None, AdamW with torch's
             defaults.
         optimizer_fusion: where updates run. "none": after all gradients.
             "backward": each directly after its gradient, whose memory is then
@@ -245,11 +246,11 @@ def compile(
         raise ValueError(f"unknown target '{target}'; the only target is 'cpu'")
     if optimizer is None:
         optimizer = optim.AdamW()
-    if not isinstance(optimizer, (optim.AdamW, optim.SGD)):
+    if not isinstance(optimizer, optim.Optimizer):
         kind = type(optimizer)
         raise TypeError(
             f"optimizer is a {kind.__module__}.{kind.__qualname__}; the update is "
-            "compiled, so it must be a cleave.AdamW(...) or a cleave.SGD(...)"
+            "compiled, so it must be one of cleave's, as cleave.AdamW(...)"
         )
     if optimizer_fusion not in ("auto", "none", "backward", "forward"):
         raise ValueError(

@@ -1,95 +1,26 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Optimizers and learning-rate schedules, with torch's meanings and defaults.
+"""Optimizers, with torch's meanings and defaults where torch has them.
 
-An optimizer describes the update that is compiled into a step; a schedule
-gives the learning rate of each step at run time.
+An optimizer describes the update that is compiled into a step. A class names the
+compiler's update rule (`_kind`); its fields are the rule's settings, by the same names.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, ClassVar, Iterable, Mapping, Sequence
 
 import torch
 
+from .schedules import Schedule, check, constant, cosine, linear
+
+__all__ = ["Adafactor", "Adagrad", "AdamW", "Group", "LAMB", "Lion", "Muon", "Optimizer", "SGD",
+           "Schedule", "constant", "cosine", "linear"]
+
 #: Whether to exclude a parameter from weight decay, by name and tensor.
 NoDecay = Callable[[str, torch.Tensor], bool]
-
-
-class Schedule:
-    """A learning rate that changes with the step.
-
-    `factor(step)` multiplies `lr`; steps count from 0, so that `value(0)` is
-    the rate of the first update, as in torch's LambdaLR.
-    """
-
-    def __init__(self, lr: float, factor: Callable[[int], float], text: str):
-        _check("lr", lr)
-        self.lr = lr
-        self._factor = factor
-        self._text = text
-
-    def value(self, step: int) -> float:
-        """The learning rate of the update after `step` finished ones."""
-        return self.lr * self._factor(step)
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-def constant(lr: float, *, warmup: int = 0) -> Schedule:
-    """A constant `lr`, after a linear warm-up from 0 over `warmup` steps."""
-    _check("warmup", warmup)
-    return Schedule(lr, lambda step: _warm(step, warmup, 1.0),
-                    f"constant({lr}, warmup={warmup})")
-
-
-def linear(lr: float, *, steps: int, warmup: int = 0) -> Schedule:
-    """Linear warm-up from 0 to `lr` over `warmup` steps, then linearly to 0 at
-    `steps`, where it stays. The same as `get_linear_schedule_with_warmup` of
-    the transformers library."""
-    _check_steps(steps, warmup)
-
-    def factor(step: int) -> float:
-        return _warm(step, warmup, max(0.0, (steps - step) / max(1, steps - warmup)))
-
-    return Schedule(lr, factor, f"linear({lr}, warmup={warmup}, steps={steps})")
-
-
-def cosine(lr: float, *, steps: int, warmup: int = 0, cycles: float = 0.5,
-           final: float = 0.0) -> Schedule:
-    """Linear warm-up from 0 to `lr` over `warmup` steps, then along a cosine to
-    `final * lr` at `steps`. With the default `final` the same as
-    `get_cosine_schedule_with_warmup` of the transformers library."""
-    _check_steps(steps, warmup)
-    _check("final", final)
-
-    def factor(step: int) -> float:
-        progress = (step - warmup) / max(1, steps - warmup)
-        wave = max(0.0, 0.5 * (1.0 + math.cos(math.pi * cycles * 2.0 * progress)))
-        if final and progress >= 1:
-            wave = 0.0
-        return _warm(step, warmup, final + (1.0 - final) * wave)
-
-    return Schedule(lr, factor, f"cosine({lr}, warmup={warmup}, steps={steps})")
-
-
-def _warm(step: int, warmup: int, after: float) -> float:
-    return step / max(1, warmup) if step < warmup else after
-
-
-def _check(name: str, value: float, below: float = math.inf) -> None:
-    if not (isinstance(value, (int, float)) and 0 <= value < below):
-        limit = "" if below == math.inf else f" and below {below:g}"
-        raise ValueError(f"{name} is {value!r}; it must be a finite number of at least 0{limit}")
-
-
-def _check_steps(steps: int, warmup: int) -> None:
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps is {steps!r}; it must be a whole number above 0")
-    _check("warmup", warmup)
 
 
 @dataclasses.dataclass
@@ -97,7 +28,8 @@ class Group:
     """Settings of some parameters that replace the optimizer's.
 
     The first group whose `match(name, parameter)` is true applies; a field that is None
-    keeps the optimizer's setting.
+    keeps the optimizer's setting. As a dict, a group may also have other settings of its
+    optimizer by name, as torch's groups do: `dict(match=..., betas=(0.9, 0.95), lr=1e-4)`.
     """
 
     match: NoDecay
@@ -105,10 +37,34 @@ class Group:
     weight_decay: float | None = None
     #: Multiplies the learning rate.
     lr_scale: float | None = None
+    #: Updates these parameters, instead of the optimizer that has the group. Its learning
+    #: rate is a number: where the other one's is a schedule, it has that schedule's form.
+    optimizer: Optimizer | None = None
+    #: Other settings of the optimizer, by name: lr, betas, eps, ...
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, group: Group | Mapping[str, Any]) -> Group:
+        """`group`, or the group that the dict `group` describes."""
+        if isinstance(group, Group):
+            return group
+        known = {field.name for field in dataclasses.fields(cls)}
+        own = {key: value for key, value in group.items() if key in known}
+        own["settings"] = {**own.get("settings", {}),
+                           **{key: value for key, value in group.items() if key not in known}}
+        if "match" not in own:
+            raise ValueError("a parameter group has no match, a function of a parameter's name "
+                             "and tensor")
+        return cls(**own)
 
 
 @dataclasses.dataclass
-class _Optimizer:
+class Optimizer:
+    """What all optimizers have; one of its classes is given to `cleave.compile`."""
+
+    #: The compiler's update rule.
+    _kind: ClassVar[str]
+
     #: Learning rate of every step, or a schedule of it.
     lr: float | Schedule = 1e-3
     #: Parameters for which this is true have no weight decay.
@@ -122,9 +78,9 @@ class _Optimizer:
 
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Schedule):
-            _check("lr", self.lr)
+            check("lr", self.lr)
         if self.max_grad_norm is not None:
-            _check("max_grad_norm", self.max_grad_norm)
+            check("max_grad_norm", self.max_grad_norm)
             if self.max_grad_norm == 0:
                 raise ValueError("max_grad_norm is 0, which would stop training; leave it "
                                  "out to not clip")
@@ -136,17 +92,14 @@ class _Optimizer:
             raise ValueError("param_groups must be a list of groups")
         groups = []
         for group in self.param_groups:
-            try:
-                group = group if isinstance(group, Group) else Group(**group)
-            except TypeError as error:
-                raise ValueError(f"a parameter group has match, weight_decay and lr_scale: "
-                                 f"{error}") from None
+            group = Group.of(group)
             for name in ("weight_decay", "lr_scale"):
                 if getattr(group, name) is not None:
-                    _check(name, getattr(group, name))
+                    check(name, getattr(group, name))
             if not callable(group.match):
                 raise ValueError(f"match of a parameter group is {group.match!r}; it must be a "
                                  "function of a parameter's name and tensor")
+            self._optimizer_of(group)
             groups.append(group)
         self.param_groups = tuple(groups)
 
@@ -154,33 +107,105 @@ class _Optimizer:
         """The learning rate of the update after `step` finished ones."""
         return self.lr.value(step) if isinstance(self.lr, Schedule) else float(self.lr)
 
+    def options(self) -> dict[str, Any]:
+        """The compiler's options."""
+        return {"kind": self._kind, **self._settings(),
+                "max_grad_norm": float(self.max_grad_norm or 0.0)}
+
     def parameter_options(self, parameters: Mapping[str, torch.Tensor]) -> dict[str, dict]:
         """Settings of single parameters, by name, where they differ."""
         options: dict[str, dict] = {}
         for name, parameter in parameters.items():
-            own: dict[str, float] = {}
             group = next((g for g in self.param_groups if g.match(name, parameter)), None)
-            if group is not None:
-                for key in ("weight_decay", "lr_scale"):
-                    if getattr(group, key) is not None:
-                        own[key] = float(getattr(group, key))
-            if self.no_decay is not None and self.no_decay(name, parameter) \
-                    and (group is None or group.weight_decay is None):
+            own = self._group_options(group) if group is not None else {}
+            excluding = [self, *((group.optimizer,) if group and group.optimizer else ())]
+            if any(o.no_decay is not None and o.no_decay(name, parameter) for o in excluding) \
+                    and (group is None or (group.weight_decay is None
+                                           and "weight_decay" not in group.settings)):
                 own["weight_decay"] = 0.0
             if own:
                 options[name] = own
         return options
 
-    def _common_options(self) -> dict[str, Any]:
-        return {"max_grad_norm": float(self.max_grad_norm or 0.0)}
+    def _settings(self) -> dict[str, Any]:
+        """The rule's settings: the fields of the class, pairs of betas as two numbers."""
+        common = {field.name for field in dataclasses.fields(Optimizer)}
+        result: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in common:
+                continue
+            if field.name == "betas":
+                result.update(beta1=float(value[0]), beta2=float(value[1]))
+            else:
+                result[field.name] = value if isinstance(value, bool) else float(value)
+        return result
+
+    def _optimizer_of(self, group: Group) -> Optimizer:
+        """The optimizer of a group's parameters."""
+        if group.optimizer is not None and not isinstance(group.optimizer, Optimizer):
+            raise ValueError(f"optimizer of a parameter group is {group.optimizer!r}; it must be "
+                             "one of cleave's")
+        if group.optimizer is not None and (
+                group.optimizer.max_grad_norm is not None or group.optimizer.param_groups):
+            raise ValueError("the optimizer of a parameter group has no max_grad_norm and no "
+                             "groups: the norm is that of all gradients")
+        base = group.optimizer or self
+        names = {field.name for field in dataclasses.fields(base)}
+        unknown = sorted(set(group.settings) - names | {"no_decay", "max_grad_norm",
+                                                        "param_groups"} & set(group.settings))
+        if unknown:
+            raise ValueError(f"a parameter group has {', '.join(unknown)}, which is no setting "
+                             f"of a parameter of {type(base).__name__}")
+        plain = dataclasses.replace(base, no_decay=None, max_grad_norm=None, param_groups=())
+        return dataclasses.replace(plain, **group.settings)
+
+    def _group_options(self, group: Group) -> dict[str, Any]:
+        own = self._optimizer_of(group)
+        options: dict[str, Any] = {}
+        settings = own._settings()
+        if own._kind != self._kind:
+            options.update(kind=own._kind, **settings)
+        else:
+            mine = self._settings()
+            options.update((k, v) for k, v in settings.items() if v != mine[k])
+        scale = 1.0 if group.lr_scale is None else float(group.lr_scale)
+        if group.optimizer is not None or "lr" in group.settings:
+            scale *= self._lr_ratio(own.lr)
+        if group.lr_scale is not None or scale != 1.0:
+            options["lr_scale"] = scale
+        if group.weight_decay is not None:
+            options["weight_decay"] = float(group.weight_decay)
+        return options
+
+    def _lr_ratio(self, lr: float | Schedule) -> float:
+        """A group's learning rate as a multiple of this one's."""
+        if lr is self.lr:
+            return 1.0
+        if isinstance(lr, Schedule):
+            raise ValueError("the learning rate of a parameter group is a number, which the "
+                             "schedule of the optimizer scales")
+        base = self.lr.lr if isinstance(self.lr, Schedule) else self.lr
+        if base == 0:
+            raise ValueError("lr is 0, and a parameter group has a learning rate of its own")
+        return lr / base
+
+
+def _check_betas(betas: Any) -> None:
+    if not isinstance(betas, Sequence) or len(betas) != 2:
+        raise ValueError(f"betas is {betas!r}; it must be two numbers")
+    for i, beta in enumerate(betas):
+        check(f"betas[{i}]", beta, 1)
 
 
 @dataclasses.dataclass
-class AdamW(_Optimizer):
+class AdamW(Optimizer):
     """AdamW (arXiv 1711.05101) with torch.optim.AdamW's update and defaults.
 
     Raises ValueError for a setting out of range.
     """
+
+    _kind = "adamw"
 
     #: Decay of the means of gradients and of their squares, per step.
     betas: tuple[float, float] = (0.9, 0.999)
@@ -191,26 +216,19 @@ class AdamW(_Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.betas, Sequence) or len(self.betas) != 2:
-            raise ValueError(f"betas is {self.betas!r}; it must be two numbers")
-        for i, beta in enumerate(self.betas):
-            _check(f"betas[{i}]", beta, 1)
-        _check("eps", self.eps)
-        _check("weight_decay", self.weight_decay)
-
-    def options(self) -> dict[str, Any]:
-        """The compiler's options."""
-        return {"kind": "adamw", "beta1": float(self.betas[0]), "beta2": float(self.betas[1]),
-                "epsilon": float(self.eps), "weight_decay": float(self.weight_decay),
-                **self._common_options()}
+        _check_betas(self.betas)
+        check("eps", self.eps)
+        check("weight_decay", self.weight_decay)
 
 
 @dataclasses.dataclass
-class SGD(_Optimizer):
+class SGD(Optimizer):
     """Stochastic gradient descent with torch.optim.SGD's update and defaults.
 
     Raises ValueError for a setting out of range.
     """
+
+    _kind = "sgd"
 
     #: Of the velocity; 0 keeps no state.
     momentum: float = 0.0
@@ -223,15 +241,160 @@ class SGD(_Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("momentum", self.momentum)
-        _check("weight_decay", self.weight_decay)
+        check("momentum", self.momentum)
+        check("weight_decay", self.weight_decay)
         if not isinstance(self.dampening, (int, float)) or not math.isfinite(self.dampening):
             raise ValueError(f"dampening is {self.dampening!r}; it must be a finite number")
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise ValueError("nesterov needs momentum above 0 and dampening 0")
 
-    def options(self) -> dict[str, Any]:
-        """The compiler's options."""
-        return {"kind": "sgd", "momentum": float(self.momentum),
-                "dampening": float(self.dampening), "nesterov": bool(self.nesterov),
-                "weight_decay": float(self.weight_decay), **self._common_options()}
+
+@dataclasses.dataclass
+class Lion(Optimizer):
+    """Lion (arXiv 2302.06675, algorithm 2): steps of one size, along the sign of a mean of
+    gradients. Its state is one tensor of each parameter's shape.
+
+    Raises ValueError for a setting out of range.
+    """
+
+    _kind = "lion"
+
+    lr: float | Schedule = 1e-4
+    #: Weight of the mean in what is stepped along, and the mean's decay.
+    betas: tuple[float, float] = (0.9, 0.99)
+    #: Decoupled weight decay, multiplied by the learning rate.
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+        check("weight_decay", self.weight_decay)
+
+
+@dataclasses.dataclass
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al., JMLR 12, 2011) with torch.optim.Adagrad's update and defaults.
+
+    Raises ValueError for a setting out of range.
+    """
+
+    _kind = "adagrad"
+
+    lr: float | Schedule = 1e-2
+    #: The learning rate of update t, from 1, is divided by 1 + (t - 1) * lr_decay.
+    lr_decay: float = 0.0
+    #: Added to the gradient times the parameter.
+    weight_decay: float = 0.0
+    #: What the sums of squared gradients start with.
+    initial_accumulator_value: float = 0.0
+    #: Added to the root of the sum.
+    eps: float = 1e-10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
+            check(name, getattr(self, name))
+
+
+@dataclasses.dataclass
+class LAMB(Optimizer):
+    """LAMB (arXiv 1904.00962, algorithm 2): Adam whose step of a parameter is scaled to the
+    parameter's norm. The norm is that of one tensor of the framework.
+
+    Raises ValueError for a setting out of range.
+    """
+
+    _kind = "lamb"
+
+    #: Decay of the means of gradients and of their squares, per step.
+    betas: tuple[float, float] = (0.9, 0.999)
+    #: Added to the root of the mean square.
+    eps: float = 1e-6
+    #: Added to the step times the parameter, before the step's norm is taken.
+    weight_decay: float = 1e-2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+        check("eps", self.eps)
+        check("weight_decay", self.weight_decay)
+
+
+@dataclasses.dataclass
+class Adafactor(Optimizer):
+    """Adafactor (arXiv 1804.04235, algorithms 4 and 5), without first moment.
+
+    The second moment of a matrix of the framework (the last two dimensions of a larger
+    tensor) is kept as one mean for each row and one for each column; that of a vector is
+    kept whole. Update t, from 1, uses the learning rate min(lr, 1 / sqrt(t)), as
+    torch.optim.Adafactor does.
+
+    Raises ValueError for a setting out of range.
+    """
+
+    _kind = "adafactor"
+
+    lr: float | Schedule = 1e-2
+    #: Means of squares decay by 1 - t**beta2_decay; below 0.
+    beta2_decay: float = -0.8
+    #: Added to squared gradients.
+    eps1: float = 1e-30
+    #: Least root mean square of a parameter that its step is relative to.
+    eps2: float = 1e-3
+    #: Largest root mean square of a step, before it is scaled.
+    d: float = 1.0
+    #: Whether steps are relative to the parameter's root mean square, or to 0.05.
+    scale_parameter: bool = True
+    #: Decoupled weight decay, multiplied by the learning rate `lr`.
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.beta2_decay, (int, float)) and -math.inf < self.beta2_decay < 0):
+            raise ValueError(f"beta2_decay is {self.beta2_decay!r}; it must be a finite number "
+                             "below 0")
+        for name in ("eps1", "eps2", "d", "weight_decay"):
+            check(name, getattr(self, name))
+        if self.d == 0:
+            raise ValueError("d is 0, which would stop training")
+
+
+@dataclasses.dataclass
+class Muon(Optimizer):
+    """Muon (Jordan et al., 2024) with torch.optim.Muon's update and defaults: the momentum
+    of a matrix is orthogonalised by Newton-Schulz iterations, here in f32.
+
+    It updates matrices of the framework alone; a group gives other parameters, and usually
+    embeddings and the head, another optimizer:
+
+        cleave.Muon(lr=0.02, param_groups=[dict(
+            match=lambda name, p: p.ndim != 2 or "wte" in name or "wpe" in name,
+            optimizer=cleave.AdamW(lr=3e-4))])
+
+    Raises ValueError for a setting out of range.
+    """
+
+    _kind = "muon"
+
+    #: Decay of the mean of gradients.
+    momentum: float = 0.95
+    #: Nesterov's momentum.
+    nesterov: bool = True
+    #: Decoupled weight decay, multiplied by the learning rate.
+    weight_decay: float = 0.1
+    #: Least norm that a matrix is divided by.
+    eps: float = 1e-7
+    #: Number of iterations.
+    ns_steps: int = 5
+    #: Steps as large as AdamW's, lr * 0.2 * sqrt(max(rows, columns)), instead of
+    #: lr * sqrt(max(1, rows / columns)).
+    match_rms_adamw: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("momentum", self.momentum, 1)
+        check("weight_decay", self.weight_decay)
+        check("eps", self.eps)
+        if not isinstance(self.ns_steps, int) or not 1 <= self.ns_steps < 100:
+            raise ValueError(f"ns_steps is {self.ns_steps!r}; it must be a whole number from 1 "
+                             "to 99")

@@ -12,8 +12,6 @@
 #include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "llvm/Support/MathExtras.h"
-#include <cmath>
-#include <limits>
 #include <thread>
 
 using namespace mlir;
@@ -119,43 +117,8 @@ static std::string checkMesh(const Flags &flags) {
   return {};
 }
 
-/// Why the numbers of the optimizer are invalid; empty if they are valid.
-static std::string checkOptimizer(const Flags &flags) {
-  auto outside = [](double value, double end) {
-    return !(value >= 0 && value < end);
-  };
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (flags.optimizer != "adamw" && flags.optimizer != "sgd")
-    return "--optimizer is adamw or sgd, not '" + flags.optimizer + "'";
-  for (const cl::opt<double> *flag : {&flags.beta1, &flags.beta2})
-    if (outside(*flag, 1))
-      return ("--" + flag->ArgStr + " is at least 0 and below 1").str();
-  for (const cl::opt<double> *flag :
-       {&flags.epsilon, &flags.momentum, &flags.clip, &flags.weightDecay})
-    if (flag->getNumOccurrences() && outside(*flag, infinity))
-      return ("--" + flag->ArgStr + " is finite and not negative").str();
-  if (!std::isfinite(flags.dampening))
-    return "--dampening is finite";
-  // A flag without effect was probably meant for another optimizer.
-  bool sgd = flags.optimizer == "sgd";
-  struct {
-    const cl::Option &flag;
-    bool ofSgd;
-  } own[] = {{flags.beta1, false},    {flags.beta2, false},
-             {flags.epsilon, false},  {flags.momentum, true},
-             {flags.dampening, true}, {flags.nesterov, true}};
-  for (const auto &[flag, ofSgd] : own)
-    if (flag.getNumOccurrences() && ofSgd != sgd)
-      return ("--" + flag.ArgStr + " has no effect with --optimizer " +
-              flags.optimizer)
-          .str();
-  if (flags.nesterov && (flags.momentum == 0 || flags.dampening != 0))
-    return "--nesterov needs --momentum and no --dampening";
-  return "";
-}
-
 std::string cleave::checkFlags(const Flags &flags) {
-  if (std::string mistake = checkOptimizer(flags); !mistake.empty())
+  if (std::string mistake = checkOptimizerFlags(flags); !mistake.empty())
     return mistake;
   if (!isOptimizerFusion(flags.optimizerFusion))
     return "--optimizer-fusion is auto, none, backward or forward, not '" +
@@ -240,17 +203,9 @@ std::vector<std::string> cleave::flagsOutOfPlace(const Flags &flags) {
 CompileOptions cleave::collectOptions(const Flags &flags,
                                       const std::string &scheduleText) {
   CompileOptions options;
-  options.phases.optimizer.kind = flags.optimizer == "sgd"
-                                      ? graph::OptimizerOptions::Kind::Sgd
-                                      : graph::OptimizerOptions::Kind::AdamW;
-  options.phases.optimizer.beta1 = flags.beta1;
-  options.phases.optimizer.beta2 = flags.beta2;
-  options.phases.optimizer.epsilon = flags.epsilon;
-  if (flags.weightDecay.getNumOccurrences())
-    options.phases.optimizer.weightDecay = flags.weightDecay;
-  options.phases.optimizer.momentum = flags.momentum;
-  options.phases.optimizer.dampening = flags.dampening;
-  options.phases.optimizer.nesterov = flags.nesterov;
+  options.phases.optimizer.rule = flags.optimizer;
+  // Its mistakes are found by checkFlags.
+  (void)flags.settings.read(options.phases.optimizer.settings);
   options.phases.optimizer.maxGradNorm = flags.clip;
   options.phases.optimizerFusion = flags.optimizerFusion;
   options.phases.checkFinite = flags.checkFinite == "on";

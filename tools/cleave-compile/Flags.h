@@ -20,6 +20,28 @@ std::string describeSchedules();
 
 extern cl::OptionCategory general, training, target;
 
+/// The update rules, for the help text.
+std::string describeOptimizers();
+
+/// Flags of the settings of update rules, from their declarations.
+class SettingFlags {
+public:
+  SettingFlags();
+  /// Sets what the command line gives. Returns why it is wrong, else "".
+  std::string read(graph::OptimizerSettings &out) const;
+
+private:
+  struct Setting {
+    std::string name, flag, text;
+    std::unique_ptr<cl::opt<std::string>> option;
+  };
+  std::vector<Setting> settings;
+};
+
+struct Flags;
+/// Why the flags of the optimizer are invalid; empty if they are valid.
+std::string checkOptimizerFlags(const Flags &flags);
+
 /// The command line. Not global: the flags that libraries register are removed
 /// first, since some have the same names.
 struct Flags {
@@ -67,29 +89,23 @@ struct Flags {
                "decision, with layers folded) or full"),
       cl::value_desc("detail"), cl::cat(general)};
 
+  std::string optimizerHelp = describeOptimizers();
   cl::opt<std::string> optimizer{"optimizer", cl::init("adamw"),
-                                 cl::desc("adamw (the default) or sgd"),
+                                 cl::desc(optimizerHelp),
                                  cl::value_desc("name"), cl::cat(training)};
-  cl::opt<double> beta1{"beta1", cl::init(0.9), cl::cat(training),
-                        cl::desc("AdamW: decay of the mean of gradients")};
-  cl::opt<double> beta2{
-      "beta2", cl::init(0.999), cl::cat(training),
-      cl::desc("AdamW: decay of the mean of squared gradients")};
-  cl::opt<double> epsilon{"eps", cl::init(1e-8), cl::cat(training),
-                          cl::desc("AdamW: added to the denominator")};
-  cl::opt<double> weightDecay{"weight-decay", cl::init(-1.0), cl::cat(training),
-                              cl::desc("Default: 0.01 for adamw, 0 for sgd")};
-  cl::opt<double> momentum{"momentum", cl::init(0.0), cl::cat(training),
-                           cl::desc("SGD: momentum")};
-  cl::opt<double> dampening{"dampening", cl::init(0.0), cl::cat(training),
-                            cl::desc("SGD: dampening of the momentum")};
-  cl::opt<bool> nesterov{"nesterov", cl::cat(training),
-                         cl::desc("SGD: Nesterov momentum")};
+  /// A flag for each setting that an update rule declares: --beta1, ...
+  SettingFlags settings;
   cl::opt<std::string> noDecay{
       "no-decay", cl::cat(training), cl::value_desc("terms"),
       cl::desc(
           "Parameters without weight decay: `ndim<2`, or globs over names, "
           "separated by commas")};
+  cl::list<std::string> groups{
+      "group", cl::cat(training), cl::value_desc("terms:settings"),
+      cl::desc(
+          "Settings of the parameters that terms match, as of --no-decay: "
+          "'*wte*,ndim<2: optimizer=adamw lr-scale=0.1 beta2=0.95'. The "
+          "first group that matches a parameter applies; may be repeated")};
   cl::opt<double> clip{"clip", cl::init(0.0), cl::cat(training),
                        cl::desc("Clip the gradients' global 2-norm")};
   cl::opt<int64_t> microBatches{

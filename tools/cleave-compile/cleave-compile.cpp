@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flags.h"
-#include "NoDecay.h"
+#include "ParameterGroups.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
@@ -204,6 +204,11 @@ int main(int argc, char **argv) {
   if (!module)
     return 1;
 
+  if (llvm::Error e = applyGroups(
+          *module,
+          SmallVector<std::string>(flags.groups.begin(), flags.groups.end()),
+          options.parameters))
+    return fail("--group: " + llvm::toString(std::move(e)));
   if (llvm::Error e =
           excludeFromDecay(*module, flags.noDecay, options.parameters))
     return fail("--no-decay: " + llvm::toString(std::move(e)));

@@ -29,6 +29,10 @@ namespace cleave {
 struct ParameterOptions {
   std::optional<double> weightDecay;
   std::optional<double> lrScale;
+  /// The update rule; empty: the optimizer's.
+  std::string rule;
+  /// Other settings of the rule.
+  graph::OptimizerSettings settings;
 };
 
 struct CompileOptions {

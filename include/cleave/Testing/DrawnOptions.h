@@ -19,10 +19,11 @@ namespace cleave {
 /// bounds the product of the axes.
 CompileOptions drawOptions(const RandomGraph &graph, int64_t ranks);
 
-/// Draws all settings of an optimizer; `smallestEpsilon` is a lower bound of
-/// that of AdamW, by which a gradient that is 0 up to rounding is divided.
+/// Draws a rule and all its settings; `smallestEpsilon` is a lower bound of
+/// what is added to a divisor, by which a gradient that is 0 up to rounding is
+/// divided.
 graph::OptimizerOptions drawOptimizer(Random &rng, double smallestEpsilon);
-/// The same for given kind, momentum and clip.
+/// The same for a given rule; settings that are given stay.
 void drawSettings(Random &rng, double smallestEpsilon,
                   graph::OptimizerOptions &options);
 

@@ -43,7 +43,8 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
             value = Value(_type_of(tensor.role, tensor.name, tensor.tensor),
                           trained=not tensor.frozen)
             arguments[tensor.name] = Argument(value, tensor.name, "parameter",
-                                              tensor.aliases, tensor.frozen)
+                                              tensor.aliases, tensor.frozen,
+                                              stacked=bool(tensor.parts))
     evaluator = Evaluator(known)
     rng = Value(TensorType((2,), "i64"))
     batch = _batch_size(call)

@@ -138,6 +138,8 @@ class Argument:
     #: For a buffer, whether the state_dict contains it, and its elements if they are few.
     persistent: bool = True
     content: torch.Tensor | None = None
+    #: For a parameter, whether it is a stack of parameters of the module.
+    stacked: bool = False
 
 
 @dataclasses.dataclass

@@ -211,6 +211,8 @@ def _argument_attrs(argument: Argument) -> dict[str, Any]:
         attrs["graph.aliases"] = list(argument.aliases)
     if argument.frozen:
         attrs["graph.frozen"] = True
+    if argument.stacked:
+        attrs["graph.stacked"] = True
     if argument.batch_dim is not None:
         attrs["graph.batch_dim"] = argument.batch_dim
     if not argument.persistent:

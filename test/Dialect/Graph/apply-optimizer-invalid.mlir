@@ -7,9 +7,9 @@
 // RUN: not cleave-opt %S/apply-optimizer.mlir --graph-differentiate --graph-apply-optimizer="optimizer=sgd nesterov=true" 2>&1 | FileCheck %s --check-prefix=NESTEROV
 // RUN: not cleave-opt %S/apply-optimizer.mlir --graph-differentiate --graph-apply-optimizer --graph-apply-optimizer 2>&1 | FileCheck %s --check-prefix=TWICE
 
-// NAME: error: unknown optimizer 'adam'; there are adamw and sgd
-// BETA: error: optimizer: beta1 and beta2 must be at least 0 and below 1
-// EPS: error: optimizer: epsilon must not be negative
+// NAME: error: unknown optimizer 'adam'; there are adamw, sgd
+// BETA: error: optimizer: beta{{[12]}} of adamw is {{.*}}; it must be at least 0 and below 1
+// EPS: error: optimizer: eps of adamw is nan; it must be finite and not negative
 // CLIP: error: optimizer: the norm to clip to must not be negative
 // NESTEROV: error: optimizer: Nesterov's momentum needs momentum and no dampening
 // TWICE: error: '@train' has an optimizer already

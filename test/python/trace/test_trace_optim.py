@@ -64,7 +64,7 @@ def test_options_for_the_compiler():
     optimizer = cleave.AdamW(lr=cleave.cosine(3e-4, warmup=100, steps=1000), weight_decay=0.1,
                              no_decay=lambda name, p: p.ndim < 2, max_grad_norm=1.0)
     assert optimizer.options() == {"kind": "adamw", "beta1": 0.9, "beta2": 0.999,
-                                   "epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0}
+                                   "eps": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0}
     parameters = {"w": torch.zeros(2, 2), "b": torch.zeros(2)}
     assert optimizer.parameter_options(parameters) == {"b": {"weight_decay": 0.0}}
     assert cleave.SGD(0.1, momentum=0.9, nesterov=True).options() == {

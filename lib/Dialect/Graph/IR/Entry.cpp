@@ -31,6 +31,19 @@ bool cleave::graph::isTrained(func::FuncOp entry, unsigned index) {
          !entry.getArgAttr(index, kFrozenAttr);
 }
 
+std::optional<int64_t> cleave::graph::dimOfParameter(func::FuncOp entry,
+                                                     BlockArgument argument,
+                                                     int64_t dim) {
+  auto dims = entry.getArgAttrOfType<DenseI64ArrayAttr>(argument.getArgNumber(),
+                                                        kParameterDimsAttr);
+  if (!dims)
+    return dim;
+  const int64_t *found = llvm::find(dims.asArrayRef(), dim);
+  if (found == dims.asArrayRef().end())
+    return std::nullopt;
+  return found - dims.asArrayRef().begin();
+}
+
 FailureOr<func::FuncOp> cleave::graph::findEntry(ModuleOp module,
                                                  StringRef name) {
   auto entry = module.lookupSymbol<func::FuncOp>(name);

@@ -61,7 +61,7 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     return success();
   }
   if (name == kFrozenAttr || name == kLossAttr || name == kTransientAttr ||
-      name == kAdditiveAttr)
+      name == kAdditiveAttr || name == kStackedAttr)
     return isa<UnitAttr>(attribute.getValue()) ? success()
                                                : error("must be a unit");
   if (name == kWeightDecayAttr || name == kLrScaleAttr) {
@@ -71,7 +71,30 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
       return error("must be an f64 that is finite and not negative");
     return success();
   }
+  if (name == kOptimizerAttr) {
+    auto settings = dyn_cast<DictionaryAttr>(attribute.getValue());
+    auto isSetting = [](NamedAttribute entry) {
+      if (entry.getName() == kRuleEntry)
+        return isa<StringAttr>(entry.getValue());
+      auto number = dyn_cast<FloatAttr>(entry.getValue());
+      return number && number.getType().isF64();
+    };
+    return settings && llvm::all_of(settings, isSetting)
+               ? success()
+               : error("must be a dictionary of f64 settings, with the rule as "
+                       "a string");
+  }
   auto tensor = dyn_cast<RankedTensorType>(type);
+  if (name == kParameterDimsAttr) {
+    auto dims = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
+    if (!dims || !tensor ||
+        static_cast<int64_t>(dims.size()) != tensor.getRank() ||
+        !llvm::is_sorted(dims.asArrayRef(), std::less_equal<int64_t>()) ||
+        (!dims.empty() && dims[0] < 0))
+      return error("must be a dimension of the parameter for each dimension of "
+                   "the tensor, in order");
+    return success();
+  }
   if (name == kValueAttr) {
     // Shards have another shape.
     auto value = dyn_cast<DenseElementsAttr>(attribute.getValue());

@@ -7,12 +7,11 @@
 
 #include "CheckFinite.h"
 #include "InputValues.h"
-#include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/Formula.h"
-#include "cleave/Dialect/Graph/Transforms/Optimizer.h"
+#include "Optimizers/UpdateBuilder.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
-#include <limits>
-#include <map>
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <list>
 
 namespace cleave::graph {
 #define GEN_PASS_DEF_APPLYOPTIMIZER
@@ -24,15 +23,21 @@ using namespace cleave::graph;
 
 namespace {
 
-/// One trained parameter, its gradient, and the result of its update.
+/// One trained parameter, its rule, its gradient, and the result of its update.
 struct Update {
-  BlockArgument parameter;
-  StringRef name;
+  TrainedParameter parameter;
   GradientOp gradient;
+  const OptimizerRule *rule = nullptr;
+  OptimizerSettings settings;
+  SmallVector<StateSlot> slots;
   /// The parameter's state before and after, one for each slot.
   SmallVector<Value, 2> state, newState;
   Value newParameter;
 };
+
+std::string slotName(const Update &update, const StateSlot &slot) {
+  return (update.parameter.name() + "." + slot.name).str();
+}
 
 class Optimizer {
 public:
@@ -45,8 +50,8 @@ public:
 private:
   LogicalResult checkOptions();
   LogicalResult findGradients();
+  LogicalResult chooseRule(Update &update);
   void addArguments();
-  void buildScalars();
   void checkCounts();
   SmallVector<Value> gradients() const;
   void clip();
@@ -56,41 +61,69 @@ private:
   void setResults();
 
   bool clips() const { return options.maxGradNorm > 0.0; }
-  ArrayRef<StringLiteral> slots() const;
-  double argumentNumber(const Update &update, StringRef attribute,
-                        double otherwise);
+  std::optional<double> argumentNumber(const Update &update,
+                                       StringRef attribute);
 
   func::FuncOp step;
   Block &block;
   const OptimizerOptions &options;
   OpBuilder builder;
-  SmallVector<Update> updates;
-  Value lr, number;                   ///< the scalar arguments
-  Value correction1, sqrtCorrection2; ///< AdamW's bias corrections
-  Value gradientNorm, gradientScale;  ///< with clipping
-  std::map<double, Value> scaledLr;   ///< one per factor in use
+  std::vector<Update> updates;
+  Value lr, number;                  ///< the scalar arguments
+  StepScalars scalars;               ///< of rules
+  Value gradientNorm, gradientScale; ///< with clipping
+  std::map<double, Value> scaledLr;  ///< one per factor in use
 };
 
 LogicalResult Optimizer::checkOptions() {
-  auto reject = [&](const Twine &what) {
-    return step.emitError() << "optimizer: " << what;
+  const OptimizerRule *rule = findOptimizerRule(options.rule);
+  std::string why =
+      rule ? checkSettings(*rule, options.settings)
+           : llvm::formatv("unknown optimizer '{0}'; there are {1}",
+                           options.rule, optimizerRuleNames())
+                 .str();
+  if (why.empty() && !(options.maxGradNorm >= 0.0 &&
+                       llvm::APFloat(options.maxGradNorm).isFinite()))
+    why = "the norm to clip to must not be negative";
+  if (why.empty())
+    return success();
+  return step.emitError() << (rule ? "optimizer: " : "") << why;
+}
+
+/// The rule and the settings of one parameter: those of the step, with what its
+/// attributes say. Another rule than the step's begins with its own defaults.
+LogicalResult Optimizer::chooseRule(Update &update) {
+  unsigned index = update.parameter.argument().getArgNumber();
+  auto error = [&](const Twine &why) {
+    return emitError(update.parameter.argument().getLoc())
+           << "parameter \"" << update.parameter.name() << "\": " << why;
   };
-  auto inUnit = [](double value) { return value >= 0.0 && value < 1.0; };
-  auto notNegative = [](double value) {
-    return value >= 0.0 && value < std::numeric_limits<double>::infinity();
-  };
-  if (!inUnit(options.beta1) || !inUnit(options.beta2))
-    return reject("beta1 and beta2 must be at least 0 and below 1");
-  if (!notNegative(options.epsilon))
-    return reject("epsilon must not be negative");
-  if (!notNegative(options.effectiveWeightDecay()))
-    return reject("weight decay must not be negative");
-  if (!notNegative(options.momentum))
-    return reject("momentum must not be negative");
-  if (!notNegative(options.maxGradNorm))
-    return reject("the norm to clip to must not be negative");
-  if (options.nesterov && (options.momentum == 0.0 || options.dampening != 0.0))
-    return reject("Nesterov's momentum needs momentum and no dampening");
+  std::string name = options.rule;
+  auto own = step.getArgAttrOfType<DictionaryAttr>(index, kOptimizerAttr);
+  if (own)
+    if (auto rule = own.getAs<StringAttr>(kRuleEntry))
+      name = rule.str();
+  update.rule = findOptimizerRule(name);
+  if (!update.rule)
+    return error(llvm::formatv("unknown optimizer '{0}'; there are {1}", name,
+                               optimizerRuleNames())
+                     .str());
+  OptimizerSettings given;
+  if (name == options.rule)
+    given = options.settings;
+  if (own)
+    for (NamedAttribute setting : own)
+      if (auto number = dyn_cast<FloatAttr>(setting.getValue()))
+        given[setting.getName().str()] = number.getValueAsDouble();
+  if (auto decay = argumentNumber(update, kWeightDecayAttr))
+    given["weight_decay"] = *decay;
+  std::string why = checkSettings(*update.rule, given);
+  if (why.empty())
+    why = update.rule->refusal(update.parameter);
+  if (!why.empty())
+    return error(why);
+  update.settings = completeSettings(*update.rule, given);
+  update.slots = update.rule->slots(update.parameter, update.settings);
   return success();
 }
 
@@ -106,16 +139,16 @@ LogicalResult Optimizer::findGradients() {
              << "'@" << step.getSymName() << "' has an optimizer already";
     if (!isTrained(step, argument.getArgNumber()))
       continue;
-    Update update;
-    update.parameter = argument;
-    update.name = getArgString(step, argument.getArgNumber(), kNameAttr);
-    update.gradient = gradients.lookup(update.name);
+    Update update{TrainedParameter(step, argument), {}};
+    StringRef name = update.parameter.name();
+    update.gradient = gradients.lookup(name);
     if (!update.gradient)
       return emitError(argument.getLoc())
-             << "parameter \"" << update.name
-             << "\" has no graph.gradient in '@" << step.getSymName()
-             << "'; run --graph-differentiate before";
-    updates.push_back(update);
+             << "parameter \"" << name << "\" has no graph.gradient in '@"
+             << step.getSymName() << "'; run --graph-differentiate before";
+    if (failed(chooseRule(update)))
+      return failure();
+    updates.push_back(std::move(update));
   }
   if (updates.empty())
     return step.emitError()
@@ -123,13 +156,28 @@ LogicalResult Optimizer::findGradients() {
   return success();
 }
 
-ArrayRef<StringLiteral> Optimizer::slots() const {
-  static constexpr StringLiteral adamw[] = {"exp_avg", "exp_avg_sq"};
-  static constexpr StringLiteral sgd[] = {"momentum_buffer"};
-  if (options.kind == OptimizerOptions::Kind::AdamW)
-    return adamw;
-  return options.momentum != 0.0 ? ArrayRef<StringLiteral>(sgd)
-                                 : ArrayRef<StringLiteral>();
+/// The attributes of a tensor of state that say what it belongs to. One with
+/// other dimensions than its parameter's has their numbers.
+static SmallVector<NamedAttribute> stateAttributes(func::FuncOp step,
+                                                   const Update &update,
+                                                   const StateSlot &slot) {
+  Builder builder(step.getContext());
+  SmallVector<NamedAttribute> attributes{
+      builder.getNamedAttr(kOfAttr,
+                           builder.getStringAttr(update.parameter.name())),
+      builder.getNamedAttr(kSlotAttr, builder.getStringAttr(slot.name))};
+  bool whole = slot.dims == update.parameter.all();
+  if (!whole)
+    attributes.push_back(builder.getNamedAttr(
+        kParameterDimsAttr, builder.getDenseI64ArrayAttr(slot.dims)));
+  if (!step.getArgAttr(update.parameter.argument().getArgNumber(),
+                       kFrameworkShapeAttr))
+    return attributes;
+  SmallVector<int64_t> shape = update.parameter.frameworkShape(slot.dims);
+  if (whole || shape.size() != slot.dims.size())
+    attributes.push_back(builder.getNamedAttr(
+        kFrameworkShapeAttr, builder.getDenseI64ArrayAttr(shape)));
+  return attributes;
 }
 
 void Optimizer::addArguments() {
@@ -145,15 +193,12 @@ void Optimizer::addArguments() {
     attributes.push_back(builder.getDictionaryAttr(more));
   };
   for (Update &update : updates)
-    for (StringRef slot : slots()) {
-      SmallVector<NamedAttribute> more{
-          builder.getNamedAttr(kOfAttr, builder.getStringAttr(update.name)),
-          builder.getNamedAttr(kSlotAttr, builder.getStringAttr(slot))};
-      if (Attribute shape = step.getArgAttr(update.parameter.getArgNumber(),
-                                            kFrameworkShapeAttr))
-        more.push_back(builder.getNamedAttr(kFrameworkShapeAttr, shape));
-      add(update.parameter.getType(), (update.name + "." + slot).str(), "state",
-          more);
+    for (const StateSlot &slot : update.slots) {
+      RankedTensorType type = update.parameter.type();
+      SmallVector<int64_t> shape = llvm::map_to_vector(
+          slot.dims, [&](int64_t dim) { return type.getDimSize(dim); });
+      add(RankedTensorType::get(shape, type.getElementType()),
+          slotName(update, slot), "state", stateAttributes(step, update, slot));
     }
   add(RankedTensorType::get({}, builder.getF32Type()), "lr", "scalar");
   add(RankedTensorType::get({}, builder.getI64Type()), "step", "scalar");
@@ -164,27 +209,10 @@ void Optimizer::addArguments() {
       SmallVector<unsigned>(types.size(), first), types, attributes,
       SmallVector<Location>(types.size(), step.getLoc()));
   for (Update &update : updates)
-    for (size_t i = 0; i < slots().size(); ++i)
+    for (size_t i = 0; i < update.slots.size(); ++i)
       update.state.push_back(step.getArgument(first++));
   lr = step.getArgument(first++);
   number = step.getArgument(first);
-}
-
-/// AdamW's bias corrections, 1 - beta1^t and sqrt(1 - beta2^t), once per step.
-void Optimizer::buildScalars() {
-  if (options.kind != OptimizerOptions::Kind::AdamW)
-    return;
-  builder.setInsertionPointToStart(&block);
-  Formula f{builder, step.getLoc()};
-  Value t = f.cast(number, builder.getF64Type());
-  Value one = f.scalar(t, 1.0);
-  auto correction = [&](double beta) {
-    return f.sub(one, f.pow(f.scalar(t, beta), t));
-  };
-  correction1 = f.cast(correction(options.beta1), builder.getF32Type());
-  sqrtCorrection2 =
-      f.cast(SqrtOp::create(builder, f.loc, correction(options.beta2)),
-             builder.getF32Type());
 }
 
 /// Whether `value` counts elements: an integer, or a sum of flags as floats.
@@ -236,16 +264,16 @@ void Optimizer::clip() {
       MinimumOp::create(builder, f.loc, quotient, f.scalar(gradientNorm, 1.0));
 }
 
-double Optimizer::argumentNumber(const Update &update, StringRef attribute,
-                                 double otherwise) {
+std::optional<double> Optimizer::argumentNumber(const Update &update,
+                                                StringRef attribute) {
   auto number = step.getArgAttrOfType<FloatAttr>(
-      update.parameter.getArgNumber(), attribute);
-  return number ? number.getValueAsDouble() : otherwise;
+      update.parameter.argument().getArgNumber(), attribute);
+  return number ? std::optional(number.getValueAsDouble()) : std::nullopt;
 }
 
 /// The learning rate times the parameter's own factor.
 Value Optimizer::learningRate(const Update &update) {
-  double factor = argumentNumber(update, kLrScaleAttr, 1.0);
+  double factor = argumentNumber(update, kLrScaleAttr).value_or(1.0);
   if (factor == 1.0)
     return lr;
   Value &scaled = scaledLr[factor];
@@ -263,27 +291,15 @@ void Optimizer::update(Update &update) {
   // memory is released early.
   if (!clips() && !options.checkFinite)
     builder.setInsertionPointAfter(update.gradient);
-  Location loc = update.parameter.getLoc();
-  Value gradient = update.gradient.getOutput();
-  Value rate = learningRate(update);
-  auto attribute = [&](double value) { return llvm::APFloat(value); };
-  double decay =
-      argumentNumber(update, kWeightDecayAttr, options.effectiveWeightDecay());
-  Operation *op;
-  if (options.kind == OptimizerOptions::Kind::AdamW)
-    op = AdamWOp::create(builder, loc, update.parameter, gradient,
-                         update.state[0], update.state[1], rate, correction1,
-                         sqrtCorrection2, gradientScale,
-                         attribute(options.beta1), attribute(options.beta2),
-                         attribute(options.epsilon), attribute(decay));
-  else
-    op = SgdOp::create(builder, loc, update.parameter, gradient,
-                       update.state.empty() ? Value() : update.state[0], rate,
-                       number, gradientScale, attribute(options.momentum),
-                       attribute(options.dampening), attribute(decay),
-                       options.nesterov);
-  update.newParameter = op->getResult(0);
-  llvm::append_range(update.newState, op->getResults().drop_front());
+  UpdateBuilder b(builder, update.parameter, update.settings, scalars);
+  b.gradient = update.gradient.getOutput();
+  b.lr = learningRate(update);
+  b.number = number;
+  b.gradientScale = gradientScale;
+  b.state.assign(update.state.begin(), update.state.end());
+  SmallVector<Value> results = update.rule->update(b);
+  update.newParameter = results.front();
+  llvm::append_range(update.newState, ArrayRef(results).drop_front());
 }
 
 /// Marks what the model writes to buffers as part of the update. A value that
@@ -338,9 +354,9 @@ void Optimizer::setResults() {
   if (gradientNorm)
     append(gradientNorm, single(kNameAttr, "grad_norm"));
   for (Update &update : updates) {
-    append(update.newParameter, single(kUpdatesAttr, update.name));
-    for (auto [slot, value] : llvm::zip(slots(), update.newState))
-      append(value, single(kUpdatesAttr, (update.name + "." + slot).str()));
+    append(update.newParameter, single(kUpdatesAttr, update.parameter.name()));
+    for (auto [slot, value] : llvm::zip(update.slots, update.newState))
+      append(value, single(kUpdatesAttr, slotName(update, slot)));
   }
   returnOp.getOperandsMutable().assign(operands);
   step.setType(builder.getFunctionType(step.getArgumentTypes(),
@@ -352,7 +368,6 @@ LogicalResult Optimizer::run() {
   if (failed(checkOptions()) || failed(findGradients()))
     return failure();
   addArguments();
-  buildScalars();
   checkCounts();
   if (options.checkFinite)
     buildFiniteChecks(builder, step,
@@ -369,33 +384,68 @@ LogicalResult Optimizer::run() {
 
 struct ApplyOptimizer final
     : cleave::graph::impl::ApplyOptimizerBase<ApplyOptimizer> {
-  using ApplyOptimizerBase::ApplyOptimizerBase;
+  using ApplyOptimizerBase =
+      cleave::graph::impl::ApplyOptimizerBase<ApplyOptimizer>;
+
+  ApplyOptimizer() { addSettings(); }
+  ApplyOptimizer(const ApplyOptimizer &other) : ApplyOptimizerBase(other) {
+    addSettings();
+  }
+  explicit ApplyOptimizer(ApplyOptimizerOptions options)
+      : ApplyOptimizerBase(std::move(options)) {
+    addSettings();
+  }
+  explicit ApplyOptimizer(const OptimizerOptions &options) {
+    addSettings();
+    optimizer = options.rule;
+    maxGradNorm = options.maxGradNorm;
+    checkFinite = options.checkFinite;
+    for (auto &[name, option] : settings)
+      if (auto it = options.settings.find(name); it != options.settings.end())
+        *option = settingText(it->second);
+  }
 
   void runOnOperation() override {
     FailureOr<func::FuncOp> step = findEntry(getOperation(), entry);
     if (failed(step))
       return signalPassFailure();
     OptimizerOptions options;
-    if (optimizer == "sgd") {
-      options.kind = OptimizerOptions::Kind::Sgd;
-    } else if (optimizer != "adamw") {
-      step->emitError() << "unknown optimizer '" << optimizer
-                        << "'; there are adamw and sgd";
-      return signalPassFailure();
-    }
-    options.beta1 = beta1;
-    options.beta2 = beta2;
-    options.epsilon = eps;
-    if (weightDecay >= 0.0)
-      options.weightDecay = weightDecay;
-    options.momentum = momentum;
-    options.dampening = dampening;
-    options.nesterov = nesterov;
+    options.rule = optimizer;
     options.maxGradNorm = maxGradNorm;
     options.checkFinite = checkFinite;
+    for (const auto &[name, option] : settings) {
+      StringRef text = option->getValue();
+      if (text.empty())
+        continue;
+      std::optional<double> value = parseSetting(text);
+      if (!value) {
+        step->emitError() << "optimizer: " << name << " is '" << text
+                          << "', which is no number";
+        return signalPassFailure();
+      }
+      options.settings[name] = *value;
+    }
     if (failed(applyOptimizer(*step, options)))
       signalPassFailure();
   }
+
+private:
+  /// An option for each setting that a rule declares.
+  void addSettings() {
+    for (const NamedSetting &setting : allOptimizerSettings()) {
+      flagNames.push_back(llvm::join(llvm::split(setting.name, '_'), "-"));
+      texts.push_back(setting.text);
+      settings.emplace_back(
+          setting.name.str(),
+          std::make_unique<Option<std::string>>(*this, flagNames.back(),
+                                                llvm::cl::desc(texts.back())));
+    }
+  }
+
+  /// What options refer to.
+  std::list<std::string> flagNames, texts;
+  SmallVector<std::pair<std::string, std::unique_ptr<Option<std::string>>>>
+      settings;
 };
 
 } // namespace
@@ -403,4 +453,15 @@ struct ApplyOptimizer final
 LogicalResult cleave::graph::applyOptimizer(func::FuncOp step,
                                             const OptimizerOptions &options) {
   return Optimizer(step, options).run();
+}
+
+std::unique_ptr<Pass>
+cleave::graph::createApplyOptimizerWith(const OptimizerOptions &options) {
+  return std::make_unique<ApplyOptimizer>(options);
+}
+
+std::string cleave::graph::whyRefused(const OptimizerRule &rule,
+                                      func::FuncOp entry,
+                                      BlockArgument parameter) {
+  return rule.refusal(TrainedParameter(entry, parameter));
 }

@@ -44,6 +44,13 @@ void DeferredOps::findOps() {
     if (readsHeld && (isLate || !ofSamples))
       held.insert(op.result_begin(), op.result_end());
   }
+  // What only deferred ops read is deferred as well: a gradient is kept then,
+  // and not the values that are made of it.
+  for (Operation &op : llvm::reverse(body.without_terminator()))
+    if (late.contains(&op) && !isa<graph::GradientOp>(op) && !op.use_empty() &&
+        llvm::all_of(op.getUsers(),
+                     [&](Operation *user) { return deferred.contains(user); }))
+      deferred.insert(&op);
 }
 
 LogicalResult DeferredOps::findUpdates() {

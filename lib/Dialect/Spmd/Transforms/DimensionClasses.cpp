@@ -118,10 +118,10 @@ void DimensionClasses::describe() {
 void DimensionClasses::addSharedState(DimensionClass &known) {
   for (auto [argument, dim] : llvm::to_vector(known.shared))
     for (auto [other, at] : known.arguments)
-      if (at == dim && other.getType() == argument.getType() &&
-          graph::getArgString(function, other.getArgNumber(), graph::kOfAttr) ==
+      if (graph::getArgString(function, other.getArgNumber(), graph::kOfAttr) ==
               graph::getArgString(function, argument.getArgNumber(),
-                                  graph::kNameAttr))
+                                  graph::kNameAttr) &&
+          graph::dimOfParameter(function, other, dim) == at)
         known.shared.push_back({other, at});
 }
 

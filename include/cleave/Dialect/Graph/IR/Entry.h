@@ -37,6 +37,13 @@ bool hasRole(mlir::func::FuncOp entry, unsigned index, llvm::StringRef role);
 /// Whether argument `index` is a parameter that is trained.
 bool isTrained(mlir::func::FuncOp entry, unsigned index);
 
+/// The dimension of `argument` that is dimension `dim` of its parameter, if it
+/// has it. `argument` is the parameter itself, or what belongs to it: its
+/// state, or its gradient.
+std::optional<int64_t> dimOfParameter(mlir::func::FuncOp entry,
+                                      mlir::BlockArgument argument,
+                                      int64_t dim);
+
 /// Finds the function `name` of `module`, which must have one block; otherwise
 /// reports an error that names the entries of the module.
 mlir::FailureOr<mlir::func::FuncOp> findEntry(mlir::ModuleOp module,

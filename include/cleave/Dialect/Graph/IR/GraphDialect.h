@@ -51,6 +51,12 @@ inline constexpr llvm::StringLiteral kUpdatesAttr = "graph.updates";
 inline constexpr llvm::StringLiteral kValidShapeAttr = "graph.valid_shape";
 inline constexpr llvm::StringLiteral kWeightDecayAttr = "graph.weight_decay";
 inline constexpr llvm::StringLiteral kLrScaleAttr = "graph.lr_scale";
+inline constexpr llvm::StringLiteral kOptimizerAttr = "graph.optimizer";
+/// In the dictionary of kOptimizerAttr: the update rule's name.
+inline constexpr llvm::StringLiteral kRuleEntry = "rule";
+inline constexpr llvm::StringLiteral kParameterDimsAttr =
+    "graph.parameter_dims";
+inline constexpr llvm::StringLiteral kStackedAttr = "graph.stacked";
 
 /// On a `graph.select` that replaces the values of padding.
 inline constexpr llvm::StringLiteral kPaddingAttr = "graph.padding";

@@ -130,8 +130,11 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
     with `graph.updates` = the name of the argument that it replaces.
 
     The argument attributes `graph.weight_decay` and `graph.lr_scale` override
-    weight decay and scale the learning rate for one parameter. Without clipping
-    a parameter is updated as soon as its gradient is known.
+    weight decay and scale the learning rate for one parameter, and
+    `graph.optimizer` other settings, or the rule: `{rule = "sgd", momentum =
+    9.0e-01 : f64}`. Without clipping a parameter is updated as soon as its
+    gradient is known. A rule is a file in `Optimizers/`; each of its settings is
+    also an option of this pass (`beta1`, `weight-decay`, ...).
 
     `graph.check` ops stop the step, before anything is updated, if the loss
     divides by a number of elements that is zero for this batch (for example if
@@ -152,19 +155,7 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
     Option<"entry", "entry", "std::string", "\"train\"",
            "The function that holds the gradients">,
     Option<"optimizer", "optimizer", "std::string", "\"adamw\"",
-           "adamw or sgd">,
-    Option<"beta1", "beta1", "double", "0.9",
-           "AdamW: decay of the mean of gradients">,
-    Option<"beta2", "beta2", "double", "0.999",
-           "AdamW: decay of the mean of squared gradients">,
-    Option<"eps", "eps", "double", "1e-8", "AdamW: added to the denominator">,
-    Option<"weightDecay", "weight-decay", "double", "-1.0",
-           "Weight decay; negative: PyTorch's default, 0.01 for adamw, 0 for sgd">,
-    Option<"momentum", "momentum", "double", "0.0", "SGD: momentum">,
-    Option<"dampening", "dampening", "double", "0.0",
-           "SGD: dampening of momentum">,
-    Option<"nesterov", "nesterov", "bool", "false",
-           "SGD: Nesterov's momentum">,
+           "The update rule">,
     Option<"maxGradNorm", "max-grad-norm", "double", "0.0",
            "Scale gradients down to this norm; 0: do not clip">,
     Option<"checkFinite", "check-finite", "bool", "false",

@@ -63,11 +63,17 @@ Annotator::followersOf(BlockArgument argument) const {
   StringRef name = nameOf(argument);
   if (name.empty())
     return {argument};
-  SmallVector<BlockArgument> followers;
-  for (BlockArgument other : named.lookup(name))
-    if (nameOf(other) == name || other.getType() == argument.getType())
-      followers.push_back(other);
-  return followers;
+  return named.lookup(name);
+}
+
+/// The dimension of `follower`, one of the followers of `argument`, that is
+/// dimension `dim` of `argument`, if it has it.
+static std::optional<int64_t> dimIn(BlockArgument argument,
+                                    BlockArgument follower, unsigned dim) {
+  if (nameOf(follower) == nameOf(argument))
+    return dim;
+  return graph::dimOfParameter(
+      cast<func::FuncOp>(follower.getOwner()->getParentOp()), follower, dim);
 }
 
 void Annotator::split(BlockArgument argument, unsigned dim,
@@ -76,9 +82,10 @@ void Annotator::split(BlockArgument argument, unsigned dim,
   AxisRef added{mesh.find(axis.name)->name, axis.pre, axis.size};
   for (BlockArgument other : followersOf(argument)) {
     Sharding sharding = given(other);
-    if (sharding.splits(mesh, added))
+    std::optional<int64_t> at = dimIn(argument, other, dim);
+    if (!at || sharding.splits(mesh, added))
       continue;
-    sharding.dims[dim].push_back(added);
+    sharding.dims[*at].push_back(added);
     give(other, sharding);
   }
 }
@@ -90,8 +97,16 @@ void Annotator::give(BlockArgument argument, const Sharding &sharding) {
 
 void Annotator::place(BlockArgument argument, const Sharding &sharding) {
   placed.insert(nameOf(argument));
-  for (BlockArgument other : followersOf(argument))
-    give(other, sharding);
+  for (BlockArgument other : followersOf(argument)) {
+    Sharding own =
+        Sharding::replicated(cast<RankedTensorType>(other.getType()).getRank());
+    for (auto [dim, axes] : llvm::enumerate(sharding.dims))
+      if (std::optional<int64_t> at = dimIn(argument, other, dim)) {
+        own.dims[*at] = axes;
+        own.open[*at] = sharding.open[dim];
+      }
+    give(other, own);
+  }
 }
 
 bool Annotator::isPlaced(BlockArgument argument) const {

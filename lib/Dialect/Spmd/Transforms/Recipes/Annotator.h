@@ -107,8 +107,9 @@ public:
   mlir::ModuleOp getModule() const { return module; }
 
 private:
-  /// Returns the arguments with the sharding of `argument`: those of the same
-  /// name in every entry function, and its optimizer state.
+  /// Returns the arguments that are sharded as `argument` is: those of the same
+  /// name in every entry function, and its optimizer state, in the dimensions
+  /// that it has.
   llvm::SmallVector<mlir::BlockArgument>
   followersOf(mlir::BlockArgument argument) const;
   void give(mlir::BlockArgument argument, const Sharding &sharding);

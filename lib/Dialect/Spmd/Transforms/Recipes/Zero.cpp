@@ -43,9 +43,9 @@ public:
       for (BlockArgument argument : train.getArguments())
         if (graph::hasRole(train, argument.getArgNumber(), "state") &&
             graph::getArgString(train, argument.getArgNumber(),
-                                graph::kOfAttr) == nameOf(resting) &&
-            argument.getType() == resting.parameter.getType())
-          annotator.split(argument, resting.dim, axis);
+                                graph::kOfAttr) == nameOf(resting))
+          if (auto dim = graph::dimOfParameter(train, argument, resting.dim))
+            annotator.split(argument, *dim, axis);
     constrainGradients(/*reduced=*/stage == 1);
     // A parameter of which a step reads only a copy in fewer bits rests sharded
     // in any case: the copy is what is gathered.

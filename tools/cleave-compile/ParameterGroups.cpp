@@ -1,14 +1,17 @@
-//===- NoDecay.cpp - Parameters without weight decay ----------------------===//
+//===- ParameterGroups.cpp - Settings of parameters by their names --------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "NoDecay.h"
+#include "ParameterGroups.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSet.h"
 #include "llvm/Support/GlobPattern.h"
+#include <set>
 
 using namespace mlir;
 using namespace cleave;
@@ -47,8 +50,9 @@ static llvm::Expected<std::optional<Predicate>> parseRank(StringRef term) {
   return Predicate([=](StringRef, int64_t rank) { return compare(rank); });
 }
 
-llvm::Error excludeFromDecay(ModuleOp module, StringRef terms,
-                             std::map<std::string, ParameterOptions> &out) {
+/// The names of the parameters that `terms` match, in order.
+static llvm::Expected<SmallVector<std::string>>
+matchParameters(ModuleOp module, StringRef terms) {
   // Names and framework ranks of all parameters, once each.
   std::map<std::string, int64_t> ranks;
   for (auto function : module.getOps<func::FuncOp>())
@@ -60,11 +64,14 @@ llvm::Error excludeFromDecay(ModuleOp module, StringRef terms,
         continue;
       auto shape = function.getArgAttrOfType<DenseI64ArrayAttr>(
           i, graph::kFrameworkShapeAttr);
-      ranks[name.str()] = shape ? shape.size() : type.getRank();
+      int64_t rank = shape ? shape.size() : type.getRank();
+      ranks[name.str()] =
+          rank - (function.getArgAttr(i, graph::kStackedAttr) ? 1 : 0);
     }
 
   SmallVector<StringRef> parts;
   terms.split(parts, ',', -1, /*KeepEmpty=*/false);
+  std::set<std::string> found;
   for (StringRef term : parts) {
     term = term.trim();
     auto rank = parseRank(term);
@@ -85,10 +92,69 @@ llvm::Error excludeFromDecay(ModuleOp module, StringRef terms,
     for (const auto &[name, dims] : ranks)
       if (matches(name, dims)) {
         any = true;
-        out[name].weightDecay = 0.0;
+        found.insert(name);
       }
     if (!any && !*rank)
       return llvm::createStringError("'" + term + "' matches no parameter");
+  }
+  return SmallVector<std::string>(found.begin(), found.end());
+}
+
+llvm::Error excludeFromDecay(ModuleOp module, StringRef terms,
+                             std::map<std::string, ParameterOptions> &out) {
+  auto names = matchParameters(module, terms);
+  if (!names)
+    return names.takeError();
+  for (const std::string &name : *names)
+    if (!out[name].weightDecay)
+      out[name].weightDecay = 0.0;
+  return llvm::Error::success();
+}
+
+/// Parses `optimizer=adamw lr-scale=0.1 beta1=0.8`.
+static llvm::Expected<ParameterOptions> parseGroup(StringRef text) {
+  ParameterOptions group;
+  SmallVector<StringRef> words;
+  text.split(words, ' ', -1, /*KeepEmpty=*/false);
+  for (StringRef word : words) {
+    auto [key, value] = word.split('=');
+    if (key == "optimizer") {
+      if (!graph::findOptimizerRule(value))
+        return llvm::createStringError("unknown optimizer '" + value +
+                                       "'; there are " +
+                                       graph::optimizerRuleNames());
+      group.rule = value.str();
+      continue;
+    }
+    std::optional<double> number = graph::parseSetting(value);
+    if (!number)
+      return llvm::createStringError(
+          "'" + word + "': expected a setting and its value, as in 'eps=1e-6'");
+    std::string name = llvm::join(llvm::split(key, '-'), "_");
+    if (name == "lr_scale")
+      group.lrScale = *number;
+    else if (name == "weight_decay")
+      group.weightDecay = *number;
+    else
+      group.settings[name] = *number;
+  }
+  return group;
+}
+
+llvm::Error applyGroups(ModuleOp module, ArrayRef<std::string> groups,
+                        std::map<std::string, ParameterOptions> &out) {
+  llvm::StringSet<> given;
+  for (StringRef text : groups) {
+    auto [terms, settings] = text.split(':');
+    auto names = matchParameters(module, terms);
+    if (!names)
+      return names.takeError();
+    auto group = parseGroup(settings);
+    if (!group)
+      return group.takeError();
+    for (const std::string &name : *names)
+      if (given.insert(name).second)
+        out[name] = *group;
   }
   return llvm::Error::success();
 }

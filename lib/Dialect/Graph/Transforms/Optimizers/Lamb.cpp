@@ -1,0 +1,109 @@
+//===- Lamb.cpp - LAMB (arXiv 1904.00962) ---------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// You et al., "Large Batch Optimization for Deep Learning", algorithm 2, with
+/// the identity as the function of the parameter's norm:
+/// ```
+/// m' = beta1 * m + (1 - beta1) * g,  v' = beta2 * v + (1 - beta2) * g * g
+/// r  = m' / (1 - beta1^t) / (sqrt(v' / (1 - beta2^t)) + eps)
+///      + weight_decay * p
+/// p' = p - lr * |p| / |r| * r
+/// ```
+/// The ratio of norms is 1 if one of them is 0. Norms are those of a whole
+/// tensor of the framework: sums over its shards are added.
+///
+//===----------------------------------------------------------------------===//
+
+#include "Rules.h"
+#include "UpdateBuilder.h"
+
+using namespace mlir;
+using namespace cleave::graph;
+
+namespace {
+
+class LambRule final : public OptimizerRule {
+public:
+  StringRef name() const override { return "lamb"; }
+  StringRef summary() const override {
+    return "LAMB, Adam with steps relative to the parameter's norm (arXiv "
+           "1904.00962)";
+  }
+  bool isScaleFree() const override { return true; }
+
+  ArrayRef<OptimizerSetting> settings() const override {
+    static const OptimizerSetting table[] = {
+        {.name = "beta1",
+         .value = 0.9,
+         .text = "decay of the mean of gradients",
+         .below = 1.0,
+         .drawn = {0.5, 0.9}},
+        {.name = "beta2",
+         .value = 0.999,
+         .text = "decay of the mean of squared gradients",
+         .below = 1.0,
+         .drawn = {0.0, 0.9, 0.999}},
+        {.name = "eps",
+         .value = 1e-6,
+         .text = "added to the denominator",
+         .isDivisorFloor = true},
+        {.name = "weight_decay",
+         .value = 0.01,
+         .text = "added to the step times the parameter, before its norm",
+         .drawn = {0.0, 0.1, 0.5}},
+    };
+    return table;
+  }
+
+  SmallVector<StateSlot> slots(const TrainedParameter &parameter,
+                               const OptimizerSettings &) const override {
+    return {{"exp_avg", parameter.all()}, {"exp_avg_sq", parameter.all()}};
+  }
+
+  SmallVector<Value> update(UpdateBuilder &b) const override {
+    double beta1 = b.setting("beta1"), beta2 = b.setting("beta2");
+    // 1 - beta1^t and 1 - beta2^t, in f64.
+    ArrayRef<Value> corrections =
+        b.once("lamb " + settingText(beta1) + " " + settingText(beta2),
+               [&](Formula &f, Value t) -> SmallVector<Value> {
+                 auto correction = [&](double beta) {
+                   Value power = f.pow(f.scalar(t, beta), t);
+                   return f.cast(f.sub(f.scalar(t, 1.0), power),
+                                 f.builder.getF32Type());
+                 };
+                 Value first = correction(beta1);
+                 return {first, correction(beta2)};
+               });
+    Value p = b.wideParameter(), g = b.scaledGradient();
+    Value m = b.lerp(b.wide(b.state[0]), g, 1.0 - beta1);
+    Value v = b.lerp(b.wide(b.state[1]), b.mul(g, g), 1.0 - beta2);
+    Value root = b.add(b.sqrt(b.div(v, b.wide(corrections[1]))),
+                       b.constant(b.setting("eps")));
+    Value r = b.div(b.div(m, b.wide(corrections[0])), root);
+    if (double decay = b.setting("weight_decay"))
+      r = b.add(r, b.mul(p, b.constant(decay)));
+    Value own = b.norm(p), step = b.norm(r);
+    Value zero = b.constant(0.0), one = b.constant(1.0);
+    Value moves = b.compare(Predicate::ne, step, zero);
+    // No division by zero, even where its result is not used.
+    Value ratio = b.div(own, b.select(moves, step, one));
+    Value both = AndOp::create(b.builder, b.loc, moves,
+                               b.compare(Predicate::ne, own, zero));
+    ratio = b.expand(b.select(both, ratio, one), b.parameter.own());
+    Value rate = b.mul(b.wide(b.lr), ratio);
+    return {b.stored(b.sub(p, b.mul(rate, r)), b.parameter.argument()),
+            b.stored(m, b.state[0]), b.stored(v, b.state[1])};
+  }
+};
+
+} // namespace
+
+const OptimizerRule &cleave::graph::lambRule() {
+  static const LambRule rule;
+  return rule;
+}

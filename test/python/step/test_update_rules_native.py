@@ -1,0 +1,204 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Update rules in native code, from Python: a small GPT-2 in f32 against the same rule in
+PyTorch in f64, on one device, on recipes and in a pipeline; resumed runs; memory.
+"""
+
+import functools
+
+import pytest
+import torch
+
+import cleave
+from training_support import (assert_close, compile_case, family, same_bits, snapshot, torch_run,
+                              weights)
+
+STEPS = 3
+
+
+class Rule(torch.optim.Optimizer):
+    """A published rule as a torch optimizer."""
+
+    def __init__(self, parameters, **settings):
+        super().__init__(parameters, settings)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state["t"] = state.get("t", 0) + 1
+                self.update(p, p.grad, state, group)
+
+
+class Lion(Rule):
+    """arXiv 2302.06675, algorithm 2."""
+
+    def update(self, p, g, state, group):
+        beta1, beta2 = group["betas"]
+        m = state.setdefault("m", torch.zeros_like(p))
+        p -= group["lr"] * (torch.sign(beta1 * m + (1 - beta1) * g) + group["weight_decay"] * p)
+        m.mul_(beta2).add_(g, alpha=1 - beta2)
+
+
+class LAMB(Rule):
+    """arXiv 1904.00962, algorithm 2."""
+
+    def update(self, p, g, state, group):
+        (beta1, beta2), t = group["betas"], state["t"]
+        m = state.setdefault("m", torch.zeros_like(p)).mul_(beta1).add_((1 - beta1) * g)
+        v = state.setdefault("v", torch.zeros_like(p)).mul_(beta2).add_((1 - beta2) * g * g)
+        r = m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"])
+        r = r + group["weight_decay"] * p
+        p -= group["lr"] * (p.norm() / r.norm() if p.norm() > 0 and r.norm() > 0 else 1) * r
+
+
+def is_matrix(name, p):
+    return p.ndim == 2 and "wte" not in name and "wpe" not in name
+
+
+class MuonWithAdamW:
+    """torch's Muon of the matrices and AdamW of the rest, as a person writes it."""
+
+    def __init__(self, module):
+        named = list(module.named_parameters())
+        self.both = [
+            torch.optim.Muon([p for n, p in named if is_matrix(n, p)], lr=0.01),
+            torch.optim.AdamW([p for n, p in named if not is_matrix(n, p)], lr=0.001, eps=1e-4)]
+
+    def zero_grad(self):
+        for optimizer in self.both:
+            optimizer.zero_grad()
+
+    def step(self):
+        for optimizer in self.both:
+            optimizer.step()
+
+
+#: Each rule of cleave, and the same of torch. Large eps, because a gradient that is 0 up to
+#: rounding would make a step of full size.
+RULES = {
+    "lion": (cleave.Lion(lr=1e-3, weight_decay=0.1),
+             lambda m: Lion(m.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)),
+    "adagrad": (cleave.Adagrad(lr=0.01, lr_decay=0.1, eps=1e-4),
+                lambda m: torch.optim.Adagrad(m.parameters(), lr=0.01, lr_decay=0.1, eps=1e-4)),
+    "lamb": (cleave.LAMB(lr=0.01, eps=1e-4),
+             lambda m: LAMB(m.parameters(), lr=0.01, betas=(0.9, 0.999), eps=1e-4,
+                            weight_decay=0.01)),
+    "adafactor": (cleave.Adafactor(lr=0.01, eps1=1e-8),
+                  lambda m: torch.optim.Adafactor(m.parameters(), lr=0.01, eps=(1e-30, 1e-3))),
+    "muon": (cleave.Muon(lr=0.01, param_groups=[
+        dict(match=lambda n, p: not is_matrix(n, p),
+             optimizer=cleave.AdamW(lr=0.001, eps=1e-4))]), MuonWithAdamW),
+}
+
+
+@functools.cache
+def case():
+    return family("gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+def train(step, count=STEPS, first=0):
+    return [float(step(*case().batches[i % 4])) for i in range(first, first + count)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_losses_are_those_of_torch(rule, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # Muon's iterations
+    optimizer, theirs = RULES[rule]
+    expected = torch_run(case(), STEPS + 1, theirs, double=True)
+    step = compile_case(case(), optimizer)
+    assert_close(train(step, STEPS + 1), expected.losses, rtol=2e-4)
+
+
+SETTINGS = [
+    dict(mesh={"dp": 2}, plan="zero1"), dict(mesh={"dp": 2}, plan="zero2", micro_batches=2),
+    dict(mesh={"dp": 2}, plan="zero3"), dict(mesh={"tp": 2}, plan="megatron"),
+    dict(mesh={"row": 2, "col": 2}, plan="summa2d"), dict(mesh={"pp": 2}, micro_batches=2),
+    dict(mesh={"pp": 2, "dp": 2}, plan="zero1", micro_batches=2),
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(s["mesh"]) + s.get("plan", ""))
+@pytest.mark.parametrize("rule", RULES)
+def test_ranks_equal_one_device(rule, settings):
+    optimizer, _ = RULES[rule]
+    one, several = (compile_case(case(), optimizer, **kind) for kind in ({}, settings))
+    assert_close(train(several), train(one), rtol=2e-4)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("fusion", ["backward", "forward"])
+def test_updates_are_the_same_wherever_they_run(rule, fusion):
+    """Bit by bit, if a rule sums nothing: a kernel that also makes a gradient may sum the
+    squares for a norm in another order."""
+    optimizer, _ = RULES[rule]
+    found = []
+    for where in ("none", fusion):
+        step = compile_case(case(), optimizer, optimizer_fusion=where, check_finite=False)
+        train(step)
+        found.append(snapshot(step))
+    if rule in ("lion", "adagrad"):
+        assert same_bits(*found)
+    for one, other in zip(found[0][:2], found[1][:2]):
+        for name, value in one.items():
+            assert_close(other[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_resumed_run_has_the_same_bits(rule, tmp_path):
+    optimizer, _ = RULES[rule]
+    whole, part, rest = (compile_case(case(), optimizer) for _ in range(3))
+    train(whole, 4)
+    train(part, 2)
+    part.save(str(tmp_path / "c"))
+    rest.load(str(tmp_path / "c"))
+    train(rest, 2, first=2)
+    assert same_bits(snapshot(whole), snapshot(rest))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_checkpoint_is_read_on_another_mesh(rule, tmp_path):
+    """State of other shapes than its parameter's is gathered and cut."""
+    optimizer, _ = RULES[rule]
+    two = compile_case(case(), optimizer, mesh={"dp": 2}, plan="zero3")
+    train(two, 2)
+    two.save(str(tmp_path / "c"))
+    one = compile_case(case(), optimizer)
+    one.load(str(tmp_path / "c"))
+    assert same_bits(snapshot(one), snapshot(two))
+
+
+def test_training_state_moves_between_steps():
+    first, second = (compile_case(case(), RULES["adafactor"][0]) for _ in range(2))
+    train(first, 2)
+    second.load_state_dict(first.state_dict())
+    second.load_training_state(first.training_state())
+    assert same_bits(snapshot(first), snapshot(second))
+    state = first.training_state()["optimizer"]["transformer.h.0.attn.c_attn.weight"]
+    assert {slot: tuple(t.shape) for slot, t in state.items()} == {
+        "row_var": (32,), "col_var": (96,)}
+
+
+def test_groups_set_what_they_name():
+    base = dict(eps=1e-4, weight_decay=0.0)
+    groups = [dict(match=lambda n, p: "mlp" in n, lr=0.0),
+              dict(match=lambda n, p: "attn" in n, betas=(0.0, 0.0), lr_scale=0.5)]
+    step = compile_case(case(), cleave.AdamW(lr=1e-3, param_groups=groups, **base))
+    start = weights(step)
+    train(step, 1)
+    moved = {n: float((t - start[n]).abs().max()) for n, t in weights(step).items()}
+    for name, size in moved.items():
+        if "mlp" in name:
+            assert size == 0
+        elif "attn.c_proj.weight" in name:
+            assert 4e-4 < size < 5.01e-4
+        elif "wte" in name:
+            assert 8e-4 < size < 1.001e-3
+
+
+def test_adafactor_needs_less_memory():
+    adamw, adafactor = (compile_case(case(), o).memory() for o in (cleave.AdamW(),
+                                                                   cleave.Adafactor()))
+    assert adafactor["state"] < 0.1 * adamw["state"]
+    assert adafactor["arena"] < adamw["arena"]
