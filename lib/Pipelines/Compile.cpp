@@ -7,12 +7,15 @@
 
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Pipelines/ChooseRecompute.h"
 #include "cleave/Reports/Reports.h"
+#include "cleave/Runtime/CPU/Workspace.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/PrintCuda.h"
 #include "cleave/Target/Program/DelayWaits.h"
 #include "cleave/Target/Program/JoinExchanges.h"
+#include "cleave/Target/Program/MessageMemory.h"
 #include "cleave/Target/Program/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
@@ -27,33 +30,47 @@ static bool mayRepeat(ModuleOp module) {
       [](pipe::ProgramOp program) { return program.getMicroBatches() > 16; });
 }
 
+/// Takes `module` to `phase` from the one before.
+static LogicalResult runPhase(ModuleOp module, Phase phase,
+                              const CompileOptions &options) {
+  OwningOpRef<ModuleOp> before;
+  if (phase == Phase::Executable && !options.phases.writeOutActions &&
+      mayRepeat(module))
+    before = module.clone();
+  auto run = [&](const PhaseOptions &own) {
+    PassManager passes(module.getContext());
+    addPhase(passes, phase, own);
+    return passes.run(module);
+  };
+  if (failed(run(options.phases)))
+    return failure();
+  // Where memory is not used in turn, each action has a place of its own.
+  if (before && !rowsRepeat(module)) {
+    module.getBodyRegion().takeBody(before->getBodyRegion());
+    module->setAttrs(before.get()->getAttrDictionary());
+    PhaseOptions own = options.phases;
+    own.writeOutActions = true;
+    return run(own);
+  }
+  return success();
+}
+
 LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
+  CompileOptions own = options;
   if (after)
     after(Phase::Model, module);
   for (int i = 1; i <= static_cast<int>(last); ++i) {
     Phase phase = static_cast<Phase>(i);
-    OwningOpRef<ModuleOp> before;
-    if (phase == Phase::Executable && !options.phases.writeOutActions &&
-        mayRepeat(module))
-      before = module.clone();
-    auto run = [&](const PhaseOptions &own) {
-      PassManager passes(module.getContext());
-      addPhase(passes, phase, own);
-      return passes.run(module);
-    };
-    if (failed(run(options.phases)))
-      return failure();
-    // Where memory is not used in turn, each action has a place of its own.
-    if (before && !rowsRepeat(module)) {
-      module.getBodyRegion().takeBody(before->getBodyRegion());
-      module->setAttrs(before.get()->getAttrDictionary());
-      PhaseOptions own = options.phases;
-      own.writeOutActions = true;
-      if (failed(run(own)))
+    if (phase == Phase::Scheduled && own.phases.recompute == "auto") {
+      FailureOr<std::string> policy = chooseRecompute(module, own, runPhase);
+      if (failed(policy))
         return failure();
+      own.phases.recompute = *policy;
     }
+    if (failed(runPhase(module, phase, own)))
+      return failure();
     if (after)
       after(phase, module);
   }
@@ -102,7 +119,15 @@ static llvm::json::Object report(ModuleOp module,
       llvm::json::Object &own = *position.getAsObject();
       own["memory"] = summarizeMemory(own);
     }
+  llvm::json::Value decision = nullptr;
+  if (auto text = module->getAttrOfType<StringAttr>(kRecomputeDecisionAttr)) {
+    if (auto value = llvm::json::parse(text.getValue()))
+      decision = std::move(*value);
+    else
+      llvm::consumeError(value.takeError());
+  }
   return llvm::json::Object{{"memory", std::move(memory)},
+                            {"recompute", std::move(decision)},
                             {"communication", communicationReport(module)},
                             {"placement", placementReport(module)},
                             {"plan", std::move(plan)},
@@ -126,8 +151,23 @@ static std::string describeOptimizer(const graph::OptimizerOptions &options) {
   return text;
 }
 
-FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
-                                                const CompileOptions &options) {
+/// Adds what a device needs outside of its arena to the memory plan.
+static void addOutside(llvm::json::Object &plan,
+                       ArrayRef<runtime::Program> programs) {
+  auto describe = [](const runtime::Program &program) {
+    return llvm::json::Object{{"library", runtime::workspaceBytes(program)},
+                              {"messages", messageBytes(program)}};
+  };
+  size_t largest = plan.getInteger("largest").value_or(0);
+  if (largest < programs.size())
+    plan["outside"] = describe(programs[largest]);
+  if (llvm::json::Array *positions = plan.getArray("positions"))
+    for (auto [position, program] : llvm::zip(*positions, programs))
+      (*position.getAsObject())["outside"] = describe(program);
+}
+
+FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
+                                               const CompileOptions &options) {
   auto target = targetOf(module, options);
   if (failed(target))
     return failure();
@@ -141,11 +181,50 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
     program.vectorBits = target->vectorBits;
     program.metadata = describeOptimizer(options.phases.optimizer);
   }
+  llvm::json::Object facts = report(module, options);
+  addOutside(*facts.getObject("plan"), *programs);
+  return CompiledProgram{std::move(*programs), {}, std::move(facts)};
+}
+
+int64_t cleave::neededBytes(const llvm::json::Object &position) {
+  int64_t bytes = position.getInteger("arena_bytes").value_or(0);
+  if (const llvm::json::Object *outside = position.getObject("outside"))
+    for (const auto &[what, count] : *outside)
+      bytes += count.getAsInteger().value_or(0);
+  return bytes;
+}
+
+std::string cleave::checkLimit(const CompiledProgram &compiled,
+                               const CompileOptions &options) {
+  const llvm::json::Object &plan = *compiled.report.getObject("plan");
+  int64_t bytes = neededBytes(plan);
+  if (const llvm::json::Array *positions = plan.getArray("positions"))
+    for (const llvm::json::Value &position : *positions)
+      bytes = std::max(bytes, neededBytes(*position.getAsObject()));
+  if (options.memoryLimit <= 0 || bytes <= options.memoryLimit)
+    return "";
+  return ("a device needs " + llvm::Twine(bytes) +
+          " bytes, and the memory limit is " +
+          llvm::Twine(options.memoryLimit) +
+          (options.phases.recompute == "auto"
+               ? ""
+               : "; the policy of recomputation 'auto' may need less"))
+      .str();
+}
+
+FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
+                                                const CompileOptions &options) {
+  auto target = targetOf(module, options);
+  if (failed(target))
+    return failure();
+  FailureOr<CompiledProgram> compiled = planProgram(module, options);
+  if (failed(compiled))
+    return failure();
   auto object = compileKernels(module, *target);
   if (failed(object))
     return failure();
-  return CompiledProgram{std::move(*programs), std::move(*object),
-                         report(module, options)};
+  compiled->object = std::move(*object);
+  return compiled;
 }
 
 FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,

@@ -99,6 +99,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("schedule_text", options.phases.scheduleText) &&
       map.mapOptional("schedule_file", options.phases.scheduleFile) &&
       map.mapOptional("max_saved_bytes", options.phases.maxSavedBytes) &&
+      map.mapOptional("fused_attention", options.phases.fusedAttention) &&
+      map.mapOptional("recompute", options.phases.recompute) &&
       map.mapOptional("max_staleness", options.phases.maxStaleness) &&
       map.mapOptional("pipe_gather", options.phases.pipeGather) &&
       map.mapOptional("machine", options.phases.machine) &&
@@ -108,6 +110,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("head", options.phases.head) &&
       map.mapOptional("threads", options.phases.threads) &&
       map.mapOptional("max_logits_bytes", options.phases.maxLogitsBytes) &&
+      map.mapOptional("memory_limit", options.memoryLimit) &&
       map.mapOptional("bucket_bytes", options.bucketBytes) &&
       map.mapOptional("cpu", options.cpu) &&
       map.mapOptional("vector_bits", options.vectorBits) &&

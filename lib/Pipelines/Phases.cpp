@@ -100,6 +100,9 @@ static std::string stageNames(const PhaseOptions &options) {
 
 /// Forward, backward and update on whole tensors.
 static void addStep(OpPassManager &passes, const PhaseOptions &options) {
+  // Before differentiation, so that its gradient is not one op either.
+  if (!options.fusedAttention)
+    passes.addPass(graph::createUnfuseAttention());
   // Differentiation copies what it finds: a slice of a linear that becomes a
   // smaller linear here is small in backward too.
   addCleanup(passes);
@@ -210,8 +213,7 @@ static std::string gatherMode(const PhaseOptions &options) {
   return shape.gathersOnce ? "once" : "each";
 }
 
-/// Parts, and the order of their actions.
-static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
+void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
   pipe::SplitStagesOptions split;
   split.treeSums = options.grains > 0;
   split.stages = stageNames(options);
@@ -224,6 +226,21 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   split.gather = gatherMode(options);
   bool forward = options.optimizerFusion == "forward";
   split.fusion = forward ? "auto" : options.optimizerFusion;
+  // While an update is a few ops on what each device has.
+  if (forward)
+    passes.addPass(pipe::createDeferUpdate());
+  passes.addPass(pipe::createSplitStages(split));
+}
+
+void cleave::addRecompute(OpPassManager &passes, const PhaseOptions &options) {
+  pipe::RecomputeOptions recompute;
+  recompute.policy = options.recompute;
+  recompute.machine = options.machine;
+  passes.addPass(pipe::createRecompute(recompute));
+}
+
+/// Parts, and the order of their actions.
+static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   pipe::FillScheduleOptions fill;
   if (!options.schedule.empty())
     fill.kind = options.schedule;
@@ -236,13 +253,10 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   fill.measuredCosts = options.measuredCosts;
   if (!options.measuredFrom.empty())
     fill.measuredFrom = options.measuredFrom;
-  // While an update is a few ops on what each device has.
-  if (forward)
-    passes.addPass(pipe::createDeferUpdate());
-  passes.addPass(pipe::createSplitStages(split));
+  addParts(passes, options);
   // What backward recomputes is chosen among what the parts exchange.
-  passes.addPass(pipe::createRecompute());
-  if (shape.asynchronous) {
+  addRecompute(passes, options);
+  if (pipelineShape(options).asynchronous) {
     pipe::UpdateEachOptions each;
     each.microBatches = options.microBatches;
     passes.addPass(pipe::createUpdateEach(each));
@@ -269,6 +283,8 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   select.chunkBytes = options.maxLogitsBytes;
   passes.addNestedPass<func::FuncOp>(exec::createSelectKernels(select));
   passes.addPass(exec::createAssignLayouts());
+  // After layouts are known.
+  passes.addPass(exec::createMatchForms());
   passes.addPass(createCSEPass());
   // What the libraries left is fused into kernels, after layouts are known.
   passes.addPass(exec::createFuse());
@@ -276,6 +292,7 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   // Memory last: buffers exist only between commands.
   exec::PlanMemoryOptions plan;
   plan.threads = options.threads;
+  plan.profile = true;
   passes.addPass(exec::createPlanMemory(plan));
 }
 

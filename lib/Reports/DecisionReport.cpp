@@ -215,6 +215,7 @@ std::optional<Detail> cleave::parseDetail(StringRef name) {
       .Case("summary", Detail::Summary)
       .Case("layers", Detail::Layers)
       .Case("full", Detail::Full)
+      .Case("memory", Detail::Memory)
       .Default(std::nullopt);
 }
 
@@ -222,6 +223,8 @@ std::vector<std::string> cleave::explainReport(const json::Object &report,
                                                Detail detail) {
   if (detail == Detail::Summary)
     return summarizeReport(report);
+  if (detail == Detail::Memory)
+    return explainMemory(report);
   std::vector<std::string> lines;
   for (const json::Value &line :
        Explainer(report, detail == Detail::Layers).explain())

@@ -5,7 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "LayerNames.h"
+#include "SavedReport.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Exec/IR/MemoryKind.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
@@ -99,6 +102,103 @@ static json::Array recomputed(ProgramOp program) {
   return groups;
 }
 
+/// The buffers in use at the peak; what differs in the numbers of layers alone
+/// is one item.
+static json::Array liveAtPeak(ProgramOp program) {
+  struct Held {
+    int64_t bytes = 0, count = 0;
+  };
+  llvm::MapVector<std::pair<StringAttr, StringAttr>, Held> groups;
+  Builder builder(program.getContext());
+  if (auto items = program->getAttrOfType<ArrayAttr>(kLiveAttr))
+    for (auto item : items.getAsRange<DictionaryAttr>()) {
+      Held &held =
+          groups[{cast<StringAttr>(item.get("kind")),
+                  builder.getStringAttr(foldLayers(
+                      cast<StringAttr>(item.get("name")).getValue()))}];
+      held.bytes += cast<IntegerAttr>(item.get("bytes")).getInt();
+      ++held.count;
+    }
+  auto sorted = groups.takeVector();
+  llvm::stable_sort(sorted, [](const auto &a, const auto &b) {
+    return a.second.bytes > b.second.bytes;
+  });
+  json::Array live;
+  for (const auto &[key, held] : sorted)
+    live.push_back(json::Object{{"bytes", held.bytes},
+                                {"count", held.count},
+                                {"kind", key.first.str()},
+                                {"name", key.second.str()}});
+  return live;
+}
+
+/// The time of the peak.
+static json::Value peakTime(ProgramOp program) {
+  auto when = program->getAttrOfType<DictionaryAttr>(kPeakTimeAttr);
+  if (!when)
+    return nullptr;
+  auto number = [&](StringRef name) {
+    return cast<IntegerAttr>(when.get(name)).getInt();
+  };
+  return json::Object{{"action", cast<StringAttr>(when.get("action")).str()},
+                      {"command", number("command")},
+                      {"commands", number("commands")},
+                      {"at", cast<StringAttr>(when.get("at")).str()}};
+}
+
+/// The bytes in use over the actions of an entry, by kind; `fixed` are in use
+/// all the time.
+static json::Value profileOf(ProgramOp program, const json::Object &fixed) {
+  auto profile = program->getAttrOfType<DictionaryAttr>(kMemoryProfileAttr);
+  if (!profile)
+    return nullptr;
+  auto numbers = [&](StringRef name) {
+    return cast<DenseI64ArrayAttr>(profile.get(name)).asArrayRef();
+  };
+  ArrayRef<int64_t> bytes = numbers("bytes");
+  json::Object kinds;
+  for (unsigned kind = 0; kind < kMemoryKinds; ++kind) {
+    StringRef name = memoryKindName(static_cast<MemoryKind>(kind));
+    int64_t always = fixed.getInteger(name).value_or(0), most = always;
+    json::Array values;
+    for (size_t i = kind; i < bytes.size(); i += kMemoryKinds) {
+      values.push_back(always + bytes[i]);
+      most = std::max(most, always + bytes[i]);
+    }
+    if (most > 0)
+      kinds[name] = std::move(values);
+  }
+  json::Array actions;
+  for (auto [name, begin] : llvm::zip_equal(
+           cast<ArrayAttr>(profile.get("actions")).getAsRange<StringAttr>(),
+           numbers("begins")))
+    actions.push_back(json::Object{{"name", name.str()}, {"begin", begin}});
+  return json::Object{{"actions", std::move(actions)},
+                      {"times", json::Array(numbers("times"))},
+                      {"kinds", std::move(kinds)}};
+}
+
+/// The bytes of a device at the peak of an entry, by kind: `fixed` ones and
+/// those in use then. What is left of the arena is `unused`: alignment, gaps
+/// between buffers, and what other entries need.
+static json::Object kindsAtPeak(ProgramOp program, const json::Object &fixed,
+                                int64_t arena) {
+  std::map<std::string, int64_t> bytes;
+  for (const auto &[kind, count] : fixed)
+    bytes[kind.str()] += count.getAsInteger().value_or(0);
+  if (auto items = program->getAttrOfType<ArrayAttr>(kLiveAttr))
+    for (auto item : items.getAsRange<DictionaryAttr>())
+      bytes[cast<StringAttr>(item.get("kind")).str()] +=
+          cast<IntegerAttr>(item.get("bytes")).getInt();
+  json::Object kinds;
+  for (const auto &[kind, count] : bytes) {
+    kinds[kind] = count;
+    arena -= count;
+  }
+  kinds["unused"] = arena;
+  return kinds;
+}
+
 static json::Object describe(ProgramOp program) {
   json::Object entry;
   entry["peak_bytes"] = integer(program, kPeakAttr);
@@ -128,17 +228,9 @@ static json::Object describe(ProgramOp program) {
   for (auto &[name, count] : counts)
     commands[name] = count;
   entry["commands"] = std::move(commands);
-  json::Array live;
-  if (auto items = program->getAttrOfType<ArrayAttr>(kLiveAttr))
-    for (Attribute attr : items) {
-      auto item = cast<DictionaryAttr>(attr);
-      live.push_back(
-          json::Object{{"bytes", cast<IntegerAttr>(item.get("bytes")).getInt()},
-                       {"kind", cast<StringAttr>(item.get("kind")).str()},
-                       {"name", cast<StringAttr>(item.get("name")).str()}});
-    }
-  entry["live_at_peak"] = std::move(live);
+  entry["live_at_peak"] = liveAtPeak(program);
   entry["saved"] = savedValues(program);
+  entry["saved_by_block"] = savedByBlock(program);
   entry["recomputed"] = recomputed(program);
   entry["unsaved_bytes"] = integer(program, pipe::kUnsavedBytesAttr);
   return entry;
@@ -156,6 +248,8 @@ static json::Object describePosition(ModuleOp module,
   report["threads"] = integer(module, kThreadsAttr);
   // Each fixed offset counts once, however many entries name it.
   std::map<std::string, int64_t> fixed;
+  std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>>
+      named;
   std::set<int64_t> seen;
   json::Object entries;
   for (ProgramOp program : programs) {
@@ -164,9 +258,17 @@ static json::Object describePosition(ModuleOp module,
           argument.getArgNumber(), kOffsetAttr);
       auto role = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
                                                        graph::kRoleAttr);
-      if (offset && seen.insert(offset.getInt()).second)
-        fixed[role ? role.str() : "other"] +=
-            extentBytes(cast<RankedTensorType>(argument.getType()));
+      auto name = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                       graph::kNameAttr);
+      if (!offset || !seen.insert(offset.getInt()).second)
+        continue;
+      std::string kind = role ? role.str() : "other";
+      int64_t bytes = extentBytes(cast<RankedTensorType>(argument.getType()));
+      fixed[kind] += bytes;
+      auto &[all, count] = named[{memoryKindName(memoryKindOfRole(kind)).str(),
+                                  name ? foldLayers(name) : kind}];
+      all += bytes;
+      ++count;
     }
     entries[program.getEntryName()] = describe(program);
   }
@@ -199,6 +301,28 @@ static json::Object describePosition(ModuleOp module,
     bytes[kind] = count;
   bytes["shared"] = largest;
   report["bytes"] = std::move(bytes);
+  json::Array tensors;
+  for (const auto &[key, held] : named)
+    tensors.push_back(json::Object{{"bytes", held.first},
+                                   {"count", held.second},
+                                   {"kind", key.first},
+                                   {"name", key.second}});
+  llvm::stable_sort(tensors, [](const json::Value &a, const json::Value &b) {
+    return *a.getAsObject()->getInteger("bytes") >
+           *b.getAsObject()->getInteger("bytes");
+  });
+  json::Object always;
+  for (auto &[kind, count] : fixed) {
+    StringRef name = memoryKindName(memoryKindOfRole(kind));
+    always[name] = always.getInteger(name).value_or(0) + count;
+  }
+  report["fixed"] = std::move(tensors);
+  for (ProgramOp program : programs) {
+    json::Object &entry = *entries.getObject(program.getEntryName());
+    entry["kinds_at_peak"] = kindsAtPeak(program, always, arena);
+    entry["peak_time"] = peakTime(program);
+    entry["profile"] = profileOf(program, always);
+  }
   report["entries"] = std::move(entries);
   return report;
 }

@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "CollectivePlaces.h"
-#include "LayerNames.h"
 #include "ReportText.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
@@ -151,7 +150,7 @@ std::string Summary::describePeak() const {
   std::map<std::string, Held> groups;
   for (const json::Value &value : *live) {
     const json::Object &own = *value.getAsObject();
-    std::string name = foldLayers(textOf(own, "name"));
+    std::string name = textOf(own, "name");
     // Not the command: `exec.launch#2 tensor<4x8xf32> at model.py:7`.
     StringRef shown(name);
     if (shown.starts_with("exec."))
@@ -159,7 +158,7 @@ std::string Summary::describePeak() const {
     Held &held =
         groups[textOf(own, "kind") + (shown.empty() ? "" : " " + shown.str())];
     held.bytes += number(own, "bytes");
-    ++held.count;
+    held.count += own.getInteger("count").value_or(1);
   }
   std::vector<std::pair<std::string, Held>> sorted(groups.begin(),
                                                    groups.end());

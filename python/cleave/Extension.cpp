@@ -55,6 +55,8 @@ public:
     if (mlir::failed(result))
       throw CompileFailure(messages);
     compiled = std::move(*result);
+    if (std::string mistake = checkLimit(compiled, options); !mistake.empty())
+      throw CompileFailure(mistake);
     auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
                                    costSource(options.phases));
     if (mlir::failed(schedule))
@@ -120,7 +122,7 @@ public:
   std::vector<std::string> explain(const std::string &detail) const {
     auto known = parseDetail(detail);
     if (!known)
-      throw nb::value_error("the detail is summary, layers or full");
+      throw nb::value_error("the detail is summary, layers, full or memory");
     return explainReport(compiled.report, *known);
   }
 

@@ -18,7 +18,7 @@ from .batch import first_part, flatten
 from .forks import TRACING, compiling
 from .messages import readable_places, warn
 from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
-                               remark_pipeline, updates_each)
+                               recompute_options, remark_pipeline, updates_each)
 from .plan import AXIS, P, entries
 from .state import check_text, flag, whole
 from .step import Step, log
@@ -50,6 +50,9 @@ def compile(
     pipe_slices: str = "auto",
     max_saved_bytes: int | None = None,
     measured_costs: str | os.PathLike | None = None,
+    recompute: str | None = None,
+    memory_limit: int | None = None,
+    fused_attention: bool = True,
     max_staleness: int | None = None,
     post_validation: bool = False,
     check_finite: bool = True,
@@ -154,6 +157,17 @@ def compile(
         measured_costs: a trace written by `cleave-run --trace` for a step with the
             same stages: schedules are predicted, and "auto" searches, by the times
             of parts in it, in seconds, instead of estimates.
+        recompute: what backward computes again instead of saving it; the bits are the
+            same. "none". "free" (the default, without a memory limit): element-wise
+            and row-wise ops. "selective": the core of an attention that is not one op
+            (arXiv 2205.05198). "full": all of each block, from its input. Several with
+            commas, "free,selective". A policy for each block, "3 full; 5 free; none".
+            "auto" (the default with a limit): for each block, the least time by
+            estimates within the limit.
+        memory_limit: the most bytes that a device may need: its arena, and what the
+            report lists outside of it.
+        fused_attention: if false, attention is products and a softmax, whose results
+            are tensors.
         max_staleness: for an asynchronous schedule, the largest number of updates
             between the read of the parameters by a micro-batch and its own update;
             0: one micro-batch after another.
@@ -278,6 +292,7 @@ def compile(
         schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
         post_validation, pipe_gather,
     )
+    pipeline.update(recompute_options(recompute, memory_limit, fused_attention))
     each = updates_each(pipeline)
     interlock = interlock_options(grad_horizon, modules, head)
     if deterministic is not None:

@@ -1,6 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a notebook shows of a step: memory, placement and schedule as SVG."""
+"""What a notebook shows of a step: memory (memory_picture.py), placement and schedule as
+SVG."""
 
 from __future__ import annotations
 
@@ -8,60 +9,14 @@ import html
 import math
 import re
 
+from .memory_picture import memory_svg
 from .messages import format_bytes
-
-_FONT = 'font-family="sans-serif" font-size="12"'
-
-#: Kinds of bytes in the order they are drawn in, as people say them, with a hue.
-_KINDS = (
-    ("parameter", "parameters", 210),
-    ("state", "optimizer state", 260),
-    ("buffer", "buffers", 180),
-    ("input", "inputs", 150),
-    ("constant", "constants", 120),
-    ("gradient", "gradients kept", 30),
-    ("shared", "activations, gradients, scratch", 0),
-)
-
+from .svg import open_svg as _open
+from .svg import text as _text
 
 def fold_layers(name: str) -> str:
     """`h.3.mlp.w` as `h.*.mlp.w`."""
     return re.sub(r"(?<=\w\.)\d+(?=\.\w)", "*", name)
-
-
-def memory_svg(report: dict) -> str:
-    """A bar for each pipeline position: the bytes of a device's arena by kind.
-
-    Args:
-        report: what `Step.report` returns.
-    """
-    plan = report["plan"]
-    positions = [p["memory"] for p in plan.get("positions", [])] or [report["memory"]]
-    largest = max(memory["arena"] for memory in positions)
-    left, wide, high, top = 90, 480, 30, 30
-    legend = top + high * len(positions) + 8
-    kinds = [kind for kind in _KINDS if any(memory.get(kind[0]) for memory in positions)]
-    height = legend + 18 * len(kinds) + 6
-    out = [_open(left + wide + 90, height), _text(10, 18, "memory of a device", size=14)]
-    for i, memory in enumerate(positions):
-        y, x = top + high * i, float(left)
-        out.append(_text(10, y + 17, f"position {i}" if len(positions) > 1 else "arena"))
-        for kind, words, hue in kinds:
-            count = memory.get(kind, 0)
-            width = wide * count / largest if largest else 0
-            out.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{high - 6}" '
-                       f'fill="hsl({hue},60%,75%)" stroke="#555">'
-                       f"<title>{words}: {format_bytes(count)}</title></rect>")
-            x += width
-        out.append(_text(x + 6, y + 17, format_bytes(memory["arena"])))
-    for i, (kind, words, hue) in enumerate(kinds):
-        y = legend + 18 * i
-        most = max(memory.get(kind, 0) for memory in positions)
-        out.append(f'<rect x="{left}" y="{y}" width="12" height="12" fill="hsl({hue},60%,75%)" '
-                   'stroke="#555"/>')
-        out.append(_text(left + 20, y + 11, f"{words}, {format_bytes(most)}"
-                         + (" at most" if len(positions) > 1 else "")))
-    return "\n".join([*out, "</svg>"])
 
 
 def placement_svg(report: dict, most: int = 24) -> str:
@@ -116,11 +71,3 @@ def page(step) -> str:
         parts += ["<details><summary>schedule</summary>",
                   step._live.compiled.schedule("svg", ""), "</details>"]
     return "<div>" + "\n".join(parts) + "</div>"
-
-
-def _open(width: float, height: float) -> str:
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {_FONT}>')
-
-
-def _text(x: float, y: float, text: str, size: int = 12) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}">{html.escape(text)}</text>'

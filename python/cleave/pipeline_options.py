@@ -54,6 +54,21 @@ def pipeline_options(
     return options
 
 
+def recompute_options(recompute, memory_limit, fused_attention) -> dict:
+    """The compiler's options of recomputation. Raises TypeError, ValueError."""
+    options: dict = {}
+    if recompute is not None:
+        if not isinstance(recompute, str):
+            raise TypeError(f"recompute is {type(recompute).__name__}, not the name of a policy")
+        options["recompute"] = recompute
+    if memory_limit is not None:
+        options["memory_limit"] = whole("memory_limit", memory_limit, 1)
+        options.setdefault("recompute", "auto")
+    if not flag("fused_attention", fused_attention):
+        options["fused_attention"] = False
+    return options
+
+
 def updates_each(pipeline) -> bool:
     """Whether the schedule has an update after each micro-batch."""
     text = re.sub("#.*", "", pipeline.get("schedule_text", ""))

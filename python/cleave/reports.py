@@ -60,15 +60,13 @@ class Reports:
 
         Args:
             position: the pipeline position; if None, the one with the largest arena.
-            svg: also draws the arenas of all positions into this file.
+            svg: also draws the bytes in use over the commands of a step into this file,
+                by kind, with the peak marked and what is in use then.
 
         Raises:
             ValueError: the position does not exist.
         """
         report = self.report()
-        if svg is not None:
-            with open(svg, "w") as file:
-                file.write(notebook.memory_svg(report))
         count = len(report["plan"].get("positions", [0]))
         if position is not None:
             position = whole("position", position)
@@ -77,6 +75,9 @@ class Reports:
                     f"position is {position}; the step has "
                     + (f"positions 0 to {count - 1}" if count > 1 else "position 0 alone")
                 )
+        if svg is not None:
+            with open(svg, "w") as file:
+                file.write(notebook.memory_svg(report, position if count > 1 else None))
         if count == 1:
             return report["memory"]
         plan = report["plan"]
@@ -93,13 +94,16 @@ class Reports:
                 for each decision; decisions that differ only in the numbers of layers
                 are one line (`h.*.mlp.weight`). "full": a line for each decision. In
                 a pipeline, a line that begins with a position is about one of its
-                ranks, and each position has a line for all that it sends.
+                ranks, and each position has a line for all that it sends. "memory": a
+                page about the peak of a device: bytes by kind, the command that it is
+                in, and the tensors that are in use then.
 
         Raises:
             ValueError: unknown detail.
         """
-        if detail not in ("summary", "layers", "full"):
-            raise ValueError(f"unknown detail {detail!r}; use 'summary', 'layers' or 'full'")
+        if detail not in ("summary", "layers", "full", "memory"):
+            raise ValueError(f"unknown detail {detail!r}; use 'summary', 'layers', 'full' or "
+                             "'memory'")
         lines = self._live.compiled.explain(detail)
         remarks = list(self._live.remarks)
         if detail == "summary" and remarks:

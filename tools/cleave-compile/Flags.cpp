@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flags.h"
+#include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Reports/Reports.h"
@@ -69,6 +70,11 @@ static std::string checkScheduleFlags(const Flags &flags) {
     return "--pipe-slices is auto, on or off, not '" + flags.pipeSlices + "'";
   if (flags.maxSavedMib.getNumOccurrences() && !(flags.maxSavedMib >= 0))
     return "--max-saved-mib must not be negative";
+  if (flags.memoryLimitMib.getNumOccurrences() && !(flags.memoryLimitMib > 0))
+    return "--memory-limit must be positive";
+  if (std::string error; flags.recompute != "auto" &&
+                         !pipe::RecomputePolicy::parse(flags.recompute, error))
+    return "--recompute: " + error;
   if (flags.maxStaleness.getNumOccurrences() && flags.maxStaleness < 0)
     return "--max-staleness must not be negative";
   if (!flags.pipeGather.empty() && !isPipeGather(flags.pipeGather))
@@ -133,6 +139,8 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.activationReduction != "f32" && flags.precision == "f32")
     return "--activation-reduction needs --precision bf16: all sums are f32 "
            "without";
+  if (flags.fusedAttention != "on" && flags.fusedAttention != "off")
+    return "--fused-attention is on or off, not '" + flags.fusedAttention + "'";
   if (flags.bucketKib < 0)
     return "--bucket-kib must not be negative";
   for (const cl::opt<int64_t> *flag :
@@ -162,19 +170,23 @@ std::string cleave::checkFlags(const Flags &flags) {
         .str();
   if (auto known = CpuTarget::get(flags.cpu, flags.vectorBits); !known)
     return llvm::toString(known.takeError());
-  bool shown =
-      flags.emit == "llvm" || flags.emit == "cuda" || flags.emit == "schedule";
+  bool shown = flags.emit == "llvm" || flags.emit == "cuda" ||
+               flags.emit == "schedule" || flags.emit == "memory";
   if (!flags.emit.empty() && !shown && !parsePhase(flags.emit))
     return "--emit is model, step, placed, local, scheduled, executable, llvm, "
-           "cuda or schedule, not '" +
+           "cuda, schedule or memory, not '" +
            flags.emit + "'";
   if (flags.explain.getNumOccurrences() && !parseDetail(flags.explain))
-    return "--explain is summary, layers or full, not '" + flags.explain + "'";
+    return "--explain is summary, layers, full or memory, not '" +
+           flags.explain + "'";
   if (!flags.emit.empty() && !flags.explain.empty())
     return "--explain is of an artifact: it excludes --emit";
+  if (flags.planOnly && (!flags.output.empty() || !flags.emit.empty()))
+    return "--plan-only generates no code: it excludes -o and --emit";
   if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty() &&
-      flags.explain.empty())
-    return "nothing to write: give -o, --emit, --report or --explain";
+      flags.explain.empty() && !flags.planOnly)
+    return "nothing to write: give -o, --emit, --report, --explain or "
+           "--plan-only";
   if (flags.emit.empty() && flags.output == "-")
     return "an artifact cannot be written to standard output";
   if (!flags.emit.empty() && flags.emit != "schedule" &&
@@ -219,6 +231,13 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.schedule = flags.schedule;
   options.phases.chunks = flags.chunks;
   options.phases.pipeSlices = flags.pipeSlices;
+  options.phases.fusedAttention = flags.fusedAttention == "on";
+  // A limit asks for what fits it.
+  bool chosen = flags.recompute.getNumOccurrences();
+  options.phases.recompute =
+      !chosen && flags.memoryLimitMib > 0 ? "auto" : flags.recompute.getValue();
+  options.memoryLimit =
+      std::min<double>(flags.memoryLimitMib, int64_t(1) << 40) * (1 << 20);
   options.phases.maxStaleness = flags.maxStaleness;
   options.phases.pipeGather = flags.pipeGather;
   options.phases.scheduleText = scheduleText;

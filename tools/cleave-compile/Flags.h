@@ -58,9 +58,10 @@ struct Flags {
       cl::desc(
           "What to write instead of an artifact: the IR after a phase "
           "(model, step, placed, local, scheduled, executable), the "
-          "kernels as LLVM IR (llvm) or as CUDA C++ (cuda), or the predicted  "
-          "timeline of each pipeline position (schedule)"),
-      cl::value_desc("phase|llvm|cuda|schedule"), cl::cat(general)};
+          "kernels as LLVM IR (llvm) or as CUDA C++ (cuda), the predicted "
+          "timeline of each pipeline position (schedule), or the memory in use "
+          "over a step as counters for ui.perfetto.dev (memory)"),
+      cl::value_desc("phase|llvm|cuda|schedule|memory"), cl::cat(general)};
   cl::opt<std::string> scheduleFormat{
       "schedule-format", cl::value_desc("form"), cl::cat(general),
       cl::desc("With --emit=schedule: text, svg or perfetto (a trace for "
@@ -86,8 +87,13 @@ struct Flags {
   cl::opt<std::string> explain{
       "explain",
       cl::desc("Print what was decided: summary (ten lines), layers (each "
-               "decision, with layers folded) or full"),
+               "decision, with layers folded), full, or memory (the peak of a "
+               "device by kind, when it is, and which tensors are in use)"),
       cl::value_desc("detail"), cl::cat(general)};
+  cl::opt<bool> planOnly{
+      "plan-only", cl::cat(general),
+      cl::desc("Plan the step and report (--report, --explain; by default "
+               "--explain=memory), but generate no code. Needs no weights")};
 
   std::string optimizerHelp = describeOptimizers();
   cl::opt<std::string> optimizer{"optimizer", cl::init("adamw"),
@@ -177,6 +183,31 @@ struct Flags {
           "The limit of the memory that a pipeline position may have saved for "
           "backward at a time; --schedule=auto respects it, any other order "
           "that exceeds it is an error")};
+  cl::opt<std::string> fusedAttention{
+      "fused-attention", cl::init("on"), cl::cat(training),
+      cl::value_desc("on|off"),
+      cl::desc("on, the default: attention is one op, which holds no scores; "
+               "off: it is products and a softmax, whose results are tensors")};
+  cl::opt<std::string> recompute{
+      "recompute", cl::init("free"), cl::cat(training),
+      cl::value_desc("policy"),
+      cl::desc(
+          "What backward computes again instead of saving it. none; free, the "
+          "default: element-wise and row-wise ops; selective: the core of an "
+          "attention that is not one op (arXiv 2205.05198); full: all of each "
+          "block, from its input; several with commas, as free,selective; a "
+          "policy for each block, as '3 full; 5 free; none'; or auto: by "
+          "blocks, "
+          "the least time within --memory-limit. Results have the same bits")};
+  cl::opt<double> memoryLimitMib{
+      "memory-limit", cl::init(0.0), cl::cat(training), cl::value_desc("MiB"),
+      cl::desc(
+          "The most memory that a device may need: its arena, and what the "
+          "report lists outside of it. What is recomputed is then chosen for "
+          "it "
+          "(--recompute=auto), and if no plan fits, the error says the "
+          "smallest "
+          "limit found")};
   cl::opt<int64_t> maxStaleness{
       "max-staleness", cl::init(-1), cl::cat(training),
       cl::value_desc("updates"),

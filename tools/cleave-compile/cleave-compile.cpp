@@ -219,7 +219,8 @@ int main(int argc, char **argv) {
   bool described = true;
   auto after = [&](Phase phase, ModuleOp reached) {
     if (phase != Phase::Scheduled ||
-        (flags.reportFile.empty() && flags.explain.empty()))
+        (flags.reportFile.empty() && flags.explain.empty() && !flags.planOnly &&
+         flags.emit != "memory"))
       return;
     FailureOr<llvm::json::Value> report =
         scheduleReport(reached, costSource(options.phases), measured.shown());
@@ -261,14 +262,26 @@ int main(int argc, char **argv) {
     return writeFile(destination, [&](raw_ostream &os) { os << *text; });
   }
 
-  FailureOr<CompiledProgram> compiled = generateCode(*module, options);
+  FailureOr<CompiledProgram> compiled = flags.planOnly || flags.emit == "memory"
+                                            ? planProgram(*module, options)
+                                            : generateCode(*module, options);
   if (failed(compiled))
     return 1;
+  if (std::string mistake = checkLimit(*compiled, options); !mistake.empty())
+    return fail(mistake);
+  if (flags.emit == "memory")
+    return writeFile(destination, [&](raw_ostream &os) {
+      os << memoryTrace(compiled->report) << "\n";
+    });
   if (!flags.output.empty())
     if (llvm::Error e = writeArtifact(*compiled, flags.output))
       return fail(llvm::toString(std::move(e)));
   completeReport(compiled->report, std::move(schedule));
-  if (std::optional<Detail> detail = parseDetail(flags.explain))
+  bool silent = flags.explain.empty() && !flags.reportFile.empty();
+  if (std::optional<Detail> detail =
+          flags.planOnly && flags.explain.empty() && !silent
+              ? Detail::Memory
+              : parseDetail(flags.explain))
     if (int status = writeFile("-", [&](raw_ostream &os) {
           for (const std::string &line :
                explainReport(compiled->report, *detail))

@@ -43,6 +43,9 @@ struct CompileOptions {
   std::string cpu;
   /// Width of the target's vectors in bits; 0: what `cpu` has.
   int vectorBits = 0;
+  /// The bytes that a device may need, what is outside of its arena included;
+  /// 0: no limit. With `phases.recompute` "auto", what is recomputed follows.
+  int64_t memoryLimit = 0;
   /// Up to so many bytes of reductions and gathers are exchanged together.
   int64_t bucketBytes = int64_t(1) << 20;
 };
@@ -72,6 +75,18 @@ struct CompiledProgram {
   std::string object;
   llvm::json::Object report;
 };
+
+/// Returns the program of each position and the report of a module in the
+/// executable phase, without kernels.
+llvm::FailureOr<CompiledProgram> planProgram(mlir::ModuleOp module,
+                                             const CompileOptions &options);
+
+/// The bytes that a device needs, by the memory plan of its position: its arena
+/// and what is outside of it.
+int64_t neededBytes(const llvm::json::Object &position);
+/// Why the program needs more memory than the limit; empty if it does not.
+std::string checkLimit(const CompiledProgram &compiled,
+                       const CompileOptions &options);
 
 /// Generates code for a module in the executable phase.
 llvm::FailureOr<CompiledProgram> generateCode(mlir::ModuleOp module,

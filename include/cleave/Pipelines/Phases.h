@@ -90,6 +90,11 @@ struct PhaseOptions {
   /// Where not negative: the most bytes that a position of "pp" may have saved
   /// for backward at a time.
   int64_t maxSavedBytes = -1;
+  /// Whether attention stays one op; otherwise it is products and a softmax.
+  bool fusedAttention = true;
+  /// What backward recomputes; see pipe/Transforms/RecomputePolicy.h. "auto" is
+  /// replaced before the scheduled phase; see ChooseRecompute.h.
+  std::string recompute = "free";
   /// Of an asynchronous schedule, where not negative: the most updates that
   /// come between the parameters that a micro-batch reads and its own update.
   int64_t maxStaleness = -1;
@@ -130,6 +135,11 @@ bool isPipeSlices(llvm::StringRef name);
 
 /// Whether `name` is a value of `PhaseOptions::pipeGather`.
 bool isPipeGather(llvm::StringRef name);
+
+/// Adds the passes with which the scheduled phase begins: those that split
+/// parts, and the one that chooses what is recomputed.
+void addParts(mlir::OpPassManager &passes, const PhaseOptions &options);
+void addRecompute(mlir::OpPassManager &passes, const PhaseOptions &options);
 
 /// Adds the passes that lead from the phase before `phase` to it.
 void addPhase(mlir::OpPassManager &passes, Phase phase,

@@ -25,15 +25,23 @@ namespace cleave {
 
 /// Returns the memory plan, for `--report`:
 /// ```
-/// {"arena_bytes": n, "fixed_bytes": {"parameter": n, "state": n, ...},
+/// {"arena_bytes": n, "bytes": {"parameter": n, "state": n, ...},
+///  "fixed": [{"bytes", "count", "kind", "name"}, ...],
 ///  "entries": {"train": {"peak_bytes": n, "lower_bound_bytes": n, "actions":
 ///  n,
-///    "commands": {"contract": n, ...}, "live_at_peak": [{"bytes", "kind",
-///    "name"}, ...], "saved": [{"bytes", "type", "name"}, ...],
+///    "commands": {"contract": n, ...},
+///    "kinds_at_peak": {"parameters": n, "saved": n, ..., "unused": n},
+///    "peak_time": {"action", "command", "commands", "at"},
+///    "live_at_peak": [{"bytes", "count", "kind", "name"}, ...],
+///    "profile": {"actions": [{"name", "begin"}, ...], "times": [n, ...],
+///      "kinds": {"saved": [n, ...], ...}},
+///    "saved": [{"bytes", "type", "name"}, ...],
 ///    "recomputed": ["...", ...]}}}
 /// ```
-/// In a pipeline it is the plan of the position with the largest arena, whose
-/// number is `largest`; `positions` has the plans of all.
+/// Kinds are those of `exec::MemoryKind`. Numbers of layers in the names of
+/// tensors are folded (`h.*.w`), and `count` tensors with one name are one
+/// item. In a pipeline it is the plan of the position with the largest arena,
+/// whose number is `largest`; `positions` has the plans of all.
 llvm::json::Value memoryReport(mlir::ModuleOp module);
 
 /// Returns the elements and bytes that each device sends in one run of an entry
@@ -97,9 +105,10 @@ scheduleReport(mlir::ModuleOp module, const CostSource &source,
 void completeReport(llvm::json::Object &report, llvm::json::Value schedule);
 
 /// How much of a report is explained: ten lines; all of it, with what differs
-/// in the numbers of layers alone as one line; or all of it.
-enum class Detail : uint8_t { Summary, Layers, Full };
-/// Returns the detail named "summary", "layers" or "full".
+/// in the numbers of layers alone as one line; all of it; or the memory of a
+/// device on a page.
+enum class Detail : uint8_t { Summary, Layers, Full, Memory };
+/// Returns the detail named "summary", "layers", "full" or "memory".
 std::optional<Detail> parseDetail(llvm::StringRef name);
 
 /// Explains the completed report of an artifact in lines of text.
@@ -109,6 +118,16 @@ std::vector<std::string> explainReport(const llvm::json::Object &report,
 /// Returns at most ten lines of text: what the step needs of memory, what it
 /// sends, and what bounds its time.
 std::vector<std::string> summarizeReport(const llvm::json::Object &report);
+
+/// Returns, for a page: the arena of each position, what a device needs outside
+/// of it, and of the largest the bytes at the peak by kind, the time of the
+/// peak, and the tensors that are in use then.
+std::vector<std::string> explainMemory(const llvm::json::Object &report);
+
+/// Returns the memory in use over a step, by kind, as counters for
+/// ui.perfetto.dev. A command of the plan takes a microsecond; repeated actions
+/// are there once.
+std::string memoryTrace(const llvm::json::Object &report);
 
 /// Returns the most important facts of `scheduleReport` as lines of text.
 std::vector<std::string> explainSchedule(const llvm::json::Value &report);

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SelectKernels.h"
+#include "cleave/Dialect/Graph/IR/Clones.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 
@@ -212,9 +213,13 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
         right = asMatrix(builder, loc, rhs, b);
   SmallVector<int64_t> shape(a.shape);
   shape.back() = b.shape.back();
-  Value product = ContractOp::create(
+  auto command = ContractOp::create(
       builder, loc, RankedTensorType::get(shape, builder.getF32Type()), left,
       right, Value());
+  for (StringRef name : {graph::kTwinAttr, graph::kCloneAttr})
+    if (Attribute attr = op->getAttr(name))
+      command->setAttr(name, attr);
+  Value product = command;
   std::string order = letters.batch + letters.rows + letters.columns;
   SmallVector<int64_t> open;
   for (char letter : order)

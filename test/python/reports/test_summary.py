@@ -86,7 +86,8 @@ def test_names_are_folded(name, folded):
 
 
 def test_unknown_detail(step):
-    with pytest.raises(ValueError, match="unknown detail 'more'; use 'summary', 'layers' or 'full'"):
+    with pytest.raises(ValueError, match="unknown detail 'more'; use 'summary', 'layers', 'full' or "
+                                         "'memory'"):
         step.explain("more")
 
 

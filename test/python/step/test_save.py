@@ -181,10 +181,14 @@ def test_notebooks(tmp_path):
     report = step.report()
     step.memory(svg=tmp_path / "memory.svg")
     memory = (tmp_path / "memory.svg").read_text()
-    widths = [float(r.get("width")) for r in shapes(memory, "rect") if r.get("height") == "24"]
-    arenas = [p["arena_bytes"] for p in report["plan"]["positions"]]
-    assert len(arenas) == 2 and sum(widths) <= 480 * sum(arenas) / max(arenas) + 1
-    assert sum(widths) > 0.9 * 480 * sum(arenas) / max(arenas)
+    largest = report["plan"]["largest"]
+    entry = report["plan"]["positions"][largest]["entries"]["train"]
+    drawn = [e.find("{*}title").text for e in shapes(memory, "polygon")]
+    assert [one.split(":")[0] for one in drawn] and len(drawn) == len(entry["profile"]["kinds"])
+    texts = [e.text for e in shapes(memory, "text")]
+    assert texts[0] == f"memory of a device in train, position {largest}"
+    peak = next(one for one in texts if one.startswith("peak: "))
+    assert f" in {entry['peak_time']['action']}, command " in peak
     assert step.placement(svg=tmp_path / "placement.svg") == report["placement"]
     placement = (tmp_path / "placement.svg").read_text()
     texts = [e.text for e in shapes(placement, "text")]

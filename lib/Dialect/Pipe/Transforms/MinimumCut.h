@@ -33,6 +33,11 @@ public:
     hasCost[vertex] = true;
     addEdge(entry(vertex), exit(vertex), cost);
   }
+  /// Sets the cost of a vertex behind the cut: one that is needed and made from
+  /// others.
+  void setMakingCost(unsigned vertex, int64_t cost) {
+    addEdge(source, entry(vertex), cost);
+  }
   /// Adds a dependency of `to` on `from`.
   void connect(unsigned from, unsigned to) {
     addEdge(exit(from), entry(to), kInfinite);

@@ -1,27 +1,19 @@
-//===- Recompute.cpp - Cheap values again instead of saved ones -----------===//
+//===- Recompute.cpp - Values again instead of saved ones -----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
-///
-/// \file
-/// The saved values are a minimum cut, for each pair of parts of which the
-/// first (the producer) saves values for the second (the consumer). The
-/// vertices are the values of the producer; their costs are their bytes.
-/// Results of heavy ops are sources; values that the consumer reads are sinks;
-/// operands that both parts can read cost nothing.
-///
-//===----------------------------------------------------------------------===//
 
-#include "MinimumCut.h"
+#include "Blocks.h"
+#include "Saving.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
+#include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
-#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
-#include "mlir/IR/IRMapping.h"
-#include <map>
+#include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_RECOMPUTE
@@ -32,14 +24,8 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether backward may recompute `result`.
-static bool isCheap(OpResult result) {
-  auto costed = dyn_cast<graph::CostOpInterface>(result.getOwner());
-  // Communication is not repeated.
-  if (!costed || !isPure(result.getOwner()) ||
-      isa<spmd::CommunicationOpInterface>(result.getOwner()))
-    return false;
-  graph::OpCost cost = costed.getCost();
+/// Whether making `result` again takes little time for its bytes.
+static bool isCheap(OpResult result, const graph::OpCost &cost) {
   switch (cost.work) {
   case graph::WorkClass::View:
   case graph::WorkClass::ElementWise:
@@ -55,367 +41,82 @@ static bool isCheap(OpResult result) {
   }
 }
 
+/// Whether backward may recompute `result`.
+static bool mayRecompute(OpResult result, const RecomputePolicy &policy,
+                         const Blocks &blocks) {
+  Operation *op = result.getOwner();
+  if (!isPure(op))
+    return false;
+  bool forward = blocks.knows(op);
+  int64_t block = forward ? blocks.blockOf(op) : -1;
+  const RecomputeChoice &choice = policy.of(block);
+  bool all = (choice.full || choice.price > 0) && block >= 0 &&
+             !blocks.isBoundary(result);
+  // Communication is repeated only where all of a block may be.
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  if (isa<spmd::CommunicationOpInterface>(op) || !costed)
+    return all;
+  graph::OpCost cost = costed.getCost();
+  if (all || cost.work == graph::WorkClass::View)
+    return true;
+  // Masks, positions and the like.
+  if (forward && !blocks.dependsOnSamples(op))
+    return isCheap(result, cost);
+  return (choice.free && isCheap(result, cost)) ||
+         (choice.selective && forward && blocks.isCore(op));
+}
+
 namespace {
-/// The ops that one program recomputes, for the report.
-struct Tally {
-  struct Group {
-    int64_t ops = 0;
-    /// The bytes of results that would have been saved otherwise.
-    int64_t bytes = 0;
-  };
-  /// By kind of op and line of the model.
-  std::map<std::pair<std::string, std::string>, Group> groups;
-  /// The bytes saved for one micro-batch without recomputation, less those
-  /// saved with it.
-  int64_t unsaved = 0;
-
-  Group &groupOf(Operation *op) {
-    return groups[{op->getName().getStringRef().str(),
-                   sourceLine(op->getLoc())}];
-  }
-
-  void write(ProgramOp program) {
-    if (groups.empty())
-      return;
-    Builder b(program.getContext());
-    SmallVector<Attribute> all;
-    for (auto &[key, group] : groups)
-      all.push_back(b.getDictionaryAttr(
-          {b.getNamedAttr("bytes", b.getI64IntegerAttr(group.bytes)),
-           b.getNamedAttr("line", b.getStringAttr(key.second)),
-           b.getNamedAttr("op", b.getStringAttr(key.first)),
-           b.getNamedAttr("ops", b.getI64IntegerAttr(group.ops))}));
-    program->setAttr(kRecomputedAttr, b.getArrayAttr(all));
-    program->setAttr(kUnsavedBytesAttr, b.getI64IntegerAttr(unsaved));
-  }
-};
-
-/// The saved values between two parts of one program.
-class Saving {
-public:
-  Saving(InvokeOp producer, InvokeOp consumer, Tally &tally)
-      : producer(producer), consumer(consumer),
-        from(producer.getPartFunction()), to(consumer.getPartFunction()),
-        tally(tally) {}
-
-  /// Replaces both invocations by new ones, and returns these.
-  std::pair<InvokeOp, InvokeOp> run() {
-    Operation *terminator = from.getBody().front().getTerminator();
-    for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
-      if (auto result = dyn_cast<OpResult>(input);
-          result && result.getOwner() == producer &&
-          producer.isSaved(result.getResultNumber()))
-        read.push_back({terminator->getOperand(result.getResultNumber()),
-                        to.getArgument(i)});
-    // The result of an update is in the buffer of its argument, and is not
-    // recomputed.
-    auto program = cast<ProgramOp>(producer->getParentOp());
-    bool early =
-        program->hasAttr(kEarlyUpdateAttr) && program.getMicroBatches() == 1;
-    for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
-      if (early && producer.getKind(i) == kValue)
-        given.try_emplace(value, i);
-    if (!read.empty()) {
-      chooseSaved();
-      rebuildConsumerBody();
-    }
-    return rebuild();
-  }
-
-private:
-  /// Sets `saved` to the values of the minimum cut.
-  void chooseSaved() {
-    llvm::MapVector<Value, unsigned> vertices;
-    SmallVector<Value> stack;
-    auto add = [&](Value value) {
-      if (vertices.try_emplace(value, vertices.size()).second)
-        stack.push_back(value);
-    };
-    for (auto [value, argument] : read)
-      add(value);
-    while (!stack.empty()) {
-      auto result = dyn_cast<OpResult>(stack.pop_back_val());
-      if (result && isCheap(result) && !given.contains(result))
-        for (Value operand : result.getOwner()->getOperands())
-          add(operand);
-    }
-    MinimumCut graph(vertices.size());
-    for (auto [value, vertex] : vertices) {
-      auto result = dyn_cast<OpResult>(value);
-      if (!result || given.contains(value))
-        continue; // An operand of the part: the consumer can read it too.
-      graph.setCost(vertex, std::max<int64_t>(bytesOf(value), 1));
-      if (!isCheap(result)) {
-        graph.addSource(vertex);
-        continue;
-      }
-      for (Value operand : result.getOwner()->getOperands())
-        graph.connect(vertices.lookup(operand), vertex);
-    }
-    for (auto [value, argument] : read)
-      graph.addSink(vertices.lookup(value));
-    std::vector<bool> cut = graph.solve();
-    for (auto [value, vertex] : vertices)
-      if (cut[vertex])
-        saved.insert(value);
-  }
-
-  /// Returns the consumer's value for the producer's `value`: an argument, or a
-  /// recomputed value at the insertion point.
-  Value materialize(Value value, OpBuilder &builder) {
-    // In the order of the producer, without recursion.
-    SmallVector<Value> stack{value};
-    while (!stack.empty()) {
-      Value next = stack.back();
-      if (mapping.contains(next)) {
-        stack.pop_back();
-        continue;
-      }
-      auto argument = dyn_cast<BlockArgument>(next);
-      if (argument || saved.contains(next) || given.contains(next)) {
-        mapping.map(next, addConsumerArgument(next));
-        stack.pop_back();
-        continue;
-      }
-      Operation *op = next.getDefiningOp();
-      size_t before = stack.size();
-      for (Value operand : op->getOperands())
-        if (!mapping.contains(operand))
-          stack.push_back(operand);
-      if (stack.size() > before)
-        continue;
-      Operation *clone = builder.clone(*op, mapping);
-      ++tally.groupOf(op).ops;
-      // Other results of the op stay saved.
-      for (auto [old, fresh] : llvm::zip(op->getResults(), clone->getResults()))
-        mapping.map(old, lookupSaved(old, fresh));
-      stack.pop_back();
-    }
-    return mapping.lookup(value);
-  }
-
-  Value lookupSaved(Value old, Value fresh) {
-    auto it = arguments.find(old);
-    return it == arguments.end() ? fresh : it->second;
-  }
-
-  /// Adds an argument of the consumer for a value of the producer.
-  Value addConsumerArgument(Value value) {
-    if (Value known = arguments.lookup(value))
-      return known;
-    Value argument =
-        to.getBody().front().addArgument(value.getType(), value.getLoc());
-    arguments[value] = argument;
-    added.push_back(value);
-    return argument;
-  }
-
-  void rebuildConsumerBody() {
-    Block &body = to.getBody().front();
-    // Operands that both parts read already, and values that stay saved.
-    for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
-      for (auto [j, other] : llvm::enumerate(producer.getInputs()))
-        if (input == other && consumer.getSplit()[i] == producer.getSplit()[j])
-          arguments[from.getArgument(j)] = to.getArgument(i);
-    for (auto [value, argument] : read)
-      if (saved.contains(value))
-        arguments.try_emplace(value, argument);
-    for (auto [value, result] : given)
-      for (auto [i, input] : llvm::enumerate(consumer.getInputs()))
-        if (input == producer.getResult(result))
-          arguments.try_emplace(value, to.getArgument(i));
-    for (auto [value, argument] : arguments)
-      mapping.map(value, argument);
-
-    // Values are recomputed just before the consumer first reads them.
-    struct Use {
-      Operation *first;
-      Value value;
-      BlockArgument argument;
-    };
-    SmallVector<Use> uses;
-    for (auto [value, argument] : read) {
-      if (saved.contains(value))
-        continue;
-      Operation *first = nullptr;
-      for (Operation *user : argument.getUsers()) {
-        Operation *inBody = body.findAncestorOpInBlock(*user);
-        if (!first || inBody->isBeforeInBlock(first))
-          first = inBody;
-      }
-      if (first)
-        uses.push_back({first, value, argument});
-    }
-    llvm::sort(uses, [](const Use &a, const Use &b) {
-      if (a.first != b.first)
-        return a.first->isBeforeInBlock(b.first);
-      return a.argument.getArgNumber() < b.argument.getArgNumber();
-    });
-    for (Use &use : uses) {
-      OpBuilder builder(use.first);
-      use.argument.replaceAllUsesWith(materialize(use.value, builder));
-      if (Operation *op = use.value.getDefiningOp())
-        tally.groupOf(op).bytes += bytesOf(use.value);
-    }
-  }
-
-  //===--- Signatures
-  //------------------------------------------------------------===//
-
-  /// Removes ops of `function` whose results nothing reads.
-  static void removeDeadOps(func::FuncOp function) {
-    for (Operation &op :
-         llvm::make_early_inc_range(llvm::reverse(function.getBody().front())))
-      if (op.use_empty() && isPure(&op) &&
-          !op.hasTrait<OpTrait::IsTerminator>())
-        op.erase();
-  }
-
-  /// Drops arguments of `function` that nothing reads, in `operands` and
-  /// `split` too, and updates its type.
-  static void dropUnusedArguments(func::FuncOp function,
-                                  SmallVector<Value> &operands,
-                                  SmallVector<int64_t> &split) {
-    Block &body = function.getBody().front();
-    for (unsigned i = body.getNumArguments(); i-- > 0;) {
-      if (!body.getArgument(i).use_empty())
-        continue;
-      body.eraseArgument(i);
-      operands.erase(operands.begin() + i);
-      split.erase(split.begin() + i);
-    }
-    function.setFunctionType(
-        FunctionType::get(function.getContext(), body.getArgumentTypes(),
-                          body.getTerminator()->getOperandTypes()));
-  }
-
-  std::pair<InvokeOp, InvokeOp> rebuild() {
-    OpBuilder builder(producer);
-    Block &body = from.getBody().front();
-    auto terminator = cast<func::ReturnOp>(body.getTerminator());
-
-    // 1. The producer's results: those others read, then the saved ones.
-    SmallVector<Value> values;
-    SmallVector<Type> types;
-    SmallVector<Attribute> kinds;
-    llvm::DenseMap<Value, unsigned> savedResult;
-    SmallVector<std::pair<unsigned, unsigned>> kept; // (old, new)
-    auto addResult = [&](Value value, Type type, Attribute kind) {
-      values.push_back(value);
-      types.push_back(type);
-      kinds.push_back(kind);
-      return values.size() - 1;
-    };
-    llvm::DenseSet<Value> wanted(saved);
-    for (auto [i, result] : llvm::enumerate(producer.getOutputs())) {
-      Value value = terminator.getOperand(i);
-      bool elsewhere = llvm::any_of(
-          result.getUsers(), [&](Operation *user) { return user != consumer; });
-      bool stays = elsewhere || (producer.isSaved(i) && wanted.contains(value));
-      if (!stays) {
-        tally.unsaved += bytesOf(value);
-        continue;
-      }
-      unsigned index =
-          addResult(value, result.getType(), producer.getResultKinds()[i]);
-      kept.push_back({i, index});
-      if (producer.isSaved(i) || given.contains(value))
-        savedResult[value] = index;
-    }
-    for (Value value : added)
-      if (!isa<BlockArgument>(value) && !savedResult.contains(value)) {
-        savedResult[value] =
-            addResult(value, value.getType(), builder.getStringAttr(kSaved));
-        tally.unsaved -= bytesOf(value);
-      }
-    terminator.getOperandsMutable().assign(values);
-    removeDeadOps(from);
-
-    SmallVector<Value> operands(producer.getInputs());
-    SmallVector<int64_t> split(producer.getSplit());
-    // What new arguments of the consumer will read: an operand of the producer,
-    // or a saved result (none of which may be looked at once it is erased).
-    struct Addition {
-      Value operand;
-      int64_t split = -1;
-      unsigned result = 0;
-    };
-    SmallVector<Addition> additions;
-    for (Value value : added) {
-      if (auto argument = dyn_cast<BlockArgument>(value))
-        additions.push_back({operands[argument.getArgNumber()],
-                             split[argument.getArgNumber()]});
-      else
-        additions.push_back({Value(), -1, savedResult.lookup(value)});
-    }
-    dropUnusedArguments(from, operands, split);
-    auto newProducer = InvokeOp::create(
-        builder, producer.getLoc(), types, producer.getCallee(), operands,
-        producer.getPart(), producer.getOnce(), split,
-        builder.getArrayAttr(kinds), producer.getStage());
-
-    // 2. The consumer's operands: the old ones, then those of new arguments.
-    operands.assign(consumer.getInputs().begin(), consumer.getInputs().end());
-    split.assign(consumer.getSplit().begin(), consumer.getSplit().end());
-    for (Value &operand : operands)
-      if (auto result = dyn_cast<OpResult>(operand);
-          result && result.getOwner() == producer)
-        for (auto [old, fresh] : kept)
-          if (result.getResultNumber() == old)
-            operand = newProducer.getResult(fresh);
-    for (const Addition &addition : additions) {
-      operands.push_back(addition.operand
-                             ? addition.operand
-                             : newProducer.getResult(addition.result));
-      split.push_back(addition.split);
-    }
-    removeDeadOps(to);
-    dropUnusedArguments(to, operands, split);
-    builder.setInsertionPoint(consumer);
-    auto newConsumer = InvokeOp::create(
-        builder, consumer.getLoc(), consumer.getResultTypes(),
-        consumer.getCallee(), operands, consumer.getPart(), consumer.getOnce(),
-        split, consumer.getResultKinds(), consumer.getStage());
-    consumer.replaceAllUsesWith(newConsumer);
-    consumer.erase();
-    for (auto [old, fresh] : kept)
-      producer.getResult(old).replaceAllUsesWith(newProducer.getResult(fresh));
-    producer.erase();
-    return {newProducer, newConsumer};
-  }
-
-  InvokeOp producer, consumer;
-  func::FuncOp from, to;
-  Tally &tally;
-  /// The values of the producer that the consumer reads, each with its
-  /// argument.
-  SmallVector<std::pair<Value, BlockArgument>> read;
-  llvm::DenseSet<Value> saved;
-  /// The values of the producer that are results of its invocation, each with
-  /// the number of the result.
-  llvm::DenseMap<Value, unsigned> given;
-  /// Arguments of the consumer for values of the producer.
-  llvm::DenseMap<Value, Value> arguments;
-  /// Values of the producer that became new arguments, in order.
-  SmallVector<Value> added;
-  IRMapping mapping;
-};
-
 struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
+  using RecomputeBase::RecomputeBase;
+
   void runOnOperation() override {
+    std::string error;
+    auto chosen = RecomputePolicy::parse(policy, error);
+    std::optional<MachineModel> rates;
+    if (chosen)
+      rates = MachineModel::parse(machine, error);
+    if (!chosen || !rates) {
+      getOperation().emitError("recompute: ") << error;
+      return signalPassFailure();
+    }
+    int64_t twins = 0;
+    spmd::MeshOp meshOp = spmd::findMesh(getOperation());
+    spmd::Mesh mesh = meshOp ? meshOp.getMesh() : spmd::Mesh();
     for (auto program : getOperation().getOps<ProgramOp>()) {
       if (failed(verifyPartFunctions(program)))
         return signalPassFailure();
       SmallVector<InvokeOp> invokes(program.getBody().getOps<InvokeOp>());
-      Tally tally;
+      SmallVector<InvokeOp> forward;
+      for (InvokeOp invoke : invokes)
+        if (invoke.getPart() == "F")
+          forward.push_back(invoke);
+      Blocks blocks(forward);
+      RecomputeTally tally;
+      tally.twins = twins;
+      auto may = [&](OpResult result) {
+        return mayRecompute(result, *chosen, blocks);
+      };
+      auto blockOf = [&](Operation *op) {
+        return blocks.knows(op) ? blocks.blockOf(op) : -1;
+      };
+      auto price = [&](Operation *op) -> int64_t {
+        double worth = chosen->of(blockOf(op)).price;
+        return worth > 0 ? std::min(rates->secondsOf(workOf(op, mesh)) * worth,
+                                    0x1p55)
+                         : 0;
+      };
+      RecomputeRules rules{may, price, blockOf, mesh};
       for (size_t c = 0; c < invokes.size(); ++c)
         for (size_t p = 0; p < c; ++p)
           if (!invokes[c].getOnce() &&
               invokes[c].getStage() == invokes[p].getStage() &&
               savesFor(invokes[p], invokes[c]))
             std::tie(invokes[p], invokes[c]) =
-                Saving(invokes[p], invokes[c], tally).run();
+                saveLess(invokes[p], invokes[c], rules, tally);
       tally.write(program);
+      twins = tally.twins;
+      recordSaved(program, blocks);
     }
   }
 
@@ -426,6 +127,55 @@ private:
       return result && result.getOwner() == producer &&
              producer.isSaved(result.getResultNumber());
     });
+  }
+
+  /// Writes what each forward part saves for its own stage, and the masks that
+  /// it does not save, by block.
+  static void recordSaved(ProgramOp program, const Blocks &blocks) {
+    Builder b(program.getContext());
+    SmallVector<Attribute> items;
+    auto add = [&](Operation *op, Location loc, int64_t bytes, int64_t stage,
+                   StringRef name) {
+      items.push_back(b.getDictionaryAttr(
+          {b.getNamedAttr("block",
+                          b.getI64IntegerAttr(op ? blocks.blockOf(op) : -1)),
+           b.getNamedAttr("bytes", b.getI64IntegerAttr(bytes)),
+           b.getNamedAttr("line", b.getStringAttr(sourceLine(loc))),
+           b.getNamedAttr("op", b.getStringAttr(name)),
+           b.getNamedAttr("stage", b.getI64IntegerAttr(stage))}));
+    };
+    for (auto invoke : program.getBody().getOps<InvokeOp>()) {
+      if (invoke.getPart() != "F" || blocks.count() == 0)
+        continue;
+      int64_t stage = invoke.getStage();
+      // Masks are drawn again; a framework that stores them needs a byte for
+      // each element.
+      for (Operation &op : invoke.getPartFunction().front())
+        if (isa<graph::RandomOpInterface>(op) &&
+            cast<graph::CostOpInterface>(op).getCost().work ==
+                graph::WorkClass::ElementWise)
+          for (Value result : op.getResults())
+            add(&op, op.getLoc(),
+                cast<RankedTensorType>(result.getType()).getNumElements(),
+                stage, kMaskOp);
+      Operation *terminator = invoke.getPartFunction().front().getTerminator();
+      for (OpResult result : invoke->getResults()) {
+        bool read = llvm::any_of(result.getUsers(), [&](Operation *user) {
+          auto reader = dyn_cast<InvokeOp>(user);
+          return reader && !reader.getOnce() &&
+                 reader.getStage() == invoke.getStage();
+        });
+        unsigned i = result.getResultNumber();
+        if (!read || !invoke.isSaved(i))
+          continue;
+        Value value = terminator->getOperand(i);
+        Operation *op = value.getDefiningOp();
+        add(op, value.getLoc(), bytesOf(value), stage,
+            op ? op->getName().getStringRef() : "input");
+      }
+    }
+    if (!items.empty())
+      program->setAttr(kSavedAttr, b.getArrayAttr(items));
   }
 };
 } // namespace

@@ -27,6 +27,16 @@ def AssignLayouts : Pass<"exec-assign-layouts", "::mlir::ModuleOp"> {
   }];
 }
 
+def MatchForms : Pass<"exec-match-forms", "::mlir::ModuleOp"> {
+  let summary = "Gives recomputed contractions the form of their originals";
+  let description = [{
+    A library adds up products in another order where an operand is transposed. A
+    contraction that backward computes again (attributes `twin` and `clone`, see
+    Clones.h) therefore gets its operands as the original has them, copied where
+    they have another layout. Removes these attributes.
+  }];
+}
+
 def Fuse : Pass<"exec-fuse", "::mlir::ModuleOp"> {
   let summary = "Fuses graph ops into generated kernels";
   let description = [{
@@ -67,11 +77,14 @@ def PlanMemory : Pass<"exec-plan-memory", "::mlir::ModuleOp"> {
     | `exec.buffers`, `exec.scratch` | ops of a part | buffers of the results; of scratch memory |
     | `offsets` | `exec.run` | bytes from the arena's start of each of the part's buffers |
     | `exec.peak`, `exec.lower_bound`, `exec.live` | entry | bytes used behind the fixed places; the least any packing needs; what is in use at that time |
+    | `exec.peak_time`, `exec.profile` | entry | the action and command of the peak; with `profile`, the bytes in use over all actions, by kind (MemoryKind.h) |
   }];
   let dependentDialects = ["::cleave::exec::ExecDialect"];
   let options = [
     Option<"threads", "threads", "int64_t", "1",
            "Number of threads for which scratch memory is planned">,
+    Option<"profile", "profile", "bool", "false",
+           "Also record the bytes in use over each entry, by kind">,
   ];
 }
 

@@ -323,4 +323,22 @@ def GuardIndices : Pass<"graph-guard-indices", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
+def UnfuseAttention : Pass<"graph-unfuse-attention", "::mlir::ModuleOp"> {
+  let summary = "Computes attention by products and a softmax";
+  let description = [{
+    The scores of a head are then a tensor, which differentiation saves unless it
+    is recomputed (`--pipe-recompute=policy=selective`), as in frameworks whose
+    attention is not one op. Runs on models. Dropout draws the same numbers; sums
+    have another order.
+    ```mlir
+    %o, %lse = graph.attention %q, %k, %v {scale = 0.5 : f64}
+    // becomes
+    %s = graph.contract "baqd,bakd->baqk" %q, %k
+    %t = graph.mul %s, %c
+    %p = graph.softmax %t
+    %o = graph.contract "baqk,bake->baqe" %p, %v
+    ```
+  }];
+}
+
 #endif // CLEAVE_DIALECT_GRAPH_TRANSFORMS_PASSES_TD

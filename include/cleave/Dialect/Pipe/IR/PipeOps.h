@@ -58,6 +58,13 @@ inline constexpr llvm::StringLiteral kScheduleNameAttr = "pipe.schedule_name";
 /// each micro-batch that are therefore not saved; see `--pipe-recompute`.
 inline constexpr llvm::StringLiteral kRecomputedAttr = "pipe.recomputed";
 inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
+/// Attributes of a program: the work of recomputation for one micro-batch, by
+/// stage, and what forward saves for the backward of its stage, with the number
+/// of the block that computes it.
+inline constexpr llvm::StringLiteral kRecomputeWorkAttr = "pipe.recompute_work";
+inline constexpr llvm::StringLiteral kSavedAttr = "pipe.saved";
+/// The op of a dropout mask there, which is never stored.
+inline constexpr llvm::StringLiteral kMaskOp = "mask";
 
 /// Attribute of a program: "each" if sharded parameters are gathered for each
 /// micro-batch, "once" if once in a step; followed by a colon and the reason if

@@ -172,11 +172,24 @@ def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
     // forward:  %h = linear(...); %a = gelu %h; %y = linear %a     saves %h, %a
     // becomes:  saves %h; backward starts from %h and recomputes gelu
     ```
+    `policy` says what may be recomputed, of all blocks or of each (see
+    RecomputePolicy.h): `none`, `free` (the above), `selective` (the core of an
+    attention that is not one op: from the product of queries and keys to the
+    softmax and its dropout; arXiv 2205.05198) or `full` (all of a block, its
+    collectives too, from what other blocks compute). Blocks are what the forward
+    parts repeat, found by structure (Blocks.h). Views are always made again. A
+    clone draws the same random numbers as its original.
+
     The program records the decision for the report: `pipe.recomputed` has, for
     each kind of op and line of the model, the number of ops recomputed and the
     bytes of their results that are not saved; `pipe.unsaved_bytes` is the
-    reduction of the bytes saved for one micro-batch.
+    reduction of the bytes saved for one micro-batch; `pipe.recompute_work` the
+    work that this adds, by stage; `pipe.saved` what is saved, by block.
   }];
+  let options = [Option<"policy", "policy", "std::string", "\"free\"",
+                        "What may be recomputed">,
+                 Option<"machine", "machine", "std::string", "\"\"",
+                        "Rates by which a price counts; see pipe-split-stages">];
 }
 
 def UpdateEach : Pass<"pipe-update-each", "::mlir::ModuleOp"> {

@@ -103,7 +103,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
       peak = std::max(peak, plan->getPacking().peak);
     }
     for (auto &plan : plans)
-      plan->write(fixedEnd);
+      plan->write(fixedEnd, profile);
     return fixedEnd + peak;
   }
 

@@ -118,23 +118,38 @@ LogicalResult ProgramMemory::analyse() {
 // Packing
 //===----------------------------------------------------------------------===//
 
-static std::string nameOf(Value value) {
+std::string ProgramMemory::nameOf(Value value) const {
   std::string text;
   llvm::raw_string_ostream os(text);
+  Location loc = value.getLoc();
   if (auto result = dyn_cast<OpResult>(value)) {
+    // A value of the entry has the line of the op that computes it in a part.
+    if (auto run = dyn_cast<RunOp>(result.getOwner())) {
+      func::FuncOp part = parts.functions.lookup(run.getCallee());
+      loc = part.front()
+                .getTerminator()
+                ->getOperand(result.getResultNumber())
+                .getLoc();
+    }
     os << result.getOwner()->getName().getStringRef();
-    if (result.getOwner()->getNumResults() > 1)
-      os << "#" << result.getResultNumber();
   } else {
     os << "argument " << cast<BlockArgument>(value).getArgNumber();
   }
   os << " " << value.getType();
-  if (std::string line = sourceLine(value.getLoc()); !line.empty())
+  if (std::string line = sourceLine(loc); !line.empty())
     os << " at " << line;
   return text;
 }
 
+/// The name of the scratch memory of `op`.
+static std::string nameOfScratch(Operation *op) {
+  std::string line = sourceLine(op->getLoc());
+  return op->getName().getStringRef().str() + " scratch" +
+         (line.empty() ? line : " at " + line);
+}
+
 void ProgramMemory::packBuffers() {
+  markSaved();
   // Time counts the commands of representative actions.
   int64_t time = 0;
   std::vector<int64_t> length;
@@ -253,13 +268,8 @@ void ProgramMemory::packBuffers() {
     }
     packedRoots.push_back(root);
     intervals.push_back(buffer.life);
-    items.push_back({buffer.bytes,
-                     buffer.kept          ? "kept"
-                     : buffer.gradient    ? "gradient"
-                     : buffer.returned    ? "output"
-                     : buffer.accumulates ? "accumulated"
-                                          : "saved",
-                     nameOf(buffer.value)});
+    items.push_back({buffer.bytes, kindOf(buffer), nameOf(buffer.value),
+                     buffer.gradient && !buffer.kept});
   }
   for (auto [a, run] : llvm::enumerate(runs)) {
     if (repeats.representative[a] != a)
@@ -272,13 +282,11 @@ void ProgramMemory::packBuffers() {
       intervals.push_back(
           {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
       owners.push_back({a, b});
-      items.push_back({buffer.bytes,
-                       buffer.scratchOf  ? "scratch"
-                       : buffer.gradient ? "gradient"
-                                         : "activation",
-                       buffer.scratchOf
-                           ? buffer.scratchOf->getName().getStringRef().str()
-                           : nameOf(buffer.value)});
+      items.push_back(
+          {buffer.bytes, kindOf(buffer),
+           buffer.scratchOf ? nameOfScratch(buffer.scratchOf)
+                            : nameOf(buffer.value),
+           buffer.gradient && !buffer.scratchOf});
     }
   }
   packing = pack(intervals);
@@ -289,19 +297,6 @@ void ProgramMemory::packBuffers() {
   for (auto [i, owner] : llvm::enumerate(owners))
     internal[owner.first][owner.second] =
         packing.offsets[packedRoots.size() + i];
-}
-
-std::vector<LiveItem> ProgramMemory::liveAtPeak() const {
-  int64_t when = 0;
-  maxLive(intervals, &when);
-  std::vector<LiveItem> live;
-  for (auto [i, interval] : llvm::enumerate(intervals))
-    if (interval.begin <= when && when <= interval.end)
-      live.push_back(items[i]);
-  llvm::sort(live, [](const LiveItem &a, const LiveItem &b) {
-    return std::pair(-a.bytes, a.name) < std::pair(-b.bytes, b.name);
-  });
-  return live;
 }
 
 //===----------------------------------------------------------------------===//
@@ -317,7 +312,7 @@ int64_t ProgramMemory::address(Value value, int64_t base) {
   return at + getLayout(type).offset * elementBytes(type.getElementType());
 }
 
-void ProgramMemory::write(int64_t base) {
+void ProgramMemory::write(int64_t base, bool profile) {
   for (auto [a, run] : llvm::enumerate(runs)) {
     const PartMemory &memory = parts.memories[run.getCallee()];
     const std::vector<int64_t> &own = internal[repeats.representative[a]];
@@ -352,9 +347,14 @@ void ProgramMemory::write(int64_t base) {
   for (const LiveItem &item : liveAtPeak())
     live.push_back(builder.getDictionaryAttr(
         {builder.getNamedAttr("bytes", builder.getI64IntegerAttr(item.bytes)),
-         builder.getNamedAttr("kind", builder.getStringAttr(item.kind)),
+         builder.getNamedAttr("kind",
+                              builder.getStringAttr(memoryKindName(item.kind))),
          builder.getNamedAttr("name", builder.getStringAttr(item.name))}));
   program->setAttr(kLiveAttr, builder.getArrayAttr(live));
+  if (DictionaryAttr when = describePeakTime())
+    program->setAttr(kPeakTimeAttr, when);
+  if (DictionaryAttr bytes = profile ? describeProfile() : DictionaryAttr())
+    program->setAttr(kMemoryProfileAttr, bytes);
   if (int64_t bytes = gradientPeak())
     program->setAttr(kGradientPeakAttr, builder.getI64IntegerAttr(bytes));
 }

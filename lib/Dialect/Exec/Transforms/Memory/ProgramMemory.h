@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_MEMORY_PROGRAMMEMORY_H
 
 #include "PartMemory.h"
+#include "cleave/Dialect/Exec/IR/MemoryKind.h"
 #include "cleave/Dialect/Exec/Transforms/Memory/Packing.h"
 
 namespace cleave::exec {
@@ -49,15 +50,23 @@ struct ProgramBuffer {
   mlir::Value value;
   /// Whether it holds sums over micro-batches; whether it holds a gradient.
   bool accumulates = false, gradient = false;
+  /// Whether forward saves it for backward; whether a transfer or a collective
+  /// of the whole step writes it.
+  bool saved = false, communicated = false;
   /// Whether it holds a value that an update overwrites, saved until that is
   /// validated.
   bool kept = false;
 };
 
-/// A buffer in use at the peak.
+MemoryKind kindOf(const ProgramBuffer &buffer);
+MemoryKind kindOf(const PartBuffer &buffer);
+
+/// A buffer that the packing places.
 struct LiveItem {
   int64_t bytes;
-  std::string kind, name;
+  MemoryKind kind;
+  std::string name;
+  bool gradient = false;
 };
 
 /// The plan of one entry.
@@ -70,7 +79,8 @@ public:
   /// Packs buffers without a fixed offset.
   void packBuffers();
   /// Writes rows of offsets; the packed part of the arena begins at `base`.
-  void write(int64_t base);
+  /// With `profile`, also the bytes in use over time.
+  void write(int64_t base, bool profile);
 
   ProgramBuffer &bufferOf(mlir::Value value) { return buffers[leader(value)]; }
   mlir::ArrayRef<RunOp> getRuns() const { return runs; }
@@ -79,9 +89,18 @@ public:
   std::vector<LiveItem> liveAtPeak() const;
   /// The peak bytes of gradients.
   int64_t gradientPeak();
+  /// See `kPeakTimeAttr` and `kMemoryProfileAttr`.
+  mlir::DictionaryAttr describePeakTime();
+  mlir::DictionaryAttr describeProfile();
 
 private:
+  /// The name in the schedule of the action with that number.
+  std::string nameOfAction(unsigned action) const;
   unsigned leader(mlir::Value value);
+  /// The type of `value` and the source line where it is computed.
+  std::string nameOf(mlir::Value value) const;
+  /// Sets `saved` and `communicated` of all buffers.
+  void markSaved();
   int64_t address(mlir::Value value, int64_t base);
   llvm::DenseMap<unsigned, unsigned> shareSlots(llvm::ArrayRef<unsigned> roots);
   void settleSlots();

@@ -1,0 +1,47 @@
+//===- ChooseRecompute.h - What to recompute within a limit -----*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_PIPELINES_CHOOSERECOMPUTE_H
+#define CLEAVE_PIPELINES_CHOOSERECOMPUTE_H
+
+#include "cleave/Pipelines/Compile.h"
+
+namespace cleave {
+
+/// What a policy saves of a block, and the time that it adds.
+struct RecomputeOption {
+  double bytes = 0, seconds = 0;
+};
+
+/// Chooses an option for each block, of the least time of all whose bytes are
+/// together at most `budget`. Returns nothing if there are none. Where fronts
+/// of partial choices become long, bytes are rounded up to 1/16384 of the
+/// budget.
+std::optional<std::vector<unsigned>>
+chooseOptions(llvm::ArrayRef<std::vector<RecomputeOption>> blocks,
+              double budget);
+
+/// Runs a phase on a module that is in the one before.
+using RunPhase = llvm::function_ref<llvm::LogicalResult(
+    mlir::ModuleOp, Phase, const CompileOptions &)>;
+
+/// Chooses the policy of recomputation that adds the least time and with which
+/// `local`, a module in the local phase, needs at most `options.memoryLimit`
+/// bytes on each device (any number if that is 0). Tries every fixed policy and
+/// mixtures of them by blocks, plans the memory of each that it considers, and
+/// records the decision as the module's attribute `kRecomputeDecisionAttr`, in
+/// JSON. Emits an error with the smallest limit found if none fits.
+llvm::FailureOr<std::string> chooseRecompute(mlir::ModuleOp local,
+                                             const CompileOptions &options,
+                                             RunPhase run);
+
+inline constexpr llvm::StringLiteral kRecomputeDecisionAttr =
+    "pipe.recompute_decision";
+
+} // namespace cleave
+
+#endif // CLEAVE_PIPELINES_CHOOSERECOMPUTE_H

@@ -1,0 +1,277 @@
+//===- Blocks.cpp - The repeated blocks of a model ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// A part is cut where one value alone passes from what is before to what is
+/// after: a residual stream. Between two cuts is a *segment*, and segments with
+/// the same ops and types are alike. A model is then a sequence of segments,
+/// as e a m a m a m h: the shortest sequence of them that repeats itself and
+/// covers most is a *block*, here a m.
+///
+//===----------------------------------------------------------------------===//
+
+#include "Blocks.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorBytes.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/Hashing.h"
+#include "llvm/ADT/SetVector.h"
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::pipe;
+
+static graph::WorkClass workClassOf(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  return costed ? costed.getCost().work : graph::WorkClass::ElementWise;
+}
+
+static bool isView(Operation *op) {
+  return isa<graph::CostOpInterface>(op) &&
+         workClassOf(op) == graph::WorkClass::View;
+}
+
+/// The value that `value` is a view of.
+static Value viewedBy(Value value) {
+  for (;;) {
+    Operation *op = value.getDefiningOp();
+    if (!op || !isView(op) || op->getNumOperands() != 1)
+      return value;
+    value = op->getOperand(0);
+  }
+}
+
+/// A run of ops between two cuts.
+struct Blocks::Segment {
+  size_t part;
+  size_t begin, end;
+  size_t label;
+};
+
+/// A forward part.
+struct Blocks::Part {
+  /// The ops that depend on samples, in order; what is computed from inputs
+  /// alone by cheap ops is not among them.
+  SmallVector<Operation *> ops;
+  llvm::DenseMap<Operation *, size_t> position;
+  /// Arguments that other parts compute for each micro-batch.
+  llvm::DenseSet<Value> received;
+  std::vector<size_t> cuts;
+
+  explicit Part(InvokeOp invoke);
+  /// Whether `value` depends on samples by more than cheap ops.
+  bool isActivation(Value value) const {
+    if (isa<BlockArgument>(value))
+      return received.contains(value);
+    return position.contains(value.getDefiningOp());
+  }
+
+private:
+  void findCuts();
+};
+
+Blocks::Part::Part(InvokeOp invoke) {
+  func::FuncOp function = invoke.getPartFunction();
+  // What depends on samples, by cheap ops too.
+  llvm::DenseSet<Value> samples;
+  for (auto [input, split, argument] : llvm::zip_equal(
+           invoke.getInputs(), invoke.getSplit(), function.getArguments())) {
+    auto maker = input.getDefiningOp<InvokeOp>();
+    if (maker && !maker.getOnce())
+      received.insert(argument);
+    if (split >= 0 || received.contains(argument))
+      samples.insert(argument);
+  }
+  for (Operation &op : function.front().without_terminator()) {
+    if (llvm::none_of(op.getOperands(),
+                      [&](Value v) { return samples.contains(v); }))
+      continue; // of parameters and constants
+    samples.insert(op.result_begin(), op.result_end());
+    graph::WorkClass work = workClassOf(&op);
+    bool cheap = isPure(&op) && !isa<spmd::CommunicationOpInterface>(op) &&
+                 (work == graph::WorkClass::View ||
+                  work == graph::WorkClass::ElementWise);
+    if (cheap && llvm::none_of(op.getOperands(),
+                               [&](Value v) { return isActivation(v); }))
+      continue;
+    position[&op] = ops.size();
+    ops.push_back(&op);
+  }
+  findCuts();
+}
+
+void Blocks::Part::findCuts() {
+  llvm::DenseMap<Value, size_t> lastUse;
+  int64_t largest = 0;
+  for (auto [t, op] : llvm::enumerate(ops))
+    for (Value operand : op->getOperands())
+      if (Value root = viewedBy(operand); isActivation(root)) {
+        lastUse[root] = t;
+        largest = std::max(largest, bytesOf(root));
+      }
+  // The values made before op t that t or a later op reads; not scalars and
+  // the like, which a loss may collect from all layers.
+  std::vector<int64_t> change(ops.size() + 2, 0);
+  for (auto [root, last] : lastUse) {
+    if (bytesOf(root) * 64 < largest)
+      continue;
+    Operation *op = root.getDefiningOp();
+    size_t made = op ? position.lookup(op) + 1 : 0;
+    ++change[made];
+    --change[last + 1];
+  }
+  int64_t crossing = 0;
+  for (size_t t = 0; t < ops.size(); ++t) {
+    crossing += change[t];
+    // A view belongs to what it is a view for.
+    if (t == 0 || (crossing == 1 && !isView(ops[t - 1])))
+      cuts.push_back(t);
+  }
+  cuts.push_back(ops.size());
+}
+
+/// The structure of a run of ops.
+static size_t labelOf(ArrayRef<Operation *> ops) {
+  llvm::hash_code label(ops.size());
+  for (Operation *op : ops) {
+    label = llvm::hash_combine(label, op->getName().getAsOpaquePointer());
+    for (Type type : op->getOperandTypes())
+      label = llvm::hash_combine(label, type.getAsOpaquePointer());
+    for (Type type : op->getResultTypes())
+      label = llvm::hash_combine(label, type.getAsOpaquePointer());
+  }
+  return static_cast<size_t>(label);
+}
+
+namespace {
+/// `count` times `period` elements from `begin` on.
+struct Repetition {
+  size_t begin = 0, period = 0, count = 0;
+  size_t covered() const { return period * count; }
+};
+} // namespace
+
+/// The repetition of `labels` that covers most, of those the one of the
+/// shortest period, and of those the first.
+static Repetition findRepetition(ArrayRef<size_t> labels) {
+  Repetition best;
+  for (size_t period = 1; 2 * period <= labels.size(); ++period)
+    for (size_t begin = 0; begin + 2 * period <= labels.size();) {
+      size_t end = begin + period;
+      while (end < labels.size() && labels[end] == labels[end - period])
+        ++end;
+      Repetition found{begin, period, (end - begin) / period};
+      if (found.count >= 2 && found.covered() > best.covered())
+        best = found;
+      // Between here and there, no repetition is longer.
+      begin = std::max(begin + 1, end - period + 1);
+    }
+  return best;
+}
+
+Blocks::Blocks(ArrayRef<InvokeOp> forward) {
+  std::vector<Part> parts;
+  std::vector<Segment> segments;
+  std::vector<size_t> labels;
+  for (InvokeOp invoke : forward) {
+    Part &part = parts.emplace_back(invoke);
+    functions.insert(invoke.getPartFunction());
+    for (size_t i = 0; i + 1 < part.cuts.size(); ++i) {
+      size_t begin = part.cuts[i], end = part.cuts[i + 1];
+      if (begin == end)
+        continue;
+      labels.push_back(labelOf(ArrayRef(part.ops).slice(begin, end - begin)));
+      segments.push_back({parts.size() - 1, begin, end, labels.back()});
+    }
+  }
+  Repetition found = findRepetition(labels);
+  for (size_t i = 0; i < found.covered(); ++i) {
+    const Segment &segment = segments[found.begin + i];
+    // What is in two stages is two blocks.
+    if (i > 0 && (i % found.period == 0 ||
+                  segment.part != segments[found.begin + i - 1].part))
+      ++number;
+    for (size_t t = segment.begin; t < segment.end; ++t)
+      blocks[parts[segment.part].ops[t]] = number;
+  }
+  number += found.covered() > 0;
+  for (const Part &part : parts)
+    sampled.insert(part.ops.begin(), part.ops.end());
+  // What is computed of parameters alone, as a gather, belongs to its readers.
+  for (InvokeOp invoke : forward)
+    for (Operation &op : llvm::reverse(invoke.getPartFunction().front())) {
+      llvm::SmallSetVector<int64_t, 2> readers;
+      for (Operation *user : op.getUsers())
+        if (!user->hasTrait<OpTrait::IsTerminator>())
+          readers.insert(blockOf(user));
+      if (!sampled.contains(&op) && readers.size() == 1 && readers.front() >= 0)
+        blocks[&op] = readers.front();
+    }
+  for (const Part &part : parts) {
+    findBoundary(part);
+    findCore(part);
+  }
+}
+
+void Blocks::findBoundary(const Part &part) {
+  for (Operation *op : part.ops)
+    for (Value operand : op->getOperands()) {
+      Value root = viewedBy(operand);
+      Operation *maker = root.getDefiningOp();
+      if (!maker || !blocks.contains(maker) || blockOf(maker) == blockOf(op))
+        continue;
+      // The views between are made again by each reader.
+      boundary.insert(root);
+    }
+}
+
+void Blocks::findCore(const Part &part) {
+  auto multiplies = [&](Operation *op) {
+    return workClassOf(op) == graph::WorkClass::Contraction;
+  };
+  auto isInner = [&](Operation *op) {
+    return multiplies(op) && llvm::count_if(op->getOperands(), [&](Value v) {
+                               return part.isActivation(viewedBy(v));
+                             }) >= 2;
+  };
+  // From each such contraction back to others.
+  for (Operation *last : part.ops) {
+    if (!isInner(last))
+      continue;
+    // The ops before `last`, up to contractions and collectives; those of them
+    // that read an inner contraction, or are one, are core.
+    llvm::SetVector<Operation *> before;
+    for (Value operand : last->getOperands())
+      if (Operation *op = operand.getDefiningOp();
+          op && part.position.contains(op))
+        before.insert(op);
+    for (size_t i = 0; i < before.size(); ++i) {
+      Operation *op = before[i];
+      if (multiplies(op) || isa<spmd::CommunicationOpInterface>(op) ||
+          !isPure(op))
+        continue;
+      for (Value operand : op->getOperands())
+        if (Operation *maker = operand.getDefiningOp();
+            maker && part.position.contains(maker))
+          before.insert(maker);
+    }
+    SmallVector<Operation *> sorted(before.begin(), before.end());
+    llvm::sort(sorted, [&](Operation *a, Operation *b) {
+      return part.position.lookup(a) < part.position.lookup(b);
+    });
+    llvm::DenseSet<Operation *> reached;
+    for (Operation *op : sorted) {
+      bool stops = multiplies(op) || isa<spmd::CommunicationOpInterface>(op);
+      if (stops ? isInner(op) : llvm::any_of(op->getOperands(), [&](Value v) {
+            return v.getDefiningOp() && reached.contains(v.getDefiningOp());
+          }))
+        reached.insert(op);
+    }
+    core.insert(reached.begin(), reached.end());
+  }
+}

@@ -1,0 +1,353 @@
+//===- ChooseRecompute.cpp - What to recompute within a limit -------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// What a policy saves of each block, and the time that it adds, are known
+/// after the parts are split. How much memory the whole needs is known only
+/// after its buffers are packed: transients of recomputation, gradients and
+/// scratch memory share the arena. A plan is therefore chosen by a budget for
+/// saved bytes, packed, and the budget corrected by what the plan really needs;
+/// a few rounds are enough.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Pipelines/ChooseRecompute.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
+#include "cleave/Machines/MachineModel.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Reports/Reports.h"
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/Pass/PassManager.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <cmath>
+#include <map>
+
+using namespace mlir;
+using namespace cleave;
+using pipe::RecomputeChoice;
+using pipe::RecomputePolicy;
+namespace json = llvm::json;
+
+namespace {
+
+/// A plan whose memory is known.
+struct Planned {
+  std::string policy;
+  /// The bytes of a device at each position, what is outside of the arena
+  /// included; empty if the plan is refused.
+  std::vector<double> bytes;
+  /// The predicted time of a step.
+  double seconds = 0;
+
+  double most() const {
+    return bytes.empty() ? INFINITY : *llvm::max_element(bytes);
+  }
+};
+
+/// A block in a stage.
+struct Block {
+  int64_t number, stage;
+  /// For each sampled choice.
+  std::vector<RecomputeOption> options;
+};
+
+class Chooser {
+public:
+  Chooser(ModuleOp local, const CompileOptions &options, RunPhase run)
+      : local(local), options(options), runPhase(run) {}
+
+  FailureOr<std::string> choose();
+
+private:
+  LogicalResult splitParts();
+  void sample(const RecomputeChoice &choice);
+  const Planned &plan(const RecomputePolicy &policy);
+  bool fits(const Planned &planned) const {
+    return !planned.bytes.empty() && (limit <= 0 || planned.most() <= limit);
+  }
+  void take(const Planned &planned) {
+    if (fits(planned) && (!best || planned.seconds < best->seconds))
+      best = planned;
+    if (!smallest || planned.most() < smallest->most())
+      smallest = planned;
+  }
+  void mix(bool outside);
+  double savedBytes(const RecomputePolicy &policy, size_t position) const;
+  json::Object describe() const;
+
+  ModuleOp local;
+  const CompileOptions &options;
+  RunPhase runPhase;
+  double limit = 0;
+  /// Parts without recomputation.
+  OwningOpRef<ModuleOp> parts;
+  std::vector<RecomputeChoice> choices;
+  std::vector<Block> blocks;
+  /// By stage: micro-batches whose saved values are held at a time; by
+  /// position, its stages.
+  std::vector<double> inFlight;
+  std::vector<std::vector<int64_t>> stagesOf;
+  std::map<std::string, Planned> known;
+  std::optional<Planned> best, smallest;
+};
+
+} // namespace
+
+/// `choice` for all blocks; outside of them, what is cheap or nothing.
+static RecomputePolicy uniform(const RecomputeChoice &choice, bool outside) {
+  RecomputePolicy policy;
+  policy.blocks = {choice};
+  policy.outside = {};
+  policy.outside.free = outside;
+  return policy;
+}
+
+/// The program that trains, or the only one: that which saves most.
+static pipe::ProgramOp mainProgram(ModuleOp module) {
+  pipe::ProgramOp main;
+  size_t most = 0;
+  for (auto program : module.getOps<pipe::ProgramOp>())
+    if (auto saved = program->getAttrOfType<ArrayAttr>(pipe::kSavedAttr))
+      if (saved.size() > most) {
+        most = saved.size();
+        main = program;
+      }
+  return main;
+}
+
+LogicalResult Chooser::splitParts() {
+  parts = local.clone();
+  PassManager passes(local.getContext());
+  addParts(passes, options.phases);
+  return passes.run(*parts);
+}
+
+/// Adds `choice` to those that blocks may have.
+void Chooser::sample(const RecomputeChoice &choice) {
+  OwningOpRef<ModuleOp> module = parts->clone();
+  PhaseOptions own = options.phases;
+  own.recompute = uniform(choice, choice.free).str();
+  PassManager passes(local.getContext());
+  addRecompute(passes, own);
+  pipe::ProgramOp program;
+  if (succeeded(passes.run(*module)))
+    program = mainProgram(*module);
+  if (!program)
+    return;
+  auto integer = [](DictionaryAttr item, StringRef name) {
+    return cast<IntegerAttr>(item.get(name)).getInt();
+  };
+  std::map<std::pair<int64_t, int64_t>, RecomputeOption> found;
+  auto saved = program->getAttrOfType<ArrayAttr>(pipe::kSavedAttr);
+  for (auto item : saved.getAsRange<DictionaryAttr>())
+    if (cast<StringAttr>(item.get("op")).getValue() != pipe::kMaskOp)
+      found[{integer(item, "stage"), integer(item, "block")}].bytes +=
+          integer(item, "bytes");
+  std::string error;
+  auto rates = machines::MachineModel::parse(own.machine, error);
+  if (auto work = program->getAttrOfType<ArrayAttr>(pipe::kRecomputeWorkAttr))
+    for (auto item : work.getAsRange<DictionaryAttr>()) {
+      auto number = [&](StringRef name) {
+        return cast<FloatAttr>(item.get(name)).getValueAsDouble();
+      };
+      machines::Work own{number("flops"), number("bytes"), number("sent")};
+      found[{integer(item, "stage"), integer(item, "block")}].seconds +=
+          rates ? rates->secondsOf(own) : 0;
+    }
+  // The first choice is none, with which all blocks save something.
+  if (choices.empty())
+    for (const auto &[place, option] : found)
+      if (place.second >= 0)
+        blocks.push_back({place.second, place.first, {}});
+  llvm::stable_sort(blocks, [](const Block &a, const Block &b) {
+    return a.number < b.number;
+  });
+  for (Block &block : blocks)
+    block.options.push_back(found[{block.stage, block.number}]);
+  choices.push_back(choice);
+}
+
+const Planned &Chooser::plan(const RecomputePolicy &policy) {
+  auto [it, fresh] = known.try_emplace(policy.str());
+  Planned &planned = it->second;
+  if (!fresh)
+    return planned;
+  planned.policy = it->first;
+  CompileOptions own = options;
+  own.phases.recompute = planned.policy;
+  OwningOpRef<ModuleOp> module = local.clone();
+  if (failed(runPhase(*module, Phase::Scheduled, own)))
+    return planned;
+  FailureOr<json::Value> schedule =
+      scheduleReport(*module, costSource(own.phases));
+  if (failed(schedule) || !schedule->getAsObject())
+    return planned;
+  const json::Object &facts = *schedule->getAsObject();
+  planned.seconds = facts.getNumber("makespan").value_or(0);
+  inFlight.clear();
+  for (const json::Value &stage : *facts.getArray("stages"))
+    inFlight.push_back(
+        stage.getAsObject()->getNumber("peak_in_flight").value_or(1));
+  stagesOf.clear();
+  for (const json::Value &device : *facts.getArray("devices")) {
+    stagesOf.emplace_back();
+    for (const json::Value &stage : *device.getAsObject()->getArray("stages"))
+      stagesOf.back().push_back(stage.getAsInteger().value_or(0));
+  }
+  if (failed(runPhase(*module, Phase::Executable, own)))
+    return planned;
+  FailureOr<CompiledProgram> compiled = planProgram(*module, own);
+  if (failed(compiled))
+    return planned;
+  const json::Object &plan = *compiled->report.getObject("plan");
+  auto add = [&](const json::Object &position) {
+    planned.bytes.push_back(static_cast<double>(neededBytes(position)));
+  };
+  if (const json::Array *positions = plan.getArray("positions"))
+    for (const json::Value &position : *positions)
+      add(*position.getAsObject());
+  else
+    add(plan);
+  return planned;
+}
+
+/// The bytes that the blocks at a position save at a time.
+double Chooser::savedBytes(const RecomputePolicy &policy,
+                           size_t position) const {
+  double bytes = 0;
+  for (const Block &block : blocks) {
+    if (!llvm::is_contained(stagesOf[position], block.stage))
+      continue;
+    auto choice = llvm::find(choices, policy.of(block.number));
+    if (choice != choices.end())
+      bytes +=
+          block.options[choice - choices.begin()].bytes * inFlight[block.stage];
+  }
+  return bytes;
+}
+
+/// Looks for a mixture of choices that is faster than the best plan.
+void Chooser::mix(bool outside) {
+  if (blocks.empty() || !smallest || smallest->bytes.empty())
+    return;
+  std::string error;
+  // The budget of each position, by what a plan of known memory needs.
+  std::vector<double> budget(stagesOf.size(), INFINITY);
+  Planned from = *smallest;
+  for (int round = 0; round < 6; ++round) {
+    auto policy = RecomputePolicy::parse(from.policy, error);
+    if (!policy || from.bytes.empty() || from.bytes.size() != stagesOf.size())
+      return;
+    RecomputePolicy next;
+    next.outside = {};
+    next.outside.free = outside;
+    next.blocks.assign(blocks.back().number + 1, choices.front());
+    for (size_t p = 0; p < stagesOf.size(); ++p) {
+      double own = savedBytes(*policy, p) + limit - from.bytes[p];
+      // Too much before: less than then in any case.
+      budget[p] = from.bytes[p] > limit ? std::min(own, budget[p] * 0.97) : own;
+      std::vector<std::vector<RecomputeOption>> rows;
+      std::vector<const Block *> order;
+      for (const Block &block : blocks)
+        if (llvm::is_contained(stagesOf[p], block.stage)) {
+          order.push_back(&block);
+          rows.push_back(block.options);
+          for (RecomputeOption &option : rows.back())
+            option.bytes *= inFlight[block.stage];
+        }
+      auto chosen = chooseOptions(rows, budget[p]);
+      if (!chosen)
+        return;
+      for (auto [block, option] : llvm::zip_equal(order, *chosen))
+        next.blocks[block->number] = choices[option];
+    }
+    if (known.count(next.str()))
+      return;
+    from = plan(next);
+    take(from);
+  }
+}
+
+json::Object Chooser::describe() const {
+  json::Array tried;
+  for (const auto &[policy, planned] : known)
+    tried.push_back(json::Object{{"policy", policy},
+                                 {"bytes", planned.bytes.empty()
+                                               ? json::Value(nullptr)
+                                               : json::Value(planned.most())},
+                                 {"seconds", planned.seconds}});
+  RecomputePolicy none = uniform({}, false);
+  bool free = best->policy == none.str();
+  return json::Object{{"policy", best->policy},
+                      {"bytes", best->most()},
+                      {"limit", limit},
+                      {"seconds", best->seconds},
+                      {"binds", free        ? "nothing"
+                                : limit > 0 ? "memory limit"
+                                            : "limit of saved bytes"},
+                      {"tried", std::move(tried)}};
+}
+
+FailureOr<std::string> Chooser::choose() {
+  limit = static_cast<double>(options.memoryLimit);
+  // What fails here fails again, and is then said, where the plan is made.
+  auto quietly = [&](auto &&action) {
+    ScopedDiagnosticHandler handler(local.getContext(),
+                                    [](Diagnostic &) { return success(); });
+    return action();
+  };
+  std::vector<RecomputeChoice> fixed(5);
+  fixed[1].free = true;
+  fixed[2].selective = true;
+  fixed[3].free = fixed[3].selective = true;
+  fixed[4].full = true;
+  quietly([&] {
+    if (failed(splitParts()))
+      return;
+    for (const RecomputeChoice &choice : fixed)
+      sample(choice);
+    take(plan(uniform(fixed.front(), false)));
+    if (best)
+      return;
+    for (const RecomputeChoice &choice : llvm::drop_begin(fixed))
+      take(plan(uniform(choice, choice.free)));
+    take(plan(uniform(fixed.back(), true)));
+    for (double price : {1e8, 1e9, 4e9, 1.6e10, 6.4e10, 2.5e11, 1e12}) {
+      RecomputeChoice own;
+      own.price = price;
+      sample(own);
+    }
+    if (limit > 0)
+      for (bool outside : {false, true})
+        mix(outside);
+  });
+  if (!best) {
+    if (limit > 0 && smallest && !smallest->bytes.empty())
+      return emitError(local.getLoc())
+             << llvm::formatv(
+                    "no plan needs at most {0} bytes on a device; the smallest "
+                    "limit that a plan was found for is {1} bytes, with "
+                    "--recompute='{2}'",
+                    options.memoryLimit, static_cast<int64_t>(smallest->most()),
+                    smallest->policy)
+                    .str();
+    // Not because of memory.
+    return uniform(fixed.front(), false).str();
+  }
+  std::string text;
+  llvm::raw_string_ostream(text) << json::Value(describe());
+  local->setAttr(kRecomputeDecisionAttr,
+                 StringAttr::get(local.getContext(), text));
+  return best->policy;
+}
+
+FailureOr<std::string> cleave::chooseRecompute(ModuleOp local,
+                                               const CompileOptions &options,
+                                               RunPhase run) {
+  return Chooser(local, options, run).choose();
+}

@@ -1,0 +1,37 @@
+//===- Workspace.cpp - Memory of library calls ----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/CPU/Workspace.h"
+#include "cleave/Runtime/CPU/Contraction.h"
+
+#include <set>
+#include <tuple>
+
+using namespace cleave::runtime;
+
+int64_t cleave::runtime::workspaceBytes(const Program &program) {
+  int64_t bytes = 0;
+  std::set<std::tuple<int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t,
+                      int64_t, bool>>
+      seen;
+  for (const Part &part : program.parts)
+    for (const Command &command : part.commands) {
+      const ContractCommand &c = command.contract;
+      // Other contractions are not computed by the primitive.
+      if (command.kind != CommandKind::Contract || c.batch > 1 ||
+          c.alpha != 1.0f || c.m * c.n * c.k == 0 ||
+          !seen.insert({c.m, c.n, c.k, c.transA, c.transB, c.lda, c.ldb, c.ldc,
+                        c.beta != 0.0f})
+               .second)
+        continue;
+      Contraction contraction(c, nullptr, nullptr, nullptr,
+                              ContractionMethod::Matmul);
+      if (contraction.isValid())
+        bytes = std::max(bytes, contraction.workspaceBytes());
+    }
+  return bytes;
+}
