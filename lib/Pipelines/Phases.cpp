@@ -98,6 +98,13 @@ static std::string stageNames(const PhaseOptions &options) {
   return options.modules;
 }
 
+/// The bytes of a chunk of f32 logits. Beside it, mixed precision holds its
+/// gradient in 16 bits, where f32 overwrites the logits.
+static int64_t chunkBytes(const PhaseOptions &options) {
+  return options.precision == "f32" ? options.maxLogitsBytes
+                                    : options.maxLogitsBytes / 3 * 2;
+}
+
 /// Forward, backward and update on whole tensors.
 static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Before differentiation, so that its gradient is not one op either.
@@ -130,7 +137,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   evaluate.dropEntry = true;
   passes.addPass(graph::createDeriveEvaluate(evaluate));
   graph::ChunkLossOptions chunk;
-  chunk.maxChunkBytes = options.maxLogitsBytes;
+  chunk.maxChunkBytes = chunkBytes(options);
   passes.addPass(graph::createChunkLoss(chunk));
   // Of all entries alike, so that evaluation sees the values of training.
   if (options.precision != "f32") {
@@ -163,7 +170,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     head.recipes = options.recipes;
     head.microBatches = placedMicroBatches(options);
     head.grains = options.grains;
-    head.maxChunkBytes = options.maxLogitsBytes;
+    head.maxChunkBytes = chunkBytes(options);
     passes.addPass(spmd::createDecomposeHead(head));
     spmd::ApplyRecipesOptions recipes;
     recipes.mesh = options.mesh;

@@ -15,8 +15,8 @@ using namespace cleave::runtime;
 
 int64_t cleave::runtime::workspaceBytes(const Program &program) {
   int64_t bytes = 0;
-  std::set<std::tuple<int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t,
-                      int64_t, bool>>
+  std::set<std::tuple<DType, int64_t, int64_t, int64_t, bool, bool, int64_t,
+                      int64_t, int64_t, bool>>
       seen;
   for (const Part &part : program.parts)
     for (const Command &command : part.commands) {
@@ -24,8 +24,8 @@ int64_t cleave::runtime::workspaceBytes(const Program &program) {
       // Other contractions are not computed by the primitive.
       if (command.kind != CommandKind::Contract || c.batch > 1 ||
           c.alpha != 1.0f || c.m * c.n * c.k == 0 ||
-          !seen.insert({c.m, c.n, c.k, c.transA, c.transB, c.lda, c.ldb, c.ldc,
-                        c.beta != 0.0f})
+          !seen.insert({c.type, c.m, c.n, c.k, c.transA, c.transB, c.lda, c.ldb,
+                        c.ldc, c.beta != 0.0f})
                .second)
         continue;
       Contraction contraction(c, nullptr, nullptr, nullptr,
