@@ -65,7 +65,8 @@ private:
       return success();
     for (Operation *op : updatesOf(train)) {
       auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
-      if (!ruled)
+      if (!ruled ||
+          llvm::all_of(op->getUsers(), llvm::IsaPred<graph::GlobalNormOp>))
         continue;
       auto sums = [](const graph::Factor &factor) {
         return factor.kind == graph::FactorKind::Reduction &&
