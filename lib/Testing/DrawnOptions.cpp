@@ -143,14 +143,18 @@ static void drawRules(Random &rng, const RandomGraph &graph,
                       CompileOptions &options) {
   const graph::OptimizerOptions &optimizer = options.phases.optimizer;
   const graph::OptimizerRule &rule = *graph::findOptimizerRule(optimizer.rule);
-  auto loss = graph.module.get().lookupSymbol<func::FuncOp>("loss");
+  // Without a model, as options are listed, there are no parameters.
+  auto loss = graph.module
+                  ? graph.module.get().lookupSymbol<func::FuncOp>("loss")
+                  : func::FuncOp();
   for (BlockArgument argument :
        loss ? loss.getArguments() : MutableArrayRef<BlockArgument>()) {
     if (!graph::isTrained(loss, argument.getArgNumber()))
       continue;
     const graph::OptimizerRule *other =
         rng.pick(graph::optimizerRules().take_front(2));
-    if (graph::whyRefused(rule, loss, argument).empty() && !rng.chance(0.1))
+    bool updated = graph::whyRefused(rule, loss, argument).empty();
+    if (updated && (other == &rule || !rng.chance(0.1)))
       continue;
     graph::OptimizerOptions own;
     own.rule = other->name().str();

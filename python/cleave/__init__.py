@@ -24,6 +24,7 @@ _LAZY = {
     "Loss": "results",
     "P": "plan",
     "AdamW": "optim",
+    "AdamW8bit": "optim",
     "SGD": "optim",
     "Lion": "optim",
     "Adagrad": "optim",

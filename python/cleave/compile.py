@@ -81,7 +81,7 @@ def compile(
         loss_fn: `loss_fn(output, *targets)` if the model returns logits; the
             targets are the inputs that the model's forward does not take. None if
             the model returns the loss, or an output with `.loss`.
-        optimizer: one of `cleave.AdamW`, `SGD`, `Lion`, `Adagrad`, `LAMB`, `Adafactor`
+        optimizer: one of `cleave.AdamW`, `AdamW8bit`, `SGD`, `Lion`, `Adagrad`, `LAMB`, `Adafactor`
             and `Muon`; groups of parameters may have another. If None, AdamW with torch's
             defaults.
         optimizer_fusion: where updates run. "none": after all gradients.

@@ -16,7 +16,7 @@ import torch
 
 from .schedules import Schedule, check, constant, cosine, linear
 
-__all__ = ["Adafactor", "Adagrad", "AdamW", "Group", "LAMB", "Lion", "Muon", "Optimizer", "SGD",
+__all__ = ["Adafactor", "Adagrad", "AdamW", "AdamW8bit", "Group", "LAMB", "Lion", "Muon", "Optimizer", "SGD",
            "Schedule", "constant", "cosine", "linear"]
 
 #: Whether to exclude a parameter from weight decay, by name and tensor.
@@ -219,6 +219,20 @@ class AdamW(Optimizer):
         _check_betas(self.betas)
         check("eps", self.eps)
         check("weight_decay", self.weight_decay)
+
+
+@dataclasses.dataclass
+class AdamW8bit(AdamW):
+    """AdamW with 8-bit state (arXiv 2110.02861), as bitsandbytes' AdamW8bit: each block of
+    256 elements has a scale, and each element a code of one byte for each moment.
+
+    A parameter of fewer than 4096 elements, or whose dimensions do not end where blocks do
+    (its last dimensions have neither a multiple of 256 elements nor a power of 2 below
+    it), keeps the state of AdamW. The paper advises f32 state for embeddings: a group with
+    `optimizer=cleave.AdamW(...)`. Raises ValueError for a setting out of range.
+    """
+
+    _kind = "adamw8bit"
 
 
 @dataclasses.dataclass

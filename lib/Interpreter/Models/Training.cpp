@@ -7,6 +7,7 @@
 
 #include "Models.h"
 #include <cmath>
+#include <vector>
 
 using namespace mlir;
 using namespace cleave;
@@ -109,6 +110,59 @@ static LogicalResult evaluateSgd(SgdOp op, const RefArgs &args, Results results,
   return success();
 }
 
+/// The value of code `index`, which counts from 0, the code of zero, upwards.
+static double valueOfCode(int index, bool nonnegative) {
+  if (index == 0)
+    return 0.0;
+  if (index == (nonnegative ? 255 : 128))
+    return 1.0;
+  int k = nonnegative ? index + 1 : index, e = 0;
+  while (k >> (e + 1))
+    ++e;
+  double size = 1 << e;
+  return std::pow(10.0, e - (nonnegative ? 7 : 6)) *
+         (0.1 + 0.9 * (k - size + 0.5) / size);
+}
+
+/// The values of the codes that are not negative, in order.
+static std::vector<double> codeValues(bool nonnegative) {
+  std::vector<double> values;
+  for (int index = 0; index <= (nonnegative ? 255 : 128); ++index)
+    values.push_back(valueOfCode(index, nonnegative));
+  return values;
+}
+
+static LogicalResult evaluateEncode(EncodeOp op, const RefArgs &args,
+                                    Results results, ReferenceContext &) {
+  std::vector<double> values = codeValues(op.getNonnegative());
+  for (int64_t i = 0, e = args[0].size(); i < e; ++i) {
+    double x = args[0].floats[i];
+    bool negative = x < 0 && !op.getNonnegative();
+    double size = op.getNonnegative() ? x : std::abs(x);
+    // The largest code of each side: 1 has no negative.
+    int best = 0, last = static_cast<int>(values.size()) - (negative ? 2 : 1);
+    while (best < last && size > (values[best] + values[best + 1]) / 2)
+      ++best;
+    if (negative)
+      best = -std::max(best, 1);
+    results[0].ints[i] = static_cast<int8_t>(best);
+  }
+  return success();
+}
+
+static LogicalResult evaluateDecode(DecodeOp op, const RefArgs &args,
+                                    Results results, ReferenceContext &) {
+  bool nonnegative = op.getNonnegative();
+  for (int64_t i = 0, e = args[0].size(); i < e; ++i) {
+    int64_t code = args[0].ints[i];
+    if (nonnegative ? code < 0 : code == -128)
+      code += 256;
+    double value = valueOfCode(static_cast<int>(std::abs(code)), nonnegative);
+    results[0].floats[i] = code < 0 ? -value : value;
+  }
+  return success();
+}
+
 void cleave::attachTrainingModels(MLIRContext *c) {
   ReferenceModel<SeedOp, evaluateSeed>::attach(c);
   ReferenceModel<GradientOp, evaluateGradient>::attach(c);
@@ -117,4 +171,6 @@ void cleave::attachTrainingModels(MLIRContext *c) {
   ReferenceModel<GlobalNormOp, evaluateGlobalNorm>::attach(c);
   ReferenceModel<AdamWOp, evaluateAdamW>::attach(c);
   ReferenceModel<SgdOp, evaluateSgd>::attach(c);
+  ReferenceModel<EncodeOp, evaluateEncode>::attach(c);
+  ReferenceModel<DecodeOp, evaluateDecode>::attach(c);
 }

@@ -79,6 +79,12 @@ def test_every_recipe_is_drawn():
     assert {f"recipe={name}" for name in recipes} <= drawn(2000)["choices"].keys()
 
 
+def test_every_update_rule_is_drawn():
+    rules = named_by(refusal("--optimizer=none-such")) - {"and"}
+    assert len(rules) > 5
+    assert {f"optimizer={name}" for name in rules} <= drawn(200)["choices"].keys()
+
+
 @pytest.mark.parametrize("first", range(1, 2000, 100) if ALL else [1])
 def test_what_is_scheduled_is_the_step(first):
     """The tool ends with an error, which names the seed, where any differ."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import cleave
+from test_adamw8bit import Reference
 from training_support import (assert_close, compile_case, family, same_bits, snapshot, torch_run,
                               weights)
 
@@ -169,6 +170,24 @@ def test_a_checkpoint_is_read_on_another_mesh(rule, tmp_path):
     assert same_bits(snapshot(one), snapshot(two))
 
 
+@pytest.mark.parametrize("rule", ["lamb", "adafactor", "muon"])
+def test_sums_over_shards_are_refused_with_deterministic(rule):
+    """Their bits would depend on the number of ranks."""
+    optimizer, _ = RULES[rule]
+    with pytest.raises(cleave.CompileError, match="recipe 'zero1': the update of this parameter "
+                       "is a sum over its elements"):
+        compile_case(case(), optimizer, mesh={"dp": 2}, plan="zero1", deterministic=2)
+
+
+def test_lion_is_deterministic():
+    optimizer, _ = RULES["lion"]
+    steps = [compile_case(case(), optimizer, deterministic=2, **kind)
+             for kind in ({}, dict(mesh={"dp": 2}, plan="zero1"))]
+    for step in steps:
+        train(step)
+    assert same_bits(*map(snapshot, steps))
+
+
 def test_training_state_moves_between_steps():
     first, second = (compile_case(case(), RULES["adafactor"][0]) for _ in range(2))
     train(first, 2)
@@ -195,6 +214,64 @@ def test_groups_set_what_they_name():
             assert 4e-4 < size < 5.01e-4
         elif "wte" in name:
             assert 8e-4 < size < 1.001e-3
+
+
+class AdamW8bit(torch.optim.Optimizer):
+    """The published rule where blocks of 256 elements end with rows, else AdamW."""
+
+    def __init__(self, parameters, lr, eps):
+        super().__init__(parameters, dict(lr=lr, eps=eps))
+        self.blocks = Reference(lr, eps=eps)
+        self.adamw = torch.optim.AdamW(
+            [p for p in self.param_groups[0]["params"] if not self.in_blocks(p)], lr=lr, eps=eps)
+        self.t = 0
+
+    @staticmethod
+    def in_blocks(p):
+        return p.numel() >= 4096 and (p.shape[-1] % 256 == 0 or 256 % p.shape[-1] == 0)
+
+    @torch.no_grad()
+    def step(self):
+        self.t += 1
+        self.adamw.step()
+        for i, p in enumerate(self.param_groups[0]["params"]):
+            if self.in_blocks(p):
+                p.copy_(torch.tensor(self.blocks.step(i, p.numpy(), p.grad.numpy(), self.t)))
+
+
+@functools.cache
+def wide_case():
+    """Large enough for state in blocks."""
+    return family("gpt2", n_embd=256, n_layer=1, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, dict(mesh={"dp": 2}, plan="zero1"), dict(mesh={"dp": 2}, plan="zero3"),
+    dict(mesh={"tp": 2}, plan="megatron"), dict(mesh={"row": 2, "col": 2}, plan="summa2d"),
+    dict(optimizer_fusion="forward")], ids=lambda s: "-".join(map(str, s.values())) or "one")
+def test_8_bit_state_is_that_of_bitsandbytes(settings):
+    expected = torch_run(wide_case(), 4, lambda m: AdamW8bit(m.parameters(), 1e-3, 1e-4),
+                         double=True)
+    step = compile_case(wide_case(), cleave.AdamW8bit(lr=1e-3, eps=1e-4), **settings)
+    losses = [float(step(*wide_case().batches[i])) for i in range(4)]
+    assert_close(losses, expected.losses, rtol=1e-5)
+    slots = step.training_state()["optimizer"]["transformer.h.0.mlp.c_fc.weight"]
+    assert {n: (t.dtype, tuple(t.shape)) for n, t in slots.items()} == {
+        f"{kind}{i}": (torch.int8, (256, 1024)) if kind == "state" else (torch.float32, (256, 4))
+        for kind in ("state", "absmax") for i in (1, 2)}
+
+
+def test_8_bit_state_is_resumed_on_another_mesh(tmp_path):
+    optimizer = cleave.AdamW8bit(lr=1e-3)
+    two = compile_case(wide_case(), optimizer, mesh={"dp": 2}, plan="zero3")
+    for batch in wide_case().batches[:2]:
+        two(*batch)
+    two.save(str(tmp_path / "c"))
+    one = compile_case(wide_case(), optimizer)
+    one.load(str(tmp_path / "c"))
+    assert same_bits(snapshot(one), snapshot(two))
+    kept = compile_case(wide_case(), cleave.AdamW()).memory()["state"]
+    assert one.memory()["state"] < 0.27 * kept
 
 
 def test_adafactor_needs_less_memory():

@@ -7,6 +7,8 @@
 
 #include "KernelModels.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace cleave;
@@ -86,6 +88,139 @@ struct AdamWModel
   }
 };
 
+/// Of codes `k` of `2^e + f`, by comparisons with the bounds of `e`: what
+/// `pick` gives for `e`.
+Value pickByBounds(KernelBuilder &k, Value x, int first, int last,
+                   function_ref<double(int)> bound,
+                   function_ref<double(int)> pick) {
+  Type t = x.getType();
+  Value result = k.constant(t, pick(first));
+  for (int e = first + 1; e <= last; ++e) {
+    Value above = arith::CmpFOp::create(k.getBuilder(), k.getLoc(),
+                                        arith::CmpFPredicate::OGT, x,
+                                        k.constant(t, bound(e)));
+    result = k.select(above, k.constant(t, pick(e)), result);
+  }
+  return result;
+}
+
+/// The dynamic code: exponents `e` from `first` to `last`, codes `k + shift`.
+struct DynamicCode {
+  explicit DynamicCode(bool nonnegative)
+      : first(nonnegative ? 1 : 0), last(nonnegative ? 7 : 6),
+        shift(nonnegative ? 1 : 0) {}
+  int first, last, shift;
+
+  double scale(int e) const { return std::pow(10.0, e - last); }
+  static double size(int e) { return static_cast<double>(1 << e); }
+  /// The middle of the largest value of `e - 1` and the smallest one of `e`.
+  double bound(int e) const { return scale(e - 1) * (1 + 0.9 / size(e - 1)); }
+};
+
+struct EncodeModel
+    : KernelLoweringInterface::ExternalModel<EncodeModel, EncodeOp> {
+  KernelSpace getKernelSpace(Operation *op) const {
+    return flatOf(op->getOperand(0));
+  }
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<EncodeOp>(operation);
+    DynamicCode code(op.getNonnegative());
+    OpBuilder &b = k.getBuilder();
+    Value x = k.readInOrder(op.getInput());
+    Type t = x.getType();
+    auto constant = [&](double value) { return k.constant(t, value); };
+    auto above = [&](Value a, Value bound) -> Value {
+      return arith::CmpFOp::create(b, k.getLoc(), arith::CmpFPredicate::OGT, a,
+                                   bound);
+    };
+    Value negative = arith::CmpFOp::create(
+        b, k.getLoc(), arith::CmpFPredicate::OLT, x, constant(0));
+    Value y = op.getNonnegative() ? x : k.max(x, k.neg(x));
+    auto pick = [&](auto value) {
+      return pickByBounds(
+          k, y, code.first, code.last, [&](int e) { return code.bound(e); },
+          value);
+    };
+    Value size = pick([](int e) { return DynamicCode::size(e); });
+    Value inverse = pick([&](int e) { return 1 / code.scale(e); });
+    // f, the nearest of the values of e; a tie is nearer to zero.
+    Value place =
+        k.mul(k.mul(k.sub(k.mul(y, inverse), constant(0.1)), constant(1 / 0.9)),
+              size);
+    Value f = k.sub(k.neg(math::FloorOp::create(b, k.getLoc(), k.neg(place))),
+                    constant(1));
+    f = k.max(constant(0), k.min(f, k.sub(size, constant(1))));
+    Value index = k.sub(k.add(size, f), constant(code.shift));
+    double smallest =
+        code.scale(code.first) * (0.1 + 0.45 / DynamicCode::size(code.first));
+    Value isZero = arith::CmpFOp::create(
+        b, k.getLoc(), arith::CmpFPredicate::OLE, y, constant(smallest / 2));
+    double largest = 1 - 0.45 / DynamicCode::size(code.last);
+    if (op.getNonnegative()) {
+      index = k.select(isZero, constant(0), index);
+      index =
+          k.select(above(y, constant((1 + largest) / 2)), constant(255), index);
+    } else {
+      Value isOne = above(x, constant((1 + largest) / 2));
+      index = k.select(isOne, constant(128), index);
+      index =
+          k.select(isZero, k.select(negative, constant(1), constant(0)), index);
+      index = k.select(negative, k.neg(index), index);
+    }
+    // As 8 bits, with a sign.
+    index = k.select(above(index, constant(127)), k.sub(index, constant(256)),
+                     index);
+    k.define(op.getOutput(), k.cast(index, b.getI8Type()));
+    return success();
+  }
+};
+
+struct DecodeModel
+    : KernelLoweringInterface::ExternalModel<DecodeModel, DecodeOp> {
+  KernelSpace getKernelSpace(Operation *op) const {
+    return flatOf(op->getOperand(0));
+  }
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<DecodeOp>(operation);
+    DynamicCode code(op.getNonnegative());
+    OpBuilder &b = k.getBuilder();
+    Type t = b.getF32Type();
+    auto constant = [&](double value) { return k.constant(t, value); };
+    auto compare = [&](arith::CmpFPredicate predicate, Value a,
+                       double value) -> Value {
+      return arith::CmpFOp::create(b, k.getLoc(), predicate, a,
+                                   constant(value));
+    };
+    Value stored = k.cast(k.readInOrder(op.getInput()), t);
+    bool nonnegative = op.getNonnegative();
+    Value wraps = nonnegative
+                      ? compare(arith::CmpFPredicate::OLT, stored, 0)
+                      : compare(arith::CmpFPredicate::OLT, stored, -127.5);
+    Value index = k.select(wraps, k.add(stored, constant(256)), stored);
+    Value magnitude = k.max(index, k.neg(index));
+    Value whole = k.add(magnitude, constant(code.shift));
+    auto pick = [&](auto value) {
+      return pickByBounds(
+          k, whole, code.first, code.last,
+          [](int e) { return DynamicCode::size(e) - 0.5; }, value);
+    };
+    Value size = pick([](int e) { return DynamicCode::size(e); });
+    Value scale = pick([&](int e) { return code.scale(e); });
+    Value f = k.add(k.sub(whole, size), constant(0.5));
+    Value value = k.mul(
+        scale, k.add(constant(0.1), k.mul(constant(0.9), k.div(f, size))));
+    double last = nonnegative ? 255 : 128;
+    value = k.select(compare(arith::CmpFPredicate::OGT, magnitude, last - 0.5),
+                     constant(1), value);
+    value = k.select(compare(arith::CmpFPredicate::OLT, magnitude, 0.5),
+                     constant(0), value);
+    value = k.select(compare(arith::CmpFPredicate::OLT, index, 0), k.neg(value),
+                     value);
+    k.define(op.getOutput(), value);
+    return success();
+  }
+};
+
 struct SgdModel : KernelLoweringInterface::ExternalModel<SgdModel, SgdOp> {
   KernelSpace getKernelSpace(Operation *op) const {
     return flatOf(op->getOperand(0));
@@ -160,6 +295,8 @@ void cleave::attachOptimizerKernels(MLIRContext *context) {
   WrittenOp::attachInterface<IdentityModel<WrittenOp>>(*context);
   AdamWOp::attachInterface<AdamWModel>(*context);
   SgdOp::attachInterface<SgdModel>(*context);
+  EncodeOp::attachInterface<EncodeModel>(*context);
+  DecodeOp::attachInterface<DecodeModel>(*context);
   GlobalNormOp::attachInterface<GlobalNormModel>(*context);
 }
 

@@ -156,6 +156,16 @@ LogicalResult Optimizer::findGradients() {
   return success();
 }
 
+/// The stored shape of a tensor of state.
+static SmallVector<int64_t> shapeOf(const Update &update,
+                                    const StateSlot &slot) {
+  if (!slot.sizes.empty())
+    return slot.sizes;
+  return llvm::map_to_vector(slot.dims, [&](int64_t dim) {
+    return update.parameter.type().getDimSize(dim);
+  });
+}
+
 /// The attributes of a tensor of state that say what it belongs to. One with
 /// other dimensions than its parameter's has their numbers.
 static SmallVector<NamedAttribute> stateAttributes(func::FuncOp step,
@@ -166,15 +176,15 @@ static SmallVector<NamedAttribute> stateAttributes(func::FuncOp step,
       builder.getNamedAttr(kOfAttr,
                            builder.getStringAttr(update.parameter.name())),
       builder.getNamedAttr(kSlotAttr, builder.getStringAttr(slot.name))};
-  bool whole = slot.dims == update.parameter.all();
-  if (!whole)
+  SmallVector<int64_t> sizes = shapeOf(update, slot);
+  if (slot.dims != update.parameter.all() || !slot.sizes.empty())
     attributes.push_back(builder.getNamedAttr(
         kParameterDimsAttr, builder.getDenseI64ArrayAttr(slot.dims)));
-  if (!step.getArgAttr(update.parameter.argument().getArgNumber(),
-                       kFrameworkShapeAttr))
-    return attributes;
-  SmallVector<int64_t> shape = update.parameter.frameworkShape(slot.dims);
-  if (whole || shape.size() != slot.dims.size())
+  SmallVector<int64_t> shape =
+      update.parameter.frameworkShape(slot.dims, sizes);
+  if (step.getArgAttr(update.parameter.argument().getArgNumber(),
+                      kFrameworkShapeAttr) &&
+      shape.size() != sizes.size())
     attributes.push_back(builder.getNamedAttr(
         kFrameworkShapeAttr, builder.getDenseI64ArrayAttr(shape)));
   return attributes;
@@ -194,10 +204,9 @@ void Optimizer::addArguments() {
   };
   for (Update &update : updates)
     for (const StateSlot &slot : update.slots) {
-      RankedTensorType type = update.parameter.type();
-      SmallVector<int64_t> shape = llvm::map_to_vector(
-          slot.dims, [&](int64_t dim) { return type.getDimSize(dim); });
-      add(RankedTensorType::get(shape, type.getElementType()),
+      Type element = update.parameter.type().getElementType();
+      add(RankedTensorType::get(shapeOf(update, slot),
+                                slot.element ? slot.element : element),
           slotName(update, slot), "state", stateAttributes(step, update, slot));
     }
   add(RankedTensorType::get({}, builder.getF32Type()), "lr", "scalar");

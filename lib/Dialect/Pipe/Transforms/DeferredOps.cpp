@@ -44,12 +44,13 @@ void DeferredOps::findOps() {
     if (readsHeld && (isLate || !ofSamples))
       held.insert(op.result_begin(), op.result_end());
   }
-  // What only deferred ops read is deferred as well: a gradient is kept then,
-  // and not the values that are made of it.
+  // What is made of the elements of a gradient, for deferred ops alone, is
+  // deferred as well: the gradient is kept then, and not these values.
+  auto isDeferred = [&](Operation *user) { return deferred.contains(user); };
   for (Operation &op : llvm::reverse(body.without_terminator()))
-    if (late.contains(&op) && !isa<graph::GradientOp>(op) && !op.use_empty() &&
-        llvm::all_of(op.getUsers(),
-                     [&](Operation *user) { return deferred.contains(user); }))
+    if (late.contains(&op) && op.hasTrait<OpTrait::PointwiseOp>() &&
+        cast<RankedTensorType>(op.getResult(0).getType()).getRank() != 0 &&
+        !op.use_empty() && llvm::all_of(op.getUsers(), isDeferred))
       deferred.insert(&op);
 }
 

@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include <numeric>
 
@@ -94,8 +95,19 @@ void DimensionClasses::describe() {
     }
   }
   SeedOrder seedOrder(body);
+  // Updates: what depends on a gradient or on state. They can be resharded.
+  llvm::DenseSet<Value> updated;
+  for (BlockArgument argument : body.getArguments())
+    if (graph::hasRole(function, argument.getArgNumber(), "state"))
+      updated.insert(argument);
   for (Operation &op : body.without_terminator()) {
     auto first = factorBase.find(&op);
+    if (isa<graph::GradientOp>(op) ||
+        llvm::any_of(op.getOperands(),
+                     [&](Value value) { return updated.contains(value); })) {
+      updated.insert(op.result_begin(), op.result_end());
+      continue;
+    }
     if (first == factorBase.end())
       continue;
     auto rule = cast<graph::ShardingRuleOpInterface>(&op).getShardingRule();

@@ -143,4 +143,35 @@ def Graph_SgdOp : Graph_InferredOp<"sgd", [AttrSizedOperandSegments, Graph_Backw
   }];
 }
 
+def Graph_EncodeOp : Graph_InferredOp<"encode",
+    [Graph_Pointwise, Graph_BackwardOnly]> {
+  let summary = "Numbers of -1 to 1 as 8-bit codes";
+  let description = [{
+    The code of dynamic tree quantisation (arXiv 2110.02861, section 1.3, as
+    bitsandbytes' `create_dynamic_map`) whose value is nearest; of two, the one
+    nearer to zero. With `nonnegative`, codes are of 0 to 1. Otherwise a negative
+    number keeps its sign: it becomes no code of zero. The code of zero is 0, and
+    codes have the order of their values, as 8 bits: the largest is -128 with
+    signs, and -1 without.
+
+    A code `k` (without signs `k + 1`) of `2^e + f`, `f < 2^e`, has the value
+    `10^(e - 6)` (without signs `10^(e - 7)`) times `0.1 + 0.9 (f + 1/2) / 2^e`;
+    the largest one has the value 1.
+  }];
+  let arguments = (ins Graph_FloatTensor:$input, UnitAttr:$nonnegative);
+  let results = (outs Graph_IntTensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+}
+
+def Graph_DecodeOp : Graph_InferredOp<"decode",
+    [Graph_Pointwise, Graph_BackwardOnly]> {
+  let summary = "The numbers that 8-bit codes stand for, in f32";
+  let description = [{ The value of each code of `graph.encode`. }];
+  let arguments = (ins Graph_IntTensor:$input, UnitAttr:$nonnegative);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+}
+
 #endif // CLEAVE_DIALECT_GRAPH_IR_TRAININGOPS_TD

@@ -57,6 +57,10 @@ struct StateSlot {
   llvm::StringRef name;
   /// The dimensions of the (stored) parameter that it has, in order.
   llvm::SmallVector<int64_t> dims;
+  /// Null: the parameter's element type.
+  mlir::Type element = {};
+  /// The sizes of its dimensions; empty: the parameter's.
+  llvm::SmallVector<int64_t> sizes = {};
 };
 
 /// How a parameter is updated from its gradient.

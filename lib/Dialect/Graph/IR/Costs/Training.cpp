@@ -42,3 +42,13 @@ OpCost SgdOp::getCost() {
   return streamingCost(getOperation(), WorkClass::ElementWise,
                        7 * elementsOf(getParameter()));
 }
+
+OpCost EncodeOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::ElementWise,
+                       30 * elementsOf(getInput()));
+}
+
+OpCost DecodeOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::ElementWise,
+                       25 * elementsOf(getInput()));
+}

@@ -119,3 +119,23 @@ LogicalResult SgdOp::inferReturnTypes(MLIRContext *,
     results.push_back(tensorType(adaptor.getMomentumBuffer()));
   return success();
 }
+
+LogicalResult EncodeOp::inferReturnTypes(MLIRContext *context,
+                                         std::optional<Location>,
+                                         Adaptor adaptor,
+                                         SmallVectorImpl<Type> &results) {
+  results.push_back(
+      tensorType(adaptor.getInput()).clone(IntegerType::get(context, 8)));
+  return success();
+}
+
+LogicalResult DecodeOp::inferReturnTypes(MLIRContext *context,
+                                         std::optional<Location> loc,
+                                         Adaptor adaptor,
+                                         SmallVectorImpl<Type> &results) {
+  RankedTensorType type = tensorType(adaptor.getInput());
+  if (!type.getElementType().isInteger(8))
+    return emitOptionalError(loc, "codes have type ", type, ", not i8");
+  results.push_back(type.clone(Float32Type::get(context)));
+  return success();
+}

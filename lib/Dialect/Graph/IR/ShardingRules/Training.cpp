@@ -69,3 +69,7 @@ ShardingRule SgdOp::getShardingRule() {
     operands.push_back(2);
   return update(getOperation(), operands);
 }
+
+ShardingRule EncodeOp::getShardingRule() { return update(getOperation(), {0}); }
+
+ShardingRule DecodeOp::getShardingRule() { return update(getOperation(), {0}); }

@@ -20,7 +20,7 @@ OptimizerRule::~OptimizerRule() = default;
 llvm::ArrayRef<const OptimizerRule *> cleave::graph::optimizerRules() {
   static const OptimizerRule *const rules[] = {
       &adamwRule(), &sgdRule(),       &lionRule(), &adagradRule(),
-      &lambRule(),  &adafactorRule(), &muonRule()};
+      &lambRule(),  &adafactorRule(), &muonRule(), &adamw8bitRule()};
   return rules;
 }
 

@@ -12,6 +12,7 @@
 /// |---|---|---|
 /// | AdamW.cpp | AdamW, one op | two tensors of the parameter's shape |
 /// | Sgd.cpp | SGD, one op | with momentum, one |
+/// | AdamW8bit.cpp | AdamW | codes of 8 bits, and scales of blocks |
 /// | Lion.cpp | Lion | one |
 /// | Adagrad.cpp | Adagrad | one |
 /// | Lamb.cpp | LAMB | two |
@@ -29,6 +30,7 @@ namespace cleave::graph {
 
 const OptimizerRule &adamwRule();
 const OptimizerRule &sgdRule();
+const OptimizerRule &adamw8bitRule();
 const OptimizerRule &lionRule();
 const OptimizerRule &adagradRule();
 const OptimizerRule &lambRule();

@@ -69,19 +69,21 @@ SmallVector<int64_t> TrainedParameter::without(unsigned dim) const {
 }
 
 SmallVector<int64_t>
-TrainedParameter::frameworkShape(ArrayRef<int64_t> dims) const {
+TrainedParameter::frameworkShape(ArrayRef<int64_t> dims,
+                                 ArrayRef<int64_t> sizes) const {
   SmallVector<int64_t> shape;
-  for (size_t i = 0; i < dims.size();) {
-    auto group = llvm::find_if(groups, [&](const auto &group) {
-      return llvm::is_contained(group, dims[i]);
+  const SmallVector<int64_t> *last = nullptr;
+  for (auto [dim, size] : llvm::zip_equal(dims, sizes)) {
+    auto group = llvm::find_if(groups, [dim = dim](const auto &group) {
+      return llvm::is_contained(group, dim);
     });
-    if (group != groups.end() && dims.drop_front(i).take_front(group->size()) ==
-                                     ArrayRef<int64_t>(*group)) {
-      shape.push_back(size(group - groups.begin()));
-      i += group->size();
-    } else {
-      shape.push_back(type().getDimSize(dims[i++]));
-    }
+    // The dimension that counts the parameters of a stack is of no group.
+    bool joins = group != groups.end() && last == &*group;
+    if (joins)
+      shape.back() *= size;
+    else
+      shape.push_back(size);
+    last = group == groups.end() ? nullptr : &*group;
   }
   return shape;
 }

@@ -39,9 +39,12 @@ public:
   llvm::SmallVector<int64_t> own() const;
   /// All stored dimensions but those of dimension `dim` of the framework.
   llvm::SmallVector<int64_t> without(unsigned dim) const;
-  /// The framework's shape of a tensor that has the stored dimensions `dims`: a
-  /// dimension of the framework all of which it has is one.
-  llvm::SmallVector<int64_t> frameworkShape(llvm::ArrayRef<int64_t> dims) const;
+  /// The framework's shape of a tensor of the stored dimensions `dims`, which
+  /// have the sizes `sizes`: those that are one dimension of the framework are
+  /// one.
+  llvm::SmallVector<int64_t>
+  frameworkShape(llvm::ArrayRef<int64_t> dims,
+                 llvm::ArrayRef<int64_t> sizes) const;
   /// The number of elements of one parameter.
   int64_t elements() const;
 

@@ -76,6 +76,10 @@ static std::optional<int64_t> dimIn(BlockArgument argument,
       cast<func::FuncOp>(follower.getOwner()->getParentOp()), follower, dim);
 }
 
+static int64_t sizeOf(BlockArgument argument, unsigned dim) {
+  return cast<RankedTensorType>(argument.getType()).getDimSize(dim);
+}
+
 void Annotator::split(BlockArgument argument, unsigned dim,
                       const AxisRef &axis) {
   // The name stored in the mesh outlives this call.
@@ -84,6 +88,11 @@ void Annotator::split(BlockArgument argument, unsigned dim,
     Sharding sharding = given(other);
     std::optional<int64_t> at = dimIn(argument, other, dim);
     if (!at || sharding.splits(mesh, added))
+      continue;
+    // State of blocks has fewer elements; positions are not left without one.
+    int64_t size = sizeOf(other, *at);
+    int64_t parts = mesh.size(sharding.dims[*at]) * mesh.size(added);
+    if (size != sizeOf(argument, dim) && size % parts != 0)
       continue;
     sharding.dims[*at].push_back(added);
     give(other, sharding);
@@ -101,7 +110,9 @@ void Annotator::place(BlockArgument argument, const Sharding &sharding) {
     Sharding own =
         Sharding::replicated(cast<RankedTensorType>(other.getType()).getRank());
     for (auto [dim, axes] : llvm::enumerate(sharding.dims))
-      if (std::optional<int64_t> at = dimIn(argument, other, dim)) {
+      if (std::optional<int64_t> at = dimIn(argument, other, dim);
+          at && (sizeOf(other, *at) == sizeOf(argument, dim) ||
+                 sizeOf(other, *at) % mesh.size(axes) == 0)) {
         own.dims[*at] = axes;
         own.open[*at] = sharding.open[dim];
       }

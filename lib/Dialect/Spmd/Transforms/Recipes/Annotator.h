@@ -105,6 +105,8 @@ public:
   llvm::ArrayRef<Stream> getStreams() const { return streams; }
 
   mlir::ModuleOp getModule() const { return module; }
+  /// The number of equal parts of the samples that are summed in pairs, or 0.
+  int64_t getGrains() const { return grains; }
 
 private:
   /// Returns the arguments that are sharded as `argument` is: those of the same

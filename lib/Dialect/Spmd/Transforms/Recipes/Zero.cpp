@@ -38,6 +38,8 @@ public:
     if (!train)
       return annotator.getModule().emitError()
              << "recipe 'zero" << stage << "': no entry updates parameters";
+    if (failed(checkSums(stage)))
+      return failure();
     findParameters();
     for (const Resting &resting : parameters)
       for (BlockArgument argument : train.getArguments())
@@ -58,6 +60,31 @@ public:
   }
 
 private:
+  /// With grains, the bits must not depend on the number of shards: an update
+  /// must not sum over what is sharded. The norm of a clip has an order of its
+  /// own.
+  LogicalResult checkSums(int stage) {
+    if (annotator.getGrains() == 0)
+      return success();
+    for (Operation *op : updatesOf(train)) {
+      auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+      if (!ruled ||
+          llvm::all_of(op->getUsers(), llvm::IsaPred<graph::GlobalNormOp>))
+        continue;
+      auto sums = [](const graph::Factor &factor) {
+        return factor.kind == graph::FactorKind::Reduction &&
+               factor.partial == graph::PartialKind::Sum && factor.size > 1;
+      };
+      if (llvm::any_of(ruled.getShardingRule().factors, sums))
+        return mlir::emitError(op->getLoc())
+               << "recipe 'zero" << stage
+               << "': the update of this parameter is a sum over its elements, "
+                  "whose bits depend on the number of shards; leave the recipe "
+                  "or --deterministic out, or use another optimizer";
+    }
+    return success();
+  }
+
   StringRef nameOf(const Resting &resting) {
     return graph::getArgString(train, resting.parameter.getArgNumber(),
                                graph::kNameAttr);
