@@ -14,7 +14,8 @@
 /// `terms` describes. A term is `ndim<N` (or <=, ==, >, >=), of the framework's
 /// shape, or a glob over names such as `*.bias`; terms are separated by commas.
 /// Fails on a malformed term and on a glob that matches no parameter.
-llvm::Error excludeFromDecay(mlir::ModuleOp module, llvm::StringRef terms,
-                             std::map<std::string, cleave::ParameterOptions> &out);
+llvm::Error
+excludeFromDecay(mlir::ModuleOp module, llvm::StringRef terms,
+                 std::map<std::string, cleave::ParameterOptions> &out);
 
 #endif // CLEAVE_TOOLS_CLEAVE_COMPILE_NODECAY_H
