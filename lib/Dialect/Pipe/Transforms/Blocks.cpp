@@ -218,16 +218,27 @@ Blocks::Blocks(ArrayRef<InvokeOp> forward) {
     }
   }
   Repetition found = findRepetition(labels);
-  for (size_t i = 0; i < found.covered(); ++i) {
-    const Segment &segment = segments[found.begin + i];
-    // What is in two stages is two blocks.
-    if (i > 0 && (i % found.period == 0 ||
-                  segment.part != segments[found.begin + i - 1].part))
-      ++number;
-    for (size_t t = segment.begin; t < segment.end; ++t)
-      blocks[parts[segment.part].ops[t]] = number;
+  // Blocks, and pieces of one where a stage cuts it or has other ops beside.
+  ArrayRef<size_t> pattern =
+      ArrayRef(labels).slice(found.begin, found.count ? found.period : 0);
+  for (size_t i = 0; i < segments.size();) {
+    size_t length = 0;
+    if (found.count &&
+        ArrayRef(labels).drop_front(i).take_front(found.period) == pattern)
+      length = found.period;
+    else if (llvm::is_contained(pattern, labels[i]))
+      length = 1;
+    for (size_t k = i; k < i + length; ++k) {
+      const Segment &segment = segments[k];
+      // What is in two stages is two blocks.
+      if (k > i && segment.part != segments[k - 1].part)
+        ++number;
+      for (size_t t = segment.begin; t < segment.end; ++t)
+        blocks[parts[segment.part].ops[t]] = number;
+    }
+    number += length > 0;
+    i += std::max<size_t>(length, 1);
   }
-  number += found.covered() > 0;
   for (const Part &part : parts) {
     sampled.insert(part.ops.begin(), part.ops.end());
     sampled.insert(part.aside.begin(), part.aside.end());
