@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Scheduling/Timeline/MeasuredCosts.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Scheduling/Timeline/MeasuredCosts.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"

@@ -247,7 +247,8 @@ std::string cleave::checkSchedule(const PhaseOptions &options) {
     return why;
   if (options.checkFinite && options.optimizerFusion == "backward")
     return "optimizer-fusion: \"backward\" updates behind each gradient, "
-           "before it is known whether all of them are finite; turn that check off "
+           "before it is known whether all of them are finite; turn that check "
+           "off "
            "(--check-finite=off, check_finite=False), or leave the fusion out";
   if (!options.machine.empty() &&
       !machines::MachineModel::parse(options.machine, error))

@@ -194,6 +194,17 @@ json::Array Explainer::explain() {
     add("check of losses and gradients: ",
         "off; a step whose loss or gradients are not finite updates all the "
         "same");
+  if (const json::Object *choice = report.getObject("recompute"))
+    add("recomputation: ",
+        llvm::formatv("'{0}', of {1} plans that were tried; a device needs {2}"
+                      "{3}; {4} binds",
+                      textOf(*choice, "policy"),
+                      choice->getArray("tried")->size(),
+                      formatBytes(number(*choice, "bytes")),
+                      number(*choice, "limit") > 0
+                          ? " of " + formatBytes(number(*choice, "limit"))
+                          : "",
+                      textOf(*choice, "binds")));
   add("micro-batches: ",
       llvm::Twine(report.getInteger("micro_batches").value_or(1)));
   for (size_t i = 0; i < positions.size(); ++i)

@@ -72,6 +72,8 @@ static std::string checkScheduleFlags(const Flags &flags) {
     return "--max-saved-mib must not be negative";
   if (flags.memoryLimitMib.getNumOccurrences() && !(flags.memoryLimitMib > 0))
     return "--memory-limit must be positive";
+  if (flags.recompute.getNumOccurrences() && !flags.recomputeFile.empty())
+    return "--recompute and --recompute-file exclude each other";
   if (std::string error; flags.recompute != "auto" &&
                          !pipe::RecomputePolicy::parse(flags.recompute, error))
     return "--recompute: " + error;

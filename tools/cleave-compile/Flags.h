@@ -199,6 +199,10 @@ struct Flags {
           "policy for each block, as '3 full; 5 free; none'; or auto: by "
           "blocks, "
           "the least time within --memory-limit. Results have the same bits")};
+  cl::opt<std::string> recomputeFile{
+      "recompute-file", cl::cat(training), cl::value_desc("file"),
+      cl::desc("Instead of --recompute, a file with a policy for each block; "
+               "items are separated by ; or new lines, comments begin with #")};
   cl::opt<double> memoryLimitMib{
       "memory-limit", cl::init(0.0), cl::cat(training), cl::value_desc("MiB"),
       cl::desc(

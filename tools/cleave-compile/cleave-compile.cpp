@@ -7,6 +7,7 @@
 
 #include "Flags.h"
 #include "ParameterGroups.h"
+#include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
@@ -82,6 +83,21 @@ static int readScheduleFile(const Flags &flags, std::string &text) {
   return 0;
 }
 
+/// Reads --recompute-file.
+static int readPolicyFile(const Flags &flags, std::string &policy) {
+  if (flags.recomputeFile.empty())
+    return 0;
+  std::string error;
+  auto buffer = openInputFile(flags.recomputeFile, &error);
+  if (!buffer)
+    return fail(error);
+  auto parsed = pipe::RecomputePolicy::parse(buffer->getBuffer(), error);
+  if (!parsed)
+    return fail(flags.recomputeFile + ": " + error);
+  policy = parsed->str();
+  return 0;
+}
+
 /// Measured times of runs.
 struct Measured {
   std::optional<scheduling::Timeline> timeline;
@@ -153,6 +169,7 @@ int main(int argc, char **argv) {
           {{"-o", flags.output}, {"--report", flags.reportFile}},
           {{"cleave-compile", flags.input},
            {"--schedule-file", flags.scheduleFile},
+           {"--recompute-file", flags.recomputeFile},
            {"--measured-costs", flags.measuredCosts},
            {"--measured-timeline", flags.measured}});
       !mistake.empty())
@@ -171,6 +188,8 @@ int main(int argc, char **argv) {
   if (int status = readMeasured(flags, measured))
     return status;
   CompileOptions options = collectOptions(flags, scheduleText);
+  if (int status = readPolicyFile(flags, options.phases.recompute))
+    return status;
   options.phases.measuredCosts = measured.costs;
   options.phases.measuredFrom = flags.measuredCosts;
   // The message includes the location, as diagnostics do.

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from cleave import models
+from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
 from training_support import ALL
 
@@ -45,7 +45,7 @@ SMALL = (256, 8, 2)
 
 
 def model(path, hidden, heads, batch, seq, layers=3):
-    assert models.main(["gpt", "-o", str(path), "--hidden", str(hidden), "--heads", str(heads),
+    assert write_model(["gpt", "-o", str(path), "--hidden", str(hidden), "--heads", str(heads),
                         "--layers", str(layers), "--seq", str(seq), "--vocab", "51200",
                         "--batch", str(batch), "--dropout", "0.1"]) == 0
     return path

@@ -62,6 +62,8 @@ struct Blocks::Part {
   /// Arguments that other parts compute for each micro-batch.
   llvm::DenseSet<Value> received;
   std::vector<size_t> cuts;
+  /// Ops that depend on samples and that backward alone reads.
+  SmallVector<Operation *> aside;
 
   explicit Part(InvokeOp invoke);
   /// Whether `value` depends on samples by more than cheap ops.
@@ -87,11 +89,37 @@ Blocks::Part::Part(InvokeOp invoke) {
     if (split >= 0 || received.contains(argument))
       samples.insert(argument);
   }
+  // What leads to a result that is not only saved for the stage's backward.
+  llvm::DenseSet<Operation *> needed;
+  Operation *terminator = function.front().getTerminator();
+  for (OpResult result : invoke->getResults())
+    if (!invoke.isSaved(result.getResultNumber()) ||
+        llvm::any_of(result.getUsers(), [&](Operation *user) {
+          auto reader = dyn_cast<InvokeOp>(user);
+          return !reader || reader.getOnce() ||
+                 reader.getStage() != invoke.getStage();
+        }))
+      if (Operation *op =
+              terminator->getOperand(result.getResultNumber()).getDefiningOp())
+        needed.insert(op);
+  bool all = needed.empty();
+  for (Operation &op : llvm::reverse(function.front().without_terminator()))
+    if (all || needed.contains(&op))
+      for (Value operand : op.getOperands())
+        if (Operation *maker = operand.getDefiningOp())
+          needed.insert(maker);
   for (Operation &op : function.front().without_terminator()) {
-    if (llvm::none_of(op.getOperands(),
+    // Checks, and what is of parameters and constants.
+    if (op.getNumResults() == 0 ||
+        llvm::none_of(op.getOperands(),
                       [&](Value v) { return samples.contains(v); }))
-      continue; // of parameters and constants
+      continue;
     samples.insert(op.result_begin(), op.result_end());
+    // Backward alone reads it, as a flag or a view.
+    if (!all && !needed.contains(&op) && isPure(&op)) {
+      aside.push_back(&op);
+      continue;
+    }
     graph::WorkClass work = workClassOf(&op);
     bool cheap = isPure(&op) && !isa<spmd::CommunicationOpInterface>(op) &&
                  (work == graph::WorkClass::View ||
@@ -190,18 +218,40 @@ Blocks::Blocks(ArrayRef<InvokeOp> forward) {
     }
   }
   Repetition found = findRepetition(labels);
-  for (size_t i = 0; i < found.covered(); ++i) {
-    const Segment &segment = segments[found.begin + i];
-    // What is in two stages is two blocks.
-    if (i > 0 && (i % found.period == 0 ||
-                  segment.part != segments[found.begin + i - 1].part))
-      ++number;
-    for (size_t t = segment.begin; t < segment.end; ++t)
-      blocks[parts[segment.part].ops[t]] = number;
+  // Blocks, and pieces of one where a stage cuts it or has other ops beside.
+  ArrayRef<size_t> pattern =
+      ArrayRef(labels).slice(found.begin, found.count ? found.period : 0);
+  for (size_t i = 0; i < segments.size();) {
+    size_t length = 0;
+    if (found.count &&
+        ArrayRef(labels).drop_front(i).take_front(found.period) == pattern)
+      length = found.period;
+    else if (llvm::is_contained(pattern, labels[i]))
+      length = 1;
+    for (size_t k = i; k < i + length; ++k) {
+      const Segment &segment = segments[k];
+      // What is in two stages is two blocks.
+      if (k > i && segment.part != segments[k - 1].part)
+        ++number;
+      for (size_t t = segment.begin; t < segment.end; ++t)
+        blocks[parts[segment.part].ops[t]] = number;
+    }
+    number += length > 0;
+    i += std::max<size_t>(length, 1);
   }
-  number += found.covered() > 0;
-  for (const Part &part : parts)
+  for (const Part &part : parts) {
     sampled.insert(part.ops.begin(), part.ops.end());
+    sampled.insert(part.aside.begin(), part.aside.end());
+    // They belong to the last block whose values they read.
+    for (Operation *op : part.aside) {
+      int64_t block = -1;
+      for (Value operand : op->getOperands())
+        if (Operation *maker = operand.getDefiningOp())
+          block = std::max(block, blockOf(maker));
+      if (block >= 0)
+        blocks[op] = block;
+    }
+  }
   // What is computed of parameters alone, as a gather, belongs to its readers.
   for (InvokeOp invoke : forward)
     for (Operation &op : llvm::reverse(invoke.getPartFunction().front())) {

@@ -22,7 +22,8 @@
 //                          Exchanges      collectives that run once in a step
 //                          CollectParts   the ops and values of each part
 //                          OutlineParts   functions and the pipe.program
-//   pipe-recompute       Recompute, MinimumCut
+//   pipe-recompute       Recompute, RecomputePolicy (what may be), Blocks (of a
+//                        model, by structure), Saving (what is saved), MinimumCut
 //   pipe-update-each     UpdateEach (EachProgram.h), UpdateConflicts (refusals)
 //   pipe-post-validate   PostValidate
 //   pipe-schedule        FillSchedule, HandWritten (schedules from text)
