@@ -86,6 +86,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("optimizer_fusion", options.phases.optimizerFusion) &&
       map.mapOptional("check_finite", options.phases.checkFinite) &&
       map.mapOptional("precision", options.phases.precision) &&
+      map.mapOptional("residual", options.phases.residual) &&
       map.mapOptional("activation_reduction",
                       options.phases.activationReduction) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
@@ -127,6 +128,10 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   }
   if (read && !isPrecision(options.phases.precision)) {
     path.field("precision").report("expected \"f32\" or \"bf16\"");
+    read = false;
+  }
+  if (read && !isResidual(options.phases.residual)) {
+    path.field("residual").report("expected \"16bit\" or \"f32\"");
     read = false;
   }
   if (read && !isActivationReduction(options.phases.activationReduction)) {

@@ -42,6 +42,10 @@ bool cleave::isPrecision(StringRef name) {
   return llvm::is_contained({"f32", "bf16"}, name);
 }
 
+bool cleave::isResidual(StringRef name) {
+  return llvm::is_contained({"16bit", "f32"}, name);
+}
+
 bool cleave::isActivationReduction(StringRef name) {
   return llvm::is_contained({"f32", "16bit"}, name);
 }
@@ -143,6 +147,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   if (options.precision != "f32") {
     graph::MixedPrecisionOptions mixed;
     mixed.precision = options.precision;
+    mixed.wideResidual = options.residual == "f32";
     mixed.roundSums = options.activationReduction != "f32";
     passes.addPass(graph::createMixedPrecision(mixed));
   }

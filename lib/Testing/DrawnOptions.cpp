@@ -216,6 +216,7 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random types(graph.seed ^ 0xbf16);
   if (types.chance(0.4)) {
     options.precision = "bf16";
+    options.residual = types.chance(0.3) ? "f32" : "16bit";
     options.activationReduction = choose(types, {"f32", "f32", "16bit"});
   }
   result.bucketBytes =
@@ -247,6 +248,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("optimizer_fusion", own.optimizerFusion);
   add("check_finite", own.checkFinite);
   add("precision", own.precision);
+  add("residual", own.residual);
   add("activation_reduction", own.activationReduction);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);

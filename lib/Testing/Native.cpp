@@ -85,6 +85,7 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   Random types(seed ^ 0xbf16);
   if (types.chance(0.3)) {
     options.precision = "bf16";
+    options.residual = types.chance(0.3) ? "f32" : "16bit";
     options.activationReduction = types.chance(0.3) ? "16bit" : "f32";
   }
   // A tree over samples, which not all devices and recipes support.
@@ -108,17 +109,14 @@ std::string NativeOptions::text() const {
                     devices, zero, positions, schedule, chunks, postValidation,
                     gather, slices, checkFinite)
           .str();
-  return llvm::formatv("micro_batches={0} grains={1} threads={2} "
-                       "vector_bits={3} max_logits_bytes={4} bucket_bytes={5} "
-                       "write_out={6} fusion={7} {8} clip={9} precision={10} "
-                       "{11}",
-                       microBatches, grains, threads, vectorBits,
-                       maxLogitsBytes, bucketBytes, writeOut, fusion, update,
-                       optimizer.maxGradNorm,
-                       precision + (activationReduction == "f32"
-                                        ? ""
-                                        : "," + activationReduction),
-                       split);
+  return llvm::formatv(
+      "micro_batches={0} grains={1} threads={2} "
+      "vector_bits={3} max_logits_bytes={4} bucket_bytes={5} "
+      "write_out={6} fusion={7} {8} clip={9} precision={10} "
+      "{11}",
+      microBatches, grains, threads, vectorBits, maxLogitsBytes, bucketBytes,
+      writeOut, fusion, update, optimizer.maxGradNorm,
+      precision + "," + residual + "," + activationReduction, split);
 }
 
 static CompileOptions compileOptions(const NativeOptions &options) {
@@ -148,6 +146,7 @@ static CompileOptions compileOptions(const NativeOptions &options) {
   result.phases.pipeSlices = options.slices;
   result.phases.optimizer = options.optimizer;
   result.phases.precision = options.precision;
+  result.phases.residual = options.residual;
   result.phases.activationReduction = options.activationReduction;
   return result;
 }

@@ -57,6 +57,7 @@ def compile(
     post_validation: bool = False,
     check_finite: bool = True,
     precision: str = "f32",
+    residual: str = "16bit",
     activation_reduction: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -187,6 +188,9 @@ def compile(
             1710.03740). Parameters, optimizer state, gradients of parameters,
             losses, softmax and statistics of norms stay f32, and so do checkpoints
             and the model's own parameters.
+        residual: with `precision="bf16"`, the type of the residual stream, the sum of
+            embeddings and blocks: "16bit", or "f32", which is nearer to f32 (as
+            `torch.autocast` has it) and saves twice as many bytes of it.
         activation_reduction: with `precision="bf16"`, the type in which ranks
             exchange sums of activations over shards: "f32", or "16bit", half the
             bytes, with each rank's part rounded.
@@ -271,7 +275,7 @@ def compile(
             f"optimizer_fusion is {optimizer_fusion!r}; it must be 'auto', 'none', "
             "'backward' or 'forward'"
         )
-    _check_precision(precision, activation_reduction)
+    _check_precision(precision, residual, activation_reduction)
     axes = _axes(mesh)
     launch = processes.connect(ranks, axes)
     given_threads = threads is not None
@@ -351,6 +355,7 @@ def compile(
             "optimizer_fusion": optimizer_fusion,
             "check_finite": check_finite,
             "precision": precision,
+            "residual": residual,
             "activation_reduction": activation_reduction,
             "micro_batches": parts,
             "grains": deterministic or 0,
@@ -451,9 +456,11 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
             'the model to find which; check="off" compiles it as it is')
 
 
-def _check_precision(precision, activation_reduction) -> None:
+def _check_precision(precision, residual, activation_reduction) -> None:
     if precision not in ("f32", "bf16"):
         raise ValueError(f"precision is {precision!r}; it must be 'f32' or 'bf16'")
+    if residual not in ("16bit", "f32"):
+        raise ValueError(f"residual is {residual!r}; it must be '16bit' or 'f32'")
     if activation_reduction not in ("f32", "16bit"):
         raise ValueError(
             f"activation_reduction is {activation_reduction!r}; it must be 'f32' or '16bit'")

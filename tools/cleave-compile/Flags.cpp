@@ -138,6 +138,10 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (!isActivationReduction(flags.activationReduction))
     return "--activation-reduction is f32 or 16bit, not '" +
            flags.activationReduction + "'";
+  if (!isResidual(flags.residual))
+    return "--residual is 16bit or f32, not '" + flags.residual + "'";
+  if (flags.residual.getNumOccurrences() && flags.precision == "f32")
+    return "--residual needs --precision bf16: all values are f32 without";
   if (flags.activationReduction != "f32" && flags.precision == "f32")
     return "--activation-reduction needs --precision bf16: all sums are f32 "
            "without";
@@ -224,6 +228,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.optimizerFusion = flags.optimizerFusion;
   options.phases.checkFinite = flags.checkFinite == "on";
   options.phases.precision = flags.precision;
+  options.phases.residual = flags.residual;
   options.phases.activationReduction = flags.activationReduction;
   options.phases.postValidation = flags.postValidation;
   options.phases.microBatches = flags.microBatches;

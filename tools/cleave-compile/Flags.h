@@ -148,6 +148,13 @@ struct Flags {
       cl::desc("bf16: contractions and attention read 16-bit copies of weights "
                "and activations, and sum in f32; parameters, optimizer state, "
                "gradients of parameters, losses and statistics stay f32")};
+  cl::opt<std::string> residual{
+      "residual", cl::init("16bit"), cl::cat(training),
+      cl::value_desc("16bit|f32"),
+      cl::desc(
+          "With --precision bf16, the type of the residual stream, the sum "
+          "of embeddings and blocks: 16bit, the default, or f32, which is "
+          "nearer to f32 and saves twice as many bytes of it")};
   cl::opt<std::string> activationReduction{
       "activation-reduction", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|16bit"),

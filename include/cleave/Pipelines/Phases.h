@@ -57,6 +57,8 @@ struct PhaseOptions {
   /// "f32", or the type that contractions and attention read, "bf16"
   /// (--graph-mixed-precision).
   std::string precision = "f32";
+  /// The type of the residual stream in mixed precision: "16bit" or "f32".
+  std::string residual = "16bit";
   /// The type in which sums of activations over shards are exchanged: "f32" or
   /// "16bit".
   std::string activationReduction = "f32";
@@ -128,6 +130,8 @@ bool isOptimizerFusion(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::precision` that programs can be
 /// compiled with.
 bool isPrecision(llvm::StringRef name);
+/// Whether `name` is a value of `PhaseOptions::residual`.
+bool isResidual(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::activationReduction`.
 bool isActivationReduction(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::pipeSlices`.

@@ -43,7 +43,8 @@ struct NativeOptions {
   int64_t grains = 0;
   /// See PhaseOptions.
   std::string fusion = "auto", gather, slices = "auto";
-  std::string precision = "f32", activationReduction = "f32";
+  std::string precision = "f32", activationReduction = "f32",
+              residual = "16bit";
   graph::OptimizerOptions optimizer;
 
   /// Options drawn from a seed alone.

@@ -72,9 +72,12 @@ struct PrecisionModel
   OperandPrecision getOperandPrecision(Operation *op, unsigned index) const {
     return Policy::of(op, index);
   }
-  void setSumElement(Operation *op, Type element) const {
-    if constexpr (requires(OpTy o) { o.getResultElementAttr(); })
+  bool setSumElement(Operation *op, Type element) const {
+    if constexpr (requires(OpTy o) { o.getResultElementAttr(); }) {
       cast<OpTy>(op).setResultElementAttr(TypeAttr::get(element));
+      return true;
+    }
+    return false;
   }
 };
 

@@ -34,10 +34,11 @@ namespace {
 /// Rewrites one entry.
 class Rounding {
 public:
-  Rounding(func::FuncOp entry, FloatType narrow, bool roundSums)
+  Rounding(func::FuncOp entry, FloatType narrow, bool roundSums,
+           bool wideResidual)
       : entry(entry), block(entry.getBody().front()), narrow(narrow),
         f32(Float32Type::get(entry.getContext())), roundSums(roundSums),
-        builder(entry.getContext()) {}
+        wideResidual(wideResidual), builder(entry.getContext()) {}
 
   LogicalResult run() {
     findParts();
@@ -80,7 +81,7 @@ private:
   Block &block;
   FloatType narrow;
   Type f32;
-  bool roundSums;
+  bool roundSums, wideResidual;
   OpBuilder builder;
   /// What depends on a seed, and of that, what depends on a gradient.
   llvm::DenseSet<Operation *> backward, update;
@@ -146,13 +147,14 @@ void Rounding::findDecisions() {
 }
 
 /// Whether ops without a precision of their own read `value` in 16 bits. A
-/// parameter of several dimensions is a weight; a vector is added or multiplied
-/// with what is computed in f32.
+/// parameter of several dimensions is a weight, and unless the residual stream
+/// is wide, read as one; a vector is added or multiplied with what is computed
+/// in f32.
 bool Rounding::isRounded(Value value) const {
   if (elementOf(value) == narrow || rounded.contains(value))
     return true;
   auto argument = dyn_cast<BlockArgument>(value);
-  if (!argument || elementOf(value) != f32 ||
+  if (wideResidual || !argument || elementOf(value) != f32 ||
       !hasRole(entry, argument.getArgNumber(), "parameter"))
     return false;
   // A factored vector is still one.
@@ -225,13 +227,14 @@ LogicalResult Rounding::convert(Operation *op) {
   auto policy = dyn_cast<PrecisionOpInterface>(op);
   bool keep = update.contains(op) || decisions.contains(op) ||
               isa<CastOp>(op) || (!policy && sums.contains(op));
+  bool sum = false;
   if (policy && !keep && (!roundSums || sums.contains(op)) &&
       llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
         return isChosen(operand.get()) &&
                policy.getOperandPrecision(operand.getOperandNumber()) ==
                    OperandPrecision::Narrow;
       }))
-    policy.setSumElement(f32);
+    sum = policy.setSumElement(f32) && !sums.contains(op);
   auto kindOf = [&](unsigned index) {
     if (keep)
       return OperandPrecision::F32;
@@ -239,12 +242,11 @@ LogicalResult Rounding::convert(Operation *op) {
   };
   // What follows its operands is 16-bit where one of them is, and is computed
   // in f32 where another is not: then the result is rounded.
-  bool anyRounded = false, allRounded = true, anyNarrow = false;
+  bool anyRounded = false, allRounded = true;
   for (OpOperand &operand : op->getOpOperands()) {
     if (!isChosen(operand.get()))
       continue;
     OperandPrecision kind = kindOf(operand.getOperandNumber());
-    anyNarrow |= kind == OperandPrecision::Narrow;
     if (kind != OperandPrecision::Same || isExact(operand.get()))
       continue;
     anyRounded |= isRounded(operand.get());
@@ -268,8 +270,8 @@ LogicalResult Rounding::convert(Operation *op) {
     return success();
   if (chosen && failed(inferResults(op, followed)))
     return failure();
-  bool sum = anyNarrow && !sums.contains(op),
-       mixed = anyRounded && followed == f32;
+  // Statistics and losses, which an op has beside its sums, are not rounded.
+  bool mixed = !wideResidual && anyRounded && followed == f32;
   if (!keep && (sum || mixed))
     for (Value result : op->getResults())
       if (elementOf(result) == f32 && tensorTypeOf(result).getRank() > 0)
@@ -296,7 +298,7 @@ struct MixedPrecision final
     }
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal() &&
-          failed(Rounding(function, narrow, roundSums).run()))
+          failed(Rounding(function, narrow, roundSums, wideResidual).run()))
         return signalPassFailure();
   }
 };

@@ -126,10 +126,11 @@ def Graph_PrecisionOpInterface : OpInterface<"PrecisionOpInterface"> {
       "::cleave::graph::OperandPrecision", "getOperandPrecision",
       (ins "unsigned":$index)>,
     InterfaceMethod<[{
-        Lets the results that are sums be of the type `element`, rather than be
-        rounded to the type of the operands.
+        Lets the result be of the type `element`, rather than be rounded to the
+        type of the operands. Returns false, and changes nothing, if the result
+        is no such sum.
       }],
-      "void", "setSumElement", (ins "::mlir::Type":$element)>,
+      "bool", "setSumElement", (ins "::mlir::Type":$element)>,
   ];
 }
 

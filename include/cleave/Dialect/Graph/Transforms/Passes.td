@@ -175,8 +175,11 @@ def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
     contractions are cast to 16 bits where they are read, and, where they are
     saved for backward, saved in 16 bits. Losses, softmax, reductions and
     decisions (a router's choice of experts) are f32; norms keep statistics in
-    f32; other ops follow their operands. With `round-sums` a contraction rounds
-    its own result, so that a sum over shards is exchanged in 16 bits.
+    f32; other ops follow their operands. What follows operands of both types is
+    computed in f32 and rounded, unless `wide-residual` is given: then it stays
+    f32, as the sum of embeddings and blocks does, and embeddings are read in
+    f32. With `round-sums` a contraction rounds its own result, so that a sum
+    over shards is exchanged in 16 bits.
     ```mlir
     %y = graph.linear %x, %w : (tensor<8x4xf32>, tensor<16x4xf32>) -> tensor<8x16xf32>
     %z = graph.relu %y : (tensor<8x16xf32>) -> tensor<8x16xf32>
@@ -191,6 +194,8 @@ def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
   let options = [
     Option<"precision", "precision", "std::string", "\"bf16\"",
            "The type of 16 bits: bf16 or fp16">,
+    Option<"wideResidual", "wide-residual", "bool", "false",
+           "Keep f32 what is computed from f32 and 16-bit values">,
     Option<"roundSums", "round-sums", "bool", "false",
            "Round the results of contractions before shards are summed">,
   ];
