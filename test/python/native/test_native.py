@@ -14,6 +14,7 @@ import re
 import numpy as np
 import pytest
 from op_cases import CASES, draw_model
+from test_adamw8bit import dynamic_map
 
 from cleave.testing.tools import ToolError, list_ops, run_tool, save_tensors, tool
 from ledger import note
@@ -83,6 +84,28 @@ def test_kernels_are_not_taken_for_library_functions(tmp_path):
         }}"""
         inputs = {"x": np.linspace(0.1, 3, 40, dtype=np.float32), "w": np.ones(3, np.float32)}
         assert compare(tmp_path, text, inputs)["agree"] >= 1
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_dynamic_codes(signed, tmp_path):
+    """Every code, and numbers that f32 tells from the middle of two."""
+    codes = dynamic_map(signed)
+    rng = np.random.default_rng(1)
+    values = 10.0 ** rng.uniform(-8, 0, 4000) * (rng.choice([-1, 1], 4000) if signed else 1)
+    middles = (codes[1:] + codes[:-1]) / 2
+    near = np.abs(values[:, None] / middles - 1).min(1)
+    values = np.concatenate([codes, values[near > 1e-5]]).astype(np.float32)
+    flag, n = "" if signed else " {nonnegative}", len(values)
+    text = f"""func.func @loss(%x: tensor<{n}xf32> {{graph.name = "x", graph.role = "input"}},
+        %w: tensor<3xf32> {{graph.name = "w", graph.role = "parameter"}})
+        -> (tensor<f32> {{graph.name = "loss"}}, tensor<{n}xf32> {{graph.name = "y"}}) {{
+      %c = graph.encode %x{flag} : (tensor<{n}xf32>) -> tensor<{n}xi8>
+      %y = graph.decode %c{flag} : (tensor<{n}xi8>) -> tensor<{n}xf32>
+      %l = graph.contract "a,a->" %w, %w : (tensor<3xf32>, tensor<3xf32>) -> tensor<f32>
+      return %l, %y : tensor<f32>, tensor<{n}xf32>
+    }}"""
+    inputs = {"x": values, "w": np.ones(3, np.float32)}
+    assert compare(tmp_path, text, inputs, "--arrangements=4")["agree"] == 4
 
 
 def test_parameters_that_are_each_others_gradient(tmp_path):

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from cleave.testing.tools import ToolError
 from test_recipes import OPTIMIZERS, check, emit
 
 RULES = {
@@ -69,3 +70,26 @@ def test_factored_state_is_sharded_like_its_dimensions(tmp_path):
     text = {slot: sharding[f"{weight}.{slot}"].group(1) for slot in ("row_var", "col_var")}
     assert '"tp"' not in text["row_var"] and '"tp"' in text["col_var"]
     assert '"dp"' in text["row_var"] + text["col_var"]
+
+
+@pytest.mark.parametrize("group, message", [
+    ("*nothing*: eps=1", "--group: '*nothing*' matches no parameter"),
+    ("ndim<2: eps", "--group: 'eps': expected a setting and its value"),
+    ("ndim<2: optimizer=adam", "--group: unknown optimizer 'adam'; there are adamw"),
+    ("ndim<2: gamma=1", "adamw has no setting gamma"),
+    ("ndim<2: beta1=2", "beta1 of adamw is 2; it must be at least 0 and below 1"),
+    ("ndim>=1: optimizer=muon", "muon updates matrices"),
+])
+def test_groups_that_are_refused(tmp_path, group, message):
+    with pytest.raises(ToolError, match=re.escape(message)):
+        emit(tmp_path, "gpt2", "step", f"--group={group}")
+
+
+def test_the_first_group_of_a_parameter_applies(tmp_path):
+    text = emit(tmp_path, "gpt2", "step", "--no-decay=ndim<2", "--group=*ln_1.bias: weight-decay=0.3",
+                "--group=*bias: lr-scale=0.5 beta2=0.9")
+    found = arguments(text)
+    one, other = (found[f"transformer.h.0.{name}.bias"][1] for name in ("ln_1", "ln_2"))
+    assert "graph.weight_decay = 3.0" in one and "graph.lr_scale" not in one
+    assert "graph.weight_decay = 0.0" in other and "graph.lr_scale = 5.0" in other
+    assert "graph.optimizer = {beta2 = 9.0" in other and "graph.optimizer" not in one

@@ -12,6 +12,7 @@ where it asks for nothing, with what is no number.
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 from op_cases import CASES, draw_model
 
@@ -51,6 +52,21 @@ def test_rule_of_what_differentiation_folds(tmp_path):
 def test_rules_in_random_steps():
     """With AdamW and SGD, clipped, and the loss in chunks."""
     record(run_tool([tool("cleave-fuzz"), "--random-rules", f"--count={4 * DRAWS}"]))
+
+
+@pytest.mark.parametrize("kind", ["", " {nonnegative}"])
+def test_rules_of_codes(kind, tmp_path):
+    (tmp_path / "m.mlir").write_text(f"""
+      func.func @train(%x: tensor<6x4xf32> {{graph.name = "x", graph.role = "input"}})
+          -> (tensor<6x4xf32> {{graph.name = "y"}}) {{
+        %c = graph.encode %x{kind} : (tensor<6x4xf32>) -> tensor<6x4xi8>
+        %y = graph.decode %c{kind} : (tensor<6x4xi8>) -> tensor<6x4xf32>
+        return %y : tensor<6x4xf32>
+      }}""")
+    values = np.random.default_rng(0).uniform(0, 1, (6, 4)).astype(np.float32)
+    save_tensors(tmp_path / "in", {"x": values})
+    record(run_tool([tool("cleave-fuzz"), f"--rules={tmp_path / 'm.mlir'}",
+                     f"--inputs={tmp_path / 'in'}"]))
 
 
 def test_every_op_has_a_rule():
