@@ -39,7 +39,8 @@ namespace {
 struct Planned {
   std::string policy;
   /// The bytes of a device at each position, what is outside of the arena
-  /// included; empty if the plan is refused.
+  /// included; empty if the plan is refused, or slower than another that
+  /// fits.
   std::vector<double> bytes;
   /// The predicted time of a step.
   double seconds = 0;
@@ -189,6 +190,9 @@ const Planned &Chooser::plan(const RecomputePolicy &policy) {
     return planned;
   const json::Object &facts = *schedule->getAsObject();
   planned.seconds = facts.getNumber("makespan").value_or(0);
+  // Its memory does not matter.
+  if (best && planned.seconds >= best->seconds)
+    return planned;
   inFlight.clear();
   for (const json::Value &stage : *facts.getArray("stages"))
     inFlight.push_back(
@@ -238,7 +242,7 @@ void Chooser::mix(bool outside) {
   std::string error;
   // The budget of each position, by what a plan of known memory needs.
   std::vector<double> budget(stagesOf.size(), INFINITY);
-  Planned from = *smallest;
+  Planned from = best ? *best : *smallest;
   for (int round = 0; round < 6; ++round) {
     auto policy = RecomputePolicy::parse(from.policy, error);
     if (!policy || from.bytes.empty() || from.bytes.size() != stagesOf.size())

@@ -21,12 +21,22 @@
 using namespace cleave;
 using namespace cleave::runtime;
 
+/// A sum of more elements is shared among the members (see MpiCollectives.cpp).
+static constexpr int64_t kSharedElements = 2048;
+
 /// The bytes of the messages that a rank sends and receives in an exchange.
 static std::pair<int64_t, int64_t> bytesOf(const CollectiveCommand &command) {
   int64_t one = command.elements() * byteSize(command.dtype),
           all = one * partCount(command.axes);
   switch (command.collective) {
   case CollectiveKind::AllReduce:
+    // Each member adds up its share of all but small ones.
+    if (command.elements() > kSharedElements) {
+      int64_t members = partCount(command.axes);
+      int64_t share = (command.elements() + members - 1) / members;
+      return {one, share * members * byteSize(command.dtype)};
+    }
+    return {one, all};
   case CollectiveKind::AllGather:
   case CollectiveKind::Reduce:
     return {one, all};
@@ -78,7 +88,7 @@ int64_t cleave::messageBytes(const Program &program) {
   std::map<std::pair<int32_t, int32_t>,
            std::vector<std::pair<int64_t, int64_t>>>
       open;
-  for (const auto &[name, entry] : program.entries)
+  auto run = [&](const Entry &entry) {
     for (const Action &action : entry.actions)
       for (const Command &command :
            program.parts[static_cast<size_t>(action.part)].commands) {
@@ -100,5 +110,13 @@ int64_t cleave::messageBytes(const Program &program) {
           open.erase(it);
         }
       }
+  };
+  // Later entries use the buffers of earlier ones.
+  if (auto train = program.entries.find("train");
+      train != program.entries.end())
+    run(train->second);
+  for (const auto &[name, entry] : program.entries)
+    if (name != "train")
+      run(entry);
   return buffers.bytes();
 }
