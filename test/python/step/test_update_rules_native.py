@@ -11,6 +11,7 @@ import torch
 
 import cleave
 from test_adamw8bit import Reference
+from test_experts import switch
 from training_support import (assert_close, compile_case, family, same_bits, snapshot, torch_run,
                               weights)
 
@@ -197,6 +198,29 @@ def test_training_state_moves_between_steps():
     state = first.training_state()["optimizer"]["transformer.h.0.attn.c_attn.weight"]
     assert {slot: tuple(t.shape) for slot, t in state.items()} == {
         "row_var": (32,), "col_var": (96,)}
+
+
+@pytest.mark.parametrize("rule", ["lamb", "adafactor", "muon"])
+def test_stacked_experts_are_updated_each_on_its_own(rule, monkeypatch):
+    """As the parameters of the module that they are there: norms are of one expert."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # Muon's iterations
+    experts = switch()
+    optimizer, theirs = RULES[rule]
+    if rule == "adafactor":
+        # Gradients of experts with few tokens are small.
+        optimizer = cleave.Adafactor(lr=0.01)
+    expected = torch_run(experts, 3, theirs, double=True)
+    step = compile_case(experts, optimizer)
+    assert "graph.stacked" in step.ir("model")
+    start = weights(step)
+    losses = [float(step(*experts.batches[i])) for i in range(3)]
+    assert_close(losses, expected.losses, rtol=5e-4)
+    names = [n for n in start if ".experts.expert_" in n]
+    assert len(names) >= 8 and set(names) <= set(step.training_state()["optimizer"])
+    after = weights(step)
+    for name in names:
+        update = expected.updates[name]
+        assert (after[name] - start[name] - update).norm() <= 0.02 * update.norm(), name
 
 
 def test_groups_set_what_they_name():
