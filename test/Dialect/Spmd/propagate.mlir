@@ -25,6 +25,22 @@ func.func @forward(%w: tensor<5x6xf32>,
   return %1, %4, %5 : tensor<24x5xf32>, tensor<5x6xf32>, tensor<f32>
 }
 
+// A sum is complete before it is rounded to fewer bits. More bits keep it
+// partial.
+// CHECK-LABEL: func.func @round(
+func.func @round(
+    %x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}]>},
+    %y: tensor<8x5xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}, {}]>})
+    -> (tensor<6x5xbf16>, tensor<6x5xf64>) {
+  // CHECK: graph.contract {{.*}} partial = {"mb"}
+  %0 = graph.contract "ab,ac->bc" %x, %y : (tensor<8x6xf32>, tensor<8x5xf32>) -> tensor<6x5xf32>
+  // CHECK: graph.cast {{.*}}#spmd.sharding<@mesh, [{}, {}]>{{.*}} -> tensor<6x5xbf16>
+  %1 = graph.cast %0 : (tensor<6x5xf32>) -> tensor<6x5xbf16>
+  // CHECK: graph.cast {{.*}} partial = {"mb"}{{.*}} -> tensor<6x5xf64>
+  %2 = graph.cast %0 : (tensor<6x5xf32>) -> tensor<6x5xf64>
+  return %1, %2 : tensor<6x5xbf16>, tensor<6x5xf64>
+}
+
 // Backward to what has no operand.
 // CHECK-LABEL: func.func @backward(
 func.func @backward(%w: tensor<6xf32>,

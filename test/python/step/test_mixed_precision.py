@@ -159,6 +159,17 @@ def test_gathers_send_16_bits(plan):
     assert weights and set(weights) == {"bf16"}, gathers
 
 
+def test_partial_sums_are_f32():
+    """Also where no bias is added to the complete sum: what is rounded is complete, but for rows
+    that one rank looks up and the others have as zeros."""
+    step = compiled(model("llama"), precision="bf16", mesh={"tp": 2}, plan="megatron")
+    train = step.ir("local").split("func.func @train")[1].split("func.func @")[0]
+    made = dict(re.findall(r"(%\w+) = ([\w.]+) ", train))
+    sums = re.findall(r"= spmd\.(?:all_reduce|reduce_scatter) sum (%\w+).*tensor<\S*x(\w+)>\n",
+                      train)
+    assert sums and {made[value] for value, kind in sums if kind == "bf16"} <= {"graph.gather"}
+
+
 @pytest.mark.parametrize("options, message", [
     (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32' or 'bf16'"),
     (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
