@@ -136,7 +136,8 @@ static llvm::json::Object report(ModuleOp module,
 }
 
 /// What a checkpoint says of how the program updates.
-static std::string describeOptimizer(const graph::OptimizerOptions &options) {
+static std::string describe(const PhaseOptions &phases) {
+  const graph::OptimizerOptions &options = phases.optimizer;
   llvm::json::Object facts{{"kind", options.rule},
                            {"max_grad_norm", options.maxGradNorm}};
   if (const graph::OptimizerRule *rule = graph::findOptimizerRule(options.rule))
@@ -147,7 +148,8 @@ static std::string describeOptimizer(const graph::OptimizerOptions &options) {
     }
   std::string text;
   llvm::raw_string_ostream(text)
-      << llvm::json::Value(llvm::json::Object{{"optimizer", std::move(facts)}});
+      << llvm::json::Value(llvm::json::Object{
+             {"optimizer", std::move(facts)}, {"precision", phases.precision}});
   return text;
 }
 
@@ -179,7 +181,9 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
     delayWaits(program);
     program.cpu = target->cpu;
     program.vectorBits = target->vectorBits;
-    program.metadata = describeOptimizer(options.phases.optimizer);
+    program.lossScaling = options.lossScaling;
+    program.lossScaling.used = options.phases.scalesLoss();
+    program.metadata = describe(options.phases);
   }
   llvm::json::Object facts = report(module, options);
   addOutside(*facts.getObject("plan"), *programs);

@@ -72,6 +72,28 @@ static bool readOptimizer(const llvm::json::Value &value,
   return true;
 }
 
+namespace cleave::runtime {
+/// {"dynamic", "initial", "minimum", "window", "hysteresis"}
+static bool fromJSON(const llvm::json::Value &value, LossScaling &scaling,
+                     llvm::json::Path path) {
+  double initial = scaling.initial, minimum = scaling.minimum;
+  llvm::json::ObjectMapper map(value, path);
+  if (!map || !map.mapOptional("dynamic", scaling.dynamic) ||
+      !map.mapOptional("initial", initial) ||
+      !map.mapOptional("minimum", minimum) ||
+      !map.mapOptional("window", scaling.window) ||
+      !map.mapOptional("hysteresis", scaling.hysteresis))
+    return false;
+  scaling.initial = static_cast<float>(initial);
+  scaling.minimum = static_cast<float>(minimum);
+  if (std::string why = scaling.problem(); !why.empty()) {
+    path.report("out of range");
+    return false;
+  }
+  return true;
+}
+} // namespace cleave::runtime
+
 llvm::Expected<CompileOptions>
 cleave::parseCompileOptions(llvm::StringRef json) {
   auto value = llvm::json::parse(json);
@@ -87,6 +109,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("check_finite", options.phases.checkFinite) &&
       map.mapOptional("precision", options.phases.precision) &&
       map.mapOptional("residual", options.phases.residual) &&
+      map.mapOptional("loss_scale", options.lossScaling) &&
       map.mapOptional("activation_reduction",
                       options.phases.activationReduction) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
@@ -127,7 +150,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
     read = false;
   }
   if (read && !isPrecision(options.phases.precision)) {
-    path.field("precision").report("expected \"f32\" or \"bf16\"");
+    path.field("precision").report("expected \"f32\", \"bf16\" or \"fp16\"");
     read = false;
   }
   if (read && !isResidual(options.phases.residual)) {

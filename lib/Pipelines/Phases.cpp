@@ -39,7 +39,7 @@ bool cleave::isOptimizerFusion(StringRef name) {
 }
 
 bool cleave::isPrecision(StringRef name) {
-  return llvm::is_contained({"f32", "bf16"}, name);
+  return llvm::is_contained({"f32", "bf16", "fp16"}, name);
 }
 
 bool cleave::isResidual(StringRef name) {
@@ -65,6 +65,7 @@ static void addCleanup(OpPassManager &passes) {
 static graph::OptimizerOptions optimizerOf(const PhaseOptions &phases) {
   graph::OptimizerOptions result = phases.optimizer;
   result.checkFinite = phases.checkFinite;
+  result.scaleLoss = phases.scalesLoss();
   return result;
 }
 

@@ -185,6 +185,10 @@ static std::string checkUpdates(const PhaseOptions &options) {
            "stages, "
            "and with an asynchronous schedule none waits for others; leave one "
            "of them out";
+  if (options.scalesLoss())
+    return "schedule: an asynchronous schedule updates behind each "
+           "micro-batch, and fp16 skips a step of which any gradient overflows; "
+           "choose a synchronous schedule, or bf16";
   if (options.checkFinite)
     return "schedule: an asynchronous schedule updates behind each "
            "micro-batch, before it is known whether all gradients are finite; "
@@ -245,6 +249,14 @@ std::string cleave::checkSchedule(const PhaseOptions &options) {
   };
   if (std::string why = checkDeterministic(options); !why.empty())
     return why;
+  if (options.scalesLoss() && options.optimizerFusion == "backward")
+    return "optimizer-fusion: \"backward\" updates behind each gradient, and "
+           "fp16 skips a step of which any gradient overflows; leave the fusion "
+           "out, or use bf16";
+  if (options.scalesLoss() && !options.checkFinite)
+    return "precision: fp16 skips a step of which gradients are not finite, "
+           "which the check finds that is turned off (--check-finite=off, "
+           "check_finite=False); leave it on, or use bf16";
   if (options.checkFinite && options.optimizerFusion == "backward")
     return "optimizer-fusion: \"backward\" updates behind each gradient, "
            "before it is known whether all of them are finite; turn that check "

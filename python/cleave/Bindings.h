@@ -31,11 +31,15 @@ inline void bindSession(nb::module_ &m) {
       .def("call", &PySession::call, nb::arg("entry"), nb::arg("inputs"),
            nb::arg("scalars"), nb::arg("outputs"), nb::arg("note").none())
       .def("restore", &PySession::restore, nb::arg("tensors"),
-           nb::arg("position").none() = nb::none())
+           nb::arg("position").none() = nb::none(),
+           nb::arg("loss_scale").none() = nb::none())
       .def("take_state", &PySession::takeState, nb::arg("other"))
       .def("follow", &PySession::follow, nb::arg("other"))
       .def_prop_ro("seed", [](PySession &s) { return s.getCounts().seed; })
       .def_prop_ro("step", [](PySession &s) { return s.getCounts().step; })
+      .def_prop_ro("skipped",
+                   [](PySession &s) { return s.getCounts().skipped; })
+      .def_prop_ro("loss_scale", &PySession::lossScale)
       .def_prop_ro("last", [](PySession &s) { return s.getCounts().last; })
       .def_prop_rw(
           "data_position",

@@ -34,6 +34,9 @@ struct CompileFailure : std::runtime_error {
 /// Where a training run is. The programs of several shapes share it.
 struct Counts {
   int64_t seed = 0, step = 0, dataPosition = 0;
+  /// The number of skipped steps, and the loss scale, if programs have one.
+  int64_t skipped = 0;
+  std::optional<runtime::LossScaleState> lossScale;
   /// What the last step returned; None before the first.
   nb::object last = nb::none();
 };
@@ -124,18 +127,30 @@ public:
   }
 
   /// Gives all `tensors`, (name, bytes) each, to all ranks, or none of them.
-  /// With `position`, (seed, step, data position), the run is there afterwards.
-  /// What is wrong with token ids, or nothing.
+  /// With `position`, (seed, step, data position, skipped steps), the run is
+  /// there afterwards, at the loss scale `scale`, (scale, growth, hysteresis);
+  /// without one, at the first. What is wrong with token ids, or nothing.
   std::string restore(const nb::list &tensors,
-                      std::optional<std::vector<int64_t>> position) {
+                      std::optional<std::vector<int64_t>> position,
+                      std::optional<std::vector<double>> scale) {
     requireIdle();
-    if (position && position->size() != 3)
-      throw nb::value_error("seed, step and data position expected");
+    if (position && position->size() != 4)
+      throw nb::value_error(
+          "seed, step, data position and skipped steps expected");
+    std::optional<runtime::LossScaleState> lossScale;
+    if (scale) {
+      if (scale->size() == 3)
+        lossScale = {(*scale)[0], static_cast<int64_t>((*scale)[1]),
+                     static_cast<int64_t>((*scale)[2])};
+      if (!lossScale || !lossScale->isValid())
+        throw nb::value_error("a loss scale is out of range");
+    }
     Sources sources = sourcesOf(tensors);
     if (processes) {
       std::string at;
       for (int64_t one : position.value_or(std::vector<int64_t>()))
-        at += (at.empty() ? " at seed, step and data position " : ", ") +
+        at += (at.empty() ? " at seed, step, data position and skipped steps "
+                          : ", ") +
               std::to_string(one);
       meet("write " + textOf(sources) + at);
     }
@@ -144,6 +159,8 @@ public:
       counts->seed = (*position)[0];
       counts->step = (*position)[1];
       counts->dataPosition = (*position)[2];
+      counts->skipped = (*position)[3];
+      counts->lossScale = lossScale;
       counts->last = nb::none();
     }
     return wrong;
@@ -151,8 +168,8 @@ public:
 
   /// Runs an entry where the run is: writes `inputs`, (name, bytes) each, and
   /// `scalars`, and reads `outputs`. Returns what stopped it, or (outputs by
-  /// name, step, seconds, updates made again, `note`), which is also the last
-  /// result of "train".
+  /// name, step, seconds, updates made again, why it was skipped or "", `note`),
+  /// which is also the last result of "train".
   nb::object call(const std::string &entry, const nb::list &inputs,
                   const nb::dict &scalars,
                   const std::vector<std::string> &outputs, nb::object note) {
@@ -180,8 +197,11 @@ public:
         execute(entry, counts->seed, counts->step + (training ? 1 : 0));
     if (!stopped.empty())
       return nb::cast(stopped);
-    if (training)
+    if (training) {
       counts->step = session->getStep();
+      counts->skipped = session->getSkipped();
+      counts->lossScale = session->getLossScale();
+    }
     double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
             .count();
@@ -189,7 +209,8 @@ public:
     for (const std::string &name : outputs)
       values[name.c_str()] = copy(name);
     nb::object result =
-        nb::make_tuple(values, counts->step, seconds, last.updatedAgain, note);
+        nb::make_tuple(values, counts->step, seconds, last.updatedAgain,
+                       last.skipped, note);
     if (training)
       counts->last = result;
     if (training && processes)
@@ -227,6 +248,16 @@ public:
       result.append(facts);
     }
     return result;
+  }
+
+  /// Where the run is with its loss scale, (scale, growth, hysteresis), or None:
+  /// before the first step of a program that has one, its initial one.
+  nb::object lossScale() const {
+    std::optional<runtime::LossScaleState> state =
+        counts->lossScale ? counts->lossScale : session->getLossScale();
+    if (!state)
+      return nb::none();
+    return nb::make_tuple(state->scale, state->growth, state->hysteresis);
   }
 
   /// Updates of this process's ranks that the last run made again.
@@ -268,6 +299,8 @@ public:
     meet("save a checkpoint");
     session->setSeed(counts->seed);
     session->setStep(counts->step);
+    session->setSkipped(counts->skipped);
+    session->setLossScale(counts->lossScale);
     runtime::SaveOptions how;
     how.nonFinite = nonFinite;
     running = true;
@@ -292,6 +325,8 @@ public:
     counts->seed = state->seed;
     counts->step = session->getStep();
     counts->dataPosition = state->dataPosition;
+    counts->skipped = state->skipped;
+    counts->lossScale = state->lossScale;
     counts->last = nb::none();
     return "";
   }
@@ -355,6 +390,8 @@ private:
   std::string execute(const std::string &entry, int64_t seed, int64_t number) {
     session->setSeed(seed);
     session->setStep(entry == "train" ? number - 1 : number);
+    session->setSkipped(counts->skipped);
+    session->setLossScale(counts->lossScale);
     running = true;
     auto result = [&] {
       nb::gil_scoped_release released;

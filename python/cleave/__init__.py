@@ -22,6 +22,7 @@ _LAZY = {
     "StepError": "results",
     "Evaluation": "results",
     "Loss": "results",
+    "LossScale": "loss_scale",
     "P": "plan",
     "AdamW": "optim",
     "AdamW8bit": "optim",

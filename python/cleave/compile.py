@@ -16,6 +16,7 @@ import torch
 from . import optim
 from .batch import first_part, flatten
 from .forks import TRACING, compiling
+from .loss_scale import LossScale, loss_scale_options
 from .messages import readable_places, warn
 from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
                                recompute_options, remark_pipeline, updates_each)
@@ -58,6 +59,7 @@ def compile(
     check_finite: bool = True,
     precision: str = "f32",
     residual: str = "16bit",
+    loss_scale: LossScale | float | None = None,
     activation_reduction: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -183,15 +185,19 @@ def compile(
             `optimizer_fusion="backward"`, which update before that is known,
             require False. With `max_grad_norm`, the norm must be finite in any
             case.
-        precision: "f32"; or "bf16": contractions and attention read 16-bit copies
-            of weights and activations and sum in f32 (mixed precision, arXiv
+        precision: "f32"; or "bf16" or "fp16": contractions and attention read 16-bit
+            copies of weights and activations and sum in f32 (mixed precision, arXiv
             1710.03740). Parameters, optimizer state, gradients of parameters,
             losses, softmax and statistics of norms stay f32, and so do checkpoints
-            and the model's own parameters.
-        residual: with `precision="bf16"`, the type of the residual stream, the sum of
+            and the model's own parameters. With "fp16" the loss is scaled, and a step
+            whose gradients overflow is skipped: `Loss.skipped`.
+        loss_scale: with `precision="fp16"`, the factor of the loss: a `LossScale`,
+            which moves it, or a number, at which an overflow raises `StepError`. None
+            is `LossScale()`.
+        residual: with 16-bit precision, the type of the residual stream, the sum of
             embeddings and blocks: "16bit", or "f32", which is nearer to f32 (as
             `torch.autocast` has it) and saves twice as many bytes of it.
-        activation_reduction: with `precision="bf16"`, the type in which ranks
+        activation_reduction: with 16-bit precision, the type in which ranks
             exchange sums of activations over shards: "f32", or "16bit", half the
             bytes, with each rank's part rounded.
         pipe_gather: when sharded parameters ("zero3") are gathered. "each": in
@@ -276,6 +282,7 @@ def compile(
             "'backward' or 'forward'"
         )
     _check_precision(precision, residual, activation_reduction)
+    scaling = loss_scale_options(loss_scale, precision)
     axes = _axes(mesh)
     launch = processes.connect(ranks, axes)
     given_threads = threads is not None
@@ -356,6 +363,7 @@ def compile(
             "check_finite": check_finite,
             "precision": precision,
             "residual": residual,
+            **({} if scaling is None else {"loss_scale": scaling}),
             "activation_reduction": activation_reduction,
             "micro_batches": parts,
             "grains": deterministic or 0,
@@ -457,15 +465,15 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
 
 
 def _check_precision(precision, residual, activation_reduction) -> None:
-    if precision not in ("f32", "bf16"):
-        raise ValueError(f"precision is {precision!r}; it must be 'f32' or 'bf16'")
+    if precision not in ("f32", "bf16", "fp16"):
+        raise ValueError(f"precision is {precision!r}; it must be 'f32', 'bf16' or 'fp16'")
     if residual not in ("16bit", "f32"):
         raise ValueError(f"residual is {residual!r}; it must be '16bit' or 'f32'")
     if activation_reduction not in ("f32", "16bit"):
         raise ValueError(
             f"activation_reduction is {activation_reduction!r}; it must be 'f32' or '16bit'")
     if activation_reduction == "16bit" and precision == "f32":
-        raise ValueError('activation_reduction is "16bit", which needs precision="bf16"')
+        raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16"')
 
 
 def _axes(mesh) -> dict[str, int]:

@@ -81,16 +81,17 @@ class Program:
         """
         self.set_all({name: value})
 
-    def set_all(self, values, position=None):
+    def set_all(self, values, position=None, loss_scale=None):
         """Replaces all of the tensors named in `values`, or none of them; with
-        `position`, also (seed, step, data position) of the run. No signal handler runs
-        in between.
+        `position`, also (seed, step, data position, skipped steps) of the run, and its
+        loss scale, (scale, growth, hysteresis), without which it is the first one. No
+        signal handler runs in between.
 
         Raises:
             StepError: an input has a token id or class out of range.
         """
         error = self.session.restore(
-            [self.data(name, value) for name, value in values.items()], position
+            [self.data(name, value) for name, value in values.items()], position, loss_scale
         )
         if error:
             raise StepError(error)

@@ -19,6 +19,9 @@ class Loss(float):
         lr: the learning rate of this step.
         tokens_per_s: elements of the first input over the wall time, 1/s.
         step: number of this step, from 1.
+        skipped: with `precision="fp16"`, why the step was skipped, or "". A step whose
+            gradients overflow changes nothing but the loss scale; its loss is NaN.
+        loss_scale: the factor of the loss in this step; None where it is not scaled.
         updated_again: with `post_validation`, the number of stages and replicas
             of them (of this process) that found their update wrong and repeated
             it.
@@ -30,8 +33,11 @@ class Loss(float):
     tokens_per_s: float
     step: int
     updated_again: int
+    skipped: str
+    loss_scale: float | None
 
-    def __new__(cls, value, *, grad_norm, auxiliary, lr, tokens_per_s, step, updated_again=0):
+    def __new__(cls, value, *, grad_norm, auxiliary, lr, tokens_per_s, step, updated_again=0,
+                skipped="", loss_scale=None):
         loss = super().__new__(cls, value)
         loss.grad_norm = grad_norm
         loss.auxiliary = auxiliary
@@ -39,6 +45,8 @@ class Loss(float):
         loss.tokens_per_s = tokens_per_s
         loss.step = step
         loss.updated_again = updated_again
+        loss.skipped = skipped
+        loss.loss_scale = loss_scale
         return loss
 
     def __getnewargs_ex__(self):
@@ -46,6 +54,10 @@ class Loss(float):
 
     def __repr__(self) -> str:
         more = f", grad_norm={self.grad_norm:.4g}" if self.grad_norm is not None else ""
+        if self.skipped:
+            more += f", skipped={self.skipped!r}"
+        if self.loss_scale is not None:
+            more += f", loss_scale={self.loss_scale:.8g}"
         return (f"Loss({float(self)!r}, step={self.step}, lr={self.lr:.4g}{more}, "
                 f"tokens_per_s={self.tokens_per_s:.0f})")
 

@@ -293,19 +293,44 @@ def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
     return {name: given[key] for key, name in wanted.items()}
 
 
-def read_counts(state: Mapping[str, Any], each: int) -> tuple[int, int, int]:
-    """(step, seed, data_position) of a training state, in steps of `each` updates."""
+#: The entries of a loss scale in a training state.
+SCALE_FACTS = ("scale", "growth", "hysteresis")
+
+
+def read_counts(state: Mapping[str, Any], each: int) -> tuple[int, int, int, int]:
+    """(seed, step, data_position, skipped) of a training state, in steps of `each`
+    updates."""
     counts = []
     for name, least, default in (("step", 0, 0), ("seed", -(2**63), 0), ("data_position", 0, 0),
-                                 ("updates_per_step", 1, 1)):
+                                 ("skipped", 0, 0), ("updates_per_step", 1, 1)):
         value = whole(f"'{name}'", state.get(name, default))
         if not least <= value < 2**63:
             raise ValueError(f"'{name}' is {value}, which is out of range")
         counts.append(value)
-    step, seed, position, before = counts
-    if step * before % each:
+    step, seed, position, skipped, before = counts
+    if skipped > step:
+        raise ValueError(f"'skipped' is {skipped}, more than the {step} of 'step'")
+    made = (step - skipped) * before
+    if made % each:
         raise ValueError(
-            f"{step * before} updates were made, and a step of this program makes {each}: its "
+            f"{made} updates were made, and a step of this program makes {each}: its "
             "optimizer would count others; compile it for micro-batches that divide them"
         )
-    return step * before // each, seed, position
+    return seed, made // each + skipped, position, skipped
+
+
+def read_loss_scale(state: Mapping[str, Any]) -> tuple[float, int, int] | None:
+    """(scale, growth, hysteresis) of a training state, if it has a loss scale."""
+    facts = state.get("loss_scale")
+    if facts is None:
+        return None
+    if not isinstance(facts, Mapping):
+        raise TypeError(f"'loss_scale' is {type(facts).__name__}, not a dict")
+    if missing := [name for name in SCALE_FACTS if name not in facts]:
+        raise KeyError(f"'loss_scale' has no {', '.join(missing)}")
+    scale, growth, hysteresis = (facts[name] for name in SCALE_FACTS)
+    counts = [whole(f"'{name}' of 'loss_scale'", value)
+              for name, value in (("growth", growth), ("hysteresis", hysteresis))]
+    if not isinstance(scale, (int, float)) or not 0 < scale <= 2.0**127 or min(counts) < 0:
+        raise ValueError("'loss_scale' is out of range")
+    return float(scale), *counts

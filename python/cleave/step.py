@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import threading
@@ -22,12 +23,14 @@ from .program import Program
 from .reports import Reports
 from .results import Evaluation, Loss, StepError
 from .state import (
+    SCALE_FACTS,
     choose_slots,
     choose_tensors,
     initial_values,
     logical_shape,
     not_dense,
     read_counts,
+    read_loss_scale,
     split_slots,
     whole,
 )
@@ -72,7 +75,7 @@ class Step(Reports, Checkpoints):
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._live = self._compile_for(self._padded(tuple(example_inputs)))
-        self._live.open().set_all({}, (int(seed), 0, 0))
+        self._live.open().set_all({}, (int(seed), 0, 0, 0))
         if buckets is not None:
             buckets.take_values(self._live.tensors)
         self._load_from_module()
@@ -89,6 +92,18 @@ class Step(Reports, Checkpoints):
     def step(self) -> int:
         """The number of completed steps, each of `updates_per_step` updates."""
         return self._live.session.step
+
+    @property
+    def skipped(self) -> int:
+        """The number of steps that were skipped because gradients overflowed
+        (`precision="fp16"`). Optimizer and learning rate count the others."""
+        return self._live.session.skipped
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of the loss in the next step; None where it is not scaled."""
+        state = self._live.session.loss_scale
+        return None if state is None else state[0]
 
     @property
     def last(self) -> Loss | None:
@@ -224,15 +239,19 @@ class Step(Reports, Checkpoints):
 
     def training_state(self) -> dict[str, Any]:
         """Optimizer state, step, seed and data position, copied. Together with
-        `state_dict` it continues a run bit for bit. `step` counts calls, each of
-        `updates_per_step` updates: more than 1 with "pipedream"."""
+        `state_dict` it continues a run bit for bit. `step` counts calls, `skipped` those
+        of them that overflowed; each of the others made `updates_per_step` updates: more
+        than 1 with "pipedream"."""
         slots: dict[str, dict[str, torch.Tensor]] = {}
+        scale = self._live.session.loss_scale
         for name, facts in self._live.tensors.items():
             if facts["role"] == "state":
                 value = self._live.tensor(name).reshape(logical_shape(facts))
                 slots.setdefault(facts["of"], {})[facts["slot"]] = value
         return {
             "step": self.step,
+            "skipped": self.skipped,
+            **({} if scale is None else {"loss_scale": dict(zip(SCALE_FACTS, scale))}),
             "updates_per_step": self._live.updates_per_step,
             "seed": self._live.session.seed,
             "data_position": self.data_position,
@@ -252,14 +271,14 @@ class Step(Reports, Checkpoints):
                 updates that were made are not a whole number of steps of this program.
         """
         chosen = choose_slots(self._live.traced.parameters, self._live.tensors, state)
-        step, seed, position = read_counts(state, self._live.updates_per_step)
-        self._live.set_all(chosen, (seed, step, position))
+        counts = read_counts(state, self._live.updates_per_step)
+        self._live.set_all(chosen, counts, read_loss_scale(state))
 
     # ------------------------------------------------------------------- runs
 
     def _call(self, program, entry, inputs, outputs, scalars=None, note=None):
         """Runs an entry in one piece: returns the outputs by name, the number of the
-        step, its seconds, the repeated updates, and `note`."""
+        step, its seconds, the repeated updates, why it was skipped, and `note`."""
         known = program.tensors
         given = zip(program.traced.input_names, inputs)
         result = program.session.call(
@@ -279,8 +298,9 @@ class Step(Reports, Checkpoints):
 
     def _loss(self, result):
         """The runtime's results of a step, as a `Loss`."""
-        values, number, seconds, again, (lr, elements) = result
-        values = {n: float(self._live.typed(n, v)) for n, v in values.items()}
+        values, number, seconds, again, skipped, (lr, elements, scale) = result
+        values = {n: math.nan if skipped else float(self._live.typed(n, v))
+                  for n, v in values.items()}
         return Loss(
             values.pop("loss"),
             grad_norm=values.pop("grad_norm", None),
@@ -289,6 +309,8 @@ class Step(Reports, Checkpoints):
             tokens_per_s=elements / seconds,
             step=number,
             updated_again=again,
+            skipped=skipped,
+            loss_scale=scale,
         )
 
     def _ordered(self, inputs, named):
@@ -355,7 +377,7 @@ class Step(Reports, Checkpoints):
         elements = inputs[0].numel()
         inputs = self._padded(inputs)
         program = self._program_for(inputs)
-        lr = self._optimizer.lr_at(self.step)
+        lr = self._optimizer.lr_at(self.step - self.skipped)
         auxiliary = [n for n in program.tensors if re.fullmatch(r"auxiliary_loss\.\d+", n)]
         return self._loss(
             self._call(
@@ -364,7 +386,7 @@ class Step(Reports, Checkpoints):
                 inputs,
                 ["loss", "grad_norm", *auxiliary],
                 {"lr": lr},
-                (lr, elements),
+                (lr, elements, self.loss_scale),
             )
         )
 

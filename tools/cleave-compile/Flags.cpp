@@ -125,6 +125,43 @@ static std::string checkMesh(const Flags &flags) {
   return {};
 }
 
+/// Of flags that `checkLossScale` has accepted.
+static runtime::LossScaling readLossScaling(const Flags &flags) {
+  runtime::LossScaling scaling;
+  double constant = 0;
+  if (!StringRef(flags.lossScale).getAsDouble(constant)) {
+    scaling.dynamic = false;
+    scaling.initial = static_cast<float>(constant);
+    scaling.minimum = std::min(scaling.initial, scaling.minimum);
+    return scaling;
+  }
+  scaling.initial = static_cast<float>(flags.lossScaleInit);
+  scaling.minimum = static_cast<float>(flags.lossScaleMin);
+  scaling.window = flags.lossScaleWindow;
+  scaling.hysteresis = flags.lossScaleHysteresis;
+  return scaling;
+}
+
+static std::string checkLossScale(const Flags &flags) {
+  const llvm::cl::Option *all[] = {&flags.lossScale, &flags.lossScaleInit,
+                                   &flags.lossScaleMin, &flags.lossScaleWindow,
+                                   &flags.lossScaleHysteresis};
+  for (const llvm::cl::Option *option : all)
+    if (option->getNumOccurrences() && flags.precision != "fp16")
+      return "--" + option->ArgStr.str() +
+             " needs --precision fp16: other types do not scale the loss";
+  double constant = 0;
+  bool dynamic = flags.lossScale == "dynamic";
+  if (!dynamic && StringRef(flags.lossScale).getAsDouble(constant))
+    return "--loss-scale is dynamic or a number, not '" + flags.lossScale + "'";
+  for (const llvm::cl::Option *option : ArrayRef(all).drop_front())
+    if (!dynamic && option->getNumOccurrences())
+      return "--" + option->ArgStr.str() +
+             " is a setting of --loss-scale dynamic";
+  std::string why = readLossScaling(flags).problem();
+  return why.empty() ? why : "--loss-scale: " + why;
+}
+
 std::string cleave::checkFlags(const Flags &flags) {
   if (std::string mistake = checkOptimizerFlags(flags); !mistake.empty())
     return mistake;
@@ -134,17 +171,19 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.checkFinite != "on" && flags.checkFinite != "off")
     return "--check-finite is on or off, not '" + flags.checkFinite + "'";
   if (!isPrecision(flags.precision))
-    return "--precision is f32 or bf16, not '" + flags.precision + "'";
+    return "--precision is f32, bf16 or fp16, not '" + flags.precision + "'";
   if (!isActivationReduction(flags.activationReduction))
     return "--activation-reduction is f32 or 16bit, not '" +
            flags.activationReduction + "'";
   if (!isResidual(flags.residual))
     return "--residual is 16bit or f32, not '" + flags.residual + "'";
   if (flags.residual.getNumOccurrences() && flags.precision == "f32")
-    return "--residual needs --precision bf16: all values are f32 without";
+    return "--residual needs --precision bf16 or fp16: all values are f32 without";
   if (flags.activationReduction != "f32" && flags.precision == "f32")
-    return "--activation-reduction needs --precision bf16: all sums are f32 "
+    return "--activation-reduction needs --precision bf16 or fp16: all sums are f32 "
            "without";
+  if (std::string mistake = checkLossScale(flags); !mistake.empty())
+    return mistake;
   if (flags.fusedAttention != "on" && flags.fusedAttention != "off")
     return "--fused-attention is on or off, not '" + flags.fusedAttention + "'";
   if (flags.bucketKib < 0)
@@ -229,6 +268,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.checkFinite = flags.checkFinite == "on";
   options.phases.precision = flags.precision;
   options.phases.residual = flags.residual;
+  options.lossScaling = readLossScaling(flags);
   options.phases.activationReduction = flags.activationReduction;
   options.phases.postValidation = flags.postValidation;
   options.phases.microBatches = flags.microBatches;

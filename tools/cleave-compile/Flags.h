@@ -144,22 +144,49 @@ struct Flags {
                "gradients are known; off: it updates nevertheless")};
   cl::opt<std::string> precision{
       "precision", cl::init("f32"), cl::cat(training),
-      cl::value_desc("f32|bf16"),
-      cl::desc("bf16: contractions and attention read 16-bit copies of weights "
-               "and activations, and sum in f32; parameters, optimizer state, "
-               "gradients of parameters, losses and statistics stay f32")};
+      cl::value_desc("f32|bf16|fp16"),
+      cl::desc("bf16, fp16: contractions and attention read 16-bit copies of "
+               "weights and activations, and sum in f32; parameters, optimizer "
+               "state, gradients of parameters, losses and statistics stay f32. "
+               "With fp16 the loss is scaled, and a step that overflows is "
+               "skipped")};
+  cl::opt<std::string> lossScale{
+      "loss-scale", cl::init("dynamic"), cl::cat(training),
+      cl::value_desc("dynamic|number"),
+      cl::desc("With --precision fp16, the factor of the loss (arXiv "
+               "1710.03740): dynamic, the default: it falls when a step "
+               "overflows, and rises while steps do not; a number: constant")};
+  cl::opt<double> lossScaleInit{
+      "loss-scale-init", cl::init(65536), cl::cat(training),
+      cl::value_desc("number"),
+      cl::desc("The first loss scale (default 65536)")};
+  cl::opt<double> lossScaleMin{
+      "loss-scale-min", cl::init(1), cl::cat(training),
+      cl::value_desc("number"),
+      cl::desc("The least loss scale (default 1): a step that overflows there "
+               "ends the run")};
+  cl::opt<int64_t> lossScaleWindow{
+      "loss-scale-window", cl::init(1000), cl::cat(training),
+      cl::value_desc("steps"),
+      cl::desc("Steps without an overflow after which the loss scale doubles "
+               "(default 1000)")};
+  cl::opt<int64_t> lossScaleHysteresis{
+      "loss-scale-hysteresis", cl::init(2), cl::cat(training),
+      cl::value_desc("steps"),
+      cl::desc("Steps with an overflow after which the loss scale is halved by "
+               "each (default 2)")};
   cl::opt<std::string> residual{
       "residual", cl::init("16bit"), cl::cat(training),
       cl::value_desc("16bit|f32"),
       cl::desc(
-          "With --precision bf16, the type of the residual stream, the sum "
+          "With 16-bit precision, the type of the residual stream, the sum "
           "of embeddings and blocks: 16bit, the default, or f32, which is "
           "nearer to f32 and saves twice as many bytes of it")};
   cl::opt<std::string> activationReduction{
       "activation-reduction", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|16bit"),
       cl::desc(
-          "With --precision bf16, the type in which ranks exchange sums of "
+          "With 16-bit precision, the type in which ranks exchange sums of "
           "activations over shards: f32, the default, or 16bit, half the "
           "bytes, each rank's part rounded")};
   cl::opt<bool> postValidation{

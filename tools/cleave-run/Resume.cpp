@@ -68,10 +68,13 @@ std::string Trainer::describeRun() const {
           llvm::xxh3_64bits(llvm::arrayRefFromStringRef((*file)->getBuffer())));
   if (Expected<llvm::json::Value> own =
           parseJson(session->getProgram().metadata)) {
-    if (const llvm::json::Object *object = own->getAsObject())
+    if (const llvm::json::Object *object = own->getAsObject()) {
+      if (const llvm::json::Value *precision = object->get("precision"))
+        facts["precision"] = *precision;
       if (const llvm::json::Object *optimizer = object->getObject("optimizer"))
         for (const auto &[name, value] : *optimizer)
           facts[("optimizer " + llvm::StringRef(name)).str()] = value;
+    }
   } else {
     llvm::consumeError(own.takeError());
   }

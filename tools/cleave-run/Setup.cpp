@@ -356,10 +356,6 @@ Error Trainer::setUp() {
     return error;
   if (Error error = loadState())
     return error;
-  if (const Tensor *scale = session->find("loss_scale"))
-    if (scale->role == Role::Scalar)
-      if (Error error = session->setScalar("loss_scale", 1.0))
-        return error;
   // Checked now, so that writing does not fail only later.
   if (!options.trace.empty() && session->isLeader())
     if (Error error = checkWritable(options.trace))

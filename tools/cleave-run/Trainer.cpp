@@ -10,6 +10,7 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Runtime/Session/Launcher.h"
 #include "llvm/Support/FileSystem.h"
+#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/Path.h"
 
 #include <algorithm>
@@ -86,10 +87,25 @@ Error Trainer::writeLog(llvm::json::Object line) {
   return makeError(options.log + ": cannot write: " + reason);
 }
 
+Error Trainer::reportSkipped(int64_t index, const StepResult &result,
+                             double scale) {
+  double next = session->getLossScale()->scale;
+  progress->note("step " + Twine(index + 1) + ": skipped: " + result.skipped +
+                 llvm::formatv(" at loss scale {0}; the next one is {1}",
+                               jsonNumber(scale), jsonNumber(next))
+                     .str());
+  return writeLog(llvm::json::Object{{"step", index + 1},
+                                     {"skipped", result.skipped},
+                                     {"loss_scale", scale},
+                                     {"ms", result.seconds * 1e3}});
+}
+
 Error Trainer::trainStep(int64_t index) {
   if (Error error = fillBatch(*data, *order, position, batch))
     return error;
-  double rate = options.learningRate.at(index);
+  // Rates are those of updates; a skipped step is none.
+  double rate = options.learningRate.at(index - session->getSkipped());
+  std::optional<LossScaleState> scale = session->getLossScale();
   if (session->find("lr"))
     if (Error error = session->setScalar("lr", rate))
       return error;
@@ -103,6 +119,8 @@ Error Trainer::trainStep(int64_t index) {
   if (traced)
     tracedSteps.push_back({clock, session->traceClock() - clock});
   position += batch;
+  if (!result->skipped.empty())
+    return reportSkipped(index, *result, scale->scale);
   Expected<double> loss = session->getScalar("loss");
   if (!loss)
     return loss.takeError();
@@ -142,6 +160,8 @@ Error Trainer::trainStep(int64_t index) {
                           {"tokens_per_s", jsonNumber(tokensPerSecond)},
                           {"ms", result->seconds * 1e3},
                           {"page_faults", result->pageFaults}};
+  if (scale)
+    line["loss_scale"] = scale->scale;
   if (result->updatedAgain > 0)
     line["updated_again"] = result->updatedAgain;
   for (auto &[name, value] : more)

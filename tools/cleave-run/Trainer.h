@@ -103,6 +103,9 @@ private:
   /// Adds a line of JSON to the log, if there is one.
   llvm::Error writeLog(llvm::json::Object line);
   llvm::Error trainStep(int64_t index);
+  /// Says that a step was skipped, whose gradients overflowed at `scale`.
+  llvm::Error reportSkipped(int64_t index, const runtime::StepResult &result,
+                            double scale);
   /// Reports the loss of all evaluation data, as if they were one batch.
   llvm::Error evaluate();
   llvm::Error save();

@@ -46,6 +46,8 @@ struct CompileOptions {
   /// The bytes that a device may need, what is outside of its arena included;
   /// 0: no limit. With `phases.recompute` "auto", what is recomputed follows.
   int64_t memoryLimit = 0;
+  /// How the loss is scaled, with `phases.scalesLoss()`.
+  runtime::LossScaling lossScaling;
   /// Up to so many bytes of reductions and gathers are exchanged together.
   int64_t bucketBytes = int64_t(1) << 20;
 };

@@ -54,9 +54,12 @@ struct PhaseOptions {
   /// The stages of a pipeline update before all have said that the update is
   /// right, and take it back where it was not.
   bool postValidation = false;
-  /// "f32", or the type that contractions and attention read, "bf16"
+  /// "f32", or the type that contractions and attention read, "bf16" or "fp16"
   /// (--graph-mixed-precision).
   std::string precision = "f32";
+  /// Whether gradients can underflow, so that the loss is scaled, and overflow,
+  /// so that steps are skipped.
+  bool scalesLoss() const { return precision == "fp16"; }
   /// The type of the residual stream in mixed precision: "16bit" or "f32".
   std::string residual = "16bit";
   /// The type in which sums of activations over shards are exchanged: "f32" or

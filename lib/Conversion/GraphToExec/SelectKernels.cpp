@@ -26,7 +26,8 @@ struct SelectCheck : OpRewritePattern<graph::CheckOp> {
                                 PatternRewriter &rewriter) const override {
     rewriter.replaceOpWithNewOp<CheckOp>(
         op, op.getFlag(), op.getMessageAttr(),
-        op->hasAttr(kDeferredAttr) ? rewriter.getUnitAttr() : UnitAttr());
+        op->hasAttr(kDeferredAttr) ? rewriter.getUnitAttr() : UnitAttr(),
+        op.getSkipsAttr());
     return success();
   }
 };

@@ -83,7 +83,9 @@ bool Executor::execute(const Step &step) {
     const Check &check = *std::get_if<Check>(&step.what);
     bool passed = *check.flag != 0;
     if (!check.request) {
-      if (!passed && !deferred)
+      // One that ends the run comes before those that skip the step.
+      if (!passed &&
+          (!deferred || (deferred->skips && !command.check.skips)))
         deferred = &command.check;
       return true;
     }
@@ -123,10 +125,16 @@ void Executor::takeBack(llvm::ArrayRef<Step> steps, const Step *last) {
       (void)execute(step);
 }
 
+const CheckCommand &Executor::failedCheck(bool passed,
+                                          const CheckCommand &last) const {
+  return deferred && (passed || last.skips || !deferred->skips) ? *deferred
+                                                                : last;
+}
+
 std::optional<Stop> Executor::run(llvm::StringRef name) {
   auto it = entries.find(name.str());
   if (it == entries.end())
-    return Stop{"the program has no such entry", true, true};
+    return Stop{"the program has no such entry", true, false, true};
   team->adopt();
   deferred = nullptr;
   updatedAgain = 0;
@@ -169,11 +177,11 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
       continue;
     finishExchanges(it->second.steps, &step);
     if (const char *why = communicator->api->error(communicator); *why)
-      return Stop{why, false, true};
+      return Stop{why, false, false, true};
     takeBack(it->second.steps, &step);
     const Check &check = std::get<Check>(step.what);
-    return Stop{deferred ? deferred->message : step.command->check.message,
-                *check.own == 0, false};
+    const CheckCommand &why = failedCheck(*check.flag, step.command->check);
+    return Stop{why.message, *check.own == 0, why.skips, false};
   }
   tracedRuns += traced;
   return std::nullopt;

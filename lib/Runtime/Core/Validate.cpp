@@ -267,6 +267,7 @@ Error cleave::runtime::validate(llvm::ArrayRef<Program> positions) {
     const Program &first = positions.front();
     if (program.mesh != first.mesh ||
         program.pipelineAxis != first.pipelineAxis ||
+        program.lossScaling != first.lossScaling ||
         program.position != static_cast<int64_t>(i))
       return makeError("the programs are not those of the positions of one "
                        "pipeline, in their order");
@@ -309,6 +310,8 @@ Error cleave::runtime::validate(const Program &program) {
     return makeError("the program has " + Twine(program.microBatches) +
                      " micro-batches");
 
+  if (std::string why = program.lossScaling.problem(); !why.empty())
+    return makeError(why);
   if (Error error = validateMesh(program))
     return error;
   if (std::string why = pipelineProblem(program); !why.empty())

@@ -40,6 +40,8 @@ TrainingState Session::getTrainingState(int64_t dataPosition) const {
   state.seed = seed;
   state.step = step;
   state.updatesPerStep = getProgram().updatesPerStep();
+  state.skipped = skipped;
+  state.lossScale = lossScale;
   state.dataPosition = dataPosition;
   state.threads = getThreads();
   for (const auto &[key, method] : tuner.getChoices())
@@ -115,6 +117,13 @@ Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
       {"contractions", std::move(contractions)},
       {"program_version", int64_t(getProgram().version)},
   };
+  if (state.skipped > 0)
+    (*training.getAsObject())["skipped"] = state.skipped;
+  if (state.lossScale)
+    (*training.getAsObject())["loss_scale"] =
+        llvm::json::Object{{"scale", state.lossScale->scale},
+                           {"growth", state.lossScale->growth},
+                           {"hysteresis", state.lossScale->hysteresis}};
   if (!options.run.empty()) {
     Expected<llvm::json::Value> run = parseJson(options.run);
     if (!run)
@@ -184,7 +193,19 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
       updates > most / std::max<int64_t>(*step, 1))
     return makeError(path + ": seed, step or data_position is missing or out "
                             "of range");
+  int64_t skipped = object->getInteger("skipped").value_or(0);
+  if (skipped < 0 || skipped > *step)
+    return makeError(path + ": skipped is out of range");
   TrainingState state;
+  if (const llvm::json::Object *scale = object->getObject("loss_scale")) {
+    LossScaleState own{scale->getNumber("scale").value_or(0),
+                       scale->getInteger("growth").value_or(-1),
+                       scale->getInteger("hysteresis").value_or(-1)};
+    if (!own.isValid())
+      return makeError(path + ": loss_scale is out of range");
+    state.lossScale = own;
+  }
+  state.skipped = skipped;
   state.seed = *seed;
   state.step = *step;
   state.updatesPerStep = updates;
@@ -208,14 +229,14 @@ Session::readCheckpoint(llvm::StringRef directory,
     return state.takeError();
   // Steps of this program that make as many updates.
   int64_t each = getProgram().updatesPerStep(),
-          done = state->step * state->updatesPerStep;
+          done = (state->step - state->skipped) * state->updatesPerStep;
   if (done % each != 0)
     return makeError(directory + ": " + Twine(done) +
                      " updates were made, and a step of this program makes " +
                      Twine(each) +
                      ": its optimizer would count others; compile it for "
                      "micro-batches that divide them");
-  state->step = done / each;
+  state->step = done / each + state->skipped;
   state->updatesPerStep = each;
   for (bool optimizer : {false, true}) {
     Expected<Loaded> loaded =
@@ -239,11 +260,14 @@ Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
   if (Error error = agree(
           {{"the step of the checkpoint", std::to_string(state->step)},
            {"its seed", std::to_string(state->seed)},
+           {"its skipped steps", std::to_string(state->skipped)},
            {"its position in the data", std::to_string(state->dataPosition)}}))
     return makeError(directory + ": " + llvm::toString(std::move(error)));
   if (Error error = take(files))
     return error;
   seed = state->seed;
   step = state->step;
+  skipped = state->skipped;
+  setLossScale(state->lossScale);
   return state;
 }

@@ -13,6 +13,7 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/xxhash.h"
 
 #include <chrono>
@@ -162,6 +163,7 @@ Session::start(Artifact artifact, const SessionOptions &options) {
     session->fail(message);
     return makeError(message);
   }
+  session->setLossScale(std::nullopt);
   session->writeValues();
   return session;
 }
@@ -248,30 +250,45 @@ static int64_t countPageFaults() {
              : 0;
 }
 
-Error Session::execute(llvm::StringRef entry) const {
+Expected<std::optional<Session::Outcome>>
+Session::execute(llvm::StringRef entry) const {
   threads->run([&](size_t rank) {
     stopped[rank] = ranks[rank]->getExecutor().run(entry);
   });
+  // Of checks that have failed here, one that ends the run, or else the first.
+  auto weight = [](const Stop &stop) {
+    return !stop.own ? 0 : stop.skips ? 1 : 2;
+  };
   const Stop *why = nullptr;
   for (const std::optional<Stop> &stop : stopped) {
     if (stop && stop->broken)
       return makeError(stop->message);
-    if (stop && (!why || (stop->own && !why->own)))
+    if (stop && (!why || weight(*stop) > weight(*why)))
       why = &*stop;
   }
-  return why ? explain(*why) : Error::success();
+  if (!why)
+    return std::nullopt;
+  return explain(*why);
 }
 
-Error Session::explain(const Stop &stop) const {
+Expected<Session::Outcome> Session::explain(const Stop &stop) const {
   if (alone())
-    return makeError(stop.message);
-  // All have stopped at the same point.
-  int64_t own = stop.own ? first().number() : getRanks() - 1, known = 0;
+    return Outcome{stop.message, stop.skips};
+  // All have stopped at the same point. The first rank speaks whose check ends
+  // the run, or else the first whose check skips the step.
+  int64_t count = getRanks();
+  int64_t own = !stop.own    ? 2 * count
+                : stop.skips ? count + first().number()
+                             : first().number();
+  int64_t known = 0;
   if (Error error = all().allReduce(CLEAVE_MIN, CLEAVE_I64, &own, &known))
     return error;
+  int64_t speaker = known < 2 * count ? known % count : count - 1;
   Expected<std::string> message =
-      all().share(static_cast<int>(known), stop.message);
-  return message ? makeError(*message) : message.takeError();
+      all().share(static_cast<int>(speaker), stop.message);
+  if (!message)
+    return message.takeError();
+  return Outcome{*message, known >= count && known < 2 * count};
 }
 
 Error Session::finishUpdate() const {
@@ -279,7 +296,39 @@ Error Session::finishUpdate() const {
     return Error::success();
   setPending(true);
   pending = false;
-  return execute("update");
+  Expected<std::optional<Outcome>> stop = execute("update");
+  if (!stop)
+    return stop.takeError();
+  return *stop ? makeError((*stop)->message) : Error::success();
+}
+
+void Session::setLossScale(const std::optional<LossScaleState> &state) {
+  const LossScaling &settings = getProgram().lossScaling;
+  lossScale = !settings.used ? std::nullopt
+              : state        ? state
+                             : LossScaleState::initial(settings);
+}
+
+Error Session::settle(const std::optional<Outcome> &stop) {
+  const LossScaling &settings = getProgram().lossScaling;
+  if (stop && !(stop->skips && lossScale))
+    return makeError(stop->message);
+  if (stop && !lossScale->canFall(settings)) {
+    std::string scale =
+        llvm::formatv("{0:f0}", static_cast<double>(lossScale->scale)).str();
+    return makeError(
+        stop->message + (settings.dynamic
+                             ? ": the loss scale is at its minimum of "
+                             : ": the loss scale is constant, ") +
+        scale +
+        ". No lower scale helps if the loss itself or activations overflow: "
+        "look at its inputs, lower the learning rate, or use bf16");
+  }
+  ++step;
+  skipped += stop.has_value();
+  if (lossScale)
+    lossScale->update(settings, !stop);
+  return Error::success();
 }
 
 Expected<StepResult> Session::run(llvm::StringRef entry) {
@@ -291,28 +340,36 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
     setPending(pending);
   else if (Error error = finishUpdate())
     return error;
-  setCounters(training ? step + 1 : step);
+  setCounters(training ? step + 1 : step,
+              training ? step - skipped + 1 : step - skipped);
   int64_t faults = countPageFaults();
   auto start = std::chrono::steady_clock::now();
   // A step that its checks stop has run the deferred updates too: checks take
   // effect after all updates.
   pending = false;
-  if (Error error = execute(entry))
-    return error;
+  Expected<std::optional<Outcome>> stop = execute(entry);
+  if (!stop)
+    return stop.takeError();
+  if (training) {
+    if (Error error = settle(*stop))
+      return error;
+  } else if (*stop) {
+    return makeError((*stop)->message);
+  }
   noteOutputs(entry);
   StepResult result;
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
   result.pageFaults = countPageFaults() - faults;
+  if (*stop)
+    result.skipped = (*stop)->message;
   for (const auto &rank : ranks)
     result.updatedAgain += rank->getExecutor().countUpdatedAgain();
   const Executor &executor = first().getExecutor();
   result.breakdown = executor.getBreakdown();
   result.communication = executor.getCommunication(entry);
-  if (training)
-    ++step;
-  if (defers) {
+  if (defers && !*stop) {
     keepScalars();
     pending = true;
   }

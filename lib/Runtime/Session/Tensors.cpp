@@ -278,8 +278,8 @@ void Session::keepScalars() {
   }
 }
 
-void Session::setCounters(int64_t number) {
-  auto set = [&](llvm::StringRef name, int64_t index, int64_t value) {
+void Session::setCounters(int64_t number, int64_t updates) {
+  auto set = [&](llvm::StringRef name, int64_t index, auto value) {
     const Tensor *tensor = find(name);
     if (!tensor || tensor->role != Role::Scalar ||
         tensor->numElements() <= index)
@@ -291,9 +291,11 @@ void Session::setCounters(int64_t number) {
         });
   };
   set("seed", 0, seed);
-  set("step", 0, number);
+  set("step", 0, updates);
   set("rng", 0, seed);
   set("rng", 1, number);
+  if (lossScale)
+    set("loss_scale", 0, lossScale->scale);
 }
 
 //===----------------------------------------------------------------------===//
@@ -310,7 +312,8 @@ void Session::resetTraining() {
           std::memset(
               own, 0,
               static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
-  step = 0;
+  step = skipped = 0;
+  setLossScale(std::nullopt);
 }
 
 Error Session::initialiseRandomly(int64_t initSeed) {

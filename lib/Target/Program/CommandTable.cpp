@@ -283,7 +283,7 @@ LogicalResult CommandTable::convert(FillOp op, Command &command) {
 LogicalResult CommandTable::convert(CheckOp op, Command &command) {
   command.kind = CommandKind::Check;
   command.check = {refOf(op.getFlag()), op.getMessage().str(),
-                   op.getDeferred()};
+                   op.getDeferred(), op.getSkips()};
   return success();
 }
 

@@ -78,6 +78,8 @@ struct Stop {
   std::string message;
   /// Whether a check of this rank has failed, not one of another rank.
   bool own = false;
+  /// Whether all checks of this rank that have failed skip the step.
+  bool skips = false;
   /// Whether the communicator has failed: ranks cannot communicate any more.
   bool broken = false;
 };
@@ -206,6 +208,9 @@ private:
   /// Ends the collectives in flight when `last` stopped the step, on all ranks
   /// alike: the next step starts them again.
   void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
+  /// What to say of a step that stops at `last`, whose flag is `passed`: of
+  /// checks that have failed, the first that ends the run, or else the first.
+  const CheckCommand &failedCheck(bool passed, const CheckCommand &last) const;
   /// Runs the actions for a step that `last` has stopped.
   void takeBack(llvm::ArrayRef<Step> steps, const Step *last);
   /// Starts and ends a request.

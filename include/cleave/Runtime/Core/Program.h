@@ -45,6 +45,36 @@ enum class Role : uint8_t {
   Output     ///< a tensor read after a step: "loss", "grad_norm", "logits"
 };
 
+/// How a program whose gradients can overflow scales its loss: by the scalar
+/// "loss_scale".
+struct LossScaling {
+  /// Whether it has that scalar. Then a step whose gradients overflow is
+  /// skipped.
+  bool used = false;
+  /// Whether the scale falls and rises; a constant one ends the run at an
+  /// overflow.
+  bool dynamic = true;
+  /// The first scale, and the least one.
+  float initial = 65536, minimum = 1;
+  /// The number of finite steps after which the scale doubles, and of overflows
+  /// after which it is halved.
+  int64_t window = 1000, hysteresis = 2;
+
+  /// What is wrong with the numbers, or "".
+  std::string problem() const {
+    if (!(minimum > 0 && minimum <= 0x1p127f))
+      return "the least loss scale must be positive and at most 2^127";
+    if (!(initial >= minimum && initial <= 0x1p127f))
+      return "the first loss scale must be at least the least one, and at most "
+             "2^127";
+    if (window < 1 || hysteresis < 1)
+      return "the window and the hysteresis of the loss scale must be at least "
+             "1";
+    return "";
+  }
+  bool operator==(const LossScaling &) const = default;
+};
+
 /// One axis of the mesh of devices.
 struct MeshAxis {
   std::string name;
@@ -294,6 +324,8 @@ struct CheckCommand {
   /// If ranks do not all run the same actions, the step continues until the
   /// next check that is not deferred, which all of them reach.
   bool deferred = false;
+  /// Whether the step is skipped, without an error, if no other check fails.
+  bool skips = false;
 
   bool operator==(const CheckCommand &) const = default;
 };
@@ -527,7 +559,7 @@ struct DeviceConstant {
 /// The program of one pipeline position: of the ranks with coordinate
 /// `position` on the axis `pipelineAxis` of the mesh, or of all.
 struct Program {
-  static constexpr int kVersion = 8;
+  static constexpr int kVersion = 9;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;
@@ -552,6 +584,8 @@ struct Program {
   std::map<std::string, Entry> entries;
   /// Names of the model's buffers that no entry reads; files may hold them.
   std::vector<std::string> unread;
+  /// The same at all positions.
+  LossScaling lossScaling;
   /// Further facts for `--report` and checkpoints ("optimizer": ...), as JSON
   /// text.
   std::string metadata;

@@ -18,6 +18,15 @@
 
 namespace cleave::runtime {
 
+template <typename F> void fields(F &f, const LossScaling *) {
+  f("used", &LossScaling::used);
+  f("dynamic", &LossScaling::dynamic);
+  f("initial", &LossScaling::initial);
+  f("minimum", &LossScaling::minimum);
+  f("window", &LossScaling::window);
+  f("hysteresis", &LossScaling::hysteresis);
+}
+
 template <typename F> void fields(F &f, const MeshAxis *) {
   f("name", &MeshAxis::name);
   f("size", &MeshAxis::size);
@@ -172,6 +181,7 @@ template <typename F> void fields(F &f, const CheckCommand *) {
   f("flag", &CheckCommand::flag);
   f("message", &CheckCommand::message);
   f("deferred", &CheckCommand::deferred);
+  f("skips", &CheckCommand::skips);
 }
 
 /// The fields of an exchange's block in `T`, which is a block or has one as its
@@ -300,6 +310,7 @@ template <typename F> void fields(F &f, const Program *) {
   f("parts", &Program::parts);
   f("entries", &Program::entries);
   f("unread", &Program::unread);
+  f("lossScaling", &Program::lossScaling);
   f("metadata", &Program::metadata);
 }
 

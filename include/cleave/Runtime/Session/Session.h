@@ -18,6 +18,7 @@
 #include "cleave/Runtime/CPU/Rank.h"
 #include "cleave/Runtime/Session/AllRanks.h"
 #include "cleave/Runtime/Session/FolderLock.h"
+#include "cleave/Runtime/Session/LossScale.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <map>
 #include <memory>
@@ -64,6 +65,10 @@ struct TrainingState {
   /// The number of completed training steps, and of updates in each; the
   /// optimizer counts updates.
   int64_t step = 0, updatesPerStep = 1;
+  /// Of these steps, the number of those that were skipped.
+  int64_t skipped = 0;
+  /// The loss scale, if the program has one.
+  std::optional<LossScaleState> lossScale;
   /// The number of sequences consumed since the start of training.
   int64_t dataPosition = 0;
   /// Threads of the run, and its choices of library implementations: a resumed
@@ -84,6 +89,9 @@ struct SaveOptions {
 
 struct StepResult {
   double seconds = 0;
+  /// Why the step was skipped: it changed nothing but the loss scale. Empty if
+  /// it was not.
+  std::string skipped;
   /// Page faults of the process during the step.
   int64_t pageFaults = 0;
   /// Updates of the ranks of this process that were validated, found wrong and
@@ -170,8 +178,8 @@ public:
   llvm::Error setInput(llvm::StringRef name, const void *data, DType dtype,
                        llvm::ArrayRef<int64_t> shape);
 
-  /// Sets each element of a scalar, converted to its type. `step`, `seed` and
-  /// `rng` are set by `run`.
+  /// Sets each element of a scalar, converted to its type. `step`, `seed`, `rng`
+  /// and `loss_scale` are set by `run`.
   llvm::Error setScalar(llvm::StringRef name, double value);
 
   /// The first element of a tensor, as a number.
@@ -181,11 +189,13 @@ public:
   // Steps
   //===--------------------------------------------------------------------===//
 
-  /// Runs an entry. Before, the scalars "seed" and "step" (the number of the
-  /// training step from 1; for other entries that of the last one) are set, or
-  /// "rng" ([seed, step]). After "train" the step counts as completed. If a
-  /// check of the program fails, its message is the error, and parameters,
-  /// state and step count are unchanged.
+  /// Runs an entry. Before, the scalars are set: "step", the number of the
+  /// update from 1 (for other entries that of the last one); "seed", and "rng"
+  /// ([seed, number of the step]); and "loss_scale". After "train" the step
+  /// counts as completed. If a check of the program fails, its message is the
+  /// error, and parameters, state and step count are unchanged. Only if all that
+  /// fail skip the step, and the loss scale can fall, it is skipped instead: it
+  /// counts as a step, not as an update.
   ///
   /// A program may defer its updates to the next step; they are run before
   /// parameters or state are read or replaced, and before every other entry.
@@ -195,6 +205,15 @@ public:
 
   int64_t getStep() const { return step; }
   void setStep(int64_t completed) { step = completed; }
+  /// The number of steps that were skipped. Learning rates and the optimizer
+  /// count updates: `getStep() - getSkipped()`.
+  int64_t getSkipped() const { return skipped; }
+  void setSkipped(int64_t number) { skipped = number; }
+  /// The loss scale of the next step; not if the program has none.
+  std::optional<LossScaleState> getLossScale() const { return lossScale; }
+  /// Goes on with that scale, if the program has one; without one, with the
+  /// first.
+  void setLossScale(const std::optional<LossScaleState> &state);
   int64_t getSeed() const { return seed; }
   void setSeed(int64_t value) { seed = value; }
 
@@ -319,13 +338,22 @@ private:
   /// Gives buffers the values that the program has for them.
   void writeValues();
   llvm::Error save(llvm::StringRef path, bool optimizer) const;
-  void setCounters(int64_t number);
+  /// Sets what counts in an entry: steps, and updates.
+  void setCounters(int64_t number, int64_t updates);
   void setPending(bool value) const;
   void keepScalars();
-  llvm::Error execute(llvm::StringRef entry) const;
-  /// The message of a stopped step, the same in all processes: that of the
-  /// first rank that has failed.
-  llvm::Error explain(const Stop &stop) const;
+  /// What stopped a run: the message of the first rank of which a check has
+  /// failed, one that ends the run before one that skips the step; the same in
+  /// all processes. Nothing if the run has not stopped.
+  struct Outcome {
+    std::string message;
+    bool skips = false;
+  };
+  llvm::Expected<std::optional<Outcome>> execute(llvm::StringRef entry) const;
+  llvm::Expected<Outcome> explain(const Stop &stop) const;
+  /// Counts a training step, and moves the loss scale. Fails if a step was
+  /// stopped that cannot be skipped.
+  llvm::Error settle(const std::optional<Outcome> &stop);
   void beforeWriting(const Tensor &tensor);
   void noteOutputs(llvm::StringRef entry);
 
@@ -345,7 +373,8 @@ private:
   mutable std::vector<std::optional<Stop>> stopped;
   /// Whether the last step has deferred its updates.
   mutable bool pending = false;
-  int64_t seed = 0, step = 0;
+  int64_t seed = 0, step = 0, skipped = 0;
+  std::optional<LossScaleState> lossScale;
   int64_t traceStart = 0;
   FolderLock lock;
 };

@@ -52,6 +52,7 @@ private:
   LogicalResult findGradients();
   LogicalResult chooseRule(Update &update);
   void addArguments();
+  void scaleLoss();
   void checkCounts();
   SmallVector<Value> gradients() const;
   void clip();
@@ -69,7 +70,7 @@ private:
   const OptimizerOptions &options;
   OpBuilder builder;
   std::vector<Update> updates;
-  Value lr, number;                  ///< the scalar arguments
+  Value lr, number, lossScale;       ///< the scalar arguments
   StepScalars scalars;               ///< of rules
   Value gradientNorm, gradientScale; ///< with clipping
   std::map<double, Value> scaledLr;  ///< one per factor in use
@@ -211,6 +212,9 @@ void Optimizer::addArguments() {
     }
   add(RankedTensorType::get({}, builder.getF32Type()), "lr", "scalar");
   add(RankedTensorType::get({}, builder.getI64Type()), "step", "scalar");
+  if (options.scaleLoss)
+    add(RankedTensorType::get({}, builder.getF32Type()), "loss_scale",
+        "scalar");
 
   unsigned first = step.getNumArguments();
   // Inserting an argument of tensor type cannot fail.
@@ -221,7 +225,26 @@ void Optimizer::addArguments() {
     for (size_t i = 0; i < update.slots.size(); ++i)
       update.state.push_back(step.getArgument(first++));
   lr = step.getArgument(first++);
-  number = step.getArgument(first);
+  number = step.getArgument(first++);
+  if (options.scaleLoss)
+    lossScale = step.getArgument(first);
+}
+
+/// Backward begins from the scale in place of 1; updates divide by it.
+void Optimizer::scaleLoss() {
+  for (SeedOp seed : block.getOps<SeedOp>()) {
+    builder.setInsertionPoint(seed);
+    Value scale = lossScale;
+    Type element = tensorTypeOf(seed.getLoss()).getElementType();
+    if (element != tensorTypeOf(scale).getElementType())
+      scale = Formula{builder, seed.getLoc()}.cast(scale, element);
+    if (Value old = seed.getScale())
+      scale = Formula{builder, seed.getLoc()}.mul(old, scale);
+    seed.getScaleMutable().assign(scale);
+  }
+  builder.setInsertionPoint(block.getTerminator());
+  Formula f{builder, step.getLoc()};
+  gradientScale = f.div(f.scalar(lossScale, 1.0), lossScale);
 }
 
 /// Whether `value` counts elements: an integer, or a sum of flags as floats.
@@ -260,17 +283,22 @@ SmallVector<Value> Optimizer::gradients() const {
   });
 }
 
-/// norm = |all gradients|, scale = min(1, c / (norm + 1e-6)).
+/// norm = |all gradients|, scale = min(1, c / (norm + 1e-6)); of gradients that
+/// are not scaled with the loss any more.
 void Optimizer::clip() {
   builder.setInsertionPoint(block.getTerminator());
   Formula f{builder, step.getLoc()};
   gradientNorm = buildGlobalNorm(builder, f.loc, gradients());
+  if (lossScale)
+    gradientNorm = f.div(gradientNorm, lossScale);
   buildFiniteCheck(builder, f.loc, gradientNorm,
-                   "the norm of the gradients is not finite");
+                   "the norm of the gradients is not finite",
+                   options.scaleLoss);
   Value quotient = f.div(f.scalar(gradientNorm, options.maxGradNorm),
                          f.add(gradientNorm, f.scalar(gradientNorm, 1e-6)));
-  gradientScale =
+  Value scale =
       MinimumOp::create(builder, f.loc, quotient, f.scalar(gradientNorm, 1.0));
+  gradientScale = lossScale ? f.div(scale, lossScale) : scale;
 }
 
 std::optional<double> Optimizer::argumentNumber(const Update &update,
@@ -298,7 +326,7 @@ Value Optimizer::learningRate(const Update &update) {
 void Optimizer::update(Update &update) {
   // Without clipping, the update directly follows the gradient, so that its
   // memory is released early.
-  if (!clips() && !options.checkFinite)
+  if (!clips() && !options.checkFinite && !options.scaleLoss)
     builder.setInsertionPointAfter(update.gradient);
   UpdateBuilder b(builder, update.parameter, update.settings, scalars);
   b.gradient = update.gradient.getOutput();
@@ -380,7 +408,10 @@ LogicalResult Optimizer::run() {
   checkCounts();
   if (options.checkFinite)
     buildFiniteChecks(builder, step,
-                      clips() ? SmallVector<Value>() : gradients());
+                      clips() ? SmallVector<Value>() : gradients(),
+                      options.scaleLoss);
+  if (options.scaleLoss)
+    scaleLoss();
   if (clips())
     clip();
   if (failed(markWritten()))
@@ -409,6 +440,7 @@ struct ApplyOptimizer final
     optimizer = options.rule;
     maxGradNorm = options.maxGradNorm;
     checkFinite = options.checkFinite;
+    scaleLoss = options.scaleLoss;
     for (auto &[name, option] : settings)
       if (auto it = options.settings.find(name); it != options.settings.end())
         *option = settingText(it->second);
@@ -422,6 +454,7 @@ struct ApplyOptimizer final
     options.rule = optimizer;
     options.maxGradNorm = maxGradNorm;
     options.checkFinite = checkFinite;
+    options.scaleLoss = scaleLoss;
     for (const auto &[name, option] : settings) {
       StringRef text = option->getValue();
       if (text.empty())

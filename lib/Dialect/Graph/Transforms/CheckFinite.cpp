@@ -27,24 +27,25 @@ Value cleave::graph::buildGlobalNorm(OpBuilder &builder, Location loc,
 }
 
 void cleave::graph::buildFiniteCheck(OpBuilder &builder, Location loc,
-                                     Value size, StringRef message) {
+                                     Value size, StringRef message,
+                                     bool skips) {
   Formula f{builder, loc};
   constexpr double infinity = std::numeric_limits<double>::infinity();
   // A comparison with NaN is false.
   CheckOp::create(builder, loc,
                   f.compare(Predicate::lt, size, f.scalar(size, infinity)),
-                  message);
+                  message, skips);
 }
 
 void cleave::graph::buildFiniteChecks(OpBuilder &builder, func::FuncOp step,
-                                      ValueRange gradients) {
+                                      ValueRange gradients, bool skips) {
   Operation *returnOp = step.getBody().front().getTerminator();
   builder.setInsertionPoint(returnOp);
   Location loc = step.getLoc();
   for (auto [index, value] : llvm::enumerate(returnOp->getOperands()))
     if (index == 0 || step.getResultAttr(index, kLossAttr))
       buildFiniteCheck(builder, loc, AbsOp::create(builder, loc, value),
-                       "the loss is not finite");
+                       "the loss is not finite", skips);
   if (gradients.empty())
     return;
   // The norm of all gradients times zero: NaN where one is not finite, else 0.
@@ -55,5 +56,5 @@ void cleave::graph::buildFiniteChecks(OpBuilder &builder, func::FuncOp step,
   Value zero = buildGlobalNorm(builder, loc, zeroed);
   CheckOp::create(builder, loc,
                   f.compare(Predicate::eq, zero, f.scalar(zero, 0.0)),
-                  "a gradient is not finite");
+                  "a gradient is not finite", skips);
 }

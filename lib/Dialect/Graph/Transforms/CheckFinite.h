@@ -20,14 +20,16 @@ mlir::Value buildGlobalNorm(mlir::OpBuilder &builder, mlir::Location loc,
 
 /// Builds, before the terminator of `step`, a check that its losses are finite
 /// and a check that all `gradients` are. Without gradients, only the former: a
-/// step that clips checks their norm.
+/// step that clips checks their norm. A step of which they fail is stopped, or,
+/// if they skip it, skipped.
 void buildFiniteChecks(mlir::OpBuilder &builder, mlir::func::FuncOp step,
-                       mlir::ValueRange gradients);
+                       mlir::ValueRange gradients, bool skips = false);
 
 /// Builds a check that `size`, a scalar that is not negative, is finite; a step
-/// that fails it stops and says `message`.
+/// that fails it stops, or is skipped, and says `message`.
 void buildFiniteCheck(mlir::OpBuilder &builder, mlir::Location loc,
-                      mlir::Value size, llvm::StringRef message);
+                      mlir::Value size, llvm::StringRef message,
+                      bool skips = false);
 
 } // namespace cleave::graph
 

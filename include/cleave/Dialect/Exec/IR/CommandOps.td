@@ -237,12 +237,14 @@ def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
   let description = [{
     All ranks agree on the result. Stages run different checks, so a `deferred`
     check takes effect with the next check that is not deferred; until then the
-    step continues.
+    step continues. If all checks that have failed are ones that `skips`, the
+    step is skipped: it ends without an error.
   }];
   let arguments = (ins AnyRankedTensor:$flag, StrAttr:$message,
-                       UnitAttr:$deferred);
+                       UnitAttr:$deferred, UnitAttr:$skips);
   let results = (outs);
-  let assemblyFormat = "$flag `,` $message attr-dict `:` type($flag)";
+  let assemblyFormat =
+      "$flag `,` $message (`skips` $skips^)? attr-dict `:` type($flag)";
   let hasVerifier = 1;
 }
 

@@ -64,11 +64,15 @@ def Graph_WrittenOp : Graph_InferredOp<"written", [Graph_BackwardOnly]> {
 def Graph_CheckOp : Graph_Op<"check"> {
   let summary = "Stops the step unless the flag is true";
   let description = [{
-    The step ends with `message` as its error and no argument is updated.
+    The step ends with `message` as its error and no argument is updated. A
+    check that `skips` ends the step without an error, as gradients that
+    overflow do where the loss is scaled: training goes on with the next one.
   }];
-  let arguments = (ins Graph_BoolTensor:$flag, StrAttr:$message);
+  let arguments = (ins Graph_BoolTensor:$flag, StrAttr:$message,
+                       UnitAttr:$skips);
   let results = (outs);
-  let assemblyFormat = "$flag `,` $message attr-dict `:` type($flag)";
+  let assemblyFormat =
+      "$flag `,` $message (`skips` $skips^)? attr-dict `:` type($flag)";
   let hasVerifier = 1;
 }
 

@@ -113,6 +113,9 @@ struct OptimizerOptions {
   /// Stop a step whose loss or gradients are not finite. With clipping, the
   /// norm is checked in any case.
   bool checkFinite = false;
+  /// Scale the loss by the argument "loss_scale", and skip a step of which the
+  /// checks of `checkFinite` or of a clip fail.
+  bool scaleLoss = false;
 
   /// The value of `setting`: given, or the rule's default; 0 if the rule does
   /// not have it.

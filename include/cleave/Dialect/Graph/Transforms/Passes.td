@@ -142,6 +142,10 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
     `check-finite` they also stop it if a loss or a gradient is not finite: the
     norm of all of them times zero is then NaN, and otherwise zero, even if the
     square of a finite element overflows.
+
+    With `scale-loss` every seed of the backward pass is multiplied by the
+    argument "loss_scale" (arXiv 1710.03740, section 3.2), updates divide by it,
+    and a step of which these checks fail is skipped.
     ```mlir
     %g = graph.gradient %dw of "w" : (tensor<4xf32>) -> tensor<4xf32>
     return %loss, %g : tensor<f32>, tensor<4xf32>
@@ -160,6 +164,8 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
            "Scale gradients down to this norm; 0: do not clip">,
     Option<"checkFinite", "check-finite", "bool", "false",
            "Stop a step whose loss or gradients are not finite">,
+    Option<"scaleLoss", "scale-loss", "bool", "false",
+           "Scale gradients by an argument, and skip a step that overflows">,
   ];
 }
 
