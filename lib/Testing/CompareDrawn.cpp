@@ -81,6 +81,8 @@ void Trainee::addArguments(FunctionOpInterface function) {
     RefTensor tensor(type);
     if (name == "lr")
       tensor.floats[0] = 0.05;
+    if (name == "loss_scale")
+      tensor.floats[0] = 8.0;
     if (later && name == "step")
       tensor.ints[0] = 2;
     // Positive, because some are means of squares.

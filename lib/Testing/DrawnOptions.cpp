@@ -215,10 +215,14 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   // Drawn separately, which leaves other options unchanged.
   Random types(graph.seed ^ 0xbf16);
   if (types.chance(0.4)) {
-    options.precision = "bf16";
+    bool scaled = options.checkFinite && !asynchronous && types.chance(0.3);
+    options.precision = scaled ? "fp16" : "bf16";
     options.residual = types.chance(0.3) ? "f32" : "16bit";
     options.activationReduction = choose(types, {"f32", "f32", "16bit"});
   }
+  Random memory(graph.seed ^ 0x3e3c);
+  options.fusedAttention = memory.chance(0.8);
+  options.recompute = choose(memory, {"free", "free", "none", "full", "selective"});
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
@@ -249,6 +253,8 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("check_finite", own.checkFinite);
   add("precision", own.precision);
   add("residual", own.residual);
+  add("fused_attention", own.fusedAttention);
+  add("recompute", own.recompute);
   add("activation_reduction", own.activationReduction);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);

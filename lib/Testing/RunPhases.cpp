@@ -173,6 +173,8 @@ static void addStepInputs(FunctionOpInterface function, NamedTensors &inputs) {
     RefTensor tensor(type);
     if (name == "lr")
       tensor.floats[0] = 0.01;
+    if (name == "loss_scale")
+      tensor.floats[0] = 8.0;
     if (name == "step")
       tensor.ints[0] = 1;
     inputs[name.str()] = std::move(tensor);

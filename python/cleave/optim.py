@@ -48,6 +48,9 @@ class Group:
         """`group`, or the group that the dict `group` describes."""
         if isinstance(group, Group):
             return group
+        if not isinstance(group, Mapping):
+            raise ValueError(f"a parameter group has match, a function of a parameter's name and "
+                             f"tensor, and settings: a cleave.optim.Group or a dict, not {group!r}")
         known = {field.name for field in dataclasses.fields(cls)}
         own = {key: value for key, value in group.items() if key in known}
         own["settings"] = {**own.get("settings", {}),

@@ -130,17 +130,17 @@ def test_errors_name_arguments(options, message):
 
 
 def test_errors_of_ops_have_the_line():
-    class Half(torch.nn.Module):
+    class Double(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.inner = torch.nn.Linear(4, 4)
 
         def forward(self, x):
-            return self.inner(x).to(torch.bfloat16) @ torch.ones(4, 4, dtype=torch.bfloat16)
+            return self.inner(x).double() @ torch.ones(4, 4, dtype=torch.float64)
 
     inputs = torch.ones(2, 4), torch.ones(2, 4)
     with pytest.raises(cleave.CompileError, match=rf"^{__file__}:\d+:\d+: 'graph.* no native form"):
-        cleave.compile(Half(), inputs, lambda y, t: ((y - t) ** 2).mean().float())
+        cleave.compile(Double(), inputs, lambda y, t: ((y - t) ** 2).mean().float())
 
 
 def test_lines_of_explanations_are_of_files(step):

@@ -152,7 +152,7 @@ RUN_FLAGS = {
 }
 COMPILE_FLAGS = {
     "": "nothing to write", "--bogus": "unknown option '--bogus'",
-    "--explain=much": "--explain is summary, layers or full, not 'much'",
+    "--explain=much": "--explain is summary, layers, full or memory, not 'much'",
     "--explain=full --emit=step": "--explain is of an artifact",
     "--opimizer sgd": "unknown option '--opimizer'; did you mean --optimizer",
     "-o o.so --clip=-1": "--clip is finite",
@@ -171,7 +171,7 @@ COMPILE_FLAGS = {
     "-o o.so --optimizer sgd --eps=1": "no effect",
     "-o o.so --optimizer sgd --nesterov": "needs momentum",
     "-o o.so --optimizer sgd --dampening=nan": "finite",
-    "--emit=nothing": "executable, llvm, cuda or schedule, not 'nothing'",
+    "--emit=nothing": "executable, llvm, cuda, schedule or memory, not 'nothing'",
     "--emit=step --report=r.json": "excludes --emit", "-o -": "standard output",
     "-o o.so second.mlir": "Too many positional arguments",
 }
