@@ -110,6 +110,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("precision", options.phases.precision) &&
       map.mapOptional("residual", options.phases.residual) &&
       map.mapOptional("loss_scale", options.lossScaling) &&
+      map.mapOptional("save_precision", options.phases.savePrecision) &&
       map.mapOptional("activation_reduction",
                       options.phases.activationReduction) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
@@ -151,6 +152,11 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   }
   if (read && !isPrecision(options.phases.precision)) {
     path.field("precision").report("expected \"f32\", \"bf16\" or \"fp16\"");
+    read = false;
+  }
+  if (read && !isSavePrecision(options.phases.savePrecision)) {
+    path.field("save_precision")
+        .report("expected \"f32\", \"bf16\" or \"fp16\"");
     read = false;
   }
   if (read && !isResidual(options.phases.residual)) {

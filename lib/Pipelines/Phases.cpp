@@ -42,6 +42,8 @@ bool cleave::isPrecision(StringRef name) {
   return llvm::is_contained({"f32", "bf16", "fp16"}, name);
 }
 
+bool cleave::isSavePrecision(StringRef name) { return isPrecision(name); }
+
 bool cleave::isResidual(StringRef name) {
   return llvm::is_contained({"16bit", "f32"}, name);
 }
@@ -250,6 +252,11 @@ void cleave::addRecompute(OpPassManager &passes, const PhaseOptions &options) {
   recompute.policy = options.recompute;
   recompute.machine = options.machine;
   passes.addPass(pipe::createRecompute(recompute));
+  if (options.savePrecision != "f32") {
+    pipe::NarrowSavesOptions narrow;
+    narrow.type = options.savePrecision;
+    passes.addPass(pipe::createNarrowSaves(narrow));
+  }
 }
 
 /// Parts, and the order of their actions.

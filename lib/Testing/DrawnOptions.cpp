@@ -223,6 +223,7 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random memory(graph.seed ^ 0x3e3c);
   options.fusedAttention = memory.chance(0.8);
   options.recompute = choose(memory, {"free", "free", "none", "full", "selective"});
+  options.savePrecision = choose(memory, {"f32", "f32", "f32", "bf16", "fp16"});
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
@@ -255,6 +256,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("residual", own.residual);
   add("fused_attention", own.fusedAttention);
   add("recompute", own.recompute);
+  add("save_precision", own.savePrecision);
   add("activation_reduction", own.activationReduction);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);

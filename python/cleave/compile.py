@@ -60,6 +60,7 @@ def compile(
     precision: str = "f32",
     residual: str = "16bit",
     loss_scale: LossScale | float | None = None,
+    save_precision: str = "f32",
     activation_reduction: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -197,6 +198,10 @@ def compile(
         residual: with 16-bit precision, the type of the residual stream, the sum of
             embeddings and blocks: "16bit", or "f32", which is nearer to f32 (as
             `torch.autocast` has it) and saves twice as many bytes of it.
+        save_precision: the type in which forward saves values for backward: "f32" (as
+            they are), or "bf16" or "fp16", which halve the bytes of those that are f32
+            and round what gradients are computed from; forward is unchanged (Gist,
+            ISCA 2018).
         activation_reduction: with 16-bit precision, the type in which ranks
             exchange sums of activations over shards: "f32", or "16bit", half the
             bytes, with each rank's part rounded.
@@ -282,6 +287,9 @@ def compile(
             "'backward' or 'forward'"
         )
     _check_precision(precision, residual, activation_reduction)
+    if save_precision not in ("f32", "bf16", "fp16"):
+        raise ValueError(f"save_precision is {save_precision!r}; it must be 'f32', 'bf16' or "
+                         "'fp16'")
     scaling = loss_scale_options(loss_scale, precision)
     axes = _axes(mesh)
     launch = processes.connect(ranks, axes)
@@ -364,6 +372,7 @@ def compile(
             "precision": precision,
             "residual": residual,
             **({} if scaling is None else {"loss_scale": scaling}),
+            "save_precision": save_precision,
             "activation_reduction": activation_reduction,
             "micro_batches": parts,
             "grains": deterministic or 0,

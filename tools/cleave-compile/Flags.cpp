@@ -175,6 +175,9 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (!isActivationReduction(flags.activationReduction))
     return "--activation-reduction is f32 or 16bit, not '" +
            flags.activationReduction + "'";
+  if (!isSavePrecision(flags.savePrecision))
+    return "--save-precision is f32, bf16 or fp16, not '" +
+           flags.savePrecision + "'";
   if (!isResidual(flags.residual))
     return "--residual is 16bit or f32, not '" + flags.residual + "'";
   if (flags.residual.getNumOccurrences() && flags.precision == "f32")
@@ -269,6 +272,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.precision = flags.precision;
   options.phases.residual = flags.residual;
   options.lossScaling = readLossScaling(flags);
+  options.phases.savePrecision = flags.savePrecision;
   options.phases.activationReduction = flags.activationReduction;
   options.phases.postValidation = flags.postValidation;
   options.phases.microBatches = flags.microBatches;

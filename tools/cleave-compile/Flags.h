@@ -150,6 +150,12 @@ struct Flags {
                "state, gradients of parameters, losses and statistics stay f32. "
                "With fp16 the loss is scaled, and a step that overflows is "
                "skipped")};
+  cl::opt<std::string> savePrecision{
+      "save-precision", cl::init("f32"), cl::cat(training),
+      cl::value_desc("f32|bf16|fp16"),
+      cl::desc("The type in which forward saves values for backward: bf16 and "
+               "fp16 halve what f32 takes, and round what gradients are "
+               "computed from; forward is unchanged (Gist, ISCA 2018)")};
   cl::opt<std::string> lossScale{
       "loss-scale", cl::init("dynamic"), cl::cat(training),
       cl::value_desc("dynamic|number"),

@@ -100,6 +100,9 @@ struct PhaseOptions {
   /// What backward recomputes; see pipe/Transforms/RecomputePolicy.h. "auto" is
   /// replaced before the scheduled phase; see ChooseRecompute.h.
   std::string recompute = "free";
+  /// The type in which forward saves floats for backward: "f32", or "bf16" or
+  /// "fp16" (--pipe-narrow-saves).
+  std::string savePrecision = "f32";
   /// Of an asynchronous schedule, where not negative: the most updates that
   /// come between the parameters that a micro-batch reads and its own update.
   int64_t maxStaleness = -1;
@@ -133,6 +136,8 @@ bool isOptimizerFusion(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::precision` that programs can be
 /// compiled with.
 bool isPrecision(llvm::StringRef name);
+/// Whether `name` is a value of `PhaseOptions::savePrecision`.
+bool isSavePrecision(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::residual`.
 bool isResidual(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::activationReduction`.

@@ -193,6 +193,27 @@ def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
                         "Rates by which a price counts; see pipe-split-stages">];
 }
 
+def NarrowSaves : Pass<"pipe-narrow-saves", "::mlir::ModuleOp"> {
+  let summary = "Saves values for backward in fewer bits";
+  let description = [{
+    Floats that forward saves for backward of its stage are rounded where forward
+    returns them, and converted back before their first use in backward (delayed
+    precision reduction; Gist, ISCA 2018). Forward is unchanged; gradients read
+    rounded values. Statistics of rows, which are small, keep their type, and so
+    does what another stage or forward part reads. Run it behind
+    --pipe-recompute: what is recomputed is not saved.
+    ```mlir
+    return %h : tensor<8x16xf32>
+    // becomes
+    %s = graph.cast %h {pipe.narrowed} : (tensor<8x16xf32>) -> tensor<8x16xbf16>
+    return %s : tensor<8x16xbf16>
+    ```
+  }];
+  let options = [Option<"type", "type", "std::string", "\"bf16\"",
+                        "The type of saved values: bf16 or fp16">];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+}
+
 def UpdateEach : Pass<"pipe-update-each", "::mlir::ModuleOp"> {
   let summary = "Updates after each micro-batch (asynchronous schedules)";
   let description = [{
