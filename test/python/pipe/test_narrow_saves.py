@@ -1,0 +1,93 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Values that forward saves in 16 bits: forward is the same, gradients are near.
+
+The judge is the step that saves f32, and PyTorch's `saved_tensors_hooks`, which round what autograd
+saves.
+"""
+
+import pytest
+import torch
+
+import cleave
+from test_mixed_precision import SIZE, batch, compiled, model
+from training_support import same_bits, snapshot
+
+LAYOUTS = [
+    {}, dict(micro_batches=2), dict(mesh={"dp": 2}, plan="zero3"),
+    dict(mesh={"tp": 2}, plan="megatron-sp"), dict(mesh={"cp": 2}, plan="ring"),
+    dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"),
+    dict(mesh={"pp": 2}, micro_batches=2, schedule="1f1b", recompute="full"),
+]
+
+
+def gradients(**options):
+    """The loss of one step, and what it adds to the weights, with a rate of -1."""
+    step = compiled(model(), optimizer=cleave.SGD(lr=1.0), **options)
+    before = step.state_dict()
+    loss = float(step(**batch()))
+    return loss, {n: (before[n] - v).double() for n, v in step.state_dict().items()}, step
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return gradients()
+
+
+def saved(step):
+    return step.report()["plan"]["entries"]["train"]["saved_by_block"]
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=str)
+@pytest.mark.parametrize("precision, digits", [("bf16", 9), ("fp16", 12)])
+def test_forward_is_the_same_and_gradients_are_near(options, precision, digits):
+    loss, wide, _ = gradients(**options)
+    again, narrow, step = gradients(**options, save_precision=precision)
+    assert again == loss
+    assert "pipe.narrowed" in step.ir("scheduled")
+    error = sum(((narrow[n] - g) ** 2).sum() for n, g in wide.items()).sqrt()
+    norm = sum((g**2).sum() for g in wide.values()).sqrt()
+    assert 0 < error <= 4 * 2.0**-digits * norm
+
+
+def test_half_of_the_bytes(exact):
+    """But for statistics: of norms, two numbers for a position, and of attention, one for a head."""
+    wide, (_, _, narrow) = exact[2], gradients(save_precision="bf16")
+    layers, rows = SIZE["layers"], batch()["input_ids"].numel()
+
+    def of_blocks(step):
+        return sum(g["bytes"] * len(g["blocks"]) for g in saved(step) if g["blocks"])
+
+    statistics = layers * rows * (2 * 2 + SIZE["heads"]) * 4
+    assert of_blocks(narrow) - statistics == (of_blocks(wide) - statistics) / 2
+
+
+def test_as_torch_rounds_what_it_saves():
+    """It saves more than a step does, and rounds that too."""
+    own = model()
+    parameters = {id(p) for p in own.parameters()}
+
+    def pack(value):
+        narrow = value.is_floating_point() and value.dim() > 1 and id(value) not in parameters
+        return value.bfloat16() if narrow else value
+
+    with torch.autograd.graph.saved_tensors_hooks(
+            pack, lambda v: v.float() if v.dtype == torch.bfloat16 else v):
+        own(**batch())[0].backward()
+    theirs = {n: p.grad.double() for n, p in own.named_parameters()}
+    _, exact, _ = gradients()
+    _, narrow, _ = gradients(save_precision="bf16")
+    error = {name: sum(((one[n] - exact[n]) ** 2).sum() for n in theirs).sqrt()
+             for name, one in (("ours", narrow), ("theirs", theirs))}
+    assert 0 < error["ours"] <= 2 * error["theirs"]
+
+
+def test_little_is_left_in_mixed_precision():
+    one, two = (compiled(model(), precision="bf16", save_precision=p) for p in ("f32", "bf16"))
+    assert float(one(**batch())) == float(two(**batch()))
+    assert same_bits(snapshot(one), snapshot(two))
+
+
+def test_unknown_type():
+    with pytest.raises(ValueError, match="save_precision is 'f8'; it must be 'f32', 'bf16' or"):
+        compiled(model(), save_precision="f8")
