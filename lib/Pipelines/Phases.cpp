@@ -8,6 +8,7 @@
 #include "cleave/Pipelines/Phases.h"
 #include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -59,7 +60,10 @@ bool cleave::isPipeSlices(StringRef name) {
 /// The simplifications that every phase begins from: folds, and each value
 /// computed once.
 static void addCleanup(OpPassManager &passes) {
-  passes.addPass(createCanonicalizerPass());
+  static graph::KeepPrecision keep;
+  GreedyRewriteConfig config;
+  config.setListener(&keep);
+  passes.addPass(createCanonicalizerPass(config));
   passes.addPass(createCSEPass());
 }
 

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
@@ -271,6 +272,9 @@ void Head::rewrite(OpBuilder &builder) {
       projection.weight, bias, loss.getTargets(),
       gradient ? gradient.getGradient() : Value(), loss.getIgnoreIndexAttr(),
       loss.getLabelSmoothingAttr(), builder.getI64IntegerAttr(chunkRows()));
+  // Losses are f32 in any case.
+  if (Attribute precision = projection.op->getAttr(kPrecisionAttr))
+    head->setAttr(kPrecisionAttr, precision);
   loss.getLoss().replaceAllUsesWith(head.getLoss());
   SmallVector<Operation *> dead;
   auto replace = [&](Operation *op, unsigned result, bool transposed) {

@@ -15,6 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
@@ -207,9 +208,12 @@ LogicalResult Differentiation::buildAdjoint(Operation &op,
     return op.emitOpError("lies between a parameter and the loss, and has no "
                           "gradient");
   SmallVector<Value> operandGradients(op.getNumOperands());
-  if (failed(differentiable.buildGradients(builder, resultGradients, needed,
-                                           operandGradients)))
-    return failure();
+  {
+    InheritPrecision inherit(builder, &op);
+    if (failed(differentiable.buildGradients(builder, resultGradients, needed,
+                                             operandGradients)))
+      return failure();
+  }
   additive.visit(op, resultGradients, operandGradients);
   for (auto [operand, gradient] :
        llvm::zip(op.getOperands(), operandGradients)) {

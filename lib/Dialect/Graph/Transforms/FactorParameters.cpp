@@ -13,6 +13,7 @@
 
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "llvm/ADT/StringSet.h"
@@ -289,6 +290,7 @@ void Factoring::rewriteProjection(const Projection &projection) {
   const Shape &factors = projection.factors;
   Operation *old = projection.features.getDefiningOp();
   OpBuilder builder(old);
+  InheritPrecision inherit(builder, old);
   Formula f{builder, old->getLoc()};
   // Letters that the equation does not use, one for each factor.
   Einsum einsum = projection.einsum;

@@ -17,6 +17,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
@@ -225,8 +226,18 @@ LogicalResult Rounding::inferResults(Operation *op, Type followed) {
 
 LogicalResult Rounding::convert(Operation *op) {
   auto policy = dyn_cast<PrecisionOpInterface>(op);
+  auto chosen = op->getAttrOfType<StringAttr>(kPrecisionAttr);
+  if (op->hasAttr(kPrecisionAttr) &&
+      (!chosen || !llvm::is_contained({"f32", "16bit"}, chosen.getValue())))
+    return op->emitError() << "graph.precision is "
+                           << op->getAttr(kPrecisionAttr)
+                           << "; it must be \"f32\" or \"16bit\"";
+  op->removeAttr(kPrecisionAttr);
   bool keep = update.contains(op) || decisions.contains(op) ||
-              isa<CastOp>(op) || (!policy && sums.contains(op));
+              isa<CastOp>(op) || (!policy && sums.contains(op)) ||
+              (chosen && chosen.getValue() == "f32");
+  // Of all operands, and so of the results.
+  bool narrows = chosen && !keep;
   bool sum = false;
   if (policy && !keep && (!roundSums || sums.contains(op)) &&
       llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
@@ -236,8 +247,8 @@ LogicalResult Rounding::convert(Operation *op) {
       }))
     sum = policy.setSumElement(f32) && !sums.contains(op);
   auto kindOf = [&](unsigned index) {
-    if (keep)
-      return OperandPrecision::F32;
+    if (keep || narrows)
+      return keep ? OperandPrecision::F32 : OperandPrecision::Narrow;
     return policy ? policy.getOperandPrecision(index) : OperandPrecision::Same;
   };
   // What follows its operands is 16-bit where one of them is, and is computed
@@ -252,8 +263,9 @@ LogicalResult Rounding::convert(Operation *op) {
     anyRounded |= isRounded(operand.get());
     allRounded &= isRounded(operand.get());
   }
-  Type followed = anyRounded && allRounded ? Type(narrow) : f32;
-  bool chosen = false;
+  Type followed =
+      narrows || (anyRounded && allRounded) ? Type(narrow) : f32;
+  bool typed = false;
   for (OpOperand &operand : op->getOpOperands()) {
     Value value = operand.get();
     if (!isChosen(value))
@@ -263,12 +275,12 @@ LogicalResult Rounding::convert(Operation *op) {
                   : kind == OperandPrecision::Narrow ? Type(narrow)
                                                      : f32;
     Value given = wanted == f32 ? inF32(value, op) : inNarrow(value);
-    chosen = true;
+    typed = true;
     operand.set(given);
   }
   if (isa<CastOp>(op))
     return success();
-  if (chosen && failed(inferResults(op, followed)))
+  if (typed && failed(inferResults(op, followed)))
     return failure();
   // Statistics and losses, which an op has beside its sums, are not rounded.
   bool mixed = !wideResidual && anyRounded && followed == f32;

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
@@ -25,7 +26,7 @@ namespace {
 class Unfused {
 public:
   explicit Unfused(AttentionOp op)
-      : op(op), builder(op), f{builder, op.getLoc()},
+      : op(op), builder(op), inherit(builder, op), f{builder, op.getLoc()},
         query(tensorTypeOf(op.getQuery()).getShape()),
         key(tensorTypeOf(op.getKey()).getShape()) {}
 
@@ -40,6 +41,7 @@ private:
 
   AttentionOp op;
   OpBuilder builder;
+  InheritPrecision inherit;
   Formula f;
   ArrayRef<int64_t> query, key;
 };

@@ -186,6 +186,10 @@ def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
     f32, as the sum of embeddings and blocks does, and embeddings are read in
     f32. With `round-sums` a contraction rounds its own result, so that a sum
     over shards is exchanged in 16 bits.
+
+    An op with `graph.precision = "f32"` is computed in f32, and one with "16bit"
+    reads 16-bit operands, whatever its policy is; so are their gradients. What
+    replaces such an op before has its attribute.
     ```mlir
     %y = graph.linear %x, %w : (tensor<8x4xf32>, tensor<16x4xf32>) -> tensor<8x16xf32>
     %z = graph.relu %y : (tensor<8x16xf32>) -> tensor<8x16xf32>
