@@ -7,16 +7,14 @@
 
 // BAD: graph.precision is "f8"; it must be "f32" or "16bit"
 
-// CHECK-LABEL: func.func @loss(
-// CHECK-SAME: %[[W:[a-z0-9]+]]: tensor<8x8xf32>{{.*}}, %[[U:[a-z0-9]+]]: tensor<8x8xf32>
 func.func @loss(%w: tensor<8x8xf32> {graph.name = "w", graph.role = "parameter"},
                 %u: tensor<8x8xf32> {graph.name = "u", graph.role = "parameter"},
                 %x: tensor<4x8xf32> {graph.name = "x", graph.role = "input"})
-    -> tensor<f32> {
+    -> (tensor<f32> {graph.name = "loss"}) {
   %0 = graph.linear %x, %w {graph.precision = "f32"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
   %1 = graph.exp %0 {graph.precision = "16bit"} : (tensor<4x8xf32>) -> tensor<4x8xf32>
   %2 = graph.linear %1, %u : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-  %3 = graph.reduce mean %2 dims [0, 1] : (tensor<4x8xf32>) -> tensor<f32>
+  %3 = graph.reduce sum %2 {dims = array<i64: 0, 1>} : (tensor<4x8xf32>) -> tensor<f32>
   return %3 : tensor<f32>
 }
 
