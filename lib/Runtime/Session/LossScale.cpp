@@ -18,7 +18,7 @@ void LossScaleState::update(const LossScaling &settings, bool finite) {
     growth = 0;
     if (--hysteresis <= 0) {
       hysteresis = 0;
-      scale = std::max(scale / 2, settings.minimum);
+      scale = std::max<double>(scale / 2, settings.minimum);
     }
     return;
   }
