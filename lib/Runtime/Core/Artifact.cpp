@@ -97,6 +97,7 @@ void Artifact::summarise() {
   summary.threads = first.threads;
   summary.mesh = first.mesh;
   summary.pipelineAxis = first.pipelineAxis;
+  summary.lossScaling = first.lossScaling;
   summary.metadata = first.metadata;
   summary.unread = first.unread;
   std::map<std::string, int32_t> numbers;
