@@ -4,29 +4,32 @@
 
 // What only backward of the same stage reads is saved in 16 bits, and converted
 // back before its first use. Statistics of rows, flags and what the next stage
-// reads are as they were.
+// or the loss reads are as they were.
 
 // BAD: unknown type of saved values 'f8'; there are bf16 and fp16
 
 // CHECK-LABEL: pipe.program @train(
 // CHECK: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xbf16>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
-// CHECK: pipe.invoke @train.F1({{.*}}-> tensor<4x64xbf16>
+// CHECK: pipe.invoke @train.F1({{.*}}-> (tensor<4x64xbf16>, tensor<4x64xf32>)
 // HALF: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xf16>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
 pipe.program @train(%w: tensor<64x64xf32>, %g: tensor<64xf32>, %x: tensor<8x64xf32>)
-    -> tensor<64x64xf32> attributes {micro_batches = 2 : i64} {
+    -> (tensor<64x64xf32> {graph.updates = "w"}, tensor<f32>)
+    attributes {micro_batches = 2 : i64} {
   %0:4 = pipe.invoke @train.F0(%w, %g, %x) {part = "F", split = array<i64: -1, -1, 0>,
       results = ["saved", "saved", "saved", "saved"]}
       : (tensor<64x64xf32>, tensor<64xf32>, tensor<8x64xf32>)
       -> (tensor<4x64xf32>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
-  %1 = pipe.invoke @train.F1(%w, %0#3) {part = "F", stage = 1, split = array<i64: -1, -1>,
-      results = ["saved"]} : (tensor<64x64xf32>, tensor<4x64xf32>) -> tensor<4x64xf32>
-  %2 = pipe.invoke @train.B1(%1) {part = "B", stage = 1, split = array<i64: -1>,
-      results = ["saved"]} : (tensor<4x64xf32>) -> tensor<4x64xf32>
-  %3 = pipe.invoke @train.B0(%0#0, %0#1, %0#2, %0#3, %2) {part = "B",
+  %1:2 = pipe.invoke @train.F1(%w, %0#3) {part = "F", stage = 1, split = array<i64: -1, -1>,
+      results = ["saved", "saved"]}
+      : (tensor<64x64xf32>, tensor<4x64xf32>) -> (tensor<4x64xf32>, tensor<4x64xf32>)
+  %2:2 = pipe.invoke @train.B1(%1#0, %1#1) {part = "B", stage = 1, split = array<i64: -1, -1>,
+      results = ["saved", "accumulate"]}
+      : (tensor<4x64xf32>, tensor<4x64xf32>) -> (tensor<4x64xf32>, tensor<f32>)
+  %3 = pipe.invoke @train.B0(%0#0, %0#1, %0#2, %0#3, %2#0) {part = "B",
       split = array<i64: -1, -1, -1, -1, -1>, results = ["accumulate"]}
       : (tensor<4x64xf32>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>, tensor<4x64xf32>)
       -> tensor<64x64xf32>
-  pipe.return %3 : tensor<64x64xf32>
+  pipe.return %3, %2#1 : tensor<64x64xf32>, tensor<f32>
 }
 
 // CHECK-LABEL: func.func private @train.F0(
@@ -41,17 +44,21 @@ func.func private @train.F0(%w: tensor<64x64xf32>, %g: tensor<64xf32>, %x: tenso
   return %h, %r, %m, %n : tensor<4x64xf32>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>
 }
 
-func.func private @train.F1(%w: tensor<64x64xf32>, %n: tensor<4x64xf32>) -> tensor<4x64xf32> {
+func.func private @train.F1(%w: tensor<64x64xf32>, %n: tensor<4x64xf32>)
+    -> (tensor<4x64xf32>, tensor<4x64xf32>) {
   %u = graph.linear %n, %w : (tensor<4x64xf32>, tensor<64x64xf32>) -> tensor<4x64xf32>
-  return %u : tensor<4x64xf32>
+  %v = graph.gelu %u : (tensor<4x64xf32>) -> tensor<4x64xf32>
+  return %u, %v : tensor<4x64xf32>, tensor<4x64xf32>
 }
 
 // CHECK-LABEL: func.func private @train.B1(
-// CHECK-SAME: %[[U:.*]]: tensor<4x64xbf16>) -> tensor<4x64xf32>
+// CHECK-SAME: %[[U:.*]]: tensor<4x64xbf16>, %{{.*}}: tensor<4x64xf32>) -> (tensor<4x64xf32>, tensor<f32>)
 // CHECK: graph.cast %[[U]] : (tensor<4x64xbf16>) -> tensor<4x64xf32>
-func.func private @train.B1(%u: tensor<4x64xf32>) -> tensor<4x64xf32> {
+func.func private @train.B1(%u: tensor<4x64xf32>, %v: tensor<4x64xf32>)
+    -> (tensor<4x64xf32>, tensor<f32>) {
   %d = graph.mul %u, %u : (tensor<4x64xf32>, tensor<4x64xf32>) -> tensor<4x64xf32>
-  return %d : tensor<4x64xf32>
+  %l = graph.reduce sum %v {dims = array<i64: 0, 1>} : (tensor<4x64xf32>) -> tensor<f32>
+  return %d, %l : tensor<4x64xf32>, tensor<f32>
 }
 
 // CHECK-LABEL: func.func private @train.B0(

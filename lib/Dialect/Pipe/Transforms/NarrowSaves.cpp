@@ -39,9 +39,54 @@ static bool isStatistic(Value value) {
          bytesOf(value) * 8 < cost.bytesRead;
 }
 
+namespace {
+/// Finds what outputs of the step depend on other than by gradients: the loss,
+/// which is computed in backward where the head is one op with its gradient.
+class Outputs {
+public:
+  bool reachedFrom(Value value) {
+    auto [it, fresh] = known.try_emplace(value, false);
+    if (!fresh)
+      return it->second;
+    bool reached = llvm::any_of(value.getUses(), [&](OpOperand &use) {
+      return isa<ReturnOp>(use.getOwner()) ? !isUpdate(use)
+                                           : reachedThrough(use);
+    });
+    return known[value] = reached;
+  }
+
+private:
+  static bool isUpdate(OpOperand &use) {
+    auto program = cast<ProgramOp>(use.getOwner()->getParentOp());
+    return program.getResultAttr(use.getOperandNumber(),
+                                 graph::kUpdatesAttr) != nullptr;
+  }
+  /// By the results of the part that reads it.
+  bool reachedThrough(OpOperand &use) {
+    auto invoke = dyn_cast<InvokeOp>(use.getOwner());
+    if (!invoke)
+      return true;
+    Block &part = invoke.getPartFunction().front();
+    llvm::DenseSet<Value> reached{part.getArgument(use.getOperandNumber())};
+    for (Operation &op : part.without_terminator())
+      if (!isa<graph::GradientOp>(op) &&
+          llvm::any_of(op.getOperands(),
+                       [&](Value operand) { return reached.contains(operand); }))
+        reached.insert(op.result_begin(), op.result_end());
+    for (auto [result, value] : llvm::zip_equal(
+             invoke->getResults(), part.getTerminator()->getOperands()))
+      if (reached.contains(value) && reachedFrom(result))
+        return true;
+    return false;
+  }
+  llvm::DenseMap<Value, bool> known;
+};
+} // namespace
+
 /// Whether only backward parts of the same stage read `result`, a value of
-/// floats wider than `element`.
-static bool isNarrowed(InvokeOp forward, OpResult result, FloatType element) {
+/// floats wider than `element`, and only for gradients.
+static bool isNarrowed(InvokeOp forward, OpResult result, FloatType element,
+                       Outputs &outputs) {
   auto type = cast<RankedTensorType>(result.getType());
   auto own = dyn_cast<FloatType>(type.getElementType());
   if (!own || own.getWidth() <= element.getWidth() || result.use_empty() ||
@@ -50,6 +95,7 @@ static bool isNarrowed(InvokeOp forward, OpResult result, FloatType element) {
   Value value = forward.getPartFunction().front().getTerminator()->getOperand(
       result.getResultNumber());
   return value.getDefiningOp() && !isStatistic(value) &&
+         !outputs.reachedFrom(result) &&
          llvm::all_of(result.getUsers(), [&](Operation *user) {
            auto reader = dyn_cast<InvokeOp>(user);
            return reader && reader.getPart() != "F" && !reader.getOnce() &&
@@ -123,9 +169,10 @@ struct NarrowSaves final : cleave::pipe::impl::NarrowSavesBase<NarrowSaves> {
         if (invoke.getPart() == "F")
           forward.push_back(invoke);
       Blocks blocks(forward);
+      Outputs outputs;
       for (InvokeOp invoke : forward)
         for (OpResult result : invoke->getResults())
-          if (isNarrowed(invoke, result, element))
+          if (isNarrowed(invoke, result, element, outputs))
             narrow(invoke, result, element);
       if (program->hasAttr(kSavedAttr))
         recordSaved(program, blocks);

@@ -200,7 +200,8 @@ def NarrowSaves : Pass<"pipe-narrow-saves", "::mlir::ModuleOp"> {
     returns them, and converted back before their first use in backward (delayed
     precision reduction; Gist, ISCA 2018). Forward is unchanged; gradients read
     rounded values. Statistics of rows, which are small, keep their type, and so
-    does what another stage or forward part reads. Run it behind
+    does what another stage, forward or an output of the step reads, as the loss
+    that a head computes with its gradient. Run it behind
     --pipe-recompute: what is recomputed is not saved.
     ```mlir
     return %h : tensor<8x16xf32>
