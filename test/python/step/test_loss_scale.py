@@ -107,11 +107,16 @@ def test_updates_do_not_depend_on_the_scale(optimizer):
 def test_small_gradients_survive():
     """Without a scale, gradients below 2^-24 are lost: those of a loss that is divided."""
 
-    def loss(outputs, inputs):
-        return outputs[0] * 1e-6
+    class Divided(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, input_ids, labels):
+            return self.inner(input_ids=input_ids, labels=labels)[0] * 1e-6
 
     def moved(**options):
-        step = compiled(model(), optimizer=cleave.SGD(lr=1e6), loss_fn=loss, **options)
+        step = compiled(Divided(), optimizer=cleave.SGD(lr=1e6), **options)
         before = step.state_dict()
         step(**batch())
         return torch.cat([(step.state_dict()[n] - before[n]).flatten() for n in before])

@@ -171,7 +171,7 @@ def test_partial_sums_are_f32():
 
 
 @pytest.mark.parametrize("options, message", [
-    (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32' or 'bf16'"),
+    (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32', 'bf16' or 'fp16'"),
     (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
     (dict(activation_reduction="16bit"), "which needs precision"),
     (dict(precision="bf16", residual="bf16"), "residual is 'bf16'; it must be '16bit' or 'f32'"),
