@@ -161,10 +161,11 @@ def compile(
             same stages: schedules are predicted, and "auto" searches, by the times
             of parts in it, in seconds, instead of estimates.
         recompute: what backward computes again instead of saving it; the bits are the
-            same. "none". "free" (the default, without a memory limit): element-wise
-            and row-wise ops. "selective": the core of an attention that is not one op
-            (arXiv 2205.05198). "full": all of each block, from its input. Several with
-            commas, "free,selective". A policy for each block, "3 full; 5 free; none".
+            same. "none". "free": element-wise and row-wise ops. "selective": the core
+            of an attention that is not one op (arXiv 2205.05198). "full": all of each
+            block, from its input. "regions": all of what the model runs in
+            `torch.utils.checkpoint`, from its inputs. Several with commas, by default
+            "free,regions". A policy for each block, "3 full; 5 free; none".
             "auto" (the default with a limit): for each block, the least time by
             estimates within the limit.
         memory_limit: the most bytes that a device may need: its arena, and what the

@@ -96,7 +96,7 @@ struct PhaseOptions {
   bool fusedAttention = true;
   /// What backward recomputes; see pipe/Transforms/RecomputePolicy.h. "auto" is
   /// replaced before the scheduled phase; see ChooseRecompute.h.
-  std::string recompute = "free";
+  std::string recompute = "free,regions";
   /// Of an asynchronous schedule, where not negative: the most updates that
   /// come between the parameters that a micro-batch reads and its own update.
   int64_t maxStaleness = -1;
