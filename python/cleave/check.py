@@ -18,6 +18,7 @@ import os
 from typing import Any, Callable, Iterator, Mapping
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import optim
@@ -26,6 +27,7 @@ from .results import StepError
 from .state import logical_shape, split_slots
 from .trace import TraceError, UnsupportedError, trace
 from .trace.export import eager_step
+from .trace.widen import is_narrow
 
 #: The limits of "auto": elements of parameters, and these times the elements of the
 #: largest input, which is about the multiplications of a forward. Of a batch above
@@ -97,8 +99,9 @@ def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn,
             except (TraceError, UnsupportedError) as error:
                 raise Skipped(f"the batch is too large to be compared, and the model does not "
                               f"take its first samples alone ({error})") from None
+    wide = bool(traced.precisions)
     try:
-        theirs = _eager(model, arrange(inputs), loss_fn)
+        theirs = _eager(model, arrange(inputs), loss_fn, wide)
     except Exception as error:
         raise Skipped(f"eager PyTorch does not take the example inputs "
                       f"({type(error).__name__}: {error})") from None
@@ -110,7 +113,7 @@ def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn,
         return f"the compiled step stops ({error}), where eager PyTorch has a loss of {theirs.loss:.6g}"
     doubtful = _differences(ours, theirs, RELATIVE, 0.0, None)
     if doubtful and sum(p.numel() for p in model.parameters()) <= DOUBLE:
-        exact = _in_double(model, arrange(inputs), loss_fn, theirs)
+        exact = _in_double(model, arrange(inputs), loss_fn, theirs, wide)
         if exact is not None:
             return _told(_differences(ours, exact, RELATIVE, 0.0, theirs))
     return _told(_differences(ours, theirs, RELATIVE, NOISE, None))
@@ -128,13 +131,13 @@ def padding_changes(model, arrange: Callable, loss_fn, plain, padded) -> str | N
             raise Skipped(f"eager PyTorch does not take the example inputs "
                           f"({type(error).__name__}: {error})") from None
 
-    ours, theirs = both(lambda example: _eager(model, example, loss_fn))
+    ours, theirs = both(lambda example: _eager(model, example, loss_fn, True))
     if not math.isfinite(theirs.loss):
         raise Skipped(f"the loss of the example inputs is {theirs.loss}")
     lines = _differences(ours, theirs, RELATIVE, NOISE, None, words)
     if lines and sum(p.numel() for p in model.parameters()) <= DOUBLE:
         singles = iter((ours, theirs))
-        exact = both(lambda example: _in_double(model, example, loss_fn, next(singles)))
+        exact = both(lambda example: _in_double(model, example, loss_fn, next(singles), True))
         if None not in exact:
             lines = _differences(*exact, RELATIVE, NOISE, None, words)
     return _told(lines)
@@ -203,10 +206,29 @@ def _untouched(model: torch.nn.Module) -> Iterator[None]:
             part.__dict__.update(attributes)
 
 
-def _eager(model, example, loss_fn, double: bool = False) -> Gradients:
-    """Autograd's gradients; neither the model nor any `.grad` is changed."""
+@contextlib.contextmanager
+def _in_single(model: torch.nn.Module, loss_fn: Any) -> Iterator[None]:
+    """The 16-bit parameters and buffers have f32 values, and what a model asks for in 16 bits is
+    computed in f32."""
+    owners = [m for m in (model, loss_fn) if isinstance(m, torch.nn.Module)]
+    held = {id(t): (t, t.data) for m in owners for t in (*m.parameters(), *m.buffers())
+            if is_narrow(t)}
+    try:
+        for tensor, value in held.values():
+            tensor.data = value.float()
+        with _OtherTypes({t: torch.float32 for t in (torch.float16, torch.bfloat16)}):
+            yield
+    finally:
+        for tensor, value in held.values():
+            tensor.data = value
+
+
+def _eager(model, example, loss_fn, wide: bool = False, double: bool = False) -> Gradients:
+    """Autograd's gradients; neither the model nor any `.grad` is changed. With `wide`, 16-bit
+    types are f32."""
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    with _untouched(model), eager_step(model, example, loss_fn, double) as run, \
+    with _in_single(model, loss_fn) if wide and not double else contextlib.nullcontext(), \
+            _untouched(model), eager_step(model, example, loss_fn, double) as run, \
             _NothingRandom(), torch.enable_grad():
         loss = run()
         found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True) \
@@ -217,25 +239,34 @@ def _eager(model, example, loss_fn, double: bool = False) -> Gradients:
         for n, g in zip(trained, found)}, written)
 
 
-class _AllDouble(TorchDispatchMode):
-    """Computes in f64 where a model asks for f32."""
+class _OtherTypes(TorchDispatchMode):
+    """Computes in other types than a model asks for; `types` has them by its types. Tensors of
+    16 bits are converted where they are read."""
+
+    def __init__(self, types: Mapping[torch.dtype, torch.dtype]):
+        super().__init__()
+        self._types = types
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") is torch.float32:
-            kwargs["dtype"] = torch.float64
+        def other(leaf):
+            if isinstance(leaf, torch.dtype):
+                return self._types.get(leaf, leaf)
+            narrow = is_narrow(leaf) and leaf.dtype in self._types
+            return leaf.to(self._types[leaf.dtype]) if narrow else leaf
+        args, kwargs = pytree.tree_map(other, (args, kwargs or {}))
         return function(*args, **kwargs)
 
 
-def _in_double(model, example, loss_fn, single: Gradients) -> Gradients | None:
+def _in_double(model, example, loss_fn, single: Gradients, wide: bool) -> Gradients | None:
     """The same in f64, by a copy of the model; None if the copy fails or is not the
     same model, because the loss reads the original."""
     default = torch.get_default_dtype()
     try:
         model, loss_fn = copy.deepcopy((model, loss_fn))
         torch.set_default_dtype(torch.float64)
-        with _AllDouble():
-            exact = _eager(model.double(), example, loss_fn, double=True)
+        asked = (torch.float32, *((torch.float16, torch.bfloat16) if wide else ()))
+        with _OtherTypes(dict.fromkeys(asked, torch.float64)):
+            exact = _eager(model.double(), example, loss_fn, wide, double=True)
     except Exception:
         return None
     finally:

@@ -17,14 +17,14 @@ from . import optim
 from .batch import first_part, flatten
 from .forks import TRACING, compiling
 from .loss_scale import LossScale, loss_scale_options
-from .messages import readable_places, warn
+from .messages import readable_places, some_names, warn
 from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
                                recompute_options, remark_pipeline, updates_each)
 from .plan import AXIS, P, entries
 from .state import check_text, flag, whole
 from .step import Step, log
-from .trainable import (check_statistics, check_trained, check_types, coupled_samples,
-                        other_types)
+from .trainable import (asked_precision, check_statistics, check_trained, check_types,
+                        coupled_samples, other_types)
 
 
 def compile(
@@ -57,7 +57,8 @@ def compile(
     max_staleness: int | None = None,
     post_validation: bool = False,
     check_finite: bool = True,
-    precision: str = "f32",
+    precision: str | None = None,
+    precision_policy: Sequence[tuple[str, str]] | None = None,
     residual: str = "16bit",
     loss_scale: LossScale | float | None = None,
     save_precision: str = "f32",
@@ -75,7 +76,8 @@ def compile(
 
     Args:
         model: a `torch.nn.Module`; its parameters are copied, not changed. Trained
-            parameters must be float32. The model is trained in training mode, except
+            parameters are float32, or have 16 bits: then the step trains copies of
+            them in float32. The model is trained in training mode, except
             submodules that are in `eval()` mode. A model that is itself in `eval()`
             mode is trained as if all of it were in training mode, with a warning if
             it has dropout.
@@ -162,10 +164,11 @@ def compile(
             same stages: schedules are predicted, and "auto" searches, by the times
             of parts in it, in seconds, instead of estimates.
         recompute: what backward computes again instead of saving it; the bits are the
-            same. "none". "free" (the default, without a memory limit): element-wise
-            and row-wise ops. "selective": the core of an attention that is not one op
-            (arXiv 2205.05198). "full": all of each block, from its input. Several with
-            commas, "free,selective". A policy for each block, "3 full; 5 free; none".
+            same. "none". "free": element-wise and row-wise ops. "selective": the core
+            of an attention that is not one op (arXiv 2205.05198). "full": all of each
+            block, from its input. "regions": all of what the model runs in
+            `torch.utils.checkpoint`, from its inputs. Several with commas, by default
+            "free,regions". A policy for each block, "3 full; 5 free; none".
             "auto" (the default with a limit): for each block, the least time by
             estimates within the limit.
         memory_limit: the most bytes that a device may need: its arena, and what the
@@ -189,12 +192,17 @@ def compile(
         precision: "f32"; or "bf16" or "fp16": contractions and attention read 16-bit
             copies of weights and activations and sum in f32 (mixed precision, arXiv
             1710.03740). Parameters, optimizer state, gradients of parameters,
-            losses, softmax and statistics of norms stay f32, and so do checkpoints
-            and the model's own parameters. With "fp16" the loss is scaled, and a step
-            whose gradients overflow is skipped: `Loss.skipped`.
+            losses, softmax and statistics of norms stay f32, and so do checkpoints.
+            With "fp16" the loss is scaled, and a step whose gradients overflow is
+            skipped: `Loss.skipped`. None: what the model asks for, by 16-bit
+            parameters or regions of `torch.autocast`, with a remark; else "f32".
         loss_scale: with `precision="fp16"`, the factor of the loss: a `LossScale`,
             which moves it, or a number, at which an overflow raises `StepError`. None
             is `LossScale()`.
+        precision_policy: which ops are computed otherwise than `precision` has it:
+            pairs of a pattern and "f32" or "16bit". A pattern is of paths of modules
+            and what is in them, `("layers.*.gate", "f32")`, or of names of ops,
+            `("softmax", "16bit")`; of several that match, the last one counts.
         residual: with 16-bit precision, the type of the residual stream, the sum of
             embeddings and blocks: "16bit", or "f32", which is nearer to f32 (as
             `torch.autocast` has it) and saves twice as many bytes of it.
@@ -257,15 +265,15 @@ def compile(
             or cannot be read.
         cleave.ProcessError: processes of a launch differ in the model, its parameters
             or an argument, or one of them has failed.
-        TypeError: an argument has the wrong type, or a trained parameter is not
-            float32.
+        TypeError: an argument has the wrong type, or a trained parameter is neither
+            float32 nor of 16 bits.
         ValueError: an argument is out of range, or a launch has another number of
             processes than the mesh has devices.
     """
     from . import _cleave, processes
     from .buckets import Buckets, check_padding
     from . import check as checking
-    from .trace import Groups, trace
+    from .trace import Groups, PrecisionPolicy, trace
     from .trace.call_plan import plan_call
 
     if not isinstance(model, torch.nn.Module):
@@ -286,11 +294,13 @@ def compile(
             f"optimizer_fusion is {optimizer_fusion!r}; it must be 'auto', 'none', "
             "'backward' or 'forward'"
         )
-    _check_precision(precision, residual, activation_reduction)
+    # What the model asks for is known after its trace.
+    _check_precision("bf16" if precision is None else precision, residual, activation_reduction)
+    loss_scale_options(loss_scale, "fp16" if precision is None else precision)
     if save_precision not in ("f32", "bf16", "fp16"):
         raise ValueError(f"save_precision is {save_precision!r}; it must be 'f32', 'bf16' or "
                          "'fp16'")
-    scaling = loss_scale_options(loss_scale, precision)
+    policy = PrecisionPolicy.of(precision_policy)
     axes = _axes(mesh)
     launch = processes.connect(ranks, axes)
     given_threads = threads is not None
@@ -339,6 +349,9 @@ def compile(
             return build_in_modes(inputs, later)
 
     def build_in_modes(inputs, later):
+        nonlocal precision
+        # The model takes the types of the example.
+        inputs = tuple(t.to(e.dtype) for t, e in zip(inputs, examples))
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         if each:
             inputs = first_part(inputs, batch, micro_batches)
@@ -363,7 +376,16 @@ def compile(
             # The remarks have been given for the batch of the first shape.
             if warned:
                 warnings.simplefilter("ignore")
-            traced = trace(model, arrange(inputs), loss_fn=loss_fn, groups=groups)
+            traced = trace(model, arrange(inputs), loss_fn=loss_fn, groups=groups, policy=policy)
+        if precision is None:
+            precision = asked_precision(traced)
+            _check_precision(precision, residual, activation_reduction)
+            if precision != "f32":
+                log.warning('remark: the model asks for 16 bits, and is compiled with '
+                            'precision="%s"', precision)
+        if unmatched := policy.unmatched():
+            raise ValueError(f"precision_policy has {some_names(unmatched)}, with which no module "
+                             "that computes, and no op, is named")
         check_trained(model, traced)
         check_statistics(traced, batch_statistics, 1 if each else parts, deterministic)
         options = {
@@ -371,7 +393,7 @@ def compile(
             "check_finite": check_finite,
             "precision": precision,
             "residual": residual,
-            **({} if scaling is None else {"loss_scale": scaling}),
+            **loss_scale_options(loss_scale, precision),
             "save_precision": save_precision,
             "activation_reduction": activation_reduction,
             "micro_batches": parts,

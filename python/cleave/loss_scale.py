@@ -45,19 +45,19 @@ class LossScale:
             raise ValueError(f"init of a LossScale is {self.init}, less than min, {self.min}")
 
 
-def loss_scale_options(loss_scale: LossScale | float | None, precision: str
-                       ) -> dict[str, Any] | None:
-    """The compiler's options; None without a scale."""
+def loss_scale_options(loss_scale: LossScale | float | None, precision: str) -> dict[str, Any]:
+    """The compiler's options."""
     if loss_scale is not None and precision != "fp16":
         raise ValueError('loss_scale needs precision="fp16": other types do not scale the loss')
     if loss_scale is None:
-        return None
+        return {}
     if isinstance(loss_scale, LossScale):
-        return {"dynamic": True, "initial": float(loss_scale.init),
-                "minimum": float(loss_scale.min), "window": loss_scale.window,
-                "hysteresis": loss_scale.hysteresis}
+        return {"loss_scale": {
+            "dynamic": True, "initial": float(loss_scale.init), "minimum": float(loss_scale.min),
+            "window": loss_scale.window, "hysteresis": loss_scale.hysteresis}}
     if isinstance(loss_scale, bool) or not isinstance(loss_scale, (int, float)):
         raise TypeError(f"loss_scale is {type(loss_scale).__name__}, not a LossScale or a number")
     if not 0 < loss_scale <= 2.0**127 or math.isnan(loss_scale):
         raise ValueError(f"loss_scale is {loss_scale}; it must be positive and at most 2^127")
-    return {"dynamic": False, "initial": float(loss_scale), "minimum": min(1.0, float(loss_scale))}
+    return {"loss_scale": {"dynamic": False, "initial": float(loss_scale),
+                           "minimum": min(1.0, float(loss_scale))}}

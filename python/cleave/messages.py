@@ -91,6 +91,8 @@ def _closing(text: str, start: int) -> int | None:
 def _place(location: str, message: str) -> str:
     # A fused location begins with a reason, which is not a location.
     location = re.sub(rf"<{_STRING}>", "", location)
+    # Nor is the number of a checkpoint region.
+    location = re.sub(r'"graph\.checkpoint [0-9]+"', "", location)
     if line := _LINE.search(location):
         file = "<traced model>" if line[1] == '"-"' else line[1][1:-1]
         return f"{file}:{line[2]}:{line[3]}"

@@ -21,6 +21,13 @@ TORCH_TYPES = {
     "i8": torch.int8,
     "i1": torch.bool,
 }
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32,
+         torch.complex32: torch.complex64}
+
+
+def wide_type(dtype: torch.dtype) -> torch.dtype:
+    """The type in which a step has what a model has in `dtype`: f32 for 16 bits."""
+    return _WIDE.get(dtype, dtype)
 
 
 def logical_shape(facts: Mapping[str, Any]):

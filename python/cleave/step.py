@@ -33,13 +33,15 @@ from .state import (
     read_loss_scale,
     split_slots,
     whole,
+    wide_type,
 )
 
 log = logging.getLogger("cleave")
 
 
 def _shape_key(inputs):
-    return tuple((tuple(t.shape), t.dtype) for t in inputs)
+    """What a program is compiled for; inputs of 16 bits may also be given in f32."""
+    return tuple((tuple(t.shape), wide_type(t.dtype)) for t in inputs)
 
 
 class Step(Reports, Checkpoints):
@@ -193,14 +195,17 @@ class Step(Reports, Checkpoints):
         facts = self._live.tensors[name]
         return self._live.tensor(name).reshape(logical_shape(facts))
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers under the names, shapes and order of the module's own
-        `state_dict`; tied names share one tensor. They are followed by parameters that
-        the module does not have: those of auxiliary heads."""
+    def state_dict(self, *, masters: bool = False) -> dict[str, torch.Tensor]:
+        """Parameters and buffers under the names, shapes, types and order of the module's
+        own `state_dict`; tied names share one tensor. They are followed by parameters
+        that the module does not have: those of auxiliary heads. With `masters`, what the
+        module has in 16 bits is in f32, as the step trains it."""
         known = {}
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.name in self._live.tensors:
                 value = self._framework_view(entry.name)
+                if not masters:
+                    value = value.to(entry.dtype)
                 if entry.parts:
                     known.update(zip(entry.parts, value))
                 for name in (entry.name, *entry.aliases):
@@ -239,9 +244,9 @@ class Step(Reports, Checkpoints):
 
     def training_state(self) -> dict[str, Any]:
         """Optimizer state, step, seed and data position, copied. Together with
-        `state_dict` it continues a run bit for bit. `step` counts calls, `skipped` those
-        of them that overflowed; each of the others made `updates_per_step` updates: more
-        than 1 with "pipedream"."""
+        `state_dict(masters=True)` it continues a run bit for bit. `step` counts calls,
+        `skipped` those of them that overflowed; each of the others made
+        `updates_per_step` updates: more than 1 with "pipedream"."""
         slots: dict[str, dict[str, torch.Tensor]] = {}
         scale = self._live.session.loss_scale
         for name, facts in self._live.tensors.items():

@@ -9,20 +9,31 @@ import re
 import torch
 
 from .messages import some_names
+from .state import wide_type
 
 
 def check_types(model) -> None:
-    """Raises TypeError unless all trained parameters are float32. Frozen ones may have
-    other types, if the model casts them before use."""
+    """Raises TypeError unless all trained parameters are float32 or have 16 bits. Frozen ones
+    may have other types, if the model casts them before use."""
     other = {name: p.dtype for name, p in model.named_parameters()
-             if p.requires_grad and p.dtype != torch.float32}
+             if p.requires_grad and wide_type(p.dtype) != torch.float32}
     if other:
         kinds = " and ".join(sorted({str(t).removeprefix("torch.") for t in other.values()}))
         raise TypeError(
             f"the model trains parameters of {kinds} ({some_names(other)}); a compiled step "
-            "trains float32 alone: call model.float(), or freeze them (requires_grad_(False)). "
+            "trains float32, and 16-bit types by masters in float32: call model.float(), or freeze "
+            "them (requires_grad_(False)). "
             "cleave.trace takes other types for the interpreter"
         )
+
+
+def asked_precision(traced) -> str:
+    """The precision that a traced model asks for; "f32" if for none. Raises ValueError if it asks
+    for two."""
+    if len(traced.precisions) > 1:
+        raise ValueError("the model has both bfloat16 and float16 (in parameters, or in regions of "
+                         'torch.autocast); choose one: precision="bf16", or "f32" for neither')
+    return next(iter(traced.precisions), "f32")
 
 
 def check_trained(model, traced) -> None:
@@ -83,7 +94,7 @@ def coupled_samples(message: str, parts: int, deterministic) -> str:
 def other_types(model) -> str:
     """A possible reason for an error about types."""
     other = [name for name, p in model.named_parameters()
-             if p.dtype.is_floating_point and p.dtype != torch.float32]
+             if p.dtype.is_floating_point and wide_type(p.dtype) != torch.float32]
     if not other:
         return ""
     kind = str(model.get_parameter(other[0]).dtype).removeprefix("torch.")

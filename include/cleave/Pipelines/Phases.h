@@ -99,7 +99,7 @@ struct PhaseOptions {
   bool fusedAttention = true;
   /// What backward recomputes; see pipe/Transforms/RecomputePolicy.h. "auto" is
   /// replaced before the scheduled phase; see ChooseRecompute.h.
-  std::string recompute = "free";
+  std::string recompute = "free,regions";
   /// The type in which forward saves floats for backward: "f32", or "bf16" or
   /// "fp16" (--pipe-narrow-saves).
   std::string savePrecision = "f32";

@@ -11,19 +11,22 @@ import files of their own row and of rows above:
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, in operators
-    patches, custom_functions, autograd
-                              autograd's semantics of eager code in a trace
+    patches, regions, custom_functions, autograd
+                              autograd's semantics of eager code in a trace, and its regions of
+                              autocast and checkpoint
     registry, evaluate        the table of converters; the values of ops known when tracing
     matching, masks, attention
                               patterns over values; attention masks; the op attention
     converters/               converters of the framework's operators, a file for each subject
+    widen                     programs in f32 of models of 16 bits
     fold, convert             constant folding; the conversion of one exported graph
     accepted, call_plan, experts, decompose, export
                               tensors and names that a step can have, inputs and loss, static
                               shapes of experts, torch.export
     patterns/                 norms, activations, attention composed of smaller ops
-    repeat, model_tensors, entry
-                              copies of layers; parameters and buffers; a function of the module
+    repeat, model_tensors, policy, entry
+                              copies of layers; parameters and buffers; the precision of single ops;
+                              a function of the module
     model, weights, __main__  `trace`, files, the command
 """
 
@@ -32,8 +35,9 @@ from .converters.batch_norm import Groups
 from .errors import TraceError
 from .model import TracedModel, trace
 from .model_tensors import Tensor
+from .policy import PrecisionPolicy
 
-__all__ = ["Groups", "Tensor", "TraceError", "TracedModel", "UnsupportedError",
+__all__ = ["Groups", "PrecisionPolicy", "Tensor", "TraceError", "TracedModel", "UnsupportedError",
            "supported_operators", "trace"]
 
 

@@ -142,6 +142,9 @@ def run(options: argparse.Namespace, weights: str) -> None:
     print(f"{options.output}: entries {', '.join(traced.entries)}; {len(traced.parameters)} "
           f"parameters of {count:,} elements; inputs " +
           ", ".join(f"{n} {list(s)}" for n, (s, _) in traced.input_types.items()))
+    for precision in traced.precisions:
+        print(f"the model asks for 16 bits, and is traced in f32: compile it with "
+              f"--precision {precision}")
     if with_weights:
         print(f"{weights}: {len(traced.tensors)} tensors")
     elif on_meta:

@@ -25,6 +25,7 @@ from .forward_state import Constants, name_of
 from .memory import memory_of, version_of
 from .patches import (checkpoint_generator, enter_saved_tensors_hooks, only_torch_random_numbers,
                       patched, refuse_backward)
+from .regions import Regions
 from .replacements import REPLACEMENTS
 
 _REFUSED: dict[Any, str] = {
@@ -61,6 +62,8 @@ class Originals:
                        if p.requires_grad and not p.is_meta}
         #: Functions with custom backwards that the forward has called.
         self.functions: list[FunctionUse] = []
+        #: The regions of autocast and checkpoint that the forward has entered.
+        self.regions = Regions()
         #: The tensors of the last trace that have the same elements in every forward.
         self.constants = Constants({})
 
@@ -238,9 +241,11 @@ def autograd_semantics(originals: Originals, module: torch.nn.Module,
     hooks = torch.autograd.graph.saved_tensors_hooks
     checkpoint, generator = torch.utils.checkpoint, "_checkpoint_without_reentrant_generator"
     with patched((function, "apply",
-                  apply_function(function.__dict__["apply"], originals.functions, module)),
+                  apply_function(function.__dict__["apply"], originals.functions, module,
+                                 originals.regions.checkpoint)),
                  (checkpoint, generator,
-                  checkpoint_generator(checkpoint.__dict__[generator], module)),
+                  checkpoint_generator(checkpoint.__dict__[generator], module,
+                                       originals.regions.checkpoint)),
                  (hooks, "__enter__", enter_saved_tensors_hooks(hooks.__dict__["__enter__"])),
                  (torch.autograd, "_engine_run_backward", refuse_backward)), \
             only_torch_random_numbers(), _AutogradMode(originals, module, inputs):

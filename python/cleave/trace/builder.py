@@ -8,12 +8,13 @@ merges equal ops, so that equal computations have one form that patterns match.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Sequence
 
 import torch
 
-from .ir import (FLOATS, TORCH_DTYPES, GraphError, Op, TensorType, Value, broadcast_shapes,
+from .ir import (FLOATS, TORCH_DTYPES, GraphError, Op, Origin, TensorType, Value, broadcast_shapes,
                  scalar_of, type_of)
 
 
@@ -24,6 +25,8 @@ class Builder:
         self.ops: list[Op] = []
         #: Location of the ops built next: (file, line, column) or None.
         self.location: tuple[str, int, int] | None = None
+        #: The origin of the ops built next.
+        self.origin = Origin()
         self._known: dict[Any, Op] = {}
 
     # Creation ---------------------------------------------------------------
@@ -39,9 +42,11 @@ class Builder:
                tuple((k, _hashable(v)) for k, v in attrs.items()), tuple(types))
         op = self._known.get(key)
         if op is None:
-            op = Op(name, operands, keywords, head, attrs, types, self.location)
+            op = Op(name, operands, keywords, head, attrs, types, self.location, self.origin)
             self.append(op)
             self._known[key] = op
+        elif self.origin.precision and not op.origin.precision:
+            op.origin = dataclasses.replace(op.origin, precision=self.origin.precision)
         return op.results
 
     def append(self, op: Op) -> None:

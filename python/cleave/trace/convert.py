@@ -16,9 +16,11 @@ from .converters.complex import Complex, convert as convert_complex, part_type
 from .evaluate import Evaluator
 from .fold import folded
 from .builder import Builder
-from .ir import DTYPES, TORCH_DTYPES, GraphError, RandomId, TensorType, Value, type_of
+from .ir import DTYPES, TORCH_DTYPES, GraphError, Origin, RandomId, TensorType, Value, type_of
 from .locations import DYNAMIC, location_of
+from .regions import checkpoint_of, is_outside_autocast
 from .registry import Unsupported, converter_for
+from .widen import eager_result
 
 
 class UnsupportedError(Exception):
@@ -110,7 +112,7 @@ class Conversion:
         return [self._argument(v) for v in output.args[0]]
 
     def _convert(self, node: torch.fx.Node) -> None:
-        self.b.location = location_of(node)
+        self.b.location, self.b.origin = location_of(node), _origin_of(node)
         if any(self._values.get(n) is _UNKNOWN for n in node.all_input_nodes):
             # The node that made the unknown operand has been reported.
             self._values[node] = _UNKNOWN
@@ -202,6 +204,18 @@ class Conversion:
             reason = "it is called for its effect alone, which is not compiled"
         key = (str(target), reason, place)
         self._failures[key] = self._failures.get(key, 0) + 1
+
+
+def _origin_of(node: torch.fx.Node) -> Origin:
+    """Returns the origin of the ops of a node. What eager code computes in f32 under
+    autocast(enabled=False) is to be computed in f32."""
+    stack = node.meta.get("nn_module_stack")
+    path = [*stack.values()][-1][0] if stack else ""
+    exact = is_outside_autocast(node) and all(
+        x.dtype == torch.float32 for x in pytree.tree_leaves(eager_result(node))
+        if isinstance(x, torch.Tensor) and x.is_floating_point())
+    return Origin(path.removeprefix("module").removeprefix("."), checkpoint_of(node),
+                  "f32" if exact else None)
 
 
 def _computes_in_f32(target: Any, example: Any, leaves: list[Any]) -> bool:

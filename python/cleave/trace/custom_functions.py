@@ -56,8 +56,9 @@ class FunctionUse:
 
 
 def apply_function(original: Callable[..., Any], uses: list[FunctionUse],
-                   module: torch.nn.Module) -> classmethod:
-    """Returns the replacement of `torch.autograd.Function.apply` in a trace."""
+                   module: torch.nn.Module, checkpoint: Callable[[], Any]) -> classmethod:
+    """Returns the replacement of `torch.autograd.Function.apply` in a trace; what checkpoint
+    runs is called in the context `checkpoint()`."""
     from torch.utils.checkpoint import CheckpointFunction
 
     def apply(cls, *args, **kwargs):
@@ -68,7 +69,10 @@ def apply_function(original: Callable[..., Any], uses: list[FunctionUse],
             # Checkpoint with use_reentrant=True recomputes its function in backward, with equal
             # values. If no argument has a gradient, no result has one.
             function, _, *rest = args
-            with without_buffer_writes(module) if graded else torch.no_grad():
+            if not graded:
+                with torch.no_grad():
+                    return function(*rest)
+            with without_buffer_writes(module), checkpoint():
                 return function(*rest)
         if graded and not cls.__module__.startswith("torch."):
             shapes = pytree.tree_map_only(

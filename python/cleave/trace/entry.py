@@ -23,15 +23,18 @@ from .locations import location_of
 from .matching import apply_patterns
 from .model_tensors import ModelTensors, module_name
 from .patterns import PATTERNS
+from .policy import PrecisionPolicy
+from .widen import is_narrow, widened
 
 #: The number of elements above which a tensor that the code creates becomes a buffer.
 LARGE_CONSTANT = 1024
 
 
 def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Call,
-                  groups: Groups = Groups(), random: bool = True) -> Function:
-    """Converts one exported program to the function `name` of the module. Raises
-    UnsupportedError and TraceError."""
+                  groups: Groups = Groups(), random: bool = True, wide: bool = False,
+                  policy: PrecisionPolicy = PrecisionPolicy()) -> Function:
+    """Converts one exported program to the function `name` of the module; with `wide`, a program
+    that `widen` has changed. Raises UnsupportedError and TraceError."""
     program = exported.program
     _check_mutation(program, call)
     builder = Builder()
@@ -40,8 +43,11 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
     arguments: dict[str | tuple[str, str], Argument] = {}
     for tensor in tensors.all():
         if tensor.role == "parameter":
-            value = Value(_type_of(tensor.role, tensor.name, tensor.tensor),
-                          trained=not tensor.frozen)
+            # A frozen parameter keeps its type, and is cast where it is read.
+            type = _type_of(tensor.role, tensor.name, tensor.tensor)
+            if wide and not tensor.frozen and is_narrow(tensor.tensor):
+                type = type.with_dtype("f32")
+            value = Value(type, trained=not tensor.frozen)
             arguments[tensor.name] = Argument(value, tensor.name, "parameter",
                                               tensor.aliases, tensor.frozen,
                                               stacked=bool(tensor.parts))
@@ -55,26 +61,31 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
         node = nodes.get(spec.arg.name)
         if spec.kind is InputKind.USER_INPUT:
             input_name, example = next(inputs)
-            value = Value(_type_of("input", input_name, example))
+            value = Value(_type_of("input", input_name, widened(example) if wide else example))
             sample = 0 if example.dim() and example.shape[0] == batch else None
             argument = Argument(value, input_name, "input", batch_dim=sample)
             arguments["input", input_name] = argument
         elif spec.kind is InputKind.PARAMETER and module_name(spec.target) in tensors.part_of:
             whole, i = tensors.part_of[module_name(spec.target)]
             part = builder.narrow(arguments[whole.name].value, 0, i, 1)
-            conversion.bind(node, builder.reshape(part, whole.shape[1:]))
+            part = builder.reshape(part, whole.shape[1:])
+            conversion.bind(node, builder.cast(part, type_of(node.meta["val"]).dtype))
             continue
         elif spec.kind is InputKind.PARAMETER:
             argument = arguments[tensors.by_name[module_name(spec.target)].name]
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec, node)
+            value = _known_tensor(builder, tensors, arguments, evaluator, program, spec, node,
+                                  wide)
             conversion.bind(node, value)
             continue
         else:
             if node is not None:
                 conversion.bind(node, None)
             continue
-        conversion.bind(node, argument.value)
+        value = argument.value
+        if spec.kind is InputKind.PARAMETER:
+            value = builder.cast(value, type_of(node.meta["val"]).dtype)
+        conversion.bind(node, value)
     values = conversion.run(program.graph)
     arguments["rng", ""] = Argument(rng, "rng", "rng")
     results, written = [], []
@@ -95,13 +106,15 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
     function = Function(name, list(arguments.values()), builder.ops, results, list(places))
     function.prune()
     apply_patterns(function, evaluator, PATTERNS)
+    policy.apply(function)
     return function
 
 
 def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program, spec,
-                  node) -> Any:
+                  node, wide: bool) -> Any:
     """Returns the value of a buffer or of a tensor that the model's code creates: a constant if
     it is small, else an argument."""
+    typed = widened if wide else lambda tensor: tensor
     entry = tensors.by_name.get(module_name(spec.target))
     if entry is None:
         constant = program.constants[spec.target]
@@ -109,19 +122,20 @@ def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program,
             place = next((_origin(user) for user in node.users), "")
             raise TraceError(f"{place}a tensor is used that {kind}")
         if constant.dtype not in DTYPES and constant.device.type != "meta":
-            return known_constant(builder, constant.cpu())
+            return known_constant(builder, typed(constant.cpu()))
         if constant.numel() <= LARGE_CONSTANT and constant.device.type != "meta":
-            return builder.constant(constant.detach().cpu())
+            return builder.constant(typed(constant.detach().cpu()))
         entry = tensors.add_constant(constant.detach())
     if entry.name not in arguments:
         has_values = entry.tensor.device.type != "meta" and entry.name not in tensors.written
-        value = Value(_type_of(entry.role, entry.name, entry.tensor), constant=has_values)
+        tensor = typed(entry.tensor)
+        value = Value(_type_of(entry.role, entry.name, tensor), constant=has_values)
         if has_values:
-            evaluator.remember(value, entry.tensor.cpu())
+            evaluator.remember(value, tensor.cpu())
         small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= LARGE_CONSTANT
         arguments[entry.name] = Argument(
             value, entry.name, entry.role, entry.aliases, persistent=entry.persistent,
-            content=entry.tensor.cpu() if small else None)
+            content=tensor.cpu() if small else None)
     return arguments[entry.name].value
 
 

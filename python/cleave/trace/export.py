@@ -29,6 +29,8 @@ from .forward_state import StateChange, restored
 from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
+from .regions import recorded
+from .widen import computed_types
 
 
 @dataclasses.dataclass
@@ -40,6 +42,8 @@ class Exported:
     outputs: list[str]
     #: Names of the parameters that receive a gradient of the loss from autograd.
     reached: set[str]
+    #: The 16-bit types of autocast regions, and those in which frozen parameters are computed.
+    narrow: set[torch.dtype]
 
 
 # The step -----------------------------------------------------------------------------
@@ -66,6 +70,8 @@ class _Step(torch.nn.Module):
         self.call_plan = call
         self.want = want
         self.found = _CallRecord()
+        #: The type of the autocast region that the model is compiled in; None outside of one.
+        self.surrounding: torch.dtype | None = None
         object.__setattr__(self, "loss_fn", loss_fn)
         object.__setattr__(self, "originals", Originals(module, loss_fn))
 
@@ -73,7 +79,7 @@ class _Step(torch.nn.Module):
         with (restored(self.module, self.loss_fn) as changed,
               autograd_semantics(self.originals, self.module,
                                  dict(zip(self.call_plan.inputs, values))),
-              assigned_buffers(self.module)):
+              assigned_buffers(self.module), _autocast(self.surrounding)):
             outputs = self.compute(*values)
         self.found.changes = changed
         if "loss" in self.found.names:
@@ -145,6 +151,22 @@ def _mode(module: torch.nn.Module, training: bool):
             config.use_cache = True
         for submodule, mode in modes.items():
             submodule.training = mode
+
+
+@contextlib.contextmanager
+def _without_autocast():
+    """Context outside of the autocast region that surrounds the call, whose type it yields. The
+    region becomes one of the exported step."""
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    torch.set_autocast_enabled("cpu", False)
+    try:
+        yield dtype
+    finally:
+        torch.set_autocast_enabled("cpu", dtype is not None)
+
+
+def _autocast(dtype: torch.dtype | None):
+    return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
 
 
 @contextlib.contextmanager
@@ -225,7 +247,8 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     step = _Step(module, loss_fn, call, want)
     sequences = next((x.shape[0] for x in values if x.dim()), 1)
     with (_mode(module, training), static_experts(module, sequences), _record_all_frames(),
-          batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings()):
+          batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
+          recorded(step.originals.regions), _without_autocast() as step.surrounding):
         warnings.simplefilter("ignore")
         step.training = training
         try:
@@ -253,7 +276,8 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                 raise TraceError(f"a tensor {OUTSIDE}") from error
             raise TraceError(unwritable_names(module, error)
                              or untraceable(error) + devices(module, error)) from error
-    return Exported(program, step.found.names, step.found.reached)
+    narrow = step.originals.regions.autocast | computed_types(module, program)
+    return Exported(program, step.found.names, step.found.reached, narrow)
 
 
 def _shared_buffers(module: torch.nn.Module) -> list[str]:

@@ -100,19 +100,33 @@ class RandomId(int):
     """An attribute that numbers the random ops of a function, in their order."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where in the model an op comes from, and what the model asks of it."""
+
+    #: The path of the innermost module, such as "layers.0.mlp"; empty outside of modules.
+    module: str = ""
+    #: The number of the region of torch.utils.checkpoint.
+    checkpoint: int | None = None
+    #: The precision that overrides the policy of mixed precision: "f32" or "16bit".
+    precision: str | None = None
+
+
 class Op:
     """One operation. `head` is the text between the op's name and its operands, such as the
     predicate of a compare; `keywords` are operands that follow a keyword, such as `bias`."""
 
-    __slots__ = ("name", "operands", "keywords", "head", "attrs", "results", "location")
+    __slots__ = ("name", "operands", "keywords", "head", "attrs", "results", "location", "origin")
 
-    def __init__(self, name, operands, keywords, head, attrs, types, location):
+    def __init__(self, name, operands, keywords, head, attrs, types, location,
+                 origin: Origin = Origin()):
         self.name: str = name
         self.operands: list[Value] = list(operands)
         self.keywords: dict[str, Value] = dict(keywords)
         self.head: str = head
         self.attrs: dict[str, Any] = attrs
         self.location = location
+        self.origin = origin
         known = (name != "dropout" and "rng" not in self.keywords
                  and all(v.constant for v in self.inputs()))
         trained = any(v.trained for v in self.inputs())

@@ -22,7 +22,7 @@ def apply_patterns(function: Function, evaluator: Evaluator, patterns: list[Patt
     builder = Builder()
     replaced: dict[int, Value] = {}
     for op in function.ops:
-        builder.location = op.location
+        builder.location, builder.origin = op.location, op.origin
         results = _rebuild(builder, op, [replaced.get(id(v), v) for v in op.operands],
                            {k: replaced.get(id(v), v) for k, v in op.keywords.items()})
         for _ in range(8):

@@ -11,17 +11,20 @@ import torch
 
 from ..forks import TRACING, refuse_interrupted
 from ..messages import warn
+from ..state import wide_type
 from .accepted import refuse_name, refuse_tensors, same_names
 from .call_plan import plan_call
 from .converters.batch_norm import Groups
 from .entry import convert_entry
 from .errors import EagerError, StateError, TraceError
-from .export import export
+from .export import Exported, export
 from .ir import Function
 from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
 from .module_checks import refuse_hooks, refuse_shared_memory
+from .policy import PrecisionPolicy
 from .printer import Printer
 from .repeat import Repeated, repeat
+from .widen import PRECISIONS, parameter_types, widen
 
 
 @dataclasses.dataclass
@@ -46,6 +49,9 @@ class TracedModel:
     deterministic: Callable[[], TracedModel] | None = None
     #: Names of the buffers that a step writes.
     written: tuple[str, ...] = ()
+    #: The precisions that the model asks for ("bf16", "fp16"), by 16-bit parameters or regions of
+    #: `torch.autocast`. If there are any, the program is in f32 where eager code is in 16 bits.
+    precisions: tuple[str, ...] = ()
     #: Lines (`file:line`) at which the loss depends on statistics over several samples, those
     #: of batch normalisation; "" for an unknown line.
     batch_statistics: tuple[str, ...] = ()
@@ -62,7 +68,8 @@ class TracedModel:
 def trace(module: torch.nn.Module, example_inputs: Any,
           loss_fn: Callable[..., torch.Tensor] | None = None, *,
           logits: bool = True, groups: Groups = Groups(),
-          repeated: Sequence[Repeated] = ()) -> TracedModel:
+          repeated: Sequence[Repeated] = (), keep_types: bool = False,
+          policy: PrecisionPolicy = PrecisionPolicy()) -> TracedModel:
     """Traces a module and its loss to Cleave's graph dialect.
 
     `example_inputs` has one example of each tensor that a training step takes. It fixes
@@ -90,6 +97,12 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
     Batch normalisation has the statistics of the whole batch, or of each of `groups`.
 
+    A model with 16-bit parameters, or with regions of `torch.autocast`, asks for mixed precision:
+    its program has f32 where eager code has 16-bit types, except in frozen parameters, so that
+    `--precision` chooses what is computed in 16 bits. With `keep_types` the program has the types
+    of eager code. What eager code computes in f32 in a region `autocast(enabled=False)` gets the
+    attribute `graph.precision = "f32"`, and what `policy` matches, that of the policy.
+
     `repeated` (`cleave.trace.repeat.Repeated`) names lists of layers that are alike. `module`, on
     the meta device, has only `cleave.trace.repeat.TRACED` of them; the others are copied.
 
@@ -100,11 +113,12 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     """
     refuse_interrupted()
     with TRACING:
-        return _trace(module, example_inputs, loss_fn, logits, groups, repeated)
+        return _trace(module, example_inputs, loss_fn, logits, groups, repeated, keep_types, policy)
 
 
 def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., Any] | None,
-           logits: bool, groups: Groups, repeated: Sequence[Repeated]) -> TracedModel:
+           logits: bool, groups: Groups, repeated: Sequence[Repeated], keep_types: bool,
+           policy: PrecisionPolicy) -> TracedModel:
     """`trace`, while no other thread traces."""
     call = plan_call(module, example_inputs, loss_fn)
     try:
@@ -118,10 +132,20 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     tensors = ModelTensors(module)
     loss = export(module, call, loss_fn, ("loss",), True, groups)
     tensors.mark_written(loss.program)
-    functions = [convert_entry("loss", tensors, loss, call, groups)]
+    asked = parameter_types(module) | loss.narrow
+    wide = bool(asked) and not keep_types
+
+    def converted(name: str, exported: Exported, *options: Any) -> Function:
+        return convert_entry(name, tensors, exported, call, *options, wide=wide, policy=policy)
+
+    if wide:
+        widen(loss.program)
+    functions = [converted("loss", loss, groups)]
     if tensors.written:
         evaluation = export(module, call, loss_fn, ("loss",), False)
-        functions.append(convert_entry("evaluate", tensors, evaluation, call))
+        if wide:
+            widen(evaluation.program)
+        functions.append(converted("evaluate", evaluation))
     try:
         predicted = export(module, call, loss_fn, ("logits",), False) if logits else None
     except StateError:
@@ -129,7 +153,9 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     except TraceError:
         predicted = None
     if predicted is not None and predicted.outputs:
-        functions.append(convert_entry("logits", tensors, predicted, call))
+        if wide:
+            widen(predicted.program)
+        functions.append(converted("logits", predicted))
     if not module.training and any(a.role == "rng" for a in functions[0].arguments):
         warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
              "train() mode; call model.train() to say so, or set the probability of its "
@@ -165,7 +191,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     def deterministic() -> TracedModel:
         function = functions[0]
         if any(a.role == "rng" for a in function.arguments):
-            function = convert_entry("loss", tensors, loss, call, groups, random=False)
+            function = converted("loss", loss, groups, False)
             _freeze(function, unused)
             for layers in repeated:
                 function = repeat(function, layers)
@@ -178,7 +204,9 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     traced = TracedModel(
         mlir=printers[0].text(), named_mlir=printers[1].text(), tensors=kept(functions),
         input_names=list(call.inputs),
-        input_types={n: (tuple(t.shape), t.dtype) for n, t in call.inputs.items()},
+        input_types={n: (tuple(t.shape), wide_type(t.dtype) if wide else t.dtype)
+                     for n, t in call.inputs.items()},
+        precisions=tuple(n for n, dtype in PRECISIONS.items() if dtype in asked),
         entries=tuple(f.name for f in functions), deterministic=deterministic,
         written=tuple(sorted(tensors.written)),
         batch_statistics=tuple(functions[0].batch_statistics))

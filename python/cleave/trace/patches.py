@@ -68,15 +68,16 @@ def without_buffer_writes(module: torch.nn.Module) -> Iterator[None]:
                              "recomputes")
 
 
-def checkpoint_generator(original: Callable[..., Any],
-                         module: torch.nn.Module) -> Callable[..., Any]:
+def checkpoint_generator(original: Callable[..., Any], module: torch.nn.Module,
+                         region: Callable[[], Any]) -> Callable[..., Any]:
     """Returns the replacement of the generator that checkpoint runs around its function, with
-    use_reentrant=False."""
+    use_reentrant=False; the function is called in the context `region()`."""
     def generate(*args, **kwargs):
         inner = original(*args, **kwargs)
         next(inner)
         try:
-            with without_buffer_writes(module):
+            with (without_buffer_writes(module),
+                  region() if torch.is_grad_enabled() else contextlib.nullcontext()):
                 yield
         except BaseException as error:
             inner.throw(error)

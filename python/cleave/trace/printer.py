@@ -111,16 +111,19 @@ class Printer:
         self.named = named
         #: Names of the model's buffers that no entry reads.
         self.unread: list[str] = []
-        self._locations: dict[tuple[str, int, int], str] = {}
+        self._locations: dict[tuple[Any, int | None], str] = {}
         self._functions: list[str] = []
 
     def add(self, function: Function) -> None:
         self._functions.append(_FunctionPrinter(self, function).text())
 
-    def location(self, location: tuple[str, int, int] | None) -> str:
-        if location is None:
+    def location(self, location: tuple[str, int, int] | None,
+                 checkpoint: int | None = None) -> str:
+        """Returns the location of an op, which also says its checkpoint region."""
+        if location is None and checkpoint is None:
             return self.unknown()
-        alias = self._locations.setdefault(location, f"#loc{len(self._locations) + 1}")
+        key = location, checkpoint
+        alias = self._locations.setdefault(key, f"#loc{len(self._locations) + 1}")
         return f" loc({alias})"
 
     def unknown(self) -> str:
@@ -133,8 +136,11 @@ class Printer:
         """Returns the text of the module."""
         unread = f" attributes {_dictionary({'graph.unread': self.unread})}" if self.unread else ""
         lines = [f"module{unread} {{", *self._functions, "}" + self.unknown()]
-        for (file, line, column), alias in self._locations.items():
-            lines.append(f"{alias} = loc({quote(file)}:{line}:{column})")
+        for (place, checkpoint), alias in self._locations.items():
+            text = "unknown" if place is None else f"{quote(place[0])}:{place[1]}:{place[2]}"
+            if checkpoint is not None:
+                text = f'"graph.checkpoint {checkpoint}"({text})'
+            lines.append(f"{alias} = loc({text})")
         return "\n".join(lines) + "\n"
 
 
@@ -160,7 +166,8 @@ class _FunctionPrinter:
         lines = [f"  func.func @{self.function.name}(", ",\n".join(arguments) +
                  ") -> (" + ", ".join(results) + ") {"]
         for number, op in enumerate(self.function.ops):
-            lines.append("    " + self._op(op, f"%{number}") + self.printer.location(op.location))
+            lines.append("    " + self._op(op, f"%{number}") +
+                         self.printer.location(op.location, op.origin.checkpoint))
         values = [r.value for r in self.function.results]
         lines.append("    return " + ", ".join(map(self._use, values)) + " : " +
                      ", ".join(str(v.type) for v in values) + self.printer.unknown())
@@ -196,8 +203,11 @@ class _FunctionPrinter:
             text += " " + ", ".join(map(self._use, op.operands))
         for keyword, value in op.keywords.items():
             text += f" {keyword} {self._use(value)}"
-        if op.attrs:
-            text += " " + _dictionary(op.attrs)
+        attrs = dict(op.attrs)
+        if op.origin.precision:
+            attrs["graph.precision"] = op.origin.precision
+        if attrs:
+            text += " " + _dictionary(attrs)
         if op.name == "iota":
             return f"{text} : {op.results[0].type}"
         inputs = ", ".join(str(v.type) for v in op.inputs())

@@ -14,7 +14,7 @@ from typing import Any, Callable
 import torch
 
 from .errors import TraceError
-from .ir import Argument, Function, Op, RandomId, Value
+from .ir import Argument, Function, Op, Origin, RandomId, Value
 
 #: How many layers are traced. The first follows no layer and the last precedes none, so that their
 #: ops may be others, and what the first computes may be another input for the second. Of the next
@@ -168,6 +168,8 @@ class _Layers:
         latest = {id(v): v for op in self.template for v in op.results}
         ops: list[Op] = []
         added = self.repeated.layers - TRACED
+        #: Checkpoint regions of copies have numbers above those of the trace.
+        regions = 1 + max((op.origin.checkpoint or 0 for op in self.function.ops), default=0)
         for i in range(1, added + 1):
             own: dict[int, Value] = {}
 
@@ -179,7 +181,10 @@ class _Layers:
                 return own.get(id(value), value)
 
             for op in self.template:
-                ops.append(_copied_op(op, copied, i * self.random))
+                region = op.origin.checkpoint
+                origin = dataclasses.replace(
+                    op.origin, checkpoint=None if region is None else region + i * regions)
+                ops.append(_copied_op(op, copied, i * self.random, origin))
                 own.update((id(v), w) for v, w in zip(op.results, ops[-1].results))
             latest = own
 
@@ -212,10 +217,10 @@ def _shifted(attrs: dict[str, Any], by: int) -> dict[str, Any]:
     return {k: RandomId(v + by) if isinstance(v, RandomId) else v for k, v in attrs.items()}
 
 
-def _copied_op(op: Op, value_of: Callable[[Value], Value], ids: int) -> Op:
+def _copied_op(op: Op, value_of: Callable[[Value], Value], ids: int, origin: Origin) -> Op:
     return Op(op.name, map(value_of, op.operands),
               {k: value_of(v) for k, v in op.keywords.items()}, op.head,
-              _shifted(op.attrs, ids), [v.type for v in op.results], op.location)
+              _shifted(op.attrs, ids), [v.type for v in op.results], op.location, origin)
 
 
 def _copied_argument(argument: Argument, name: str) -> Argument:

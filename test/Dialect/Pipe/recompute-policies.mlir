@@ -8,7 +8,7 @@
 // Two layers x + gelu(x w) w', between an embedding and a head: the blocks are
 // the layers, and what passes between them is x.
 
-// UNKNOWN: recompute: unknown policy 'some'; policies: none, free, selective, full, or several of them with commas
+// UNKNOWN: recompute: unknown policy 'some'; policies: none, free, selective, full, regions, or several of them with commas
 // COUNT: recompute: the number of blocks is not positive, or too large
 
 // CHECK-LABEL: pipe.program @train(

@@ -8,6 +8,7 @@ import re
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import cleave
 from test_training_dropout import dropping
@@ -170,6 +171,85 @@ def test_attention_as_products_drops_the_same():
         for _ in range(3):
             assert float(one(*case.batches[0])) == pytest.approx(float(other(*case.batches[0])),
                                                                  rel=1e-5)
+
+
+def in_regions(case, reentrant=False):
+    """The case with each of its layers in torch.utils.checkpoint."""
+    def build():
+        model = case.build().train()
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        return model
+    return Case(build, case.batches, key=f"{case.key}-regions-{reentrant}")
+
+
+@pytest.mark.parametrize("layout", range(len(LAYOUTS)))
+def test_regions_have_the_same_bits(layout):
+    """Of losses, weights and moments, dropout on, where each layer is a checkpoint region."""
+    settings = LAYOUTS[layout]
+    case = dropping(n_layer=4)
+    losses, state, _ = trained(case, recompute="none", **settings)
+    other, again, step = trained(in_regions(case, reentrant=layout % 2 == 1), **settings)
+    assert losses == other and same_bits(state, again)
+    recomputed = re.search(r"pipe.recomputed = \[(.*?)\]", step.ir("scheduled"))[1]
+    assert re.search('op = "graph.(linear|contract)"', recomputed)
+
+
+def test_regions_save_what_full_blocks_do():
+    """By each policy than by those before it. Without regions, the default is `free`."""
+    case = Case(lambda: gpt2(n_layer=4, n_positions=64), [tokens(batch=4, length=64)],
+                key="recompute-sizes")
+    regions = in_regions(case)
+
+    def size(case, **settings):
+        return saved(compile_case(case, cleave.AdamW(lr=1e-3), **settings))
+
+    assert size(regions, recompute="regions") == size(case, recompute="full")
+    assert size(regions, recompute="free") == size(case) == size(case, recompute="free")
+    assert size(case, recompute="regions") == size(case, recompute="none")
+    assert size(regions) < size(case) < size(regions, recompute="none")
+
+
+class Uneven(torch.nn.Module):
+    """Regions of different code, one in another; the middle layer is in none."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(5))
+        self.run = run
+
+    def forward(self, x, y):
+        def inner(x):
+            return torch.nn.functional.dropout(torch.tanh(self.layers[1](x)), 0.3)
+
+        def outer(x):
+            return x + self.run(inner, torch.relu(self.layers[0](x)))
+
+        def last(x, scale):
+            return torch.sin(self.layers[4](torch.nn.functional.gelu(self.layers[3](x)))) * scale
+
+        x = torch.tanh(self.layers[2](self.run(outer, x)))
+        return (self.run(last, x, x.sum(1, keepdim=True)) - y).square().mean()
+
+
+@pytest.mark.parametrize("settings", [{}, dict(micro_batches=2), dict(mesh={"dp": 2})])
+def test_regions_of_any_code(settings):
+    def plain(function, *args):
+        return function(*args)
+
+    def checkpointed(function, *args):
+        return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False)
+
+    batch = torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(1)).unbind()
+    found = {}
+    for name, run, recompute in (("none", plain, "none"), ("free", plain, "free"),
+                                 ("regions", checkpointed, None)):
+        torch.manual_seed(0)
+        step = cleave.compile(Uneven(run), batch, optimizer=cleave.AdamW(lr=1e-2),
+                              recompute=recompute, check="on", threads=1, **settings)
+        found[name] = [float(step(*batch)) for _ in range(3)], snapshot(step), saved(step)
+    for losses, state, _ in found.values():
+        assert losses == found["none"][0] and same_bits(state, found["none"][1])
+    assert found["regions"][2] < found["free"][2] < found["none"][2]
 
 
 def test_unknown_policy():

@@ -73,6 +73,20 @@ def test_all_values_of_16_bits(wide, path, dtype, by_file):
     assert torch.equal(bits(wide.state_dict()["weight"]), bits(state["weight"].float()))
 
 
+@pytest.mark.parametrize("dtype, name", [
+    (torch.float8_e4m3fn, "F8_E4M3"), (torch.float8_e5m2, "F8_E5M2")])
+def test_files_of_8_bits_are_refused(wide, path, dtype, name):
+    """Their scales are other tensors. Values in memory are converted."""
+    before = wide.state_dict()
+    state = {"weight": torch.full((256, 256), 0.5).to(dtype), "order": torch.arange(256)}
+    save_file(state, path)
+    with pytest.raises(ValueError, match=f"'weight' is {name} .* but F32"):
+        wide.load_weights(path)
+    assert torch.equal(bits(wide.state_dict()["weight"]), bits(before["weight"]))
+    wide.load_state_dict(state)
+    assert bool((wide.state_dict()["weight"] == 0.5).all())
+
+
 @pytest.mark.parametrize("by_file", [True, False])
 def test_values_of_64_bits(wide, path, by_file):
     torch.manual_seed(1)

@@ -204,7 +204,7 @@ def test_switch(capacity):
 
 def test_the_router_computes_in_f32():
     ids, labels = token_batches()[0]
-    mlir = cleave.trace.trace(Switch().bfloat16(), (ids, labels)).mlir
+    mlir = cleave.trace.trace(Switch().bfloat16(), (ids, labels), keep_types=True).mlir
     routed = re.findall(r"graph.top_k .*: \((.*?)\)", mlir)
     assert routed and set(routed) == {"tensor<4x8x4xbf16>"}
     weights = re.findall(r"graph.linear .*tensor<4x32xf32>\) -> tensor<4x8x4x(f32)>", mlir)

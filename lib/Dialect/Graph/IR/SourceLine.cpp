@@ -27,3 +27,18 @@ std::string cleave::sourceLine(Location loc) {
         return text;
   return "";
 }
+
+std::optional<int64_t> cleave::checkpointRegion(Location loc) {
+  std::optional<int64_t> region;
+  loc->walk([&](Location part) {
+    int64_t number;
+    auto name = dyn_cast<NameLoc>(part);
+    StringRef text = name ? name.getName().getValue() : StringRef();
+    if (!text.consume_front("graph.checkpoint ") ||
+        text.getAsInteger(10, number))
+      return WalkResult::advance();
+    region = number;
+    return WalkResult::interrupt();
+  });
+  return region;
+}

@@ -16,6 +16,7 @@
 
 #include "Blocks.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -202,21 +203,38 @@ static Repetition findRepetition(ArrayRef<size_t> labels) {
   return best;
 }
 
-Blocks::Blocks(ArrayRef<InvokeOp> forward) {
-  std::vector<Part> parts;
+bool Blocks::hasRegions(ArrayRef<InvokeOp> forward) {
+  return llvm::any_of(forward, [](InvokeOp invoke) {
+    return llvm::any_of(invoke.getPartFunction().front(), [](Operation &op) {
+      return checkpointRegion(op.getLoc()).has_value();
+    });
+  });
+}
+
+/// What is in two stages is two blocks.
+void Blocks::findRegions(ArrayRef<Part> parts) {
+  for (const Part &part : parts) {
+    llvm::DenseMap<int64_t, int64_t> numbers;
+    for (Operation *op : part.ops)
+      if (std::optional<int64_t> region = checkpointRegion(op->getLoc())) {
+        auto [it, added] = numbers.try_emplace(*region, number);
+        number += added;
+        blocks[op] = it->second;
+      }
+  }
+}
+
+void Blocks::findRepeated(ArrayRef<Part> parts) {
   std::vector<Segment> segments;
   std::vector<size_t> labels;
-  for (InvokeOp invoke : forward) {
-    Part &part = parts.emplace_back(invoke);
-    functions.insert(invoke.getPartFunction());
+  for (auto [p, part] : llvm::enumerate(parts))
     for (size_t i = 0; i + 1 < part.cuts.size(); ++i) {
       size_t begin = part.cuts[i], end = part.cuts[i + 1];
       if (begin == end)
         continue;
       labels.push_back(labelOf(ArrayRef(part.ops).slice(begin, end - begin)));
-      segments.push_back({parts.size() - 1, begin, end, labels.back()});
+      segments.push_back({p, begin, end, labels.back()});
     }
-  }
   Repetition found = findRepetition(labels);
   // Blocks, and pieces of one where a stage cuts it or has other ops beside.
   ArrayRef<size_t> pattern =
@@ -239,6 +257,15 @@ Blocks::Blocks(ArrayRef<InvokeOp> forward) {
     number += length > 0;
     i += std::max<size_t>(length, 1);
   }
+}
+
+Blocks::Blocks(ArrayRef<InvokeOp> forward, bool regions) {
+  std::vector<Part> parts;
+  for (InvokeOp invoke : forward) {
+    parts.emplace_back(invoke);
+    functions.insert(invoke.getPartFunction());
+  }
+  regions ? findRegions(parts) : findRepeated(parts);
   for (const Part &part : parts) {
     sampled.insert(part.ops.begin(), part.ops.end());
     sampled.insert(part.aside.begin(), part.aside.end());

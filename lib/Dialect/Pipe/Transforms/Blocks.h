@@ -14,11 +14,16 @@
 namespace cleave::pipe {
 
 /// The blocks that the forward parts of a program repeat, such as the layers of
-/// a transformer, found by structure alone.
+/// a transformer, found by structure alone; or the regions of
+/// torch.utils.checkpoint that the model has.
 class Blocks {
 public:
-  /// `forward` are the forward parts, in the order of stages.
-  explicit Blocks(llvm::ArrayRef<InvokeOp> forward);
+  /// `forward` are the forward parts, in the order of stages. With `regions`,
+  /// blocks are the checkpoint regions.
+  explicit Blocks(llvm::ArrayRef<InvokeOp> forward, bool regions = false);
+
+  /// Whether the model has checkpoint regions.
+  static bool hasRegions(llvm::ArrayRef<InvokeOp> forward);
 
   /// The block of `op`, numbered in the order of the model; -1 outside of
   /// blocks.
@@ -46,6 +51,8 @@ public:
 private:
   struct Segment;
   struct Part;
+  void findRepeated(llvm::ArrayRef<Part> parts);
+  void findRegions(llvm::ArrayRef<Part> parts);
   void findCore(const Part &part);
   void findBoundary(const Part &part);
 

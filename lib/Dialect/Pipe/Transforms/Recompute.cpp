@@ -41,17 +41,22 @@ static bool isCheap(OpResult result, const graph::OpCost &cost) {
   }
 }
 
-/// Whether backward may recompute `result`.
+/// Whether backward may recompute `result`; with `regions`, blocks are those of
+/// the model's checkpoints.
 static bool mayRecompute(OpResult result, const RecomputePolicy &policy,
-                         const Blocks &blocks) {
+                         const Blocks &blocks, bool regions) {
   Operation *op = result.getOwner();
   if (!isPure(op))
     return false;
   bool forward = blocks.knows(op);
   int64_t block = forward ? blocks.blockOf(op) : -1;
   const RecomputeChoice &choice = policy.of(block);
-  bool all = (choice.full || choice.price > 0) && block >= 0 &&
-             !blocks.isBoundary(result);
+  bool region = regions && choice.regions && block >= 0;
+  // Else a cheap result at the end of a region would need all of the region.
+  if (region && blocks.isBoundary(result))
+    return false;
+  bool all = region || ((choice.full || choice.price > 0) && block >= 0 &&
+                        !blocks.isBoundary(result));
   // Communication is repeated only where all of a block may be.
   auto costed = dyn_cast<graph::CostOpInterface>(op);
   if (isa<spmd::CommunicationOpInterface>(op) || !costed)
@@ -91,11 +96,12 @@ struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
       for (InvokeOp invoke : invokes)
         if (invoke.getPart() == "F")
           forward.push_back(invoke);
-      Blocks blocks(forward);
+      bool regions = chosen->hasRegions() && Blocks::hasRegions(forward);
+      Blocks blocks(forward, regions);
       RecomputeTally tally;
       tally.twins = twins;
       auto may = [&](OpResult result) {
-        return mayRecompute(result, *chosen, blocks);
+        return mayRecompute(result, *chosen, blocks, regions);
       };
       auto blockOf = [&](Operation *op) {
         return blocks.knows(op) ? blocks.blockOf(op) : -1;

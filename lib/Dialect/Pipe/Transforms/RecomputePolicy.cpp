@@ -16,9 +16,10 @@ using llvm::StringRef;
 
 static std::string nameOf(const RecomputeChoice &choice) {
   std::string text;
-  for (auto [has, name] : {std::pair(choice.free, "free"),
-                           std::pair(choice.selective, "selective"),
-                           std::pair(choice.full, "full")})
+  for (auto [has, name] :
+       {std::pair(choice.free, "free"),
+        std::pair(choice.selective, "selective"),
+        std::pair(choice.full, "full"), std::pair(choice.regions, "regions")})
     if (has)
       text += (text.empty() ? "" : ",") + std::string(name);
   if (choice.price > 0)
@@ -49,10 +50,12 @@ static std::optional<RecomputeChoice> parseChoice(StringRef text,
       choice.selective = true;
     else if (name == "full")
       choice.full = true;
+    else if (name == "regions")
+      choice.regions = true;
     else if (name != "none" || names.size() > 1) {
       error = ("unknown policy '" + name +
-               "'; policies: none, free, selective, full, or several of them "
-               "with commas")
+               "'; policies: none, free, selective, full, regions, or several "
+               "of them with commas")
                   .str();
       return std::nullopt;
     }

@@ -9,6 +9,7 @@
 #define CLEAVE_DIALECT_GRAPH_IR_SOURCELINE_H
 
 #include "mlir/IR/Location.h"
+#include <optional>
 #include <string>
 
 namespace cleave {
@@ -16,6 +17,10 @@ namespace cleave {
 /// The source line of the model in a location, such as "model.py:12"; empty if
 /// it has none.
 std::string sourceLine(mlir::Location loc);
+
+/// The number of the region of torch.utils.checkpoint in a location, which
+/// rewrites keep: `loc("graph.checkpoint 3"("model.py":12:5))`.
+std::optional<int64_t> checkpointRegion(mlir::Location loc);
 
 } // namespace cleave
 

@@ -176,8 +176,10 @@ def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
     `policy` says what may be recomputed, of all blocks or of each (see
     RecomputePolicy.h): `none`, `free` (the above), `selective` (the core of an
     attention that is not one op: from the product of queries and keys to the
-    softmax and its dropout; arXiv 2205.05198) or `full` (all of a block, its
-    collectives too, from what other blocks compute). Blocks are what the forward
+    softmax and its dropout; arXiv 2205.05198), `full` (all of a block, its
+    collectives too, from what other blocks compute) or `regions` (the same of
+    what the model runs in `torch.utils.checkpoint`, which the locations of ops
+    say). Blocks are what the forward
     parts repeat, found by structure (Blocks.h). Views are always made again. A
     clone draws the same random numbers as its original.
 
@@ -187,8 +189,8 @@ def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
     reduction of the bytes saved for one micro-batch; `pipe.recompute_work` the
     work that this adds, by stage; `pipe.saved` what is saved, by block.
   }];
-  let options = [Option<"policy", "policy", "std::string", "\"free\"",
-                        "What may be recomputed">,
+  let options = [Option<"policy", "policy", "std::string",
+                        "\"free,regions\"", "What may be recomputed">,
                  Option<"machine", "machine", "std::string", "\"\"",
                         "Rates by which a price counts; see pipe-split-stages">];
 }

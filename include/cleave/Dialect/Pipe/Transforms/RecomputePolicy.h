@@ -25,6 +25,9 @@ struct RecomputeChoice {
   bool selective = false;
   /// All of a block: only what another block reads is saved.
   bool full = false;
+  /// All of what the model runs in torch.utils.checkpoint, from what it reads.
+  /// Blocks are then these regions, in a model that has any.
+  bool regions = false;
   /// If positive, all of a block may be recomputed where that pays: a second of
   /// recomputation is worth so many saved bytes.
   double price = 0;
@@ -38,6 +41,12 @@ struct RecomputePolicy {
   std::vector<RecomputeChoice> blocks{{/*free=*/true}};
   /// Of what is outside of blocks.
   RecomputeChoice outside{/*free=*/true};
+
+  /// Whether a choice is of the model's checkpoint regions.
+  bool hasRegions() const {
+    return std::any_of(blocks.begin(), blocks.end(),
+                       [](const RecomputeChoice &c) { return c.regions; });
+  }
 
   /// Parses `free,selective` (or `price=<bytes>`) for all blocks, or a choice
   /// for each, as in `3 full; 5 free,selective; none`, where the last one is
