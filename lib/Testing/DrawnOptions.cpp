@@ -219,6 +219,15 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     options.residual = types.chance(0.3) ? "f32" : "16bit";
     options.activationReduction = choose(types, {"f32", "f32", "16bit"});
   }
+  Random tier(graph.seed ^ 0x0ff1);
+  if (tier.chance(0.3)) {
+    options.offload = choose(tier, {"state", "saved", "state,saved",
+                                    "state,masters", "state,masters,saved"});
+    // Without 16-bit copies there are no masters.
+    if (options.precision == "f32")
+      options.offload = choose(tier, {"state", "saved", "state,saved"});
+    options.offloadedBytes = choose(tier, {int64_t(1), int64_t(256)});
+  }
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
@@ -250,6 +259,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("precision", own.precision);
   add("residual", own.residual);
   add("activation_reduction", own.activationReduction);
+  add("offload", own.offload);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);
   add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);
