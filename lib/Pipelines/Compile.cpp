@@ -92,6 +92,8 @@ static llvm::json::Object summarizeMemory(const llvm::json::Object &plan) {
   llvm::json::Object memory;
   if (auto arena = plan.getInteger("arena_bytes"))
     memory["arena"] = *arena;
+  if (auto tier = plan.getInteger("tier_bytes"))
+    memory["tier"] = *tier;
   if (const llvm::json::Object *fixed = plan.getObject("bytes"))
     for (const auto &[kind, bytes] : *fixed)
       memory[kind] = bytes;

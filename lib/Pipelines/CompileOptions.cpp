@@ -136,6 +136,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("threads", options.phases.threads) &&
       map.mapOptional("max_logits_bytes", options.phases.maxLogitsBytes) &&
       map.mapOptional("memory_limit", options.memoryLimit) &&
+      map.mapOptional("offload", options.phases.offload) &&
       map.mapOptional("bucket_bytes", options.bucketBytes) &&
       map.mapOptional("cpu", options.cpu) &&
       map.mapOptional("vector_bits", options.vectorBits) &&
@@ -174,6 +175,11 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   if (read && !options.phases.pipeGather.empty() &&
       !isPipeGather(options.phases.pipeGather)) {
     path.field("pipe_gather").report("expected \"each\", \"once\" or \"auto\"");
+    read = false;
+  }
+  if (read && !offloadProblem(options.phases.offload).empty()) {
+    path.field("offload").report(
+        "expected some of \"state\", \"masters\" and \"saved\"");
     read = false;
   }
   if (!read)

@@ -53,6 +53,18 @@ bool cleave::isActivationReduction(StringRef name) {
   return llvm::is_contained({"f32", "16bit"}, name);
 }
 
+std::string cleave::offloadProblem(StringRef kinds) {
+  llvm::SmallVector<StringRef> names;
+  kinds.split(names, ',');
+  for (StringRef name : names)
+    if (!kinds.empty() &&
+        !llvm::is_contained({"state", "masters", "saved"}, name))
+      return ("unknown kind '" + name +
+              "'; what can be offloaded is state, masters and saved")
+          .str();
+  return "";
+}
+
 bool cleave::isPipeSlices(StringRef name) {
   return llvm::is_contained({"auto", "on", "off"}, name);
 }
@@ -313,6 +325,13 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   // What the libraries left is fused into kernels, after layouts are known.
   passes.addPass(exec::createFuse());
   passes.addPass(createCSEPass());
+  // Between the commands as they are, which memory planning then orders.
+  if (!options.offload.empty()) {
+    exec::OffloadOptions offload;
+    offload.kinds = options.offload;
+    offload.minSavedBytes = options.offloadedBytes;
+    passes.addPass(exec::createOffload(offload));
+  }
   // Memory last: buffers exist only between commands.
   exec::PlanMemoryOptions plan;
   plan.threads = options.threads;

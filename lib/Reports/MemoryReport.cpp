@@ -211,7 +211,7 @@ static json::Object describe(ProgramOp program) {
           program->getAttrOfType<StringAttr>(pipe::kOptimizerFusionAttr))
     entry["optimizer_fusion"] = fusion.str();
   std::map<std::string, int64_t> counts;
-  int64_t actions = 0;
+  int64_t actions = 0, fetched = 0, evicted = 0;
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
                                            program.countActions())) {
     actions += times;
@@ -220,9 +220,17 @@ static json::Object describe(ProgramOp program) {
     if (!part || part.isExternal())
       continue;
     for (Operation &op : part.front())
-      if (isa<CommandOpInterface>(op))
+      if (isa<CommandOpInterface>(op)) {
         counts[op.getName().stripDialect().str()] += times;
+        if (auto fetch = dyn_cast<FetchOp>(op))
+          fetched += times * extentBytes(fetch.getType());
+        if (auto evict = dyn_cast<EvictOp>(op))
+          evicted += times * extentBytes(evict.getType());
+      }
   }
+  if (fetched + evicted > 0)
+    entry["offload"] = json::Object{{"fetched_bytes", fetched},
+                                    {"evicted_bytes", evicted}};
   entry["actions"] = actions;
   json::Object commands;
   for (auto &[name, count] : counts)
@@ -246,6 +254,8 @@ static json::Object describePosition(ModuleOp module,
       arena = own;
   report["arena_bytes"] = arena;
   report["threads"] = integer(module, kThreadsAttr);
+  if (int64_t bytes = integer(programs.front(), kTierBytesAttr))
+    report["tier_bytes"] = bytes;
   // Each fixed offset counts once, however many entries name it.
   std::map<std::string, int64_t> fixed;
   std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>>
@@ -260,7 +270,8 @@ static json::Object describePosition(ModuleOp module,
                                                        graph::kRoleAttr);
       auto name = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
                                                        graph::kNameAttr);
-      if (!offset || !seen.insert(offset.getInt()).second)
+      if (!offset || program.getArgAttr(argument.getArgNumber(), kTierAttr) ||
+          !seen.insert(offset.getInt()).second)
         continue;
       std::string kind = role ? role.str() : "other";
       int64_t bytes = extentBytes(cast<RankedTensorType>(argument.getType()));
@@ -293,7 +304,8 @@ static json::Object describePosition(ModuleOp module,
              program.getBody().front().getTerminator()->getOperands()))
       if (auto offset =
               program.getResultAttrOfType<IntegerAttr>(i, kOffsetAttr);
-          offset && offset.getInt() < arena - largest &&
+          offset && !program.getResultAttr(i, kTierAttr) &&
+          offset.getInt() < arena - largest &&
           seen.insert(offset.getInt()).second)
         fixed["output"] += extentBytes(cast<RankedTensorType>(value.getType()));
   json::Object bytes;

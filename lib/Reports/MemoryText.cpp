@@ -70,6 +70,11 @@ static void explainEntry(StringRef name, const json::Object &position,
       llvm::formatv("{0}: the peak is{1}", name, when.empty() ? " 0" : when));
   if (const json::Object *kinds = entry.getObject("kinds_at_peak"))
     lines.push_back("  " + describeKinds(*kinds));
+  if (const json::Object *moved = entry.getObject("offload"))
+    lines.push_back(llvm::formatv("  {0} fetched from the second tier, {1} "
+                                  "evicted to it",
+                                  formatBytes(number(*moved, "fetched_bytes")),
+                                  formatBytes(number(*moved, "evicted_bytes"))));
   std::vector<const json::Object *> items;
   for (const json::Array *array :
        {position.getArray("fixed"), entry.getArray("live_at_peak")})
@@ -132,6 +137,8 @@ std::vector<std::string> cleave::explainMemory(const json::Object &report) {
                                              : ""));
   lines.push_back("arena of a device: " +
                   formatBytes(number(plan, "arena_bytes")));
+  if (double bytes = number(plan, "tier_bytes"); bytes > 0)
+    lines.push_back("in the second tier of a device: " + formatBytes(bytes));
   if (const json::Object *outside = plan.getObject("outside"))
     lines.push_back(llvm::formatv(
         "outside of the arena: {0} workspace of the library at most, {1} "

@@ -224,6 +224,15 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   options.fusedAttention = memory.chance(0.8);
   options.recompute = choose(memory, {"free", "free", "none", "full", "selective"});
   options.savePrecision = choose(memory, {"f32", "f32", "f32", "bf16", "fp16"});
+  Random tier(graph.seed ^ 0x0ff1);
+  if (tier.chance(0.3)) {
+    options.offload = choose(tier, {"state", "saved", "state,saved",
+                                    "state,masters", "state,masters,saved"});
+    // Without 16-bit copies there are no masters.
+    if (options.precision == "f32")
+      options.offload = choose(tier, {"state", "saved", "state,saved"});
+    options.offloadedBytes = choose(tier, {int64_t(1), int64_t(256)});
+  }
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
@@ -258,6 +267,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("recompute", own.recompute);
   add("save_precision", own.savePrecision);
   add("activation_reduction", own.activationReduction);
+  add("offload", own.offload);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);
   add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);

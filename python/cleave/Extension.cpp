@@ -138,6 +138,7 @@ public:
     runtime::SessionOptions sessionOptions;
     sessionOptions.threads = threads;
     sessionOptions.timing = timing;
+    sessionOptions.offloadFolder = offloadDir;
     sessionOptions.launch = runtime::Launch::Threads;
     int64_t number = 0;
     if (processes) {
@@ -172,6 +173,11 @@ private:
     snapshots[phase] = mlir::OwningOpRef<mlir::ModuleOp>(reached.clone());
   }
 
+public:
+  /// The folder for what sessions offload; empty: that for temporary files.
+  std::string offloadDir;
+
+private:
   CompileOptions options;
   std::vector<std::string> warnings;
   std::unique_ptr<mlir::MLIRContext> context;
@@ -210,6 +216,7 @@ NB_MODULE(_cleave, m) {
       .def("schedule", &PyCompiled::schedule, nb::arg("form"),
            nb::arg("measured") = "")
       .def("save", &PyCompiled::save, nb::arg("path"))
+      .def_rw("offload_dir", &PyCompiled::offloadDir)
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
            nb::arg("timing") = false, nb::arg("processes").none() = nb::none());
   bindProcesses(m);

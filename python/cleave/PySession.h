@@ -274,7 +274,9 @@ public:
     nb::dict result;
     result["total"] = last.seconds * 1e3;
     for (size_t i = 0; i < last.breakdown.nanoseconds.size(); ++i)
-      result[runtime::timeClassName(static_cast<runtime::TimeClass>(i))
+      if (i != static_cast<size_t>(runtime::TimeClass::Offload) ||
+          session->getProgram().tierBytes > 0)
+        result[runtime::timeClassName(static_cast<runtime::TimeClass>(i))
                  .str()
                  .c_str()] = last.breakdown.nanoseconds[i] * 1e-6;
     return result;
@@ -339,6 +341,8 @@ public:
     for (const auto &[kind, bytes] : report.byKind)
       result[kind.c_str()] = bytes;
     result["library_workspace"] = report.workspace;
+    if (report.tier)
+      result["tier"] = report.tier;
     return result;
   }
 

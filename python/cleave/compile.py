@@ -18,10 +18,11 @@ from .batch import first_part, flatten
 from .forks import TRACING, compiling
 from .loss_scale import LossScale, loss_scale_options
 from .messages import readable_places, some_names, warn
-from .pipeline_options import (interlock_options, module_remarks, pipeline_options,
-                               recompute_options, remark_pipeline, updates_each)
+from .pipeline_options import (interlock_options, module_remarks, offload_options,
+                               pipeline_options, recompute_options, remark_pipeline,
+                               updates_each)
 from .plan import AXIS, P, entries
-from .state import check_text, flag, whole
+from .state import check_text, flag, path_of, whole
 from .step import Step, log
 from .trainable import (asked_precision, check_statistics, check_trained, check_types,
                         coupled_samples, other_types)
@@ -53,6 +54,8 @@ def compile(
     measured_costs: str | os.PathLike | None = None,
     recompute: str | None = None,
     memory_limit: int | None = None,
+    offload: Sequence[str] | None = None,
+    offload_dir: str | os.PathLike | None = None,
     fused_attention: bool = True,
     max_staleness: int | None = None,
     post_validation: bool = False,
@@ -173,6 +176,13 @@ def compile(
             estimates within the limit.
         memory_limit: the most bytes that a device may need: its arena, and what the
             report lists outside of it.
+        offload: what is in a file of each rank while no command uses it, and fetched
+            into memory before: "state" (the optimizer's), "masters" (with
+            `precision="bf16"`, parameters of which forward and backward read 16-bit
+            copies), "saved" (by forward for backward). The bits are the same. After
+            an error of the file within a step, only the last checkpoint remains.
+        offload_dir: the folder of these files, which have no names and end with the
+            step; if None, the one for temporary files.
         fused_attention: if false, attention is products and a softmax, whose results
             are tensors.
         max_staleness: for an asynchronous schedule, the largest number of updates
@@ -322,6 +332,8 @@ def compile(
         post_validation, pipe_gather,
     )
     pipeline.update(recompute_options(recompute, memory_limit, fused_attention))
+    pipeline.update(offload_options(offload))
+    folder = "" if offload_dir is None else path_of("offload_dir", offload_dir)
     each = updates_each(pipeline)
     interlock = interlock_options(grad_horizon, modules, head)
     if deterministic is not None:
@@ -430,6 +442,7 @@ def compile(
         try:
             with compiling():
                 compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
+                compiled.offload_dir = folder
         except _cleave.CompileError as error:
             message = readable_places(str(error)) or (
                 "the compiler failed and does not say why; this is a defect of Cleave")

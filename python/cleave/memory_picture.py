@@ -13,7 +13,7 @@ from .svg import open_svg, text
 _HUES = {
     "parameters": 210, "masters": 230, "state": 260, "constants": 120, "inputs": 150,
     "kept": 300, "gradients": 30, "saved": 0, "temporaries": 50, "communication": 180,
-    "library": 90,
+    "library": 90, "fetched": 330,
 }
 #: Tensors that are listed below the picture.
 _LISTED = 12

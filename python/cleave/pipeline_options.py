@@ -54,6 +54,20 @@ def pipeline_options(
     return options
 
 
+def offload_options(kinds) -> dict:
+    """The compiler's option of what is offloaded. Raises TypeError, ValueError."""
+    if kinds is None:
+        return {}
+    if isinstance(kinds, str) or not all(isinstance(kind, str) for kind in kinds):
+        raise TypeError("offload is a list of what is offloaded, such as ['state']")
+    for kind in kinds:
+        if kind not in ("state", "masters", "saved"):
+            raise ValueError(
+                f"offload has {kind!r}; what can be offloaded is 'state', 'masters' and 'saved'"
+            )
+    return {"offload": ",".join(dict.fromkeys(kinds))}
+
+
 def recompute_options(recompute, memory_limit, fused_attention) -> dict:
     """The compiler's options of recomputation. Raises TypeError, ValueError."""
     options: dict = {}

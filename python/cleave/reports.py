@@ -53,6 +53,8 @@ class Reports:
         `train peak`, `evaluate peak`, `logits peak`: the peak bytes that this entry
             uses of `shared`.
         `train gradients`: the peak bytes of gradients.
+        `tier`: with `offload`, the bytes of the file of a rank; they are not part of the
+            arena, and the tensors in it count neither as `state` nor as `parameter`.
         `train kept`: copies of values that updates overwrite, with `post_validation`.
         `position`: not bytes, but the pipeline position; only in a pipeline.
 

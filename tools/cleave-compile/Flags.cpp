@@ -168,6 +168,11 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (!isOptimizerFusion(flags.optimizerFusion))
     return "--optimizer-fusion is auto, none, backward or forward, not '" +
            flags.optimizerFusion + "'";
+  if (std::string why = offloadProblem(flags.offload); !why.empty())
+    return "--offload: " + why;
+  if (!flags.offload.empty() && flags.emit == "cuda")
+    return "--offload: CUDA has no second tier yet (pinned memory of the "
+           "host); leave it out";
   if (flags.checkFinite != "on" && flags.checkFinite != "off")
     return "--check-finite is on or off, not '" + flags.checkFinite + "'";
   if (!isPrecision(flags.precision))
@@ -275,6 +280,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.savePrecision = flags.savePrecision;
   options.phases.activationReduction = flags.activationReduction;
   options.phases.postValidation = flags.postValidation;
+  options.phases.offload = flags.offload;
   options.phases.microBatches = flags.microBatches;
   options.phases.grains = flags.deterministic;
   options.phases.mesh = flags.mesh;

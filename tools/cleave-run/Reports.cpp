@@ -125,6 +125,8 @@ void Trainer::reportMemory() const {
        memory.arena);
   for (const auto &[kind, bytes] : memory.byKind)
     line("  " + kind, bytes);
+  if (memory.tier)
+    line("second tier, a file of a rank", memory.tier);
   line("workspace of the library", memory.workspace);
   if (memory.messages)
     line("messages between processes", memory.messages);

@@ -309,6 +309,7 @@ Error Trainer::setUp() {
   seed = options.seed.value_or(0);
   SessionOptions sessionOptions;
   sessionOptions.threads = options.threads;
+  sessionOptions.offloadFolder = options.offloadDir;
   sessionOptions.pinCaller = true;
   sessionOptions.timing = true;
   if (!options.resume.empty()) {

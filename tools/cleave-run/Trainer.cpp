@@ -162,6 +162,10 @@ Error Trainer::trainStep(int64_t index) {
                           {"page_faults", result->pageFaults}};
   if (scale)
     line["loss_scale"] = scale->scale;
+  if (const Offloaded &moved = result->offloaded;
+      moved.fetched + moved.evicted > 0)
+    line["offload"] = llvm::json::Object{{"fetched_bytes", moved.fetched},
+                                         {"evicted_bytes", moved.evicted}};
   if (result->updatedAgain > 0)
     line["updated_again"] = result->updatedAgain;
   for (auto &[name, value] : more)
@@ -170,7 +174,9 @@ Error Trainer::trainStep(int64_t index) {
   double rest = result->seconds * 1e3;
   for (auto part :
        {TimeClass::Contraction, TimeClass::Attention, TimeClass::RowWise,
-        TimeClass::Optimizer, TimeClass::Communication}) {
+        TimeClass::Optimizer, TimeClass::Communication, TimeClass::Offload}) {
+    if (part == TimeClass::Offload && !session->getProgram().tierBytes)
+      continue;
     double ms = static_cast<double>(result->breakdown[part]) / 1e6;
     breakdown[timeClassName(part)] = ms;
     rest -= ms;

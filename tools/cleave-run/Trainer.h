@@ -37,6 +37,7 @@ struct Options {
   std::optional<int64_t> seed;
   std::optional<int64_t> labelShift;
   int threads = 0;
+  std::string offloadDir;
   bool randomInit = false, reportMemory = false, reportCommunication = false;
   bool saveNonFinite = false, acceptChanges = false;
   ProgressForm progress = ProgressForm::Auto;

@@ -122,6 +122,12 @@ struct Flags {
   cl::opt<int> threads{
       "threads", cl::desc("Threads (default: OMP_NUM_THREADS or all cores)"),
       cl::init(0), cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<std::string> offloadDir{
+      "offload-dir",
+      cl::desc("The folder for what the program offloads (cleave-compile "
+               "--offload): a file of each rank, without a name, which ends "
+               "with the run (default: the folder for temporary files)"),
+      cl::value_desc("folder"), cl::cat(trainingCategory)};
 
   cl::opt<std::string> evalData{"eval-data", cl::desc("Tokens to evaluate on"),
                                 cl::value_desc("file"), cl::cat(dataCategory)};
@@ -361,6 +367,7 @@ int main(int argc, char **argv) {
   if (flags.labelShift.getNumOccurrences())
     options.labelShift = flags.labelShift;
   options.threads = flags.threads;
+  options.offloadDir = flags.offloadDir;
   options.randomInit = flags.randomInit;
   options.saveNonFinite = flags.saveNonFinite;
   options.acceptChanges = flags.acceptChanges;

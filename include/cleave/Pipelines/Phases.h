@@ -121,6 +121,11 @@ struct PhaseOptions {
   /// head begin; where `modules` is empty they are the stages of "pp".
   int64_t gradHorizon = 0;
   std::string modules, head;
+  /// What is in a second tier while no command uses it, with commas between:
+  /// "state", "masters", "saved" (--exec-offload).
+  std::string offload;
+  /// The least bytes of a saved value that is offloaded.
+  int64_t offloadedBytes = 4096;
   /// Threads of a device that scratch memory is planned for.
   int64_t threads = 1;
   /// Largest piece of logits that is held at once, in bytes.
@@ -144,6 +149,9 @@ bool isResidual(llvm::StringRef name);
 bool isActivationReduction(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::pipeSlices`.
 bool isPipeSlices(llvm::StringRef name);
+
+/// Why `kinds` is no value of `PhaseOptions::offload`; empty if it is one.
+std::string offloadProblem(llvm::StringRef kinds);
 
 /// Whether `name` is a value of `PhaseOptions::pipeGather`.
 bool isPipeGather(llvm::StringRef name);

@@ -36,6 +36,11 @@ bool Executor::checkLibrary() const {
   return false;
 }
 
+bool Executor::failTier() const {
+  communicator->api->fail(communicator, tier->failure().c_str());
+  return false;
+}
+
 bool Executor::execute(const Step &step) {
   const Command &command = *step.command;
   switch (command.kind) {
@@ -94,9 +99,18 @@ bool Executor::execute(const Step &step) {
   }
   case CommandKind::Collective:
   case CommandKind::Wait: {
+    if (const auto *ended = std::get_if<Move>(&step.what))
+      return tier->wait(*ended->move) || failTier();
     const Exchange &e = *std::get_if<Exchange>(&step.what);
     const cleave_communicator_api &api = *communicator->api;
     return (e.ends ? api.wait(e.request) : api.start(e.request)) == 0;
+  }
+  case CommandKind::Fetch:
+  case CommandKind::Evict: {
+    FileTier::Move &move = *std::get_if<Move>(&step.what)->move;
+    (move.evicts ? offloaded.evicted : offloaded.fetched) += move.bytes;
+    tier->start(move);
+    return true;
   }
   }
   return true;
@@ -117,6 +131,8 @@ void Executor::finishExchanges(llvm::ArrayRef<Step> steps,
   }
   for (cleave_request *request : open)
     (void)communicator->api->wait(request);
+  if (tier)
+    tier->drain();
 }
 
 void Executor::takeBack(llvm::ArrayRef<Step> steps, const Step *last) {
@@ -135,8 +151,12 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
   auto it = entries.find(name.str());
   if (it == entries.end())
     return Stop{"the program has no such entry", true, false, true};
+  if (tier)
+    if (std::string why = tier->failure(); !why.empty())
+      return Stop{std::move(why), false, false, true};
   team->adopt();
   deferred = nullptr;
+  offloaded = {};
   updatedAgain = 0;
   breakdown = Breakdown();
   std::vector<Communication> &communication = it->second.communication;

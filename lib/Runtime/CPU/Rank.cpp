@@ -6,6 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CPU/Rank.h"
+#include "cleave/Runtime/Core/Placement.h"
+
+#include <cstring>
 
 using namespace cleave::runtime;
 
@@ -42,14 +45,54 @@ llvm::Expected<std::unique_ptr<Rank>> Rank::create(const Artifact &artifact,
   rank->arena = std::move(*mapped);
   rank->team.run(
       [&](int thread, int count) { rank->arena.touch(thread, count); });
+  if (program.tierBytes > 0) {
+    auto created = FileTier::create(options.offloadFolder, program.tierBytes);
+    if (!created) {
+      std::string message = llvm::toString(created.takeError());
+      rank->communicator->api->fail(rank->communicator, message.c_str());
+      return llvm::createStringError(message);
+    }
+    rank->tier = std::move(*created);
+  }
   for (const Tensor &tensor : program.tensors)
-    rank->offsets[tensor.name] = tensor.offset;
+    rank->tensors[tensor.name] = &tensor;
   return rank;
+}
+
+llvm::Error Rank::read(const Tensor &tensor, char *to) const {
+  const Tensor &own = *find(tensor);
+  int64_t bytes = localBytes(getProgram().mesh, own);
+  if (own.tier)
+    return tier->read(own.offset, to, bytes);
+  std::memcpy(to, arena.data() + own.offset, static_cast<size_t>(bytes));
+  return llvm::Error::success();
+}
+
+llvm::Error Rank::write(const Tensor &tensor, const char *from) const {
+  const Tensor &own = *find(tensor);
+  int64_t bytes = localBytes(getProgram().mesh, own);
+  if (own.tier)
+    return tier->write(own.offset, from, bytes);
+  std::memcpy(arena.data() + own.offset, from, static_cast<size_t>(bytes));
+  return llvm::Error::success();
+}
+
+llvm::Error Rank::change(const Tensor &tensor,
+                         llvm::function_ref<void(char *)> body) const {
+  if (char *own = data(tensor)) {
+    body(own);
+    return llvm::Error::success();
+  }
+  std::vector<char> copy(
+      static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+  body(copy.data());
+  return write(tensor, copy.data());
 }
 
 llvm::Error Rank::prepare(ContractionTuner &tuner) {
   llvm::Expected<Executor> created =
-      Executor::create(artifact, arena, team, tuner, communicator);
+      Executor::create(artifact, arena, tier.get(), team, tuner,
+                       communicator);
   if (!created)
     return created.takeError();
   executor.emplace(std::move(*created));

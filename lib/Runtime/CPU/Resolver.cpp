@@ -63,6 +63,7 @@ private:
   EntrySteps *entry = nullptr;
   /// For the action that is being resolved, by token.
   std::map<int32_t, Exchange> underWay;
+  std::map<int32_t, FileTier::Move *> moving;
   /// For the entry, by token and micro-batch.
   std::map<std::pair<int32_t, int32_t>, Exchange> transfers;
 };
@@ -348,15 +349,30 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
       transfers[{c.token, action.microBatch}] = exchange;
     else
       underWay[c.token] = exchange;
+    if (!c.isTransfer())
+      moving.erase(c.token);
     return step(exchange);
   }
   case CommandKind::Wait: {
     const WaitCommand &wait = command.wait;
+    if (auto it = moving.find(wait.token); !wait.transfer && it != moving.end())
+      return step(Move{it->second, /*ends=*/true});
     Exchange exchange = wait.transfer
                             ? transfers[{wait.token, action.microBatch}]
                             : underWay[wait.token];
     exchange.ends = true;
     return step(exchange);
+  }
+  case CommandKind::Fetch:
+  case CommandKind::Evict: {
+    const MoveCommand &c = command.move;
+    FileTier::Move &move = executor.moves.emplace_back();
+    move.memory = at(c.memory);
+    move.offset = row[static_cast<size_t>(c.tier.buffer)] + c.tier.offset;
+    move.bytes = c.bytes;
+    move.evicts = command.kind == CommandKind::Evict;
+    moving[c.token] = &move;
+    return step(Move{&move, /*ends=*/false});
   }
   }
   return makeError("unknown command");
@@ -439,7 +455,7 @@ void Executor::tune(const Program &program, const Arena &arena,
 }
 
 llvm::Expected<Executor> Executor::create(const Artifact &artifact,
-                                          const Arena &arena,
+                                          const Arena &arena, FileTier *tier,
                                           const ThreadTeam &team,
                                           ContractionTuner &tuner,
                                           cleave_communicator *communicator) {
@@ -456,6 +472,7 @@ llvm::Expected<Executor> Executor::create(const Artifact &artifact,
   (void)cacheLibraryMemory();
   Executor executor(team);
   executor.communicator = communicator;
+  executor.tier = tier;
   team.adopt();
   Resolver resolver(executor, artifact, arena, team, tuner);
   if (llvm::Error error = resolver.run())

@@ -46,6 +46,10 @@ static const cpu_set_t &processCores() {
 
 int ThreadTeam::cores() { return std::max(1, CPU_COUNT(&processCores())); }
 
+void ThreadTeam::unpin() {
+  (void)::sched_setaffinity(0, sizeof(cpu_set_t), &processCores());
+}
+
 int ThreadTeam::defaultThreads() {
   if (const char *text = std::getenv("OMP_NUM_THREADS"))
     if (int wanted = std::atoi(text); wanted > 0)

@@ -35,10 +35,12 @@ static constexpr int64_t dtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
 static constexpr llvm::StringLiteral roleNames[] = {
     "parameter", "buffer", "state", "gradient", "input", "scalar", "output"};
 static constexpr llvm::StringLiteral timeClassNames[] = {
-    "contraction", "attention", "row-wise", "optimizer", "communication"};
+    "contraction", "attention",     "row-wise",
+    "optimizer",   "communication", "offload"};
 static constexpr llvm::StringLiteral kindNames[] = {
     "kernel", "contract", "attention", "attention-backward", "scatter-add",
-    "copy",   "fill",     "check",     "collective",         "wait"};
+    "copy",   "fill",     "check",     "collective",         "wait",
+    "fetch",  "evict"};
 static constexpr llvm::StringLiteral collectiveNames[] = {
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute",
     "broadcast",  "reduce",     "send",           "receive"};

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ValidateCommand.h"
+#include "cleave/Runtime/Core/BufferUse.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
@@ -51,10 +52,14 @@ static Error validateTensor(const Program &program, const Tensor &tensor) {
   if (tensor.offset < 0 || tensor.offset % 64)
     return fail("offset " + Twine(tensor.offset) +
                 " is not a multiple of 64 bytes");
-  if (tensor.offset > program.arenaBytes ||
-      bytes > program.arenaBytes - tensor.offset)
+  int64_t room = tensor.tier ? program.tierBytes : program.arenaBytes;
+  if (tensor.offset > room || bytes > room - tensor.offset)
     return fail(Twine(bytes) + " bytes at offset " + Twine(tensor.offset) +
-                " do not fit the arena of " + Twine(program.arenaBytes));
+                " do not fit the " +
+                (tensor.tier ? "second tier of " : "arena of ") + Twine(room));
+  if (tensor.tier && tensor.role != Role::Parameter &&
+      tensor.role != Role::State)
+    return fail("only parameters and state can be in the second tier");
   if (!tensor.value.empty()) {
     std::string known;
     uint64_t size = 2 * static_cast<uint64_t>(tensor.numElements() *
@@ -125,6 +130,10 @@ static std::string tokensProblem(const Part &part) {
       return ("token " + Twine(command.collective.token) +
               " is given to two collectives at once")
           .str();
+    if (command.isMove() && !open.insert(command.move.token).second)
+      return ("token " + Twine(command.move.token) +
+              " is given to a fetch or an eviction and to another command")
+          .str();
     if (command.kind == CommandKind::Wait && !open.erase(command.wait.token))
       return ("a wait names token " + Twine(command.wait.token) +
               ", which no collective has")
@@ -132,6 +141,43 @@ static std::string tokensProblem(const Part &part) {
   }
   if (!open.empty())
     return ("nothing waits for token " + Twine(*open.begin())).str();
+  return "";
+}
+
+/// What a fetch brings has arrived before a command uses it, and what is
+/// evicted has left before its memory is used again.
+static std::string arrivalProblem(const Part &part,
+                                  std::vector<PartRuns> runs) {
+  SharedMemory memory(part, std::move(runs));
+  struct Open {
+    const Command *move;
+    std::set<int32_t> buffers;
+  };
+  std::vector<Open> open;
+  std::set<int32_t> used;
+  for (size_t i = 0; i < part.commands.size(); ++i) {
+    const Command &command = part.commands[i];
+    std::set<int32_t> buffers = buffersOf(command);
+    if (command.kind == CommandKind::Wait && !command.wait.transfer)
+      std::erase_if(open, [&](const Open &other) {
+        return other.move->move.token == command.wait.token;
+      });
+    for (const Open &other : open)
+      if (memory.meet(other.buffers, buffers))
+        return ("command " + Twine(i) + " (" + command.label +
+                ") uses memory of " + other.move->label +
+                ", which has not arrived")
+            .str();
+    if (command.kind == CommandKind::Fetch &&
+        used.count(command.move.memory.buffer))
+      return ("command " + Twine(i) + " (" + command.label +
+              ") fetches buffer " + Twine(command.move.memory.buffer) +
+              ", which an earlier command uses")
+          .str();
+    if (command.isMove())
+      open.push_back({&command, buffers});
+    used.merge(buffers);
+  }
   return "";
 }
 
@@ -173,12 +219,14 @@ static std::string rowsProblem(const Program &program, const Entry &entry) {
             }))
           return fail("has steps of " + Twine(column.step));
         int64_t offset = column.at(run, runs[index]);
-        if (offset < 0 || offset > program.arenaBytes ||
-            part.buffers[b].bytes > program.arenaBytes - offset)
+        bool tier = part.buffers[b].tier;
+        int64_t room = tier ? program.tierBytes : program.arenaBytes;
+        if (offset < 0 || offset > room ||
+            part.buffers[b].bytes > room - offset)
           return fail("of " + Twine(part.buffers[b].bytes) +
                       " bytes at offset " + Twine(offset) +
-                      " does not fit the arena of " +
-                      Twine(program.arenaBytes));
+                      " does not fit the " +
+                      (tier ? "second tier of " : "arena of ") + Twine(room));
       }
     }
   }
@@ -242,8 +290,11 @@ static std::string conditionProblem(const Part &part) {
         part.unless.offset >= part.buffers[buffer].bytes)
       return "has a flag that is in none of its buffers";
   }
+  if (flagged && part.buffers[part.unless.buffer].tier)
+    return "has a flag in the second tier";
   if (flagged && part.whenStopped)
     return "has a flag although it runs in a stopped step";
+  std::set<int32_t> moves;
   for (const Command &command : part.commands) {
     bool transfer =
         command.kind == CommandKind::Collective
@@ -252,8 +303,13 @@ static std::string conditionProblem(const Part &part) {
     if ((flagged || part.whenStopped) &&
         (transfer || command.kind == CommandKind::Check))
       return "may be skipped, but others wait for it";
-    if (part.whenStopped && (command.kind == CommandKind::Collective ||
-                             command.kind == CommandKind::Wait))
+    if (command.isMove())
+      moves.insert(command.move.token);
+    bool own = command.kind == CommandKind::Wait && !command.wait.transfer &&
+               moves.count(command.wait.token);
+    if (part.whenStopped && !own &&
+        (command.kind == CommandKind::Collective ||
+         command.kind == CommandKind::Wait))
       return "runs in a stopped step, in which ranks must not wait for each "
              "other";
   }
@@ -303,6 +359,8 @@ Error cleave::runtime::validate(const Program &program) {
                      Twine(Program::kVersion) + "; compile the model again");
   if (program.arenaBytes < 0)
     return makeError("the arena has a negative size");
+  if (program.tierBytes < 0)
+    return makeError("the second tier has a negative size");
   if (program.threads < 1 || program.threads > Program::kMaxThreads)
     return makeError("the program was planned for " + Twine(program.threads) +
                      " threads, not for 1 to " + Twine(Program::kMaxThreads));
@@ -382,5 +440,10 @@ Error cleave::runtime::validate(const Program &program) {
                            ", but the program has " +
                            Twine(program.tensors.size()));
   }
+  std::vector<std::vector<PartRuns>> runs = runsOfParts(program);
+  for (auto [i, part] : llvm::enumerate(program.parts))
+    if (std::string why = arrivalProblem(part, std::move(runs[i]));
+        !why.empty())
+      return makeError("part '" + part.name + "': " + why);
   return Error::success();
 }

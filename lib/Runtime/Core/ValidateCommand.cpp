@@ -114,6 +114,12 @@ public:
       break;
     case CommandKind::Wait:
       break;
+    case CommandKind::Fetch:
+    case CommandKind::Evict:
+      require(command.move.bytes >= 0, "negative size");
+      ref("memory", command.move.memory, command.move.bytes);
+      ref("tier", command.move.tier, command.move.bytes, /*tier=*/true);
+      break;
     }
     if (problem.empty())
       return Error::success();
@@ -131,14 +137,20 @@ private:
       fail(message);
   }
 
-  /// A required reference, with `bytes` bytes available.
-  void ref(const char *name, const Ref &r, std::optional<int64_t> bytes) {
+  /// A required reference, with `bytes` bytes available, to memory or to the
+  /// second tier.
+  void ref(const char *name, const Ref &r, std::optional<int64_t> bytes,
+           bool tier = false) {
     if (r.buffer < 0 || r.buffer >= static_cast<int64_t>(part.buffers.size()))
       return fail(Twine("'") + name + "' names buffer " + Twine(r.buffer) +
                   ", but the part has " + Twine(part.buffers.size()));
     if (!bytes)
       return fail(Twine("the extent of '") + name +
                   "' is negative or does not fit 64 bits");
+    if (part.buffers[r.buffer].tier != tier)
+      return fail(Twine("'") + name + "' names buffer " + Twine(r.buffer) +
+                  (tier ? ", which is not in the second tier"
+                        : ", which is in the second tier"));
     int64_t size = part.buffers[r.buffer].bytes;
     if (r.offset < 0 || r.offset > size || *bytes > size - r.offset)
       fail(Twine("'") + name + "' needs " + Twine(*bytes) +

@@ -52,6 +52,7 @@ Error Session::checkFinite() const {
   constexpr int most = 3;
   int count = 0;
   std::string own;
+  std::vector<char> copy;
   for (const Tensor &tensor : getProgram().tensors) {
     // A constant of the model may be infinite.
     if (tensor.role != Role::Parameter && tensor.role != Role::State &&
@@ -60,6 +61,12 @@ Error Session::checkFinite() const {
     int64_t size = localBytes(getProgram().mesh, tensor);
     for (const std::unique_ptr<Rank> &rank : ranks) {
       const char *data = rank->data(tensor);
+      if (!data && rank->holds(tensor)) {
+        copy.resize(static_cast<size_t>(size));
+        if (Error error = rank->read(tensor, copy.data()))
+          return error;
+        data = copy.data();
+      }
       int64_t found = data ? countNonFinite(tensor.dtype, data, size) : 0;
       if (found == 0)
         continue;

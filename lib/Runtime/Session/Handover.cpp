@@ -62,11 +62,17 @@ llvm::Expected<std::vector<std::string>> Session::takeState(Session &other) {
     if (tensor.role == Role::Buffer && other.valued.count(tensor.name))
       valued.insert(tensor.name);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      char *to = ranks[rank]->data(tensor);
-      const char *from = other.ranks[rank]->data(tensor);
-      if (to && from)
-        std::memcpy(to, from,
-                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+      const Rank &to = *ranks[rank], &from = *other.ranks[rank];
+      if (!to.holds(tensor) || !from.holds(tensor))
+        continue;
+      llvm::Error wrong = llvm::Error::success();
+      if (llvm::Error error = to.change(tensor, [&](char *own) {
+            if (!wrong)
+              wrong = from.read(tensor, own);
+          }))
+        return llvm::joinErrors(std::move(error), std::move(wrong));
+      if (wrong)
+        return wrong;
     }
   }
   return rest;

@@ -97,6 +97,7 @@ Error Session::startRanks(const SessionOptions &options) {
     rankOptions.threads = each;
     rankOptions.firstCore = pin ? static_cast<int>(rank) * each : -1;
     rankOptions.pinCaller = rank > 0 || options.pinCaller;
+    rankOptions.offloadFolder = options.offloadFolder;
     Connect connect = mpiConnect;
     if (!mpi)
       connect = [&](const cleave_team &team) {
@@ -364,8 +365,12 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   result.pageFaults = countPageFaults() - faults;
   if (*stop)
     result.skipped = (*stop)->message;
-  for (const auto &rank : ranks)
+  for (const auto &rank : ranks) {
     result.updatedAgain += rank->getExecutor().countUpdatedAgain();
+    const Offloaded &moved = rank->getExecutor().getOffloaded();
+    result.offloaded.fetched += moved.fetched;
+    result.offloaded.evicted += moved.evicted;
+  }
   const Executor &executor = first().getExecutor();
   result.breakdown = executor.getBreakdown();
   result.communication = executor.getCommunication(entry);
@@ -385,12 +390,15 @@ MemoryReport Session::getMemory() const {
     if (rank->getArena().size() > largest->getArena().size())
       largest = rank.get();
   report.arena = largest->getArena().size();
+  report.tier = largest->getProgram().tierBytes;
   // Memory that the ranks of a process share is counted by each of them.
   report.workspace = largest->getExecutor().workspaceBytes();
   cleave_communicator *communicator = largest->getCommunicator();
   report.messages = communicator->api->held(communicator);
   int64_t rest = report.arena;
   for (const Tensor &tensor : largest->getProgram().tensors) {
+    if (tensor.tier)
+      continue;
     int64_t size = localBytes(getProgram().mesh, tensor);
     report.byKind[roleName(tensor.role).str()] += size;
     rest -= size;

@@ -119,8 +119,11 @@ void Session::write(const Tensor &tensor, const void *whole) {
   if (tensor.role == Role::Buffer)
     valued.insert(tensor.name);
   for (const std::unique_ptr<Rank> &rank : ranks)
-    if (char *part = rank->data(tensor))
-      cutPart(getProgram().mesh, tensor, rank->number(), whole, part);
+    if (rank->holds(tensor))
+      if (Error error = rank->change(tensor, [&](char *part) {
+            cutPart(getProgram().mesh, tensor, rank->number(), whole, part);
+          }))
+        fail(llvm::toString(std::move(error)));
 }
 
 void Session::writeValues() {
@@ -175,11 +178,21 @@ Error Session::read(const Tensor &tensor, void *whole) const {
   bool here = world || isEverywhere(tensor);
   std::set<int64_t> seen;
   if (here) {
-    for (const std::unique_ptr<Rank> &rank : ranks)
-      if (char *part = rank->data(tensor);
-          part && whole && holds(artifact.programOf(rank->number()), tensor) &&
-          seen.insert(partOf(mesh, tensor, rank->number())).second)
-        joinPart(mesh, tensor, rank->number(), part, whole);
+    std::vector<char> copy;
+    for (const std::unique_ptr<Rank> &rank : ranks) {
+      if (!whole || !rank->holds(tensor) ||
+          !holds(artifact.programOf(rank->number()), tensor) ||
+          !seen.insert(partOf(mesh, tensor, rank->number())).second)
+        continue;
+      const char *part = rank->data(tensor);
+      if (!part) {
+        copy.resize(static_cast<size_t>(localBytes(mesh, tensor)));
+        if (Error error = rank->read(tensor, copy.data()))
+          return error;
+        part = copy.data();
+      }
+      joinPart(mesh, tensor, rank->number(), part, whole);
+    }
     return Error::success();
   }
   // The first rank that has a shard sends it to all.
@@ -190,6 +203,9 @@ Error Session::read(const Tensor &tensor, void *whole) const {
       continue;
     // A rank that has none does not read the source.
     const char *own = data(tensor);
+    if (!own && rank == getRank())
+      if (Error error = first().read(tensor, part.data()))
+        return error;
     if (Error error =
             all().broadcast(rank, own ? own : part.data(), part.data(),
                             static_cast<int64_t>(part.size())))
@@ -308,10 +324,13 @@ void Session::resetTraining() {
   for (const Tensor &tensor : getProgram().tensors)
     if (tensor.role == Role::State)
       for (const std::unique_ptr<Rank> &rank : ranks)
-        if (char *own = rank->data(tensor))
-          std::memset(
-              own, 0,
-              static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+        if (rank->holds(tensor))
+          if (Error error = rank->change(tensor, [&](char *own) {
+                std::memset(own, 0,
+                            static_cast<size_t>(
+                                localBytes(getProgram().mesh, tensor)));
+              }))
+            fail(llvm::toString(std::move(error)));
   step = skipped = 0;
   setLossScale(std::nullopt);
 }

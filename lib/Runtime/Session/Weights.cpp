@@ -193,20 +193,31 @@ Error Session::take(Loaded &loaded) {
     if (tensor->role == Role::Buffer)
       valued.insert(tensor->name);
     if (isEverywhere(*tensor)) {
-      file->convert(*entry, conversion, data(*tensor));
-      for (int rank = 1; rank < getLocalRanks(); ++rank)
-        std::memcpy(data(*tensor, rank), data(*tensor),
-                    static_cast<size_t>(bytes(*tensor)));
+      Error wrong = Error::success();
+      auto fill = [&, &what = *tensor, &from = *entry, &how = conversion,
+                   &in = *file](char *own) {
+        in.convert(from, how, own);
+        for (int rank = 1; !wrong && rank < getLocalRanks(); ++rank)
+          wrong = ranks[static_cast<size_t>(rank)]->write(what, own);
+      };
+      if (Error error = first().change(*tensor, fill))
+        return llvm::joinErrors(std::move(error), std::move(wrong));
+      if (wrong)
+        return wrong;
       continue;
     }
     const char *from = entry->data;
     for (const std::unique_ptr<Rank> &rank : ranks)
-      if (char *part = rank->data(*tensor))
-        cutPart(getProgram().mesh, *tensor, rank->number(), part,
-                [&, &how = conversion](int64_t at, int64_t to, int64_t count) {
-                  how.run(from + at * how.fromBytes, part + to * how.toBytes,
-                          count);
-                });
+      if (rank->holds(*tensor))
+        if (Error error = rank->change(
+                *tensor, [&, &how = conversion, &of = *tensor](char *part) {
+                  cutPart(getProgram().mesh, of, rank->number(), part,
+                          [&](int64_t at, int64_t to, int64_t count) {
+                            how.run(from + at * how.fromBytes,
+                                    part + to * how.toBytes, count);
+                          });
+                }))
+          return error;
     file->forget(*entry);
   }
   return agree(
@@ -225,6 +236,10 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
 Error Session::save(llvm::StringRef path, bool optimizer) const {
   if (Error error = finishUpdate())
     return error;
+  // A step that has ended within its updates has left nothing to save.
+  for (const std::unique_ptr<Rank> &rank : ranks)
+    if (std::string why = rank->offloadFailure(); !why.empty())
+      return makeError(path + ": " + why);
   std::vector<SafetensorsItem> items;
   llvm::json::Object aliases;
   // What a framework's model may not have.

@@ -21,11 +21,18 @@ static RankedTensorType tensorType(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
 
+/// The op that computes `value`, which may then be evicted.
+static Operation *computes(Value value) {
+  if (auto evict = value.getDefiningOp<EvictOp>())
+    value = evict.getInput();
+  return value.getDefiningOp();
+}
+
 CommandTable::CommandTable(func::FuncOp part, int64_t threads)
     : part(part), threads(threads) {
   for (auto [i, value] :
        llvm::enumerate(part.front().getTerminator()->getOperands()))
-    if (Operation *op = value.getDefiningOp();
+    if (Operation *op = computes(value);
         op && part.getResultAttrOfType<IntegerAttr>(i, kAliasAttr) &&
         part.getResultAttr(i, kUpdateAttr))
       updates.insert(op);
@@ -287,6 +294,27 @@ LogicalResult CommandTable::convert(CheckOp op, Command &command) {
   return success();
 }
 
+/// `memory` and `tier` have no gaps.
+void CommandTable::move(Value memory, Value tier, Command &command) {
+  command.timeClass = TimeClass::Offload;
+  command.move.memory = refOf(memory);
+  command.move.tier = refOf(tier);
+  command.move.bytes = extentBytes(tensorType(memory));
+  command.move.token = tokens++;
+}
+
+LogicalResult CommandTable::convert(FetchOp op, Command &command) {
+  command.kind = CommandKind::Fetch;
+  move(op.getOutput(), op.getInput(), command);
+  return success();
+}
+
+LogicalResult CommandTable::convert(EvictOp op, Command &command) {
+  command.kind = CommandKind::Evict;
+  move(op.getInput(), op.getOutput(), command);
+  return success();
+}
+
 std::vector<runtime::Digit> cleave::digitsOf(const spmd::Mesh &mesh,
                                              ArrayRef<spmd::AxisRef> axes) {
   std::vector<runtime::Digit> digits;
@@ -401,7 +429,7 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
         llvm::TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<LaunchOp, ContractOp, AttentionOp, AttentionGradOp,
                   ScatterAddOp, CopyOp, FillOp, CheckOp, CollectiveOp, SendOp,
-                  ReceiveOp>(
+                  ReceiveOp, FetchOp, EvictOp>(
                 [&](auto typed) { return convert(typed, command); })
             .Default([](Operation *other) {
               return other->emitOpError("has no form in the command table");
@@ -416,13 +444,15 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
       command.label += " " + line;
     commands.push_back(std::move(command));
     // Commands that may overlap are known when all buffers have offsets.
-    if (commands.back().kind == CommandKind::Collective &&
-        !commands.back().collective.isTransfer()) {
+    const Command &last = commands.back();
+    bool exchanges = last.kind == CommandKind::Collective &&
+                     !last.collective.isTransfer();
+    if (exchanges || last.isMove()) {
       Command wait;
       wait.kind = CommandKind::Wait;
-      wait.timeClass = TimeClass::Communication;
-      wait.label = commands.back().label;
-      wait.wait.token = commands.back().collective.token;
+      wait.timeClass = last.timeClass;
+      wait.label = last.label;
+      wait.wait.token = exchanges ? last.collective.token : last.move.token;
       commands.push_back(std::move(wait));
     }
   }

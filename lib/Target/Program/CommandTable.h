@@ -48,6 +48,9 @@ private:
   llvm::LogicalResult convert(exec::CollectiveOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::SendOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::ReceiveOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::FetchOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::EvictOp op, runtime::Command &command);
+  void move(mlir::Value memory, mlir::Value tier, runtime::Command &command);
   llvm::LogicalResult transfer(mlir::Value value, bool sends,
                                runtime::Command &command);
   template <typename OpTy>
@@ -55,7 +58,7 @@ private:
 
   mlir::func::FuncOp part;
   int64_t threads;
-  /// The number of collectives of the part so far.
+  /// The number of collectives, fetches and evictions of the part so far.
   int32_t tokens = 0;
   /// Commands that write to an argument of the entry itself.
   llvm::SmallPtrSet<mlir::Operation *, 32> updates;

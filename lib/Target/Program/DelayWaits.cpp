@@ -6,14 +6,14 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// An exchange is awaited when a command needs its memory, not before. That
-/// depends on the offsets of buffers: a buffer that overlaps it in the arena,
+/// An exchange, or a copy between memory and the second tier, is awaited when a
+/// command needs its memory, not before. That depends on the offsets of buffers: a buffer that overlaps it in the arena,
 /// in any action of the part, needs its memory.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Target/Program/DelayWaits.h"
-#include "BufferUse.h"
+#include "cleave/Runtime/Core/BufferUse.h"
 
 using namespace cleave;
 using namespace cleave::runtime;
@@ -38,8 +38,10 @@ public:
       }
       finish(
           [&](const Open &open) { return memory.meet(open.buffers, buffers); });
-      if (command.kind == CommandKind::Collective &&
-          !command.collective.isTransfer())
+      if (command.isMove())
+        exchanges.push_back({command.move.token, std::move(buffers)});
+      else if (command.kind == CommandKind::Collective &&
+               !command.collective.isTransfer())
         exchanges.push_back({command.collective.token, std::move(buffers)});
       result.push_back(command);
     }
@@ -48,7 +50,7 @@ public:
   }
 
 private:
-  /// An exchange in flight; and its wait, once the program has reached it.
+  /// An exchange or a move in flight; and its wait, once the program has reached it.
   struct Open {
     int32_t token;
     std::set<int32_t> buffers;

@@ -12,7 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Target/Program/JoinExchanges.h"
-#include "BufferUse.h"
+#include "cleave/Runtime/Core/BufferUse.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "llvm/ADT/STLExtras.h"
 

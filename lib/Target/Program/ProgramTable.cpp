@@ -125,7 +125,8 @@ FailureOr<int32_t> Translator::addTensor(Location loc, runtime::Tensor tensor) {
   runtime::Tensor &old = program.tensors[it->second];
   if (old.role != tensor.role || old.dtype != tensor.dtype ||
       old.shape != tensor.shape || old.padded != tensor.padded ||
-      old.sharding != tensor.sharding || old.offset != tensor.offset)
+      old.sharding != tensor.sharding || old.offset != tensor.offset ||
+      old.tier != tensor.tier)
     return emitError(loc) << "'" << tensor.name
                           << "' is one tensor in one entry and another one in "
                              "another";
@@ -180,6 +181,7 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
   tensor.dtype = *dtype;
   place(tensor, type, entry.getArgAttrDict(i));
   tensor.offset = *offset;
+  tensor.tier = attr(kTierAttr) != nullptr;
   if (auto aliases = dyn_cast_or_null<ArrayAttr>(attr(graph::kAliasesAttr)))
     for (Attribute alias : aliases)
       tensor.aliases.push_back(text(alias));
@@ -244,8 +246,9 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
                       integer(action.get("flops")).value_or(0)};
   for (Attribute attr : memory) {
     auto entry = cast<DictionaryAttr>(attr);
+    std::string kind = text(entry.get("kind"));
     part.buffers.push_back(
-        {*integer(entry.get("bytes")), text(entry.get("kind"))});
+        {*integer(entry.get("bytes")), kind, kind == kOffloadedKind});
   }
   CommandTable table(function, program.threads);
   if (failed(table.translate(part.commands)))
@@ -335,6 +338,7 @@ FailureOr<Program> Translator::run() {
   if (!arena || !threads)
     return module.emitError("has no planned memory; run --exec-plan-memory");
   program.arenaBytes = arena.getInt();
+  program.tierBytes = integer(module->getAttr(kTierBytesAttr)).value_or(0);
   program.position = static_cast<int32_t>(position);
   program.threads = threads.getInt();
   if (spmd::MeshOp meshOp = spmd::findMesh(module))
@@ -346,6 +350,7 @@ FailureOr<Program> Translator::run() {
     entries.push_back(entry);
     if (auto own = entry->getAttrOfType<IntegerAttr>(kArenaBytesAttr))
       program.arenaBytes = own.getInt();
+    program.tierBytes = integer(entry->getAttr(kTierBytesAttr)).value_or(0);
     if (entry.getPosition())
       program.pipelineAxis =
           digitsOf(mesh, spmd::AxisRef{spmd::kPipelineAxis})[0].axis;

@@ -11,6 +11,7 @@
 #include "cleave/Runtime/CPU/Attention.h"
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
+#include "cleave/Runtime/CPU/FileTier.h"
 #include "cleave/Runtime/Communicator/Communicator.h"
 #include "cleave/Runtime/Core/Arena.h"
 #include "cleave/Runtime/Core/Artifact.h"
@@ -31,7 +32,7 @@ using KernelFunction = void (*)(void *const *args, int64_t begin, int64_t end,
 
 /// Nanoseconds by part of the step.
 struct Breakdown {
-  std::array<int64_t, 5> nanoseconds{};
+  std::array<int64_t, 6> nanoseconds{};
   int64_t &operator[](TimeClass c) {
     return nanoseconds[static_cast<size_t>(c)];
   }
@@ -61,6 +62,11 @@ struct Communication : Sent {
   std::string kind, axes;
   /// Of the last run, with timing.
   int64_t nanoseconds = 0;
+};
+
+/// The bytes that a run has fetched from the second tier and evicted to it.
+struct Offloaded {
+  int64_t fetched = 0, evicted = 0;
 };
 
 /// One command of one action, with its time.
@@ -93,13 +99,14 @@ public:
   static void tune(const Program &program, const Arena &arena,
                    const ThreadTeam &team, ContractionTuner &tuner);
 
-  /// The artifact, the arena, the team and the communicator must outlive the
-  /// executor. If the tuner measures, the arena must hold zeros; it does
+  /// The artifact, the arena, the second tier (null if the program has none),
+  /// the team and the communicator must outlive the executor. If the tuner measures, the arena must hold zeros; it does
   /// afterwards. All ranks of the communicator, one for each device of the
   /// program, create an executor.
   static llvm::Expected<Executor>
-  create(const Artifact &artifact, const Arena &arena, const ThreadTeam &team,
-         ContractionTuner &tuner, cleave_communicator *communicator);
+  create(const Artifact &artifact, const Arena &arena, FileTier *tier,
+         const ThreadTeam &team, ContractionTuner &tuner,
+         cleave_communicator *communicator);
 
   /// Finds members of a group that have prepared different collectives.
   /// Collective: all ranks call it.
@@ -114,6 +121,9 @@ public:
   bool hasEntry(llvm::StringRef entry) const {
     return entries.count(entry.str()) != 0;
   }
+
+  /// What the last run has moved between memory and the second tier.
+  const Offloaded &getOffloaded() const { return offloaded; }
 
   /// The number of updates that the last run repeated.
   int64_t countUpdatedAgain() const { return updatedAgain; }
@@ -182,6 +192,11 @@ private:
     /// The bytes that it adds to them, if it may be skipped.
     const Sent *optional = nullptr;
   };
+  /// The beginning or the end of a fetch or an eviction.
+  struct Move {
+    FileTier::Move *move;
+    bool ends;
+  };
   struct Step {
     const Command *command;
     const Action *action;
@@ -189,7 +204,7 @@ private:
     const char *unless;
     bool whenStopped;
     std::variant<Kernel, Contraction, Attention, Scatter, Copy, Fill, Check,
-                 Exchange>
+                 Exchange, Move>
         what;
   };
   struct EntrySteps {
@@ -205,7 +220,9 @@ private:
   bool execute(const Step &step);
   /// If the library has failed, ends all ranks and returns false.
   bool checkLibrary() const;
-  /// Ends the collectives in flight when `last` stopped the step, on all ranks
+  /// Ends all ranks because the second tier has failed; returns false.
+  bool failTier() const;
+  /// Ends the collectives and moves in flight when `last` stopped the step, on all ranks
   /// alike: the next step starts them again.
   void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
   /// What to say of a step that stops at `last`, whose flag is `passed`: of
@@ -218,6 +235,9 @@ private:
 
   const ThreadTeam *team;
   cleave_communicator *communicator = nullptr;
+  FileTier *tier = nullptr;
+  std::deque<FileTier::Move> moves;
+  Offloaded offloaded;
   std::map<std::string, EntrySteps> entries;
   /// Released before the communicator is closed.
   std::vector<std::unique_ptr<cleave_request, void (*)(cleave_request *)>>

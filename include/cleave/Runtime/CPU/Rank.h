@@ -21,6 +21,9 @@ struct RankOptions {
   int firstCore = -1;
   /// Whether to pin the calling thread too.
   bool pinCaller = false;
+  /// The folder of the file of the second tier; empty: that for temporary
+  /// files.
+  std::string offloadFolder;
 };
 
 /// Makes the communicator of a rank, once its team is known.
@@ -52,24 +55,42 @@ public:
   Executor &getExecutor() { return *executor; }
   const Executor &getExecutor() const { return *executor; }
   const Arena &getArena() const { return arena; }
-  /// The address of this rank's shard of a tensor; null if it has none.
+  /// Whether this rank has a shard of a tensor.
+  bool holds(const Tensor &tensor) const { return find(tensor) != nullptr; }
+  /// The address of this rank's shard of a tensor; null if it has none, or has
+  /// it in the second tier.
   char *data(const Tensor &tensor) const {
-    auto it = offsets.find(tensor.name);
-    return it == offsets.end() ? nullptr : arena.data() + it->second;
+    const Tensor *own = find(tensor);
+    return own && !own->tier ? arena.data() + own->offset : nullptr;
   }
+  /// Copies this rank's shard to `to`, or from `from`, wherever it is.
+  llvm::Error read(const Tensor &tensor, char *to) const;
+  llvm::Error write(const Tensor &tensor, const char *from) const;
+  /// Lets `body` write the whole shard: at its address or, if it is in the
+  /// second tier, in zeroed memory that is then copied there.
+  llvm::Error change(const Tensor &tensor,
+                     llvm::function_ref<void(char *)> body) const;
+
+  /// Why the second tier can no longer be used; empty if it can.
+  std::string offloadFailure() const { return tier ? tier->failure() : ""; }
 
   Rank(const Rank &) = delete;
   Rank &operator=(const Rank &) = delete;
 
 private:
   Rank(const Artifact &artifact, const RankOptions &options);
+  /// This rank's tensor of that name, or null.
+  const Tensor *find(const Tensor &tensor) const {
+    auto it = tensors.find(tensor.name);
+    return it == tensors.end() ? nullptr : it->second;
+  }
 
   const Artifact &artifact;
   ThreadTeam team;
   Arena arena;
+  std::unique_ptr<FileTier> tier;
   cleave_communicator *communicator = nullptr;
-  /// Bytes of tensors in the arena.
-  std::map<std::string, int64_t> offsets;
+  std::map<std::string, const Tensor *> tensors;
   std::optional<Executor> executor;
 };
 

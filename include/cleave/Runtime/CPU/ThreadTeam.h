@@ -29,6 +29,8 @@ public:
   static int defaultThreads();
   /// Cores that this process may use.
   static int cores();
+  /// Lets the calling thread run on all of them.
+  static void unpin();
 
   int size() const { return threads; }
 

@@ -96,7 +96,8 @@ struct Digit {
   bool operator==(const Digit &other) const = default;
 };
 
-/// A tensor with a fixed offset in the arena for the life of the process.
+/// A tensor with a fixed offset in the arena, or in the second tier, for the
+/// life of the process.
 struct Tensor {
   std::string name;
   Role role;
@@ -110,8 +111,11 @@ struct Tensor {
   /// The digits that shard each (padded) dimension, major to minor; empty if
   /// the tensor is replicated. Every rank has all digits of sequential axes.
   std::vector<std::vector<Digit>> sharding;
-  /// Byte offset from the start of the arena, 64-byte aligned.
+  /// Byte offset from the start of the arena or, with `tier`, of the second
+  /// tier, 64-byte aligned.
   int64_t offset = 0;
+  /// Parameter, State: whether it is in the second tier.
+  bool tier = false;
   /// Other names of the same storage (tied weights).
   std::vector<std::string> aliases;
   /// Parameter: whether it has no gradient and no optimizer state.
@@ -170,7 +174,8 @@ enum class TimeClass : uint8_t {
   Attention,
   RowWise,
   Optimizer,
-  Communication
+  Communication,
+  Offload
 };
 
 /// Runs a generated kernel over `rows` independent items. Kernel ABI:
@@ -401,7 +406,22 @@ struct CollectiveCommand : ExchangeBlock {
   bool operator==(const CollectiveCommand &) const = default;
 };
 
-/// Ends the exchange of that token: only then may its memory be used.
+/// Begins a copy between memory and the second tier: a fetch reads the tier, an
+/// eviction writes it.
+struct MoveCommand {
+  Ref memory;
+  /// In a buffer of the second tier, to which no other command refers.
+  Ref tier;
+  int64_t bytes = 0;
+  /// Identifies the wait that ends it, later in the same part; no collective of
+  /// the part has the same.
+  int32_t token = 0;
+
+  bool operator==(const MoveCommand &) const = default;
+};
+
+/// Ends the exchange, or the move, of that token: only then may its memory be
+/// used.
 struct WaitCommand {
   int32_t token = 0;
   /// Whether it ends a send or a receive.
@@ -420,7 +440,9 @@ enum class CommandKind : uint8_t {
   Fill,
   Check,
   Collective,
-  Wait
+  Wait,
+  Fetch,
+  Evict
 };
 
 struct Command {
@@ -439,6 +461,12 @@ struct Command {
   CheckCommand check;
   CollectiveCommand collective;
   WaitCommand wait;
+  MoveCommand move;
+
+  /// Whether it is a fetch or an eviction.
+  bool isMove() const {
+    return kind == CommandKind::Fetch || kind == CommandKind::Evict;
+  }
 
   bool operator==(const Command &) const = default;
 };
@@ -448,6 +476,8 @@ struct Buffer {
   int64_t bytes = 0;
   /// "parameter", "gradient", "state", "activation", "saved", "scratch", ...
   std::string kind;
+  /// Whether it is in the second tier; its offsets are then those in the tier.
+  bool tier = false;
 
   bool operator==(const Buffer &) const = default;
 };
@@ -577,6 +607,8 @@ struct Program {
   int32_t pipelineAxis = -1;
   int32_t position = 0;
   int64_t arenaBytes = 0;
+  /// Bytes of the second tier: a file of each rank.
+  int64_t tierBytes = 0;
   std::vector<Tensor> tensors;
   std::vector<Constant> constants;
   std::vector<DeviceConstant> deviceConstants;

@@ -47,6 +47,7 @@ template <typename F> void fields(F &f, const Tensor *) {
   f("padded", &Tensor::padded);
   f("sharding", &Tensor::sharding);
   f("offset", &Tensor::offset);
+  f("tier", &Tensor::tier);
   f("aliases", &Tensor::aliases);
   f("frozen", &Tensor::frozen);
   f("additive", &Tensor::additive);
@@ -219,6 +220,13 @@ template <typename F> void fields(F &f, const WaitCommand *) {
   f("transfer", &WaitCommand::transfer);
 }
 
+template <typename F> void fields(F &f, const MoveCommand *) {
+  f("memory", &MoveCommand::memory);
+  f("tier", &MoveCommand::tier);
+  f("bytes", &MoveCommand::bytes);
+  f("token", &MoveCommand::token);
+}
+
 template <typename F> void fields(F &f, const Command *) {
   f("kind", &Command::kind);
   f("timeClass", &Command::timeClass);
@@ -233,11 +241,13 @@ template <typename F> void fields(F &f, const Command *) {
   f("check", &Command::check);
   f("collective", &Command::collective);
   f("wait", &Command::wait);
+  f("move", &Command::move);
 }
 
 template <typename F> void fields(F &f, const Buffer *) {
   f("bytes", &Buffer::bytes);
   f("kind", &Buffer::kind);
+  f("tier", &Buffer::tier);
 }
 
 template <typename F> void fields(F &f, const ScheduledAction *) {
@@ -304,6 +314,7 @@ template <typename F> void fields(F &f, const Program *) {
   f("pipelineAxis", &Program::pipelineAxis);
   f("position", &Program::position);
   f("arenaBytes", &Program::arenaBytes);
+  f("tierBytes", &Program::tierBytes);
   f("tensors", &Program::tensors);
   f("constants", &Program::constants);
   f("deviceConstants", &Program::deviceConstants);

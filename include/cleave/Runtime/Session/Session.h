@@ -52,6 +52,9 @@ struct SessionOptions {
   /// The implementations of contractions in the resumed run; see
   /// `TrainingState::contractions`.
   std::map<std::string, std::string> contractions;
+  /// The folder for the files of what is offloaded, one for each rank; empty:
+  /// that for temporary files.
+  std::string offloadFolder;
   /// How ranks communicate.
   Launch launch = Launch::Detect;
   /// What all processes must have in common besides what the session compares:
@@ -97,6 +100,9 @@ struct StepResult {
   /// Updates of the ranks of this process that were validated, found wrong and
   /// repeated.
   int64_t updatedAgain = 0;
+  /// What the ranks of this process have moved between memory and the second
+  /// tier.
+  Offloaded offloaded;
   /// Times of the first rank of this process, with `timing` only.
   Breakdown breakdown;
   /// What that rank sent; its times with `timing` only. Valid until the next
@@ -113,6 +119,8 @@ struct MemoryReport {
   /// Bytes of the arena: persistent tensors by role, and the rest (activations,
   /// gradients, scratch).
   std::map<std::string, int64_t> byKind;
+  /// Bytes of the second tier.
+  int64_t tier = 0;
   /// Bytes of the library's workspace outside of the arena.
   int64_t workspace = 0;
   /// Bytes of messages between processes; 0 if ranks are threads.
@@ -158,7 +166,7 @@ public:
   /// The bytes of the whole tensor.
   int64_t bytes(const Tensor &tensor) const;
   /// The address of a rank's shard, valid as long as the session; null if the
-  /// rank of this process has none. For parameters and state, call it after
+  /// rank of this process has none, or has it in the second tier. For parameters and state, call it after
   /// `finishUpdate`.
   char *data(const Tensor &tensor, int localRank = 0) const {
     return ranks[static_cast<size_t>(localRank)]->data(tensor);

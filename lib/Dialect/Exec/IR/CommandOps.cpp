@@ -129,6 +129,32 @@ LogicalResult FillOp::verify() {
   return success();
 }
 
+/// True if the elements of `type` fill the bytes from its buffer's start on.
+static bool isCompact(RankedTensorType type) {
+  return getLayout(type).offset == 0 &&
+         extentBytes(type) == extentBytes(denseType(type));
+}
+
+LogicalResult FetchOp::verify() {
+  if (!isCompact(getType()))
+    return emitOpError("needs a value without gaps in memory, not ")
+           << getType();
+  return success();
+}
+
+LogicalResult EvictOp::verify() {
+  if (!isCompact(getType()))
+    return emitOpError("needs a value without gaps in memory, not ")
+           << getType();
+  return verifyInPlace(*this, getInto(), getOutput());
+}
+
+SmallVector<Share> EvictOp::getShares() {
+  if (getInto())
+    return {{0, 1, /*must=*/true}};
+  return {};
+}
+
 LogicalResult ConstantOp::verify() {
   if (auto values = dyn_cast<DeviceValuesAttr>(getValue())) {
     int64_t count = values.getBase().size(),

@@ -107,6 +107,47 @@ def Exec_ConstantOp : Exec_Op<"constant", [Pure]> {
 }
 
 //===----------------------------------------------------------------------===//
+// The second tier
+//===----------------------------------------------------------------------===//
+
+def Exec_FetchOp : Exec_Command<"fetch", [AllTypesMatch<["input", "output"]>]> {
+  let summary = "Copies a value from the second tier into memory";
+  let description = [{
+    The operand is an argument of the part with the attribute `exec.tier`. No
+    other command but `exec.evict` refers to such a value. The copy runs beside
+    other commands: the command table begins it here, and waits for it before
+    the first command that needs its memory.
+    ```mlir
+    %m = exec.fetch %arg2 : tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input);
+  let results = (outs Exec_Fresh<"the copy in memory">:$output);
+  let assemblyFormat = "$input attr-dict `:` type($input)";
+  let hasVerifier = 1;
+}
+
+def Exec_EvictOp : Exec_Command<"evict", [AllTypesMatch<["input", "output"]>],
+    ["getShares"]> {
+  let summary = "Copies a value from memory to the second tier";
+  let description = [{
+    The result is in the second tier: in the place of `into`, an argument of the
+    part, whose previous content is overwritten, or in a new place. It is a
+    result of the part. The copy runs beside other commands, as that of
+    `exec.fetch`.
+    ```mlir
+    %n = exec.evict %4 : tensor<4x8xf32> into %arg2 : tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Optional<AnyRankedTensor>:$into);
+  let results = (outs Exec_Fresh<"the copy in the second tier">:$output);
+  let assemblyFormat = [{
+    $input attr-dict `:` type($input) (`into` $into^ `:` type($into))?
+  }];
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
 // Library calls
 //===----------------------------------------------------------------------===//
 

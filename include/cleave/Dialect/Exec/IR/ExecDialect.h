@@ -69,6 +69,13 @@ inline constexpr llvm::StringLiteral kDeferredAttr = "exec.deferred";
 /// without it is not an action.
 inline constexpr llvm::StringLiteral kActionAttr = "exec.action";
 
+/// On an argument or result of an entry or of a part: it is in the second tier.
+inline constexpr llvm::StringLiteral kTierAttr = "exec.tier";
+/// On a module and on programs: the bytes of the second tier.
+inline constexpr llvm::StringLiteral kTierBytesAttr = "exec.tier_bytes";
+/// In `exec.memory`, the kind of a buffer of the second tier.
+inline constexpr llvm::StringLiteral kOffloadedKind = "offloaded";
+
 /// Results of memory planning; see the pass. On a module, the maximum over its
 /// positions; on each program, its own.
 inline constexpr llvm::StringLiteral kArenaBytesAttr = "exec.arena_bytes";

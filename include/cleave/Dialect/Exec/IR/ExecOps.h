@@ -12,6 +12,7 @@
 #include "cleave/Dialect/Exec/IR/ExecInterfaces.h"
 #include "mlir/Interfaces/ControlFlowInterfaces.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
 
 #define GET_OP_CLASSES
 #include "cleave/Dialect/Exec/IR/ExecOps.h.inc"

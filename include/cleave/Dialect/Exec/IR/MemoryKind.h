@@ -25,15 +25,16 @@ enum class MemoryKind : uint8_t {
   Communication, ///< what collectives and transfers write
   Library,       ///< scratch memory of library calls and kernels
   Inputs,        ///< inputs, outputs, scalars and buffers of the model
-  Constants
+  Constants,
+  Fetched ///< what is fetched from the second tier, while it is in memory
 };
-inline constexpr unsigned kMemoryKinds = 11;
+inline constexpr unsigned kMemoryKinds = 12;
 
 inline llvm::StringRef memoryKindName(MemoryKind kind) {
   static constexpr llvm::StringLiteral names[kMemoryKinds] = {
       "parameters", "masters", "state",       "gradients",
       "kept",       "saved",   "temporaries", "communication",
-      "library",    "inputs",  "constants"};
+      "library",    "inputs",  "constants",   "fetched"};
   return names[static_cast<unsigned>(kind)];
 }
 

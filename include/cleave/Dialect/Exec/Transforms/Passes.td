@@ -58,6 +58,45 @@ def Fuse : Pass<"exec-fuse", "::mlir::ModuleOp"> {
                            "::mlir::math::MathDialect"];
 }
 
+def Offload : Pass<"exec-offload", "::mlir::ModuleOp"> {
+  let summary = "Moves state, masters or saved values to the second tier";
+  let description = [{
+    Values of the given kinds are in the second tier (a file, for the CPU) when
+    no command uses them. A part fetches those that it reads into buffers of the
+    arena before their first reader, and evicts the new values that it computes.
+
+    | kind | values |
+    |---|---|
+    | `state` | the optimizer's state |
+    | `masters` | parameters of which forward and backward read narrower copies only |
+    | `saved` | what forward saves for backward and nothing else reads |
+    ```mlir
+    func.func private @train.U(%w: tensor<8xf32>, %m: tensor<8xf32>, %g: tensor<8xf32>)
+        -> (tensor<8xf32> {exec.alias = 0}, tensor<8xf32> {exec.alias = 1}) {
+      %0:2 = exec.launch @update(%w, %m, %g) : ...
+      return %0#0, %0#1 : tensor<8xf32>, tensor<8xf32>
+    }
+    ```
+    becomes
+    ```mlir
+    func.func private @train.U(%w: tensor<8xf32>, %m: tensor<8xf32> {exec.tier}, %g: tensor<8xf32>)
+        -> (tensor<8xf32> {exec.alias = 0}, tensor<8xf32> {exec.alias = 1}) {
+      %1 = exec.fetch %m : tensor<8xf32>
+      %0:2 = exec.launch @update(%w, %1, %g) : ...
+      %2 = exec.evict %0#1 : tensor<8xf32> into %m : tensor<8xf32>
+      return %0#0, %2 : tensor<8xf32>, tensor<8xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::cleave::exec::ExecDialect"];
+  let options = [
+    Option<"kinds", "kinds", "std::string", "\"\"",
+           "What is offloaded: state, masters and saved, with commas between">,
+    Option<"minSavedBytes", "min-saved-bytes", "int64_t", "4096",
+           "The least bytes of a saved value that is offloaded">,
+  ];
+}
+
 def PlanMemory : Pass<"exec-plan-memory", "::mlir::ModuleOp"> {
   let summary = "Assigns every buffer of every action an offset in one arena";
   let description = [{
@@ -65,12 +104,14 @@ def PlanMemory : Pass<"exec-plan-memory", "::mlir::ModuleOp"> {
     results take the memory of dead operands, and packs all buffers over the
     whole schedule. Parameters, state, inputs, constants and small outputs have
     fixed offsets that all entries share; the memory after them is used by each
-    entry in turn. Repeated actions share offsets. The decisions are recorded in
-    the IR:
+    entry in turn. Repeated actions share offsets. Values of the second tier
+    have offsets in it; fetches begin some commands before their first reader.
+    The decisions are recorded in the IR:
 
     | attribute | on | meaning |
     |---|---|---|
     | `exec.arena_bytes`, `exec.threads` | module | size of the arena; threads that scratch is planned for |
+    | `exec.tier_bytes` | module, entries | size of the second tier, if it holds anything |
     | `exec.offset` | an entry's arguments and results, `exec.constant` | bytes from the arena's start |
     | `exec.memory` | part | bytes and kind of each of its buffers |
     | `exec.buffer` | a part's arguments | index of its buffer |
@@ -85,6 +126,9 @@ def PlanMemory : Pass<"exec-plan-memory", "::mlir::ModuleOp"> {
            "Number of threads for which scratch memory is planned">,
     Option<"profile", "profile", "bool", "false",
            "Also record the bytes in use over each entry, by kind">,
+    Option<"prefetchBytes", "prefetch-bytes", "int64_t", "33554432",
+           "The most bytes of fetches that begin before the command before "
+           "their reader has ended">,
   ];
 }
 

@@ -30,8 +30,11 @@ void cleave::exec::markGradients(func::FuncOp part,
   for (auto [i, value] :
        llvm::enumerate(part.front().getTerminator()->getOperands())) {
     unsigned index = memory.bufferOf.lookup(value);
-    if (part.getResultAttr(i, kUpdateAttr))
+    if (part.getResultAttr(i, kUpdateAttr)) {
       updated.insert(index);
+      if (auto evict = value.getDefiningOp<EvictOp>())
+        updated.insert(memory.bufferOf.lookup(evict.getInput()));
+    }
     memory.buffers[index].gradient |=
         part.getResultAttr(i, kGradientAttr) != nullptr;
   }

@@ -33,6 +33,7 @@ MemoryKind cleave::exec::kindOf(const PartBuffer &buffer) {
   auto writer = buffer.value ? dyn_cast<OpResult>(buffer.value) : nullptr;
   return buffer.scratchOf  ? MemoryKind::Library
          : buffer.gradient ? MemoryKind::Gradients
+         : writer && isa<FetchOp>(writer.getOwner()) ? MemoryKind::Fetched
          : writer && isa<CollectiveOp>(writer.getOwner())
              ? MemoryKind::Communication
              : MemoryKind::Temporaries;

@@ -166,7 +166,7 @@ private:
       std::optional<unsigned> alias = aliasOf(part, operand.getOperandNumber());
       Operation *head = alias ? chainHead(value) : nullptr;
       auto it = number.find(head);
-      if (it == number.end() || done.test(it->second) || isa<CopyOp>(head))
+      if (it == number.end() || done.test(it->second) || isa<CopyOp, EvictOp>(head))
         continue;
       OpBuilder builder(terminator);
       operand.set(CopyOp::create(builder, value.getLoc(), value.getType(),
@@ -213,7 +213,7 @@ private:
     uses.assign(memory.buffers.size(), 0);
     pinned.assign(memory.buffers.size(), false);
     for (auto [i, buffer] : llvm::enumerate(memory.buffers)) {
-      size[i] = buffer.bytes;
+      size[i] = buffer.tier ? 0 : buffer.bytes;
       pinned[i] = buffer.constant || !buffer.results.empty() ||
                   (buffer.argument >= 0 && !dying.test(buffer.argument));
     }

@@ -251,6 +251,10 @@ LogicalResult cleave::exec::settleResults(func::FuncOp part) {
 // Buffers
 //===----------------------------------------------------------------------===//
 
+/// A value up to this size keeps its memory for two commands after it is
+/// evicted: less would be waited for at once.
+static constexpr int64_t kEvictedBehind = int64_t(16) << 20;
+
 namespace {
 
 class Assigner {
@@ -315,6 +319,7 @@ private:
     SmallVector<unsigned, 1> results;
     ConstantOp constant;
     Value value;
+    bool tier = false;
   };
 
   void touch(Value value, int64_t time) {
@@ -331,7 +336,9 @@ private:
       if (auto argument = dyn_cast<BlockArgument>(value)) {
         life.argument = argument.getArgNumber();
         life.value = value;
+        life.tier |= part.getArgAttr(life.argument, kTierAttr) != nullptr;
       }
+      life.tier |= value.getDefiningOp<EvictOp>() != nullptr;
       if (auto constant = value.getDefiningOp<ConstantOp>())
         life.constant = constant;
       if (!life.value && value.getDefiningOp<CommandOpInterface>())
@@ -342,6 +349,11 @@ private:
         touch(operand, time);
       for (Value result : op->getResults())
         touch(result, time);
+      // An eviction runs beside the next commands.
+      if (auto evict = dyn_cast<EvictOp>(op);
+          evict && extentBytes(evict.getType()) <= kEvictedBehind)
+        touch(evict.getInput(),
+              std::min<int64_t>(time + 2, commands.size() - 1));
     }
     for (auto [i, value] :
          llvm::enumerate(part.front().getTerminator()->getOperands())) {
@@ -401,6 +413,7 @@ private:
         buffer.argument = life.argument;
         buffer.results = life.results;
         buffer.constant = life.constant;
+        buffer.tier = life.tier;
         buffer.value = life.value ? life.value : value;
         memory.buffers.push_back(buffer);
       }
@@ -421,6 +434,8 @@ private:
     // The peak bytes in use.
     std::vector<int64_t> change(commands.size() + 2, 0);
     for (const PartBuffer &buffer : memory.buffers) {
+      if (buffer.tier)
+        continue;
       bool counts = buffer.argument < 0
                         ? !buffer.constant
                         : dying.test(buffer.argument) && buffer.results.empty();

@@ -26,6 +26,8 @@ struct PartBuffer {
   ConstantOp constant;
   /// Whether it holds a gradient; see `markGradients`.
   bool gradient = false;
+  /// Whether it is in the second tier.
+  bool tier = false;
   /// The op that it is scratch memory of.
   mlir::Operation *scratchOf = nullptr;
   /// The value under which it is reported.
@@ -69,6 +71,14 @@ void markGradients(mlir::func::FuncOp part, const llvm::BitVector &dying,
 mlir::LogicalResult orderCommands(mlir::func::FuncOp part,
                                   const llvm::BitVector &dying,
                                   int64_t threads);
+
+/// Reports a command that refers to a value of the second tier and is not a
+/// fetch or an eviction.
+mlir::LogicalResult checkTier(mlir::func::FuncOp part);
+
+/// Lets fetches begin before the commands before their first readers, with at
+/// most `maxBytes` bytes fetched and not read yet.
+void prefetch(mlir::func::FuncOp part, int64_t maxBytes);
 
 /// The commands of a part, in order.
 std::vector<mlir::Operation *> commandsOf(mlir::func::FuncOp part);

@@ -34,6 +34,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
   PartTable parts;
   /// The end of the tensors with fixed offsets so far.
   int64_t fixedEnd = 0;
+  /// The same in the second tier.
+  int64_t tierEnd = 0;
   /// A tensor with a fixed offset that entries share by name.
   struct Fixed {
     RankedTensorType type;
@@ -67,27 +69,35 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     for (ProgramOp program : programs)
       positions[program.getPipelinePosition()].push_back(program);
     Builder builder(&getContext());
-    int64_t largest = 0;
+    int64_t largest = 0, largestTier = 0;
     for (auto &[position, own] : positions) {
-      FailureOr<int64_t> arena = planPosition(own);
+      int64_t tier = 0;
+      FailureOr<int64_t> arena = planPosition(own, tier);
       if (failed(arena))
         return failure();
       largest = std::max(largest, *arena);
-      if (positions.size() > 1)
-        for (ProgramOp program : own)
+      largestTier = std::max(largestTier, tier);
+      for (ProgramOp program : own) {
+        if (positions.size() > 1)
           program->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(*arena));
+        if (tier > 0)
+          program->setAttr(kTierBytesAttr, builder.getI64IntegerAttr(tier));
+      }
     }
+    if (largestTier > 0)
+      module->setAttr(kTierBytesAttr, builder.getI64IntegerAttr(largestTier));
     writeParts();
     module->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(largest));
     module->setAttr(kThreadsAttr, builder.getI64IntegerAttr(threads));
     return success();
   }
 
-  /// Plans the arena of the ranks that run `programs`; returns its bytes.
-  FailureOr<int64_t> planPosition(ArrayRef<ProgramOp> programs) {
+  /// Plans the arena of the ranks that run `programs`; returns its bytes, and
+  /// those of the second tier as `tier`.
+  FailureOr<int64_t> planPosition(ArrayRef<ProgramOp> programs, int64_t &tier) {
     fixed.clear();
     constants.clear();
-    fixedEnd = 0;
+    fixedEnd = tierEnd = 0;
     placeConstants(programs);
     countResults(programs);
     std::vector<std::unique_ptr<ProgramMemory>> plans;
@@ -97,13 +107,15 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
           failed(placeFixed(program, *plans.back())))
         return failure();
     }
-    int64_t peak = 0;
+    int64_t peak = 0, tierPeak = 0;
     for (auto &plan : plans) {
       plan->packBuffers();
       peak = std::max(peak, plan->getPacking().peak);
+      tierPeak = std::max(tierPeak, plan->getTierPacking().peak);
     }
     for (auto &plan : plans)
-      plan->write(fixedEnd, profile);
+      plan->write(fixedEnd, tierEnd, profile);
+    tier = tierEnd + tierPeak;
     return fixedEnd + peak;
   }
 
@@ -124,9 +136,10 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
       }
     for (auto &entry : dying) {
       func::FuncOp part = parts.functions.lookup(entry.getKey());
-      if (failed(settleResults(part)) ||
+      if (failed(checkTier(part)) || failed(settleResults(part)) ||
           failed(orderCommands(part, entry.second, threads)))
         return failure();
+      prefetch(part, prefetchBytes);
       parts.memories[entry.getKey()] =
           assignBuffers(part, commandsOf(part), entry.second, threads);
     }
@@ -178,6 +191,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
   }
 
   static StringRef kindOf(const PartBuffer &buffer) {
+    if (buffer.tier)
+      return kOffloadedKind;
     if (buffer.constant)
       return "constant";
     if (buffer.scratchOf)
@@ -189,9 +204,9 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
 
   //===--- Fixed offsets --------------------------------------------------===//
 
-  int64_t take(int64_t bytes) {
-    int64_t offset = fixedEnd;
-    fixedEnd += llvm::alignTo(std::max<int64_t>(bytes, 1), kAlignment);
+  int64_t take(int64_t bytes, bool tier = false) {
+    int64_t &end = tier ? tierEnd : fixedEnd, offset = end;
+    end += llvm::alignTo(std::max<int64_t>(bytes, 1), kAlignment);
     return offset;
   }
 
@@ -258,7 +273,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     RankedTensorType type = tensorType(value);
     auto [it, fresh] = fixed.try_emplace(key, Fixed{type, 0});
     if (fresh)
-      it->second.offset = take(plan.bufferOf(value).bytes);
+      it->second.offset =
+          take(plan.bufferOf(value).bytes, plan.bufferOf(value).tier);
     else if (it->second.type != type)
       return program.emitOpError("'")
              << name.getValue() << "' of type " << type << " has type "

@@ -71,6 +71,22 @@ LogicalResult ProgramMemory::analyse() {
     llvm::for_each(op.getResults(), measure);
   for (Value value : body.getTerminator()->getOperands())
     bufferOf(value).returned = true;
+  for (BlockArgument argument : body.getArguments())
+    bufferOf(argument).tier =
+        program.getArgAttr(argument.getArgNumber(), kTierAttr) != nullptr;
+  for (RunOp run : runs)
+    for (OpResult result : run.getResults())
+      bufferOf(result).tier |=
+          parts.functions.lookup(run.getCallee())
+              .getResultAttr(result.getResultNumber(), kTierAttr) != nullptr;
+  for (RunOp run : runs)
+    for (auto [i, value] : llvm::enumerate(run.getInputs()))
+      if (bufferOf(value).tier !=
+          (parts.functions.lookup(run.getCallee()).getArgAttr(i, kTierAttr) !=
+           nullptr))
+        return run.emitOpError("operand ")
+               << i << (bufferOf(value).tier ? " is" : " is not")
+               << " in the second tier, other than the part's argument";
 
   // An argument's memory that a part overwrites must be passed to it only once.
   for (RunOp run : runs) {
@@ -249,7 +265,8 @@ void ProgramMemory::packBuffers() {
     buffer.life.bytes = buffer.bytes;
   }
   settleSlots();
-  std::vector<unsigned> packedRoots;
+  std::vector<unsigned> packedRoots, tierRoots;
+  std::vector<Interval> tierIntervals;
   for (unsigned root : roots) {
     if (sameAs.contains(root))
       continue;
@@ -265,6 +282,11 @@ void ProgramMemory::packBuffers() {
         sameAs[root] = it->second;
         continue;
       }
+    }
+    if (buffer.tier) {
+      tierRoots.push_back(root);
+      tierIntervals.push_back(buffer.life);
+      continue;
     }
     packedRoots.push_back(root);
     intervals.push_back(buffer.life);
@@ -290,6 +312,9 @@ void ProgramMemory::packBuffers() {
     }
   }
   packing = pack(intervals);
+  tierPacking = pack(tierIntervals);
+  for (auto [i, root] : llvm::enumerate(tierRoots))
+    buffers[root].packed = tierPacking.offsets[i];
   for (auto [i, root] : llvm::enumerate(packedRoots))
     buffers[root].packed = packing.offsets[i];
   for (auto [root, like] : sameAs)
@@ -303,8 +328,10 @@ void ProgramMemory::packBuffers() {
 // Writing
 //===----------------------------------------------------------------------===//
 
-int64_t ProgramMemory::address(Value value, int64_t base) {
+int64_t ProgramMemory::address(Value value, int64_t base, int64_t tierBase) {
   const ProgramBuffer &buffer = bufferOf(value);
+  if (buffer.tier)
+    base = tierBase;
   RankedTensorType type = tensorType(value);
   int64_t at = buffer.fixed >= 0    ? buffer.fixed
                : buffer.packed >= 0 ? base + buffer.packed
@@ -312,7 +339,7 @@ int64_t ProgramMemory::address(Value value, int64_t base) {
   return at + getLayout(type).offset * elementBytes(type.getElementType());
 }
 
-void ProgramMemory::write(int64_t base, bool profile) {
+void ProgramMemory::write(int64_t base, int64_t tierBase, bool profile) {
   for (auto [a, run] : llvm::enumerate(runs)) {
     const PartMemory &memory = parts.memories[run.getCallee()];
     const std::vector<int64_t> &own = internal[repeats.representative[a]];
@@ -322,9 +349,9 @@ void ProgramMemory::write(int64_t base, bool profile) {
         row.push_back(
             buffer.constant->getAttrOfType<IntegerAttr>(kOffsetAttr).getInt());
       else if (buffer.argument >= 0)
-        row.push_back(address(run.getInputs()[buffer.argument], base));
+        row.push_back(address(run.getInputs()[buffer.argument], base, tierBase));
       else if (!buffer.results.empty())
-        row.push_back(address(run.getResult(buffer.results.front()), base));
+        row.push_back(address(run.getResult(buffer.results.front()), base, tierBase));
       else
         row.push_back(own[b] < 0 ? base : base + own[b]);
     }
@@ -334,11 +361,15 @@ void ProgramMemory::write(int64_t base, bool profile) {
   graph::EntryAttributes attributes(program);
   for (BlockArgument argument : program.getBody().getArguments())
     attributes.setArg(argument.getArgNumber(), kOffsetAttr,
-                      builder.getI64IntegerAttr(address(argument, base)));
+                      builder.getI64IntegerAttr(address(argument, base, tierBase)));
   Operation *terminator = program.getBody().front().getTerminator();
-  for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
-    attributes.setResult(i, kOffsetAttr,
-                         builder.getI64IntegerAttr(address(value, base)));
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    attributes.setResult(
+        i, kOffsetAttr,
+        builder.getI64IntegerAttr(address(value, base, tierBase)));
+    if (bufferOf(value).tier)
+      attributes.setResult(i, kTierAttr, builder.getUnitAttr());
+  }
   attributes.write();
   program->setAttr(kPeakAttr, builder.getI64IntegerAttr(packing.peak));
   program->setAttr(kLowerBoundAttr,

@@ -53,6 +53,8 @@ struct ProgramBuffer {
   /// Whether forward saves it for backward; whether a transfer or a collective
   /// of the whole step writes it.
   bool saved = false, communicated = false;
+  /// Whether it is in the second tier.
+  bool tier = false;
   /// Whether it holds a value that an update overwrites, saved until that is
   /// validated.
   bool kept = false;
@@ -78,13 +80,15 @@ public:
   mlir::LogicalResult analyse();
   /// Packs buffers without a fixed offset.
   void packBuffers();
-  /// Writes rows of offsets; the packed part of the arena begins at `base`.
-  /// With `profile`, also the bytes in use over time.
-  void write(int64_t base, bool profile);
+  /// Writes rows of offsets; the packed part of the arena begins at `base`, and
+  /// that of the second tier at `tierBase`. With `profile`, also the bytes in
+  /// use over time.
+  void write(int64_t base, int64_t tierBase, bool profile);
 
   ProgramBuffer &bufferOf(mlir::Value value) { return buffers[leader(value)]; }
   mlir::ArrayRef<RunOp> getRuns() const { return runs; }
   const Packing &getPacking() const { return packing; }
+  const Packing &getTierPacking() const { return tierPacking; }
   /// The buffers in use at the peak, the largest first.
   std::vector<LiveItem> liveAtPeak() const;
   /// The peak bytes of gradients.
@@ -101,7 +105,7 @@ private:
   std::string nameOf(mlir::Value value) const;
   /// Sets `saved` and `communicated` of all buffers.
   void markSaved();
-  int64_t address(mlir::Value value, int64_t base);
+  int64_t address(mlir::Value value, int64_t base, int64_t tierBase);
   llvm::DenseMap<unsigned, unsigned> shareSlots(llvm::ArrayRef<unsigned> roots);
   void settleSlots();
 
@@ -117,7 +121,7 @@ private:
   std::vector<std::vector<unsigned>> turns;
   /// Offsets of internal buffers, by representative action; -1 elsewhere.
   std::vector<std::vector<int64_t>> internal;
-  Packing packing;
+  Packing packing, tierPacking;
   std::vector<Interval> intervals;
   std::vector<LiveItem> items;
 };

@@ -5,20 +5,20 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_TARGET_PROGRAM_BUFFERUSE_H
-#define CLEAVE_LIB_TARGET_PROGRAM_BUFFERUSE_H
+#ifndef CLEAVE_RUNTIME_CORE_BUFFERUSE_H
+#define CLEAVE_RUNTIME_CORE_BUFFERUSE_H
 
 #include "cleave/Runtime/Core/Program.h"
 #include <set>
 
-namespace cleave {
+namespace cleave::runtime {
 
 /// The buffers of its part that a command refers to.
-std::set<int32_t> buffersOf(const runtime::Command &command);
+std::set<int32_t> buffersOf(const Command &command);
 
 /// The runs of a part in one entry.
 struct PartRuns {
-  const runtime::Rows *rows;
+  const Rows *rows;
   int64_t count;
 };
 
@@ -26,20 +26,20 @@ struct PartRuns {
 /// another, in any run of the part.
 class SharedMemory {
 public:
-  SharedMemory(const runtime::Part &part, std::vector<PartRuns> runs)
+  SharedMemory(const Part &part, std::vector<PartRuns> runs)
       : part(part), runs(std::move(runs)) {}
 
   /// Whether a buffer of `a` and one of `b` share a byte.
   bool meet(const std::set<int32_t> &a, const std::set<int32_t> &b) const;
 
 private:
-  const runtime::Part &part;
+  const Part &part;
   std::vector<PartRuns> runs;
 };
 
 /// The runs of each part, in all entries.
-std::vector<std::vector<PartRuns>> runsOfParts(const runtime::Program &program);
+std::vector<std::vector<PartRuns>> runsOfParts(const Program &program);
 
-} // namespace cleave
+} // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_TARGET_PROGRAM_BUFFERUSE_H
+#endif // CLEAVE_RUNTIME_CORE_BUFFERUSE_H

@@ -5,11 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "BufferUse.h"
+#include "cleave/Runtime/Core/BufferUse.h"
 #include "cleave/Runtime/Core/ProgramFields.h"
 #include "llvm/ADT/STLExtras.h"
 
-using namespace cleave;
 using namespace cleave::runtime;
 
 namespace {
@@ -44,7 +43,7 @@ private:
 };
 } // namespace
 
-std::set<int32_t> cleave::buffersOf(const Command &command) {
+std::set<int32_t> cleave::runtime::buffersOf(const Command &command) {
   BufferCollector collector;
   collector.collect(command);
   return std::move(collector.buffers);
@@ -57,6 +56,8 @@ bool SharedMemory::meet(const std::set<int32_t> &a,
            column.step == 0 && column.last.empty();
   };
   auto overlap = [&](int32_t one, int32_t other) {
+    if (part.buffers[one].tier != part.buffers[other].tier)
+      return false;
     for (const auto &[rows, count] : runs) {
       const Column &here = rows->columns[one], &there = rows->columns[other];
       int64_t different = isFixed(here) && isFixed(there) ? 1 : count;
@@ -75,7 +76,7 @@ bool SharedMemory::meet(const std::set<int32_t> &a,
   });
 }
 
-std::vector<std::vector<PartRuns>> cleave::runsOfParts(const Program &program) {
+std::vector<std::vector<PartRuns>> cleave::runtime::runsOfParts(const Program &program) {
   std::vector<std::vector<PartRuns>> runs(program.parts.size());
   for (const auto &[name, entry] : program.entries) {
     std::vector<int64_t> counts(program.parts.size(), 0);

@@ -1,0 +1,188 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Offload to a file: the bits are those of a run that keeps everything in memory, over
+optimizers, recipes and schedules; what is moved is counted; checkpoints go through it."""
+
+import itertools
+
+import pytest
+import torch
+
+import cleave
+from proofs import ALL
+from training_support import gpt2, same_bits, snapshot, token_batches, tokens
+
+STEPS = 4
+CONFIG = dict(n_layer=4, n_embd=64)
+
+#: Meshes and schedules.
+PLACES = {
+    "one": {},
+    "parts": dict(micro_batches=4),
+    "zero1": dict(mesh={"dp": 2}, plan=["zero1"]),
+    "zero3": dict(mesh={"dp": 2}, plan=["zero3"], micro_batches=2),
+    "tp": dict(mesh={"tp": 2}, plan=["megatron-sp"]),
+    "1f1b": dict(mesh={"pp": 2, "dp": 2}, plan=["zero1"], micro_batches=4),
+    "zb-v": dict(mesh={"pp": 2}, schedule="zb-v", micro_batches=4),
+    "interleaved": dict(mesh={"pp": 2}, schedule="interleaved", chunks=2, micro_batches=4),
+    "pipedream": dict(mesh={"pp": 2}, schedule="pipedream", micro_batches=4, check_finite=False),
+    "many": dict(micro_batches=32, batch=32),
+    "grains": dict(deterministic=4),
+}
+FUSIONS = {
+    "none": {},
+    "backward": dict(optimizer_fusion="backward", check_finite=False),
+    "forward": dict(optimizer_fusion="forward"),
+    "clip": dict(clip=0.5),
+    "validated": dict(post_validation=True, clip=0.5),
+}
+OPTIMIZERS = {
+    "adamw": cleave.AdamW, "sgd": lambda **more: cleave.SGD(momentum=0.9, **more),
+    "lion": cleave.Lion, "lamb": cleave.LAMB, "adafactor": cleave.Adafactor, "muon": cleave.Muon,
+    "adamw8bit": cleave.AdamW8bit, "plain": cleave.SGD,
+}
+KINDS = [["state"], ["saved"], ["state", "saved"]]
+WIDE = [["masters"], ["state", "masters"], ["state", "masters", "saved"]]
+
+#: Each place and each optimizer with some of the others.
+SAMPLE = [
+    ("one", "none", "adamw", "f32", ["state"]),
+    ("one", "backward", "adamw", "bf16", ["state", "masters"]),
+    ("parts", "forward", "lamb", "f32", ["state", "saved"]),
+    ("zero1", "clip", "adamw", "bf16", ["state", "masters", "saved"]),
+    ("zero3", "none", "muon", "f32", ["state", "saved"]),
+    ("tp", "none", "adafactor", "bf16", ["state", "masters", "saved"]),
+    ("1f1b", "clip", "adamw8bit", "f32", ["state", "saved"]),
+    ("zb-v", "validated", "adamw", "bf16", ["state", "masters"]),
+    ("interleaved", "none", "lion", "f32", ["saved"]),
+    ("pipedream", "none", "sgd", "f32", ["state"]),
+    ("many", "none", "adamw", "f32", ["saved"]),
+    ("grains", "clip", "plain", "bf16", ["masters"]),
+]
+
+
+def legal(place, fusion, optimizer, precision, kinds):
+    """The compiler refuses the rest, with or without offload."""
+    if fusion == "backward" and place not in ("one", "zero1", "tp"):
+        return False
+    if fusion == "validated" and place not in ("1f1b", "zb-v", "interleaved"):
+        return False
+    if place == "pipedream" and (fusion != "none" or optimizer in ("muon", "lamb", "adafactor")):
+        return False
+    if place == "grains" and fusion in ("backward", "forward"):
+        return False
+    return ("masters" in kinds) <= (precision == "bf16")
+
+
+EVERY = [case for case in itertools.product(PLACES, FUSIONS, OPTIMIZERS, ("f32", "bf16"),
+                                            KINDS + WIDE) if legal(*case)]
+
+
+def compiled(offload, place="one", fusion="none", optimizer="adamw", precision="f32", **more):
+    torch.manual_seed(0)
+    settings = {"check": "off", **PLACES[place], **FUSIONS[fusion], **more}
+    rule = OPTIMIZERS[optimizer](lr=1e-2, max_grad_norm=settings.pop("clip", None))
+    return cleave.compile(gpt2(**CONFIG), tokens(batch=settings.pop("batch", 8), length=16),
+                          optimizer=rule, seed=5, precision=precision, offload=offload,
+                          **settings)
+
+
+def batches(place="one"):
+    return token_batches(STEPS, batch=PLACES[place].get("batch", 8), length=16, ignored=3)
+
+
+@pytest.mark.parametrize("place, fusion, optimizer, precision, kinds", EVERY if ALL else SAMPLE,
+                         ids=lambda value: "+".join(value) if isinstance(value, list) else value)
+def test_bits(place, fusion, optimizer, precision, kinds):
+    case = (place, fusion, optimizer, precision)
+    kept, moved = compiled(None, *case), compiled(kinds, *case)
+    for batch in batches(place):
+        assert moved(*batch) == kept(*batch)
+    assert same_bits(snapshot(moved), snapshot(kept))
+    assert moved.evaluate(*batch) == kept.evaluate(*batch)
+    if (optimizer, kinds) != ("plain", ["state"]):
+        assert moved.memory()["tier"] > 0 and "tier" not in kept.memory()
+
+
+def moves(step, entry="train"):
+    return step.report()["plan"]["entries"][entry].get("offload")
+
+
+def count(step, state):
+    return sum(value.numel() for value in step.state_dict().values() if state or value.ndim)
+
+
+def test_state_moves_16_bytes_per_parameter():
+    kept, step = compiled(None), compiled(["state"])
+    parameters = sum(p.numel() for p in gpt2(**CONFIG).parameters())
+    assert moves(step) == {"fetched_bytes": 8 * parameters, "evicted_bytes": 8 * parameters}
+    assert moves(step, "evaluate") is None and moves(kept) is None
+    plan = step.report()["plan"]
+    assert "state" not in plan["bytes"]
+    assert kept.report()["plan"]["bytes"]["state"] == 8 * parameters <= plan["tier_bytes"]
+    kinds = plan["entries"]["train"]["profile"]["kinds"]
+    assert "state" not in kinds and max(kinds["fetched"]) > 0
+    assert "fetched from the second tier" in "\n".join(step.explain("memory"))
+
+
+def test_masters_are_read_for_their_copies_and_by_the_update():
+    step = compiled(["masters"], precision="bf16", optimizer_fusion="none")
+    moved = moves(step)
+    assert moved["fetched_bytes"] == 2 * moved["evicted_bytes"] > 0
+    assert moves(step, "evaluate") == {"fetched_bytes": moved["evicted_bytes"], "evicted_bytes": 0}
+
+
+def test_what_is_saved_leaves_once_and_comes_back():
+    step = compiled(["saved"], micro_batches=2)
+    moved = moves(step)
+    assert moved["fetched_bytes"] >= moved["evicted_bytes"] > 0
+    kept = compiled(None, micro_batches=2)
+    assert step.memory()["arena"] < kept.memory()["arena"]
+
+
+def test_checkpoints_go_through_the_tier(tmp_path):
+    """Of one run, resumed by the other: everywhere the same files."""
+    data, steps = batches(), {}
+    for name, kinds in (("kept", None), ("moved", ["state", "masters", "saved"])):
+        steps[name] = compiled(kinds, precision="bf16")
+        for batch in data[:2]:
+            steps[name](*batch)
+        steps[name].save(tmp_path / name)
+    def content(name):
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()
+                if path.suffix == ".safetensors"}
+    assert content("kept") == content("moved") and len(content("kept")) == 2
+    for name, other in (("kept", "moved"), ("moved", "kept")):
+        steps[name](*data[2])
+        steps[name].load(tmp_path / other)
+        for batch in data[2:]:
+            steps[name](*batch)
+    assert same_bits(snapshot(steps["kept"]), snapshot(steps["moved"]))
+
+
+def test_a_step_that_is_refused_changes_nothing():
+    step = compiled(["state", "saved"])
+    data = batches()
+    step(*data[0])
+    before = snapshot(step)
+    ids, labels = data[1]
+    with pytest.raises(cleave.StepError, match="not finite|no label"):
+        step(ids, torch.full_like(labels, -100))
+    assert same_bits(snapshot(step), before)
+    kept = compiled(None)
+    for batch in (data[0], data[1]):
+        kept(*batch)
+    step(*data[1])
+    assert same_bits(snapshot(step), snapshot(kept))
+
+
+@pytest.mark.parametrize("settings, error, message", [
+    (dict(offload=["weights"]), ValueError,
+     "offload has 'weights'; what can be offloaded is 'state', 'masters' and 'saved'"),
+    (dict(offload="state"), TypeError, "offload is a list of what is offloaded"),
+    (dict(offload=["masters"]), cleave.CompileError, "there are no masters"),
+    (dict(offload=["state"], offload_dir=3), TypeError, "offload_dir is 3"),
+])
+def test_bad_arguments(settings, error, message):
+    with pytest.raises(error, match=message):
+        compiled(**settings)
