@@ -160,7 +160,8 @@ public:
       counts->step = (*position)[1];
       counts->dataPosition = (*position)[2];
       counts->skipped = (*position)[3];
-      counts->lossScale = lossScale;
+      session->setLossScale(lossScale);
+      counts->lossScale = session->getLossScale();
       counts->last = nb::none();
     }
     return wrong;
@@ -328,7 +329,7 @@ public:
     counts->step = session->getStep();
     counts->dataPosition = state->dataPosition;
     counts->skipped = state->skipped;
-    counts->lossScale = state->lossScale;
+    counts->lossScale = session->getLossScale();
     counts->last = nb::none();
     return "";
   }

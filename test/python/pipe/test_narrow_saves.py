@@ -30,8 +30,8 @@ def gradients(**options):
 
 
 @pytest.fixture(scope="module")
-def exact():
-    return gradients()
+def wide_step():
+    return gradients()[2]
 
 
 def saved(step):
@@ -50,16 +50,18 @@ def test_forward_is_the_same_and_gradients_are_near(options, precision, digits):
     assert 0 < error <= 4 * 2.0**-digits * norm
 
 
-def test_half_of_the_bytes(exact):
-    """But for statistics: of norms, two numbers for a position, and of attention, one for a head."""
-    wide, (_, _, narrow) = exact[2], gradients(save_precision="bf16")
+def test_half_of_the_bytes(wide_step):
+    """But for statistics (of norms, two numbers for a position, and of attention, one for a head),
+    and for the last block's output, from which the loss is computed."""
+    narrow = gradients(save_precision="bf16")[2]
     layers, rows = SIZE["layers"], batch()["input_ids"].numel()
 
     def of_blocks(step):
         return sum(g["bytes"] * len(g["blocks"]) for g in saved(step) if g["blocks"])
 
     statistics = layers * rows * (2 * 2 + SIZE["heads"]) * 4
-    assert of_blocks(narrow) - statistics == (of_blocks(wide) - statistics) / 2
+    exact = statistics + rows * SIZE["hidden"] * 4
+    assert of_blocks(narrow) - exact == (of_blocks(wide_step) - exact) / 2
 
 
 def test_as_torch_rounds_what_it_saves():

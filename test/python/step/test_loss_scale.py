@@ -95,7 +95,8 @@ def test_layouts_agree(options, plain):
 
 @pytest.mark.parametrize("optimizer", [
     cleave.AdamW(lr=1e-3), cleave.SGD(lr=0.1, momentum=0.9), cleave.Lion(lr=1e-3),
-    cleave.Adafactor(lr=1e-2), cleave.Muon(lr=1e-2), cleave.AdamW8bit(lr=1e-3),
+    cleave.Adafactor(lr=1e-2), cleave.AdamW8bit(lr=1e-3), cleave.Muon(lr=1e-2, param_groups=[
+        dict(match=lambda n, p: p.ndim < 2, optimizer=cleave.AdamW(lr=1e-3))]),
     cleave.SGD(lr=0.1, max_grad_norm=0.1)], ids=lambda o: type(o).__name__)
 def test_updates_do_not_depend_on_the_scale(optimizer):
     """By a power of two, which rounds nothing where nothing underflows."""
