@@ -170,6 +170,24 @@ def test_partial_sums_are_f32():
     assert sums and {made[value] for value, kind in sums if kind == "bf16"} <= {"graph.gather"}
 
 
+def test_all_that_is_chosen_f32_is_the_step_in_f32(plain):
+    step = compiled(model(), precision="bf16", precision_policy=[("*", "f32")])
+    assert losses(step) == plain["f32"]
+
+
+@pytest.mark.parametrize("options", [{}, dict(mesh={"tp": 2}, plan="megatron")], ids=str)
+def test_modules_that_are_chosen_f32(options, plain):
+    """Their weights are read as they are, in forward and in backward."""
+    step = compiled(model(), precision="bf16", precision_policy=[("blocks.*.feed_forward", "f32")],
+                    **options)
+    casts = re.findall(r"graph\.cast .*\(tensor<(\d+)x(\d+)xf32>\) -> tensor<\S*bf16>", step.ir())
+    hidden = SIZE["hidden"]
+    sizes = {tuple(map(int, size)) for size in casts}
+    assert (hidden, hidden) in sizes
+    assert not sizes & {(4 * hidden, hidden), (hidden, 4 * hidden)}
+    assert losses(step) == pytest.approx(plain["f32"], rel=2e-3)
+
+
 @pytest.mark.parametrize("options, message", [
     (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32', 'bf16' or 'fp16'"),
     (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
