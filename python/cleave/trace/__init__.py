@@ -17,8 +17,8 @@ import files of their own row and of rows above:
     registry, evaluate        the table of converters; the values of ops known when tracing
     matching, masks, attention
                               patterns over values; attention masks; the op attention
-    converters/               converters of the framework's operators, a file for each subject
     widen                     programs in f32 of models of 16 bits
+    converters/               converters of the framework's operators, a file for each subject
     fold, convert             constant folding; the conversion of one exported graph
     accepted, call_plan, experts, decompose, export
                               tensors and names that a step can have, inputs and loss, static

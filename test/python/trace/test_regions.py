@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cleave
 from cleave.trace import PrecisionPolicy, TraceError, trace
+from cleave.trace.repeat import TRACED, Repeated
 
 X, Y = torch.randn(4, 8), torch.randint(0, 8, (4,))
 
@@ -188,3 +189,23 @@ def test_a_region_in_another_is_part_of_it():
         return self.last(checkpoint(outer, x, use_reentrant=False))
 
     assert regions(traced(run).mlir, "linear") == [0, 0, None]
+
+
+def test_copies_of_layers_have_regions_of_their_own():
+    class Stack(nn.Module):
+        def __init__(self, count):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(count))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + checkpoint(lambda x, own=layer: torch.relu(own(x)), x, use_reentrant=False)
+            return x
+
+    with torch.device("meta"):
+        module = Stack(TRACED)
+    mlir = trace(module, (X, Y), F.cross_entropy, logits=False,
+                 repeated=[Repeated("layers", TRACED + 3)]).mlir
+    found = regions(mlir, "linear")
+    assert len(set(found)) == len(found) == TRACED + 3 and None not in found
+    assert regions(mlir, "relu") == found
