@@ -236,8 +236,12 @@ LogicalResult Rounding::convert(Operation *op) {
   bool keep = update.contains(op) || decisions.contains(op) ||
               isa<CastOp>(op) || (!policy && sums.contains(op)) ||
               (chosen && chosen.getValue() == "f32");
-  // Of all operands, and so of the results.
-  bool narrows = chosen && !keep;
+  // Of all operands, or of all that the op does not read in f32 beside others.
+  bool narrows = chosen && !keep, mixes = false;
+  for (OpOperand &operand : op->getOpOperands())
+    mixes |= policy && isChosen(operand.get()) &&
+             policy.getOperandPrecision(operand.getOperandNumber()) !=
+                 OperandPrecision::F32;
   bool sum = false;
   if (policy && !keep && (!roundSums || sums.contains(op)) &&
       llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
@@ -247,8 +251,11 @@ LogicalResult Rounding::convert(Operation *op) {
       }))
     sum = policy.setSumElement(f32) && !sums.contains(op);
   auto kindOf = [&](unsigned index) {
-    if (keep || narrows)
-      return keep ? OperandPrecision::F32 : OperandPrecision::Narrow;
+    if (keep)
+      return OperandPrecision::F32;
+    if (narrows && !(mixes && policy.getOperandPrecision(index) ==
+                                  OperandPrecision::F32))
+      return OperandPrecision::Narrow;
     return policy ? policy.getOperandPrecision(index) : OperandPrecision::Same;
   };
   // What follows its operands is 16-bit where one of them is, and is computed
