@@ -94,7 +94,7 @@ def test_a_file_that_has_become_short_ends_the_run(tmp_path):
 
 
 #: A model with 8 bytes of state for each of these parameters, and few others.
-LAYERS, WIDTH = 8, 512
+LAYERS, WIDTH = 16, 512
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,8 @@ def test_a_model_whose_state_exceeds_the_limit_trains(large):
     plans = {name: json.loads((large / f"{name}.json").read_text())["plan"]
              for name in ("kept", "moved")}
     state = plans["kept"]["bytes"]["state"]
-    limit = plans["moved"]["arena_bytes"] + (40 << 20)
+    # The library takes about 60 MiB for itself.
+    limit = plans["moved"]["arena_bytes"] + (80 << 20)
     assert limit < state < plans["kept"]["arena_bytes"]
     refused = train(large, "kept", limit)
     assert refused.returncode != 0 and "cannot map an arena" in refused.stderr
