@@ -229,8 +229,8 @@ static json::Object describe(ProgramOp program) {
       }
   }
   if (fetched + evicted > 0)
-    entry["offload"] = json::Object{{"fetched_bytes", fetched},
-                                    {"evicted_bytes", evicted}};
+    entry["offload"] =
+        json::Object{{"fetched_bytes", fetched}, {"evicted_bytes", evicted}};
   entry["actions"] = actions;
   json::Object commands;
   for (auto &[name, count] : counts)

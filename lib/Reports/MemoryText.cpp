@@ -71,10 +71,11 @@ static void explainEntry(StringRef name, const json::Object &position,
   if (const json::Object *kinds = entry.getObject("kinds_at_peak"))
     lines.push_back("  " + describeKinds(*kinds));
   if (const json::Object *moved = entry.getObject("offload"))
-    lines.push_back(llvm::formatv("  {0} fetched from the second tier, {1} "
-                                  "evicted to it",
-                                  formatBytes(number(*moved, "fetched_bytes")),
-                                  formatBytes(number(*moved, "evicted_bytes"))));
+    lines.push_back(
+        llvm::formatv("  {0} fetched from the second tier, {1} "
+                      "evicted to it",
+                      formatBytes(number(*moved, "fetched_bytes")),
+                      formatBytes(number(*moved, "evicted_bytes"))));
   std::vector<const json::Object *> items;
   for (const json::Array *array :
        {position.getArray("fixed"), entry.getArray("live_at_peak")})

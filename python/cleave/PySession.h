@@ -278,8 +278,8 @@ public:
       if (i != static_cast<size_t>(runtime::TimeClass::Offload) ||
           session->getProgram().tierBytes > 0)
         result[runtime::timeClassName(static_cast<runtime::TimeClass>(i))
-                 .str()
-                 .c_str()] = last.breakdown.nanoseconds[i] * 1e-6;
+                   .str()
+                   .c_str()] = last.breakdown.nanoseconds[i] * 1e-6;
     return result;
   }
 

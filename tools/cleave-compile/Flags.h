@@ -197,11 +197,12 @@ struct Flags {
           "bytes, each rank's part rounded")};
   cl::opt<std::string> offload{
       "offload", cl::cat(training), cl::value_desc("kinds"),
-      cl::desc("What is in a file of each rank while no command uses it, and "
-               "fetched into memory before: state (the optimizer's), masters "
-               "(parameters of which forward and backward read 16-bit copies), "
-               "saved (by forward for backward), with commas between. Results "
-               "have the same bits; cleave-run --offload-dir names the folder")};
+      cl::desc(
+          "What is in a file of each rank while no command uses it, and "
+          "fetched into memory before: state (the optimizer's), masters "
+          "(parameters of which forward and backward read 16-bit copies), "
+          "saved (by forward for backward), with commas between. Results "
+          "have the same bits; cleave-run --offload-dir names the folder")};
   cl::opt<bool> postValidation{
       "post-validation", cl::cat(training),
       cl::desc(

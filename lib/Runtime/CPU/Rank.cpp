@@ -91,8 +91,7 @@ llvm::Error Rank::change(const Tensor &tensor,
 
 llvm::Error Rank::prepare(ContractionTuner &tuner) {
   llvm::Expected<Executor> created =
-      Executor::create(artifact, arena, tier.get(), team, tuner,
-                       communicator);
+      Executor::create(artifact, arena, tier.get(), team, tuner, communicator);
   if (!created)
     return created.takeError();
   executor.emplace(std::move(*created));

@@ -103,6 +103,7 @@ void Artifact::summarise() {
   std::map<std::string, int32_t> numbers;
   for (const Program &program : positions) {
     summary.arenaBytes = std::max(summary.arenaBytes, program.arenaBytes);
+    summary.tierBytes = std::max(summary.tierBytes, program.tierBytes);
     summary.microBatches = std::max(summary.microBatches, program.microBatches);
     std::vector<int32_t> number;
     for (const Tensor &tensor : program.tensors) {

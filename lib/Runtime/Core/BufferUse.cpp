@@ -76,7 +76,8 @@ bool SharedMemory::meet(const std::set<int32_t> &a,
   });
 }
 
-std::vector<std::vector<PartRuns>> cleave::runtime::runsOfParts(const Program &program) {
+std::vector<std::vector<PartRuns>>
+cleave::runtime::runsOfParts(const Program &program) {
   std::vector<std::vector<PartRuns>> runs(program.parts.size());
   for (const auto &[name, entry] : program.entries) {
     std::vector<int64_t> counts(program.parts.size(), 0);

@@ -326,9 +326,9 @@ void Session::resetTraining() {
       for (const std::unique_ptr<Rank> &rank : ranks)
         if (rank->holds(tensor))
           if (Error error = rank->change(tensor, [&](char *own) {
-                std::memset(own, 0,
-                            static_cast<size_t>(
-                                localBytes(getProgram().mesh, tensor)));
+                std::memset(
+                    own, 0,
+                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
               }))
             fail(llvm::toString(std::move(error)));
   step = skipped = 0;

@@ -445,8 +445,8 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
     commands.push_back(std::move(command));
     // Commands that may overlap are known when all buffers have offsets.
     const Command &last = commands.back();
-    bool exchanges = last.kind == CommandKind::Collective &&
-                     !last.collective.isTransfer();
+    bool exchanges =
+        last.kind == CommandKind::Collective && !last.collective.isTransfer();
     if (exchanges || last.isMove()) {
       Command wait;
       wait.kind = CommandKind::Wait;

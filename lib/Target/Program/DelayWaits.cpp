@@ -7,8 +7,9 @@
 ///
 /// \file
 /// An exchange, or a copy between memory and the second tier, is awaited when a
-/// command needs its memory, not before. That depends on the offsets of buffers: a buffer that overlaps it in the arena,
-/// in any action of the part, needs its memory.
+/// command needs its memory, not before. That depends on the offsets of
+/// buffers: a buffer that overlaps it in the arena, in any action of the part,
+/// needs its memory.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -50,7 +51,8 @@ public:
   }
 
 private:
-  /// An exchange or a move in flight; and its wait, once the program has reached it.
+  /// An exchange or a move in flight; and its wait, once the program has
+  /// reached it.
   struct Open {
     int32_t token;
     std::set<int32_t> buffers;

@@ -44,6 +44,7 @@ REFUSALS = [
     "pipe-gather: an asynchronous", "leave --post-validation or --optimizer-fusion=forward out",
     "an asynchronous schedule", "name one of them", "the samples are split over",
     "max-staleness", "steps need equal numbers", "than that of the grains",
+    "offload: there are no masters",
 ]
 
 

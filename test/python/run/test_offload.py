@@ -13,7 +13,7 @@ from proofs import ALL
 from training_support import gpt2, same_bits, snapshot, token_batches, tokens
 
 STEPS = 4
-CONFIG = dict(n_layer=4, n_embd=64)
+CONFIG = dict(n_layer=4, n_embd=64, tie_word_embeddings=False)
 
 #: Meshes and schedules.
 PLACES = {
@@ -38,7 +38,7 @@ FUSIONS = {
 }
 OPTIMIZERS = {
     "adamw": cleave.AdamW, "sgd": lambda **more: cleave.SGD(momentum=0.9, **more),
-    "lion": cleave.Lion, "lamb": cleave.LAMB, "adafactor": cleave.Adafactor, "muon": cleave.Muon,
+    "lion": cleave.Lion, "lamb": cleave.LAMB, "adafactor": cleave.Adafactor, "adagrad": cleave.Adagrad,
     "adamw8bit": cleave.AdamW8bit, "plain": cleave.SGD,
 }
 KINDS = [["state"], ["saved"], ["state", "saved"]]
@@ -50,7 +50,7 @@ SAMPLE = [
     ("one", "backward", "adamw", "bf16", ["state", "masters"]),
     ("parts", "forward", "lamb", "f32", ["state", "saved"]),
     ("zero1", "clip", "adamw", "bf16", ["state", "masters", "saved"]),
-    ("zero3", "none", "muon", "f32", ["state", "saved"]),
+    ("zero3", "none", "adagrad", "f32", ["state", "saved"]),
     ("tp", "none", "adafactor", "bf16", ["state", "masters", "saved"]),
     ("1f1b", "clip", "adamw8bit", "f32", ["state", "saved"]),
     ("zb-v", "validated", "adamw", "bf16", ["state", "masters"]),
@@ -67,7 +67,7 @@ def legal(place, fusion, optimizer, precision, kinds):
         return False
     if fusion == "validated" and place not in ("1f1b", "zb-v", "interleaved"):
         return False
-    if place == "pipedream" and (fusion != "none" or optimizer in ("muon", "lamb", "adafactor")):
+    if place == "pipedream" and (fusion != "none" or optimizer in ("lamb", "adafactor")):
         return False
     if place == "grains" and fusion in ("backward", "forward"):
         return False
@@ -108,10 +108,6 @@ def moves(step, entry="train"):
     return step.report()["plan"]["entries"][entry].get("offload")
 
 
-def count(step, state):
-    return sum(value.numel() for value in step.state_dict().values() if state or value.ndim)
-
-
 def test_state_moves_16_bytes_per_parameter():
     kept, step = compiled(None), compiled(["state"])
     parameters = sum(p.numel() for p in gpt2(**CONFIG).parameters())
@@ -122,7 +118,7 @@ def test_state_moves_16_bytes_per_parameter():
     assert kept.report()["plan"]["bytes"]["state"] == 8 * parameters <= plan["tier_bytes"]
     kinds = plan["entries"]["train"]["profile"]["kinds"]
     assert "state" not in kinds and max(kinds["fetched"]) > 0
-    assert "fetched from the second tier" in "\n".join(step.explain("memory"))
+    assert "fetched from the second tier" in step.explain("memory")
 
 
 def test_masters_are_read_for_their_copies_and_by_the_update():
@@ -166,7 +162,7 @@ def test_a_step_that_is_refused_changes_nothing():
     step(*data[0])
     before = snapshot(step)
     ids, labels = data[1]
-    with pytest.raises(cleave.StepError, match="not finite|no label"):
+    with pytest.raises(cleave.StepError, match="every target of this batch is ignored"):
         step(ids, torch.full_like(labels, -100))
     assert same_bits(snapshot(step), before)
     kept = compiled(None)

@@ -3,6 +3,7 @@
 """Offload within a limit of memory, and where the file cannot be made, read or written."""
 
 import contextlib
+import gc
 import glob
 import json
 import os
@@ -45,7 +46,8 @@ def test_the_file_has_no_name_and_ends_with_the_step(tmp_path):
     assert os.listdir(tmp_path) == []
     path = tier_file(tmp_path)
     assert os.stat(path).st_size == step.memory()["tier"] <= 512 * os.stat(path).st_blocks
-    step.close()
+    del step
+    gc.collect()
     assert tier_file(tmp_path) is None
 
 
@@ -94,7 +96,7 @@ def test_a_file_that_has_become_short_ends_the_run(tmp_path):
 
 
 #: A model with 8 bytes of state for each of these parameters, and few others.
-LAYERS, WIDTH = 8, 512
+LAYERS, WIDTH = 16, 512
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +129,8 @@ def test_a_model_whose_state_exceeds_the_limit_trains(large):
     plans = {name: json.loads((large / f"{name}.json").read_text())["plan"]
              for name in ("kept", "moved")}
     state = plans["kept"]["bytes"]["state"]
-    limit = plans["moved"]["arena_bytes"] + (40 << 20)
+    # The library takes about 60 MiB for itself.
+    limit = plans["moved"]["arena_bytes"] + (80 << 20)
     assert limit < state < plans["kept"]["arena_bytes"]
     refused = train(large, "kept", limit)
     assert refused.returncode != 0 and "cannot map an arena" in refused.stderr

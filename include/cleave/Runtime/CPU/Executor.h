@@ -100,13 +100,14 @@ public:
                    const ThreadTeam &team, ContractionTuner &tuner);
 
   /// The artifact, the arena, the second tier (null if the program has none),
-  /// the team and the communicator must outlive the executor. If the tuner measures, the arena must hold zeros; it does
-  /// afterwards. All ranks of the communicator, one for each device of the
-  /// program, create an executor.
-  static llvm::Expected<Executor>
-  create(const Artifact &artifact, const Arena &arena, FileTier *tier,
-         const ThreadTeam &team, ContractionTuner &tuner,
-         cleave_communicator *communicator);
+  /// the team and the communicator must outlive the executor. If the tuner
+  /// measures, the arena must hold zeros; it does afterwards. All ranks of the
+  /// communicator, one for each device of the program, create an executor.
+  static llvm::Expected<Executor> create(const Artifact &artifact,
+                                         const Arena &arena, FileTier *tier,
+                                         const ThreadTeam &team,
+                                         ContractionTuner &tuner,
+                                         cleave_communicator *communicator);
 
   /// Finds members of a group that have prepared different collectives.
   /// Collective: all ranks call it.
@@ -222,8 +223,8 @@ private:
   bool checkLibrary() const;
   /// Ends all ranks because the second tier has failed; returns false.
   bool failTier() const;
-  /// Ends the collectives and moves in flight when `last` stopped the step, on all ranks
-  /// alike: the next step starts them again.
+  /// Ends the collectives and moves in flight when `last` stopped the step, on
+  /// all ranks alike: the next step starts them again.
   void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
   /// What to say of a step that stops at `last`, whose flag is `passed`: of
   /// checks that have failed, the first that ends the run, or else the first.

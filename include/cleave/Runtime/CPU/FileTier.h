@@ -42,8 +42,8 @@ public:
 
   /// Reserves `bytes` bytes, zeros, on the disk of `folder`, which must exist;
   /// empty: the folder for temporary files.
-  static llvm::Expected<std::unique_ptr<FileTier>> create(llvm::StringRef folder,
-                                                          int64_t bytes);
+  static llvm::Expected<std::unique_ptr<FileTier>>
+  create(llvm::StringRef folder, int64_t bytes);
   ~FileTier();
 
   /// Begins a copy. Its memory may be used, and it may begin again, after

@@ -166,8 +166,8 @@ public:
   /// The bytes of the whole tensor.
   int64_t bytes(const Tensor &tensor) const;
   /// The address of a rank's shard, valid as long as the session; null if the
-  /// rank of this process has none, or has it in the second tier. For parameters and state, call it after
-  /// `finishUpdate`.
+  /// rank of this process has none, or has it in the second tier. For
+  /// parameters and state, call it after `finishUpdate`.
   char *data(const Tensor &tensor, int localRank = 0) const {
     return ranks[static_cast<size_t>(localRank)]->data(tensor);
   }
@@ -256,7 +256,8 @@ public:
   /// lives.
   llvm::Error lockFolder(llvm::StringRef folder);
   /// Fails with the names of parameters, state and buffers that a step writes
-  /// that are NaN or infinite in any process. Collective: all processes call it.
+  /// that are NaN or infinite in any process. Collective: all processes call
+  /// it.
   llvm::Error checkFinite() const;
   /// Reads a checkpoint, with seed and step count. On an error nothing is
   /// changed.

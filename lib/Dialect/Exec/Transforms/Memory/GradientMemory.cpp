@@ -27,20 +27,24 @@ void cleave::exec::markGradients(func::FuncOp part,
                                  const llvm::BitVector &dying,
                                  PartMemory &memory) {
   llvm::DenseSet<unsigned> updated;
+  llvm::DenseSet<Value> evicted;
   for (auto [i, value] :
        llvm::enumerate(part.front().getTerminator()->getOperands())) {
     unsigned index = memory.bufferOf.lookup(value);
     if (part.getResultAttr(i, kUpdateAttr)) {
       updated.insert(index);
+      // It may have taken the memory of its gradient.
       if (auto evict = value.getDefiningOp<EvictOp>())
-        updated.insert(memory.bufferOf.lookup(evict.getInput()));
+        evicted.insert(evict.getInput());
     }
     memory.buffers[index].gradient |=
         part.getResultAttr(i, kGradientAttr) != nullptr;
   }
   for (Operation *op : memory.commands)
     for (Value result : op->getResults()) {
-      if (!updated.contains(memory.bufferOf.lookup(result)))
+      if (isa<FetchOp, EvictOp>(op) ||
+          (!updated.contains(memory.bufferOf.lookup(result)) &&
+           !evicted.contains(result)))
         continue;
       int64_t bytes = extentBytes(tensorType(result));
       for (Value operand : op->getOperands()) {
@@ -52,6 +56,7 @@ void cleave::exec::markGradients(func::FuncOp part,
                          : !dying.test(buffer.argument) ||
                                part.getArgAttr(buffer.argument, kKeptAttr);
         if (!updated.contains(index) && !buffer.constant && !given &&
+            !rootOf(operand).getDefiningOp<FetchOp>() &&
             extentBytes(tensorType(operand)) == bytes)
           buffer.gradient = true;
       }

@@ -31,8 +31,8 @@ MemoryKind cleave::exec::kindOf(const ProgramBuffer &buffer) {
 
 MemoryKind cleave::exec::kindOf(const PartBuffer &buffer) {
   auto writer = buffer.value ? dyn_cast<OpResult>(buffer.value) : nullptr;
-  return buffer.scratchOf  ? MemoryKind::Library
-         : buffer.gradient ? MemoryKind::Gradients
+  return buffer.scratchOf                            ? MemoryKind::Library
+         : buffer.gradient                           ? MemoryKind::Gradients
          : writer && isa<FetchOp>(writer.getOwner()) ? MemoryKind::Fetched
          : writer && isa<CollectiveOp>(writer.getOwner())
              ? MemoryKind::Communication

@@ -164,9 +164,9 @@ private:
       BlockArgument own = part.getArgument(i);
       bool computes = isCompute(part);
       for (Operation *reader : readersOf(own)) {
-        bool narrows = llvm::any_of(
-            reader->getResultTypes(),
-            [&](Type type) { return isNarrower(type, own.getType()); });
+        bool narrows = llvm::any_of(reader->getResultTypes(), [&](Type type) {
+          return isNarrower(type, own.getType());
+        });
         narrowed |= narrows;
         if (computes && !narrows && !updates(reader, part, i) &&
             !reader->hasTrait<OpTrait::IsTerminator>())
@@ -230,9 +230,8 @@ private:
       return !result.use_empty() &&
              llvm::all_of(result.getUses(), [&](OpOperand &use) {
                auto reader = dyn_cast<RunOp>(use.getOwner());
-               return reader &&
-                      takesSaved(functions.lookup(reader.getCallee()),
-                                 use.getOperandNumber());
+               return reader && takesSaved(functions.lookup(reader.getCallee()),
+                                           use.getOperandNumber());
              });
     });
   }
@@ -298,8 +297,8 @@ private:
       builder.setInsertionPointAfter(op);
     if (into)
       value = denseOf(builder, value.getLoc(), value);
-    use.set(EvictOp::create(builder, value.getLoc(), value.getType(), value,
-                            into));
+    use.set(
+        EvictOp::create(builder, value.getLoc(), value.getType(), value, into));
   }
 
   LogicalResult rewrite(func::FuncOp part) {
@@ -329,8 +328,7 @@ private:
     for (OpOperand &use : argument.getUses()) {
       Operation *op = use.getOwner();
       if (auto evict = dyn_cast<EvictOp>(op);
-          evict && evict.getInto() == argument &&
-          use.getOperandNumber() == 1)
+          evict && evict.getInto() == argument && use.getOperandNumber() == 1)
         continue;
       if (op->hasTrait<OpTrait::IsTerminator>() &&
           aliasOf(part, use.getOperandNumber()) == argument.getArgNumber())
@@ -348,8 +346,7 @@ private:
              << argument.getArgNumber() << " of type " << type
              << " cannot be fetched: it has gaps in memory";
     OpBuilder builder(first);
-    Value fetched =
-        FetchOp::create(builder, argument.getLoc(), type, argument);
+    Value fetched = FetchOp::create(builder, argument.getLoc(), type, argument);
     for (OpOperand *use : reads)
       use->set(fetched);
     return success();

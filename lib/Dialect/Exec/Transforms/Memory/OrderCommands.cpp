@@ -166,7 +166,8 @@ private:
       std::optional<unsigned> alias = aliasOf(part, operand.getOperandNumber());
       Operation *head = alias ? chainHead(value) : nullptr;
       auto it = number.find(head);
-      if (it == number.end() || done.test(it->second) || isa<CopyOp, EvictOp>(head))
+      if (it == number.end() || done.test(it->second) ||
+          isa<CopyOp, EvictOp>(head))
         continue;
       OpBuilder builder(terminator);
       operand.set(CopyOp::create(builder, value.getLoc(), value.getType(),

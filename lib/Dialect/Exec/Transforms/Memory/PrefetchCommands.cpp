@@ -30,8 +30,8 @@ LogicalResult cleave::exec::checkTier(func::FuncOp part) {
   };
   for (Operation &op : part.front())
     for (OpOperand &use : op.getOpOperands()) {
-      bool takes = isa<FetchOp>(op) ||
-                   (isa<EvictOp>(op) && use.getOperandNumber() == 1);
+      bool takes =
+          isa<FetchOp>(op) || (isa<EvictOp>(op) && use.getOperandNumber() == 1);
       if (isTier(use.get()) != takes && !op.hasTrait<OpTrait::IsTerminator>())
         return op.emitOpError("operand ")
                << use.getOperandNumber()

@@ -304,11 +304,10 @@ void ProgramMemory::packBuffers() {
       intervals.push_back(
           {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
       owners.push_back({a, b});
-      items.push_back(
-          {buffer.bytes, kindOf(buffer),
-           buffer.scratchOf ? nameOfScratch(buffer.scratchOf)
-                            : nameOf(buffer.value),
-           buffer.gradient && !buffer.scratchOf});
+      items.push_back({buffer.bytes, kindOf(buffer),
+                       buffer.scratchOf ? nameOfScratch(buffer.scratchOf)
+                                        : nameOf(buffer.value),
+                       buffer.gradient && !buffer.scratchOf});
     }
   }
   packing = pack(intervals);
@@ -349,9 +348,11 @@ void ProgramMemory::write(int64_t base, int64_t tierBase, bool profile) {
         row.push_back(
             buffer.constant->getAttrOfType<IntegerAttr>(kOffsetAttr).getInt());
       else if (buffer.argument >= 0)
-        row.push_back(address(run.getInputs()[buffer.argument], base, tierBase));
+        row.push_back(
+            address(run.getInputs()[buffer.argument], base, tierBase));
       else if (!buffer.results.empty())
-        row.push_back(address(run.getResult(buffer.results.front()), base, tierBase));
+        row.push_back(
+            address(run.getResult(buffer.results.front()), base, tierBase));
       else
         row.push_back(own[b] < 0 ? base : base + own[b]);
     }
@@ -360,8 +361,9 @@ void ProgramMemory::write(int64_t base, int64_t tierBase, bool profile) {
   Builder builder(program.getContext());
   graph::EntryAttributes attributes(program);
   for (BlockArgument argument : program.getBody().getArguments())
-    attributes.setArg(argument.getArgNumber(), kOffsetAttr,
-                      builder.getI64IntegerAttr(address(argument, base, tierBase)));
+    attributes.setArg(
+        argument.getArgNumber(), kOffsetAttr,
+        builder.getI64IntegerAttr(address(argument, base, tierBase)));
   Operation *terminator = program.getBody().front().getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     attributes.setResult(
