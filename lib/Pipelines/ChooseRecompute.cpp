@@ -80,6 +80,8 @@ private:
   void mix(bool outside);
   double savedBytes(const RecomputePolicy &policy, size_t position) const;
   json::Object describe() const;
+  /// Sets the attribute of the decision.
+  void record(json::Object decision);
 
   ModuleOp local;
   const CompileOptions &options;
@@ -156,7 +158,13 @@ void Chooser::sample(const RecomputeChoice &choice) {
       auto number = [&](StringRef name) {
         return cast<FloatAttr>(item.get(name)).getValueAsDouble();
       };
-      machines::Work own{number("flops"), number("bytes"), number("sent")};
+      machines::Work own{number("flops"),
+                         number("bytes"),
+                         number("sent"),
+                         number("contraction"),
+                         number("contraction_16bit"),
+                         number("attention"),
+                         number("streamed")};
       found[{integer(item, "stage"), integer(item, "block")}].seconds +=
           rates ? rates->secondsOf(own) : 0;
     }
@@ -297,6 +305,13 @@ json::Object Chooser::describe() const {
                       {"tried", std::move(tried)}};
 }
 
+void Chooser::record(json::Object decision) {
+  std::string text;
+  llvm::raw_string_ostream(text) << json::Value(std::move(decision));
+  local->setAttr(kRecomputeDecisionAttr,
+                 StringAttr::get(local.getContext(), text));
+}
+
 FailureOr<std::string> Chooser::choose() {
   limit = static_cast<double>(options.memoryLimit);
   // What fails here fails again, and is then said, where the plan is made.
@@ -331,7 +346,10 @@ FailureOr<std::string> Chooser::choose() {
         mix(outside);
   });
   if (!best) {
-    if (limit > 0 && smallest && !smallest->bytes.empty())
+    if (limit > 0 && smallest && !smallest->bytes.empty()) {
+      record(json::Object{{"policy", smallest->policy},
+                          {"bytes", smallest->most()},
+                          {"limit", limit}});
       return emitError(local.getLoc())
              << llvm::formatv(
                     "no plan needs at most {0} bytes on a device; the smallest "
@@ -340,13 +358,11 @@ FailureOr<std::string> Chooser::choose() {
                     options.memoryLimit, static_cast<int64_t>(smallest->most()),
                     smallest->policy)
                     .str();
+    }
     // Not because of memory.
     return uniform(fixed.front(), false).str();
   }
-  std::string text;
-  llvm::raw_string_ostream(text) << json::Value(describe());
-  local->setAttr(kRecomputeDecisionAttr,
-                 StringAttr::get(local.getContext(), text));
+  record(describe());
   return best->policy;
 }
 
