@@ -23,6 +23,10 @@ std::optional<MachineModel> MachineModel::parse(llvm::StringRef text,
                          .Case("flops", &machine.flops)
                          .Case("memory", &machine.memory)
                          .Case("link", &machine.link)
+                         .Case("contraction", &machine.contraction)
+                         .Case("contraction-16bit", &machine.contraction16)
+                         .Case("attention", &machine.attention)
+                         .Case("streamed", &machine.streamed)
                          .Default(nullptr);
     if (!number || value.trim().getAsDouble(*number) ||
         !std::isfinite(*number) || *number <= 0) {

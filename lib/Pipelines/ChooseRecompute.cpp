@@ -78,8 +78,11 @@ private:
       smallest = planned;
   }
   void mix(bool outside);
+  void refine();
   double savedBytes(const RecomputePolicy &policy, size_t position) const;
   json::Object describe() const;
+  /// Sets the attribute of the decision.
+  void record(json::Object decision);
 
   ModuleOp local;
   const CompileOptions &options;
@@ -98,6 +101,13 @@ private:
 };
 
 } // namespace
+
+/// Plans whose memory `Chooser::refine` finds at most, and those whose time.
+static constexpr size_t kMostRefinements = 24, kMostTimed = 96;
+/// The fixed policies, which are sampled first.
+static constexpr size_t kFixed = 5;
+/// Of so many blocks, all runs are tried.
+static constexpr size_t kFewBlocks = 8;
 
 /// `choice` for all blocks; outside of them, what is cheap or nothing.
 static RecomputePolicy uniform(const RecomputeChoice &choice, bool outside) {
@@ -156,7 +166,13 @@ void Chooser::sample(const RecomputeChoice &choice) {
       auto number = [&](StringRef name) {
         return cast<FloatAttr>(item.get(name)).getValueAsDouble();
       };
-      machines::Work own{number("flops"), number("bytes"), number("sent")};
+      machines::Work own{number("flops"),
+                         number("bytes"),
+                         number("sent"),
+                         number("contraction"),
+                         number("contraction_16bit"),
+                         number("attention"),
+                         number("streamed")};
       found[{integer(item, "stage"), integer(item, "block")}].seconds +=
           rates ? rates->secondsOf(own) : 0;
     }
@@ -277,6 +293,49 @@ void Chooser::mix(bool outside) {
   }
 }
 
+/// Improves the best plan. Bytes of blocks do not simply add up: what the last
+/// blocks save is released before the peak, or lies where nothing else does, so
+/// that they may recompute less than others. Runs of blocks, long ones before
+/// short ones and late ones before early ones, try the choices of less time; of
+/// many blocks, only the last and the first of each length.
+void Chooser::refine() {
+  if (!best || blocks.empty())
+    return;
+  size_t count = blocks.back().number + 1, timed = known.size(), planned = 0;
+  ArrayRef<RecomputeChoice> fixed = ArrayRef(choices).take_front(kFixed);
+  std::string error;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t size = count; size > 0; size /= 2)
+      for (size_t first = count - size + 1; first-- > 0;
+           first = count > kFewBlocks && first > 0 ? 1 : first)
+        for (const RecomputeChoice &choice : fixed)
+          for (bool outside : {false, true}) {
+            if (planned >= kMostRefinements ||
+                known.size() >= timed + kMostTimed)
+              return;
+            auto next = RecomputePolicy::parse(best->policy, error);
+            if (!next)
+              return;
+            std::vector<RecomputeChoice> own;
+            for (size_t i = 0; i < count; ++i)
+              own.push_back(i >= first && i < first + size
+                                ? choice
+                                : next->of(static_cast<int64_t>(i)));
+            next->blocks = std::move(own);
+            next->outside = {};
+            next->outside.free = outside;
+            if (known.count(next->str()))
+              continue;
+            double before = best->seconds;
+            const Planned &found = plan(*next);
+            planned += !found.bytes.empty();
+            take(found);
+            changed |= best->seconds < before;
+          }
+  }
+}
+
 json::Object Chooser::describe() const {
   json::Array tried;
   for (const auto &[policy, planned] : known)
@@ -297,6 +356,13 @@ json::Object Chooser::describe() const {
                       {"tried", std::move(tried)}};
 }
 
+void Chooser::record(json::Object decision) {
+  std::string text;
+  llvm::raw_string_ostream(text) << json::Value(std::move(decision));
+  local->setAttr(kRecomputeDecisionAttr,
+                 StringAttr::get(local.getContext(), text));
+}
+
 FailureOr<std::string> Chooser::choose() {
   limit = static_cast<double>(options.memoryLimit);
   // What fails here fails again, and is then said, where the plan is made.
@@ -305,7 +371,7 @@ FailureOr<std::string> Chooser::choose() {
                                     [](Diagnostic &) { return success(); });
     return action();
   };
-  std::vector<RecomputeChoice> fixed(5);
+  std::vector<RecomputeChoice> fixed(kFixed);
   fixed[1].free = true;
   fixed[2].selective = true;
   fixed[3].free = fixed[3].selective = true;
@@ -326,12 +392,17 @@ FailureOr<std::string> Chooser::choose() {
       own.price = price;
       sample(own);
     }
-    if (limit > 0)
+    if (limit > 0) {
       for (bool outside : {false, true})
         mix(outside);
+      refine();
+    }
   });
   if (!best) {
-    if (limit > 0 && smallest && !smallest->bytes.empty())
+    if (limit > 0 && smallest && !smallest->bytes.empty()) {
+      record(json::Object{{"policy", smallest->policy},
+                          {"bytes", smallest->most()},
+                          {"limit", limit}});
       return emitError(local.getLoc())
              << llvm::formatv(
                     "no plan needs at most {0} bytes on a device; the smallest "
@@ -340,13 +411,11 @@ FailureOr<std::string> Chooser::choose() {
                     options.memoryLimit, static_cast<int64_t>(smallest->most()),
                     smallest->policy)
                     .str();
+    }
     // Not because of memory.
     return uniform(fixed.front(), false).str();
   }
-  std::string text;
-  llvm::raw_string_ostream(text) << json::Value(describe());
-  local->setAttr(kRecomputeDecisionAttr,
-                 StringAttr::get(local.getContext(), text));
+  record(describe());
   return best->policy;
 }
 

@@ -155,19 +155,25 @@ static std::string describe(const PhaseOptions &phases) {
   return text;
 }
 
-/// Adds what a device needs outside of its arena to the memory plan.
+/// Adds what a device needs outside of its arena to the memory plan. Entries
+/// that are not run in training may need more for messages.
 static void addOutside(llvm::json::Object &plan,
                        ArrayRef<runtime::Program> programs) {
-  auto describe = [](const runtime::Program &program) {
-    return llvm::json::Object{{"library", runtime::workspaceBytes(program)},
-                              {"messages", messageBytes(program)}};
+  auto describe = [](llvm::json::Object &own, const runtime::Program &program) {
+    own["outside"] =
+        llvm::json::Object{{"library", runtime::workspaceBytes(program)},
+                           {"messages", messageBytes(program)}};
+    if (llvm::json::Object *entries = own.getObject("entries"))
+      for (const auto &[name, bytes] : messageBytesOfEntries(program))
+        if (llvm::json::Object *entry = entries->getObject(name))
+          (*entry)["message_bytes"] = bytes;
   };
   size_t largest = plan.getInteger("largest").value_or(0);
   if (largest < programs.size())
-    plan["outside"] = describe(programs[largest]);
+    describe(plan, programs[largest]);
   if (llvm::json::Array *positions = plan.getArray("positions"))
     for (auto [position, program] : llvm::zip(*positions, programs))
-      (*position.getAsObject())["outside"] = describe(program);
+      describe(*position.getAsObject(), program);
 }
 
 FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,

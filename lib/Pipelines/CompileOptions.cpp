@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Pipelines/MeasureMachine.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -190,6 +191,10 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       return costs.takeError();
     options.phases.measuredCosts = std::move(*costs);
   }
+  auto machine = readMachine(options.phases.machine);
+  if (!machine)
+    return machine.takeError();
+  options.phases.machine = std::move(*machine);
   return options;
 }
 

@@ -79,6 +79,14 @@ def test_bubble():
     assert [line["schedule"] for line in lines] == ["gpipe", "1f1b", "zb-h1"]
 
 
+def test_recompute():
+    lines = figures(run("benchmarks/recompute.py"))
+    assert [line["program"] for line in lines[:5]] == ["none", "free", "full", "1 full; none",
+                                                       "2 full; none"]
+    assert lines[5]["program"].startswith("auto within")
+    assert all(line["predicted_ms"] > 0 and line["measured_ms"] > 0 for line in lines)
+
+
 @full
 def test_run():
     (line,) = figures(run("benchmarks/run.py"))

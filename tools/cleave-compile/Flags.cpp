@@ -8,6 +8,7 @@
 #include "Flags.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Pipelines/MeasureMachine.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Scheduling/Generators/Generators.h"
@@ -94,7 +95,10 @@ static std::string checkScheduleFlags(const Flags &flags) {
   // The schedule of a file is checked after it has been read.
   PhaseOptions options;
   options.schedule = flags.schedule;
-  options.machine = flags.machine;
+  auto machine = readMachine(flags.machine);
+  if (!machine)
+    return "--machine: " + llvm::toString(machine.takeError());
+  options.machine = *machine;
   options.mesh = flags.mesh;
   options.grains = flags.deterministic;
   options.optimizer.maxGradNorm = flags.clip;
@@ -205,6 +209,8 @@ std::string cleave::checkFlags(const Flags &flags) {
     return mistake;
   if (std::string mistake = checkScheduleFlags(flags); !mistake.empty())
     return mistake;
+  if (std::string mistake = checkFitFlags(flags); !mistake.empty())
+    return mistake;
   for (const cl::Option *flag :
        {static_cast<const cl::Option *>(&flags.modules),
         static_cast<const cl::Option *>(&flags.head)})
@@ -237,9 +243,10 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.planOnly && (!flags.output.empty() || !flags.emit.empty()))
     return "--plan-only generates no code: it excludes -o and --emit";
   if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty() &&
-      flags.explain.empty() && !flags.planOnly)
-    return "nothing to write: give -o, --emit, --report, --explain or "
-           "--plan-only";
+      flags.explain.empty() && !flags.planOnly && flags.fit.empty() &&
+      flags.measureMachine.empty())
+    return "nothing to write: give -o, --emit, --report, --explain, "
+           "--plan-only, --fit or --measure-machine";
   if (flags.emit.empty() && flags.output == "-")
     return "an artifact cannot be written to standard output";
   if (!flags.emit.empty() && flags.emit != "schedule" &&
@@ -299,7 +306,11 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.pipeGather = flags.pipeGather;
   options.phases.scheduleText = scheduleText;
   options.phases.scheduleFile = flags.scheduleFile;
-  options.phases.machine = flags.machine;
+  // Its mistakes are found by checkFlags.
+  if (auto machine = readMachine(flags.machine))
+    options.phases.machine = std::move(*machine);
+  else
+    llvm::consumeError(machine.takeError());
   if (flags.maxSavedMib.getNumOccurrences())
     options.phases.maxSavedBytes =
         std::min<double>(flags.maxSavedMib, int64_t(1) << 40) * (1 << 20);

@@ -41,6 +41,9 @@ private:
 struct Flags;
 /// Why the flags of the optimizer are invalid; empty if they are valid.
 std::string checkOptimizerFlags(const Flags &flags);
+/// Why the flags of --fit and --measure-machine are invalid; empty if they are
+/// valid.
+std::string checkFitFlags(const Flags &flags);
 
 /// The command line. Not global: the flags that libraries register are removed
 /// first, since some have the same names.
@@ -94,6 +97,15 @@ struct Flags {
       "plan-only", cl::cat(general),
       cl::desc("Plan the step and report (--report, --explain; by default "
                "--explain=memory), but generate no code. Needs no weights")};
+  cl::opt<std::string> fit{
+      "fit", cl::cat(general), cl::value_desc("micro-batch|devices"),
+      cl::desc(
+          "Find by planning alone what fits --memory-limit. micro-batch: the "
+          "largest micro-batch, by the fewest --micro-batches; devices: the "
+          "fewest devices, from those of --mesh on, where one axis grows, "
+          "devices:<axis>, or by default the one over which a recipe shards "
+          "parameters or state. Prints what was tried and the flag to pass; "
+          "--report has the same as JSON")};
 
   std::string optimizerHelp = describeOptimizers();
   cl::opt<std::string> optimizer{"optimizer", cl::init("adamw"),
@@ -284,9 +296,15 @@ struct Flags {
   cl::opt<std::string> machine{
       "machine", cl::cat(training), cl::value_desc("rates"),
       cl::desc(
-          "The rates of a device per second, by which stages are balanced and "
-          "schedules predicted: flops=1e11,memory=2e10,link=5e9 (bytes of "
-          "its memory, and sent to another device) by default")};
+          "The rates of a device per second, by which stages are balanced, "
+          "schedules predicted and recomputation chosen: "
+          "flops=1e11,memory=2e10,link=5e9 (bytes of its memory, and sent to "
+          "another device) by default; or the file of --measure-machine")};
+  cl::opt<std::string> measureMachine{
+      "measure-machine", cl::cat(general), cl::value_desc("file"),
+      cl::desc("Train a few steps of the model on this machine, with random "
+               "weights, and write the rates of contractions (of f32 and "
+               "bf16), attention, other ops and collectives, for --machine")};
   cl::opt<int64_t> chunks{
       "chunks", cl::cat(training), cl::init(0), cl::value_desc("number"),
       cl::desc("Stages for each position of the pipeline; by default as the "

@@ -10,6 +10,8 @@
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
+#include "cleave/Pipelines/Fit.h"
+#include "cleave/Pipelines/MeasureMachine.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Runtime/Core/FileIO.h"
@@ -125,6 +127,30 @@ static int readMeasured(const Flags &flags, Measured &measured) {
   return 0;
 }
 
+/// Answers --fit. The status is 1 if nothing fits.
+static int answerFit(ModuleOp model, const CompileOptions &options,
+                     const Flags &flags) {
+  FailureOr<llvm::json::Object> fit =
+      findFit(model, options, *parseFitQuestion(flags.fit));
+  if (failed(fit))
+    return 1;
+  bool found = fit->getInteger("answer").has_value();
+  if (flags.reportFile.empty()) {
+    if (int status = writeFile("-", [&](raw_ostream &os) {
+          for (const std::string &line : explainFit(*fit))
+            os << line << "\n";
+        }))
+      return status;
+  } else if (int status = writeReport(
+                 flags.reportFile,
+                 llvm::json::Object{{"fit", llvm::json::Object(*fit)}})) {
+    return status;
+  }
+  if (!found)
+    return fail("no plan that was tried fits the memory limit");
+  return 0;
+}
+
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   SmallVector<cl::Option *> foreign;
@@ -165,18 +191,21 @@ int main(int argc, char **argv) {
   std::optional<Phase> stop = parsePhase(flags.emit);
   if (flags.emit == "schedule")
     stop = Phase::Scheduled;
-  if (std::string mistake = runtime::findSharedFile(
-          {{"-o", flags.output}, {"--report", flags.reportFile}},
-          {{"cleave-compile", flags.input},
-           {"--schedule-file", flags.scheduleFile},
-           {"--recompute-file", flags.recomputeFile},
-           {"--measured-costs", flags.measuredCosts},
-           {"--measured-timeline", flags.measured}});
+  if (std::string mistake =
+          runtime::findSharedFile({{"-o", flags.output},
+                                   {"--report", flags.reportFile},
+                                   {"--measure-machine", flags.measureMachine}},
+                                  {{"cleave-compile", flags.input},
+                                   {"--schedule-file", flags.scheduleFile},
+                                   {"--recompute-file", flags.recomputeFile},
+                                   {"--measured-costs", flags.measuredCosts},
+                                   {"--measured-timeline", flags.measured}});
       !mistake.empty())
     return usage(mistake);
   // Checked before minutes of compilation.
   for (const std::string &path :
-       {flags.output.getValue(), flags.reportFile.getValue()})
+       {flags.output.getValue(), flags.reportFile.getValue(),
+        flags.measureMachine.getValue()})
     if (!path.empty() && path != "-")
       if (llvm::Error e = runtime::checkWritable(path))
         return fail(llvm::toString(std::move(e)));
@@ -233,6 +262,15 @@ int main(int argc, char **argv) {
     return fail("--no-decay: " + llvm::toString(std::move(e)));
   if (failed(annotateParameters(*module, options.parameters)))
     return 1;
+  if (!flags.measureMachine.empty()) {
+    auto rates = measureMachine(*module, options);
+    if (!rates)
+      return fail("--measure-machine: " + llvm::toString(rates.takeError()));
+    return writeFile(flags.measureMachine,
+                     [&](raw_ostream &os) { os << *rates; });
+  }
+  if (!flags.fit.empty())
+    return answerFit(*module, options, flags);
   // The executable phase has no pipelines.
   llvm::json::Value schedule = nullptr;
   bool described = true;

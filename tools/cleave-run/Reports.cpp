@@ -99,25 +99,26 @@ Error Trainer::writeTrace() {
   });
 }
 
-/// The largest resident size of this process so far, in bytes.
-static int64_t peakResident() {
+int64_t cleave::run::residentBytes(llvm::StringRef field) {
   auto buffer = llvm::MemoryBuffer::getFileAsStream("/proc/self/status");
   if (!buffer)
     return 0;
   llvm::StringRef text = (*buffer)->getBuffer();
-  size_t at = text.find("VmHWM:");
+  size_t at = text.find(field);
   int64_t kilobytes = 0;
   if (at != llvm::StringRef::npos)
-    text.substr(at + 6).ltrim().consumeInteger(10, kilobytes);
+    text.substr(at + field.size() + 1).ltrim().consumeInteger(10, kilobytes);
   return kilobytes * 1024;
 }
 
-void Trainer::reportMemory() const {
+static llvm::format_object<double> mebibytes(int64_t bytes) {
+  return llvm::format("%10.1f MiB  ", static_cast<double>(bytes) / (1 << 20));
+}
+
+Error Trainer::reportMemory() const {
   MemoryReport memory = session->getMemory();
   auto line = [&](llvm::StringRef name, int64_t bytes) {
-    out() << llvm::format("%10.1f MiB  ",
-                          static_cast<double>(bytes) / (1 << 20))
-          << name << "\n";
+    out() << mebibytes(bytes) << name << "\n";
   };
   line(memory.ranks == 1
            ? "arena"
@@ -130,7 +131,24 @@ void Trainer::reportMemory() const {
   line("workspace of the library", memory.workspace);
   if (memory.messages)
     line("messages between processes", memory.messages);
-  line("peak resident size of the process", peakResident());
+  // Of each process.
+  std::string own;
+  llvm::raw_string_ostream os(own);
+  std::string process =
+      session->getLocalRanks() == session->getRanks()
+          ? "the process"
+          : "the process of rank " + std::to_string(session->getRank());
+  os << mebibytes(session->getPlannedBytes()) << "planned for " << process
+     << ": arenas, workspace at most, messages\n"
+     << mebibytes(residentBefore) << "resident before it loaded the program\n"
+     << mebibytes(residentBytes("VmHWM")) << "peak resident size of " << process
+     << "\n";
+  Expected<std::vector<std::string>> all = session->gather(own);
+  if (!all)
+    return all.takeError();
+  for (const std::string &text : *all)
+    out() << text;
+  return Error::success();
 }
 
 /// The data sent by ranks of this process: by the first one of each pipeline

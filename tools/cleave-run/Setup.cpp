@@ -301,6 +301,7 @@ Error Trainer::agreeOnOptions() const {
        {"whether --eval-data is given", given(!options.evalData.empty())},
        {"whether --log is given", given(!options.log.empty())},
        {"whether --trace is given", given(!options.trace.empty())},
+       {"whether --report-memory is given", given(options.reportMemory)},
        {"whether --report-communication is given",
         given(options.reportCommunication)}});
 }
@@ -328,6 +329,7 @@ Error Trainer::setUp() {
     sessionOptions.contractions = state->contractions;
   }
   sessionOptions.seed = seed;
+  residentBefore = residentBytes("VmRSS");
   Expected<std::unique_ptr<Session>> opened =
       Session::open(options.artifact, sessionOptions);
   if (!opened)

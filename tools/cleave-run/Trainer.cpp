@@ -288,7 +288,8 @@ Expected<int> Trainer::run() {
   if (failure)
     return failure;
   if (options.reportMemory)
-    reportMemory();
+    if (Error error = reportMemory())
+      return error;
   if (options.reportCommunication)
     if (Error error = reportCommunication())
       return error;

@@ -114,8 +114,8 @@ private:
   void removeOld() const;
   /// Writes the traces of all processes, on the first one.
   llvm::Error writeTrace();
-  void reportMemory() const;
-  /// Collective: all processes call it.
+  /// Collective, as the next one: all processes call it.
+  llvm::Error reportMemory() const;
   llvm::Error reportCommunication() const;
   /// Whether a signal to any process ends the run; also records requests to
   /// save.
@@ -139,12 +139,17 @@ private:
   /// The signal that ends the run; whether a signal asked for a checkpoint.
   int endedBy = 0;
   bool saveAsked = false;
+  /// The resident size of the process before it loaded the program.
+  int64_t residentBefore = 0;
   /// Start and length of each traced step, in nanoseconds.
   std::vector<std::pair<int64_t, int64_t>> tracedSteps;
 };
 
 /// A number for JSON, where NaN and infinity become null.
 llvm::json::Value jsonNumber(double value);
+
+/// The resident size of this process, now ("VmRSS") or at most ("VmHWM").
+int64_t residentBytes(llvm::StringRef field);
 
 /// The signal that asked this process to end after the current step, or 0. A
 /// second one ends it at once.

@@ -34,7 +34,8 @@ using RunPhase = llvm::function_ref<llvm::LogicalResult(
 /// bytes on each device (any number if that is 0). Tries every fixed policy and
 /// mixtures of them by blocks, plans the memory of each that it considers, and
 /// records the decision as the module's attribute `kRecomputeDecisionAttr`, in
-/// JSON. Emits an error with the smallest limit found if none fits.
+/// JSON. If none fits, emits an error with the smallest limit found, and
+/// records the policy, bytes and limit of that plan.
 llvm::FailureOr<std::string> chooseRecompute(mlir::ModuleOp local,
                                              const CompileOptions &options,
                                              RunPhase run);

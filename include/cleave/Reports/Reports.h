@@ -129,6 +129,10 @@ std::vector<std::string> explainMemory(const llvm::json::Object &report);
 /// are there once.
 std::string memoryTrace(const llvm::json::Object &report);
 
+/// Returns the table and the answer of `findFit` (Pipelines/Fit.h) as lines of
+/// text.
+std::vector<std::string> explainFit(const llvm::json::Object &fit);
+
 /// Returns the most important facts of `scheduleReport` as lines of text.
 std::vector<std::string> explainSchedule(const llvm::json::Value &report);
 

@@ -8,6 +8,7 @@
 #include "cleave/Runtime/Session/Session.h"
 #include "Launch.h"
 #include "RankThreads.h"
+#include "cleave/Runtime/CPU/Workspace.h"
 #include "cleave/Runtime/Communicator/ThreadWorld.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
@@ -379,6 +380,18 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
     pending = true;
   }
   return result;
+}
+
+int64_t Session::getPlannedBytes() const {
+  int64_t arenas = 0, workspace = 0, messages = 0;
+  for (const std::unique_ptr<Rank> &rank : ranks) {
+    arenas += rank->getArena().size();
+    // Ranks of a process share it.
+    workspace = std::max(workspace, workspaceBytes(rank->getProgram()));
+    cleave_communicator *communicator = rank->getCommunicator();
+    messages += communicator->api->held(communicator);
+  }
+  return arenas + workspace + messages;
 }
 
 MemoryReport Session::getMemory() const {

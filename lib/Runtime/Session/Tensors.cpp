@@ -349,39 +349,47 @@ Error Session::initialiseRandomly(int64_t initSeed) {
   if (!others.empty())
     return makeError("random values are supported for f32 only, not for " +
                      others);
-  // Drawn for whole tensors, so that values do not depend on the mesh.
-  std::vector<float> values;
+  // Drawn by the index in the whole tensor, so that values do not depend on the
+  // mesh; but into the shards, so that no whole tensor is in memory.
   uint32_t id = 0;
   for (const Tensor &tensor : getProgram().tensors) {
     if (tensor.role != Role::Parameter)
       continue;
-    ++id;
-    int64_t count = tensor.numElements();
-    values.resize(static_cast<size_t>(count));
-    float *at = values.data();
-    const auto &shape =
-        tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape;
-    if (shape.size() < 2) {
-      float value = tensor.additive ? 0 : 1;
-      std::fill_n(at, count, value);
-      write(tensor, at);
-      continue;
+    philox::Stream stream{static_cast<uint64_t>(initSeed), ++id, 0xffffffffu};
+    bool vector =
+        (tensor.frameworkShape.empty() ? tensor.shape : tensor.frameworkShape)
+            .size() < 2;
+    auto draw = [&](int64_t i) {
+      if (vector)
+        return tensor.additive ? 0.0f : 1.0f;
+      // Box-Muller: two normal numbers from two uniform ones.
+      uint64_t pair = static_cast<uint64_t>(i) & ~uint64_t(1);
+      double u = (philox::draw(stream, pair) + 0.5) / 4294967296.0;
+      double v = philox::draw(stream, pair + 1) / 4294967296.0;
+      double radius = 0.02 * std::sqrt(-2.0 * std::log(u));
+      double angle = 6.283185307179586 * v;
+      return static_cast<float>(radius *
+                                (i & 1 ? std::sin(angle) : std::cos(angle)));
+    };
+    beforeWriting(tensor);
+    for (const std::unique_ptr<Rank> &rank : ranks) {
+      char *part = rank->data(tensor);
+      if (!part)
+        continue;
+      if (rank != ranks.front() && isEverywhere(tensor)) {
+        std::memcpy(part, data(tensor), static_cast<size_t>(bytes(tensor)));
+        continue;
+      }
+      auto fill = [&](int64_t from, int64_t to, int64_t count) {
+        float *at = reinterpret_cast<float *>(part) + to;
+        first().getTeam().parallelFor(count, 1 << 14,
+                                      [&](int64_t begin, int64_t end) {
+                                        for (int64_t i = begin; i < end; ++i)
+                                          at[i] = draw(from + i);
+                                      });
+      };
+      cutPart(getProgram().mesh, tensor, rank->number(), part, fill);
     }
-    // Box-Muller: two normal numbers from two uniform ones.
-    philox::Stream stream{static_cast<uint64_t>(initSeed), id, 0xffffffffu};
-    first().getTeam().parallelFor(
-        count, 1 << 14, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            uint64_t pair = static_cast<uint64_t>(i) & ~uint64_t(1);
-            double u = (philox::draw(stream, pair) + 0.5) / 4294967296.0;
-            double v = philox::draw(stream, pair + 1) / 4294967296.0;
-            double radius = 0.02 * std::sqrt(-2.0 * std::log(u));
-            double angle = 6.283185307179586 * v;
-            at[i] = static_cast<float>(
-                radius * (i & 1 ? std::sin(angle) : std::cos(angle)));
-          }
-        });
-    write(tensor, at);
   }
   return Error::success();
 }

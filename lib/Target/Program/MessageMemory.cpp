@@ -82,14 +82,17 @@ private:
 };
 } // namespace
 
-int64_t cleave::messageBytes(const Program &program) {
+/// The bytes of the buffers of `entries`, one after another: later ones use
+/// those of earlier ones.
+static int64_t bytesOf(const Program &program,
+                       std::initializer_list<const Entry *> entries) {
   Buffers buffers;
   /// Those in flight, by token and, for a transfer, micro-batch.
   std::map<std::pair<int32_t, int32_t>,
            std::vector<std::pair<int64_t, int64_t>>>
       open;
-  auto run = [&](const Entry &entry) {
-    for (const Action &action : entry.actions)
+  for (const Entry *entry : entries)
+    for (const Action &action : entry->actions)
       for (const Command &command :
            program.parts[static_cast<size_t>(action.part)].commands) {
         if (command.kind == CommandKind::Collective) {
@@ -110,13 +113,26 @@ int64_t cleave::messageBytes(const Program &program) {
           open.erase(it);
         }
       }
-  };
-  // Later entries use the buffers of earlier ones.
-  if (auto train = program.entries.find("train");
-      train != program.entries.end())
-    run(train->second);
-  for (const auto &[name, entry] : program.entries)
-    if (name != "train")
-      run(entry);
   return buffers.bytes();
+}
+
+std::map<std::string, int64_t>
+cleave::messageBytesOfEntries(const Program &program) {
+  std::map<std::string, int64_t> bytes;
+  for (const auto &[name, entry] : program.entries)
+    bytes[name] = bytesOf(program, {&entry});
+  return bytes;
+}
+
+int64_t cleave::messageBytes(const Program &program) {
+  auto train = program.entries.find("train"),
+       evaluate = program.entries.find("evaluate");
+  if (train != program.entries.end())
+    return evaluate == program.entries.end()
+               ? bytesOf(program, {&train->second})
+               : bytesOf(program, {&train->second, &evaluate->second});
+  int64_t most = 0;
+  for (const auto &[name, bytes] : messageBytesOfEntries(program))
+    most = std::max(most, bytes);
+  return most;
 }

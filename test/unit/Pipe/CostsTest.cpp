@@ -28,6 +28,21 @@ TEST(Machine, Rates) {
   EXPECT_DOUBLE_EQ(machine->secondsOf({5e12, 6e10, 5e9}), 5.5);
 }
 
+/// Rates by classes take the place of flops and bytes; a class without a rate
+/// takes the nearest one.
+TEST(Machine, RatesOfClasses) {
+  Work work{9e12, 6e10, 5e9, 4e12, 2e12, 3e12, 1e10};
+  std::string error;
+  auto machine = MachineModel::parse(
+      "contraction=2e12,contraction-16bit=4e12,attention=1e12,streamed=5e9",
+      error);
+  ASSERT_TRUE(machine) << error;
+  EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 0.5 + 3 + 2 + 1);
+  machine = MachineModel::parse("contraction=2e12,memory=1e10", error);
+  ASSERT_TRUE(machine) << error;
+  EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 1 + 1.5 + 1 + 1);
+}
+
 TEST(Machine, BadRates) {
   for (llvm::StringRef text : {"flops", "flops=", "flops=0", "flops=-1",
                                "flops=nan", "flops=inf", "speed=1", "1e11"}) {

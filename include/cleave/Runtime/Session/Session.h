@@ -270,6 +270,9 @@ public:
   //===--------------------------------------------------------------------===//
 
   MemoryReport getMemory() const;
+  /// The bytes that the plan has for this process: the arenas of its ranks, the
+  /// workspace of their library calls at most, and messages to others.
+  int64_t getPlannedBytes() const;
   Executor &getExecutor(int localRank = 0) {
     return ranks[static_cast<size_t>(localRank)]->getExecutor();
   }

@@ -9,13 +9,20 @@
 #define CLEAVE_TARGET_PROGRAM_MESSAGEMEMORY_H
 
 #include "cleave/Runtime/Core/Program.h"
+#include <map>
+#include <string>
 
 namespace cleave {
 
 /// Returns the bytes outside of the arena that exchanges of a rank need if
-/// ranks are processes: an upper bound over the entries of what is in flight at
-/// once. Ranks that are threads need none.
+/// ranks are processes: what is in flight at once in the entry "train", and in
+/// "evaluate" after it; without "train", in any entry. Ranks that are threads
+/// need none.
 int64_t messageBytes(const runtime::Program &program);
+
+/// The same for each entry alone.
+std::map<std::string, int64_t>
+messageBytesOfEntries(const runtime::Program &program);
 
 } // namespace cleave
 

@@ -10,11 +10,22 @@
 #include "cleave/Dialect/Graph/IR/OpCost.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Scheduling/Timeline/MeasuredCosts.h"
+#include "mlir/IR/TypeUtilities.h"
 #include <set>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
+
+/// Whether all operands of `op` have floats of 16 bits.
+static bool isNarrow(Operation *op) {
+  return op->getNumOperands() > 0 &&
+         llvm::all_of(op->getOperandTypes(), [](Type type) {
+           Type element = getElementTypeOrSelf(type);
+           return isa<FloatType>(element) &&
+                  element.getIntOrFloatBitWidth() == 16;
+         });
+}
 
 Work cleave::pipe::workOf(Operation *op, const spmd::Mesh &mesh) {
   Work work;
@@ -22,10 +33,16 @@ Work cleave::pipe::workOf(Operation *op, const spmd::Mesh &mesh) {
     work.sentBytes = sender.getBytesSent(mesh);
   if (auto costed = dyn_cast<graph::CostOpInterface>(op)) {
     graph::OpCost cost = costed.getCost();
-    if (cost.work != graph::WorkClass::View) {
-      work.flops = cost.flops;
-      work.bytes = cost.bytesRead + cost.bytesWritten;
-    }
+    if (cost.work == graph::WorkClass::View)
+      return work;
+    work.flops = cost.flops;
+    work.bytes = cost.bytesRead + cost.bytesWritten;
+    if (cost.work == graph::WorkClass::Attention)
+      work.attention = work.flops;
+    else if (cost.work != graph::WorkClass::Contraction)
+      work.streamed = work.bytes;
+    else
+      (isNarrow(op) ? work.contraction16 : work.contraction) = work.flops;
   }
   return work;
 }

@@ -37,13 +37,20 @@ writeWork(ProgramOp program,
   Builder b(program.getContext());
   SmallVector<Attribute> stages;
   for (const auto &[place, own] : work)
-    if (own.flops + own.bytes + own.sentBytes > 0)
-      stages.push_back(b.getDictionaryAttr(
-          {b.getNamedAttr("block", b.getI64IntegerAttr(place.second)),
-           b.getNamedAttr("bytes", b.getF64FloatAttr(own.bytes)),
-           b.getNamedAttr("flops", b.getF64FloatAttr(own.flops)),
-           b.getNamedAttr("sent", b.getF64FloatAttr(own.sentBytes)),
-           b.getNamedAttr("stage", b.getI64IntegerAttr(place.first))}));
+    if (own.flops + own.bytes + own.sentBytes > 0) {
+      NamedAttrList item;
+      item.set("block", b.getI64IntegerAttr(place.second));
+      item.set("stage", b.getI64IntegerAttr(place.first));
+      for (auto [name, amount] : {std::pair("attention", own.attention),
+                                  {"bytes", own.bytes},
+                                  {"contraction", own.contraction},
+                                  {"contraction_16bit", own.contraction16},
+                                  {"flops", own.flops},
+                                  {"sent", own.sentBytes},
+                                  {"streamed", own.streamed}})
+        item.set(name, b.getF64FloatAttr(amount));
+      stages.push_back(item.getDictionary(program.getContext()));
+    }
   if (!stages.empty())
     program->setAttr(kRecomputeWorkAttr, b.getArrayAttr(stages));
 }
