@@ -23,7 +23,9 @@
 //                          CollectParts   the ops and values of each part
 //                          OutlineParts   functions and the pipe.program
 //   pipe-recompute       Recompute, RecomputePolicy (what may be), Blocks (of a
-//                        model, by structure), Saving (what is saved), MinimumCut
+//                        model, by structure), Saving (what is saved),
+//                        SavedValues (of it, for the report), MinimumCut
+//   pipe-narrow-saves    NarrowSaves
 //   pipe-update-each     UpdateEach (EachProgram.h), UpdateConflicts (refusals)
 //   pipe-post-validate   PostValidate
 //   pipe-schedule        FillSchedule, HandWritten (schedules from text)
