@@ -152,7 +152,9 @@ def test_one_overflow_skips_on_all_ranks(options, block):
     options = dict(options)
     own = model(options.pop("family", "gpt"))
     good = copy.deepcopy(own)
-    step = fp16(spiked(own, block), **options)
+    # The plain model stands eight times as much.
+    scaling = cleave.LossScale(init=2.0**18)
+    step = fp16(spiked(own, block), loss_scale=scaling, **options)
     inputs = batch()
     # Samples of one replica alone have labels.
     inputs["labels"] = inputs["labels"].clone()
@@ -160,10 +162,10 @@ def test_one_overflow_skips_on_all_ranks(options, block):
     before = state(step)
     first = step(**inputs)
     assert first.skipped.endswith("not finite") and first != first
-    assert (step.step, step.skipped, step.loss_scale) == (1, 1, 65536.0)
+    assert (step.step, step.skipped, step.loss_scale) == (1, 1, 2.0**18)
     assert same(state(step), before)
     second = step(**inputs)
-    assert second.skipped and (step.step, step.skipped, step.loss_scale) == (2, 2, 32768.0)
+    assert second.skipped and (step.step, step.skipped, step.loss_scale) == (2, 2, 2.0**17)
     assert same(state(step), before)
     assert float(step.evaluate(**batch())) < 10
 
@@ -171,7 +173,7 @@ def test_one_overflow_skips_on_all_ranks(options, block):
     step.load_state_dict(good.state_dict())
     found = losses(step, 3)
     assert (step.step, step.skipped) == (5, 2) and not step.last.skipped
-    fresh = fp16(good, loss_scale=cleave.LossScale(init=32768.0), **options)
+    fresh = fp16(good, loss_scale=cleave.LossScale(init=2.0**17), **options)
     assert losses(fresh, 3) == found
     assert same(state(step), state(fresh))
 
@@ -209,8 +211,8 @@ def test_rule_is_that_of_torch():
 
 
 def test_learning_rate_counts_updates():
-    step = fp16(spiked(model(), 0), optimizer=cleave.AdamW(
-        lr=cleave.linear(1e-3, warmup=4, steps=100)))
+    step = fp16(spiked(model(), 0), loss_scale=cleave.LossScale(init=2.0**18),
+                optimizer=cleave.AdamW(lr=cleave.linear(1e-3, warmup=4, steps=100)))
     rates = [step(**batch()).lr for _ in range(3)]
     assert step.skipped == 3 and len(set(rates)) == 1
     step.load_state_dict(model().state_dict())
