@@ -373,22 +373,28 @@ Error Session::initialiseRandomly(int64_t initSeed) {
     };
     beforeWriting(tensor);
     for (const std::unique_ptr<Rank> &rank : ranks) {
-      char *part = rank->data(tensor);
-      if (!part)
+      if (!rank->holds(tensor))
         continue;
-      if (rank != ranks.front() && isEverywhere(tensor)) {
-        std::memcpy(part, data(tensor), static_cast<size_t>(bytes(tensor)));
-        continue;
-      }
-      auto fill = [&](int64_t from, int64_t to, int64_t count) {
-        float *at = reinterpret_cast<float *>(part) + to;
-        first().getTeam().parallelFor(count, 1 << 14,
-                                      [&](int64_t begin, int64_t end) {
-                                        for (int64_t i = begin; i < end; ++i)
-                                          at[i] = draw(from + i);
-                                      });
-      };
-      cutPart(getProgram().mesh, tensor, rank->number(), part, fill);
+      const char *known = rank != ranks.front() && isEverywhere(tensor)
+                              ? data(tensor)
+                              : nullptr;
+      Error error = rank->change(tensor, [&](char *part) {
+        if (known) {
+          std::memcpy(part, known, static_cast<size_t>(bytes(tensor)));
+          return;
+        }
+        auto fill = [&](int64_t from, int64_t to, int64_t count) {
+          float *at = reinterpret_cast<float *>(part) + to;
+          first().getTeam().parallelFor(count, 1 << 14,
+                                        [&](int64_t begin, int64_t end) {
+                                          for (int64_t i = begin; i < end; ++i)
+                                            at[i] = draw(from + i);
+                                        });
+        };
+        cutPart(getProgram().mesh, tensor, rank->number(), part, fill);
+      });
+      if (error)
+        return error;
     }
   }
   return Error::success();

@@ -4,11 +4,15 @@
 optimizers, recipes and schedules; what is moved is counted; checkpoints go through it."""
 
 import itertools
+import json
 
+import numpy
 import pytest
 import torch
 
 import cleave
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import run_tool, tool
 from proofs import ALL
 from training_support import gpt2, same_bits, snapshot, token_batches, tokens
 
@@ -154,6 +158,21 @@ def test_checkpoints_go_through_the_tier(tmp_path):
         for batch in data[2:]:
             steps[name](*batch)
     assert same_bits(snapshot(steps["kept"]), snapshot(steps["moved"]))
+
+
+def test_parameters_in_the_tier_are_initialised_at_random(tmp_path):
+    assert write_model(["gpt", "-o", str(tmp_path / "m.mlir"), "--hidden", "32", "--heads", "4",
+                        "--layers", "2", "--seq", "16", "--vocab", "96", "--batch", "4"]) == 0
+    (numpy.arange(2000) % 96).astype("uint16").tofile(tmp_path / "d.bin")
+    losses = []
+    for flags in ([], ["--offload=masters,state"]):
+        run_tool([tool("cleave-compile"), str(tmp_path / "m.mlir"), "--mesh=dp=2",
+                  "--recipe=zero1", "--precision=bf16", "--threads=2", *flags, "-o",
+                  str(tmp_path / "m.so")])
+        run_tool([tool("cleave-run"), str(tmp_path / "m.so"), "--random-init", "--steps", "3",
+                  "--data", str(tmp_path / "d.bin"), "--log", str(tmp_path / "log")])
+        losses.append([json.loads(line)["loss"] for line in open(tmp_path / "log")])
+    assert losses[0] == losses[1] and losses[0][0] > 4
 
 
 def test_a_step_that_is_refused_changes_nothing():

@@ -144,6 +144,7 @@ def test_small_gradients_survive():
     dict(optimizer_fusion="forward"), dict(optimizer=cleave.AdamW(lr=1e-3, max_grad_norm=1.0)),
     dict(optimizer=cleave.Adafactor(lr=1e-2)), dict(optimizer=cleave.AdamW8bit(lr=1e-3)),
     dict(family="mixtral", mesh={"ep": 2}, plan="expert"),
+    dict(mesh={"dp": 2}, plan="zero1", offload=["state", "masters", "saved"]),
 ], ids=str)
 @pytest.mark.parametrize("block", [0, 1])
 def test_one_overflow_skips_on_all_ranks(options, block):
