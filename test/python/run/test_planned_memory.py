@@ -140,7 +140,7 @@ def library_of_mpi(mesh, folder):
     pytest.param(*combination, marks=needs_mpi if combination[3] else (),
                  id="-".join([combination[0], combination[1] or "one", *combination[2],
                               "mpi" if combination[3] else "threads"]).replace(" ", ""))
-    for combination in (COMBINATIONS if ALL else COMBINATIONS[:6])])
+    for combination in (COMBINATIONS if ALL else COMBINATIONS[:2])])
 def test_peak_is_planned(name, mesh, flags, processes, folder):
     own = library_of_mpi(mesh, folder) if processes else 0
     for planned, printed, before, peak in train(MODELS[name], mesh, flags, processes, folder):
