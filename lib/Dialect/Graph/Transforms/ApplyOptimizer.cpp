@@ -242,8 +242,14 @@ void Optimizer::scaleLoss() {
       scale = Formula{builder, seed.getLoc()}.mul(old, scale);
     seed.getScaleMutable().assign(scale);
   }
+  // Updates read it in the type of a norm of all gradients.
   builder.setInsertionPoint(block.getTerminator());
   Formula f{builder, step.getLoc()};
+  Type element = tensorTypeOf(gradients().front()).getElementType();
+  if (llvm::all_of(gradients(), [&](Value gradient) {
+        return tensorTypeOf(gradient).getElementType() == element;
+      }))
+    lossScale = f.cast(lossScale, element);
   gradientScale = f.div(f.scalar(lossScale, 1.0), lossScale);
 }
 
