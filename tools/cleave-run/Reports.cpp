@@ -116,6 +116,8 @@ static llvm::format_object<double> mebibytes(int64_t bytes) {
 }
 
 Error Trainer::reportMemory() const {
+  // Before the report takes memory.
+  int64_t peak = residentBytes("VmHWM");
   MemoryReport memory = session->getMemory();
   auto line = [&](llvm::StringRef name, int64_t bytes) {
     out() << mebibytes(bytes) << name << "\n";
@@ -141,7 +143,7 @@ Error Trainer::reportMemory() const {
   os << mebibytes(session->getPlannedBytes()) << "planned for " << process
      << ": arenas, workspace at most, messages\n"
      << mebibytes(residentBefore) << "resident before it loaded the program\n"
-     << mebibytes(residentBytes("VmHWM")) << "peak resident size of " << process
+     << mebibytes(peak) << "peak resident size of " << process
      << "\n";
   Expected<std::vector<std::string>> all = session->gather(own);
   if (!all)
