@@ -24,7 +24,7 @@ from cleave.trace import UnsupportedError
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
 MESHES = [None, {"dp": 2}]
 #: Seconds after which something hangs.
-PATIENCE = 60
+PATIENCE = 180
 
 
 def compiled(**options):
