@@ -138,7 +138,7 @@ def run_cleave(folder, options):
     start = time.perf_counter()
     step = cleave.compile(
         model,
-        example_inputs=(first, first),
+        example_inputs={"input_ids": first, "labels": first},
         optimizer=cleave.AdamW(lr=3e-4, weight_decay=0.1),
         threads=options.threads,
     )

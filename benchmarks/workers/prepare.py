@@ -22,7 +22,7 @@ def main():
     parser.add_argument("--out", required=True, help="path without extension")
     options = parser.parse_args()
     model, ids = models.build(options.model, options.dropout)
-    traced = trace(model, (ids, ids))
+    traced = trace(model, dict(input_ids=ids, labels=ids))
     with open(options.out + ".mlir", "w") as file:
         file.write(traced.mlir)
     with open(options.out + ".json", "w") as file:

@@ -99,7 +99,8 @@ class _Step(torch.nn.Module):
         if "loss" in self.want and loss is None:
             raise TraceError(
                 "the model returns no scalar loss; pass loss_fn, called as "
-                "loss_fn(output, *targets), or give the model its labels")
+                "loss_fn(output, *targets), or give the model its labels, by name where they are "
+                "not among its first arguments: {'input_ids': ids, 'labels': ids}")
         found = {"loss": loss, "logits": logits}
         self.found.names = [n for n in self.want if found[n] is not None]
         return tuple(found[n] for n in self.found.names)

@@ -245,7 +245,7 @@ def traced_family(name):
     torch.manual_seed(0)
     module = MAKERS[f"{name}-4"]().train().double()
     ids = torch.randint(3, 96, (8, 8))
-    return trace(module, (ids, ids)).mlir.replace("f32", "f64")
+    return trace(module, dict(input_ids=ids, labels=ids)).mlir.replace("f32", "f64")
 
 
 @pytest.mark.parametrize("name, horizon, mesh, flags", [

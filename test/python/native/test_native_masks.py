@@ -103,8 +103,8 @@ def test_heads_and_experts_that_do_not_divide(tmp_path, name, sizes, mesh, plan)
         m.parameters(), lr=1e-3, eps=1e-4, weight_decay=0.01), double=True)
     agrees(case, expected, mesh=mesh, plan=plan)
     optimizer = cleave.AdamW(lr=1e-3)
-    many = cleave.compile(case.build(), case.batches[0], optimizer=optimizer, mesh=mesh, plan=plan)
-    one = cleave.compile(case.build(), case.batches[0], optimizer=optimizer)
+    many = cleave.compile(case.build(), case.examples(), optimizer=optimizer, mesh=mesh, plan=plan)
+    one = cleave.compile(case.build(), case.examples(), optimizer=optimizer)
     many(*case.batches[0])
     assert {n: t.shape for n, t in many.state_dict().items()} == {
         n: t.shape for n, t in one.state_dict().items()}

@@ -45,8 +45,8 @@ def asynchronous(case, p, m, optimizer=None, mesh=None, schedule="pipedream", **
 class Simulation:
     def __init__(self, case, stages, m, bound):
         self.stages, self.m, self.bound = stages, m, bound
-        self.step = compile_once(case.key, case.build(), self.part(case.batches[0], 0),
-                                 optimizer=sgd())
+        first = case.examples(self.part(case.batches[0], 0))
+        self.step = compile_once(case.key, case.build(), first, optimizer=sgd())
         self.empty = self.step.training_state()
         self.names = [name for own in stages.values() for name in own]
         self.weights = {name: torch.nn.Parameter(value.clone())
@@ -202,8 +202,8 @@ def test_a_checkpoint_counts_updates(settings, calls):
     case = case_of("gpt2", 4)
     adam = lambda: cleave.AdamW(lr=0.01)
     piped = asynchronous(case, 2, 4, optimizer=adam(), max_staleness=0)
-    single = cleave.compile(case.build(), [part[:EACH] for part in case.batches[0]],
-                            optimizer=adam())
+    first = case.examples([part[:EACH] for part in case.batches[0]])
+    single = cleave.compile(case.build(), first, optimizer=adam())
     for batch in case.batches:
         piped(*batch)
         for i in range(4):
@@ -214,7 +214,7 @@ def test_a_checkpoint_counts_updates(settings, calls):
     # What was dropped is the same, so that all bits are.
     results = []
     for given in (piped, single):
-        other = cleave.compile(case.build(), case.batches[0], optimizer=adam(),
+        other = cleave.compile(case.build(), case.examples(), optimizer=adam(),
                                **{"max_staleness": 0, **settings} if settings else {})
         other.load_state_dict(given.state_dict())
         other.load_training_state(given.training_state())

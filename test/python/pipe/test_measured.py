@@ -21,7 +21,7 @@ from cleave.testing.tools import tool
 from cleave.trace import trace
 from test_cleave_run import BUILD
 from test_schedules import compiled
-from training_support import gpt2, tokens
+from training_support import gpt2, named_tokens
 
 STEPS, MICRO_BATCHES = 3, 4
 KINDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient",
@@ -42,7 +42,7 @@ class Pipeline:
 
     def __init__(self, folder, schedule, mesh="pp=2", processes=0, **changes):
         self.model = folder / "gpt2.mlir"
-        self.model.write_text(trace(gpt2(**changes), tokens(batch=8)).mlir)
+        self.model.write_text(trace(gpt2(**changes), named_tokens(batch=8)).mlir)
         self.flags = [self.model, f"--mesh={mesh}", f"--micro-batches={MICRO_BATCHES}",
                       "--clip=1", "--threads=4"]
         if "pp" in mesh:
@@ -317,11 +317,11 @@ def test_costs_of_another_model(pipelines, tmp_path):
     for changes, batch, code in [({"n_layer": 4}, 8, 1), ({"n_inner": 80}, 8, 1),
                                  ({}, 16, 1), ({}, 8, 0)]:
         model = gpt2(tie_word_embeddings=False, **changes)
-        other.write_text(trace(model, tokens(batch=batch)).mlir)
+        other.write_text(trace(model, named_tokens(batch=batch)).mlir)
         said = call(tool("cleave-compile"), other, *flags, "--micro-batches=4", "--clip=1",
                     code=code)
         assert ("a run of F" in said) == bool(code)
-    other.write_text(trace(gpt2(tie_word_embeddings=False), tokens(batch=16)).mlir)
+    other.write_text(trace(gpt2(tie_word_embeddings=False), named_tokens(batch=16)).mlir)
     assert "measured" in call(tool("cleave-compile"), other, *flags, "--micro-batches=8",
                               "--clip=1")
     # A trace without that fact serves any.
@@ -329,7 +329,7 @@ def test_costs_of_another_model(pipelines, tmp_path):
     for event in events:
         event.get("args", {}).pop("flops", None)
     (tmp_path / "plain.json").write_text(json.dumps(events))
-    other.write_text(trace(gpt2(tie_word_embeddings=False, n_layer=4), tokens(batch=8)).mlir)
+    other.write_text(trace(gpt2(tie_word_embeddings=False, n_layer=4), named_tokens(batch=8)).mlir)
     call(tool("cleave-compile"), other, f"--measured-costs={tmp_path / 'plain.json'}", *flags[1:],
          "--micro-batches=4", "--clip=1")
 

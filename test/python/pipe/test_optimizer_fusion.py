@@ -15,7 +15,7 @@ import torch
 import cleave
 from cleave.testing.tools import interpret, run_tool, tool
 from test_recipes import BATCH, LENGTH, OPTIMIZERS, emit, random_inputs
-from training_support import (ALL, compile_once, family, gpt2, same_bits, snapshot,
+from training_support import (ALL, compile_once, family, gpt2, named_tokens, same_bits, snapshot,
                               token_batches, token_loss, tokens)
 
 DROPOUT = dict(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
@@ -33,7 +33,7 @@ NESTEROV = cleave.SGD(lr=0.05, momentum=0.9, nesterov=True, max_grad_norm=0.5)
 def compiled(fusion, optimizer=ADAMW, *, batch=4, make=None, **settings):
     torch.manual_seed(0)
     model = make() if make else gpt2(**DROPOUT)
-    return compile_once(make or "gpt2", model, tokens(batch=batch), optimizer=optimizer,
+    return compile_once(make or "gpt2", model, named_tokens(batch=batch), optimizer=optimizer,
                         optimizer_fusion=fusion, seed=5,
                         **{"check_finite": fusion != "backward", **settings})
 
@@ -391,7 +391,7 @@ def test_a_tied_gradient_waits_for_all_its_uses():
     """It is there from the head, with which backward begins, to the embedding, where it
     ends, if the head is computed in pieces that are added up."""
     torch.manual_seed(0)
-    step = cleave.compile(gpt2(**DROPOUT), tokens(length=32), optimizer=ADAMW,
+    step = cleave.compile(gpt2(**DROPOUT), named_tokens(length=32), optimizer=ADAMW,
                           optimizer_fusion="backward", check_finite=False,
                           max_logits_bytes=1 << 14)
     own = sizes(step)

@@ -15,8 +15,8 @@ import torch
 import cleave
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from test_recipes import emit, random_inputs
-from training_support import (ALL, compile_case, family, gpt2, same_bits, snapshot,
-                              token_batches, tokens)
+from training_support import (ALL, compile_case, family, gpt2, named_tokens, same_bits, snapshot,
+                              token_batches)
 
 DROPOUT = dict(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1, n_layer=4)
 STEPS = 8
@@ -34,7 +34,7 @@ def sgd(clip):
 def compiled(optimizer, validated, *, make=None, **settings):
     torch.manual_seed(0)
     settings = {"mesh": {"pp": 2}, "micro_batches": 4, "schedule": "1f1b", **settings}
-    return cleave.compile(make() if make else gpt2(**DROPOUT), tokens(batch=8),
+    return cleave.compile(make() if make else gpt2(**DROPOUT), named_tokens(batch=8),
                           optimizer=optimizer, seed=5, post_validation=validated, **settings)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
-from training_support import gpt2, tokens
+from training_support import gpt2, named_tokens
 from test_cleave_run import ARTIFACT, BUILD, TOOL, folder, metrics, pytestmark  # noqa: F401
 
 TWO = ARTIFACT.with_name("bigram2.so")
@@ -258,7 +258,7 @@ def test_pipelines_of_processes(folder, mesh, schedule):
     # Of an asynchronous schedule, the model's batch is one micro-batch.
     each = schedule == "pipedream"
     pathlib.Path("gpt2.mlir").write_text(
-        trace(gpt2(tie_word_embeddings=not each), tokens(batch=2 if each else 8)).mlir)
+        trace(gpt2(tie_word_embeddings=not each), named_tokens(batch=2 if each else 8)).mlir)
     run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", "--micro-batches=4",
               f"--schedule={schedule}", "--threads=4", "-o", "gpt2.so",
               *(["--stages=transformer.h.1.", "--check-finite=off"] if each else ["--clip=1"])])
@@ -276,7 +276,7 @@ def test_pipelines_of_processes(folder, mesh, schedule):
     ("dp=2", 0), pytest.param("dp=2", 2, marks=needs_mpi), pytest.param("pp=2", 2, marks=needs_mpi)])
 def test_a_run_that_diverges_stops(folder, mesh, processes):
     """With a message and a status that say so; what was saved before stays."""
-    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), tokens(batch=8)).mlir)
+    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=8)).mlir)
     run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", "--threads=2", "-o", "gpt2.so"])
     result = run("--random-init", "--data", "train.bin", "--seed", 5, "--lr", "1e30", "--steps", 5,
                  "--save-every", 1, "--save-dir", "d", artifact="./gpt2.so", code=1,
@@ -289,7 +289,7 @@ def check_processes(mesh, flags, changes):
     """A program that updates elsewhere, in processes, has the bits of one that does not, in
     threads: losses, evaluations in between, and what is saved, from which either goes on.
     Returns what the processes logged."""
-    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), tokens(batch=8)).mlir)
+    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=8)).mlir)
     ranks = 4 if "," in mesh else 2
     for name, own in (("apart", ["--optimizer-fusion=none"]), ("changed", changes)):
         run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", *flags, *own,
@@ -340,7 +340,7 @@ def test_validated_updates_of_processes(folder, mesh, flags):
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=needs_mpi)])
 def test_communication_of_each_position(folder, processes):
     """It is what the report of the artifact says that a rank of each position sends."""
-    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), tokens(batch=8)).mlir)
+    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=8)).mlir)
     run_tool([tool("cleave-compile"), "gpt2.mlir", "--mesh=dp=2,pp=2", "--micro-batches=4",
               "--threads=4", "-o", "gpt2.so", "--report=report.json"])
     said = run(*FLAGS, "--steps", 1, "--report-communication", artifact="./gpt2.so",

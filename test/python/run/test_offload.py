@@ -14,7 +14,7 @@ import cleave
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
 from proofs import ALL
-from training_support import gpt2, same_bits, snapshot, token_batches, tokens
+from training_support import gpt2, named_tokens, same_bits, snapshot, token_batches
 
 STEPS = 4
 CONFIG = dict(n_layer=4, n_embd=64, tie_word_embeddings=False)
@@ -86,7 +86,7 @@ def compiled(offload, place="one", fusion="none", optimizer="adamw", precision="
     torch.manual_seed(0)
     settings = {"check": "off", **PLACES[place], **FUSIONS[fusion], **more}
     rule = OPTIMIZERS[optimizer](lr=1e-2, max_grad_norm=settings.pop("clip", None))
-    return cleave.compile(gpt2(**CONFIG), tokens(batch=settings.pop("batch", 8), length=16),
+    return cleave.compile(gpt2(**CONFIG), named_tokens(batch=settings.pop("batch", 8), length=16),
                           optimizer=rule, seed=5, precision=precision, offload=offload,
                           **settings)
 

@@ -14,7 +14,7 @@ from cleave.trace import trace
 from test_cleave_run import (ARTIFACT, TOOL, folder, metrics, pytestmark, run,  # noqa: F401
                              train)
 from test_cleave_run_ranks import losses, run as run_ranks
-from training_support import gpt2, tokens
+from training_support import gpt2, named_tokens
 
 
 def test_resumed_run_has_the_same_bits(folder):
@@ -88,7 +88,7 @@ def test_checkpoints_serve_any_number_of_ranks(folder, monkeypatch):
 def test_settings_of_the_program_are_compared(folder):
     """What the optimizer was compiled with is said where it differs; another optimizer is
     refused."""
-    (folder / "gpt2.mlir").write_text(trace(gpt2(), tokens(batch=4)).mlir)
+    (folder / "gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=4)).mlir)
     for name, flags in (("a", ["--clip=1"]), ("b", ["--clip=0.5", "--weight-decay=0.2"]),
                         ("c", ["--optimizer=sgd", "--momentum=0.9"])):
         run_tool([tool("cleave-compile"), "gpt2.mlir", *flags, "--threads=1", "-o", f"{name}.so"])
@@ -111,7 +111,7 @@ def test_settings_of_the_program_are_compared(folder):
 
 def test_tokens_of_another_tokenizer_are_refused(folder):
     """The ids would mean other text; their number may be the same."""
-    (folder / "gpt2.mlir").write_text(trace(gpt2(), tokens(batch=4)).mlir)
+    (folder / "gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=4)).mlir)
     run_tool([tool("cleave-compile"), "gpt2.mlir", "--threads=1", "-o", "a.so"])
     (folder / "text.txt").write_text("abcdefgh " * 100)
     for name, first in (("one", 3), ("two", 4)):

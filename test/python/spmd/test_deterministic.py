@@ -128,7 +128,7 @@ def test_other_bits_without_it():
 def test_refused_settings(settings, message):
     case = family("gpt2", batch=8)
     with pytest.raises(ValueError, match=message):
-        cleave.compile(case.build(), case.batches[0], **settings)
+        cleave.compile(case.build(), case.examples(), **settings)
 
 
 @pytest.mark.parametrize("devices, grains, message", [

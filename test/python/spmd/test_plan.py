@@ -49,7 +49,7 @@ IDS = torch.from_numpy(np.random.default_rng(1).integers(3, 96, (4, 8)))
 
 
 def losses(**how):
-    step = cleave.compile(llama(), (IDS, IDS), seed=3, threads=1, **how)
+    step = cleave.compile(llama(), dict(input_ids=IDS, labels=IDS), seed=3, threads=1, **how)
     return step, [float(step(IDS, IDS)) for _ in range(3)]
 
 

@@ -95,7 +95,7 @@ def traced_model(name, batch=BATCH, length=LENGTH, *changes):
     module = make().train().double()
     ids = torch.randint(3, 96, (batch, length))
     # What a model asks to be computed in f32, such as its loss, is in f64 too.
-    return trace(module, (ids, ids)).mlir.replace("f32", "f64")
+    return trace(module, dict(input_ids=ids, labels=ids)).mlir.replace("f32", "f64")
 
 
 def emit(folder, name, phase, *flags, sizes=(BATCH, LENGTH)):

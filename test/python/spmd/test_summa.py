@@ -90,7 +90,7 @@ def test_heads_give_their_logits(head, vocab, plan, mesh):
     steps = []
     for settings in ({}, dict(mesh=mesh, plan=plan)):
         torch.manual_seed(0)
-        steps.append(cleave.compile(HEADS[head](vocab), (ids, labels),
+        steps.append(cleave.compile(HEADS[head](vocab), dict(input_ids=ids, labels=labels),
                                     optimizer=cleave.SGD(lr=0.1), **settings))
     one, many = steps
     whole, local = many.ir("step"), many.ir("local")
@@ -226,7 +226,8 @@ def test_evaluation_after_training_in_a_pipeline():
     found = []
     for settings in ({}, {"mesh": {"pp": 2, "row": 2, "col": 2}, "plan": "summa2d",
                           "micro_batches": 4}):
-        step = cleave.compile(model, (ids, ids), optimizer=cleave.SGD(lr=0.5), **settings)
+        step = cleave.compile(model, dict(input_ids=ids, labels=ids),
+                              optimizer=cleave.SGD(lr=0.5), **settings)
         for _ in range(3):
             step(ids, ids)
         found.append((float(step.evaluate(ids, ids)), step.logits(ids).clone()))

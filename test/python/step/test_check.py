@@ -14,7 +14,7 @@ import cleave
 import cleave.check
 import cleave.trace
 from cleave.trace.registry import CONVERTERS, aten
-from training_support import family, gpt2, net, token_loss, tokens
+from training_support import family, gpt2, named_tokens, net, token_loss, tokens
 
 X, Y = (torch.randn(8, 6, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 
@@ -110,7 +110,7 @@ def test_a_wrong_gradient_among_many_is_found(monkeypatch):
     def convert(c, original, x, weight=None, bias=None, *rest):
         return scaled(c, original(), -1) if c.type.shape[-1] == 128 else original()
 
-    module, inputs = gpt2(), tokens()
+    module, inputs = gpt2(), named_tokens()
     cleave.compile(module, inputs, threads=1)
     broken(monkeypatch, aten.addmm.default, convert)
     with pytest.raises(cleave.CompileError, match="the gradient of .*wte.weight is off .* more"):
@@ -128,7 +128,7 @@ def test_a_wrong_buffer_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [
-    lambda: (gpt2(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1), tokens(ignored=2), None),
+    lambda: (gpt2(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1), named_tokens(ignored=2), None),
     lambda: (net(), tokens(), token_loss),
     lambda: (family("llama").build(), family("llama").batches[0], None),
     lambda: (Net(0.5), (X, Y), F.mse_loss),

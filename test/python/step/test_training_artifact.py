@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import cleave
 from cleave.testing.tools import tool
 from cleave.trace.__main__ import main as trace_main
-from training_support import Case, compile_case, family, gpt2, tokens
+from training_support import Case, compile_case, family, gpt2, named_tokens, tokens
 
 SOURCE = """
 import sys
@@ -23,10 +23,10 @@ sys.path[:0] = {path!r}
 from training_support import gpt2, tokens
 
 def build():
-    return gpt2(), tokens()
+    return gpt2(), named_tokens()
 
 def dropping():
-    return gpt2(resid_pdrop=0.1, attn_pdrop=0.1), tokens()
+    return gpt2(resid_pdrop=0.1, attn_pdrop=0.1), named_tokens()
 """
 
 #: Flags and the optimizer they stand for.

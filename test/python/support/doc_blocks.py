@@ -61,7 +61,7 @@ def language_model(layers=8):
     model = build("GPT2LMHeadModel", "GPT2Config", n_layer=layers, n_head=4, n_embd=32,
                   vocab_size=96, n_positions=16, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
     ids = torch.randint(3, 96, (8, 16))
-    return {"model": model, "ids": ids, "example_inputs": (ids, ids)}
+    return {"model": model, "ids": ids, "example_inputs": {"input_ids": ids, "labels": ids}}
 
 
 class Page:
@@ -190,5 +190,5 @@ def build():
     config = transformers.GPT2Config(n_layer=2, n_head=4, n_embd=32, vocab_size=1000,
                                      n_positions=16, use_cache=False)
     ids = torch.randint(3, 96, (4, 16))
-    return transformers.AutoModelForCausalLM.from_config(config), (ids, ids)
+    return transformers.AutoModelForCausalLM.from_config(config), dict(input_ids=ids, labels=ids)
 '''

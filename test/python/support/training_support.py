@@ -39,6 +39,11 @@ def tokens(batch=4, length=8, vocab=96, seed=1, ignored=0, low=3):
     return ids, labels
 
 
+def named_tokens(**settings):
+    """The same by name, as the models of `transformers` take them."""
+    return dict(zip(("input_ids", "labels"), tokens(**settings)))
+
+
 def token_batches(count=4, **settings):
     """Batches of tokens that differ."""
     return [tokens(seed=seed, **settings) for seed in range(1, count + 1)]
@@ -107,6 +112,12 @@ class Case:
     names: tuple[str, ...] = ("input_ids", "labels")
     #: What tells its model from all others; with one, the model is traced once for all tests.
     key: Hashable = None
+
+    def examples(self, batch=None):
+        """A batch, by default the first, as `cleave.compile` takes it: by name, where the
+        model has the loss."""
+        batch = self.batches[0] if batch is None else batch
+        return dict(zip(self.names, batch)) if self.loss_fn is None else batch
 
     def loss(self, module, batch):
         """PyTorch's loss of a batch."""
@@ -216,7 +227,8 @@ WHOLE_TRACE = cleave.trace.trace
 def trace_once(key, module, inputs, loss_fn=None, **settings):
     """`cleave.trace.trace`, or what it made before of a model that has this key, with the
     tensors of this one."""
-    key = (key, loss_fn, repr([(t.shape, t.dtype) for t in inputs]), repr(settings))
+    tensors = inputs.values() if isinstance(inputs, dict) else inputs
+    key = (key, loss_fn, repr([(t.shape, t.dtype) for t in tensors]), repr(settings))
     if key not in TRACED:
         TRACED[key] = WHOLE_TRACE(module, inputs, loss_fn=loss_fn, **settings)
         return TRACED[key]
@@ -244,9 +256,9 @@ def compile_case(case, optimizer, *, module=None, **settings):
     """`cleave.compile` of the model and the first batch of a case."""
     settings.update(loss_fn=case.loss_fn, optimizer=optimizer)
     if module is not None or case.key is None:
-        return cleave.compile(case.build() if module is None else module, case.batches[0],
+        return cleave.compile(case.build() if module is None else module, case.examples(),
                               **settings)
-    return compile_once(case.key, case.build(), case.batches[0], **settings)
+    return compile_once(case.key, case.build(), case.examples(), **settings)
 
 
 def weights(step):

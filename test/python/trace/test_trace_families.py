@@ -171,7 +171,7 @@ def test_meta_device_allocates_nothing():
     with torch.device("meta"):
         module = GPT2LMHeadModel(GPT2Config(n_layer=2))
     ids = torch.empty((1, 64), dtype=torch.int64, device="meta")
-    traced = cleave.trace.trace(module, (ids, ids))
+    traced = cleave.trace.trace(module, dict(input_ids=ids, labels=ids))
     verify(traced)
     assert all(t.tensor.is_meta for t in traced.tensors)
     assert count(traced.mlir, "attention") == 2 and " mask %" not in traced.mlir
