@@ -114,6 +114,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("save_precision", options.phases.savePrecision) &&
       map.mapOptional("activation_reduction",
                       options.phases.activationReduction) &&
+      map.mapOptional("gradient_dtype", options.phases.gradientType) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&
       map.mapOptional("mesh", options.phases.mesh) &&
@@ -167,6 +168,11 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   }
   if (read && !isActivationReduction(options.phases.activationReduction)) {
     path.field("activation_reduction").report("expected \"f32\" or \"16bit\"");
+    read = false;
+  }
+  if (read && options.phases.gradientType != "f32" &&
+      options.phases.gradientType != options.phases.precision) {
+    path.field("gradient_dtype").report("expected \"f32\" or the precision");
     read = false;
   }
   if (read && !isPipeSlices(options.phases.pipeSlices)) {

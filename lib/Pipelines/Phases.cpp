@@ -168,6 +168,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
     mixed.precision = options.precision;
     mixed.wideResidual = options.residual == "f32";
     mixed.roundSums = options.activationReduction != "f32";
+    mixed.roundGradients = options.gradientType != "f32";
     passes.addPass(graph::createMixedPrecision(mixed));
   }
   addCleanup(passes);

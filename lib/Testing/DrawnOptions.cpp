@@ -219,6 +219,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     options.precision = scaled ? "fp16" : "bf16";
     options.residual = types.chance(0.3) ? "f32" : "16bit";
     options.activationReduction = choose(types, {"f32", "f32", "16bit"});
+    if (types.chance(0.3))
+      options.gradientType = options.precision;
   }
   Random memory(graph.seed ^ 0x3e3c);
   options.fusedAttention = memory.chance(0.8);
@@ -267,6 +269,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("recompute", own.recompute);
   add("save_precision", own.savePrecision);
   add("activation_reduction", own.activationReduction);
+  add("gradient_dtype", own.gradientType);
   add("offload", own.offload);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);

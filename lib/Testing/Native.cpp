@@ -87,6 +87,7 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
     options.precision = "bf16";
     options.residual = types.chance(0.3) ? "f32" : "16bit";
     options.activationReduction = types.chance(0.3) ? "16bit" : "f32";
+    options.gradientType = types.chance(0.3) ? "bf16" : "f32";
   }
   // A tree over samples, which not all devices and recipes support.
   if (more.chance(0.15) && options.devices != 3 &&
@@ -116,7 +117,9 @@ std::string NativeOptions::text() const {
       "{11}",
       microBatches, grains, threads, vectorBits, maxLogitsBytes, bucketBytes,
       writeOut, fusion, update, optimizer.maxGradNorm,
-      precision + "," + residual + "," + activationReduction, split);
+      precision + "," + residual + "," + activationReduction + "," +
+          gradientType,
+      split);
 }
 
 static CompileOptions compileOptions(const NativeOptions &options) {
@@ -148,6 +151,7 @@ static CompileOptions compileOptions(const NativeOptions &options) {
   result.phases.precision = options.precision;
   result.phases.residual = options.residual;
   result.phases.activationReduction = options.activationReduction;
+  result.phases.gradientType = options.gradientType;
   return result;
 }
 

@@ -66,6 +66,7 @@ def compile(
     loss_scale: LossScale | float | None = None,
     save_precision: str = "f32",
     activation_reduction: str = "f32",
+    gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
     modules: int | Sequence[str] | None = None,
@@ -223,6 +224,10 @@ def compile(
         activation_reduction: with 16-bit precision, the type in which ranks
             exchange sums of activations over shards: "f32", or "16bit", half the
             bytes, with each rank's part rounded.
+        gradient_dtype: with 16-bit precision, the type of gradients of weights, in
+            memory, summed over micro-batches and exchanged by ranks: "f32", or that of
+            `precision`, half the bytes, with each addition rounded. Those of biases and
+            norms stay f32.
         pipe_gather: when sharded parameters ("zero3") are gathered. "each": in
             forward and in backward of each micro-batch, and released after the last
             use. "once": before the first forward of a step, and held until the last
@@ -305,7 +310,8 @@ def compile(
             "'backward' or 'forward'"
         )
     # What the model asks for is known after its trace.
-    _check_precision("bf16" if precision is None else precision, residual, activation_reduction)
+    asked = precision or (gradient_dtype if gradient_dtype == "fp16" else "bf16")
+    _check_precision(asked, residual, activation_reduction, gradient_dtype)
     loss_scale_options(loss_scale, "fp16" if precision is None else precision)
     if save_precision not in ("f32", "bf16", "fp16"):
         raise ValueError(f"save_precision is {save_precision!r}; it must be 'f32', 'bf16' or "
@@ -391,7 +397,7 @@ def compile(
             traced = trace(model, arrange(inputs), loss_fn=loss_fn, groups=groups, policy=policy)
         if precision is None:
             precision = asked_precision(traced)
-            _check_precision(precision, residual, activation_reduction)
+            _check_precision(precision, residual, activation_reduction, gradient_dtype)
             if precision != "f32":
                 log.warning('remark: the model asks for 16 bits, and is compiled with '
                             'precision="%s"', precision)
@@ -408,6 +414,7 @@ def compile(
             **loss_scale_options(loss_scale, precision),
             "save_precision": save_precision,
             "activation_reduction": activation_reduction,
+            "gradient_dtype": gradient_dtype,
             "micro_batches": parts,
             "grains": deterministic or 0,
             "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),
@@ -508,7 +515,7 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
             'the model to find which; check="off" compiles it as it is')
 
 
-def _check_precision(precision, residual, activation_reduction) -> None:
+def _check_precision(precision, residual, activation_reduction, gradient_dtype) -> None:
     if precision not in ("f32", "bf16", "fp16"):
         raise ValueError(f"precision is {precision!r}; it must be 'f32', 'bf16' or 'fp16'")
     if residual not in ("16bit", "f32"):
@@ -518,6 +525,11 @@ def _check_precision(precision, residual, activation_reduction) -> None:
             f"activation_reduction is {activation_reduction!r}; it must be 'f32' or '16bit'")
     if activation_reduction == "16bit" and precision == "f32":
         raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16"')
+    if gradient_dtype not in ("f32", "bf16", "fp16"):
+        raise ValueError(f"gradient_dtype is {gradient_dtype!r}; it must be 'f32', 'bf16' or 'fp16'")
+    if gradient_dtype not in ("f32", precision):
+        raise ValueError(f"gradient_dtype is {gradient_dtype!r} and precision is {precision!r}; a "
+                         "gradient is f32, or of the type that contractions read")
 
 
 def _axes(mesh) -> dict[str, int]:

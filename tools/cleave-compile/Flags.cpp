@@ -194,6 +194,13 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.activationReduction != "f32" && flags.precision == "f32")
     return "--activation-reduction needs --precision bf16 or fp16: all sums are f32 "
            "without";
+  if (!isPrecision(flags.gradientType))
+    return "--gradient-dtype is f32, bf16 or fp16, not '" + flags.gradientType +
+           "'";
+  if (flags.gradientType != "f32" && flags.gradientType != flags.precision)
+    return "--gradient-dtype " + flags.gradientType + " needs --precision " +
+           flags.gradientType +
+           ": a gradient is f32, or of the type that contractions read";
   if (std::string mistake = checkLossScale(flags); !mistake.empty())
     return mistake;
   if (flags.fusedAttention != "on" && flags.fusedAttention != "off")
@@ -286,6 +293,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.lossScaling = readLossScaling(flags);
   options.phases.savePrecision = flags.savePrecision;
   options.phases.activationReduction = flags.activationReduction;
+  options.phases.gradientType = flags.gradientType;
   options.phases.postValidation = flags.postValidation;
   options.phases.offload = flags.offload;
   options.phases.microBatches = flags.microBatches;

@@ -207,6 +207,13 @@ struct Flags {
           "With 16-bit precision, the type in which ranks exchange sums of "
           "activations over shards: f32, the default, or 16bit, half the "
           "bytes, each rank's part rounded")};
+  cl::opt<std::string> gradientType{
+      "gradient-dtype", cl::init("f32"), cl::cat(training),
+      cl::value_desc("f32|bf16|fp16"),
+      cl::desc(
+          "With 16-bit precision, the type of gradients of weights, in memory, "
+          "summed over micro-batches and exchanged by ranks: f32, the default, "
+          "or that of --precision, half the bytes, each addition rounded")};
   cl::opt<std::string> offload{
       "offload", cl::cat(training), cl::value_desc("kinds"),
       cl::desc(

@@ -32,6 +32,9 @@ llvm::Type *KernelEmitter::scalarType(Type type) {
     return b.getHalfTy();
   if (type.isBF16())
     return b.getBFloatTy();
+  // As its code; it is only loaded, stored and converted.
+  if (isa<Float8E4M3FNType, Float8E5M2Type>(type))
+    return b.getInt8Ty();
   if (type.isIndex())
     return b.getInt64Ty();
   return b.getIntNTy(type.getIntOrFloatBitWidth());

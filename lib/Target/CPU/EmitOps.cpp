@@ -88,7 +88,9 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
   if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
     llvm::Type *type = scalarType(constant.getType());
     if (auto real = dyn_cast<FloatAttr>(constant.getValue()))
-      return llvm::ConstantFP::get(type, real.getValue());
+      return type->isIntegerTy()
+                 ? llvm::ConstantInt::get(type, real.getValue().bitcastToAPInt())
+                 : llvm::ConstantFP::get(type, real.getValue());
     if (auto integer = dyn_cast<IntegerAttr>(constant.getValue()))
       return llvm::ConstantInt::get(
           type, integer.getValue().sextOrTrunc(type->getIntegerBitWidth()));
@@ -173,8 +175,12 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
       .Case([&](arith::SelectOp) -> R {
         return b.CreateSelect(v[0], v[1], v[2]);
       })
-      .Case([&](arith::ExtFOp) -> R { return b.CreateFPExt(v[0], result); })
-      .Case([&](arith::TruncFOp) -> R { return b.CreateFPTrunc(v[0], result); })
+      .Case([&](arith::ExtFOp cast) -> R {
+        return extend(v[0], cast.getIn().getType(), result);
+      })
+      .Case([&](arith::TruncFOp cast) -> R {
+        return truncate(v[0], cast.getType(), result);
+      })
       .Case([&](arith::ExtSIOp) -> R { return b.CreateSExt(v[0], result); })
       .Case([&](arith::ExtUIOp) -> R { return b.CreateZExt(v[0], result); })
       .Case([&](arith::TruncIOp) -> R { return b.CreateTrunc(v[0], result); })

@@ -100,6 +100,11 @@ private:
   void emitAccumulate(exec::AccumulateOp op);
   llvm::Value *partialPointer(const Partial &partial, llvm::Value *group);
 
+  // Conversions of narrow floats: EmitNarrow.cpp.
+  llvm::Value *truncate(llvm::Value *x, mlir::Type to, llvm::Type *result);
+  llvm::Value *extend(llvm::Value *x, mlir::Type from, llvm::Type *result);
+  llvm::Value *roundToOdd(llvm::Value *x, llvm::Type *f32);
+
   // Ops: EmitOps.cpp, EmitPhilox.cpp.
   llvm::LogicalResult emitOp(mlir::Operation &op);
   llvm::Value *emitArith(mlir::Operation &op);

@@ -1,5 +1,6 @@
 // RUN: cleave-opt %s --graph-differentiate --graph-apply-optimizer="optimizer=sgd" --graph-mixed-precision --cse | FileCheck %s
 // RUN: cleave-opt %s --graph-differentiate --graph-apply-optimizer="optimizer=sgd" --graph-mixed-precision="round-sums=true" --cse | FileCheck %s --check-prefix=ROUND
+// RUN: cleave-opt %s --graph-differentiate --graph-apply-optimizer="optimizer=sgd" --graph-mixed-precision="round-gradients=true" --cse | FileCheck %s --check-prefix=GRADIENT
 // RUN: not cleave-opt %s --graph-mixed-precision="precision=fp4" 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 
 // UNKNOWN: error: unknown precision 'fp4'; there are bf16 and fp16
@@ -30,6 +31,17 @@
 // ROUND-LABEL: func.func @train(
 // ROUND: graph.linear {{.*}} : (tensor<8x4xbf16>, tensor<16x4xbf16>, tensor<16xbf16>) -> tensor<8x16xbf16>
 // ROUND: graph.contract {{.*}} {result_element = f32} : (tensor<8x16xbf16>, tensor<8x4xbf16>) -> tensor<16x4xf32>
+
+// With round-gradients the gradient of a weight is 16-bit up to its update, and
+// that of a bias, no result of a contraction, f32.
+
+// GRADIENT-LABEL: func.func @train(
+// GRADIENT: graph.linear {{.*}} {result_element = f32}
+// GRADIENT: %[[DW:.*]] = graph.contract {{.*}} : (tensor<8x16xbf16>, tensor<8x4xbf16>) -> tensor<16x4xbf16>
+// GRADIENT: graph.gradient %{{.*}} of "b" : (tensor<16xf32>)
+// GRADIENT: %[[G:.*]] = graph.gradient %[[DW]] of "w" : (tensor<16x4xbf16>)
+// GRADIENT: %[[WIDE:.*]] = graph.cast %[[G]]
+// GRADIENT: graph.sgd %{{.*}}, %[[WIDE]]
 func.func @loss(%w: tensor<16x4xf32> {graph.name = "w", graph.role = "parameter"},
                 %b: tensor<16xf32> {graph.name = "b", graph.role = "parameter"},
                 %x: tensor<8x4xf32> {graph.name = "x", graph.role = "input"})

@@ -85,6 +85,10 @@ def test_as_near_to_f32_as_autocast(plain):
     dict(mesh={"dp": 2}, plan="zero1", residual="f32"),
     dict(mesh={"tp": 2}, plan="megatron-sp", residual="f32"),
     dict(micro_batches=2), dict(max_logits_bytes=4 * 199 * 16),
+    dict(gradient_dtype="bf16"), dict(micro_batches=4, gradient_dtype="bf16"),
+    dict(mesh={"dp": 2}, plan="zero2", gradient_dtype="bf16"),
+    dict(mesh={"tp": 2}, plan="megatron-sp", gradient_dtype="bf16"),
+    dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1", gradient_dtype="bf16"),
 ], ids=str)
 def test_layouts_agree(options, plain):
     found = losses(compiled(model(), precision="bf16", **options))
@@ -192,6 +196,9 @@ def test_modules_that_are_chosen_f32(options, plain):
     (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32', 'bf16' or 'fp16'"),
     (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
     (dict(activation_reduction="16bit"), "which needs precision"),
+    (dict(precision="bf16", gradient_dtype="16bit"), "gradient_dtype is '16bit'; it must be"),
+    (dict(precision="bf16", gradient_dtype="fp16"), "of the type that contractions read"),
+    (dict(gradient_dtype="bf16"), "of the type that contractions read"),
     (dict(precision="bf16", residual="bf16"), "residual is 'bf16'; it must be '16bit' or 'f32'"),
 ])
 def test_bad_options(options, message):
@@ -229,6 +236,19 @@ def test_gradients_accumulate_in_f32():
     for name, gradient in whole.items():
         error = (gradient - sums[name]).norm() / sums[name].norm()
         assert error <= 1e-6, (name, float(error))
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+@pytest.mark.parametrize("plan", ["", "zero2", "zero3"])
+def test_gradients_of_16_bits(family, plan):
+    """Half the bytes are sent, and kept, for gradients of weights."""
+    steps = {kind: compiled(model(family), precision="bf16", mesh={"dp": 2}, plan=plan or None,
+                            gradient_dtype=kind) for kind in ("f32", "bf16")}
+    weights = 2 * sum(p.numel() for p in model(family).parameters() if p.ndim > 1)
+    sent = {kind: sum(entry["bytes"] for entry in step.report()["communication"]["train"]
+                      if entry["purpose"] == "gradients") for kind, step in steps.items()}
+    kept = {kind: step.memory()["train gradients"] for kind, step in steps.items()}
+    print(sent, kept, weights)
 
 
 def text():

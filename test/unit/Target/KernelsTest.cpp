@@ -11,6 +11,7 @@
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Parser/Parser.h"
 #include "gtest/gtest.h"
+#include <bit>
 #include <cmath>
 #include <random>
 
@@ -394,5 +395,158 @@ exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxi64>, %d: tensor<$Rx$Cxi8>, %b: te
   exec.store %all, %a at affine_map<(r, c) -> (r)> : i1, tensor<$Rxi1>
 })", {{"$R", r}, {"$C", c}}));
 }
+
+/// What LLVM's arbitrary-precision floats give is the judge: of all codes of a
+/// narrow float, and of f32 numbers of all magnitudes, halfway ones among them.
+class NarrowFloats : public ::testing::TestWithParam<const char *> {
+protected:
+  NarrowFloats() { context.loadDialect<exec::ExecDialect, arith::ArithDialect>(); }
+
+  const llvm::fltSemantics &semantics() {
+    std::string type = GetParam();
+    return type == "bf16"         ? llvm::APFloat::BFloat()
+           : type == "f16"        ? llvm::APFloat::IEEEhalf()
+           : type == "f8E4M3FN" ? llvm::APFloat::Float8E4M3FN()
+                                  : llvm::APFloat::Float8E5M2();
+  }
+  unsigned width() { return llvm::APFloat::semanticsSizeInBits(semantics()); }
+
+  /// Runs a cast of `count` numbers on every kind of processor.
+  template <typename Check>
+  void run(std::string from, std::string to, std::vector<char> &input,
+           int64_t count, int64_t bytes, Check check) {
+    std::string text = instantiate(R"(
+exec.kernel @k map [1, $N] (%x: tensor<$NxFROM>) -> (%y: tensor<$NxTO>) {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (c)> : tensor<$NxFROM> -> FROM
+    %1 = arith.CAST %0 : FROM to TO
+    exec.store %1, %y at affine_map<(r, c) -> (c)> : TO, tensor<$NxTO>
+    exec.yield
+  }
+})", {{"$N", count}});
+    bool narrows = from == "f32" || from == "f64";
+    for (auto [what, with] :
+         {std::pair<std::string, std::string>{"FROM", from},
+          {"TO", to},
+          {"CAST", narrows ? "truncf" : "extf"}})
+      for (size_t at; (at = text.find(what)) != std::string::npos;)
+        text.replace(at, what.size(), with);
+    auto module = parseSourceString<ModuleOp>(text, &context);
+    ASSERT_TRUE(module);
+    auto kernel = *module->getOps<exec::KernelOp>().begin();
+    for (auto [cpu, bits] : {std::pair<const char *, int>{"", 512},
+                             {"", 256},
+                             {"x86-64-v3", 256},
+                             {"x86-64", 128}}) {
+      if (bits > CpuTarget::host().vectorBits)
+        continue;
+      SCOPED_TRACE(bits);
+      auto target = CpuTarget::get(cpu, bits);
+      ASSERT_TRUE(!!target);
+      auto object = compileKernels(*module, *target);
+      ASSERT_TRUE(succeeded(object));
+      auto library = loadKernels(*object);
+      ASSERT_TRUE(!!library);
+      auto function = (Function)(*library)->lookup(kernel.getFunctionName());
+      std::vector<char> output(count * bytes);
+      void *arguments[] = {input.data(), output.data()};
+      function(arguments, 0, kernel.getItems(), nullptr);
+      check(output);
+    }
+  }
+
+  /// Of a NaN the code is not compared.
+  void expectSame(uint64_t found, const llvm::APFloat &expected,
+                  const std::string &of) {
+    llvm::APFloat number(expected.getSemantics(),
+                         llvm::APInt(llvm::APFloat::semanticsSizeInBits(
+                                         expected.getSemantics()),
+                                     found));
+    if (expected.isNaN())
+      ASSERT_TRUE(number.isNaN()) << of;
+    else
+      ASSERT_EQ(found, expected.bitcastToAPInt().getZExtValue()) << of;
+  }
+
+  uint64_t word(const std::vector<char> &memory, int64_t index, int64_t bytes) {
+    uint64_t value = 0;
+    std::memcpy(&value, memory.data() + index * bytes, bytes);
+    return value;
+  }
+
+  MLIRContext context;
+};
+
+TEST_P(NarrowFloats, Extend) {
+  int64_t count = int64_t(1) << width(), bytes = width() / 8;
+  std::vector<char> input(count * bytes);
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(input.data() + i * bytes, &i, bytes);
+  run(GetParam(), "f32", input, count, 4, [&](const std::vector<char> &output) {
+    for (int64_t i = 0; i < count; ++i) {
+      llvm::APFloat expected(semantics(), llvm::APInt(width(), i));
+      bool inexact;
+      expected.convert(llvm::APFloat::IEEEsingle(),
+                       llvm::APFloat::rmNearestTiesToEven, &inexact);
+      expectSame(word(output, i, 4), expected, std::to_string(i));
+    }
+  });
+}
+
+TEST_P(NarrowFloats, Truncate) {
+  std::mt19937 random(7);
+  std::vector<uint32_t> numbers;
+  for (uint32_t high = 0; high < 0x10000; high += 0x40)
+    for (uint32_t low : {0u, 1u, 0x8000u, 0x7fffu, 0x8001u, 0xffffu})
+      numbers.push_back((high << 16) + low);
+  // Halfway between codes, and next to that.
+  for (int64_t code = 0; code < int64_t(1) << width(); code += width() == 8 ? 1 : 37) {
+    llvm::APFloat number(semantics(), llvm::APInt(width(), code));
+    bool inexact;
+    number.convert(llvm::APFloat::IEEEsingle(),
+                   llvm::APFloat::rmNearestTiesToEven, &inexact);
+    uint32_t bits = number.bitcastToAPInt().getZExtValue();
+    unsigned fraction = llvm::APFloat::semanticsPrecision(semantics()) - 1;
+    for (uint32_t half : {0u, 1u << (22 - fraction), 1u << (23 - fraction)})
+      for (uint32_t next : {0u, 1u, ~0u})
+        numbers.push_back(bits + half + next);
+  }
+  for (int i = 0; i < 20000; ++i)
+    numbers.push_back(random());
+  int64_t count = numbers.size(), bytes = width() / 8;
+  std::vector<char> input(count * 4);
+  std::memcpy(input.data(), numbers.data(), input.size());
+  auto check = [&](auto number) {
+    return [&, number](const std::vector<char> &output) {
+      for (int64_t i = 0; i < count; ++i) {
+        llvm::APFloat expected = number(i);
+        bool inexact;
+        expected.convert(semantics(), llvm::APFloat::rmNearestTiesToEven,
+                         &inexact);
+        expectSame(word(output, i, bytes), expected,
+                   std::to_string(numbers[i]));
+      }
+    };
+  };
+  run("f32", GetParam(), input, count, bytes, check([&](int64_t i) {
+        return llvm::APFloat(llvm::APFloat::IEEEsingle(),
+                             llvm::APInt(32, numbers[i]));
+      }));
+  // The same and numbers next to them in f64, which are rounded once.
+  std::vector<char> wide(count * 8);
+  auto next = [&](int64_t i) {
+    double value = std::bit_cast<float>(numbers[i]);
+    return i % 3 == 0 ? value : std::nextafter(value, i % 3 == 1 ? 1e300 : 0);
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    double value = next(i);
+    std::memcpy(wide.data() + i * 8, &value, 8);
+  }
+  run("f64", GetParam(), wide, count, bytes,
+      check([&](int64_t i) { return llvm::APFloat(next(i)); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, NarrowFloats,
+                         ::testing::Values("bf16", "f16", "f8E4M3FN", "f8E5M2"));
 
 } // namespace

@@ -36,10 +36,10 @@ namespace {
 class Rounding {
 public:
   Rounding(func::FuncOp entry, FloatType narrow, bool roundSums,
-           bool wideResidual)
+           bool roundGradients, bool wideResidual)
       : entry(entry), block(entry.getBody().front()), narrow(narrow),
         f32(Float32Type::get(entry.getContext())), roundSums(roundSums),
-        wideResidual(wideResidual), builder(entry.getContext()) {}
+        roundGradients(roundGradients), wideResidual(wideResidual), builder(entry.getContext()) {}
 
   LogicalResult run() {
     findParts();
@@ -82,7 +82,7 @@ private:
   Block &block;
   FloatType narrow;
   Type f32;
-  bool roundSums, wideResidual;
+  bool roundSums, roundGradients, wideResidual;
   OpBuilder builder;
   /// What depends on a seed, and of that, what depends on a gradient.
   llvm::DenseSet<Operation *> backward, update;
@@ -110,7 +110,8 @@ void Rounding::findParts() {
   }
 }
 
-/// The gradient of a parameter stays a sum in f32 up to the last of its uses.
+/// The gradient of a parameter is a sum, in f32 unless gradients are rounded, up
+/// to the last of its uses.
 void Rounding::findGradients() {
   for (Operation &op : llvm::reverse(block.without_terminator()))
     if (backward.contains(&op) && !update.contains(&op) && !op.use_empty() &&
@@ -233,8 +234,11 @@ LogicalResult Rounding::convert(Operation *op) {
                            << op->getAttr(kPrecisionAttr)
                            << "; it must be \"f32\" or \"16bit\"";
   op->removeAttr(kPrecisionAttr);
-  bool keep = update.contains(op) || decisions.contains(op) ||
-              isa<CastOp>(op) || (!policy && sums.contains(op)) ||
+  // A gradient is exchanged in the type that it is summed in.
+  bool isGradient = isa<GradientOp>(op);
+  bool keep = (update.contains(op) && !(isGradient && roundGradients)) ||
+              decisions.contains(op) || isa<CastOp>(op) ||
+              (!policy && sums.contains(op) && !roundGradients) ||
               (chosen && chosen.getValue() == "f32");
   // Of all operands, or of all that the op does not read in f32 beside others.
   bool narrows = chosen && !keep, mixes = false;
@@ -243,7 +247,7 @@ LogicalResult Rounding::convert(Operation *op) {
              policy.getOperandPrecision(operand.getOperandNumber()) !=
                  OperandPrecision::F32;
   bool sum = false;
-  if (policy && !keep && (!roundSums || sums.contains(op)) &&
+  if (policy && !keep && !(sums.contains(op) ? roundGradients : roundSums) &&
       llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
         return isChosen(operand.get()) &&
                policy.getOperandPrecision(operand.getOperandNumber()) ==
@@ -256,7 +260,8 @@ LogicalResult Rounding::convert(Operation *op) {
     if (narrows && !(mixes && policy.getOperandPrecision(index) ==
                                   OperandPrecision::F32))
       return OperandPrecision::Narrow;
-    return policy ? policy.getOperandPrecision(index) : OperandPrecision::Same;
+    return policy && !isGradient ? policy.getOperandPrecision(index)
+                                 : OperandPrecision::Same;
   };
   // What follows its operands is 16-bit where one of them is, and is computed
   // in f32 where another is not: then the result is rounded.
@@ -317,7 +322,9 @@ struct MixedPrecision final
     }
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal() &&
-          failed(Rounding(function, narrow, roundSums, wideResidual).run()))
+          failed(Rounding(function, narrow, roundSums, roundGradients,
+                          wideResidual)
+                     .run()))
         return signalPassFailure();
   }
 };

@@ -185,7 +185,10 @@ def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
     computed in f32 and rounded, unless `wide-residual` is given: then it stays
     f32, as the sum of embeddings and blocks does, and embeddings are read in
     f32. With `round-sums` a contraction rounds its own result, so that a sum
-    over shards is exchanged in 16 bits.
+    over shards is exchanged in 16 bits. With `round-gradients` so does the one
+    that yields the gradient of a weight, which is then added up over
+    micro-batches and ranks in 16 bits; gradients that are sums of other ops
+    (those of biases and norms) stay f32.
 
     An op with `graph.precision = "f32"` is computed in f32, and one with "16bit"
     reads 16-bit operands, whatever its policy is; so are their gradients. What
@@ -208,6 +211,8 @@ def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
            "Keep f32 what is computed from f32 and 16-bit values">,
     Option<"roundSums", "round-sums", "bool", "false",
            "Round the results of contractions before shards are summed">,
+    Option<"roundGradients", "round-gradients", "bool", "false",
+           "Let contractions round gradients of weights">,
   ];
 }
 
