@@ -468,7 +468,8 @@ def compile(
                           pad_values)
     elif length_dims is not None or pad_values is not None:
         raise ValueError("length_dims and pad_values are those of shapes, which are not given")
-    step = Step(build, model, examples, optimizer, seed, launch, buckets)
+    with compiling():
+        step = Step(build, model, examples, optimizer, seed, launch, buckets)
     if buckets and not trusted:
         with TRACING, _in_modes(modes):
             check_padding(model, arrange, loss_fn, buckets)

@@ -17,9 +17,9 @@ from typing import Any
 TRACING = threading.RLock()
 #: What has native `compiled` and `session`, each None or an object.
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
-#: The threads that are in the compiler.
-_compiling: set[int] = set()
-#: Whether another thread was tracing or compiling when this process was forked.
+#: The threads that compile, load or run programs, which takes locks of native libraries.
+_busy: set[int] = set()
+#: Whether another thread was doing this when this process was forked.
 _interrupted = False
 
 
@@ -30,22 +30,33 @@ def keep_in_child(holder: Any) -> None:
 
 
 @contextlib.contextmanager
-def compiling():
-    """Around a call of the compiler. Raises RuntimeError where it could wait forever."""
-    refuse_interrupted()
-    _compiling.add(threading.get_ident())
+def _marked():
+    """Marks this thread as one that may hold a native lock."""
+    own = threading.get_ident()
+    outer = own in _busy
+    _busy.add(own)
     try:
         yield
     finally:
-        _compiling.discard(threading.get_ident())
+        if not outer:
+            _busy.discard(own)
+
+
+@contextlib.contextmanager
+def compiling():
+    """Around what compiles, and loads what was compiled. Raises RuntimeError where it could
+    wait forever."""
+    refuse_interrupted()
+    with _marked():
+        yield
 
 
 def refuse_interrupted() -> None:
-    """Raises RuntimeError in a process that was forked while another thread compiled: what
-    that thread held is never released here."""
+    """Raises RuntimeError in a process that was forked while another thread compiled or ran a
+    step: what that thread held is never released here."""
     if _interrupted:
-        raise RuntimeError("this process was forked while another thread compiled a model, and "
-                           "cannot compile one: fork it before or after, or start it by \"spawn\"")
+        raise RuntimeError("this process was forked while another thread compiled or ran a step, "
+                           "and cannot compile one: fork it before or after, or start it by \"spawn\"")
 
 
 def alone(method):
@@ -59,7 +70,7 @@ def alone(method):
                 f"this process was forked from process {self._process}, which compiled the step: "
                 "it has no threads to run it. Compile a step here, or save it there "
                 "(step.save(folder)) and go on from that (step.load(folder))")
-        with self._lock:
+        with self._lock, _marked():
             return method(self, *args, **named)
 
     return run
@@ -76,7 +87,7 @@ def _after_fork() -> None:
     else:
         _interrupted = True
         TRACING._at_fork_reinit()
-    _interrupted |= bool(_compiling - {threading.get_ident()})
+    _interrupted |= bool(_busy - {threading.get_ident()})
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -28,13 +28,10 @@ llvm::Type *KernelEmitter::scalarType(Type type) {
     return b.getDoubleTy();
   if (type.isF32())
     return b.getFloatTy();
-  if (type.isF16())
-    return b.getHalfTy();
-  if (type.isBF16())
-    return b.getBFloatTy();
-  // As its code; it is only loaded, stored and converted.
-  if (isa<Float8E4M3FNType, Float8E5M2Type>(type))
-    return b.getInt8Ty();
+  // Narrow floats as their codes: they are only loaded, stored and converted,
+  // and LLVM's own types of 16 bits would be converted on some processors.
+  if (auto real = dyn_cast<FloatType>(type))
+    return b.getIntNTy(real.getWidth());
   if (type.isIndex())
     return b.getInt64Ty();
   return b.getIntNTy(type.getIntOrFloatBitWidth());

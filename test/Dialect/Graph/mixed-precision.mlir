@@ -38,10 +38,10 @@
 // GRADIENT-LABEL: func.func @train(
 // GRADIENT: graph.linear {{.*}} {result_element = f32}
 // GRADIENT: %[[DW:.*]] = graph.contract {{.*}} : (tensor<8x16xbf16>, tensor<8x4xbf16>) -> tensor<16x4xbf16>
-// GRADIENT: graph.gradient %{{.*}} of "b" : (tensor<16xf32>)
 // GRADIENT: %[[G:.*]] = graph.gradient %[[DW]] of "w" : (tensor<16x4xbf16>)
 // GRADIENT: %[[WIDE:.*]] = graph.cast %[[G]]
 // GRADIENT: graph.sgd %{{.*}}, %[[WIDE]]
+// GRADIENT: graph.gradient %{{.*}} of "b" : (tensor<16xf32>)
 func.func @loss(%w: tensor<16x4xf32> {graph.name = "w", graph.role = "parameter"},
                 %b: tensor<16xf32> {graph.name = "b", graph.role = "parameter"},
                 %x: tensor<8x4xf32> {graph.name = "x", graph.role = "input"})

@@ -169,7 +169,7 @@ def test_forked_while_another_thread_compiles():
     finally:
         ended.set()
         thread.join()
-    refused = [text for text in texts if "forked while another thread compiled a model" in text]
+    refused = [text for text in texts if "forked while another thread compiled" in text]
     assert refused and all(float(text) > 0 for text in texts if text not in refused)
     assert float(forked(lambda: float(compiled()(X, Y)))) > 0
 
