@@ -224,10 +224,10 @@ def compile(
         activation_reduction: with 16-bit precision, the type in which ranks
             exchange sums of activations over shards: "f32", or "16bit", half the
             bytes, with each rank's part rounded.
-        gradient_dtype: with 16-bit precision, the type of gradients of weights, in
-            memory, summed over micro-batches and exchanged by ranks: "f32", or that of
-            `precision`, half the bytes, with each addition rounded. Those of biases and
-            norms stay f32.
+        gradient_dtype: with 16-bit precision, the type in which gradients of weights are
+            summed over micro-batches and exchanged by ranks: "f32", or that of
+            `precision`, half the bytes, with each addition rounded. Those of
+            embeddings, norms and biases stay f32.
         pipe_gather: when sharded parameters ("zero3") are gathered. "each": in
             forward and in backward of each micro-batch, and released after the last
             use. "once": before the first forward of a step, and held until the last

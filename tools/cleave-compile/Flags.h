@@ -211,9 +211,10 @@ struct Flags {
       "gradient-dtype", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),
       cl::desc(
-          "With 16-bit precision, the type of gradients of weights, in memory, "
+          "With 16-bit precision, the type in which gradients of weights are "
           "summed over micro-batches and exchanged by ranks: f32, the default, "
-          "or that of --precision, half the bytes, each addition rounded")};
+          "or that of --precision, half the bytes, each addition rounded; those "
+          "of embeddings, norms and biases stay f32")};
   cl::opt<std::string> offload{
       "offload", cl::cat(training), cl::value_desc("kinds"),
       cl::desc(

@@ -188,7 +188,7 @@ def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
     over shards is exchanged in 16 bits. With `round-gradients` so does the one
     that yields the gradient of a weight, which is then added up over
     micro-batches and ranks in 16 bits; gradients that are sums of other ops
-    (those of biases and norms) stay f32.
+    (those of embeddings, biases and norms) stay f32.
 
     An op with `graph.precision = "f32"` is computed in f32, and one with "16bit"
     reads 16-bit operands, whatever its policy is; so are their gradients. What
