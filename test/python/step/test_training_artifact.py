@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 import cleave
 from cleave.testing.tools import tool
 from cleave.trace.__main__ import main as trace_main
-from training_support import Case, compile_case, family, gpt2, named_tokens, tokens
+from training_support import Case, compile_case, family, gpt2, tokens
 
 SOURCE = """
 import sys
 sys.path[:0] = {path!r}
-from training_support import gpt2, tokens
+from training_support import gpt2, named_tokens
 
 def build():
     return gpt2(), named_tokens()
