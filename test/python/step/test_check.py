@@ -130,7 +130,7 @@ def test_a_wrong_buffer_is_found(monkeypatch):
 @pytest.mark.parametrize("make", [
     lambda: (gpt2(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1), named_tokens(ignored=2), None),
     lambda: (net(), tokens(), token_loss),
-    lambda: (family("llama").build(), family("llama").batches[0], None),
+    lambda: (family("llama").build(), family("llama").examples(), None),
     lambda: (Net(0.5), (X, Y), F.mse_loss),
     lambda: (Net(1.0), (X, Y), F.mse_loss),
     lambda: (nn.Sequential(nn.Linear(6, 6), nn.Dropout1d(0.5)), (X, Y), F.mse_loss),
@@ -255,11 +255,12 @@ def test_what_has_no_values_is_not_compared(caplog):
 ])
 def test_examples_that_eager_code_does_not_take(inputs, message, caplog):
     """Examples have shapes and types; their values need not make sense."""
+    named = dict(zip(("input_ids", "labels"), inputs))
     with caplog.at_level(logging.WARNING, "cleave"):
-        cleave.compile(gpt2(), inputs, threads=1)
+        cleave.compile(gpt2(), named, threads=1)
     assert "not compared" in caplog.text
     with pytest.raises(cleave.CompileError, match=message):
-        cleave.compile(gpt2(), inputs, threads=1, check="on")
+        cleave.compile(gpt2(), named, threads=1, check="on")
 
 
 @pytest.mark.parametrize("value", ["yes", True, None])

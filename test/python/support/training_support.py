@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 from typing import Any, Callable, Hashable
 from unittest import mock
 
@@ -113,11 +114,13 @@ class Case:
     #: What tells its model from all others; with one, the model is traced once for all tests.
     key: Hashable = None
 
-    def examples(self, batch=None):
+    def examples(self, batch=None, module=None):
         """A batch, by default the first, as `cleave.compile` takes it: by name, where the
-        model has the loss."""
+        model has the loss and takes what `names` says."""
         batch = self.batches[0] if batch is None else batch
-        return dict(zip(self.names, batch)) if self.loss_fn is None else batch
+        taken = inspect.signature(module.forward).parameters if module else self.names
+        named = self.loss_fn is None and all(name in taken for name in self.names)
+        return dict(zip(self.names, batch)) if named else batch
 
     def loss(self, module, batch):
         """PyTorch's loss of a batch."""
@@ -255,10 +258,12 @@ def compile_once(key, module, inputs, loss_fn=None, **settings):
 def compile_case(case, optimizer, *, module=None, **settings):
     """`cleave.compile` of the model and the first batch of a case."""
     settings.update(loss_fn=case.loss_fn, optimizer=optimizer)
-    if module is not None or case.key is None:
-        return cleave.compile(case.build() if module is None else module, case.examples(),
-                              **settings)
-    return compile_once(case.key, case.build(), case.examples(), **settings)
+    once = module is None and case.key is not None
+    module = case.build() if module is None else module
+    inputs = case.examples(module=module)
+    if once:
+        return compile_once(case.key, module, inputs, **settings)
+    return cleave.compile(module, inputs, **settings)
 
 
 def weights(step):

@@ -5,6 +5,7 @@
 import pytest
 import torch
 
+import cleave.trace
 from cleave.trace import TraceError
 from cleave.trace.call_plan import plan_call
 
