@@ -5,7 +5,6 @@
 import pytest
 import torch
 
-import cleave.trace
 from cleave.trace import TraceError
 from cleave.trace.call_plan import plan_call
 
@@ -47,24 +46,3 @@ def test_targets(model, given, loss_fn, targets):
 def test_what_does_not_tell_is_refused(model, given, loss_fn, said):
     with pytest.raises(TraceError, match=said):
         plan_call(model, dict.fromkeys(given.split(), X), loss_fn)
-
-
-class Asked(torch.nn.Module):
-    """Its loss is that of `labels`, if they are given."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(2))
-
-    def forward(self, x, mask=None, labels=None):
-        y = x * self.weight if mask is None else x * self.weight * mask
-        return y if labels is None else ((y - labels) ** 2).mean()
-
-
-def test_positions_are_those_of_the_forward():
-    """No name is special: the second tensor is the second argument, as it is in eager code."""
-    assert plan_call(Asked(), (X, X), None).positional == ["x", "mask"]
-    with pytest.raises(TraceError, match="no scalar loss; .* by name"):
-        cleave.trace.trace(Asked(), (X, X))
-    traced = cleave.trace.trace(Asked(), dict(x=X, labels=X))
-    assert [t.name for t in traced.tensors if t.role == "parameter"] == ["weight"]
