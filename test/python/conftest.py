@@ -27,7 +27,6 @@ from proofs import ALL  # noqa: E402
 # Tests compare with PyTorch themselves, more than "auto" does; test_check.py sets it back.
 os.environ.setdefault("CLEAVE_CHECK", "off")
 
-
 #: Of the cases of each test of these files, `make test` runs one in so many; all run with
 #: CLEAVE_TEST_ALL, or where tests are named.
 SAMPLED = {
@@ -41,21 +40,19 @@ SAMPLED = {
 }
 
 
-def sample(items):
-    """The tests that run: of one with several cases those at every n-th place, from one on
-    that follows from its name."""
-    counts, kept, dropped = {}, [], []
+def left_out(items):
+    """The cases that `make test` does not run: of each test all but those at every n-th
+    place, from one on that follows from its name."""
+    cases = {}
     for item in items:
-        share = SAMPLED.get(item.module.__name__, 1) if hasattr(item, "callspec") else 1
-        place = counts[item.function] = counts.get(item.function, -1) + 1
-        first = zlib.crc32(item.function.__name__.encode()) % share
-        item.own_place, item.own_first = place, first
-        item.own_share = share
-    for item in items:
-        # Of fewer cases than that, the first one.
-        first = min(item.own_first, counts[item.function])
-        (kept if item.own_place % item.own_share == first else dropped).append(item)
-    return kept, dropped
+        if hasattr(item, "callspec") and item.module.__name__ in SAMPLED:
+            cases.setdefault(item.function, []).append(item)
+    dropped = set()
+    for function, own in cases.items():
+        share = SAMPLED[own[0].module.__name__]
+        first = zlib.crc32(function.__name__.encode()) % min(share, len(own))
+        dropped.update(set(own) - set(own[first::share]))
+    return dropped
 
 
 def pytest_configure(config):
@@ -70,8 +67,9 @@ def pytest_collection_modifyitems(config, items):
     if chosen or any("::" in argument for argument in config.args):
         return
     if not ALL and not any(argument.endswith(".py") for argument in config.args):
-        items[:], dropped = sample(items)
-        config.hook.pytest_deselected(items=dropped)
+        dropped = left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = [item for item in items if item not in dropped]
     for module in {item.module for item in items if hasattr(item, "module")}:
         if hasattr(module, "check_all"):
             ledger.note_whole(module.__name__)

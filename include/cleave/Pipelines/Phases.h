@@ -65,7 +65,7 @@ struct PhaseOptions {
   /// The type in which sums of activations over shards are exchanged: "f32" or
   /// "16bit".
   std::string activationReduction = "f32";
-  /// The type in which gradients of weights are kept and summed over
+  /// The type in which gradients of weights are summed over
   /// micro-batches and ranks: "f32", or that of `precision`.
   std::string gradientType = "f32";
   /// Equal parts that the batch is computed in, one after another. With an

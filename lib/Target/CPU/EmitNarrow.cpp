@@ -47,14 +47,15 @@ static std::optional<Format> formatOf(Type type) {
   return std::nullopt;
 }
 
+static llvm::Constant *wordOf(llvm::Type *words, uint32_t bits) {
+  return llvm::ConstantInt::get(words, bits);
+}
+
 /// The f32 nearest to f64 `x`, but odd where it is not exact: rounded once more
 /// to fewer bits it is `x` rounded once (Boldo and Melquiond, "When double
 /// rounding is odd", 2005).
 llvm::Value *KernelEmitter::roundToOdd(llvm::Value *x, llvm::Type *f32) {
   llvm::Type *words = f32->getWithNewType(b.getInt32Ty());
-  auto constant = [&](uint32_t bits) {
-    return llvm::ConstantInt::get(words, bits);
-  };
   llvm::Value *near = b.CreateFPTrunc(x, f32);
   llvm::Value *wide = b.CreateFPExt(near, x->getType());
   auto magnitude = [&](llvm::Value *value) {
@@ -66,7 +67,7 @@ llvm::Value *KernelEmitter::roundToOdd(llvm::Value *x, llvm::Type *f32) {
   llvm::Value *down = b.CreateSub(bits, b.CreateZExt(above, words));
   llvm::Value *inexact = b.CreateFCmpONE(wide, x);
   return b.CreateBitCast(
-      b.CreateSelect(inexact, b.CreateOr(down, constant(1)), bits), f32);
+      b.CreateSelect(inexact, b.CreateOr(down, wordOf(words, 1)), bits), f32);
 }
 
 llvm::Value *KernelEmitter::truncate(llvm::Value *x, Type to,
@@ -76,45 +77,43 @@ llvm::Value *KernelEmitter::truncate(llvm::Value *x, Type to,
     return b.CreateFPTrunc(x, result);
   llvm::Type *f32 = x->getType()->getWithNewType(b.getFloatTy());
   llvm::Type *words = f32->getWithNewType(b.getInt32Ty());
-  auto constant = [&](uint32_t bits) {
-    return llvm::ConstantInt::get(words, bits);
-  };
   if (x->getType() != f32)
     x = roundToOdd(x, f32);
   llvm::Value *bits = b.CreateBitCast(x, words);
-  llvm::Value *magnitude = b.CreateAnd(bits, constant(0x7fffffff));
+  llvm::Value *magnitude = b.CreateAnd(bits, wordOf(words, 0x7fffffff));
   unsigned shift = 23 - format->fraction;
-  llvm::Value *odd = b.CreateAnd(b.CreateLShr(magnitude, shift), constant(1));
+  llvm::Value *odd =
+      b.CreateAnd(b.CreateLShr(magnitude, shift), wordOf(words, 1));
   llvm::Value *rounded = b.CreateLShr(
       b.CreateAdd(magnitude,
-                  b.CreateAdd(odd, constant((1u << (shift - 1)) - 1))),
+                  b.CreateAdd(odd, wordOf(words, (1u << (shift - 1)) - 1))),
       shift);
   if (format->bias != 127) {
-    rounded = b.CreateSub(
-        rounded, constant(uint32_t(127 - format->bias) << format->fraction));
+    rounded = b.CreateSub(rounded, wordOf(words, uint32_t(127 - format->bias)
+                                                     << format->fraction));
     // Subnormal: whole multiples of the least one, which an addition rounds to.
     int least = 1 - format->bias - static_cast<int>(format->fraction);
     uint32_t magic = uint32_t(least + 23 + 127) << 23;
-    llvm::Value *sum = b.CreateFAdd(
-        b.CreateBitCast(magnitude, f32),
-        llvm::ConstantFP::get(f32, std::bit_cast<float>(magic)));
+    llvm::Value *sum =
+        b.CreateFAdd(b.CreateBitCast(magnitude, f32),
+                     llvm::ConstantFP::get(f32, std::bit_cast<float>(magic)));
     llvm::Value *multiple =
-        b.CreateSub(b.CreateBitCast(sum, words), constant(magic));
+        b.CreateSub(b.CreateBitCast(sum, words), wordOf(words, magic));
     llvm::Value *isSmall = b.CreateICmpULT(
-        magnitude, constant(uint32_t(128 - format->bias) << 23));
+        magnitude, wordOf(words, uint32_t(128 - format->bias) << 23));
     rounded = b.CreateSelect(isSmall, multiple, rounded);
   }
   if (format->bias != 127 || !format->hasInfinity)
-    rounded =
-        b.CreateSelect(b.CreateICmpUGE(magnitude, constant(format->tooLarge)),
-                       constant(format->overflow), rounded);
+    rounded = b.CreateSelect(
+        b.CreateICmpUGE(magnitude, wordOf(words, format->tooLarge)),
+        wordOf(words, format->overflow), rounded);
   rounded =
-      b.CreateSelect(b.CreateICmpUGT(magnitude, constant(0x7f800000)),
-                     constant(format->nan), rounded);
+      b.CreateSelect(b.CreateICmpUGT(magnitude, wordOf(words, 0x7f800000)),
+                     wordOf(words, format->nan), rounded);
   llvm::Value *sign = b.CreateShl(b.CreateLShr(bits, 31), format->width - 1);
-  llvm::Value *code = b.CreateTrunc(
-      b.CreateOr(rounded, sign),
-      words->getWithNewType(b.getIntNTy(format->width)));
+  llvm::Value *code =
+      b.CreateTrunc(b.CreateOr(rounded, sign),
+                    words->getWithNewType(b.getIntNTy(format->width)));
   return b.CreateBitCast(code, result);
 }
 
@@ -125,9 +124,6 @@ llvm::Value *KernelEmitter::extend(llvm::Value *x, Type from,
     return b.CreateFPExt(x, result);
   llvm::Type *f32 = x->getType()->getWithNewType(b.getFloatTy());
   llvm::Type *words = f32->getWithNewType(b.getInt32Ty());
-  auto constant = [&](uint32_t bits) {
-    return llvm::ConstantInt::get(words, bits);
-  };
   llvm::Type *codes = words->getWithNewType(b.getIntNTy(format->width));
   llvm::Value *code = b.CreateZExt(b.CreateBitCast(x, codes), words);
   unsigned shift = 23 - format->fraction;
@@ -136,22 +132,21 @@ llvm::Value *KernelEmitter::extend(llvm::Value *x, Type from,
     value = b.CreateBitCast(b.CreateShl(code, shift), f32);
   } else {
     llvm::Value *rest =
-        b.CreateAnd(code, constant((1u << (format->width - 1)) - 1));
+        b.CreateAnd(code, wordOf(words, (1u << (format->width - 1)) - 1));
     // The exponents of f32 begin lower; a power of two brings them up, of
     // subnormal numbers too.
     uint32_t scale = uint32_t(127 - format->bias + 127) << 23;
-    llvm::Value *scaled = b.CreateFMul(
-        b.CreateBitCast(b.CreateShl(rest, shift), f32),
-        llvm::ConstantFP::get(f32, std::bit_cast<float>(scale)));
+    llvm::Value *scaled =
+        b.CreateFMul(b.CreateBitCast(b.CreateShl(rest, shift), f32),
+                     llvm::ConstantFP::get(f32, std::bit_cast<float>(scale)));
     llvm::Value *magnitude = b.CreateBitCast(scaled, words);
-    llvm::Value *special = b.CreateOr(b.CreateShl(rest, shift),
-                                      constant(format->hasInfinity
-                                                   ? 0x7f800000
-                                                   : 0x7fc00000));
-    magnitude = b.CreateSelect(
-        b.CreateICmpUGE(rest, constant(format->overflow)), special, magnitude);
-    llvm::Value *sign =
-        b.CreateShl(b.CreateLShr(code, format->width - 1), 31);
+    llvm::Value *special = b.CreateOr(
+        b.CreateShl(rest, shift),
+        wordOf(words, format->hasInfinity ? 0x7f800000 : 0x7fc00000));
+    magnitude =
+        b.CreateSelect(b.CreateICmpUGE(rest, wordOf(words, format->overflow)),
+                       special, magnitude);
+    llvm::Value *sign = b.CreateShl(b.CreateLShr(code, format->width - 1), 31);
     value = b.CreateBitCast(b.CreateOr(magnitude, sign), f32);
   }
   return value->getType() == result ? value : b.CreateFPExt(value, result);

@@ -143,9 +143,9 @@ private:
 
 /// Rows and columns: one, a few, around every vector width and block.
 const std::pair<int64_t, int64_t> shapes[] = {
-    {1, 1},  {1, 7},  {9, 1},   {37, 1},  {5, 2},   {3, 8},   {7, 15},
-    {4, 16}, {2, 17}, {3, 63},  {2, 64},  {5, 65},  {3, 100}, {2, 128},
-    {3, 130}, {1, 255}, {2, 257}, {70, 33}};
+    {1, 1},   {1, 7},   {9, 1},   {37, 1},  {5, 2},   {3, 8},
+    {7, 15},  {4, 16},  {2, 17},  {3, 63},  {2, 64},  {5, 65},
+    {3, 100}, {2, 128}, {3, 130}, {1, 255}, {2, 257}, {70, 33}};
 
 TEST_F(Kernels, Map) {
   for (auto [r, c] : shapes)
@@ -165,7 +165,8 @@ exec.kernel @k map [$R, $C] (%x: tensor<$Rx$Cxf32>, %b: tensor<$Cxf32>, %s: tens
     exec.store %5, %m at affine_map<(r, c) -> (r * $C + c)> : i1, tensor<$Rx$Cxi1>
     exec.yield
   }
-})", {{"$R", r}, {"$C", c}}));
+})",
+                      {{"$R", r}, {"$C", c}}));
 }
 
 TEST_F(Kernels, MapShortLastRow) {
@@ -179,7 +180,8 @@ exec.kernel @k map [3, 64] (%x: tensor<$Vxf32>) -> (%y: tensor<$Vxf32>)
     exec.store %1, %y at affine_map<(r, c) -> (r * 64 + c)> : f32, tensor<$Vxf32>
     exec.yield
   }
-})", {{"$V", valid}}));
+})",
+                      {{"$V", valid}}));
 }
 
 TEST_F(Kernels, MapTransposedAndSplitColumns) {
@@ -195,20 +197,23 @@ exec.kernel @k map [$R, $C] (%x: tensor<$Cx$Rxf32>, %z: tensor<$Rx$Cxf32>)
     exec.store %1, %w at affine_map<(r, c) -> (c * $R + r)> : f32, tensor<$Cx$Rxf32>
     exec.yield
   }
-})", {{"$R", r}, {"$C", c}}));
+})",
+                      {{"$R", r}, {"$C", c}}));
 }
 
 TEST_F(Kernels, HeadsTurn) {
   // [b, s, h, d] from [b, h, s, d]: contiguous inside of a head.
   for (int64_t d : {4, 16, 20, 32, 64})
-    check(instantiate(R"(
+    check(
+        instantiate(R"(
 exec.kernel @k map [6, $C] (%x: tensor<2x4x3x$Dxf32>) -> (%y: tensor<6x$Cxf32>) {
   exec.pass {
     %0 = exec.load %x at affine_map<(r, c) -> ((r floordiv 3) * $B + (c floordiv $D) * $H + (r mod 3) * $D + c mod $D)> : tensor<2x4x3x$Dxf32> -> f32
     exec.store %0, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<6x$Cxf32>
     exec.yield
   }
-})", {{"$D", d}, {"$C", 4 * d}, {"$H", 3 * d}, {"$B", 12 * d}}));
+})",
+                    {{"$D", d}, {"$C", 4 * d}, {"$H", 3 * d}, {"$B", 12 * d}}));
 }
 
 TEST_F(Kernels, RowsWithoutPass) {
@@ -224,7 +229,8 @@ exec.kernel @k map [$R, 1] (%x: tensor<$Rxf32>, %i: tensor<$Rxi64>) -> (%y: tens
   %p = math.powf %b, %f : f64
   exec.store %2, %y at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
   exec.store %p, %z at affine_map<(r, c) -> (r)> : f64, tensor<$Rxf64>
-})", {{"$R", r}}));
+})",
+                      {{"$R", r}}));
 }
 
 TEST_F(Kernels, Softmax) {
@@ -253,7 +259,8 @@ exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxf32>) -> (%y: tensor<$Rx$Cxf32>, %
     exec.store %1, %y at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
     exec.yield
   }
-})", {{"$R", r}, {"$C", c}}));
+})",
+                      {{"$R", r}, {"$C", c}}));
 }
 
 TEST_F(Kernels, KeptRowLargerThanTheStack) {
@@ -298,7 +305,8 @@ exec.kernel @k column [$R, $C] (%x: tensor<$Rx$Cxf32>, %g: tensor<$Cxf32>)
   exec.accumulate max %i, %n at affine_map<(r, c) -> (0)> : i64, tensor<i64>
   exec.accumulate sum %sum, %z at affine_map<(r, c) -> (0)> : f32, tensor<f32>
   exec.store %sum, %o at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
-})", {{"$R", r}, {"$C", c}, {"$G", group}}));
+})",
+                        {{"$R", r}, {"$C", c}, {"$G", group}}));
 }
 
 TEST_F(Kernels, Gather) {
@@ -319,7 +327,8 @@ exec.kernel @k gather [$R, $C] (%w: tensor<7x$Cxf32>, %ids: tensor<$Rxi64>, %eac
     exec.store %6, %z at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
     exec.yield
   }
-})", {{"$R", r}, {"$C", c}}));
+})",
+                      {{"$R", r}, {"$C", c}}));
 }
 
 TEST_F(Kernels, Dropout) {
@@ -343,7 +352,9 @@ exec.kernel @k map [$R, $C] (%x: tensor<$Rx$Cxf32>, %rng: tensor<2xi64>) -> (%y:
     exec.store %1, %z at affine_map<(r, c) -> (r * $C + c)> : i32, tensor<$Rx$Cxi32>
     exec.yield
   }
-})", {{"$R", r}, {"$C", c}, {"$B", bias}}), int64_t(1) << 31);
+})",
+                        {{"$R", r}, {"$C", c}, {"$B", bias}}),
+            int64_t(1) << 31);
 }
 
 TEST_F(Kernels, Scan) {
@@ -353,16 +364,19 @@ TEST_F(Kernels, Scan) {
 exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxi64>, %f: tensor<$Rx$Cxf32>) -> (%y: tensor<$Rx$Cxi64>, %g: tensor<$Rx$Cxf32>, %m: tensor<$Rxf32>) {
   %max = exec.pass -> f32 {
     %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxi64> -> i64
-    %1 = exec.scan %0)" + direction + R"( : i64
+    %1 = exec.scan %0)" + direction +
+                            R"( : i64
     exec.store %1, %y at affine_map<(r, c) -> (r * $C + c)> : i64, tensor<$Rx$Cxi64>
     %2 = exec.load %f at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
-    %3 = exec.scan %2)" + direction + R"( : f32
+    %3 = exec.scan %2)" + direction +
+                            R"( : f32
     exec.store %3, %g at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
     %4 = exec.reduce max %2 : f32
     exec.yield %4 : f32
   }
   exec.store %max, %m at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
-})", {{"$R", r}, {"$C", c}}));
+})",
+                        {{"$R", r}, {"$C", c}}));
 }
 
 TEST_F(Kernels, Integers) {
@@ -393,21 +407,24 @@ exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxi64>, %d: tensor<$Rx$Cxi8>, %b: te
   }
   exec.store %count, %n at affine_map<(r, c) -> (r)> : i64, tensor<$Rxi64>
   exec.store %all, %a at affine_map<(r, c) -> (r)> : i1, tensor<$Rxi1>
-})", {{"$R", r}, {"$C", c}}));
+})",
+                      {{"$R", r}, {"$C", c}}));
 }
 
 /// What LLVM's arbitrary-precision floats give is the judge: of all codes of a
 /// narrow float, and of f32 numbers of all magnitudes, halfway ones among them.
 class NarrowFloats : public ::testing::TestWithParam<const char *> {
 protected:
-  NarrowFloats() { context.loadDialect<exec::ExecDialect, arith::ArithDialect>(); }
+  NarrowFloats() {
+    context.loadDialect<exec::ExecDialect, arith::ArithDialect>();
+  }
 
   const llvm::fltSemantics &semantics() {
     std::string type = GetParam();
-    return type == "bf16"         ? llvm::APFloat::BFloat()
-           : type == "f16"        ? llvm::APFloat::IEEEhalf()
+    return type == "bf16"       ? llvm::APFloat::BFloat()
+           : type == "f16"      ? llvm::APFloat::IEEEhalf()
            : type == "f8E4M3FN" ? llvm::APFloat::Float8E4M3FN()
-                                  : llvm::APFloat::Float8E5M2();
+                                : llvm::APFloat::Float8E5M2();
   }
   unsigned width() { return llvm::APFloat::semanticsSizeInBits(semantics()); }
 
@@ -423,12 +440,12 @@ exec.kernel @k map [1, $N] (%x: tensor<$NxFROM>) -> (%y: tensor<$NxTO>) {
     exec.store %1, %y at affine_map<(r, c) -> (c)> : TO, tensor<$NxTO>
     exec.yield
   }
-})", {{"$N", count}});
+})",
+                                   {{"$N", count}});
     bool narrows = from == "f32" || from == "f64";
-    for (auto [what, with] :
-         {std::pair<std::string, std::string>{"FROM", from},
-          {"TO", to},
-          {"CAST", narrows ? "truncf" : "extf"}})
+    for (auto [what, with] : {std::pair<std::string, std::string>{"FROM", from},
+                              {"TO", to},
+                              {"CAST", narrows ? "truncf" : "extf"}})
       for (size_t at; (at = text.find(what)) != std::string::npos;)
         text.replace(at, what.size(), with);
     auto module = parseSourceString<ModuleOp>(text, &context);
@@ -458,10 +475,10 @@ exec.kernel @k map [1, $N] (%x: tensor<$NxFROM>) -> (%y: tensor<$NxTO>) {
   /// Of a NaN the code is not compared.
   void expectSame(uint64_t found, const llvm::APFloat &expected,
                   const std::string &of) {
-    llvm::APFloat number(expected.getSemantics(),
-                         llvm::APInt(llvm::APFloat::semanticsSizeInBits(
-                                         expected.getSemantics()),
-                                     found));
+    llvm::APFloat number(
+        expected.getSemantics(),
+        llvm::APInt(llvm::APFloat::semanticsSizeInBits(expected.getSemantics()),
+                    found));
     if (expected.isNaN())
       ASSERT_TRUE(number.isNaN()) << of;
     else
@@ -500,7 +517,8 @@ TEST_P(NarrowFloats, Truncate) {
     for (uint32_t low : {0u, 1u, 0x8000u, 0x7fffu, 0x8001u, 0xffffu})
       numbers.push_back((high << 16) + low);
   // Halfway between codes, and next to that.
-  for (int64_t code = 0; code < int64_t(1) << width(); code += width() == 8 ? 1 : 37) {
+  for (int64_t code = 0; code < int64_t(1) << width();
+       code += width() == 8 ? 1 : 37) {
     llvm::APFloat number(semantics(), llvm::APInt(width(), code));
     bool inexact;
     number.convert(llvm::APFloat::IEEEsingle(),
@@ -547,6 +565,7 @@ TEST_P(NarrowFloats, Truncate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, NarrowFloats,
-                         ::testing::Values("bf16", "f16", "f8E4M3FN", "f8E5M2"));
+                         ::testing::Values("bf16", "f16", "f8E4M3FN",
+                                           "f8E5M2"));
 
 } // namespace
