@@ -1,4 +1,4 @@
-//===- EmitNarrow.cpp - Conversions of 8- and 16-bit floats ---------------===//
+//===- EmitNarrow.cpp - Conversions of 16-bit floats --------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -30,20 +30,14 @@ struct Format {
   /// The code without its sign of what is too large, and of a NaN; the least
   /// magnitude, as bits of f32, that is too large.
   uint32_t overflow, nan, tooLarge;
-  bool hasInfinity;
 };
 } // namespace
 
 static std::optional<Format> formatOf(Type type) {
   if (type.isBF16())
-    return Format{16, 7, 127, 0x7f80, 0x7fc0, 0x7f800000, true};
+    return Format{16, 7, 127, 0x7f80, 0x7fc0, 0x7f800000};
   if (type.isF16())
-    return Format{16, 10, 15, 0x7c00, 0x7e00, 0x477ff000, true};
-  if (isa<Float8E5M2Type>(type))
-    return Format{8, 2, 15, 0x7c, 0x7f, 0x47700000, true};
-  // 464 lies between 448 and the code of NaN, and goes to the even 448.
-  if (isa<Float8E4M3FNType>(type))
-    return Format{8, 3, 7, 0x7f, 0x7f, 0x43e80001, false};
+    return Format{16, 10, 15, 0x7c00, 0x7e00, 0x477ff000};
   return std::nullopt;
 }
 
@@ -103,7 +97,7 @@ llvm::Value *KernelEmitter::truncate(llvm::Value *x, Type to,
         magnitude, wordOf(words, uint32_t(128 - format->bias) << 23));
     rounded = b.CreateSelect(isSmall, multiple, rounded);
   }
-  if (format->bias != 127 || !format->hasInfinity)
+  if (format->bias != 127)
     rounded = b.CreateSelect(
         b.CreateICmpUGE(magnitude, wordOf(words, format->tooLarge)),
         wordOf(words, format->overflow), rounded);
@@ -140,9 +134,8 @@ llvm::Value *KernelEmitter::extend(llvm::Value *x, Type from,
         b.CreateFMul(b.CreateBitCast(b.CreateShl(rest, shift), f32),
                      llvm::ConstantFP::get(f32, std::bit_cast<float>(scale)));
     llvm::Value *magnitude = b.CreateBitCast(scaled, words);
-    llvm::Value *special = b.CreateOr(
-        b.CreateShl(rest, shift),
-        wordOf(words, format->hasInfinity ? 0x7f800000 : 0x7fc00000));
+    llvm::Value *special =
+        b.CreateOr(b.CreateShl(rest, shift), wordOf(words, 0x7f800000));
     magnitude =
         b.CreateSelect(b.CreateICmpUGE(rest, wordOf(words, format->overflow)),
                        special, magnitude);

@@ -420,11 +420,8 @@ protected:
   }
 
   const llvm::fltSemantics &semantics() {
-    std::string type = GetParam();
-    return type == "bf16"       ? llvm::APFloat::BFloat()
-           : type == "f16"      ? llvm::APFloat::IEEEhalf()
-           : type == "f8E4M3FN" ? llvm::APFloat::Float8E4M3FN()
-                                : llvm::APFloat::Float8E5M2();
+    return std::string(GetParam()) == "bf16" ? llvm::APFloat::BFloat()
+                                             : llvm::APFloat::IEEEhalf();
   }
   unsigned width() { return llvm::APFloat::semanticsSizeInBits(semantics()); }
 
@@ -517,8 +514,7 @@ TEST_P(NarrowFloats, Truncate) {
     for (uint32_t low : {0u, 1u, 0x8000u, 0x7fffu, 0x8001u, 0xffffu})
       numbers.push_back((high << 16) + low);
   // Halfway between codes, and next to that.
-  for (int64_t code = 0; code < int64_t(1) << width();
-       code += width() == 8 ? 1 : 37) {
+  for (int64_t code = 0; code < int64_t(1) << width(); code += 37) {
     llvm::APFloat number(semantics(), llvm::APInt(width(), code));
     bool inexact;
     number.convert(llvm::APFloat::IEEEsingle(),
@@ -564,8 +560,6 @@ TEST_P(NarrowFloats, Truncate) {
       check([&](int64_t i) { return llvm::APFloat(next(i)); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, NarrowFloats,
-                         ::testing::Values("bf16", "f16", "f8E4M3FN",
-                                           "f8E5M2"));
+INSTANTIATE_TEST_SUITE_P(Types, NarrowFloats, ::testing::Values("bf16", "f16"));
 
 } // namespace
