@@ -1,4 +1,4 @@
-//===- EmitNarrow.cpp - Conversions of 16-bit floats --------------------===//
+//===- EmitNarrow.cpp - Conversions of 16-bit floats ----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
