@@ -24,7 +24,7 @@ void cleave::registerReferenceModels(DialectRegistry &registry) {
     attachAttentionModels(context);
     attachNormModels(context);
     attachLossModels(context);
-    attachTrainingModels(context);
+    attachUpdateModels(context);
   });
   registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
     attachSpmdModels(context);

@@ -16,7 +16,7 @@
 namespace cleave::cuda {
 
 /// The text of the functions that generated kernels call.
-llvm::StringRef prelude();
+llvm::StringRef deviceFunctions();
 
 /// Prints the functions of one kernel.
 ///

@@ -492,7 +492,7 @@ FailureOr<std::string> cleave::printCuda(ModuleOp module) {
     stream << "#include <cuda_fp16.h>\n";
   if (brain)
     stream << "#include <cuda_bf16.h>\n";
-  stream << prelude();
+  stream << deviceFunctions();
   for (auto kernel : module.getOps<KernelOp>())
     if (failed(KernelPrinter(kernel, stream).print()))
       return failure();

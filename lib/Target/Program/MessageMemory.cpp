@@ -8,7 +8,7 @@
 /// \file
 /// Messages have buffers from the beginning of their exchange to its wait.
 /// Buffers are reused by size, for requests of at least half of it (see
-/// Staging.h in lib/Runtime/MPI), as they are here.
+/// MessageBuffers.h in lib/Runtime/MPI), as they are here.
 ///
 //===----------------------------------------------------------------------===//
 

@@ -8,7 +8,7 @@
 /// \file
 /// Mixed precision (Micikevicius et al., arXiv 1710.03740) as a rewrite of
 /// whole tensors. Each op says in which precision it reads its operands
-/// (OperandPrecision.h); the pass follows the order of ops, gives each operand
+/// (PrecisionPolicy.h); the pass follows the order of ops, gives each operand
 /// that type by casts, and infers the types of the results again.
 ///
 /// A value is *rounded* where ops that have no precision of their own shall

@@ -7,7 +7,7 @@
 
 #include "SlicePlan.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
-#include "cleave/Dialect/Spmd/Transforms/SimplifyCollectives.h"
+#include "cleave/Dialect/Spmd/Transforms/OptimizeCollectives.h"
 
 using namespace mlir;
 using namespace cleave;

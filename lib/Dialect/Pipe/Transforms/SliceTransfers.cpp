@@ -18,7 +18,7 @@
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
-#include "cleave/Dialect/Spmd/Transforms/SimplifyCollectives.h"
+#include "cleave/Dialect/Spmd/Transforms/OptimizeCollectives.h"
 #include "mlir/IR/PatternMatch.h"
 #include "mlir/IR/Remarks.h"
 #include "llvm/Support/SaveAndRestore.h"

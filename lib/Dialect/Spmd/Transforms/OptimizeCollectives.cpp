@@ -8,7 +8,7 @@
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
-#include "cleave/Dialect/Spmd/Transforms/SimplifyCollectives.h"
+#include "cleave/Dialect/Spmd/Transforms/OptimizeCollectives.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/OperationSupport.h"
 #include "mlir/IR/PatternMatch.h"

@@ -20,7 +20,7 @@
 
 #include "cleave/Dialect/Graph/IR/IndexUse.h"
 #include "cleave/Dialect/Graph/IR/OpCost.h"
-#include "cleave/Dialect/Graph/IR/OperandPrecision.h"
+#include "cleave/Dialect/Graph/IR/PrecisionPolicy.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"
 #include "llvm/ADT/BitVector.h"
 

@@ -11,7 +11,7 @@
 include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
 include "cleave/Dialect/Graph/IR/ShapeOps.td"
 include "cleave/Dialect/Graph/IR/ContractionOps.td"
-include "cleave/Dialect/Graph/IR/NeuralOps.td"
-include "cleave/Dialect/Graph/IR/TrainingOps.td"
+include "cleave/Dialect/Graph/IR/NormAndLossOps.td"
+include "cleave/Dialect/Graph/IR/UpdateOps.td"
 
 #endif // CLEAVE_DIALECT_GRAPH_IR_GRAPHOPS_TD

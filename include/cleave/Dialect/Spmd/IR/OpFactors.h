@@ -25,6 +25,10 @@ namespace cleave::spmd {
 /// `result` for `operand`.
 inline constexpr llvm::StringLiteral kRingShiftAttr = "spmd.ring_shift";
 
+/// Returns the sizes of `factors`.
+llvm::SmallVector<int64_t, 2> factorSizes(const graph::ShardingRule &rule,
+                                          llvm::ArrayRef<int64_t> factors);
+
 /// Returns the axes of each factor, merged from the shardings of operands and
 /// results. Where they disagree, the axes of most tensors win, then those of
 /// larger tensors, then the first in order, operands before results. Results

@@ -1,4 +1,4 @@
-//===- OperandPrecisions.cpp - Precision of the operands of ops -----------===//
+//===- PrecisionPolicy.cpp - Precision of the operands of ops -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

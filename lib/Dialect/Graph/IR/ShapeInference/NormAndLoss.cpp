@@ -1,4 +1,4 @@
-//===- Neural.cpp - Types of norms, softmax and losses --------------------===//
+//===- NormAndLoss.cpp - Types of norms, softmax and losses ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

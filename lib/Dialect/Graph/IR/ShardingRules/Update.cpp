@@ -1,4 +1,4 @@
-//===- Training.cpp - Sharding rules of the ops of a training step --------===//
+//===- Update.cpp - Sharding rules of the ops of a training step ----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,4 +1,4 @@
-//===- Prelude.cpp - Shared code of CUDA kernels --------------------------===//
+//===- DeviceFunctions.cpp - Device functions that CUDA kernels share -----===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -7,7 +7,7 @@
 
 #include "KernelPrinter.h"
 
-llvm::StringRef cleave::cuda::prelude() {
+llvm::StringRef cleave::cuda::deviceFunctions() {
   return R"(// Compile with -fmad=false.
 
 template <int Bytes> struct Word;

@@ -1,4 +1,4 @@
-//===- RecomputePolicy.cpp - What backward may recompute ------------------===//
+//===- RecomputePolicyText.cpp - Recompute policies as text ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_NEURALOPS_TD
-#define CLEAVE_DIALECT_GRAPH_IR_NEURALOPS_TD
+#ifndef CLEAVE_DIALECT_GRAPH_IR_NORMANDLOSSOPS_TD
+#define CLEAVE_DIALECT_GRAPH_IR_NORMANDLOSSOPS_TD
 
 include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
 
@@ -209,4 +209,4 @@ def Graph_RopeOp : Graph_InferredOp<"rope"> {
   }];
 }
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_NEURALOPS_TD
+#endif // CLEAVE_DIALECT_GRAPH_IR_NORMANDLOSSOPS_TD

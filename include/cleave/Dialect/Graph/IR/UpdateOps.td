@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_TRAININGOPS_TD
-#define CLEAVE_DIALECT_GRAPH_IR_TRAININGOPS_TD
+#ifndef CLEAVE_DIALECT_GRAPH_IR_UPDATEOPS_TD
+#define CLEAVE_DIALECT_GRAPH_IR_UPDATEOPS_TD
 
 include "cleave/Dialect/Graph/IR/ElementwiseOps.td"
 
@@ -178,4 +178,4 @@ def Graph_DecodeOp : Graph_InferredOp<"decode",
       "$input attr-dict `:` functional-type(operands, results)";
 }
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_TRAININGOPS_TD
+#endif // CLEAVE_DIALECT_GRAPH_IR_UPDATEOPS_TD

@@ -1,4 +1,4 @@
-//===- Training.cpp - The ops of a training step have no gradient ---===//
+//===- Update.cpp - The ops of a training step have no gradient -----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,12 +1,12 @@
-//===- SimplifyCollectives.h - Rewrites of collectives ----------*- C++ -*-===//
+//===- OptimizeCollectives.h - Rewrites of collectives ----------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_SPMD_TRANSFORMS_SIMPLIFYCOLLECTIVES_H
-#define CLEAVE_DIALECT_SPMD_TRANSFORMS_SIMPLIFYCOLLECTIVES_H
+#ifndef CLEAVE_DIALECT_SPMD_TRANSFORMS_OPTIMIZECOLLECTIVES_H
+#define CLEAVE_DIALECT_SPMD_TRANSFORMS_OPTIMIZECOLLECTIVES_H
 
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
@@ -36,4 +36,4 @@ bool undoCollective(mlir::Operation *op, const Mesh &mesh,
 
 } // namespace cleave::spmd
 
-#endif // CLEAVE_DIALECT_SPMD_TRANSFORMS_SIMPLIFYCOLLECTIVES_H
+#endif // CLEAVE_DIALECT_SPMD_TRANSFORMS_OPTIMIZECOLLECTIVES_H

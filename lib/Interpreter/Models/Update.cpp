@@ -1,4 +1,4 @@
-//===- Training.cpp - Seeds, gradients, checks and updates ----------------===//
+//===- Update.cpp - Seeds, gradients, checks and updates ------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -163,7 +163,7 @@ static LogicalResult evaluateDecode(DecodeOp op, const RefArgs &args,
   return success();
 }
 
-void cleave::attachTrainingModels(MLIRContext *c) {
+void cleave::attachUpdateModels(MLIRContext *c) {
   ReferenceModel<SeedOp, evaluateSeed>::attach(c);
   ReferenceModel<GradientOp, evaluateGradient>::attach(c);
   ReferenceModel<WrittenOp, evaluateWritten>::attach(c);

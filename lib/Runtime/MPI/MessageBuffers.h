@@ -1,4 +1,4 @@
-//===- Staging.h - Memory of messages in flight -----------------*- C++ -*-===//
+//===- MessageBuffers.h - Memory of messages in flight ----------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,8 +13,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_MPI_STAGING_H
-#define CLEAVE_LIB_RUNTIME_MPI_STAGING_H
+#ifndef CLEAVE_LIB_RUNTIME_MPI_MESSAGEBUFFERS_H
+#define CLEAVE_LIB_RUNTIME_MPI_MESSAGEBUFFERS_H
 
 #include <cstddef>
 #include <cstdint>
@@ -71,4 +71,4 @@ private:
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_MPI_STAGING_H
+#endif // CLEAVE_LIB_RUNTIME_MPI_MESSAGEBUFFERS_H

@@ -1,12 +1,12 @@
-//===- OperandPrecision.h - Precision of operands ---------------*- C++ -*-===//
+//===- PrecisionPolicy.h - Precision of operands ----------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_OPERANDPRECISION_H
-#define CLEAVE_DIALECT_GRAPH_IR_OPERANDPRECISION_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_PRECISIONPOLICY_H
+#define CLEAVE_DIALECT_GRAPH_IR_PRECISIONPOLICY_H
 
 #include <cstdint>
 
@@ -28,4 +28,4 @@ void registerPrecisionModels(mlir::DialectRegistry &registry);
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_OPERANDPRECISION_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_PRECISIONPOLICY_H

@@ -1,4 +1,4 @@
-//===- IndexUses.cpp - Graph ops that read indices ------------------------===//
+//===- IndexUse.cpp - Graph ops that read indices -------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

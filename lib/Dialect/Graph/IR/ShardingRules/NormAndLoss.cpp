@@ -1,4 +1,4 @@
-//===- Neural.cpp - Sharding rules of norms, losses and positions ---------===//
+//===- NormAndLoss.cpp - Sharding rules of norms, losses and positions ----===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,0 +1,198 @@
+//===- MergeFactors.cpp - The axes of each factor of an op
+//-----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/raw_ostream.h"
+#include <tuple>
+
+using namespace cleave::spmd;
+using namespace cleave::graph;
+using llvm::ArrayRef;
+
+static std::string describe(ArrayRef<AxisRef> axes) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << "{";
+  llvm::interleaveComma(axes, os, [&](const AxisRef &a) { os << a.str(); });
+  os << "}";
+  return text;
+}
+
+/// Whether every axis of `axes` has size 1.
+static bool isTrivial(const Mesh &mesh, ArrayRef<AxisRef> axes) {
+  return mesh.size(axes) == 1;
+}
+
+/// Removes the axes of each factor that is minor, in a dimension of some
+/// tensor, to a factor that is not fully sharded: no sharding of that tensor
+/// expresses it.
+static void
+cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
+                llvm::function_ref<void(const std::string &)> conflict) {
+  bool changed = true;
+  auto cut = [&](const FactorMapping &mapping) {
+    for (ArrayRef<int64_t> dim : mapping) {
+      bool complete = true;
+      for (int64_t factor : dim) {
+        if (!complete && !isTrivial(mesh, merged[factor])) {
+          conflict(
+              "axes " + describe(merged[factor]) +
+              " shard a minor factor of a dimension whose major factor is not "
+              "fully sharded");
+          merged[factor].clear();
+          changed = true;
+        }
+        complete &= mesh.size(merged[factor]) == rule.factors[factor].size;
+      }
+    }
+  };
+  while (changed) {
+    changed = false;
+    for (auto [i, mapping] : llvm::enumerate(rule.operands))
+      if (!llvm::is_contained(rule.unused, i))
+        cut(mapping);
+    for (const FactorMapping &mapping : rule.results)
+      cut(mapping);
+  }
+}
+
+namespace {
+/// The axes that one dimension of an operand or a result gives to one factor.
+struct Claim {
+  bool isResult;
+  unsigned tensor, dim;
+  int64_t factor;
+  AxisList axes;
+  bool all = true;
+  /// The number of tensors with the same axes, and their elements.
+  int64_t voters = 0, elements = 0;
+
+  std::string describe(ArrayRef<const Sharding *> operands,
+                       ArrayRef<const Sharding *> results) const {
+    const Sharding &sharding = isResult ? *results[tensor] : *operands[tensor];
+    return (isResult ? "result " : "operand ") + std::to_string(tensor) +
+           " shards dimension " + std::to_string(dim) + " over " +
+           ::describe(sharding.dims[dim]);
+  }
+};
+} // namespace
+
+/// Returns the number of elements of a tensor of `mapping`.
+static int64_t elementsAlong(const ShardingRule &rule,
+                             const FactorMapping &mapping) {
+  int64_t result = 1;
+  for (ArrayRef<int64_t> dim : mapping)
+    for (int64_t factor : dim)
+      result *= rule.factors[factor].size;
+  return result;
+}
+
+FactorAxes cleave::spmd::mergeFactors(
+    const Mesh &mesh, const ShardingRule &rule,
+    ArrayRef<const Sharding *> operands, ArrayRef<const Sharding *> results,
+    llvm::function_ref<void(const std::string &)> conflict) {
+  llvm::SmallVector<Claim, 8> claims;
+  auto collect = [&](bool isResult, unsigned tensor, const Sharding &sharding,
+                     const FactorMapping &mapping) {
+    for (unsigned dim = 0; dim < mapping.size(); ++dim) {
+      ArrayRef<AxisRef> axes = sharding.dims[dim];
+      if (axes.empty())
+        continue;
+      Claim claim{isResult, tensor, dim, 0, {}};
+      AxisList rest;
+      auto parts =
+          dimToFactors(mesh, axes, factorSizes(rule, mapping[dim]), rest);
+      if (!rest.empty() && !isTrivial(mesh, rest))
+        conflict(claim.describe(operands, results) +
+                 ", which the op cannot keep sharded");
+      for (auto [factor, part] : llvm::zip(mapping[dim], parts)) {
+        if (part.empty())
+          continue;
+        if (rule.factors[factor].kind == FactorKind::Replicated) {
+          if (!isTrivial(mesh, part))
+            conflict(claim.describe(operands, results) +
+                     ", which the op needs replicated");
+          continue;
+        }
+        // Others may agree on the first axes only.
+        claim.factor = factor;
+        for (size_t i = 0; i < part.size(); ++i) {
+          claim.axes.assign(part.begin(), part.begin() + i + 1);
+          claim.all = i + 1 == part.size();
+          claims.push_back(claim);
+        }
+      }
+    }
+  };
+  auto collectResults = [&] {
+    for (auto [i, sharding] : llvm::enumerate(results))
+      collect(true, i, *sharding, rule.results[i]);
+  };
+  if (rule.resultsFirst)
+    collectResults();
+  for (auto [i, sharding] : llvm::enumerate(operands))
+    if (!llvm::is_contained(rule.unused, i))
+      collect(false, i, *sharding, rule.operands[i]);
+  if (!rule.resultsFirst)
+    collectResults();
+
+  // Axes of more tensors come first, then those of larger ones, then the first
+  // in order.
+  for (Claim &claim : claims)
+    for (const Claim &other : claims)
+      if (other.all && other.factor == claim.factor &&
+          mesh.isPrefix(claim.axes, other.axes)) {
+        ++claim.voters;
+        claim.elements +=
+            elementsAlong(rule, other.isResult ? rule.results[other.tensor]
+                                               : rule.operands[other.tensor]);
+      }
+  llvm::stable_sort(claims, [&](const Claim &a, const Claim &b) {
+    bool annotatedA = rule.resultsFirst && a.isResult;
+    bool annotatedB = rule.resultsFirst && b.isResult;
+    return std::tuple(annotatedA, a.voters, a.elements) >
+           std::tuple(annotatedB, b.voters, b.elements);
+  });
+
+  FactorAxes merged(rule.factors.size());
+  auto isTaken = [&](const AxisRef &axis, int64_t factor) {
+    return llvm::any_of(llvm::enumerate(merged), [&](auto other) {
+      return static_cast<int64_t>(other.index()) != factor &&
+             mesh.overlap(axis, other.value());
+    });
+  };
+  for (Claim &claim : claims) {
+    AxisList &part = claim.axes;
+    // An axis shards one factor: the first one that takes it.
+    for (size_t i = 0; i < part.size(); ++i)
+      if (isTaken(part[i], claim.factor)) {
+        if (claim.all && mesh.size(part[i]) > 1)
+          conflict(claim.describe(operands, results) + ", of which " +
+                   part[i].str() + " shards another factor of the op");
+        part.resize(i);
+        break;
+      }
+    AxisList &known = merged[claim.factor];
+    if (known == part || mesh.isPrefix(part, known))
+      continue;
+    // Axes of size 1 are no disagreement.
+    AxisList split = mesh.significant(part), other = mesh.significant(known);
+    if (mesh.isPrefix(known, part))
+      known = part;
+    else if (mesh.isPrefix(split, other))
+      continue;
+    else if (mesh.isPrefix(other, split))
+      known = part;
+    else if (claim.all)
+      conflict(claim.describe(operands, results) +
+               ", another operand or result over " + describe(known));
+  }
+  cutInnerFactors(mesh, rule, merged, conflict);
+  return merged;
+}
