@@ -130,6 +130,18 @@ def test_large_folders_have_a_map():
         assert not missing, f"{folder.relative_to(ROOT)} has {files} files; no comment maps {sorted(missing)}"
 
 
+def test_architecture_names_files():
+    """Every file that docs/Architecture.md names in full exists."""
+    names = {path.name for folder in ("docs", "include", "lib", "python", "test", "tools", "cmake")
+             for path in (ROOT / folder).rglob("*")}
+    names |= {path.name for path in ROOT.iterdir()}
+    text = (ROOT / "docs" / "Architecture.md").read_text()
+    named = {word for code in re.findall(r"`([^`]*)`", text)
+             for word in re.findall(r"(?<![\w>}*.-])\w[\w-]*\.(?:cpp|h|inc|py|td|md|cmake)\b", code)}
+    assert len(named) > 50
+    assert not named - names
+
+
 def test_names_are_unique():
     """No two source files of the compiler have one name, but for those of the same part of different dialects."""
     # A pass is named as its file, in whichever dialect; the interpreter draws random numbers by
