@@ -22,8 +22,8 @@
 //                          Exchanges      collectives that run once in a step
 //                          CollectParts   the ops and values of each part
 //                          OutlineParts   functions and the pipe.program
-//   pipe-recompute       Recompute, RecomputePolicy (what may be), Blocks (of a
-//                        model, by structure), Saving (what is saved),
+//   pipe-recompute       Recompute, RecomputePolicyText (policies in words),
+//                        Blocks (of a model, by structure), Saving (what is saved),
 //                        SavedValues (of it, for the report), MinimumCut
 //   pipe-narrow-saves    NarrowSaves
 //   pipe-update-each     UpdateEach (EachProgram.h), UpdateConflicts (refusals)
