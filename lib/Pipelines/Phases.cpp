@@ -269,6 +269,11 @@ void cleave::addRecompute(OpPassManager &passes, const PhaseOptions &options) {
   recompute.policy = options.recompute;
   recompute.machine = options.machine;
   passes.addPass(pipe::createRecompute(recompute));
+  // Not from parameters that would have to be fetched again. What becomes
+  // several steps (an asynchronous schedule) has several micro-batches.
+  if (options.recompute != "none" && options.microBatches == 1 &&
+      !StringRef(options.offload).contains("masters"))
+    passes.addPass(pipe::createRemakeCopies());
   if (options.savePrecision != "f32") {
     pipe::NarrowSavesOptions narrow;
     narrow.type = options.savePrecision;

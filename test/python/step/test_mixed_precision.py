@@ -151,6 +151,32 @@ def test_copies_are_made_once():
                 assert not re.search(rf"graph\.cast %arg\d+ : \(tensor<{own}xf32>\)", body), name
 
 
+@pytest.mark.parametrize("options", [
+    {}, dict(precision="fp16"), dict(optimizer_fusion="backward", check_finite=False),
+    dict(optimizer_fusion="forward", check_finite=False),
+    dict(mesh={"tp": 2}, plan="megatron"), dict(mesh={"dp": 2}, plan="zero1"),
+    dict(mesh={"pp": 2}, micro_batches=1)], ids=str)
+def test_copies_that_backward_makes_again(options):
+    """With one micro-batch, backward makes the copies again: the same bits, in less memory."""
+    options = dict(precision="bf16") | options
+    steps = [compiled(model(), recompute=recompute, **options) for recompute in ("none", "free")]
+    made = []
+    for step in steps:
+        parts = dict(re.findall(r"func\.func private @train\.(\w+)\((.*?)\n  }",
+                                step.ir("scheduled"), re.S))
+        made.append(sum(len(re.findall(
+            r"graph\.cast %arg\d+ : \(tensor<\d+x[\dx]+xf32>\) -> tensor<\d+x[\dx]+xb?f16>", body))
+            for part, body in parts.items() if part.lstrip("0123456789") == "B"))
+    if options.get("optimizer_fusion") == "forward":  # Each part makes its copies.
+        assert made[1] >= made[0] > 0
+    else:  # Under ZeRO, copies are gathered.
+        assert made[0] == 0 and (made[1] == 0) == (options.get("plan") == "zero1")
+    ran = [losses(step, 4) for step in steps]
+    assert ran[0] == ran[1]
+    for name, value in steps[0].state_dict().items():
+        assert torch.equal(value, steps[1].state_dict()[name]), name
+
+
 @pytest.mark.parametrize("plan", ["zero1", "zero3"])
 def test_gathers_send_16_bits(plan):
     step = compiled(model(), precision="bf16", mesh={"dp": 2}, plan=plan)

@@ -25,6 +25,7 @@
 //   pipe-recompute       Recompute, RecomputePolicyText (policies in words),
 //                        Blocks (of a model, by structure), Saving (what is saved),
 //                        SavedValues (of it, for the report), MinimumCut
+//   pipe-remake-copies   RemakeCopies
 //   pipe-narrow-saves    NarrowSaves
 //   pipe-update-each     UpdateEach (EachProgram.h), UpdateConflicts (refusals)
 //   pipe-post-validate   PostValidate
@@ -195,6 +196,23 @@ def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
                         "\"free,regions\"", "What may be recomputed">,
                  Option<"machine", "machine", "std::string", "\"\"",
                         "Rates by which a price counts; see pipe-split-stages">];
+}
+
+def RemakeCopies : Pass<"pipe-remake-copies", "::mlir::ModuleOp"> {
+  let summary = "Makes copies of parameters again in backward";
+  let description = [{
+    With one micro-batch, the 16-bit copy of a parameter that a gather part (G)
+    makes once is kept from forward to backward, beside the parameter. Backward
+    reads the parameter instead, and makes the copy before its first use. With
+    several micro-batches nothing changes: copies are made once in a step.
+    ```mlir
+    %c = pipe.invoke @train.G(%w) {part = "G", once, ...}
+    %s = pipe.invoke @train.F(%c, %x) {part = "F", ...}
+    %g = pipe.invoke @train.B(%c, %s) {part = "B", ...}
+    // becomes
+    %g = pipe.invoke @train.B(%w, %s) {part = "B", ...}   // begins with graph.cast
+    ```
+  }];
 }
 
 def NarrowSaves : Pass<"pipe-narrow-saves", "::mlir::ModuleOp"> {
