@@ -1,4 +1,4 @@
-//===- Signals.cpp - Signals that end a run, or save ----------------------===//
+//===- Signals.cpp - Signals noted; Trainer.cpp acts on them --------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

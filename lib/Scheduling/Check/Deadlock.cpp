@@ -1,4 +1,4 @@
-//===- Deadlock.cpp - The cycle of actions that wait for each other -------===//
+//===- Deadlock.cpp - A schedule whose actions wait for each other --------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -41,4 +41,13 @@ Violation ScheduleRunner::describeCycle() const {
   } while (d != start);
   text += "change the order at one of these positions";
   return found;
+}
+
+std::optional<Violation>
+cleave::scheduling::checkDeadlock(const ResolvedSchedule &schedule) {
+  ScheduleRunner runner(schedule);
+  runner.run([](llvm::ArrayRef<int>) {});
+  if (runner.finished())
+    return std::nullopt;
+  return runner.describeCycle();
 }

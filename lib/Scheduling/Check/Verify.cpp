@@ -183,10 +183,8 @@ static Found check(const ResolvedSchedule &schedule,
     return why;
   if (Found why = checkCollectiveOrder(schedule))
     return why;
-  ScheduleRunner runner(schedule);
-  runner.run([](llvm::ArrayRef<int>) {});
-  if (!runner.finished())
-    return runner.describeCycle();
+  if (Found why = checkDeadlock(schedule))
+    return why;
   if (options.savedLimit)
     if (Found why = checkSaved(schedule, options))
       return why;

@@ -7,7 +7,7 @@ torch.export with its loss, converted operator by operator, and simplified by pa
 import files of their own row and of rows above:
 
     ir, builder, printer      the graph dialect as Python objects, and its text
-    errors, locations         exceptions, and the lines of the model that they name
+    errors, locations         exceptions and their texts; the lines of the model that they name
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, in operators
@@ -19,7 +19,8 @@ import files of their own row and of rows above:
                               patterns over values; attention masks; the op attention
     widen                     programs in f32 of models of 16 bits
     converters/               converters of the framework's operators, a file for each subject
-    fold, convert             constant folding; the conversion of one exported graph
+    fold, convert             constant folding; the conversion of one exported graph,
+                              which refuses operators that have no converter
     accepted, call_plan, experts, decompose, export
                               tensors and names that a step can have, inputs and loss, static
                               shapes of experts, torch.export
@@ -30,9 +31,8 @@ import files of their own row and of rows above:
     model, weights, __main__  `trace`, files, the command
 """
 
-from .convert import UnsupportedError
 from .converters.batch_norm import Groups
-from .errors import TraceError
+from .errors import TraceError, UnsupportedError
 from .model import TracedModel, trace
 from .model_tensors import Tensor
 from .policy import PrecisionPolicy

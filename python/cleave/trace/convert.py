@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from .converters import narrow as narrow_integers
 from .converters.complex import Complex, convert as convert_complex, part_type
+from .errors import UnsupportedError
 from .evaluate import Evaluator
 from .fold import folded
 from .builder import Builder
@@ -21,29 +22,6 @@ from .locations import DYNAMIC, location_of
 from .regions import checkpoint_of, is_outside_autocast
 from .registry import Unsupported, converter_for
 from .widen import eager_result
-
-
-class UnsupportedError(Exception):
-    """Raised for a model with operators that cannot be converted.
-
-    `operators` lists (target, reason, location, count), one entry for each combination
-    of the first three.
-    """
-
-    def __init__(self, operators: list[tuple[str, str, str, int]]):
-        self.operators = operators
-        total = sum(count for *_, count in operators)
-        lines = [f"the model uses {total} operator{'s' if total != 1 else ''} that cannot "
-                 "be converted:"]
-        for target, reason, location, count in operators:
-            times = f" ({count} times)" if count > 1 else ""
-            lines.append(f"  {location}: {target}{times}: {reason}")
-        lines.append("Rewrite these lines with supported operators (see "
-                     "cleave.trace.supported_operators()).")
-        super().__init__("\n".join(lines))
-
-    def __reduce__(self):
-        return type(self), (self.operators,)
 
 
 class Conversion:

@@ -1,10 +1,36 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The exceptions of tracing, other than those of converters."""
+"""The exceptions of tracing. `convert.py` collects the operators of an `UnsupportedError`, and
+`locations.py` finds their lines."""
+
+from __future__ import annotations
 
 
 class TraceError(Exception):
     """Raised for a model that cannot be traced as it is called; the text says what to do."""
+
+
+class UnsupportedError(Exception):
+    """Raised for a model with operators that cannot be converted.
+
+    `operators` lists (target, reason, location, count), one entry for each combination
+    of the first three.
+    """
+
+    def __init__(self, operators: list[tuple[str, str, str, int]]):
+        self.operators = operators
+        total = sum(count for *_, count in operators)
+        lines = [f"the model uses {total} operator{'s' if total != 1 else ''} that cannot "
+                 "be converted:"]
+        for target, reason, location, count in operators:
+            times = f" ({count} times)" if count > 1 else ""
+            lines.append(f"  {location}: {target}{times}: {reason}")
+        lines.append("Rewrite these lines with supported operators (see "
+                     "cleave.trace.supported_operators()).")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self):
+        return type(self), (self.operators,)
 
 
 class StateError(TraceError):

@@ -174,6 +174,9 @@ private:
   std::vector<bool> done;
 };
 
+/// Runs `schedule`; returns the cycle of waiting actions if it deadlocks.
+std::optional<Violation> checkDeadlock(const ResolvedSchedule &schedule);
+
 } // namespace cleave::scheduling
 
 #endif // CLEAVE_SCHEDULING_CHECK_RESOLVEDSCHEDULE_H
