@@ -18,7 +18,7 @@ from .batch import first_part, flatten
 from .forks import TRACING, compiling
 from .loss_scale import LossScale, loss_scale_options
 from .messages import readable_places, some_names, warn
-from .pipeline_options import (interlock_options, module_remarks, offload_options,
+from .pipeline_options import (interlock_options, machine_options, module_remarks, offload_options,
                                pipeline_options, recompute_options, remark_pipeline,
                                updates_each)
 from .plan import AXIS, P, entries
@@ -54,6 +54,7 @@ def compile(
     measured_costs: str | os.PathLike | None = None,
     recompute: str | None = None,
     memory_limit: int | None = None,
+    machine: str | os.PathLike | None = None,
     offload: Sequence[str] | None = None,
     offload_dir: str | os.PathLike | None = None,
     fused_attention: bool = True,
@@ -177,6 +178,10 @@ def compile(
             estimates within the limit.
         memory_limit: the most bytes that a device may need: its arena, and what the
             report lists outside of it.
+        machine: the rates of a device per second, by which stages are balanced,
+            schedules predicted and recomputation chosen: "flops=1e11,memory=2e10,
+            link=5e9", or the path of a file that `cleave-compile --measure-machine`
+            wrote. Results are the same, except that stages may be cut elsewhere.
         offload: what is in a file of each rank while no command uses it, and fetched
             into memory before: "state" (the optimizer's), "masters" (with
             `precision="bf16"`, parameters of which forward and backward read 16-bit
@@ -338,6 +343,7 @@ def compile(
         post_validation, pipe_gather,
     )
     pipeline.update(recompute_options(recompute, memory_limit, fused_attention))
+    pipeline.update(machine_options(machine))
     pipeline.update(offload_options(offload))
     folder = "" if offload_dir is None else path_of("offload_dir", offload_dir)
     each = updates_each(pipeline)

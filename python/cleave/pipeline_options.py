@@ -83,6 +83,18 @@ def recompute_options(recompute, memory_limit, fused_attention) -> dict:
     return options
 
 
+def machine_options(machine) -> dict:
+    """The compiler's options of the rates of a device. Raises TypeError, ValueError."""
+    if machine is None:
+        return {}
+    if not isinstance(machine, (str, os.PathLike)):
+        raise TypeError(f"machine is {type(machine).__name__}, not rates, as "
+                        '"flops=1e12,link=1e10", or the path of a file with them')
+    if not os.fspath(machine):
+        raise ValueError("machine is empty; leave it out for the default rates")
+    return {"machine": os.fspath(machine)}
+
+
 def updates_each(pipeline) -> bool:
     """Whether the schedule has an update after each micro-batch."""
     text = re.sub("#.*", "", pipeline.get("schedule_text", ""))

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flags.h"
+#include "PrecisionPolicy.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/MeasureMachine.h"
@@ -181,6 +182,13 @@ std::string cleave::checkFlags(const Flags &flags) {
     return "--check-finite is on or off, not '" + flags.checkFinite + "'";
   if (!isPrecision(flags.precision))
     return "--precision is f32, bf16 or fp16, not '" + flags.precision + "'";
+  if (!flags.precisionPolicy.empty()) {
+    if (flags.precision == "f32")
+      return "--precision-policy needs --precision bf16 or fp16: all ops are "
+             "computed in f32 without";
+    if (auto policy = PrecisionPolicy::read(flags.precisionPolicy); !policy)
+      return "--precision-policy: " + llvm::toString(policy.takeError());
+  }
   if (!isActivationReduction(flags.activationReduction))
     return "--activation-reduction is f32 or 16bit, not '" +
            flags.activationReduction + "'";

@@ -162,6 +162,14 @@ struct Flags {
                "state, gradients of parameters, losses and statistics stay f32. "
                "With fp16 the loss is scaled, and a step that overflows is "
                "skipped")};
+  cl::opt<std::string> precisionPolicy{
+      "precision-policy", cl::cat(training), cl::value_desc("file|text"),
+      cl::desc("With --precision bf16 or fp16, ops that are computed otherwise: "
+               "pattern=f32 or pattern=16bit, with commas between, or a file "
+               "with such lines. A pattern is of names of ops (softmax), of "
+               "parameters that an op reads and their modules "
+               "(layers.*.gate), or of places in the source (model.py:12); of "
+               "several that match, the last one counts")};
   cl::opt<std::string> savePrecision{
       "save-precision", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),

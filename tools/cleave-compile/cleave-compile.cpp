@@ -7,6 +7,7 @@
 
 #include "Flags.h"
 #include "ParameterGroups.h"
+#include "PrecisionPolicy.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
@@ -198,6 +199,7 @@ int main(int argc, char **argv) {
                                   {{"cleave-compile", flags.input},
                                    {"--schedule-file", flags.scheduleFile},
                                    {"--recompute-file", flags.recomputeFile},
+                                   {"--precision-policy", flags.precisionPolicy},
                                    {"--measured-costs", flags.measuredCosts},
                                    {"--measured-timeline", flags.measured}});
       !mistake.empty())
@@ -260,6 +262,13 @@ int main(int argc, char **argv) {
   if (llvm::Error e =
           excludeFromDecay(*module, flags.noDecay, options.parameters))
     return fail("--no-decay: " + llvm::toString(std::move(e)));
+  if (!flags.precisionPolicy.empty()) {
+    auto policy = PrecisionPolicy::read(flags.precisionPolicy);
+    if (!policy)
+      return fail("--precision-policy: " + llvm::toString(policy.takeError()));
+    if (llvm::Error e = policy->apply(*module))
+      return fail("--precision-policy: " + llvm::toString(std::move(e)));
+  }
   if (failed(annotateParameters(*module, options.parameters)))
     return 1;
   if (!flags.measureMachine.empty()) {

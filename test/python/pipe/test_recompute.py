@@ -256,3 +256,21 @@ def test_unknown_policy():
         compile_case(family("gpt2"), cleave.AdamW(), recompute="some")
     with pytest.raises(TypeError, match="recompute is int"):
         compile_case(family("gpt2"), cleave.AdamW(), recompute=1)
+
+
+def test_rates_of_a_machine(tmp_path):
+    """Predicted times follow the rates, which are a text or a file."""
+    path = tmp_path / "rates"
+    path.write_text("# half\nflops=5e10\nmemory=1e10\n")
+    steps = [compile_case(family("gpt2"), cleave.AdamW(), machine=machine)
+             for machine in (None, "flops=5e10,memory=1e10", path)]
+    times = [step.report()["schedule"]["makespan"] for step in steps]
+    assert times[1] == times[2] == pytest.approx(2 * times[0])
+    with pytest.raises(cleave.CompileError, match="horses"):
+        compile_case(family("gpt2"), cleave.AdamW(), machine="horses=1")
+    with pytest.raises(cleave.CompileError, match="is neither rates, as .* nor a file with them"):
+        compile_case(family("gpt2"), cleave.AdamW(), machine=str(tmp_path / "none"))
+    with pytest.raises(TypeError, match="machine is int"):
+        compile_case(family("gpt2"), cleave.AdamW(), machine=1)
+    with pytest.raises(ValueError, match="machine is empty"):
+        compile_case(family("gpt2"), cleave.AdamW(), machine="")
