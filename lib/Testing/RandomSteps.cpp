@@ -475,7 +475,8 @@ void Generator::addAttention() {
           rng.chance(0.5) ? builder.getUnitAttr() : UnitAttr(), window,
           builder.getF64FloatAttr(dropout),
           builder.getI64IntegerAttr(dropouts++), DenseI64ArrayAttr(),
-          builder.getI64IntegerAttr(1), builder.getI64IntegerAttr(0))
+          builder.getI64IntegerAttr(1), builder.getI64IntegerAttr(0),
+          TypeAttr())
           .getOutput();
   Value merged = TransposeOp::create(builder, loc, output, Shape{0, 2, 1, 3});
   keep(reshape(merged, {options.batch, queries, count * outer}), 0);

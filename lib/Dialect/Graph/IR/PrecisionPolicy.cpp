@@ -42,8 +42,10 @@ template <unsigned count> struct FirstSame {
   }
 };
 
-/// The results of the same queries on other keys have the queries' type.
+/// The results of the same queries on other keys have the queries' type. The
+/// output is complete: it is rounded once, whatever the layout.
 struct OfAttention {
+  static constexpr bool isComplete = true;
   static OperandPrecision of(Operation *op, unsigned index) {
     bool onto = op->getOperand(index) == cast<AttentionOp>(op).getOnto();
     return index < 3 || onto ? Narrow : F32;
@@ -73,7 +75,9 @@ struct PrecisionModel
     return Policy::of(op, index);
   }
   bool setSumElement(Operation *op, Type element) const {
-    if constexpr (requires(OpTy o) { o.getResultElementAttr(); }) {
+    if constexpr (
+        requires(OpTy o) { o.getResultElementAttr(); } &&
+        !requires { Policy::isComplete; }) {
       cast<OpTy>(op).setResultElementAttr(TypeAttr::get(element));
       return true;
     }

@@ -10,7 +10,9 @@
 /// queries attends to the block of keys `t` positions before its own. The
 /// rotation for the next step comes before the attention of this step. A mask
 /// or a bias with a value for each key is passed around with the keys; of one
-/// for pairs of positions a step reads the columns of its keys.
+/// for pairs of positions a step reads the columns of its keys. 16-bit keys and
+/// values travel as they are; what the steps compute is joined in f32 and
+/// rounded at the end.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -118,6 +120,23 @@ private:
   }
   Value plus(Value sum, Value more) { return sum ? f.add(sum, more) : more; }
 
+  /// The type of the results of a step: sums of products of 16 bits are f32.
+  TypeAttr stepElement() {
+    Type element = graph::tensorTypeOf(op.getQuery()).getElementType();
+    return element.getIntOrFloatBitWidth() < 32
+               ? TypeAttr::get(builder.getF32Type())
+               : TypeAttr();
+  }
+  Value castLike(Value value, Value like) {
+    return f.cast(value, graph::tensorTypeOf(like).getElementType());
+  }
+  /// Adds `more` to what was passed on of the sum, in the type of `like`.
+  Value addTo(Value passed, Value more, Value like) {
+    if (passed)
+      more = f.add(castLike(passed, more), more);
+    return castLike(more, like);
+  }
+
   //===--- Starts of pieces -----------------------------------------------===//
 
   /// Reads the starts of queries and keys, if the op masks or draws by
@@ -186,11 +205,12 @@ template <> void Ring<graph::AttentionOp>::replace() {
         Value(), here.segments, queries, table(keyStarts, step), onto, ontoLse,
         op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
         op.getDropoutAttr(), op.getDropoutIdAttr(), DenseI64ArrayAttr(),
-        builder.getI64IntegerAttr(parts), builder.getI64IntegerAttr(step));
+        builder.getI64IntegerAttr(parts), builder.getI64IntegerAttr(step),
+        stepElement());
     onto = made.getOutput();
     ontoLse = made.getLse();
   }
-  op->replaceAllUsesWith(ValueRange{onto, ontoLse});
+  op->replaceAllUsesWith(ValueRange{castLike(onto, op.getOutput()), ontoLse});
   op.erase();
 }
 
@@ -213,12 +233,13 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
         table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
         op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
         DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
-        builder.getI64IntegerAttr(here.step));
+        builder.getI64IntegerAttr(here.step), stepElement());
     dQuery = plus(dQuery, made.getQueryGradient());
-    dKey = plus(dKey, made.getKeyGradient());
-    dValue = plus(dValue, made.getValueGradient());
+    dKey = addTo(dKey, made.getKeyGradient(), op.getKeyGradient());
+    dValue = addTo(dValue, made.getValueGradient(), op.getValueGradient());
   }
-  op->replaceAllUsesWith(ValueRange{dQuery, dKey, dValue});
+  op->replaceAllUsesWith(
+      ValueRange{castLike(dQuery, op.getQueryGradient()), dKey, dValue});
   op.erase();
 }
 

@@ -9,7 +9,9 @@
 /// Li et al., "Sequence Parallelism" (arXiv 2105.13120), section 3.2. A first
 /// ring, of keys, computes complete rows of scores; a second one, of values,
 /// sums the output. Backward has a ring of values and one of keys. The sums of
-/// the gradients of both rotate with them, back to their own positions.
+/// the gradients of both rotate with them, back to their own positions. 16-bit
+/// keys and values travel as they are; scores, probabilities and sums are f32,
+/// as in attention that is one op.
 ///
 /// Letters of dimensions: b samples, g heads of keys, m heads of queries for
 /// each, n blocks, c queries and k keys of a block, d and e features.
@@ -76,13 +78,20 @@ private:
               function_ref<void(int64_t, Value)> step) {
     for (int64_t t = 0; t < parts; ++t) {
       Value next = t + 1 < parts ? rotate(value, 2, what) : Value();
-      step(t, keyBlocks(value));
+      step(t, keyBlocks(wide(value)));
       value = next;
     }
   }
 
   //===--- Blocks ---------------------------------------------------------===//
 
+  /// Returns `value` in the type that is computed in.
+  Value wide(Value value) {
+    Type element = tensorTypeOf(value).getElementType();
+    return element.getIntOrFloatBitWidth() < 32
+               ? f.cast(value, builder.getF32Type())
+               : value;
+  }
   /// Returns a value of shape [b, g, k, d] as [b, g, n, k, d].
   Value keyBlocks(Value value) {
     int64_t size = tensorTypeOf(value).getDimSize(3);
@@ -94,8 +103,10 @@ private:
     return f.reshape(
         value, {samples, groups, heads / groups, parts, queries / parts, size});
   }
+  /// Returns blocks in the shape and type of `like`.
   Value whole(Value blocks, Value like) {
-    return f.reshape(blocks, tensorTypeOf(like).getShape());
+    RankedTensorType type = tensorTypeOf(like);
+    return f.cast(f.reshape(blocks, type.getShape()), type.getElementType());
   }
   /// Builds a product whose operand 1, or whose result where `result` is set,
   /// belongs to the block `t` positions before.
@@ -254,7 +265,7 @@ template <typename Op> Value TwoRings<Op>::dropout(Value block, int64_t t) {
 
 template <>
 void TwoRings<graph::AttentionOp>::forward(Probabilities &probabilities) {
-  Value query = queryBlocks(op.getQuery()), bias = op.getBias(),
+  Value query = queryBlocks(wide(op.getQuery())), bias = op.getBias(),
         mask = op.getMask(), segments = op.getKeySegments();
   if (!segments)
     segments = op.getSegments();
@@ -296,7 +307,7 @@ void TwoRings<graph::AttentionOp>::forward(Probabilities &probabilities) {
 }
 
 template <typename Op> Value TwoRings<Op>::scoreGradient(Value rows) {
-  Value gradient = queryBlocks(op.getGradient());
+  Value gradient = queryBlocks(wide(op.getGradient()));
   SmallVector<Value> steps;
   travel(again(op.getValue(), op.getGradient()), "values",
          [&](int64_t t, Value value) {
@@ -309,15 +320,18 @@ template <typename Op> Value TwoRings<Op>::scoreGradient(Value rows) {
 
 template <>
 void TwoRings<graph::AttentionGradOp>::backward(Value rows, Value ofScores) {
-  Value gradient = queryBlocks(op.getGradient());
-  Value query = queryBlocks(op.getQuery());
+  Value gradient = queryBlocks(wide(op.getGradient()));
+  Value query = queryBlocks(wide(op.getQuery()));
   ofScores =
       f.mul(ofScores, f.scalar(ofScores, op.getScale().convertToDouble()));
   Value dQuery, dKey, dValue;
   // The block of step `t` belongs to the position `t` before; its own comes
   // last.
   auto passOn = [&](Value &sum, Value block, Value like) {
-    sum = plus(rotate(sum, 2, "gradients"), whole(block, like));
+    block = f.reshape(block, tensorTypeOf(like).getShape());
+    if (Value passed = rotate(sum, 2, "gradients"))
+      block = f.add(wide(passed), block);
+    sum = whole(block, like);
   };
   SmallVector<Value> blocks;
   travel(again(op.getKey(), op.getGradient()), "keys",
@@ -329,14 +343,14 @@ void TwoRings<graph::AttentionGradOp>::backward(Value rows, Value ofScores) {
   for (int64_t step = 1; step <= parts; ++step) {
     int64_t t = step % parts;
     passOn(dKey, product("bgmnck,bgmncd->bgnkd", blocks[t], query, t, true),
-           op.getKey());
+           op.getKeyGradient());
     passOn(dValue,
            product("bgmnck,bgmnce->bgnke", dropout(columns(rows, t), t),
                    gradient, t, true),
-           op.getValue());
+           op.getValueGradient());
   }
   op->replaceAllUsesWith(
-      ValueRange{whole(dQuery, op.getQuery()), dKey, dValue});
+      ValueRange{whole(dQuery, op.getQueryGradient()), dKey, dValue});
 }
 
 template <>

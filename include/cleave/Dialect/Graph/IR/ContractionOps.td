@@ -105,6 +105,9 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
     of the query's block. In a ring, `step` is the number of ranks by which the
     keys were passed on. `onto` and `onto_lse` are the results of the same
     queries on other keys: the softmax is then taken over both sets of keys.
+    16-bit heads are computed with in f32, and the output is rounded once, to
+    `result_element` if it is given, else to their type: what is still to be
+    joined with other keys is not rounded.
   }];
   let arguments = (ins Graph_FloatTensor:$query, Graph_FloatTensor:$key,
                        Graph_FloatTensor:$value,
@@ -124,7 +127,8 @@ def Graph_AttentionOp : Graph_InferredOp<"attention", [
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
                        OptionalAttr<DenseI64ArrayAttr>:$global_shape,
                        DefaultValuedAttr<I64Attr, "1">:$blocks,
-                       DefaultValuedAttr<I64Attr, "0">:$step);
+                       DefaultValuedAttr<I64Attr, "0">:$step,
+                       OptionalAttr<TypeAttr>:$result_element);
   let results = (outs Graph_FloatTensor:$output, Graph_FloatTensor:$lse);
   let assemblyFormat = [{
     $query `,` $key `,` $value (`bias` $bias^)? (`mask` $mask^)?
@@ -144,7 +148,9 @@ def Graph_AttentionGradOp : Graph_InferredOp<"attention_grad", [
   let summary = "Gradients of attention for query, key and value";
   let description = [{
     Probabilities are recomputed from the scores and `lse`; `output` and
-    `gradient` are those of the attention's result.
+    `gradient` are those of the attention's result. Results have the type
+    `result_element` if it is given, as in `graph.contract`, else that of their
+    operands.
   }];
   let arguments = (ins Graph_FloatTensor:$gradient, Graph_FloatTensor:$query,
                        Graph_FloatTensor:$key, Graph_FloatTensor:$value,
@@ -163,7 +169,8 @@ def Graph_AttentionGradOp : Graph_InferredOp<"attention_grad", [
                        DefaultValuedAttr<I64Attr, "0">:$dropout_id,
                        OptionalAttr<DenseI64ArrayAttr>:$global_shape,
                        DefaultValuedAttr<I64Attr, "1">:$blocks,
-                       DefaultValuedAttr<I64Attr, "0">:$step);
+                       DefaultValuedAttr<I64Attr, "0">:$step,
+                       OptionalAttr<TypeAttr>:$result_element);
   let results = (outs Graph_FloatTensor:$queryGradient,
                       Graph_FloatTensor:$keyGradient,
                       Graph_FloatTensor:$valueGradient);

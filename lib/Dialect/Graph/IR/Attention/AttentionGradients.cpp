@@ -25,7 +25,8 @@ CLEAVE_GRADIENTS(AttentionOp) {
         getLse(), getBias(), getMask(), getSegments(), getRng(), getOrigin(),
         getKeySegments(), getQueryStarts(), getKeyStarts(), getScaleAttr(),
         getCausalAttr(), getWindowAttr(), getDropoutAttr(), getDropoutIdAttr(),
-        getGlobalShapeAttr(), getBlocksAttr(), getStepAttr());
+        getGlobalShapeAttr(), getBlocksAttr(), getStepAttr(),
+        getResultElementAttr());
     for (unsigned i = 0; i < 3; ++i)
       if (needed[i])
         operandGradients[i] = gradient.getResult(i);

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
@@ -137,11 +138,15 @@ LogicalResult AttentionOp::inferReturnTypes(MLIRContext *,
   if (failed(checkAttention(loc, adaptor)))
     return failure();
   RankedTensorType q = tensorType(adaptor.getQuery());
+  Type element;
+  if (failed(inferSumType(loc, q.getElementType(), adaptor.getResultElement(),
+                          element)))
+    return failure();
   SmallVector<int64_t> shape(q.getShape());
   results.push_back(
       RankedTensorType::get({shape[0], shape[1], shape[2],
                              tensorType(adaptor.getValue()).getDimSize(3)},
-                            q.getElementType()));
+                            element));
   results.push_back(lseType(adaptor));
   return success();
 }
@@ -176,8 +181,12 @@ AttentionGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
     return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
                              " and output ", adaptor.getOutput().getType(),
                              " have different types");
+  Type element;
+  if (failed(inferSumType(loc, tensorType(adaptor.getQuery()).getElementType(),
+                          adaptor.getResultElement(), element)))
+    return failure();
   for (Value value : {adaptor.getQuery(), adaptor.getKey(), adaptor.getValue()})
-    results.push_back(tensorType(value));
+    results.push_back(tensorType(value).clone(element));
   return success();
 }
 
