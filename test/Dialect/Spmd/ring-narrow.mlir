@@ -21,7 +21,8 @@
 // TWO: graph.contract {{.*}} -> tensor<2x2x1x2x4x4xf32>
 // TWO: graph.softmax {{.*}} -> tensor<2x2x1x2x4x8xf32>
 // TWO: spmd.rotate {{.*}} : tensor<2x2x8x4xbf16>
-// TWO: graph.softmax_grad {{.*}} -> tensor<2x2x1x2x4x8xf32>
+// TWO: graph.reduce sum {{.*}} -> tensor<2x2x1x2x4xf32>
+// TWO: graph.mul {{.*}} -> tensor<2x2x1x2x4x8xf32>
 // TWO: spmd.rotate {{.*}} : tensor<2x2x8x4xf32>
 func.func @logits(
     %q: tensor<2x2x8x4xbf16> {graph.batch_dim = 0 : i64, graph.name = "q", graph.role = "input"},

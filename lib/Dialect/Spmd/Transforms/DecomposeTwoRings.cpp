@@ -314,8 +314,17 @@ template <typename Op> Value TwoRings<Op>::scoreGradient(Value rows) {
            Value block = product("bgmnce,bgnke->bgmnck", gradient, value, t);
            steps.push_back(dropout(block, t));
          });
-  return graph::SoftmaxGradOp::create(builder, op.getLoc(), join(steps), rows,
-                                      /*log=*/false);
+  Value joined = join(steps);
+  Value output = wide(op.getOutput());
+  if (output == op.getOutput())
+    return graph::SoftmaxGradOp::create(builder, op.getLoc(), joined, rows,
+                                        /*log=*/false);
+  // As attention that is one op: the mean of a row is that of its output, which
+  // was rounded.
+  Value mean = f.sum(f.mul(gradient, queryBlocks(output)), {5});
+  SmallVector<int64_t> shape(tensorTypeOf(mean).getShape());
+  shape.push_back(1);
+  return f.mul(rows, f.sub(joined, f.reshape(mean, shape)));
 }
 
 template <>
