@@ -129,7 +129,7 @@ public:
   /// Gives all `tensors`, (name, bytes) each, to all ranks, or none of them.
   /// With `position`, (seed, step, data position, skipped steps), the run is
   /// there afterwards, at the loss scale `scale`, (scale, growth, hysteresis);
-  /// without one, at the first. What is wrong with token ids, or nothing.
+  /// without one, at the first. What is wrong with indices, or nothing.
   std::string restore(const nb::list &tensors,
                       std::optional<std::vector<int64_t>> position,
                       std::optional<std::vector<double>> scale) {
@@ -369,7 +369,7 @@ private:
     return text;
   }
 
-  /// Gives all or none of them to the ranks; what is wrong with token ids.
+  /// Gives all or none of them to the ranks; what is wrong with indices.
   std::string writeAll(const Sources &sources) {
     for (const auto &[tensor, bytes] : sources)
       if (std::string wrong = check(tensor->name, *tensor, bytes);
@@ -409,7 +409,7 @@ private:
     return "";
   }
 
-  /// What is wrong with the token ids of a tensor to be written, or nothing.
+  /// What is wrong with the indices of a tensor to be written, or nothing.
   std::string check(const std::string &name, const runtime::Tensor &tensor,
                     const Source &bytes) const {
     if (static_cast<int64_t>(bytes.size()) != session->bytes(tensor))
@@ -419,7 +419,7 @@ private:
               .c_str());
     if (tensor.role == runtime::Role::Input ||
         tensor.role == runtime::Role::Buffer)
-      if (llvm::Error error = runtime::checkTokenIds(tensor, bytes.data()))
+      if (llvm::Error error = runtime::checkIndexRange(tensor, bytes.data()))
         return llvm::toString(std::move(error));
     return "";
   }

@@ -77,7 +77,7 @@ class Program:
         """Replaces the whole tensor by `value`, which has as many elements.
 
         Raises:
-            StepError: an input has a token id or class out of range.
+            StepError: an input has an index out of range.
         """
         self.set_all({name: value})
 
@@ -88,7 +88,7 @@ class Program:
         signal handler runs in between.
 
         Raises:
-            StepError: an input has a token id or class out of range.
+            StepError: an input has an index out of range.
         """
         error = self.session.restore(
             [self.data(name, value) for name, value in values.items()], position, loss_scale

@@ -376,7 +376,7 @@ class Step(Reports, Checkpoints):
             cleave.trace.TraceError, cleave.CompileError: the model does not
                 take inputs of these shapes.
             StepError: the step stopped (no valid label, a norm that is not
-                finite, a token id or class out of range); no state was changed.
+                finite, an index out of range); no state was changed.
         """
         inputs = self._whole(inputs, named)
         elements = inputs[0].numel()

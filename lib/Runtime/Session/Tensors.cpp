@@ -61,7 +61,7 @@ static Error checkIds(const Tensor &tensor, const Id *ids) {
                        Twine(tensor.upperBound) + ")");
     return makeError("input '" + tensor.name + "' has " + Twine(id) + " at " +
                      shapeText(at) +
-                     ", where the model takes a token id or class from 0 to " +
+                     ", where the model takes an index from 0 to " +
                      Twine(tensor.upperBound - 1) +
                      (tensor.hasIgnoreIndex
                           ? " (or " + std::to_string(tensor.ignoreIndex) + ")"
@@ -70,7 +70,7 @@ static Error checkIds(const Tensor &tensor, const Id *ids) {
   return Error::success();
 }
 
-Error cleave::runtime::checkTokenIds(const Tensor &tensor, const void *data) {
+Error cleave::runtime::checkIndexRange(const Tensor &tensor, const void *data) {
   if (tensor.upperBound <= 0)
     return Error::success();
   if (tensor.dtype == DType::I64)
@@ -92,7 +92,7 @@ Error Session::setInput(llvm::StringRef name, const void *source, DType dtype,
     return makeError("input '" + name + "' has shape " +
                      shapeText(shape.vec()) + ", but the program takes " +
                      shapeText(tensor->shape));
-  if (Error error = checkTokenIds(*tensor, source))
+  if (Error error = checkIndexRange(*tensor, source))
     return error;
   write(*tensor, source);
   return Error::success();

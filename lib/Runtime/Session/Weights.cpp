@@ -105,11 +105,11 @@ static std::string convertible(const WeightFiles::Found &found,
 /// Checks the indices of a buffer.
 static Error checkIndices(const Tensor &tensor, const WeightSource &source) {
   if (tensor.upperBound <= 0 || source.conversion.copies)
-    return checkTokenIds(tensor, source.entry->data);
+    return checkIndexRange(tensor, source.entry->data);
   std::vector<char> converted(
       static_cast<size_t>(tensor.numElements() * source.conversion.toBytes));
   source.file->convert(*source.entry, source.conversion, converted.data());
-  return checkTokenIds(tensor, converted.data());
+  return checkIndexRange(tensor, converted.data());
 }
 
 Expected<Session::Loaded> Session::check(llvm::StringRef path,

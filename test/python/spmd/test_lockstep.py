@@ -13,7 +13,7 @@ import cleave
 from cleave.testing.tools import interpret, optimize
 from memory_forms import SHAPES
 from test_summa import LOCAL, trained
-from training_support import tokens
+from training_support import named_tokens
 
 Q = 4
 VALUE, WEIGHT = "tensor<16x32xf64>", "tensor<32x32xf64>"
@@ -145,8 +145,8 @@ def test_what_is_held_is_sent_once():
 def test_a_model_gathers_no_operand(form):
     """Of whatever value, in forward, backward, and without gradients."""
     shape = dataclasses.replace(SHAPES[form], g=4, L=2)
-    ids, labels = tokens(8, 16, shape.V)
-    step = cleave.compile(shape.build(16), (ids, labels), mesh={"row": Q, "col": Q}, plan="summa2d",
+    step = cleave.compile(shape.build(16), named_tokens(batch=8, length=16, vocab=shape.V),
+                          mesh={"row": Q, "col": Q}, plan="summa2d",
                           optimizer=cleave.SGD(lr=1e-3), threads=1)
     found = received(step.ir("local"))
     assert {function for function, _, _ in found} == {"train", "evaluate", "logits"}

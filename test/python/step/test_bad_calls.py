@@ -210,7 +210,7 @@ def same(one, other):
     (lambda s: s(X[:0], Y[:0]), ValueError, "'x' has no elements"),
     (lambda s: s(X[:, :3], Y), TraceError, "cannot follow the model"),
     (lambda s: s(X[:3], Y), TraceError, "cannot follow the model: .*batch_size"),
-    (lambda s: s(X, Y + 4), StepError, r"'target' has 4 at \[0\], where .* class from 0 to 3"),
+    (lambda s: s(X, Y + 4), StepError, r"'target' has 4 at \[0\], where the model takes an index from 0 to 3"),
     (lambda s: s(X, Y - 1), StepError, r"has -1 at \[0\]"),
     (lambda s: s(X, torch.full_like(Y, -100)), StepError, "every target of this batch is ignored"),
     (lambda s: s.evaluate(X), TypeError, "1 given"),

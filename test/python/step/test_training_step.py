@@ -282,7 +282,7 @@ def test_wrong_inputs(gpt2_step):
 
 
 def test_wrong_types(gpt2_step):
-    """Numbers that are no token ids are refused, not rounded."""
+    """Numbers that are no indices are refused, not rounded."""
     ids, labels = FAMILY.batches[0]
     with pytest.raises(TypeError, match="input_ids.*float32.*int64"):
         gpt2_step(ids.float() + 0.5, labels)

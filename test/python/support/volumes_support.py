@@ -17,7 +17,7 @@ import cleave
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
 from test_trace_families import FAMILIES, build
-from training_support import Case, compile_case, token_batches
+from training_support import Case, compile_case, named_tokens, token_batches
 
 #: Samples, positions, width, heads, their size, layers, experts.
 B, S, H, A, D, L, E = 8, 8, 32, 8, 4, 2, 8
@@ -55,7 +55,7 @@ def sizes_of(name, *parts):
 
 @functools.cache
 def traced_text(name):
-    return trace(model(name), token_batches(1, batch=B, length=S)[0]).mlir
+    return trace(model(name), named_tokens(batch=B, length=S)).mlir
 
 
 def in_ir(folder, name, mesh, plan):

@@ -191,8 +191,8 @@ TEST_F(SessionTest, InputsAreChecked) {
   ids[2 * 32 + 17] = 70;
   EXPECT_EQ(
       message(session->setInput("ids", ids.data(), DType::I64, {4, 32})),
-      "input 'ids' has 70 at [2, 17], where the model takes a token id or "
-      "class from 0 to 63");
+      "input 'ids' has 70 at [2, 17], where the model takes an index from "
+      "0 to 63");
   ids[2 * 32 + 17] = -100;
   EXPECT_NE(message(session->setInput("ids", ids.data(), DType::I64, {4, 32})),
             "");

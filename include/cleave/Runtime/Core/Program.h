@@ -128,7 +128,7 @@ struct Tensor {
   std::string of, slot;
   /// Input, Output: the dimension that micro-batches slice, or -1.
   int batchDim = -1;
-  /// Input: token ids must satisfy 0 <= id < upperBound (0: unchecked);
+  /// Input: indices must satisfy 0 <= id < upperBound (0: unchecked);
   /// values equal to `ignoreIndex` are exempt when `hasIgnoreIndex`.
   int64_t upperBound = 0;
   bool hasIgnoreIndex = false;

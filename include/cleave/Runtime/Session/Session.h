@@ -182,7 +182,7 @@ public:
   /// hold otherwise or not at all, which are as before.
   llvm::Expected<std::vector<std::string>> takeState(Session &other);
 
-  /// Copies a whole input in, after checking its type, shape and token ids.
+  /// Copies a whole input in, after checking its type, shape and indices.
   llvm::Error setInput(llvm::StringRef name, const void *data, DType dtype,
                        llvm::ArrayRef<int64_t> shape);
 
@@ -401,7 +401,7 @@ bool acceptsId(const Tensor &tensor, int64_t id);
 std::vector<int64_t> indexOf(const std::vector<int64_t> &shape, int64_t at);
 
 /// Checks all ids of an input.
-llvm::Error checkTokenIds(const Tensor &tensor, const void *data);
+llvm::Error checkIndexRange(const Tensor &tensor, const void *data);
 
 } // namespace cleave::runtime
 
