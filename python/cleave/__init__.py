@@ -3,7 +3,24 @@
 """Cleave: a compiler for training transformers.
 
 `cleave.compile` turns a PyTorch model into a training step. Submodules are imported on
-first use, so that `import cleave` is quick.
+first use, so that `import cleave` is quick. The files:
+
+    compile, trainable, check     `cleave.compile`; what can be trained; comparison with eager
+                                  PyTorch
+    step, program, results, batch a compiled step, its program for one shape, what it returns,
+                                  the tensors that it takes
+    buckets, background           programs for a few lengths, compiled in another thread
+    state, checkpoint             tensors and states that are loaded; folders that are saved
+    optim, schedules, loss_scale  optimizers, learning rates, the scale of the loss in fp16
+    plan, pipeline_options        shardings that a person asks for; options of a pipeline
+    processes, forks              ranks that are processes; threads, locks and forked processes
+    reports, memory_picture, visualize, notebook, svg
+                                  reports as text and as pictures
+    messages, version             wording of messages; the version
+    moe, philox                   experts in plain PyTorch; random numbers of the compiler
+    trace/, models/, testing/     from PyTorch to the graph dialect; models; helpers of tests
+    Extension, RuntimeExtension, Bindings, PySession, PyProcesses
+                                  the native modules: compiler and runtime, the runtime alone
 """
 
 import importlib

@@ -1,9 +1,11 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """The tree as docs/Architecture.md has it: which folder may include which."""
+import ast
 import collections
 import pathlib
 import re
+import subprocess
 
 import pytest
 
@@ -114,20 +116,57 @@ def test_include_mirrors_lib():
             assert str(relative) in headers_only or (ROOT / "lib" / relative).is_dir(), relative
 
 
+#: Files that hold the map of their folder.
+MAPS = ("README.md", "__init__.py", "CMakeLists.txt")
+
+
+def map_of(folder):
+    """The map of a folder: its README, the docstring of its package, and comments of its
+    CMakeLists.txt and of the Passes.td that describes it."""
+    texts = []
+    if (folder / "README.md").exists():
+        texts.append((folder / "README.md").read_text())
+    if (folder / "__init__.py").exists():
+        texts.append(ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "")
+    described = [folder / "CMakeLists.txt"]
+    if folder.is_relative_to(ROOT / "lib"):
+        described.append(ROOT / "include" / "cleave" / folder.relative_to(ROOT / "lib") / "Passes.td")
+    for path in described:
+        lines = path.read_text().splitlines() if path.exists() else []
+        texts.append("\n".join(line for line in lines if line.startswith(("#", "//"))))
+    return "\n".join(texts)
+
+
+def unmapped(names, text):
+    """The names of files whose stems are no words of a map."""
+    stems = {pathlib.PurePath(name).stem for name in names if name not in MAPS}
+    return sorted(s for s in stems if not re.search(rf"(?<![\w-]){re.escape(s)}(?![\w-])", text))
+
+
+def tracked():
+    """The names of the files of each folder of the repository."""
+    try:
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a checkout of git")
+    folders = collections.defaultdict(list)
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).exists():
+            folders[(ROOT / name).parent].append(pathlib.PurePath(name).name)
+    return folders
+
+
 def test_large_folders_have_a_map():
-    """A folder of more than 25 files has sub-folders, or a map: a comment that names its files,
-    in its CMakeLists.txt or its Passes.td."""
-    count = collections.Counter(path.parent for path in ROOT.joinpath("lib").rglob("*") if path.is_file())
-    for folder, files in count.items():
-        if files <= 25 or any(child.is_dir() for child in folder.iterdir()):
-            continue
-        lines = (folder / "CMakeLists.txt").read_text().splitlines()
-        passes = ROOT / "include" / "cleave" / folder.relative_to(ROOT / "lib") / "Passes.td"
-        lines += passes.read_text().splitlines() if passes.exists() else []
-        comment = " ".join(line for line in lines if line.startswith(("#", "//")))
-        stems = {path.stem for path in folder.glob("*.cpp")}
-        missing = {stem for stem in stems if stem not in comment}
-        assert not missing, f"{folder.relative_to(ROOT)} has {files} files; no comment maps {sorted(missing)}"
+    """Each file of a folder of more than 25 files is named in the map of its folder."""
+    large = {folder: names for folder, names in tracked().items() if len(names) > 25}
+    assert large
+    missing = {str(folder.relative_to(ROOT)): found for folder, names in large.items()
+               if (found := unmapped(names, map_of(folder)))}
+    assert not missing, f"the maps of folders lack files: {missing}"
+
+
+def test_a_map_names_whole_files():
+    assert unmapped(["split.mlir", "split-one.mlir"], "| `split-one` | stages |") == ["split"]
 
 
 def test_architecture_names_files():

@@ -21,6 +21,7 @@
 //                                         transfers in slices
 //                          Exchanges      collectives that run once in a step
 //                          CollectParts   the ops and values of each part
+//                          Parts          the parts of an entry, as a header
 //                          OutlineParts   functions and the pipe.program
 //   pipe-recompute       Recompute, RecomputePolicyText (policies in words),
 //                        Blocks (of a model, by structure), Saving (what is saved),
@@ -32,8 +33,8 @@
 //   pipe-schedule        FillSchedule, HandWritten (schedules from text)
 //   pipe-verify          VerifySchedule
 //
-// Costs estimates the time of parts for several of them. The order of actions
-// itself is the business of lib/Scheduling.
+// Costs estimates the time of parts, and Order gives the actions of a program in
+// order, for several of them. The order itself is the business of lib/Scheduling.
 
 include "mlir/Pass/PassBase.td"
 
