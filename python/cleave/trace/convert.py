@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..state import not_dense
 from .converters import narrow as narrow_integers
 from .converters.complex import Complex, convert as convert_complex, part_type
 from .errors import UnsupportedError
@@ -138,6 +139,8 @@ class Conversion:
             known = folded(self, node.target, example, args, kwargs)
             if known is not None:
                 return known
+            for kind in filter(None, (not_dense(x) for x in leaves if isinstance(x, torch.Tensor))):
+                raise Unsupported(f"an operand {kind}")
             args, kwargs = pytree.tree_map_only(
                 torch.Tensor, lambda x: narrow_integers.constant(self, x), (args, kwargs))
         if narrow_integers.is_narrow(example):

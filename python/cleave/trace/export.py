@@ -29,6 +29,7 @@ from .forward_state import StateChange, restored
 from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
+from .patches import unvalidated_distributions
 from .regions import recorded
 from .widen import computed_types
 
@@ -248,6 +249,7 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     step = _Step(module, loss_fn, call, want)
     sequences = next((x.shape[0] for x in values if x.dim()), 1)
     with (_mode(module, training), static_experts(module, sequences), _record_all_frames(),
+          unvalidated_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
           recorded(step.originals.regions), _without_autocast() as step.surrounding):
         warnings.simplefilter("ignore")

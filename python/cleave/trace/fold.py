@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..state import not_dense
 from .converters.complex import Complex
 from .ir import DTYPES, Value
 
@@ -20,7 +21,7 @@ def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
     """Returns the result of an operator as constants; None where an operand is not known, or
     the operator is random, writes to its operands or has a large result.
 
-    A result of a type that the graph dialect lacks remains a torch tensor, which only
+    A result that the graph dialect lacks, by its type or since it is sparse, remains a torch tensor, which only
     further folded operators take as operand.
     """
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable \
@@ -55,7 +56,9 @@ def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
 
 def known_constant(builder, tensor: torch.Tensor) -> Any:
     """Returns a constant with the elements of `tensor`; a Complex of two if it is complex; the
-    tensor itself if the graph dialect lacks its type."""
+    tensor itself if the graph dialect lacks its type, or if it is not dense."""
+    if not_dense(tensor):
+        return tensor.detach()
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.is_complex():
         parts = tensor.real, tensor.imag

@@ -86,6 +86,16 @@ def checkpoint_generator(original: Callable[..., Any], module: torch.nn.Module,
     return generate
 
 
+# Distributions ------------------------------------------------------------------------
+
+
+def unvalidated_distributions() -> contextlib.AbstractContextManager[None]:
+    """Context in which torch.distributions checks no arguments by default, as under `python -O`:
+    the checks read values, which a trace does not have. One that is given validate_args=True is
+    refused where it checks."""
+    return patched((torch.distributions.Distribution, "_validate_args", False))
+
+
 # Random numbers -----------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ def eager(module, loss_fn=F.mse_loss):
     module = copy.deepcopy(module)
     loss = loss_fn(module(X.clone()), Y)
     loss.backward()
-    return float(loss), {n: p.grad for n, p in module.named_parameters()}
+    return float(loss.detach()), {n: p.grad for n, p in module.named_parameters()}
 
 
 def compiled(module, loss_fn=F.mse_loss, **options):
