@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flags.h"
-#include "PrecisionPolicy.h"
+#include "PrecisionPatterns.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/MeasureMachine.h"
@@ -186,7 +186,7 @@ std::string cleave::checkFlags(const Flags &flags) {
     if (flags.precision == "f32")
       return "--precision-policy needs --precision bf16 or fp16: all ops are "
              "computed in f32 without";
-    if (auto policy = PrecisionPolicy::read(flags.precisionPolicy); !policy)
+    if (auto policy = PrecisionPatterns::read(flags.precisionPolicy); !policy)
       return "--precision-policy: " + llvm::toString(policy.takeError());
   }
   if (!isActivationReduction(flags.activationReduction))
@@ -198,9 +198,11 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (!isResidual(flags.residual))
     return "--residual is 16bit or f32, not '" + flags.residual + "'";
   if (flags.residual.getNumOccurrences() && flags.precision == "f32")
-    return "--residual needs --precision bf16 or fp16: all values are f32 without";
+    return "--residual needs --precision bf16 or fp16: all values are f32 "
+           "without";
   if (flags.activationReduction != "f32" && flags.precision == "f32")
-    return "--activation-reduction needs --precision bf16 or fp16: all sums are f32 "
+    return "--activation-reduction needs --precision bf16 or fp16: all sums "
+           "are f32 "
            "without";
   if (!isPrecision(flags.gradientType))
     return "--gradient-dtype is f32, bf16 or fp16, not '" + flags.gradientType +

@@ -7,7 +7,7 @@
 
 #include "Flags.h"
 #include "ParameterGroups.h"
-#include "PrecisionPolicy.h"
+#include "PrecisionPatterns.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
@@ -263,7 +263,7 @@ int main(int argc, char **argv) {
           excludeFromDecay(*module, flags.noDecay, options.parameters))
     return fail("--no-decay: " + llvm::toString(std::move(e)));
   if (!flags.precisionPolicy.empty()) {
-    auto policy = PrecisionPolicy::read(flags.precisionPolicy);
+    auto policy = PrecisionPatterns::read(flags.precisionPolicy);
     if (!policy)
       return fail("--precision-policy: " + llvm::toString(policy.takeError()));
     if (llvm::Error e = policy->apply(*module))

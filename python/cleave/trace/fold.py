@@ -21,8 +21,8 @@ def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
     """Returns the result of an operator as constants; None where an operand is not known, or
     the operator is random, writes to its operands or has a large result.
 
-    A result that the graph dialect lacks, by its type or since it is sparse, remains a torch tensor, which only
-    further folded operators take as operand.
+    A result that the graph dialect lacks, by its type or since it is sparse, remains a torch
+    tensor, which only further folded operators take as operand.
     """
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable \
             or torch.Tag.nondeterministic_seeded in target.tags \

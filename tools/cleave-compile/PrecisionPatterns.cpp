@@ -1,11 +1,11 @@
-//===- PrecisionPolicy.cpp - Precisions of ops by their names -------------===//
+//===- PrecisionPatterns.cpp - Precisions of ops by their names -----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "PrecisionPolicy.h"
+#include "PrecisionPatterns.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -16,8 +16,8 @@
 using namespace mlir;
 using namespace cleave;
 
-llvm::Expected<PrecisionPolicy::Entry>
-PrecisionPolicy::parse(StringRef text, const std::string &place) {
+llvm::Expected<PrecisionPatterns::Entry>
+PrecisionPatterns::parse(StringRef text, const std::string &place) {
   auto [pattern, precision] = text.rsplit('=');
   pattern = pattern.trim();
   precision = precision.trim();
@@ -37,7 +37,7 @@ PrecisionPolicy::parse(StringRef text, const std::string &place) {
   return Entry{std::move(*glob), pattern.str(), precision.str(), place};
 }
 
-llvm::Expected<PrecisionPolicy> PrecisionPolicy::read(StringRef text) {
+llvm::Expected<PrecisionPatterns> PrecisionPatterns::read(StringRef text) {
   std::unique_ptr<llvm::MemoryBuffer> file;
   std::string name = "entry ";
   if (!text.contains('=')) {
@@ -52,7 +52,7 @@ llvm::Expected<PrecisionPolicy> PrecisionPolicy::read(StringRef text) {
     name = (text + ":").str();
     text = file->getBuffer();
   }
-  PrecisionPolicy policy;
+  PrecisionPatterns policy;
   SmallVector<StringRef> lines;
   text.split(lines, '\n');
   for (auto [index, line] : llvm::enumerate(lines)) {
@@ -89,7 +89,7 @@ static void addPlaces(Location location, std::set<std::string> &names) {
   });
 }
 
-llvm::Error PrecisionPolicy::apply(ModuleOp module) const {
+llvm::Error PrecisionPatterns::apply(ModuleOp module) const {
   std::vector<bool> matched(entries.size());
   for (auto function : module.getOps<func::FuncOp>()) {
     if (function.isExternal())

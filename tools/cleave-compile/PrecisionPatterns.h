@@ -1,4 +1,4 @@
-//===- PrecisionPolicy.h - Precisions of ops by their names -----*- C++ -*-===//
+//===- PrecisionPatterns.h - Precisions of ops by their names ---*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -17,19 +17,19 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_TOOLS_CLEAVE_COMPILE_PRECISIONPOLICY_H
-#define CLEAVE_TOOLS_CLEAVE_COMPILE_PRECISIONPOLICY_H
+#ifndef CLEAVE_TOOLS_CLEAVE_COMPILE_PRECISIONPATTERNS_H
+#define CLEAVE_TOOLS_CLEAVE_COMPILE_PRECISIONPATTERNS_H
 
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/GlobPattern.h"
 
 /// What a person has chosen of the precision of single ops.
-class PrecisionPolicy {
+class PrecisionPatterns {
 public:
   /// Reads `text`, or the file that it names where it has no `=`. Errors begin
   /// with the place of an entry.
-  static llvm::Expected<PrecisionPolicy> read(llvm::StringRef text);
+  static llvm::Expected<PrecisionPatterns> read(llvm::StringRef text);
 
   /// Sets the precision of the ops of `module` that an entry matches.
   llvm::Error apply(mlir::ModuleOp module) const;
@@ -48,4 +48,4 @@ private:
   std::vector<Entry> entries;
 };
 
-#endif // CLEAVE_TOOLS_CLEAVE_COMPILE_PRECISIONPOLICY_H
+#endif // CLEAVE_TOOLS_CLEAVE_COMPILE_PRECISIONPATTERNS_H
