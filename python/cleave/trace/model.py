@@ -76,8 +76,8 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     shapes and types; values do not matter. If it is a tuple, the tensors are passed to
     `module` by position. With `loss_fn`, the last of them (as many as `loss_fn` requires after
     the output) are its targets; `((model inputs...), (targets...))` separates them
-    explicitly. No input is taken by what it is called or by its being the last: a model of
-    `transformers` is given its inputs by name. If `example_inputs` is a dict, tensors are passed
+    explicitly. Without `loss_fn`, the last tensor is passed as `labels` if forward has an
+    argument of this name that is not filled by position. If it is a dict, tensors are passed
     by name; those that forward does not take are targets, or else the one that `loss_fn` names.
 
     `loss_fn(output, *targets)` returns a scalar. Without it the module must return its
