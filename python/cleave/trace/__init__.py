@@ -1,34 +1,34 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""From PyTorch models to Cleave's graph dialect.
+"""Converts PyTorch models to Cleave's graph dialect.
 
-`trace` is the function to call, `python -m cleave.trace` the command. A model is exported by
-torch.export with its loss, converted operator by operator, and simplified by patterns. Files
-import files of their own row and of rows above:
+The entry points are the function `trace` and the command `python -m cleave.trace`. torch.export
+exports a model with its loss; the program is converted operator by operator and simplified by
+patterns. A file imports only files of its own row and of the rows above:
 
     ir, builder, printer      the graph dialect as Python objects, and its text
-    errors, locations         exceptions and their texts; the lines of the model that they name
+    errors, locations         exceptions and their messages; the source lines that they name
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
-    replacements, ctc_loss    torch functions that read values, in operators
+    replacements, ctc_loss    torch functions that read values, rewritten as tensor code
     patches, regions, custom_functions, autograd
-                              autograd's semantics of eager code in a trace, and its regions of
-                              autocast and checkpoint
-    registry, evaluate        the table of converters; the values of ops known when tracing
+                              autograd semantics of eager code in a trace; regions of autocast
+                              and checkpoint
+    registry, evaluate        the table of converters; the values of ops known at trace time
     matching, masks, attention
                               patterns over values; attention masks; the op attention
-    widen                     programs in f32 of models of 16 bits
-    converters/               converters of the framework's operators, a file for each subject
+    widen                     f32 programs of 16-bit models
+    converters/               converters of PyTorch operators, one file for each subject
     fold, convert             constant folding; the conversion of one exported graph,
                               which refuses operators that have no converter
     accepted, call_plan, experts, decompose, export
-                              tensors and names that a step can have, inputs and loss, static
-                              shapes of experts, torch.export
-    patterns/                 norms, activations, attention composed of smaller ops
+                              supported tensors and names; inputs and loss; static shapes of
+                              experts; decompositions; torch.export
+    patterns/                 norms, activations and attention composed of smaller ops
     repeat, model_tensors, policy, entry
-                              copies of layers; parameters and buffers; the precision of single ops;
-                              a function of the module
-    model, weights, __main__  `trace`, files, the command
+                              copies of layers; parameters and buffers; the precision of
+                              individual ops; a function of the module
+    model, weights, __main__  `trace`; files; the command
 """
 
 from .converters.batch_norm import Groups
@@ -42,7 +42,7 @@ __all__ = ["Groups", "PrecisionPolicy", "Tensor", "TraceError", "TracedModel", "
 
 
 def supported_operators() -> list[str]:
-    """Names of the framework's operators that have a conversion, sorted."""
+    """Returns the names of the PyTorch operators that have a converter, sorted."""
     from . import registry
     registry.converter_for(None)
     return sorted(str(target) for target in registry.CONVERTERS)

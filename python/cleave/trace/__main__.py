@@ -22,7 +22,7 @@ _HELP = """Traces a PyTorch model into a Cleave module.
 SOURCE is FILE.py:FUNCTION or MODULE:FUNCTION. The function takes no arguments
 and returns (module, example_inputs) or (module, example_inputs, loss_fn):
 a torch.nn.Module, one example of each tensor of a training step (a tuple, or a
-dict by name), and, where the model returns logits, loss_fn(output, *targets).
+dict by name), and, if the model returns logits, loss_fn(output, *targets).
 """
 
 _EPILOG = """example:
@@ -40,8 +40,7 @@ class CommandError(Exception):
 
 
 def load(source: str):
-    """Returns the function that `source` names. Raises CommandError where it cannot be
-    loaded."""
+    """Returns the function that `source` names. Raises CommandError if it cannot be loaded."""
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name:
         raise CommandError(f"'{source}' is not FILE.py:FUNCTION or MODULE:FUNCTION")
@@ -73,8 +72,8 @@ def _describe(error: BaseException, place: str) -> str:
 
 
 def call(function, source: str):
-    """Calls `function`; returns (module, example_inputs, loss_fn or None). Raises
-    CommandError where it fails or returns something else."""
+    """Calls `function`; returns (module, example_inputs, loss_fn or None). Raises CommandError if
+    it fails or returns something else."""
     try:
         result = function()
     except (Exception, SystemExit) as error:

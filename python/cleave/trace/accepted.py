@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Which tensors and names of a model a compiled step can have."""
+"""Checks that a compiled step supports the tensors and names of a model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..messages import some_names
 from ..state import not_dense
 from .errors import EagerError
 
-#: Values of a step itself, by which it knows them beside those of the model.
+#: The names that a compiled step reserves for its own values.
 _OWN = re.compile(r"loss|loss_weight|logits|grad_norm|lr|step|rng|auxiliary_loss\.\d+")
 
 
 def refuse_tensors(module: torch.nn.Module) -> None:
-    """Raises EagerError where a parameter or buffer is not a dense tensor, or where its name
-    is no text."""
+    """Raises EagerError if a parameter or buffer is not a dense tensor, or if its name is not a
+    valid string."""
     for role, named in (("parameter", module.named_parameters(remove_duplicate=False)),
                         ("buffer", module.named_buffers(remove_duplicate=False))):
         for name, tensor in named:
@@ -29,17 +29,17 @@ def refuse_tensors(module: torch.nn.Module) -> None:
 
 
 def refuse_name(role: str, name: str) -> None:
-    """Raises EagerError where a name is no text."""
+    """Raises EagerError if a name is not a valid string."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise EagerError(f"the name of {role} {quoted(name)} is not valid Unicode, as names in "
-                         "files and programs are; rename it") from None
+        raise EagerError(f"the name of {role} {quoted(name)} is not valid Unicode, which names in "
+                         "files and programs must be; rename it") from None
 
 
 def same_names(arguments: Iterable[tuple[str, str]]) -> str:
-    """Which of the tensors that a function has, (role, name) each, have the name of another
-    one, or of a value of the step itself; empty if none has."""
+    """Returns an error message if a tensor of a function, given as (role, name), has the name of
+    another one or of a value of the step itself; else an empty string."""
     roles: dict[str, str] = {}
     for role, name in arguments:
         if role != "rng" and _OWN.fullmatch(name):
@@ -47,22 +47,23 @@ def same_names(arguments: Iterable[tuple[str, str]]) -> str:
                     "itself; rename it")
         if (other := roles.setdefault(name, role)) != role:
             return (f"{role} {quoted(name)} has the name of a {other} of the model, and a compiled "
-                    "step knows both by name; rename one of them")
+                    "step identifies both by name; rename one of them")
     return ""
 
 
 def unwritable_names(module: torch.nn.Module, error: Exception) -> str:
-    """What to say of an error of torch if it comes from the name of a buffer that the model
-    writes, which torch.export makes part of its code; else empty."""
+    """Returns an explanation if an error of torch comes from the name of a buffer that the model
+    writes, since torch.export makes such names part of generated code; else an empty string."""
     odd = [quoted(n) for n, _ in module.named_buffers() if set(n) & set("\0\"\\\n\r")]
     if not odd or not (isinstance(error, SyntaxError) or "null bytes" in str(error)):
         return ""
-    return ("torch.export does not take such names of buffers that the model writes: rename "
+    return ("torch.export does not support such names of buffers that the model writes: rename "
             + some_names(odd))
 
 
 def devices(module: torch.nn.Module, error: Exception) -> str:
-    """What of the model is on which device, after an error of torch about devices."""
+    """Returns which tensors of the model are on which device if an error of torch is about devices;
+    else an empty string."""
     places: dict[str, list[str]] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         places.setdefault(str(tensor.device), []).append(quoted(name))
@@ -74,5 +75,5 @@ def devices(module: torch.nn.Module, error: Exception) -> str:
 
 
 def quoted(name: str) -> str:
-    """The name in quotes; what cannot be printed is escaped."""
+    """Returns the name in quotes, with unprintable characters escaped."""
     return "'" + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name) + "'"

@@ -20,11 +20,11 @@ def build_attention(b: Builder, evaluator: Evaluator, query: Value, key: Value, 
     """Builds attention of queries [b, a, q, d] over keys [b, g, k, d] and values
     [b, g, k, e]; the result is [b, a, q, e]. Heads `a` are a multiple of the key heads `g`.
 
-    A boolean `mask` is true for visible keys, a `bias` is added to the scores; both
-    broadcast to [b, a, q, k]. `biases` are (value, factor). `masks` are (condition,
-    negated, number): scores are replaced by the number where the condition is false
-    (true, if negated). `top_left_causal` lets query i see keys 0 to i. Returns None where
-    the masks cannot be expressed as attention over a subset of the keys."""
+    A boolean `mask` is true for visible keys, and a `bias` is added to the scores; both broadcast
+    to [b, a, q, k]. `biases` are pairs (value, factor). `masks` are triples (condition, negated,
+    number): scores are replaced by the number where the condition is false (true, if negated). With
+    `top_left_causal`, query i sees keys 0 to i. Returns None if the masks cannot be expressed as
+    attention over a subset of the keys."""
     query, factor = _unscaled(b, query)
     scale *= factor
     key, value = _shared_heads(b, query, key, value)
@@ -57,8 +57,8 @@ def build_attention(b: Builder, evaluator: Evaluator, query: Value, key: Value, 
 
 
 def _unscaled(b: Builder, x: Value) -> tuple[Value, float]:
-    """Returns (y, f) with x = f * y, also where `x` is a reshape or transpose of a tensor
-    scaled by the number f."""
+    """Returns (y, f) with x = f * y, also if `x` is a reshape or transpose of a tensor scaled by
+    the number f."""
     if x.is_op("transpose", "reshape") and x.op.operands[0].type.is_float:
         inner, factor = _unscaled(b, x.op.operands[0])
         if factor == 1.0:
@@ -96,7 +96,8 @@ def _shared_heads(b: Builder, query: Value, key: Value, value: Value) -> tuple[V
 
 
 def _unrepeated(b: Builder, x: Value) -> Value | None:
-    """Returns [b, g, k, d] where `x` [b, a, k, d] repeats each of its heads; else None."""
+    """Returns the tensor [b, g, k, d] whose heads `x` [b, a, k, d] repeats; None if it repeats
+    none."""
     if x.is_op("broadcast") and x.op.operands[0].type.rank == 4:
         inner = x.op.operands[0]
         if inner.shape[1] == 1 and inner.shape[0] == x.shape[0] and inner.shape[2:] == x.shape[2:]:

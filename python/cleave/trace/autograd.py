@@ -1,11 +1,11 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Preserves autograd's semantics of eager code in a trace.
+"""Preserves the autograd semantics of eager code in a trace.
 
-torch.export records what a forward computes, but not what autograd makes of it: `no_grad`,
-writes to detached tensors, functions with custom backwards, hooks. While a model is traced,
-its tensors still have autograd's state; `autograd_semantics` makes it explicit in the program,
-or raises `EagerError` at the line of code that a compiled step does not support.
+torch.export records what a forward computes, but not its effect on autograd: `no_grad`, writes to
+detached tensors, custom autograd functions, hooks. While a model is traced, its tensors still carry
+autograd state; `autograd_semantics` makes that state explicit in the program, or raises
+`EagerError` at the line of code that a compiled step does not support.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ _REFUSED: dict[Any, str] = {
         "a hook on a parameter's gradient (register_post_accumulate_grad_hook) is not "
         "compiled; remove it",
     torch.Tensor.retain_grad:
-        "retain_grad() has no effect in a compiled step, which fills no .grad of a tensor; remove "
-        "it",
+        "retain_grad() has no effect in a compiled step, which does not fill the .grad of tensors; "
+        "remove it",
     torch.Tensor.grad.__get__:
-        "reading .grad in the forward is not compiled: a step keeps gradients to itself; remove it",
+        "reading .grad in the forward is not compiled: a step does not expose gradients; remove it",
     torch.Tensor.grad.__set__: "writing .grad in the forward is not compiled; remove it",
     torch.Tensor.data.__set__:
         "assigning .data in the forward is not compiled; compute a new tensor",
 }
 _DETACH = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
-#: Functions whose names end as those of functions that write, and that do not write.
+#: Functions that do not write to a tensor, although their names end with an underscore.
 _NOT_WRITTEN = {"requires_grad_", "detach_", "share_memory_", "rename_"}
 
 
 class Originals:
-    """The parameters of a module outside of a trace, which replaces them by fake ones."""
+    """The original parameters of a module, which a trace replaces by fake tensors."""
 
     def __init__(self, module: torch.nn.Module, loss_fn: Any = None):
         self._kept = list(module.parameters())
-        #: The objects whose tensors have names in messages.
+        #: The objects in which messages look up the names of tensors.
         self.owners = module, loss_fn
         self.names = {id(p): n for n, p in module.named_parameters()}
         #: Names of the trained parameters, by storage.
         self.memory = {memory_of(p): n for n, p in module.named_parameters()
                        if p.requires_grad and not p.is_meta}
-        #: Functions with custom backwards that the forward has called.
+        #: The custom autograd functions that the forward has called.
         self.functions: list[FunctionUse] = []
         #: The regions of autocast and checkpoint that the forward has entered.
         self.regions = Regions()
@@ -81,10 +81,11 @@ class _AutogradMode(TorchFunctionMode):
         self._memory = {memory_of(t): n for n, t in
                         (*module.named_parameters(), *module.named_buffers())}
         self._buffers = {n for n, _ in module.named_buffers()}
-        #: By storage: the tensors that would be aliases of it in eager code, and the version
+        #: For each storage, the tensors that would be aliases of it in eager code, and the version
         #: of each (its number of writes) when it was detached.
         self._aliases: dict[int, list[tuple[torch.Tensor, int]]] = {}
-        #: Tensors that have a gradient, by storage; held, so that it is not reused.
+        #: Tensors that have a gradient, by storage. They are kept alive so that no storage is
+        #: reused.
         self._graded: dict[int, torch.Tensor] = {}
         # Tensors computed from parameters are constants in evaluation: a model that stores
         # them must drop them when it is trained again.
@@ -141,8 +142,8 @@ class _AutogradMode(TorchFunctionMode):
         return out
 
     def _traced(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the fake tensor for a parameter that the code obtained before the trace.
-        Raises for tensors of earlier traces, and for real ones that are trained."""
+        """Returns the fake tensor for a parameter that the code obtained before the trace. Raises
+        EagerError for tensors of earlier traces, and for real tensors that are trained."""
         if isinstance(tensor, FakeTensor) and self._trace not in (None, tensor.fake_mode):
             raise ForwardStateError(
                 "the forward reads a tensor that an earlier forward computed and stored (in an "
@@ -218,7 +219,7 @@ class _AutogradMode(TorchFunctionMode):
 
 
 def _written_by(function: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Returns the tensors that a function writes, by its name and its argument `out`."""
+    """Returns the tensors that a function writes, judged by its name and its argument `out`."""
     name = getattr(function, "__name__", "")
     in_place = name == "__setitem__" or (
         name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
@@ -234,7 +235,7 @@ def _without_gradient(tensor: torch.Tensor) -> torch.Tensor:
 @contextlib.contextmanager
 def autograd_semantics(originals: Originals, module: torch.nn.Module,
                        inputs: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Context in which a forward of `module` with `inputs` is traced with autograd's semantics.
+    """Context manager that traces a forward of `module` with `inputs` with autograd semantics.
     Raises EagerError, at the line of code, for what a compiled step does not support."""
     originals.functions.clear()
     function = torch.autograd.Function

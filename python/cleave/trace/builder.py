@@ -1,9 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""A builder of ops of the graph dialect, which infers result types.
+"""Builds ops of the graph dialect and infers their result types.
 
-It folds trivial ops (a cast to the same type, a reshape to the same shape, adding zero) and
-merges equal ops, so that equal computations have one form that patterns match.
+The builder folds trivial ops (a cast to the same type, a reshape to the same shape, adding zero)
+and merges equal ops, so that patterns match one form of equal computations.
 """
 
 from __future__ import annotations
@@ -332,12 +332,13 @@ class Builder:
 
 
 def _row_type(type: TensorType) -> TensorType:
-    """Returns the type of one statistic per row: the last dimension is removed, at least f32."""
+    """Returns the type of one statistic per row: at least f32, without the last dimension."""
     return TensorType(type.shape[:-1], "f64" if type.dtype == "f64" else "f32")
 
 
 def _fold_transpose(x: Value, letters: str) -> tuple[Value, str]:
-    """Returns the operand of a transpose with its einsum letters permuted; else `x`."""
+    """Returns the operand of a transpose and its permuted einsum letters; else `x` and
+    `letters`."""
     if not x.is_op("transpose"):
         return x, letters
     source = [""] * len(letters)
@@ -347,7 +348,7 @@ def _fold_transpose(x: Value, letters: str) -> tuple[Value, str]:
 
 
 def _hashable(value: Any) -> Any:
-    """Returns a key that is equal for equal attributes; large tensors are compared by
+    """Returns a hashable key that is equal for equal attributes; large tensors are compared by
     identity."""
     if isinstance(value, torch.Tensor):
         if value.numel() <= 64:
@@ -359,8 +360,8 @@ def _hashable(value: Any) -> Any:
 
 
 def _sliced_in_order(values: Sequence[Value], dim: int) -> Value | None:
-    """Returns the tensor that `values` are adjacent slices of, in order along `dim` and
-    covering it; None otherwise."""
+    """Returns the tensor of which `values` are adjacent slices that cover it in order along `dim`;
+    None if there is none."""
     if not all(v.is_op("slice") for v in values):
         return None
     whole, begin = values[0].op.operands[0], 0

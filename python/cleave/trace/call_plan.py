@@ -20,22 +20,22 @@ class Call:
 
     #: Name and tensor of every input, in the order of a step's arguments.
     inputs: dict[str, torch.Tensor]
-    #: Names of the inputs that the model takes by position and by keyword (argument to
-    #: input), and that the loss takes.
+    #: Names of the inputs that the model takes by position, those that it takes by keyword (from
+    #: argument to input), and those that the loss function takes.
     positional: list[str]
     keyword: dict[str, str]
     targets: list[str]
 
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_PASS_LOSS = ("pass loss_fn, called as loss_fn(output, *targets), where the model returns no "
-              "loss of its own")
+_PASS_LOSS = ("pass loss_fn, called as loss_fn(output, *targets), if the model returns no loss "
+              "of its own")
 
 
 def plan_call(module: torch.nn.Module, example_inputs: Any,
               loss_fn: Callable[..., Any] | None) -> Call:
-    """Decides which inputs go to the model and which to the loss; see `cleave.trace.trace`.
-    Raises TraceError where they fit neither."""
+    """Decides which inputs go to the model and which to the loss; see `cleave.trace.trace`. Raises
+    TraceError if they fit neither."""
     if loss_fn is not None and not callable(loss_fn):
         raise TraceError(f"loss_fn is {type(loss_fn).__name__}, not a function")
     if isinstance(example_inputs, torch.Tensor):
@@ -90,9 +90,9 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
 
 def _named_targets(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
                    loss_fn: Callable[..., Any]) -> list[str]:
-    """Returns which inputs of a dict are the targets of `loss_fn`, in its order: those that
-    forward does not take, or else those that the loss function names. Raises TraceError where
-    this does not tell."""
+    """Returns which inputs of a dict are the targets of `loss_fn`, in its order: those that forward
+    does not take, or else those that the loss function names. Raises TraceError if this is
+    ambiguous."""
     named = [n for n in _positional_names(_function_of(loss_fn))[1:] if n in given]
     if forward and all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in forward.values()):
         targets = [n for n in given if n not in forward]
@@ -104,11 +104,11 @@ def _named_targets(forward: Mapping[str, inspect.Parameter], given: Sequence[str
         return named
     if named:
         raise TraceError(f"inputs {', '.join(named)} are arguments of the model's forward and of "
-                         "loss_fn; let the model return what the loss requires beside its output, "
-                         "and take one target")
+                         "loss_fn; let the model return what the loss requires along with its "
+                         "output, and take one target")
     taken = ", ".join(_positional_names(_function_of(loss_fn))[1:]) or "its targets"
     raise TraceError(f"no input is a target: the model's forward takes {', '.join(given)}, and "
-                     f"loss_fn takes {taken}; name the target as this argument")
+                     f"loss_fn takes {taken}; name the target after this argument")
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -124,7 +124,7 @@ def _positional_names(function: Callable[..., Any]) -> list[str]:
 
 def _check_taken(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
                  by_name: bool) -> None:
-    """Raises TraceError for inputs that forward does not take, where there is no loss_fn."""
+    """Raises TraceError for inputs that forward does not take, if there is no loss_fn."""
     kinds = {p.kind for p in forward.values()}
     rest = inspect.Parameter.VAR_KEYWORD if by_name else inspect.Parameter.VAR_POSITIONAL
     names = [n for n, p in forward.items()
@@ -146,7 +146,7 @@ def _function_of(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _target_count(loss_fn: Callable[..., Any]) -> int:
-    """The number of targets that `loss_fn` requires after the output."""
+    """Returns the number of targets that `loss_fn` requires after the output."""
     taken = [p for p in _parameters_of(_function_of(loss_fn)).values() if p.kind in _BY_POSITION]
     required = [p for p in taken if p.default is inspect.Parameter.empty]
     return 0 if len(taken) == len(required) == 1 else max(len(required) - 1, 1)

@@ -58,7 +58,7 @@ class Conversion:
         return self._rng, RandomId(self._dropouts - 1)
 
     def known(self, value: Value) -> torch.Tensor | None:
-        """Returns the elements of `value` if they are known when tracing, else None."""
+        """Returns the elements of `value` if they are known at trace time, else None."""
         return self.evaluator.value(value)
 
     def operand(self, value: Any, dtype: str) -> Value:
@@ -182,14 +182,14 @@ class Conversion:
         if target is torch.ops.higher_order.with_effects:
             # A check, which stays in the graph although its result is unused.
             target = node.args[1]
-            reason = "it is called for its effect alone, which is not compiled"
+            reason = "it is called only for its side effect, which is not compiled"
         key = (str(target), reason, place)
         self._failures[key] = self._failures.get(key, 0) + 1
 
 
 def _origin_of(node: torch.fx.Node) -> Origin:
-    """Returns the origin of the ops of a node. What eager code computes in f32 under
-    autocast(enabled=False) is to be computed in f32."""
+    """Returns the origin of the ops of a node. Ops that eager code computes in f32 under
+    autocast(enabled=False) require f32."""
     stack = node.meta.get("nn_module_stack")
     path = [*stack.values()][-1][0] if stack else ""
     exact = is_outside_autocast(node) and all(
@@ -200,8 +200,8 @@ def _origin_of(node: torch.fx.Node) -> Origin:
 
 
 def _computes_in_f32(target: Any, example: Any, leaves: list[Any]) -> bool:
-    """Whether an element-wise operator of a 16-bit type has a number as operand that the
-    type cannot represent: eager code does not round the number, only the result."""
+    """Returns whether an element-wise operator of a 16-bit type has a number as an operand that the
+    type cannot represent: eager code rounds only the result, not the number."""
     return (isinstance(example, torch.Tensor) and example.dtype in (torch.float16, torch.bfloat16)
             and torch.Tag.pointwise in getattr(target, "tags", ())
             and any(isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
@@ -209,7 +209,7 @@ def _computes_in_f32(target: Any, example: Any, leaves: list[Any]) -> bool:
 
 
 def _live(output: torch.fx.Node) -> set[torch.fx.Node]:
-    """The nodes that `output` depends on, itself included."""
+    """Returns the nodes that `output` depends on, including itself."""
     live, pending = set(), [output]
     while pending:
         node = pending.pop()
@@ -224,7 +224,7 @@ _UNKNOWN = object()
 
 
 def _is_dynamic(example: Any) -> bool:
-    """Whether an example result has a shape, or is a number, that is not static."""
+    """Returns whether an example result is a tensor without a static shape or a symbolic number."""
     if isinstance(example, torch.Tensor):
         return not all(isinstance(d, int) for d in example.shape)
     if isinstance(example, (list, tuple)):

@@ -1,14 +1,13 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Connectionist temporal classification: the negative logarithm of the probability of a
-sequence of labels, summed over all alignments with the frames (Graves et al., 2006, section
-4.1)."""
+"""Connectionist temporal classification (CTC): the negative log probability of a sequence of
+labels, summed over all its alignments with the frames (Graves et al., 2006, section 4.1)."""
 
 from __future__ import annotations
 
 import torch
 
-#: The logarithm of the probability 0; finite, so that sums and gradients are finite.
+#: Represents the logarithm of the probability 0; finite, so that sums and gradients are finite.
 _LOG_ZERO = -1e30
 #: The largest number of frames, which are unrolled.
 MOST_FRAMES = 2048
@@ -27,7 +26,7 @@ def _labels(targets, lengths, given):
     concatenated targets of all samples."""
     if targets.dim() == 2:
         return targets.long()
-    # Lengths given as a tensor are unknown when tracing: one sample may have all labels.
+    # Lengths given as a tensor are unknown at trace time: one sample may have all labels.
     longest = targets.numel() if isinstance(given, torch.Tensor) else max(given, default=0)
     place = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(longest)
     return targets.long()[place.clamp(0, max(targets.numel() - 1, 0))]
@@ -35,8 +34,8 @@ def _labels(targets, lengths, given):
 
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean",
              zero_infinity=False):
-    """As `torch.nn.functional.ctc_loss`; log_probs are [frames, batch, classes] or [frames,
-    classes]. The gradient equals torch's, which includes that of the softmax before it. Raises
+    """Computes `torch.nn.functional.ctc_loss`; `log_probs` is [frames, batch, classes] or [frames,
+    classes]. The gradient equals torch's, which includes that of the preceding softmax. Raises
     RuntimeError for more than MOST_FRAMES frames."""
     reduction = {0: "none", 1: "mean", 2: "sum"}.get(reduction, reduction)
     single = log_probs.dim() == 2
@@ -78,10 +77,10 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     before = torch.where(lengths > 0, before, _LOG_ZERO)
     most = torch.maximum(last, before).detach()
     loss = -(((last - most).exp() + (before - most).exp()).log() + most)
-    # Without frames, only the empty sequence has a probability.
+    # Without frames, only the empty sequence has a nonzero probability.
     loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, -_LOG_ZERO, 0.0))
     impossible = loss > -_LOG_ZERO / 2
-    # Adds 0 whose gradient is that of the softmax.
+    # Adds a zero whose gradient is that of the softmax.
     used = (torch.arange(frames)[:, None] < inputs)[:, :, None]
     used = torch.where(used, log_probs, _LOG_ZERO).exp()
     added = (used - used.detach()).sum((0, 2))

@@ -1,9 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Functions with custom backwards (torch.autograd.Function).
+"""Custom autograd functions (torch.autograd.Function).
 
-Their forwards are differentiated as ordinary code; a backward that is not the derivative is
-refused.
+Their forwards are differentiated as ordinary tensor code; a custom backward that is not the
+derivative of its forward is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Context:
 
 
 def _forward(cls, args):
-    """Runs the forward of a function as ordinary code, which autograd differentiates."""
+    """Runs the forward of a function as ordinary tensor code, which autograd differentiates."""
     if cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
         return cls.forward(_Context(), *args)
     return cls.forward(*args)
@@ -47,7 +47,7 @@ class _Shape:
 
 @dataclasses.dataclass
 class FunctionUse:
-    """A use of a function with a custom backward, which is checked after the trace."""
+    """A call of a custom autograd function, which is checked after the trace."""
 
     function: type
     #: The arguments; floating-point tensors are replaced by their shapes.
@@ -57,8 +57,8 @@ class FunctionUse:
 
 def apply_function(original: Callable[..., Any], uses: list[FunctionUse],
                    module: torch.nn.Module, checkpoint: Callable[[], Any]) -> classmethod:
-    """Returns the replacement of `torch.autograd.Function.apply` in a trace; what checkpoint
-    runs is called in the context `checkpoint()`."""
+    """Returns the replacement of `torch.autograd.Function.apply` in a trace; a checkpointed
+    function is called in the context `checkpoint()`."""
     from torch.utils.checkpoint import CheckpointFunction
 
     def apply(cls, *args, **kwargs):
@@ -86,9 +86,9 @@ def apply_function(original: Callable[..., Any], uses: list[FunctionUse],
 
 
 def check_functions(uses: list[FunctionUse]) -> None:
-    """Raises EagerError where a function's backward is not the derivative of its forward, which
-    a compiled step computes. Compared in f64 at random points, with small and large arguments
-    and gradients, some of them zero."""
+    """Raises EagerError if a function's backward is not the derivative of its forward, which a
+    compiled step computes. Both are compared in f64 at random points, with small and large
+    arguments and gradients, some of which are zero."""
     for use in uses:
         try:
             same = all(_is_derivative(use, *sizes, seed) for seed, sizes in enumerate(_SIZES))
@@ -107,7 +107,7 @@ _SIZES = ((0.1, 0.1), (1.0, 1.0), (10.0, 10.0), (1.0, 1e-6), (1.0, 1e-3), (1.0, 
 
 
 def _is_derivative(use: FunctionUse, size: float, gradients: float, seed: int) -> bool:
-    """Whether the backward of a function equals the derivative of its forward at one random
+    """Returns whether the backward of a function equals the derivative of its forward at one random
     point, with arguments of scale `size` and result gradients of scale `gradients`."""
     generator = torch.Generator().manual_seed(seed)
 

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Decomposes the operators of an exported program that have no conversion."""
+"""Decomposes the operators of an exported program that have no converter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .registry import converter_for
 
 
 def is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether no operator writes to its operands and there are no nested graphs."""
+    """Returns whether no operator writes to its operands and there are no nested graphs."""
     for node in program.graph.nodes:
         if node.op == "get_attr":
             return False
@@ -29,16 +29,16 @@ def is_functional(program: torch.export.ExportedProgram) -> bool:
 
 
 def keep_nested_locations(program: torch.export.ExportedProgram) -> None:
-    """Lets the operators of nested graphs, such as those under no_grad, keep their locations
-    when the graphs are inlined."""
+    """Preserves the locations of operators of nested graphs, such as those under no_grad, when the
+    graphs are inlined."""
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule) and part is not program.graph_module:
             part.forward = torch.fx.Interpreter(part).run
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Decomposes the operators that have no conversion by the framework's rules. An operator
-    whose decomposition has no conversion either is kept, so that it is the one reported."""
+    """Decomposes the operators that have no converter by PyTorch's rules. An operator whose
+    decomposition has no converter either is kept, so that the error reports it."""
     whole: set[Any] = set()
     while True:
         result, table = _decompose(program, whole)
@@ -77,8 +77,8 @@ def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
         try:
             program = program.run_decompositions(dict(found))
         except Exception:
-            # One of the rules fails on exported programs. The others are applied one by one,
-            # and its operator is reported as one without a conversion.
+            # One of the rules fails on exported programs. The others are applied one by one, and
+            # its operator is reported as having no converter.
             for target, rule in found.items():
                 with contextlib.suppress(Exception):
                     program = program.run_decompositions({target: rule})
@@ -86,7 +86,7 @@ def _decompose(program: torch.export.ExportedProgram, whole: set[Any]
 
 
 def _decomposition(target: Any) -> Any:
-    """Returns the framework's decomposition of an operator, or None."""
+    """Returns PyTorch's decomposition of an operator, or None."""
     # Composite operators are decomposed by their kernel: their reference functions
     # (torch._refs) would use operators of the prims namespace.
     if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):

@@ -33,13 +33,13 @@ LARGE_CONSTANT = 1024
 def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Call,
                   groups: Groups = Groups(), random: bool = True, wide: bool = False,
                   policy: PrecisionPolicy = PrecisionPolicy()) -> Function:
-    """Converts one exported program to the function `name` of the module; with `wide`, a program
-    that `widen` has changed. Raises UnsupportedError and TraceError."""
+    """Converts one exported program to the function `name` of the module; `wide` tells whether
+    `widen` has changed the program. Raises UnsupportedError or TraceError."""
     program = exported.program
     _check_mutation(program, call)
     builder = Builder()
     known: dict[int, torch.Tensor] = {}
-    #: Inputs and the generator by their role too, since a tensor may have their names.
+    #: Inputs and the generator are also keyed by their role, since a tensor may have the same name.
     arguments: dict[str | tuple[str, str], Argument] = {}
     for tensor in tensors.all():
         if tensor.role == "parameter":
@@ -140,7 +140,7 @@ def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program,
 
 
 def _type_of(role: str, name: str, tensor: torch.Tensor) -> TensorType:
-    """Returns the type of a tensor. Raises TraceError, which names it, where it has none."""
+    """Returns the type of a tensor. Raises a TraceError that names the tensor if it has none."""
     try:
         return type_of(tensor)
     except GraphError as error:
@@ -148,7 +148,7 @@ def _type_of(role: str, name: str, tensor: torch.Tensor) -> TensorType:
 
 
 def _batch_size(call: Call) -> int:
-    """The size of dimension 0 of the first input with dimensions; -1 if there is none."""
+    """Returns the size of dimension 0 of the first input with dimensions; -1 if there is none."""
     for tensor in call.inputs.values():
         if tensor.dim():
             return tensor.shape[0]
@@ -156,7 +156,7 @@ def _batch_size(call: Call) -> int:
 
 
 def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
-    """Raises TraceError where the program writes to parameters or inputs."""
+    """Raises TraceError if the program writes to parameters or inputs."""
     signature = program.graph_signature
     kinds = (
         (signature.parameters_to_mutate, "the model writes to its parameters while it runs ({}); a "

@@ -46,6 +46,6 @@ class ForwardStateError(EagerError):
 
 
 #: The end of a sentence about a tensor that a forward writes.
-OUTSIDE = ("is written to in the forward, and is no buffer of the model: a compiled step keeps "
-           "nothing else. Register it there (register_buffer); a loss function that keeps "
+OUTSIDE = ("is written to in the forward, and is not a buffer of the model; a compiled step keeps "
+           "no other state. Register it as a buffer (register_buffer); a loss function that keeps "
            "tensors can be a part of the model, whose forward then returns the loss")

@@ -2,8 +2,8 @@
 # Exceptions. See LICENSE for license information.
 """Evaluates graph ops with torch.
 
-Tracing evaluates what depends on no input: positions, masks, tables. Only ops that occur
-there are implemented; the dialect's reference semantics are in lib/Interpreter.
+Tracing evaluates values that depend on no input, such as positions, masks and tables. Only ops that
+compute such values are implemented; the dialect's reference semantics are in lib/Interpreter.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def _as_broadcast(x: torch.Tensor) -> torch.Tensor:
 
 
 class Evaluator:
-    """Computes and caches values known when tracing; `arguments` maps id(value) of known
-    arguments to their tensors."""
+    """Computes and caches values known at trace time; `arguments` maps id(value) of known arguments
+    to their tensors."""
 
-    #: Elements above which a value is not computed.
+    #: The largest number of elements of a value that is computed.
     LIMIT = 1 << 28
 
     def __init__(self, arguments: dict[int, torch.Tensor] | None = None):
@@ -72,7 +72,7 @@ class Evaluator:
         return result
 
     def _fits(self, value: Value, inputs: list[torch.Tensor]) -> bool:
-        """Whether computing `value` allocates at most LIMIT elements."""
+        """Returns whether computing `value` allocates at most LIMIT elements."""
         if value.type.elements <= self.LIMIT or value.op.name == "broadcast":
             return True
         cores = [_unexpanded(x).shape for x in inputs]

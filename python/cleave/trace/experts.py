@@ -2,9 +2,9 @@
 # Exceptions. See LICENSE for license information.
 """Mixtures of experts of the transformers library, computed with static shapes.
 
-The library computes each expert on the tokens routed to it, whose number depends on values.
-While a model is exported, forwards of its expert layers are replaced by ones that compute
-the same in a buffer of a fixed capacity.
+The library computes each expert on the tokens routed to it, whose number depends on values. While a
+model is exported, the forwards of its expert layers are replaced by ones that compute the same
+results in a buffer of a fixed capacity.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .. import moe
 
 @contextlib.contextmanager
 def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
-    """Context in which the expert layers of `module` compute with static shapes. Tokens are
-    routed in `groups` groups, one for each sample, where their number is divisible by it."""
+    """Context manager that makes the expert layers of `module` compute with static shapes. Tokens
+    are routed in `groups` groups, one for each sample, if their number is divisible by `groups`."""
     replaced: list[tuple[torch.nn.Module, str]] = []
     distinct = _DistinctIndices()
 
@@ -66,9 +66,9 @@ def expert_stacks(module: torch.nn.Module) -> dict[str, list[str]]:
 
 
 def _is_switch(part: torch.nn.Module) -> bool:
-    """Whether `part` is a layer of a Switch Transformer: a router sends each token to one of
-    several experts of the same structure, two linear layers without biases, each with a
-    capacity of tokens per sequence."""
+    """Returns whether `part` is a layer of a Switch Transformer: a router sends each token to one
+    of several experts of the same structure, two linear layers without biases, each with a capacity
+    of tokens per sequence."""
     router, experts = getattr(part, "router", None), getattr(part, "experts", None)
     if not isinstance(experts, torch.nn.ModuleDict) or not len(experts) or not all(
             hasattr(router, name) for name in ("classifier", "expert_capacity", "num_experts")):
@@ -83,16 +83,16 @@ def _is_switch(part: torch.nn.Module) -> bool:
 
 
 def _is_stack_of_experts(part: torch.nn.Module) -> bool:
-    """Whether `part` holds the stacked weights of experts, in the library's interface for
+    """Returns whether `part` holds the stacked weights of experts, in the library's interface for
     alternative implementations."""
     return all(hasattr(part, name) for name in
                ("_apply_gate", "has_gate", "has_bias", "is_transposed", "down_proj"))
 
 
 def _is_container_of_experts(part: torch.nn.Module) -> bool:
-    """Whether `part` is a container of experts of one class that, called with tokens [n, h],
-    expert indices [n, k] and weights [n, k], returns the weighted sum of the experts'
-    results. Decided by comparing results for random tokens."""
+    """Returns whether `part` is a container of experts of one class that, called with tokens [n,
+    h], expert indices [n, k] and weights [n, k], returns the weighted sum of the experts' results.
+    This is decided by comparing results for random tokens."""
     if not isinstance(part, (torch.nn.ModuleDict, torch.nn.ModuleList)) or len(part) < 2:
         return False
     experts = _experts_of(part)
@@ -159,7 +159,7 @@ class _DistinctIndices(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        # By id; the tensors are held, since the id of a freed object is reused.
+        # By id. The tensors are kept alive, since the id of a freed object is reused.
         self._known: dict[int, torch.Tensor] = {}
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
@@ -234,7 +234,7 @@ def _switch(self, hidden_states):
     # Positions count only the tokens that were not dropped, which precede the dropped ones.
     first = torch.arange(experts, device=chosen.device) * capacity
     place = (chosen * (chosen.cumsum(1) - 1 + first)).sum(-1, keepdim=True)
-    # Does not change the positions; makes their range known to the check of indices.
+    # The clamp does not change the positions; it makes their range known to the check of indices.
     place = place.clamp(0, experts * capacity - 1)
     x = moe.dispatch(hidden_states, place, kept, experts, capacity)
     layers = [self.experts[f"expert_{i}"] for i in range(experts)]

@@ -43,7 +43,7 @@ class Exported:
     outputs: list[str]
     #: Names of the parameters that receive a gradient of the loss from autograd.
     reached: set[str]
-    #: The 16-bit types of autocast regions, and those in which frozen parameters are computed.
+    #: The 16-bit types of autocast regions, and those of computations with frozen parameters.
     narrow: set[torch.dtype]
 
 
@@ -51,8 +51,8 @@ class Exported:
 
 
 class _CallRecord:
-    """What the last call found, in an object whose attributes torch.export neither restores nor
-    traces, as it does those of a module and lists and dicts in them."""
+    """The findings of the last call. torch.export neither restores nor traces the attributes of
+    this object, unlike those of a module and the lists and dicts in them."""
 
     #: Names of the outputs.
     names: list[str] = []
@@ -88,7 +88,7 @@ class _Step(torch.nn.Module):
         return outputs
 
     def compute(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Computes the outputs as eager code does. Raises TraceError without a loss."""
+        """Computes the outputs as eager code does. Raises TraceError if there is no loss."""
         inputs = dict(zip(self.call_plan.inputs, values))
         output = self.module(*(inputs[n] for n in self.call_plan.positional),
                              **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
@@ -100,7 +100,7 @@ class _Step(torch.nn.Module):
         if "loss" in self.want and loss is None:
             raise TraceError(
                 "the model returns no scalar loss; pass loss_fn, called as "
-                "loss_fn(output, *targets), or give the model its labels, by name where they are "
+                "loss_fn(output, *targets), or give the model its labels, by name if they are "
                 "not among its first arguments: {'input_ids': ids, 'labels': ids}")
         found = {"loss": loss, "logits": logits}
         self.found.names = [n for n in self.want if found[n] is not None]
@@ -136,9 +136,9 @@ def _is_loss(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def _mode(module: torch.nn.Module, training: bool):
-    """Context with the module in training or evaluation mode and without a key-value cache;
-    modes and settings are restored. Submodules in evaluation mode of a module in training
-    mode stay in evaluation mode."""
+    """Context manager that puts the module in training or evaluation mode without a key-value
+    cache, and restores modes and settings on exit. Submodules in evaluation mode of a module in
+    training mode stay in evaluation mode."""
     modes = {m: m.training for m in module.modules()}
     configs = {id(c): c for m in module.modules()
                if getattr(c := getattr(m, "config", None), "use_cache", None) is True}
@@ -157,8 +157,8 @@ def _mode(module: torch.nn.Module, training: bool):
 
 @contextlib.contextmanager
 def _without_autocast():
-    """Context outside of the autocast region that surrounds the call, whose type it yields. The
-    region becomes one of the exported step."""
+    """Context manager that leaves the autocast region that surrounds the call, and yields its type.
+    The region becomes part of the exported step."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     torch.set_autocast_enabled("cpu", False)
     try:
@@ -173,8 +173,8 @@ def _autocast(dtype: torch.dtype | None):
 
 @contextlib.contextmanager
 def _record_all_frames():
-    """Context in which torch.export records all frames of an operator's stack, not only methods
-    named forward, so that locations are those of helper functions."""
+    """Context manager that makes torch.export record all frames of an operator's stack, not only
+    methods named forward, so that locations include those in helper functions."""
     from torch.fx.proxy import TracerBase
 
     original = getattr(TracerBase, "_filter_traceback_frames", None)
@@ -196,8 +196,8 @@ def _record_all_frames():
 
 @contextlib.contextmanager
 def _without_torch_logs():
-    """Context without the logs that torch prints of an error that it also raises; TORCH_LOGS
-    turns them on."""
+    """Context manager that suppresses the logs that torch prints for an error that it also raises,
+    unless TORCH_LOGS is set."""
     if os.environ.get("TORCH_LOGS"):
         yield
         return
@@ -231,7 +231,7 @@ def _without_torch_logs():
 
 
 def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Returns a copy of an example input on `device`; one on the meta device becomes zeros."""
+    """Returns a copy of an example input on `device`; an input on the meta device becomes zeros."""
     if tensor.is_meta and device.type != "meta":
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
     return tensor.detach().to(device).clone()
@@ -240,11 +240,11 @@ def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
            training: bool, groups: Groups = Groups()) -> Exported:
     """Exports the outputs `want` ("loss", "logits") in training or evaluation mode. Raises
-    TraceError where the model cannot be traced, StateError where it depends on state that an
-    earlier forward computed."""
+    TraceError if the model cannot be traced, and StateError if it depends on state that an earlier
+    forward computed."""
     weights = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if weights is None else weights.device
-    # Clones, because torch.export takes a tensor that is passed twice as one input.
+    # Clones, because torch.export treats a tensor that is passed twice as one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
     sequences = next((x.shape[0] for x in values if x.dim()), 1)
@@ -294,9 +294,8 @@ def _shared_buffers(module: torch.nn.Module) -> list[str]:
 
 def _check_forward_state(step: _Step, values: tuple[torch.Tensor, ...],
                          program: torch.export.ExportedProgram) -> None:
-    """Raises ForwardStateError where the Python state that a forward changed affects the next
-    one: a second forward changes numbers again, or is traced to another program than
-    `program`."""
+    """Raises ForwardStateError if the Python state that a forward changed affects the next one: a
+    second forward changes numbers again, or its trace differs from `program`."""
     first, constants = step.found.changes, step.originals.constants
 
     def is_constant(tensor: torch.Tensor) -> bool:
@@ -319,14 +318,15 @@ def _check_forward_state(step: _Step, values: tuple[torch.Tensor, ...],
     if not counted and (not numbers or alike):
         return
     what = ("changes in each forward" if counted
-            else "is changed by the first forward, and the next one computes otherwise")
+            else "is changed by the first forward, and affects what the next one computes")
     raise ForwardStateError(
         f"{(counted or numbers)[0].described()} {what}, and a compiled step does not change it; "
         "keep a number that changes in a buffer (register_buffer), and change that in place")
 
 
 def _same_constants(*programs: torch.export.ExportedProgram) -> bool:
-    """Whether the constants that were made outside of tensor code are equal in both programs."""
+    """Returns whether the constants that were made outside of tensor code are equal in both
+    programs."""
     one, other = ({k: v for k, v in p.constants.items() if isinstance(v, torch.Tensor)
                    and not isinstance(v, FakeTensor)} for p in programs)
     return one.keys() == other.keys() and all(
@@ -335,9 +335,9 @@ def _same_constants(*programs: torch.export.ExportedProgram) -> bool:
 
 @contextlib.contextmanager
 def eager_step(module: torch.nn.Module, example_inputs: Any, loss_fn, double: bool = False):
-    """Context with the module in the mode in which its loss is traced. It yields a function
-    that computes the loss of the inputs in eager code; with `double`, floating-point inputs
-    are f64."""
+    """Context manager that puts the module in the mode in which its loss is traced. It yields a
+    function that computes the loss of the inputs in eager code; with `double`, floating-point
+    inputs are f64."""
     call = plan_call(module, example_inputs, loss_fn)
     weights = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if weights is None else weights.device

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Constant folding: torch computes operators whose operands are all known when tracing."""
+"""Folds constants: torch computes operators whose operands are all known at trace time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LARGEST = 1 << 16
 
 
 def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
-    """Returns the result of an operator as constants; None where an operand is not known, or
-    the operator is random, writes to its operands or has a large result.
+    """Returns the result of an operator as constants; None if an operand is not known, or the
+    operator is random, writes to its operands or has a large result.
 
-    A result that the graph dialect lacks, by its type or since it is sparse, remains a torch
-    tensor, which only further folded operators take as operand.
+    A result that the graph dialect cannot represent, because of its type or because it is sparse,
+    remains a torch tensor, which only further folded operators take as an operand.
     """
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable \
             or torch.Tag.nondeterministic_seeded in target.tags \
@@ -55,8 +55,8 @@ def folded(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
 
 
 def known_constant(builder, tensor: torch.Tensor) -> Any:
-    """Returns a constant with the elements of `tensor`; a Complex of two if it is complex; the
-    tensor itself if the graph dialect lacks its type, or if it is not dense."""
+    """Returns a constant with the elements of `tensor`, or a Complex of two constants if it is
+    complex, or the tensor itself if the graph dialect lacks its type or it is not dense."""
     if not_dense(tensor):
         return tensor.detach()
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()

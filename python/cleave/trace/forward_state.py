@@ -1,12 +1,12 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Python state that a forward changes: attributes of modules, lists, dictionaries, sets, NumPy
-arrays and objects reachable from them, and closures.
+"""Tracks Python state that a forward changes: attributes of modules, lists, dictionaries, sets,
+NumPy arrays and objects reachable from them, and closures.
 
-Tracing restores all of it. A compiled step computes a tensor that a forward stores and the
-next one reads in every step. That is equal where the tensor depends on no input, parameter or
-random number, such as a mask or a table of positions; other tensors are refused. Numbers,
-strings and flags that the next forward changes again are refused too.
+Tracing restores all of this state. If a forward stores a tensor that the next one reads, a compiled
+step computes it in every step. The result is the same if the tensor depends on no input, parameter
+or random number, as a mask or a table of positions; other tensors are refused. Numbers, strings and
+flags that the next forward changes again are refused too.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _STATE_MODULES = {"builtins", "collections", "types"}
 
 @dataclasses.dataclass
 class StateChange:
-    """The changes of a forward to one container: the changed values, by key, and the lines of
-    the assignments that are known."""
+    """The changes of a forward to one container: the changed values by key, and the known lines of
+    the assignments."""
 
-    #: Returns the container, since torch.export replaces lists and dictionaries.
+    #: Looks up the container, since torch.export replaces lists and dictionaries.
     find: Callable[[], Any]
     name: str
     after: Any
@@ -47,11 +47,11 @@ class StateChange:
     places: dict[Any, str]
 
     def tensors(self) -> list[FakeTensor]:
-        """The fake tensors among the changed values."""
+        """Returns the fake tensors among the changed values."""
         return [x for x in _leaves(self.values) if isinstance(x, FakeTensor)]
 
     def numbers(self) -> list[Any]:
-        """The keys of the changed values with numbers, strings or flags."""
+        """Returns the keys of the changed values that contain numbers, strings or flags."""
         return [k for k, v in self.values.items()
                 if any(not isinstance(x, FakeTensor) for x in _leaves(v))]
 
@@ -83,8 +83,8 @@ class Constants:
         self._known.pop(memory, None)
 
     def note(self, function: Any, given: list[int], results: dict[int, torch.Tensor]) -> None:
-        """Records `results` as constants if all operands, of the storages `given`, are and the
-        function is not random; else removes them."""
+        """Records `results` as constants if all operands, whose storages are `given`, are constants
+        and the function is not random; else removes them."""
         name = getattr(function, "__name__", "")
         if all(m in self._known for m in given) and not any(r in name for r in _RANDOM):
             self._known.update(results)
@@ -95,8 +95,8 @@ class Constants:
 
 @contextlib.contextmanager
 def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[StateChange]]:
-    """Context that restores the Python state of `module` and `others`. It yields a list that,
-    afterwards, has the changes that involve fake tensors, numbers, strings or flags."""
+    """Context manager that restores the Python state of `module` and `others`. It yields a list
+    that, on exit, receives the changes that involve fake tensors, numbers, strings or flags."""
     before = [(name, found, _copied(found), find)
               for name, found, find in _containers(module, others)]
     owners = {id(m.__dict__): m for m in module.modules()}
@@ -180,7 +180,8 @@ def name_of(tensor: torch.Tensor, module: torch.nn.Module, loss_fn: Any) -> str:
         own = path.removeprefix("the loss function")
         if own == path:
             return f"'{path}'"
-        return f"'{own.strip('.')}' of the loss function" if own else "a tensor of the loss function"
+        return (f"'{own.strip('.')}' of the loss function" if own
+                else "a tensor of the loss function")
 
     if isinstance(loss_fn, torch.nn.Module):
         for name, buffer in loss_fn.named_buffers():
@@ -201,7 +202,7 @@ def name_of(tensor: torch.Tensor, module: torch.nn.Module, loss_fn: Any) -> str:
 
 
 def _is_state_object(value: Any) -> bool:
-    """Whether a value is an object whose attributes are part of a model."""
+    """Returns whether a value is an object whose attributes are part of a model."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     return (hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType))
@@ -224,7 +225,7 @@ def _copied(container: Any) -> Any:
 
 
 def _fill(container: Any, content: Any) -> None:
-    """Replaces the content by `content`, as `_copied` returns it."""
+    """Replaces the content of `container` by `content`, a result of `_copied`."""
     if isinstance(container, types.CellType):
         if content:
             container.cell_contents = content[0]
@@ -257,7 +258,7 @@ def _changes(container: Any, before: Any) -> dict[Any, Any]:
 
 
 def _same(a: Any, b: Any, depth: int = 8) -> bool:
-    """Whether two values are identical, or contain the same numbers, strings and flags."""
+    """Returns whether two values are identical, or contain the same numbers, strings and flags."""
     if a is b or depth == 0:
         return a is b
     if type(a) is not type(b):
@@ -278,7 +279,7 @@ def _same(a: Any, b: Any, depth: int = 8) -> bool:
 
 
 def _identical(container: Any, before: Any) -> bool:
-    """Whether a dictionary or list contains the identical objects of `before`; true for other
+    """Returns whether a dictionary or list contains the same objects as `before`; true for other
     containers."""
     if isinstance(container, dict):
         now = _copied(container)

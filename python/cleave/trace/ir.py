@@ -10,7 +10,7 @@ from typing import Any, Iterable, NamedTuple, Sequence
 
 import torch
 
-#: Element types of the dialect by the framework's name.
+#: Element types of the dialect by torch dtype.
 DTYPES = {
     torch.float64: "f64",
     torch.float32: "f32",
@@ -58,8 +58,8 @@ class TensorType(NamedTuple):
 
 
 def type_of(tensor: Any) -> TensorType:
-    """Returns the type of a torch tensor (or a fake one). Raises GraphError where the element
-    type has no equivalent or the shape is not static."""
+    """Returns the type of a torch tensor (or a fake one). Raises GraphError if the element type has
+    no equivalent or the shape is not static."""
     if tensor.dtype not in DTYPES:
         raise GraphError(f"element type {tensor.dtype} has no equivalent; convert "
                          "the tensor to one of " + ", ".join(map(str, DTYPES)))
@@ -79,7 +79,7 @@ class Value:
         self.type = type
         self.op = op
         self.index = index
-        #: Whether it depends on no input and no parameter, and is known when tracing.
+        #: Whether it depends on no input and no parameter, and is known at trace time.
         self.constant = constant
         #: Whether it depends on a trained parameter, and may need a gradient.
         self.trained = trained
@@ -102,11 +102,11 @@ class RandomId(int):
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where in the model an op comes from, and what the model asks of it."""
+    """The place in the model that an op comes from, and the precision that the model requests."""
 
     #: The path of the innermost module, such as "layers.0.mlp"; empty outside of modules.
     module: str = ""
-    #: The number of the region of torch.utils.checkpoint.
+    #: The number of the region of torch.utils.checkpoint, or None.
     checkpoint: int | None = None
     #: The precision that overrides the policy of mixed precision: "f32" or "16bit".
     precision: str | None = None
@@ -134,7 +134,7 @@ class Op:
                         for i, t in enumerate(types)]
 
     def inputs(self) -> list[Value]:
-        """All operands, those after keywords last."""
+        """Returns all operands, with those after keywords last."""
         return self.operands + list(self.keywords.values())
 
 
@@ -192,7 +192,7 @@ class Function:
                           or id(a.value) in live or a.name in written]
 
     def unused_parameters(self) -> set[str]:
-        """The names of parameters without a use."""
+        """Returns the names of the parameters without a use."""
         used = {id(v) for op in self.ops for v in op.inputs()}
         used.update(id(r.value) for r in self.results)
         return {a.name for a in self.arguments
@@ -200,8 +200,8 @@ class Function:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape to which `shapes` broadcast by NumPy's rules. Raises GraphError where
-    they do not."""
+    """Returns the shape to which `shapes` broadcast by NumPy's rules. Raises GraphError if they do
+    not broadcast."""
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
     for shape in shapes:

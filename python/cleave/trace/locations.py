@@ -15,13 +15,13 @@ import traceback
 
 import torch
 
-#: Parts of torch's messages where a value is read that a trace does not have.
+#: Parts of torch's messages about reading a value that a trace does not have.
 _VALUES = ("Cannot cast FakeTensor", "data is not allocated yet", "FakeTensor.__format__",
            ".numpy() is not supported for tensor subclasses", "data-dependent")
-#: Names of torch's exceptions for the same.
+#: Names of torch's exceptions for the same reason.
 _UNKNOWN = ("DataDependentOutputException", "GuardOnDataDependentSymNode",
             "PendingUnbackedSymbolNotFound")
-#: Exceptions by which operators refuse their arguments, with readable messages.
+#: Exceptions with readable messages, by which operators refuse their arguments.
 _ARGUMENTS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 _CONSTANT = "fake tensor in the exported program constant's list"
 

@@ -6,11 +6,11 @@ A boolean mask is a conjunction of terms. Each term becomes, in this order of pr
 nothing (if all true), `causal`, `window`, `segments`, or part of the `mask` operand. Terms
 that depend on no input are evaluated, so that all spellings of a causal mask are recognised.
 
-An additive mask is a bias: its numbers are added to the scores. -inf masks a key. A finite
-number does not: softmax over a row whose keys all have it depends on the scores, or is
-uniform where the sum rounds them away. A finite number is treated as a mask only where the
-result is bitwise the same: where it is so low that exp gives 0 beside any visible key, and
-every row is known to have a visible key. A bias that is not known when tracing remains one.
+An additive mask is a bias: its numbers are added to the scores. -inf masks a key. A finite number
+does not: if all keys of a row have it, the softmax of the row depends on the scores, or is uniform
+if the sum rounds the scores away. A finite number is treated as a mask only if the result is
+bitwise the same: the number is so low that exp gives 0 beside any visible key, and every row is
+known to have a visible key. A bias that is not known at trace time remains a bias.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Visibility:
 class _Finite:
     """A term that masks keys by a finite number, in rows with other visible keys."""
 
-    #: The visible keys, as known elements and as a condition (to be negated).
+    #: The visible keys, as known elements and as a condition (negated if `negated`).
     kept: torch.Tensor
     condition: Value
     negated: bool
     #: The bias (value, factor) of the visible keys' scores, or None.
     rest: tuple[Value, float] | None = None
-    #: The bias (value, factor) of all scores, used where masking is not equal; None where
-    #: the number replaces the scores.
+    #: The bias (value, factor) of all scores, used if no mask is equivalent; None if the number
+    #: replaces the scores.
     whole: tuple[Value, float] | None = None
 
 
@@ -64,13 +64,13 @@ class MaskAnalysis:
         self.evaluator = evaluator
         self.shape = shape
         self.result = Visibility()
-        #: Conditions known when tracing, and whether there are unknown conditions or biases,
-        #: which may mask any key.
+        #: Conditions known at trace time, and whether there are unknown conditions or biases, which
+        #: may mask any key.
         self._known: list[torch.Tensor] = []
         self._unknown = False
         self._finite: list[_Finite] = []
-        #: Whether there is a causal or segment condition, of which only the key at each
-        #: query's own position is known to be visible.
+        #: Whether there is a causal or segment condition, under which only the key at each query's
+        #: own position is known to be visible.
         self._own_key = False
 
     def causal(self) -> None:
@@ -97,7 +97,7 @@ class MaskAnalysis:
         self.result.masks.append(self.b.unary("not", value) if negated else value)
 
     def _known_term(self, value: Value, negated: bool) -> bool:
-        """Adds a condition whose elements are known; whether they are."""
+        """Adds a condition if its elements are known; returns whether they are."""
         known = self.evaluator.value(value)
         if known is None:
             return False
@@ -108,7 +108,8 @@ class MaskAnalysis:
         return True
 
     def _pattern(self, known: torch.Tensor) -> bool:
-        """Adds `known` if it is all true, causal or a window; whether it is one of them."""
+        """Adds `known` if it is all true, causal or a window; returns whether it is one of
+        these."""
         if bool(known.all()):
             return True
         queries, keys = self.shape[2:]
@@ -138,8 +139,8 @@ class MaskAnalysis:
         return True
 
     def _segments(self, value: Value, negated: bool) -> bool:
-        """Adds the condition id[q] == id[k] for one tensor of segment ids; whether it is
-        one."""
+        """Adds the condition id[q] == id[k] for one tensor of segment ids; returns whether `value`
+        is such a condition."""
         if not value.is_op("compare") or value.op.head != ("ne" if negated else "eq"):
             return False
         if self.result.segments is not None or self.shape[2] != self.shape[3]:
@@ -190,7 +191,7 @@ class MaskAnalysis:
             self._plain_bias(value, factor)
 
     def _contains_mask(self, value: Value) -> bool:
-        """Whether the bias `value` contains numbers that may mask keys."""
+        """Returns whether the bias `value` contains numbers that may mask keys."""
         if value.is_op("broadcast", "cast"):
             return self._contains_mask(value.op.operands[0])
         if value.is_op("add"):
@@ -209,7 +210,7 @@ class MaskAnalysis:
         self.result.biases.append(value)
 
     def _known_bias(self, value: Value, factor: float) -> bool:
-        """Adds a bias whose elements are known, as a mask and a bias; whether they are."""
+        """Adds a bias as a mask and a bias if its elements are known; returns whether they are."""
         known = self.evaluator.value(value)
         if known is None or bool(known.isnan().any()):
             return False
@@ -238,8 +239,8 @@ class MaskAnalysis:
             self._plain_bias(*rest)
 
     def _select(self, value: Value, factor: float) -> bool:
-        """Adds select(c, x, -inf) or select(not c, -inf, x) as the mask c and the bias x;
-        whether `value` is one."""
+        """Adds select(c, x, -inf) or select(not c, -inf, x) as the mask c and the bias x; returns
+        whether `value` is such a select."""
         if not value.is_op("select"):
             return False
         condition, a, b = value.op.operands
@@ -259,7 +260,7 @@ class MaskAnalysis:
 
     def replaced(self, condition: Value, negated: bool, number: float) -> bool:
         """Adds a term that replaces scores by `number` where `condition` (or its negation) is
-        false; returns whether an equal mask is possible, which `finish` decides."""
+        false; returns whether an equivalent mask is possible, which `finish` decides."""
         if number == -math.inf:
             self.mask(condition, negated)
             return True
@@ -278,8 +279,8 @@ class MaskAnalysis:
     # Finite numbers -----------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Decides whether finite numbers mask keys. Returns False where they replace scores
-        without an equal mask: `result` is then not usable."""
+        """Decides whether finite numbers mask keys. Returns False if they replace scores without an
+        equivalent mask; `result` is then unusable."""
         rows_keep = self._finite and self._every_row_keeps_a_key()
         for term in self._finite:
             if rows_keep:

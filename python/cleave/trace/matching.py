@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Applies patterns to a function, and helpers for matching.
+"""Applies patterns to a function, and provides helpers for matching.
 
 A pattern takes the builder, the evaluator and one op, its root. It matches the root and the
 ops that define its operands, and returns values that replace the root's results, or None.
@@ -18,7 +18,8 @@ Pattern = Callable[[Builder, Evaluator, Op], "list[Value | None] | None"]
 
 
 def apply_patterns(function: Function, evaluator: Evaluator, patterns: list[Pattern]) -> None:
-    """Rebuilds `function` in place, replacing each root that a pattern matches, up to 8 times."""
+    """Rebuilds `function` in place, replacing each root that a pattern matches, in up to 8
+    passes."""
     builder = Builder()
     replaced: dict[int, Value] = {}
     for op in function.ops:
@@ -51,7 +52,7 @@ def _rewrite(builder, evaluator, patterns, results):
 
 
 def _rebuild(b: Builder, op: Op, operands: list[Value], keywords: dict[str, Value]) -> list[Value]:
-    """Returns the results of the op with new operands, built by the builder's method where it
+    """Returns the results of the op with new operands, built by the builder's method if it
     folds."""
     name, type = op.name, op.results[0].type
     if name == "reshape":

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The storage of tensors, and their in-place writes."""
+"""Identifies the storage of tensors, and counts their in-place writes."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """The number of in-place writes to a tensor."""
+    """Returns the number of in-place writes to a tensor."""
     return 0 if tensor.is_inference() else tensor._version

@@ -29,11 +29,11 @@ from .widen import PRECISIONS, parameter_types, widen
 
 @dataclasses.dataclass
 class TracedModel:
-    """A traced model: the text of the model phase, and the framework's tensors."""
+    """A traced model: the text of the model phase, and PyTorch's tensors."""
 
     #: MLIR text of the module: `@loss`, and `@logits` where there are logits.
     mlir: str
-    #: Parameters in the framework's order, then buffers that an entry uses.
+    #: Parameters in PyTorch's order, then buffers that an entry uses.
     tensors: list[Tensor]
     #: Names of the inputs of a step, in the order of its arguments.
     input_names: list[str]
@@ -41,16 +41,16 @@ class TracedModel:
     input_types: dict[str, tuple[tuple[int, ...], torch.dtype]]
     #: Entries of the module, such as ("loss", "logits").
     entries: tuple[str, ...]
-    #: The same module as `mlir`, where the locations of arguments are their names and not
-    #: their places in the text: for a compiler that is not given a file.
+    #: The same module as `mlir`, in which the locations of arguments are their names instead of
+    #: their places in the text, for a compiler that is not given a file.
     named_mlir: str
     #: Returns the same model with the entry `@loss` alone and without random numbers: dropout
     #: keeps all elements, and uniform numbers are 0.5. Its `mlir` has the form of `named_mlir`.
     deterministic: Callable[[], TracedModel] | None = None
     #: Names of the buffers that a step writes.
     written: tuple[str, ...] = ()
-    #: The precisions that the model asks for ("bf16", "fp16"), by 16-bit parameters or regions of
-    #: `torch.autocast`. If there are any, the program is in f32 where eager code is in 16 bits.
+    #: The precisions that the model requests ("bf16", "fp16") by 16-bit parameters or regions of
+    #: `torch.autocast`. If there are any, the program uses f32 where eager code uses 16-bit types.
     precisions: tuple[str, ...] = ()
     #: Lines (`file:line`) at which the loss depends on statistics over several samples, those
     #: of batch normalisation; "" for an unknown line.
@@ -97,19 +97,20 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
     Batch normalisation has the statistics of the whole batch, or of each of `groups`.
 
-    A model with 16-bit parameters, or with regions of `torch.autocast`, asks for mixed precision:
-    its program has f32 where eager code has 16-bit types, except in frozen parameters, so that
+    A model with 16-bit parameters, or with regions of `torch.autocast`, requests mixed precision:
+    its program uses f32 where eager code uses 16-bit types, except in frozen parameters, and
     `--precision` chooses what is computed in 16 bits. With `keep_types` the program has the types
     of eager code. What eager code computes in f32 in a region `autocast(enabled=False)` gets the
     attribute `graph.precision = "f32"`, and what `policy` matches, that of the policy.
 
-    `repeated` (`cleave.trace.repeat.Repeated`) names lists of layers that are alike. `module`, on
-    the meta device, has only `cleave.trace.repeat.TRACED` of them; the others are copied.
+    `repeated` (`cleave.trace.repeat.Repeated`) names lists of layers that are identical in
+    structure. `module`, on the meta device, has only `cleave.trace.repeat.TRACED` of them; the
+    others are copied.
 
     Raises:
         UnsupportedError: operators have no conversion; all are listed with their lines.
-        TraceError: the model cannot be called as described, or not be traced, or layers of
-            `repeated` are not alike.
+        TraceError: the model cannot be called as described, or cannot be traced, or layers of
+            `repeated` are not identical in structure.
     """
     refuse_interrupted()
     with TRACING:
@@ -119,7 +120,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., Any] | None,
            logits: bool, groups: Groups, repeated: Sequence[Repeated], keep_types: bool,
            policy: PrecisionPolicy) -> TracedModel:
-    """`trace`, while no other thread traces."""
+    """Implements `trace`, while no other thread traces."""
     call = plan_call(module, example_inputs, loss_fn)
     try:
         refuse_tensors(module)
@@ -157,9 +158,8 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
             widen(predicted.program)
         functions.append(converted("logits", predicted))
     if not module.training and any(a.role == "rng" for a in functions[0].arguments):
-        warn("the model is in eval() mode, and is trained with its dropout all the same, as in "
-             "train() mode; call model.train() to say so, or set the probability of its "
-             "dropout to 0")
+        warn("the model is in eval() mode, but is trained with its dropout, as in train() mode; "
+             "call model.train() to confirm this, or set the probability of its dropout to 0")
     for function in functions:
         if wrong := same_names((a.role, a.name) for a in function.arguments):
             raise TraceError(wrong)
@@ -214,6 +214,6 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
 
 
 def _freeze(function: Function, names: set[str]) -> None:
-    """Marks the arguments of these names as not trained."""
+    """Marks the arguments with these names as not trained."""
     for argument in function.arguments:
         argument.frozen |= argument.name in names

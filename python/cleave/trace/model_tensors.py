@@ -18,7 +18,7 @@ from .repeat import Repeated
 class Tensor:
     """A parameter or buffer of the model, which a program keeps between steps."""
 
-    #: The name in the framework's state_dict (or of the attribute, if not persistent).
+    #: The name in PyTorch's state_dict (or of the attribute, if not persistent).
     name: str
     #: "parameter" or "buffer".
     role: str
@@ -28,11 +28,10 @@ class Tensor:
     frozen: bool
     #: Whether the state_dict contains it.
     persistent: bool
-    #: The framework's own tensor (perhaps on the meta device): shape in
-    #: elements, dtype and values.
+    #: The PyTorch tensor, possibly on the meta device.
     tensor: torch.Tensor
-    #: Names of the framework's tensors that this one is a stack of, along
-    #: dimension 0; `name` is then no name of the framework.
+    #: Names of the PyTorch tensors that are stacked along dimension 0 to this tensor; `name` is
+    #: then not a name in the module.
     parts: tuple[str, ...] = ()
 
     @property
@@ -92,7 +91,7 @@ class ModelTensors:
                 self.part_of[part] = (whole, i)
 
     def all(self) -> list[Tensor]:
-        """All tensors, in the framework's order."""
+        """Returns all tensors, in PyTorch's order."""
         return self._order
 
     def mark_written(self, program: torch.export.ExportedProgram) -> None:
@@ -117,14 +116,14 @@ class ModelTensors:
 
 
 def unread(tensors: list[Tensor], functions: list[Function]) -> list[str]:
-    """Returns the names of the buffers that no function has as argument."""
+    """Returns the names of the buffers that no function has as an argument."""
     read = {a.name for f in functions for a in f.arguments}
     return [name for entry in tensors if entry.role == "buffer" and entry.name not in read
             for name in (entry.name, *entry.aliases)]
 
 
 def in_all_layers(tensors: list[Tensor], repeated: Repeated) -> list[Tensor]:
-    """Returns the tensors of all layers for those of the traced ones. Raises TraceError for
+    """Returns the tensors of all layers, given those of the traced layers. Raises TraceError for
     tensors that a copy cannot have: tied and stacked ones, and those with values."""
     def copied(entry: Tensor, name: str) -> Tensor:
         if entry.aliases or entry.parts or not entry.tensor.is_meta:
@@ -136,5 +135,5 @@ def in_all_layers(tensors: list[Tensor], repeated: Repeated) -> list[Tensor]:
 
 
 def module_name(target: str) -> str:
-    """Returns the name in the module from that in the exported step, which wraps it."""
+    """Returns the name in the module for a name in the exported step, which wraps the module."""
     return target.removeprefix("module.")

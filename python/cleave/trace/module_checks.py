@@ -16,7 +16,7 @@ def refuse_hooks(module: torch.nn.Module) -> None:
     """Raises EagerError for hooks of modules or parameters that backward would run."""
     places = torch.nn.modules.module
     if places._global_backward_hooks or places._global_backward_pre_hooks:
-        raise EagerError("backward hooks of all modules are registered, and a compiled step "
+        raise EagerError("global backward hooks of modules are registered, and a compiled step "
                          "does not run them; remove them")
     for name, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
@@ -31,8 +31,8 @@ def refuse_hooks(module: torch.nn.Module) -> None:
 
 
 def refuse_shared_memory(module: torch.nn.Module) -> None:
-    """Raises EagerError where the storage of a trained parameter overlaps that of another
-    tensor of the model, which is not the same object: an update would change both."""
+    """Raises EagerError if the storage of a trained parameter overlaps that of another tensor of
+    the model, which is not the same object: an update would change both."""
     named = {id(t): (n, t) for n, t in
              (*module.named_buffers(), *module.named_parameters())}
     spans = []
@@ -57,8 +57,8 @@ def refuse_shared_memory(module: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def assigned_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Context at whose end a tensor that the code has assigned to the name of a buffer is
-    written to the buffer. Raises EagerError where its shape or type differs."""
+    """Context manager that, on exit, writes a tensor that the code has assigned to the name of a
+    buffer to the buffer. Raises EagerError if its shape or type differs."""
     before = [(name, part, key, buffer) for name, part in module.named_modules()
               for key, buffer in part._buffers.items()]
     yield
@@ -68,9 +68,9 @@ def assigned_buffers(module: torch.nn.Module) -> Iterator[None]:
             continue
         place = f"{name}.{key}".lstrip(".")
         if buffer is None or value is None:
-            change = "made" if buffer is None else "removed"
-            raise EagerError(f"buffer '{place}' is {change} in the forward; register it before, "
-                             "with its shape")
+            change = "created" if buffer is None else "removed"
+            raise EagerError(f"buffer '{place}' is {change} in the forward; register it "
+                             "beforehand, with its shape")
         if value.shape != buffer.shape or value.dtype != buffer.dtype:
             raise EagerError(
                 f"buffer '{place}' is replaced by one of another shape or type "

@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Replacements of functions of torch, `random` and NumPy in a trace, which refuse code that a
-compiled step does not support."""
+"""Replaces functions of torch, `random` and NumPy in a trace, to refuse code that a compiled step
+does not support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .memory import version_of
 
 @contextlib.contextmanager
 def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Context in which each attribute (owner, name, value) is replaced."""
+    """Context manager that replaces each attribute (owner, name, value)."""
     kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
@@ -56,14 +56,14 @@ def enter_saved_tensors_hooks(original: Callable[..., Any]) -> Callable[..., Any
 
 @contextlib.contextmanager
 def without_buffer_writes(module: torch.nn.Module) -> Iterator[None]:
-    """Context of the code that checkpoint runs. Raises EagerError if it writes to a buffer."""
+    """Context manager for checkpointed code. Raises EagerError if the code writes to a buffer."""
     before = {n: (b, version_of(b)) for n, b in module.named_buffers()}
     yield
     for name, buffer in module.named_buffers():
         known, version = before.get(name, (None, 0))
         if known is not buffer or version != version_of(buffer):
             raise EagerError(f"buffer '{name}' is written to within torch.utils.checkpoint, which "
-                             "eager PyTorch does twice a step; write to it outside, or call the "
+                             "eager PyTorch does twice per step; write to it outside, or call the "
                              "code without checkpoint: a compiled step chooses itself what it "
                              "recomputes")
 
@@ -90,9 +90,9 @@ def checkpoint_generator(original: Callable[..., Any], module: torch.nn.Module,
 
 
 def unvalidated_distributions() -> contextlib.AbstractContextManager[None]:
-    """Context in which torch.distributions checks no arguments by default, as under `python -O`:
-    the checks read values, which a trace does not have. One that is given validate_args=True is
-    refused where it checks."""
+    """Context manager under which torch.distributions does not validate arguments by default, as
+    under `python -O`: the checks read values, which a trace does not have. A distribution with
+    validate_args=True is refused where it validates them."""
     return patched((torch.distributions.Distribution, "_validate_args", False))
 
 
@@ -101,8 +101,8 @@ def unvalidated_distributions() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def only_torch_random_numbers() -> Iterator[None]:
-    """Context that restores the random states of Python and NumPy. Raises EagerError at its end
-    if the code has drawn random numbers of these."""
+    """Context manager that restores the random states of Python and NumPy. Raises EagerError on
+    exit if the code has drawn random numbers from these."""
     before = random.getstate(), np.random.get_state()
     places: list[str] = []
     drawing = [(owner, name, _recording_calls(vars(owner)[name], places))

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""A person's choice of the precision of single ops."""
+"""The user's choice of the precision of individual ops."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PRECISIONS = ("f32", "16bit")
 
 
 class PrecisionPolicy:
-    """Patterns of module paths or names of ops, each with "f32" or "16bit". Of several that match
-    an op the last one counts. A pattern that matches a module is of all ops in it."""
+    """Patterns of module paths or names of ops, each with "f32" or "16bit". The last matching
+    pattern applies to an op. A pattern that matches a module applies to all ops in it."""
 
     def __init__(self, entries: Sequence[tuple[str, str]] = ()):
         self.entries = tuple(entries)
@@ -24,7 +24,7 @@ class PrecisionPolicy:
 
     @classmethod
     def of(cls, value: Any) -> PrecisionPolicy:
-        """Returns the policy that a person gives. Raises TypeError and ValueError."""
+        """Returns the policy that the user specifies. Raises TypeError or ValueError."""
         if value is None:
             return cls()
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(
@@ -55,7 +55,7 @@ class PrecisionPolicy:
 
 
 def _names_of(op: Op) -> list[str]:
-    """Returns the names that a pattern may match: that of the op, and the paths of the modules
-    that it is in."""
+    """Returns the names that a pattern may match: that of the op, and the paths of the modules that
+    contain it."""
     parts = op.origin.module.split(".") if op.origin.module else []
     return [op.name, *(".".join(parts[:i + 1]) for i in range(len(parts)))]

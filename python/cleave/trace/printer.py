@@ -76,7 +76,7 @@ class Dense:
 
 
 def attribute(value: Any) -> str:
-    """Returns an MLIR attribute. Raises TypeError for other Python types."""
+    """Returns an MLIR attribute. Raises TypeError for Python types without an attribute."""
     if isinstance(value, Dense):
         return dense(value.tensor, value.type)
     if isinstance(value, bool):
@@ -100,11 +100,11 @@ def _dictionary(attrs: dict[str, Any]) -> str:
 
 
 class Printer:
-    """Prints functions of one module, and the locations that they use.
+    """Prints the functions of one module, and the locations that they use.
 
-    An op without a line of Python gets no location, so that a parser gives it its place in
-    the text, which becomes a file. With `named`, for a text that is not written to a file,
-    arguments have their names as locations, and ops without a line have an unknown one.
+    An op without a line of Python code gets no location, so that the parser uses its place in the
+    text, which becomes a file. With `named`, for text that is not written to a file, the names of
+    arguments are their locations, and ops without a line have an unknown location.
     """
 
     def __init__(self, named: bool = False) -> None:
@@ -119,7 +119,7 @@ class Printer:
 
     def location(self, location: tuple[str, int, int] | None,
                  checkpoint: int | None = None) -> str:
-        """Returns the location of an op, which also says its checkpoint region."""
+        """Returns the location of an op, which includes its checkpoint region."""
         if location is None and checkpoint is None:
             return self.unknown()
         key = location, checkpoint
@@ -145,7 +145,7 @@ class Printer:
 
 
 class _FunctionPrinter:
-    """Prints one function; results are numbered, arguments have their names."""
+    """Prints one function; results are numbered, and arguments keep their names."""
 
     def __init__(self, printer: Printer, function: Function):
         self.printer = printer

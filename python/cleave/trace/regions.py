@@ -1,9 +1,9 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Regions of a forward: those of `torch.autocast` and of `torch.utils.checkpoint`.
+"""Records the regions of `torch.autocast` and `torch.utils.checkpoint` in a forward.
 
-While a model is exported, each operator gets the regions that it is called in, as metadata that
-decompositions keep: `checkpoint_of` and `is_outside_autocast` read it.
+While a model is exported, each operator is marked with the regions that it is called in, by
+metadata that decompositions preserve and that `checkpoint_of` and `is_outside_autocast` read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.fx.proxy import TracerBase
 
 from .patches import patched
 
-#: The field of a node's metadata that torch copies to what the node is decomposed into.
+#: The field of a node's metadata that torch copies to the nodes of its decomposition.
 _FIELD = "custom"
 _CHECKPOINT, _DISABLED = "cleave.checkpoint", "cleave.autocast_disabled"
 
@@ -36,7 +36,7 @@ class Regions:
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[None]:
-        """Context of the code that checkpoint runs. A region in another one is part of it."""
+        """Context manager for checkpointed code. A nested region is part of the outer one."""
         self.checkpoints += not self._open
         self._open += 1
         try:
@@ -45,7 +45,7 @@ class Regions:
             self._open -= 1
 
     def marks(self) -> dict[str, Any]:
-        """Returns the metadata of an operator that is called here."""
+        """Returns the metadata of an operator that is called at this point."""
         found: dict[str, Any] = {}
         if self._open:
             found[_CHECKPOINT] = self.checkpoints - 1
@@ -56,15 +56,14 @@ class Regions:
 
 @contextlib.contextmanager
 def recorded(regions: Regions) -> Iterator[None]:
-    """Context in which the regions of a forward are recorded, and operators are marked with
-    them."""
+    """Context manager that records the regions of a forward and marks operators with them."""
     autocast = torch.autocast
     enter, leave, make = (autocast.__dict__[n] for n in ("__enter__", "__exit__", "__init__"))
     create = TracerBase.__dict__["create_node"]
 
     def made(self, device_type, dtype=None, enabled=True, cache_enabled=None):
         make(self, device_type, dtype, enabled, cache_enabled)
-        # torch disables a region of a device that is not there.
+        # torch disables a region of a device that is not available.
         self.asked = enabled
 
     def entered(self):
@@ -97,5 +96,5 @@ def checkpoint_of(node: torch.fx.Node) -> int | None:
 
 
 def is_outside_autocast(node: torch.fx.Node) -> bool:
-    """Whether a node is in a region `torch.autocast(enabled=False)`."""
+    """Returns whether a node is in a region `torch.autocast(enabled=False)`."""
     return bool((node.meta.get(_FIELD) or {}).get(_DISABLED))

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The table of converters, by the framework's operators.
+"""The table of converters of PyTorch operators.
 
 A converter takes `c`, the `Conversion`, and then the operator's own arguments, with values
 in place of tensors. It returns the value of the operator's result, or a tuple of values, and

@@ -2,8 +2,9 @@
 # Exceptions. See LICENSE for license information.
 """Copies a layer of a traced function: `repeat`.
 
-A model of many layers that are alike is traced with a few of them. The others are copies of the
-ops of one, and have parameters of their own; the text is that of a trace of all layers.
+A model of many layers that are identical in structure is traced with a few of them. The other
+layers are copies of the ops of one, with parameters of their own; the text is that of a trace of
+all layers.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ import torch
 from .errors import TraceError
 from .ir import Argument, Function, Op, Origin, RandomId, Value
 
-#: How many layers are traced. The first follows no layer and the last precedes none, so that their
-#: ops may be others, and what the first computes may be another input for the second. Of the next
-#: two, which are compared, the latter is copied.
+#: The number of traced layers. The first layer follows no other and the last precedes no other, so
+#: that their ops may differ, and so may the input of the second layer. Of the next two layers,
+#: which are compared, the latter is copied.
 TRACED = 5
 COPIED = TRACED - 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-    """A list of layers of a model, which is traced with `TRACED` of them and has `layers`. It is
-    up to the caller that all are alike. Names of their tensors are `<name>.<number>.<...>`."""
+    """A list of `layers` layers of a model, of which `TRACED` are traced. The caller ensures that
+    all are identical in structure. Names of their tensors are `<name>.<number>.<...>`."""
 
     name: str
     layers: int
 
     def __post_init__(self) -> None:
         if self.layers < TRACED:
-            raise ValueError(f"layers is {self.layers}; fewer than {TRACED} are not repeated")
+            raise ValueError(f"layers is {self.layers}, but must be at least {TRACED}")
 
     def layer_of(self, tensor: str) -> int | None:
         """Returns the number of the layer that has a tensor of this name, or None."""
@@ -47,9 +48,9 @@ class Repeated:
         return f"{self.name}.{layer}.{tensor[len(self.name) + 1:].partition('.')[2]}"
 
     def expand(self, entries: list[Any], copy: Callable[[Any, str], Any]) -> list[Any]:
-        """Returns the entries (arguments, or tensors) of all layers for those of the traced ones:
-        `copy(entry, name)` for each of the last layer, and before the first of a role, for those
-        of the layers between."""
+        """Returns the entries (arguments or tensors) of all layers, given those of the traced
+        layers. Each entry of the last layer becomes `copy(entry, name)`; before the first of each
+        role, copies for the layers in between are inserted."""
         expanded: list[Any] = []
         roles = set()
         for entry in entries:
@@ -67,17 +68,17 @@ class Repeated:
 
 
 def repeat(function: Function, repeated: Repeated) -> Function:
-    """Returns a function of all layers for one of `TRACED` layers, whose ops it takes. Raises
-    TraceError where layers are not alike."""
+    """Returns the function with all layers, given the function with `TRACED` layers, whose ops it
+    reuses. Raises TraceError if layers are not identical in structure."""
     layers = _Layers(function, repeated)
     layers.check()
     return layers.expanded()
 
 
 class _Layers:
-    """The layers of a function: `template` are the ops of the one that is copied, `before` those
-    of the one before it, and `later` those of the last layer and of what follows. A layer begins
-    with the first op that reads a tensor of it."""
+    """The layers of a function. `template` holds the ops of the copied layer, `before` those of the
+    layer before it, and `later` those of the last layer and of what follows. A layer begins with
+    the first op that reads one of its tensors."""
 
     def __init__(self, function: Function, repeated: Repeated):
         self.function, self.repeated = function, repeated
@@ -101,24 +102,24 @@ class _Layers:
         self.before = function.ops[self.begin - self.period:self.begin]
         self.template = function.ops[self.begin:self.end]
         self.later = function.ops[self.end:]
-        #: How many random ops a layer has.
+        #: The number of random ops of a layer.
         self.random = sum(isinstance(value, RandomId) for op in self.template
                           for value in op.attrs.values())
 
     def _unlike(self, why: str) -> TraceError:
         return TraceError(f"layers {COPIED - 1} and {COPIED} of '{self.repeated.name}' are not "
-                          f"alike: {why}; trace all layers")
+                          f"identical in structure: {why}; trace all layers")
 
     def check(self) -> None:
-        """Raises TraceError unless the two layers are alike, and what is later reads no layer
-        but the first, the copied and the last."""
+        """Raises TraceError unless the two layers are identical in structure, and later ops read no
+        layer but the first, the copied and the last."""
         for a, b in zip(self.before, self.template):
             if a.name != b.name:
                 raise self._unlike(f"one has {_place(a)}, the other {_place(b)}")
             if not self._same_form(a, b):
-                raise self._unlike(f"{_place(b)} has other types or attributes")
+                raise self._unlike(f"{_place(b)} has different types or attributes")
             if not all(map(self._same_operand, a.inputs(), b.inputs())):
-                raise self._unlike(f"{_place(b)} reads other values")
+                raise self._unlike(f"{_place(b)} reads different values")
         for op in self.later:
             for value in op.inputs():
                 self._check_later(value, _place(op))
@@ -131,7 +132,7 @@ class _Layers:
                              "order; trace all layers")
 
     def _same_form(self, a: Op, b: Op) -> bool:
-        """Whether two ops of one name differ in operands alone."""
+        """Returns whether two ops of one name differ only in their operands."""
         return a.head == b.head and list(a.keywords) == list(b.keywords) \
             and [v.type for v in a.inputs()] == [v.type for v in b.inputs()] \
             and [v.type for v in a.results] == [v.type for v in b.results] \
@@ -139,8 +140,9 @@ class _Layers:
             and all(_same(value, b.attrs[key], self.random) for key, value in a.attrs.items())
 
     def _same_operand(self, a: Value, b: Value) -> bool:
-        """Whether `b` is to the copied layer what `a` is to the one before: a tensor of its own,
-        a result of this layer or of the one before, or a value that all layers read."""
+        """Returns whether `b` in the copied layer corresponds to `a` in the layer before it: a
+        tensor of the layer, a result of the layer or of its predecessor, or a value that all layers
+        read."""
         layer = self.layer.get(id(b))
         if layer is not None:
             return layer == COPIED and self.layer.get(id(a)) == COPIED - 1 \
@@ -155,8 +157,8 @@ class _Layers:
         if value.op is not None and self.begin - self.period <= self.at[id(value.op)] < self.begin:
             layer = COPIED - 1
         if layer not in (None, 0, TRACED - 1):
-            raise TraceError(f"{reader} is behind layer {COPIED} of '{self.repeated.name}' and "
-                             f"reads layer {layer}, as it may read others; trace all layers")
+            raise TraceError(f"{reader} follows layer {COPIED} of '{self.repeated.name}' and reads "
+                             f"layer {layer}, so it may read others; trace all layers")
 
     def expanded(self) -> Function:
         """Returns the function of all layers."""
@@ -164,7 +166,7 @@ class _Layers:
         by_name = {a.name: a.value for a in arguments}
         follower = {id(u): id(v) for a, b in zip(self.before, self.template)
                     for u, v in zip(a.results, b.results)}
-        #: By the results of the template, those of its latest copy.
+        #: Maps the results of the template to those of its latest copy.
         latest = {id(v): v for op in self.template for v in op.results}
         ops: list[Op] = []
         added = self.repeated.layers - TRACED
@@ -207,7 +209,8 @@ def _place(op: Op) -> str:
 
 
 def _same(a: Any, b: Any, random: int) -> bool:
-    """Whether attributes are equal; those of a layer with `random` random ops and of the next."""
+    """Returns whether attribute `a` of a layer with `random` random ops corresponds to `b` of the
+    next layer."""
     if isinstance(a, torch.Tensor):
         return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
     return type(a) is type(b) and (a + random if isinstance(a, RandomId) else a) == b

@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Replacements of torch functions that read the values of tensors, which a trace does not
-have, only to check their arguments or to compute shapes."""
+"""Replaces torch functions that read the values of tensors, which a trace does not have, only to
+check their arguments or to compute shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .ctc_loss import ctc_loss
 
 
 def _covariance(input, *, correction=1, fweights=None, aweights=None):
-    """The covariance matrix of the rows of `input`. Negative weights are not refused."""
+    """Returns the covariance matrix of the rows of `input`. Negative weights are not refused."""
     input = input.reshape(1, -1) if input.dim() < 2 else input
     weights = aweights
     if fweights is not None:
@@ -33,7 +33,7 @@ def _covariance(input, *, correction=1, fweights=None, aweights=None):
 
 
 def _correlation(input):
-    """The matrix of correlation coefficients of the rows of `input`."""
+    """Returns the matrix of correlation coefficients of the rows of `input`."""
     matrix = _covariance(input)
     if matrix.dim() == 0:
         return matrix / matrix
@@ -42,7 +42,7 @@ def _correlation(input):
 
 
 def _combinations(input, r=2, with_replacement=False):
-    """Combinations of length r of the elements of `input`, [combinations, r]."""
+    """Returns the combinations [combinations, r] of r elements of `input`."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     if r == 0:
         return input.new_empty((0,))
@@ -51,7 +51,7 @@ def _combinations(input, r=2, with_replacement=False):
 
 
 def _narrow(input, dim, start, length):
-    """`length` elements along `dim` from `start`, which may be a tensor."""
+    """Returns `length` elements along `dim` from `start`, which may be a tensor."""
     if not isinstance(start, torch.Tensor):
         return torch.ops.aten.narrow(input, dim, start, length)
     start = torch.where(start < 0, start + input.shape[dim], start)

@@ -15,7 +15,7 @@ from .model import TracedModel
 
 
 def check_writable(path: str) -> None:
-    """Raises OSError where no file can be created at `path`; creates nothing."""
+    """Raises OSError if no file can be created at `path`; creates nothing."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"cannot write '{path}': there is no folder '{folder}'")
@@ -26,7 +26,7 @@ def check_writable(path: str) -> None:
 
 
 def _is_special(path: str) -> bool:
-    """Whether `path` is a device or a pipe, which renaming a file to it would replace."""
+    """Returns whether `path` is a device or a pipe, which renaming a file to it would replace."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 

@@ -1,10 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Programs in f32 of models that eager code computes in 16 bits.
+"""Converts the programs of 16-bit models to f32.
 
-A model with 16-bit parameters, or with regions of `torch.autocast`, asks for mixed precision. Its
-program has f32 wherever eager code has a 16-bit type, and what is computed in 16 bits is chosen by
-`--graph-mixed-precision`.
+A model with 16-bit parameters, or with regions of `torch.autocast`, requests mixed precision. Its
+program uses f32 wherever eager code uses a 16-bit type, and `--graph-mixed-precision` chooses what
+is computed in 16 bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EAGER = "cleave.eager"
 
 
 def is_narrow(tensor: Any) -> bool:
-    """Whether a tensor has a 16-bit floating-point type."""
+    """Returns whether a tensor has a 16-bit floating-point type."""
     return isinstance(tensor, torch.Tensor) and tensor.dtype in PRECISIONS.values()
 
 
@@ -60,8 +60,8 @@ def computed_types(module: torch.nn.Module, program: torch.export.ExportedProgra
 
 
 def widen(program: torch.export.ExportedProgram) -> None:
-    """Replaces the 16-bit types of a program by f32, in place. Raises TraceError where it reads
-    the bits of such a type."""
+    """Replaces the 16-bit types of a program by f32, in place. Raises TraceError if it reads the
+    bits of such a type."""
     for node in program.graph.nodes:
         if node.target is aten.view.dtype and (
                 is_narrow(node.meta["val"]) or is_narrow(node.args[0].meta["val"])):

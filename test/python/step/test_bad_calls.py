@@ -58,7 +58,7 @@ def step():
     (dict(loss_fn=3), TraceError, "loss_fn is int, not a function"),
     (dict(loss_fn=None, inputs=(X,)), TraceError, "returns no scalar loss"),
     (dict(loss_fn=None), TraceError, r"forward takes 1 input \(x\), and 2 are given; pass loss_fn, "
-     r"called as loss_fn\(output, \*targets\), where the model returns no loss of its own$"),
+     r"called as loss_fn\(output, \*targets\), if the model returns no loss of its own$"),
     (dict(loss_fn=None, inputs=dict(x=X, y=Y)), TraceError,
      r"forward takes 1 input \(x\), not y; pass loss_fn"),
     (dict(loss_fn=None, inputs=((X,), (Y,))), TraceError, "has targets, which no loss_fn takes"),

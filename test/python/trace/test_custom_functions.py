@@ -129,7 +129,7 @@ def test_buffers_written_within_a_checkpoint_are_refused(reentrant):
         return m.b(checkpoint(lambda y: m.norm(y).relu(), m.a(x), use_reentrant=reentrant))
 
     module = Two(forward, lambda m: m.add_module("norm", nn.BatchNorm1d(4)))
-    with pytest.raises(TraceError, match="test_custom_functions.py:[0-9]+: buffer 'norm.* twice a step"):
+    with pytest.raises(TraceError, match="test_custom_functions.py:[0-9]+: buffer 'norm.* twice per step"):
         cleave.trace.trace(module, (X, Y), F.mse_loss)
     module.norm.eval()
     cleave.trace.trace(module, (X, Y), F.mse_loss)

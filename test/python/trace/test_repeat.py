@@ -189,26 +189,28 @@ def one_weight():
 
 REFUSED = {
     "more ops": (lambda: Stack(TRACED, by_turns(torch.sin, lambda x: x.sin().cos())),
-                 r"layers 2 and 3 of 'layers' are not alike: they have different numbers of ops"),
+                 r"layers 2 and 3 of 'layers' are not identical in structure: they have "
+                 r"different numbers of ops"),
     "other ops": (lambda: Stack(TRACED, by_turns(torch.sin, torch.cos)),
-                  r"layers 2 and 3 of 'layers' are not alike: one has graph.sin.*, the other "
-                  r"graph.cos \(.*test_repeat.py:\d+\); trace all layers"),
+                  r"layers 2 and 3 of 'layers' are not identical in structure: one has "
+                  r"graph.sin.*, the other graph.cos \(.*test_repeat.py:\d+\); trace all layers"),
     "other constants": (lambda: Stack(TRACED, lambda i, layer, x: layer(x) * (i + 2)),
-                        r"layers 2 and 3 of 'layers' are not alike: graph.constant \(.*\) has other "
-                        r"types or attributes"),
-    "other tensors": (alternate_tensors, r"layers 2 and 3 .*: graph.add \(.*\) reads other values"),
-    "skips": (skips, r"layers 2 and 3 .* reads other values"),
-    "collects": (collects, r"graph.\w+ \(.*\) is behind layer 3 of 'layers' and reads layer \d"),
-    "reads weights": (reads_weights, r"is behind layer 3 of 'layers' and reads layer [123]"),
+                        r"layers 2 and 3 of 'layers' are not identical in structure: "
+                        r"graph.constant \(.*\) has different types or attributes"),
+    "other tensors": (alternate_tensors,
+                      r"layers 2 and 3 .*: graph.add \(.*\) reads different values"),
+    "skips": (skips, r"layers 2 and 3 .* reads different values"),
+    "collects": (collects, r"graph.\w+ \(.*\) follows layer 3 of 'layers' and reads layer \d"),
+    "reads weights": (reads_weights, r"follows layer 3 of 'layers' and reads layer [123]"),
     "tied": (tied, r"'layers.3.weight' is tied or has known values; trace all layers"),
-    "one weight": (one_weight, r"layers 2 and 3 .* reads other values"),
+    "one weight": (one_weight, r"layers 2 and 3 .* reads different values"),
     "too many": (lambda: Stack(TRACED + 1), r"@loss has 6 layers of 'layers'; 5 of them must be"),
     "too few": (lambda: Stack(TRACED - 1), r"@loss has 4 layers of 'layers'; 5 of them must be"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_layers_that_are_not_alike(case):
+def test_layers_that_are_not_identical_in_structure(case):
     build, message = REFUSED[case]
     with torch.device("meta"):
         module = build()
@@ -222,7 +224,7 @@ def test_other_misuse():
         module = Stack(TRACED)
     with pytest.raises(TraceError, match="@loss has 0 layers of 'layer'"):
         trace(module, INPUTS, square, repeated=[Repeated("layer", 9)])
-    with pytest.raises(ValueError, match="layers is 4; fewer than 5 are not repeated"):
+    with pytest.raises(ValueError, match="layers is 4, but must be at least 5"):
         Repeated("layers", TRACED - 1)
     with pytest.raises(TraceError, match=r"'layers.\d.weight' .* not on the meta device"):
         trace(Stack(TRACED, layer=linear), {k: torch.zeros(16, 8) for k in INPUTS}, square,

@@ -344,7 +344,7 @@ INPUTS = torch.ones(2, 4), torch.ones(2, 3)
 def test_dropout_of_a_module_in_eval_mode_is_warned_of():
     """It is trained with it, which eval() says otherwise."""
     module = Dropping(0.5).eval()
-    with pytest.warns(UserWarning, match="in eval.. mode, and is trained with its drop") as caught:
+    with pytest.warns(UserWarning, match="in eval.. mode, but is trained with its drop") as caught:
         traced = cleave.trace.trace(module, INPUTS, F.mse_loss)
     assert [warning.filename for warning in caught] == [__file__]
     assert "graph.dropout" in entry_text(traced.mlir) and not module.training

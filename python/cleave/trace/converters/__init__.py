@@ -1,22 +1,21 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Converters of the framework's operators, a file for each subject.
+"""Converters of PyTorch operators, one file for each subject.
 
-`registry.converter_for` imports all of them. A file imports files of its own row and of rows
-above:
+`registry.converter_for` imports all of them. A file imports only files of its own row and of the
+rows above:
 
     elementwise, bits, reduction, padding
                               element-wise operators and types; logic; sums and extremes
     functions, division, trigonometry, activation
                               functions composed of other ops
     shape, index, diagonal, memory
-                              views, slices; reads by index; matrices' diagonals; strides
+                              views, slices; reads by index; diagonals of matrices; strides
     contraction, windows, convolution
-                              products of matrices, einsum; pooling, interpolation
+                              matrix multiplication, einsum; pooling, interpolation
     statistics, scan, order, quantile
                               variances and norms; cumulative operators; sorting
     assignment, scatter       writes by index
     neural, batch_norm, loss  norms, attention, dropout, losses
     complex, narrow           complex numbers as pairs; integers that the dialect lacks
-
 """

@@ -2,8 +2,8 @@
 # Exceptions. See LICENSE for license information.
 """Activations composed of other ops.
 
-Gradients at kinks and bounds equal the framework's. The operand of a `select` that is not
-selected must not overflow: its gradient would be 0 times infinity, which is NaN.
+Gradients at kinks and bounds equal PyTorch's. The operand of a `select` that is not selected must
+not overflow: its gradient would be 0 times infinity, which is NaN.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def hardswish(c, x):
     inner = b.select(b.binary("or", above, below), b.scalar(0, dtype), x)
     inner = b.binary("mul", inner, b.binary("div", b.binary("add", inner, b.scalar(3, dtype)),
                                             b.scalar(6, dtype)))
-    # 0 below -3, but NaN for -inf, as in the framework.
+    # 0 below -3, but NaN for -inf, as in PyTorch.
     zero = b.binary("mul", b.unary("stop_gradient", x), b.scalar(0, dtype))
     return b.select(above, x, b.select(below, zero, inner))
 

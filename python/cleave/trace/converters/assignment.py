@@ -20,8 +20,8 @@ LARGEST_COUNT = 1 << 24
 
 
 def last_of_duplicates(c, positions):
-    """Returns, for each of the `positions` [..., n], whether no later one along the last
-    dimension is equal. Raises Unsupported where too many pairs would be compared."""
+    """Returns, for each of the `positions` [..., n], whether no later one along the last dimension
+    is equal. Raises Unsupported if too many pairs would be compared."""
     b, n = c.b, positions.shape[-1]
     if n * positions.type.elements > LARGEST_COMPARISON:
         raise Unsupported(f"assignment to {n} positions that may be equal; "
@@ -36,10 +36,10 @@ def last_of_duplicates(c, positions):
 
 
 def assign_rows(c, rows, positions, values, last=None):
-    """Returns `rows` [p, ...] with `values` [n, ...] written at `positions` [n]; of equal
-    positions, the last value is written. `last` tells which positions have no later equal
-    one, if the caller knows. Each row gathers the value written to it, which works for every
-    element type."""
+    """Returns `rows` [p, ...] with `values` [n, ...] written at `positions` [n]; of several values
+    at one position, the last one is kept. `last`, if the caller knows it, tells which positions are
+    not repeated later. Each row gathers the value written to it, which works for every element
+    type."""
     b = c.b
     if positions.type.elements == 0:
         return rows
@@ -59,7 +59,7 @@ def assign_rows(c, rows, positions, values, last=None):
     taken = b.gather(values, which, 0)
     given = b.reshape(given, [size] + [1] * (rows.type.rank - 1))
     if last is not None and values.trained:
-        # All values written to one position receive its gradient, as in the framework.
+        # All values written to one position receive its gradient, as in PyTorch.
         fixed = b.unary("stop_gradient", values)
         finite = b.compare("lt", b.unary("abs", values), b.scalar(math.inf, values.dtype))
         nothing = b.select(finite, b.binary("sub", values, fixed), b.scalar(0, values.dtype))
@@ -82,7 +82,7 @@ def add_rows(c, rows, positions, values):
 
 
 def _masked(c, x, indices, values):
-    """x[mask] = values, where all positions of the mask get the same value."""
+    """Converts x[mask] = values, where all positions of the mask get the same value."""
     dim = next(d for d, i in enumerate(indices) if i is not None)
     mask = indices[dim]
     rest = x.type.rank - dim - mask.type.rank
@@ -148,8 +148,8 @@ def put(c, x, index, source, accumulate=False):
 
 
 def _along(c, x, dim, index, source, change):
-    """Applies `change` (_assigned or _added) to the slices of `x` along `dim` at a vector
-    of indices."""
+    """Applies `change` (assign_rows or add_rows) to the slices of `x` along `dim` at a vector of
+    indices."""
     b = c.b
     if x.type.rank == 0:
         x, source, back = b.reshape(x, [1]), b.reshape(source, [1]), ()

@@ -35,15 +35,15 @@ class Groups:
 
 
 def is_training(node: torch.fx.Node) -> bool:
-    """Whether the operator of `node` updates running statistics."""
+    """Returns whether the operator of `node` updates running statistics."""
     place = {aten.batch_norm.default: 5, aten.instance_norm.default: 5}.get(node.target)
     return place is not None and bool(node.args[place]) and node.args[3] is not None
 
 
 @contextlib.contextmanager
 def batch_norm_modules(module: torch.nn.Module, groups: Groups) -> Iterator[None]:
-    """Context in which modules of batch normalisation count each micro-batch of `groups`
-    as a batch, and compute a cumulative average without reading the number of batches."""
+    """Context manager that makes batch normalisation modules count each micro-batch of `groups` as
+    a batch, and compute a cumulative average without reading the number of batches."""
     changed = [m for m in module.modules() if isinstance(m, _BatchNorm)
                and type(m).forward is _BatchNorm.forward and "forward" not in m.__dict__]
     for m in changed:
@@ -56,8 +56,8 @@ def batch_norm_modules(module: torch.nn.Module, groups: Groups) -> Iterator[None
 
 
 def _forward(own, x: torch.Tensor) -> torch.Tensor:
-    """The replaced forward; `own` is (module, groups). Raises EagerError for a cumulative
-    average over several groups."""
+    """Replaces the forward of a module; `own` is (module, groups). Raises EagerError for a
+    cumulative average over several groups."""
     m, groups = own
     if not (m.training and m.track_running_stats) or m.num_batches_tracked is None:
         return _BatchNorm.forward(m, x)
@@ -98,8 +98,8 @@ def _scaled(c, x, weight, bias, lead):
 
 
 def _groups_of(c, x) -> Groups:
-    """Returns the groups into which dimension 0 of `x` is split. Raises Unsupported where
-    dimension 0 does not hold the samples."""
+    """Returns the groups into which dimension 0 of `x` is split. Raises Unsupported if dimension 0
+    does not hold the samples."""
     if x.shape[0] == 1:
         # Instance normalisation: samples are part of the channels, and share no statistics.
         return Groups()

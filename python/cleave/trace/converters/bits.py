@@ -42,7 +42,7 @@ def _shifted_right(c, x, powers):
 
 
 def _bitwise(c, name, x, y):
-    """Returns x & y, or for `name` "or" x | y = x + y - (x & y). A boolean has one bit."""
+    """Returns x & y, or x | y = x + y - (x & y) if `name` is "or". A boolean has one bit."""
     b, dtype = c.b, c.type.dtype
     flags = [isinstance(v, bool) or getattr(v, "dtype", None) == "i1" for v in (x, y)]
     x, y = c.operand(x, dtype), c.operand(y, dtype)

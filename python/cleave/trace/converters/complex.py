@@ -2,9 +2,9 @@
 # Exceptions. See LICENSE for license information.
 """Complex numbers as pairs of real tensors, and Fourier transforms as contractions.
 
-The graph dialect has no complex types: an operator with a complex operand or result is
-converted to ops on the real and imaginary parts. Its gradient is that of the real function
-of the parts, as in the framework.
+The graph dialect has no complex types: an operator with a complex operand or result is converted to
+ops on the real and imaginary parts. Its gradient is that of the real function of the parts, as in
+PyTorch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _converts(*overloads: Any):
 
 
 def converts_complex(target: Any) -> bool:
-    """Whether an operator has a separate conversion for complex numbers."""
+    """Returns whether an operator has a separate conversion for complex numbers."""
     return target in _CONVERTERS
 
 
@@ -59,8 +59,8 @@ def part_type(example: Any) -> torch.dtype | None:
 
 
 def convert(c, target: Any, args: tuple, kwargs: dict) -> Any:
-    """Converts an operator that has a complex operand or result; `c.type` is the type
-    of the result's parts. Raises Unsupported where it has no conversion."""
+    """Converts an operator that has a complex operand or result; `c.type` is the type of the
+    result's parts. Raises Unsupported if it has no conversion."""
     if target in _CONVERTERS:
         return _CONVERTERS[target](c, *args, **kwargs)
     function = converter_for(target)

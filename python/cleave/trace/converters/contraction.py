@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Matrix products, einsum."""
+"""Matrix multiplication and einsum."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def addbmm(c, bias, a, b, beta=1, alpha=1):
 
 @converts(aten._trilinear.default)
 def trilinear(c, x, y, z, new_x, new_y, new_z, summed, unroll_dim=1):
-    """The sum over the dimensions `summed` of the product of three tensors; `new_x`, `new_y`
-    and `new_z` are the dimensions of size 1 that each of them gets first."""
+    """Returns the sum over the dimensions `summed` of the product of three tensors; `new_x`,
+    `new_y` and `new_z` are dimensions of size 1 that are first inserted into each of them."""
     rank = x.type.rank + len(new_x)
 
     def spread(value, new):
@@ -116,7 +116,7 @@ def einsum(c, equation, operands, path=None):
 
 
 def _without_units(b, terms, operands):
-    """Terms and operands without the dimensions of size 1 along which an operand is
+    """Returns terms and operands without the dimensions of size 1 along which an operand is
     repeated, because another one has more elements there."""
     sizes = {}
     for term, x in zip(terms, operands):

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Convolutions of one to three dimensions, also transposed."""
+"""Convolutions of one to three dimensions, and transposed convolutions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _pair(value):
 
 
 def convolution2d(c, x, weight, bias, stride, padding, dilation, groups):
-    """Convolution of [n, c, h, w] with the weight [o, c / groups, kh, kw], as a contraction
-    of patches; the result is [n, o, h', w']."""
+    """Convolves [n, c, h, w] with the weight [o, c / groups, kh, kw] as a contraction of patches;
+    the result is [n, o, h', w']."""
     b = c.b
     kernel = list(weight.shape[2:])
     stride, dilation = _pair(stride), _pair(dilation)
@@ -63,8 +63,8 @@ def conv2d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 
 def _convolution3d(c, x, weight, bias, stride, padding, dilation, groups):
-    """Convolution of [n, c, d, h, w] with the weight [o, c / groups, kd, kh, kw], as the sum
-    over the kernel's depth of two-dimensional convolutions."""
+    """Convolves [n, c, d, h, w] with the weight [o, c / groups, kd, kh, kw] as the sum over the
+    kernel's depth of two-dimensional convolutions."""
     b = c.b
     stride, dilation = per_dim(stride, 3), per_dim(dilation, 3)
     if isinstance(padding, str):
@@ -98,7 +98,7 @@ def conv3d(c, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 def transposed_convolution(c, x, weight, bias, stride, padding, output_padding, groups, dilation,
                            n):
-    """Transposed convolution of [n, c, spatial...] with the weight [c, o / groups,
+    """Computes the transposed convolution of [n, c, spatial...] with the weight [c, o / groups,
     kernel...]: a convolution of the input, with zeros between its elements, by the flipped
     kernel."""
     b = c.b

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Division, rounded or not, and remainders."""
+"""Division with and without rounding, and remainders."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def div_mode(c, a, b, rounding_mode=None):
 
 
 def _rounds_down(c, rest, y):
-    """Whether the quotient rounded towards -inf is one less than the quotient rounded
-    towards zero, whose remainder is `rest`: `rest` is not 0 and its sign differs from
-    that of the divisor `y`."""
+    """Returns whether the quotient rounded towards -inf is one less than the quotient rounded
+    towards zero, whose remainder is `rest`: `rest` is not 0 and its sign differs from that of the
+    divisor `y`."""
     b, zero = c.b, c.b.scalar(0, y.dtype)
     other = b.compare("ne", b.cast(b.compare("lt", rest, zero), "i64"),
                       b.cast(b.compare("lt", y, zero), "i64"))

@@ -13,11 +13,10 @@ from ..registry import Unsupported, aten, converts
 
 
 def with_derivative(c, value, *pairs):
-    """Returns `value` with the given derivatives in place of its own, for each (x, d) of
-    `pairs` the derivative d with respect to x: differentiating an approximation would be
-    less accurate. A d that is not finite is also passed on, and does not change the value.
-    Where x is not finite and the value is not NaN, the gradient is NaN for a d that is not
-    finite, else 0."""
+    """Returns `value` with the given derivatives in place of its own: for each (x, d) of `pairs`, d
+    is the derivative with respect to x. Differentiating an approximation would be less accurate. A
+    d that is not finite is also passed on, and does not change the value. Where x is not finite and
+    the value is not NaN, the gradient is NaN for a d that is not finite, else 0."""
     b, dtype = c.b, value.dtype
     zero, one, infinity = b.scalar(0, dtype), b.scalar(1, dtype), b.scalar(math.inf, dtype)
     result = b.unary("stop_gradient", value)
@@ -278,8 +277,8 @@ def real(c, x):
 
 @converts(aten._cdist_forward.default)
 def cdist(c, x, y, p, compute_mode=None):
-    """Distances [..., n, m] between rows of x [..., n, d] and y [..., m, d]; where a distance
-    is 0, its gradient is 0."""
+    """Returns the distances [..., n, m] between rows of x [..., n, d] and y [..., m, d]; where a
+    distance is 0, its gradient is 0."""
     b = c.b
     x = b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
     y = b.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
@@ -288,7 +287,7 @@ def cdist(c, x, y, p, compute_mode=None):
 
 @converts(aten._pdist_forward.default)
 def pdist(c, x, p=2.0):
-    """Distances between each row and each later row, as a vector."""
+    """Returns the distances between each row and each later row, as a vector."""
     b, n = c.b, x.shape[0]
     first, second = torch.triu_indices(n, n, 1)
     if not first.numel():

@@ -68,7 +68,7 @@ def index(c, x, indices):
         return c.b.gather(x, wrapped_index(c, indices[used[0]], x.shape[used[0]]), used[0])
     if used != list(range(used[0], used[0] + len(used))):
         return index_nonadjacent(c, x, indices)
-    # Adjacent indexed dimensions are merged to one, with a row-major index.
+    # Adjacent indexed dimensions are merged into one, with a row-major index.
     position = None
     for d in used:
         i = c.b.cast(wrapped_index(c, indices[d], x.shape[d]), "i64")
@@ -86,7 +86,7 @@ def index(c, x, indices):
 
 
 def index_nonadjacent(c, x, indices):
-    """x[indices] where the indexed dimensions are not adjacent."""
+    """Converts x[indices] where the indexed dimensions are not adjacent."""
     b = c.b
     order, count, position, first = linear_index(c, x, indices)
     rest = [x.shape[d] for d in order[sum(i is not None for i in indices):]]
@@ -197,8 +197,8 @@ def embedding(c, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
 @converts(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(c, weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False,
                   per_sample_weights=None, include_last_offset=False, padding_idx=-1):
-    """The sum (mode 0), mean (1) or maximum (2) of the embedding rows of each bag; a bag
-    begins at its offset. Of the operator's four results only the first is computed."""
+    """Returns the sum (mode 0), mean (1) or maximum (2) of the embedding rows of each bag; a bag
+    begins at its offset. Only the first of the operator's four results is computed."""
     b, n, bags = c.b, indices.shape[0], offsets.shape[0] - int(include_last_offset)
     if scale_grad_by_freq:
         raise Unsupported("scale_grad_by_freq is not supported")

@@ -66,8 +66,8 @@ def cross_entropy_loss(c, logits, targets, weight=None, reduction=MEAN, ignore_i
 
 
 def _weighted_smoothing(c, logits, targets, weight, reduction, ignore_index, smoothing):
-    """Cross entropy with class weights w and label smoothing e: (1 - e) w[t] loss[t] + e / n
-    times the sum of all w[k] loss[k], where loss[k] is the loss of class k of n; a mean
+    """Returns the cross entropy with class weights w and label smoothing e: (1 - e) w[t] loss[t] +
+    e / n times the sum of all w[k] loss[k], where loss[k] is the loss of class k of n; a mean
     divides by the sum of the rows' w[t]."""
     b = c.b
     logits = _rows_last(c, logits)
@@ -84,7 +84,7 @@ def _weighted_smoothing(c, logits, targets, weight, reduction, ignore_index, smo
 
 
 def _soft_targets(c, logits, targets, weight, reduction, label_smoothing):
-    """Cross entropy with a probability for each class."""
+    """Returns the cross entropy of targets that are a probability for each class."""
     b = c.b
     logits, targets = _rows_last(c, logits), _rows_last(c, targets)
     if label_smoothing:
@@ -158,7 +158,7 @@ def huber_loss(c, x, target, reduction=MEAN, delta=1.0):
 
 
 def _huber(c, x, target, reduction, width, scale):
-    """The Huber loss of the difference d: scale * d^2 / (2 width) where |d| < width, else
+    """Returns the Huber loss of the difference d: scale * d^2 / (2 width) where |d| < width, else
     scale * (|d| - width / 2)."""
     b = c.b
     d = b.binary("sub", *c.operands(x, target))
@@ -196,8 +196,8 @@ def binary_cross_entropy_with_logits(c, x, target, weight=None, pos_weight=None,
 
 @converts(aten.binary_cross_entropy.default)
 def binary_cross_entropy(c, x, target, weight=None, reduction=MEAN):
-    """-(t log x + (1 - t) log(1 - x)), with each logarithm at least -100. The derivative is
-    (x - t) / (x (1 - x)), with the divisor at least 1e-12, as in the framework."""
+    """Returns -(t log x + (1 - t) log(1 - x)), with each logarithm at least -100. The derivative is
+    (x - t) / (x (1 - x)), with the divisor at least 1e-12, as in PyTorch."""
     b, dtype = c.b, x.dtype
     target = b.cast(target, dtype)
     one, still = b.scalar(1, dtype), b.unary("stop_gradient", x)
@@ -209,7 +209,7 @@ def binary_cross_entropy(c, x, target, weight=None, reduction=MEAN):
     spread = b.binary("maximum", b.binary("mul", b.binary("sub", one, still), still),
                       b.scalar(1e-12, dtype))
     slope = b.binary("div", b.binary("sub", still, b.unary("stop_gradient", target)), spread)
-    # Adds 0 with the derivative `slope`.
+    # Adds a zero with the derivative `slope`.
     terms = b.binary("add", terms, b.binary("mul", b.binary("sub", x, still), slope))
     if weight is not None:
         terms = b.binary("mul", terms, weight)

@@ -11,8 +11,8 @@ from ..widen import eager_result
 
 @converts(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(c, x, size, stride, storage_offset=None):
-    """Gathers the elements at storage offset + sum of index * stride. Raises Unsupported
-    where `x` is not dense or does not fill its storage."""
+    """Gathers the elements at storage offset + sum of index * stride. Raises Unsupported if `x` is
+    not dense or does not fill its storage."""
     b, example = c.b, eager_result(c.node.args[0])
     order = sorted(range(x.type.rank), key=lambda d: (-example.stride(d), -x.shape[d]))
     count = 1

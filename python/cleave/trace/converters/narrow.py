@@ -2,8 +2,8 @@
 # Exceptions. See LICENSE for license information.
 """Tensors of uint8 and int16, which the graph dialect lacks, as i32 tensors of equal values.
 
-They are supported in type conversions, movement of elements and comparisons. Arithmetic,
-which would wrap around at fewer bits, is refused.
+They are supported in type conversions, movement of elements and comparisons. Arithmetic, which
+would wrap around at fewer bits, is refused.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ _MOVES = {
 
 
 def is_narrow(example: Any) -> bool:
-    """Whether an example result is a uint8 or int16 tensor, or contains one."""
+    """Returns whether an example result is a uint8 or int16 tensor, or contains one."""
     return any(isinstance(x, torch.Tensor) and x.dtype in NARROW
                for x in pytree.tree_leaves(example))
 
 
 def constant(c, tensor: torch.Tensor):
-    """Returns a known uint8 or int16 tensor as an i32 constant; Unsupported for other types."""
+    """Returns a known uint8 or int16 tensor as an i32 constant. Raises Unsupported for other
+    types."""
     if tensor.dtype not in NARROW:
         raise Unsupported(f"an operand has element type {tensor.dtype}, which has no equivalent")
     return c.b.constant(tensor.to(torch.int32))
 
 
 def convert(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
-    """Converts an operator whose result is uint8 or int16. Raises Unsupported where it
-    computes with the values."""
+    """Converts an operator whose result is uint8 or int16. Raises Unsupported if it computes with
+    the values."""
     if target in _CASTS:
         return _cast(c, args[0], example.dtype)
     function = converter_for(target)

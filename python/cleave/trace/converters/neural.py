@@ -70,7 +70,7 @@ def group_norm(c, x, groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=Tru
 
 @converts(aten._weight_norm.default)
 def weight_norm(c, v, g, dim=0):
-    """v * g / |v|, where the norm is over all dimensions but `dim`."""
+    """Returns v * g / |v|, where the norm is over all dimensions but `dim`."""
     b = c.b
     others = [d for d in range(v.type.rank) if d != dim % v.type.rank]
     square = b.reduce("sum", b.binary("mul", v, v), others)
@@ -85,7 +85,7 @@ def native_group_norm(c, x, weight, bias, samples, channels, size, groups, eps):
 
 
 def _softmax(c, x, dim, log):
-    """Softmax or its logarithm along `dim`, in the result's type."""
+    """Returns the softmax or its logarithm along `dim`, in the result's type."""
     x = c.b.cast(x, c.type.dtype)
     if x.type.rank == 0:
         return c.b.scalar(0 if log else 1, x.dtype)
@@ -106,7 +106,7 @@ def log_softmax(c, x, dim, *_, **__):
 
 @converts(aten._safe_softmax.default)
 def safe_softmax(c, x, dim, dtype=None):
-    """Softmax; rows whose elements are all -inf are 0 and have no gradient."""
+    """Returns the softmax; rows whose elements are all -inf become 0 and have no gradient."""
     b = c.b
     x = b.cast(x, c.type.dtype)
     if x.type.rank == 0:
@@ -172,7 +172,7 @@ def uniform(c, x, low=0.0, high=1.0, generator=None):
 
 @converts(aten.randn.default, aten.randn_like.default)
 def randn(c, *_, **__):
-    """Normal numbers by the Box-Muller transform. In evaluation, where both uniform numbers
+    """Draws normal numbers by the Box-Muller transform. In evaluation, where both uniform numbers
     are 0.5, they are 0."""
     b = c.b
     radius, angle = _uniform(c), _uniform(c)

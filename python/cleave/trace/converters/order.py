@@ -43,8 +43,8 @@ def sorted_indices(c, x, k, dim, descending=False):
 
 
 def _by_ranks(c, x, descending):
-    """Returns the indices that sort the last dimension, from each element's rank: the number
-    of elements that come before it. Raises Unsupported for more than MOST_PAIRS pairs."""
+    """Returns the indices that sort the last dimension, from each element's rank: the number of
+    elements that come before it. Raises Unsupported for more than LARGEST_PAIR_COUNT pairs."""
     b, n = c.b, x.shape[-1]
     if n * x.type.elements > LARGEST_PAIR_COUNT:
         raise Unsupported(f"sorting of {x.type.elements} elements: more than {LARGEST_TOP_K} are "

@@ -105,8 +105,8 @@ def logcumsumexp(c, x, dim):
 
 
 def product_along(c, x, dim):
-    """Returns the product along `dim`, which is removed. Halves are multiplied repeatedly, so
-    that the gradient is right where factors are 0."""
+    """Returns the product along `dim`, which is removed. Halves are multiplied repeatedly, so that
+    the gradient is correct where factors are 0."""
     b = c.b
     size = x.shape[dim]
     if size == 0:

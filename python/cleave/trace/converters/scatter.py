@@ -76,7 +76,7 @@ def scatter_add(c, x, dim, indices, source):
 
 
 def scatter_add_flat(c, x, dim, index, source):
-    """scatter_add over row-major indices of all elements, for operands of any shapes."""
+    """Converts scatter_add over row-major indices of all elements, for operands of any shape."""
     b, shape = c.b, x.shape
     if index.type.elements == 0:
         return x

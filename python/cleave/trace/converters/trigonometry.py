@@ -48,7 +48,7 @@ def _arctangent(c, x):
 
 
 def _unit(c, x):
-    """The number 1 in the type of `x`."""
+    """Returns the number 1 in the type of `x`."""
     return c.b.scalar(1, x.dtype)
 
 
@@ -127,7 +127,7 @@ def cosh(c, x):
 
 @converts(aten.sinh.default)
 def sinh(c, x):
-    """Near 0 it is computed without cancellation as 2 t / (1 - t^2) with t = tanh(x / 2)."""
+    """Near 0, sinh is computed without cancellation as 2 t / (1 - t^2) with t = tanh(x / 2)."""
     b, (x,) = c.b, in_result_type(c, x)
     half, one = b.scalar(0.5, x.dtype), _unit(c, x)
     near = b.compare("lt", b.unary("abs", x), one)

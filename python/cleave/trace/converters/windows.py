@@ -2,9 +2,9 @@
 # Exceptions. See LICENSE for license information.
 """Windows over dimensions: pooling, interpolation.
 
-Operators that are linear along one dimension (averages, interpolation) become a matrix of
-weights, which the framework itself computes for the size; each output is the weighted sum
-of the few inputs whose weights are not 0.
+Operators that are linear along one dimension (averages, interpolation) become a matrix of weights,
+which PyTorch itself computes for the size; each output is the weighted sum of the few inputs whose
+weights are not 0.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def unfold(c, x, dim, size, step):
 
 
 def with_samples(c, x, n):
-    """Returns `x` as [samples, channels, spatial...] with `n` spatial dimensions, and whether
-    it had no dimension of samples."""
+    """Returns `x` as [samples, channels, spatial...] with `n` spatial dimensions, and whether its
+    dimension of samples was missing."""
     return (c.b.reshape(x, (1, *x.shape)), True) if x.type.rank == n + 1 else (x, False)
 
 
@@ -106,7 +106,7 @@ def _max_pool(c, x, n, kernel, stride, padding, dilation, ceil_mode):
 
 
 def _outputs(size, kernel, stride, padding, dilation, ceil_mode):
-    """Returns the number of windows along a dimension, by the framework's formula."""
+    """Returns the number of windows along a dimension, by PyTorch's formula."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0)
     count = room // stride + 1
     if ceil_mode and (count - 1) * stride >= size + padding:
@@ -242,7 +242,7 @@ def _register_upsampling():
             nearest = "nearest" in mode
 
             def by_scales(c, x, output, *rest, n=n, nearest=nearest):
-                """The overload with a list of scale factors, or the output size."""
+                """Converts the overload with a list of scale factors, or the output size."""
                 corners = () if nearest else rest[:1]
                 scales = rest[-1]
 
@@ -254,7 +254,7 @@ def _register_upsampling():
                 return _interpolated(c, x, n, resize)
 
             def by_size(c, x, output, *rest, n=n, nearest=nearest):
-                """The overload with the output size, and a scale factor or None for each
+                """Converts the overload with the output size, and a scale factor or None for each
                 dimension."""
                 corners = () if nearest else rest[:1]
                 scales = list(rest[len(corners):]) + [None] * n

@@ -70,7 +70,7 @@ def _starts(root: Value) -> list[Value]:
 
 
 def _starts_at(root: Value, start: Value) -> bool:
-    """Whether `root` is computed only from `start` and numbers, by such arithmetic."""
+    """Returns whether `root` is computed only from `start` and numbers, by such arithmetic."""
     seen: set[int] = set()
     curved = 0
     pending = [root]

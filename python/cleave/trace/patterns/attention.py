@@ -24,8 +24,7 @@ class _Scores:
 
 
 def composed_attention(b, evaluator, op):
-    """Recognises a contraction of the probabilities of a softmax, perhaps after dropout, with
-    values."""
+    """Recognises the contraction of softmax probabilities, possibly after dropout, with values."""
     if op.name != "contract":
         return None
     inputs, output = op.head.strip('"').split("->")
@@ -40,7 +39,7 @@ def composed_attention(b, evaluator, op):
 
 
 def _probabilities(value: Value):
-    """Returns (softmax, dropout op or None) if `value` is a softmax, perhaps after dropout."""
+    """Returns (softmax, dropout op or None) if `value` is a softmax, possibly after dropout."""
     value = _past_reshape(value)
     dropout = None
     if value.is_op("dropout"):
@@ -61,8 +60,8 @@ def _past_reshape(value: Value) -> Value:
 
 
 def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_value, output):
-    """Builds attention for the contraction of probabilities (`p_`) and values (`v_`), given
-    with their einsum letters; None where it is not attention."""
+    """Builds attention for the contraction of probabilities (`p_`) and values (`v_`), given with
+    their einsum letters; None if it is not attention."""
     probabilities = softmax
     shape = probabilities.shape
     if len(shape) not in (3, 4) or len(p_letters) not in (3, 4):
@@ -96,8 +95,8 @@ def _build(b, evaluator, softmax, dropout, p_letters, p_value, v_letters, v_valu
 
 
 def _broadcast_to_rank4(b, term: Value, scores: Value, shape: tuple[int, ...]) -> Value:
-    """Reshapes `term`, which broadcasts to `scores`, to broadcast to scores of `shape`, of
-    rank 4."""
+    """Reshapes `term`, which broadcasts to `scores`, so that it broadcasts to the rank-4
+    `shape`."""
     if scores.type.rank == 4 or term.type.rank < 3:
         return term
     if term.shape[0] == 1:
@@ -106,7 +105,7 @@ def _broadcast_to_rank4(b, term: Value, scores: Value, shape: tuple[int, ...]) -
 
 
 def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
-    """Traces softmax's operand back to the product of queries and keys; None if it does not
+    """Traces the operand of softmax back to the product of queries and keys; None if it does not
     lead there."""
     biases, masks, factor = [], [], 1.0
     while True:
@@ -141,7 +140,7 @@ def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
 
 
 def _scaled(value: Value) -> tuple[Value, float] | None:
-    """Returns (x, f) where `value` is x times or divided by a number, else None."""
+    """Returns (x, f) if `value` is x scaled by the number f, by a mul or a div; else None."""
     if value.is_op("div"):
         number = scalar_of(value.op.operands[1])
         return (value.op.operands[0], 1 / number) if number else None
@@ -153,7 +152,8 @@ def _scaled(value: Value) -> tuple[Value, float] | None:
 
 
 def _holds_product(value: Value, depth: int = 8) -> bool:
-    """Whether a contraction is among the ops, up to `depth`, from which `value` is computed."""
+    """Returns whether a contraction is among the ops, up to `depth`, from which `value` is
+    computed."""
     if value.is_op("contract"):
         return True
     if depth == 0 or not value.is_op("add", "sub", "mul", "div", "select", "reshape"):
@@ -188,8 +188,8 @@ def _query_and_key(b, product: Value, heads: tuple[int, ...]):
 
 def _to_rank4(b, x: Value, letters: str, batch: str, position: str, channel: str,
               lead: tuple[int, ...], heads: tuple[int, ...]) -> Value | None:
-    """Transposes and reshapes `x` to [batch, heads, position, channel], with one head if it has
-    no letter for heads; None where that is not possible."""
+    """Transposes and reshapes `x` to [batch, heads, position, channel], with one head if it has no
+    letter for heads; None if that is not possible."""
     order = [l for l in batch + position + channel if l in letters]
     if sorted(order) != sorted(letters):
         return None

@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Simplifies the movement of elements that is due to the framework's interfaces: reshapes
-around row-wise ops, gathers of known rows, slices of linears."""
+"""Simplifies the movement of elements that is due to PyTorch's interfaces: reshapes around row-wise
+ops, gathers of known rows, slices of linears."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _MAPS = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "
 
 
 def gather_of_known(b, evaluator, op):
-    """A gather of known indices start, start + step, ... is a slice (position embeddings)."""
+    """Replaces a gather of known indices start, start + step, ... (position embeddings) by a
+    slice."""
     if op.name != "gather":
         return None
     x, indices = op.operands
@@ -53,7 +54,8 @@ def gather_of_known(b, evaluator, op):
 
 
 def contraction_to_linear(b, evaluator, op):
-    """The product of x with a transposed matrix is a linear, the form that losses fuse with."""
+    """Replaces the product of x with a transposed matrix by a linear, the form that losses fuse
+    with."""
     if op.name != "contract":
         return None
     inputs, output = op.head.strip('"').split("->")
@@ -66,7 +68,7 @@ def contraction_to_linear(b, evaluator, op):
 
 
 def slice_of_linear(b, evaluator, op):
-    """A slice of rows of a linear's result is the linear of a slice of its input."""
+    """Replaces a slice of rows of a linear's result by the linear of a slice of its input."""
     if op.name != "slice" or not op.operands[0].is_op("linear"):
         return None
     linear = op.operands[0].op
@@ -210,7 +212,8 @@ def _past_loss(b, op):
 
 
 def reduce_of_reshape(b, evaluator, op):
-    """A reduction of all elements does not depend on their shape."""
+    """Removes a reshape before a reduction of all elements, which does not depend on their
+    shape."""
     if op.name != "reduce" or op.results[0].type.rank or not op.operands[0].is_op("reshape"):
         return None
     x = op.operands[0].op.operands[0]

@@ -64,8 +64,8 @@ def _flowing(value: Value) -> Value:
 
 
 def _is_same(a: Value, b: Value) -> bool:
-    """Whether both are the same value, or the same value minus its mean; a stop_gradient of the
-    mean is ignored, since a variance has no gradient through its mean."""
+    """Returns whether both are the same value, or the same value minus its mean; a stop_gradient of
+    the mean is ignored, since a variance has no gradient through its mean."""
     if a is b:
         return True
     if not (a.is_op("sub") and b.is_op("sub")) or a.op.operands[0] is not b.op.operands[0]:

@@ -40,7 +40,8 @@ def _rotated(b, root: Value):
 
 
 def _is_table(table: Value, x: Value) -> bool:
-    """Whether `table` can be an operand of rope: it has no gradient and broadcasts to `x`."""
+    """Returns whether `table` can be an operand of rope: it has no gradient and broadcasts to
+    `x`."""
     if table.trained or x.type.rank != 4 or table.dtype != x.dtype:
         return False
     try:
