@@ -1,11 +1,11 @@
-"""Accuracy of the predicted bubble of a pipeline, from costs measured in another run.
+"""Measures the accuracy of the predicted pipeline bubble, given costs measured in another run.
 
-A model of GPT-2's shape is trained at pp=2 on two cores, with a rank of one thread on each,
-by several schedules, in two runs each. The costs of parts and transfers in the first run,
-where both ranks are as busy as in the second, predict the timeline of the second. A JSON line
-is printed for each schedule: the share of a step in which each device is idle, in percent,
-predicted and measured, and the difference in percentage points. Pictures and traces remain
-in the folder that is printed.
+A model of GPT-2's shape is trained with pp=2 on two cores, with one single-threaded rank on each
+core. Each of several schedules is run twice. The costs of parts and transfers in the first run, in
+which both ranks are as busy as in the second, predict the timeline of the second. The benchmark
+prints a JSON line for each schedule: the percentage of a step in which each device is idle,
+predicted and measured, and the difference in percentage points. Pictures and traces remain in the
+folder that is printed.
 """
 
 import argparse

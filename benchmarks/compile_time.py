@@ -1,9 +1,9 @@
-"""Time and memory of `cleave-compile` by the number of layers or of micro-batches.
+"""Measures the time and memory of `cleave-compile` by the number of layers or micro-batches.
 
-Models of GPT-2's shape are compiled from text to an artifact, interleaved, in several rounds.
-A JSON line is printed for each number of layers, with medians and their ratios to the
-smallest case; with `--micro-batches`, for each number of micro-batches of one sequence, in a
-pipeline of two stages.
+Models of GPT-2's shape are compiled from text to an artifact in several interleaved rounds. The
+benchmark prints a JSON line for each number of layers, with medians and their ratios to the
+smallest case; with `--micro-batches`, it prints one for each number of micro-batches of one
+sequence, in a pipeline of two stages.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Step time of GPT-2 on two devices, compared with PyTorch and JAX, on two cores.
+"""Compares the step time of GPT-2 on two devices with PyTorch and JAX, on two cores.
 
-A device is a rank of one thread: a thread of Cleave, a process of PyTorch, a virtual device of
+A device is a single-threaded rank: a thread of Cleave, a process of PyTorch, or a virtual device of
 JAX. Workers are measured as in run.py: each is a separate process, steps are interleaved, and
-medians are reported. A peer (a worker of another framework) is first run with each of its
-settings, and the fastest one is measured. All workers start from the same weights and must
-compute equal losses, up to rounding. Results are printed as JSON lines.
+medians are reported. A peer (a worker of another framework) is first run with each of its settings,
+and the fastest one is measured. All workers start from the same weights and must compute equal
+losses, up to rounding. Results are printed as JSON lines.
 """
 
 import argparse
@@ -37,14 +37,14 @@ PEERS = {
     "DTensor tp=2": {
         "eager": ["torch", "--kind", "tp"],
         "compiled": ["torch", "--kind", "tp", "--compile"],
-        "sequence in parts, compiled": ["torch", "--kind", "tp-sp", "--compile"],
+        "sequence-parallel, compiled": ["torch", "--kind", "tp-sp", "--compile"],
     },
 }
 for kind in ("dp", "tp"):
     PEERS[f"JAX {kind}=2"] = {
         "threads shared": ["jax", "--kind", kind],
-        "one thread each": ["jax", "--kind", kind, "--products", "one-thread"],
-        "Eigen's products": ["jax", "--kind", kind, "--products", "eigen"],
+        "one thread each": ["jax", "--kind", kind, "--matmul", "one-thread"],
+        "Eigen": ["jax", "--kind", kind, "--matmul", "eigen"],
     }
 
 # The workers that are measured together (memory is too small for all at once), and the pairs
@@ -90,7 +90,7 @@ def pin_to_cores():
 
 
 def has_jax():
-    """Whether JAX is installed; logs how to install it otherwise."""
+    """Returns whether JAX is installed; logs how to install it otherwise."""
     if importlib.util.find_spec("jax"):
         return True
     log(

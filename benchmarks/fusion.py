@@ -1,5 +1,5 @@
-"""Step time of GPT-2 124M by `--optimizer-fusion`: updates after backward, in backward, or in
-the next step.
+"""Measures the step time of GPT-2 124M by `--optimizer-fusion`: updates after backward, in
+backward, or in the next step.
 
 Each variant is a process with its own artifact; steps are interleaved. A JSON line on standard
 output has the medians of wall time and of processor time, which other processes disturb less.
@@ -38,14 +38,15 @@ def main():
     for fusion in FUSIONS:
         artifact, report = f"{base}-{fusion}.so", f"{base}-{fusion}.json"
         harness.compile_case(base, options.build, options.threads, artifact,
-                             ["--check-finite", "off", "--optimizer-fusion", fusion, "--report", report])
+                             ["--check-finite", "off", "--optimizer-fusion", fusion,
+                              "--report", report])
         with open(report) as file:
             gradients[fusion] = json.load(file)["memory"]["train gradients"]
         workers.append(Worker(
             fusion, harness.cleave_command(base, artifact, options.threads), options.threads))
     processor = {fusion: [] for fusion in FUSIONS}
     for round_ in range(options.warmup + options.steps):
-        # Each worker is the first one equally often.
+        # Each worker runs first equally often.
         for i in range(len(workers)):
             worker = workers[(round_ + i) % len(workers)]
             before = processor_ms(worker)

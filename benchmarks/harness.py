@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def add_options(parser):
-    """Adds the options that all benchmarks of training steps have."""
+    """Adds the options that all benchmarks of training steps share."""
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--steps", type=int, default=7)
@@ -31,8 +31,8 @@ def add_options(parser):
 
 
 def parse(parser, **small):
-    """Returns the parsed options. With `--smoke`, those that are not given have the values
-    `small`: a run that only tests the benchmark itself."""
+    """Returns the parsed options. With `--smoke`, options that are not given take the values
+    `small`, for a run that only tests the benchmark itself."""
     parser.add_argument(
         "--smoke", action="store_true", help="only test the benchmark, with the smallest sizes"
     )
@@ -110,7 +110,7 @@ class Worker:
         return answer["ms"]
 
     def median(self):
-        """The median time of the measured steps, in milliseconds."""
+        """Returns the median time of the measured steps, in milliseconds."""
         return statistics.median(self.times)
 
     def quit(self):

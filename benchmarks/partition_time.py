@@ -1,9 +1,9 @@
-"""Time and memory of partitioning GPT 175B over devices, up to the `local` phase.
+"""Measures the time and memory of partitioning GPT 175B over devices, up to the `local` phase.
 
-The model is written without weights. Each plan is compiled from text in several rounds, plans
-interleaved. Then the first plan is compiled for few and for many ranks, with equally many
-sequences for each position of the axis dp. A JSON line is printed for each plan and for the
-comparison, with processor times.
+The model is written without weights. The plans are compiled from text in several interleaved
+rounds. Then the first plan is compiled for few and for many ranks, with the same number of
+sequences for each position of the axis dp. The benchmark prints a JSON line with processor times
+for each plan and for the comparison.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Time and memory of a training step in bf16 beside f32, and beside PyTorch's autocast.
+"""Compares the time and memory of a training step in bf16 with f32 and with PyTorch's autocast.
 
-Each worker is a separate process; steps are interleaved, one step of each worker in a round,
-and medians are reported. The floor of a step is the sum of the times of its contractions and
-of attention, each by the fastest variant of the library; that of bf16 has bf16 contractions.
+Each worker is a separate process; steps are interleaved, one step of each worker in a round, and
+medians are reported. The floor of a step is the sum of the times of its contractions and of
+attention, each by the fastest variant of the library; the floor of bf16 has bf16 contractions.
 Results are printed as JSON lines.
 """
 
@@ -53,7 +53,7 @@ def run_case(model, options, folder):
         worker.quit()
     whole, narrow = (results[f"cleave {p}"] for p in PRECISIONS)
     peers = [r for name, r in results.items() if name.startswith("autocast")]
-    # What bf16 does not make faster takes as long as in f32.
+    # Work that bf16 does not speed up takes as long as in f32.
     rest = whole["median_ms"] - floor["f32"]["contractions"]
     summary = {
         "case": model,

@@ -1,11 +1,12 @@
-"""Accuracy of the predicted time of recomputation, by rates that are measured once.
+"""Measures the accuracy of the predicted time of recomputation, given rates measured once.
 
-The rates of this machine are measured by steps of the model (`cleave-compile --measure-machine`).
-The model is then compiled with several policies of recomputation, and within memory limits between
-the largest and the smallest of them (`--recompute=auto`). A JSON line is printed for each: the
-bytes that a device needs, the milliseconds of a step, predicted and measured, and what the policy
-adds to the step without recomputation, predicted and measured, with their difference in percent of
-what was measured where that is a twentieth of a step. Runs are interleaved, and of each the fastest step counts.
+Steps of the model measure the rates of this machine (`cleave-compile --measure-machine`). The model
+is then compiled with several recomputation policies, and within memory limits between the largest
+and the smallest of them (`--recompute=auto`). The benchmark prints a JSON line for each program:
+the memory that a device needs, the predicted and measured time of a step, and the predicted and
+measured time that the policy adds to a step without recomputation. The difference of these two, in
+percent of the measured one, is given if the measured one exceeds a twentieth of a step. Runs are
+interleaved, and the fastest step of each program counts.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def run(*command):
 
 
 class Program:
-    """The model with one policy."""
+    """The model compiled with one policy."""
 
     def __init__(self, options, folder, name, flags):
         self.options, self.name = options, name
@@ -62,7 +63,7 @@ def describe(program, none):
         "measured_ms": round(program.measured_ms, 2),
         "added_predicted_ms": round(predicted, 2),
         "added_measured_ms": round(measured, 2),
-        # Of an addition that is more than what steps differ by.
+        # Given only if the added time exceeds the variation between steps.
         "difference_percent": round(100 * (predicted - measured) / measured, 1)
         if measured > 0.05 * none.measured_ms else None,
     }

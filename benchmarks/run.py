@@ -1,4 +1,4 @@
-"""Time and memory of a training step, compared with PyTorch and with the floor.
+"""Compares the time and memory of a training step with PyTorch and with the floor.
 
 Each worker is a separate process; steps are interleaved, one step of each worker in a round,
 and medians are reported. The floor, a lower bound of the step's time, is the sum of the times

@@ -30,7 +30,7 @@
 
 using namespace cleave::runtime;
 
-/// The library exports it, and its header leaves it out.
+/// The library exports this function, but its header omits it.
 extern "C" dnnl_status_t
 dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n,
                       dnnl_dim_t k, float alpha, const uint16_t *a,

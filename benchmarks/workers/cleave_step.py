@@ -1,4 +1,4 @@
-"""The worker of Cleave: trains by an artifact, in a process without PyTorch."""
+"""The worker of Cleave: runs a compiled artifact in a process without PyTorch."""
 
 import argparse
 import os

@@ -1,7 +1,7 @@
 """GPT-2 with linear layers that PyTorch's tensor parallelism can shard.
 
-Queries, keys and values are separate products, each of which can be split by
-heads. Sizes, initial weights and the loss are those of a transformers model.
+Queries, keys and values are separate matrix multiplications, each of which can be sharded by heads.
+Sizes, initial weights and the loss are those of a transformers model.
 """
 
 import torch

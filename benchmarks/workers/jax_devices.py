@@ -1,8 +1,8 @@
 """The worker of JAX, on two virtual devices of one process.
 
-GPT-2 and AdamW in jax.numpy, compiled as one step with donated buffers. `dp` shards the
-samples; `tp` shards heads, the inner features of MLPs and the vocabulary, by shardings of the
-parameters. Weights are those of a GPT-2 of transformers, from a safetensors file.
+GPT-2 and AdamW are written in jax.numpy and compiled as one step with donated buffers. `dp` shards
+the batch; `tp` shards the heads, the inner features of MLPs and the vocabulary, by shardings of the
+parameters. The weights are those of a GPT-2 of transformers, from a safetensors file.
 """
 
 import argparse
@@ -12,9 +12,9 @@ import sys
 sys.path.insert(0, os.path.dirname(__file__))
 
 DEVICES = 2
-# XLA's flags for products: devices share a thread pool, or each has one thread, or products
-# are computed by Eigen.
-PRODUCTS = {
+# XLA's flags for matrix multiplication: devices share a thread pool, or each has one thread, or
+# Eigen computes it.
+MATMUL = {
     "shared": "",
     "one-thread": "--xla_cpu_multi_thread_eigen=false",
     "eigen": "--xla_cpu_experimental_ynn_fusion_type=",
@@ -27,7 +27,7 @@ def arguments():
     parser.add_argument("--weights", required=True, help="a safetensors file")
     parser.add_argument("--ids", required=True, help=".npy of a batch of token ids")
     parser.add_argument("--heads", type=int, required=True)
-    parser.add_argument("--products", choices=PRODUCTS, default="shared")
+    parser.add_argument("--matmul", choices=MATMUL, default="shared")
     return parser.parse_args()
 
 
@@ -39,7 +39,7 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
         f"--xla_force_host_platform_device_count={DEVICES}",
         "--xla_cpu_collective_call_terminate_timeout_seconds=600",
-        PRODUCTS[options.products],
+        MATMUL[options.matmul],
     ]
 )
 
@@ -63,7 +63,7 @@ def load(path, heads):
     theirs = {k.removeprefix("transformer."): v for k, v in load_file(path).items()}
     tokens = theirs["wte.weight"]
     width = tokens.shape[1]
-    # The rows are padded to a multiple of the devices; the loss masks the added one.
+    # The rows are padded to a multiple of the devices; the loss masks the added rows.
     padding = -len(tokens) % DEVICES
     values = {"tokens": np.pad(tokens, ((0, padding), (0, 0)))}
     specs = {"tokens": P("x", None)}
@@ -85,8 +85,8 @@ def load(path, heads):
         h = f"h.{i}."
         norm(h + "norm1", h + "ln_1")
         norm(h + "norm2", h + "ln_2")
-        # Query, key and value of each head are adjacent, so that the product's heads are
-        # contiguous.
+        # Query, key and value of each head are adjacent, so that the heads of the matrix
+        # multiplication's result are contiguous.
         fused = h + "attn.c_attn."
         take(h + "qkv.weight", fused + "weight", P(None, "x", None, None),
              (width, 3, heads, size), (0, 2, 1, 3))

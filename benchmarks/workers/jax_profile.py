@@ -1,4 +1,4 @@
-"""Breakdown of the time of a compiled JAX step, by JAX's profiler."""
+"""Breaks down the time of a compiled JAX step with JAX's profiler."""
 
 import pathlib
 import re
@@ -8,22 +8,22 @@ import time
 import jax
 
 # Named scopes of the model, by which instructions are classified.
-ATTENTION, OPTIMIZER = "attention_products", "adamw_update"
+ATTENTION, OPTIMIZER = "attention_matmul", "adamw_update"
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 COLLECTIVES += ("collective-permute",)
 
 
 def instructions(text):
     """Returns the kind of work of each instruction of an HLO module, by its name."""
-    # 1. Find the computations that contain a product.
-    computation, products, found = "", set(), []
+    # 1. Find the computations that contain a matrix multiplication.
+    computation, multiplies, found = "", set(), []
     for line in text.splitlines():
         if header := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):
             computation = header[1]
         elif part := re.match(r"\s+(?:ROOT )?%?([\w.-]+) = .*?\s([\w-]+)\(", line):
             found.append((part[1], part[2], line))
             if part[2] == "dot":
-                products.add(computation)
+                multiplies.add(computation)
     # 2. Classify each instruction.
     kinds = {}
     for name, operation, line in found:
@@ -34,7 +34,7 @@ def instructions(text):
             kinds[name] = "optimizer"
         elif ATTENTION in line:
             kinds[name] = "attention"
-        elif operation == "dot" or (called and called[1] in products):
+        elif operation == "dot" or (called and called[1] in multiplies):
             kinds[name] = "contractions"
         else:
             kinds[name] = "row_wise"

@@ -1,4 +1,4 @@
-"""The protocol of a worker: a command per input line, a JSON line as answer.
+"""The protocol of a worker: one command per input line, and one JSON line per answer.
 
 `step` runs one training step and answers {"ms", "loss"}; `profile` answers the milliseconds of
 one step by kind of work; `quit` answers {"vm_hwm_mib"}, the peak memory, and ends the process.

@@ -1,7 +1,7 @@
-"""The worker of PyTorch on two ranks over Gloo, which are processes of one thread.
+"""The worker of PyTorch on two ranks over Gloo, which are single-threaded processes.
 
-`ddp` splits the samples of the model of transformers. `tp` shards the layers of an equal GPT-2
-as DTensors, `tp-sp` also the sequence between them. The loss is that of the whole batch.
+`ddp` shards the batch of the transformers model. `tp` shards the layers of an equal GPT-2 as
+DTensors; `tp-sp` also shards the sequence between them. The loss is that of the whole batch.
 """
 
 import argparse
@@ -27,8 +27,8 @@ RANKS = 2
 
 
 def data_parallel(model, ids, rank):
-    """Returns the module to train, and a function that computes the loss of this rank's
-    samples."""
+    """Returns the module to train, and a function that computes the loss of this rank's part of the
+    batch."""
     replica = torch.nn.parallel.DistributedDataParallel(
         model, gradient_as_bucket_view=True, static_graph=True
     )
@@ -46,8 +46,8 @@ def split_layers(model, sequence):
         "tokens": tp.RowwiseParallel(
             input_layouts=Replicate(), output_layouts=between
         ),
-        # The three products share one input, so that its gradients are summed before they are
-        # reduced.
+        # The three matrix multiplications share one input, so that its gradients are summed before
+        # they are reduced.
         block + "attention": tp.PrepareModuleInput(input_layouts=between, **whole),
         block + "attention.query": tp.ColwiseParallel(),
         block + "attention.key": tp.ColwiseParallel(),
@@ -70,7 +70,7 @@ def split_layers(model, sequence):
 
 
 def tensor_parallel(model, ids, sequence):
-    """Returns the module to train, and a function that computes the loss of all samples."""
+    """Returns the module to train, and a function that computes the loss of the whole batch."""
     ours = gpt2.from_transformers(model)
     split_layers(ours, sequence)
     labels = gpt2.next_tokens(ids).flatten()

@@ -1,4 +1,4 @@
-"""Breakdown of the time of a PyTorch step, by PyTorch's profiler."""
+"""Breaks down the time of a PyTorch step with PyTorch's profiler."""
 
 import time
 
