@@ -72,20 +72,15 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
         count = len(example_inputs)
     given = list(example_inputs[:count])
     order = [names[i] if i < len(names) else f"input{i}" for i in range(count)]
-    keyword: dict[str, str] = {}
-    if loss_fn is None and count > 1 and "labels" in forward and "labels" not in order:
-        # Models with many optional arguments: the last input is the target.
-        order[-1] = "labels"
-        keyword["labels"] = "labels"
     if loss_fn is None:
-        _check_taken(forward, [n for n in order if n not in keyword], False)
+        _check_taken(forward, order, False)
     inputs = dict(zip(order, given))
     targets = []
     for i, tensor in enumerate(example_inputs[count:]):
         name = _target_name(loss_fn, i, inputs)
         inputs[name] = tensor
         targets.append(name)
-    return Call(_tensors(inputs), [n for n in order if n not in keyword], keyword, targets)
+    return Call(_tensors(inputs), order, {}, targets)
 
 
 def _named_targets(forward: Mapping[str, inspect.Parameter], given: Sequence[str],

@@ -72,13 +72,13 @@ def trace(module: torch.nn.Module, example_inputs: Any,
           policy: PrecisionPolicy = PrecisionPolicy()) -> TracedModel:
     """Traces a module and its loss to Cleave's graph dialect.
 
-    `example_inputs` has one example of each tensor that a training step takes. It fixes
-    shapes and types; values do not matter. If it is a tuple, the tensors are passed to
-    `module` by position. With `loss_fn`, the last of them (as many as `loss_fn` requires after
-    the output) are its targets; `((model inputs...), (targets...))` separates them
-    explicitly. Without `loss_fn`, the last tensor is passed as `labels` if forward has an
-    argument of this name that is not filled by position. If it is a dict, tensors are passed
-    by name; those that forward does not take are targets, or else the one that `loss_fn` names.
+    `example_inputs` has one example of each tensor that a training step takes. It fixes shapes and
+    types; values do not matter. If it is a tuple, the tensors are passed to `module` by position
+    alone. With `loss_fn`, the last of them (as many as `loss_fn` requires after the output) are its
+    targets; `((model inputs...), (targets...))` separates them explicitly. If it is a dict, tensors
+    are passed by name; those that forward does not take are targets, or else the one that `loss_fn`
+    names. A model of `transformers`, whose forward has other parameters before `labels`, takes a
+    dict: `{"input_ids": ids, "labels": ids}`.
 
     `loss_fn(output, *targets)` returns a scalar. Without it the module must return its
     scalar loss: alone, in a tuple with logits, or as `loss` in a dict or an object.

@@ -33,7 +33,7 @@ NESTEROV = cleave.SGD(lr=0.05, momentum=0.9, nesterov=True, max_grad_norm=0.5)
 def compiled(fusion, optimizer=ADAMW, *, batch=4, make=None, **settings):
     torch.manual_seed(0)
     model = make() if make else gpt2(**DROPOUT)
-    inputs = (tokens if make else named_tokens)(batch=batch)
+    inputs = (tokens if "loss_fn" in settings else named_tokens)(batch=batch)
     return compile_once(make or "gpt2", model, inputs, optimizer=optimizer,
                         optimizer_fusion=fusion, seed=5,
                         **{"check_finite": fusion != "backward", **settings})

@@ -1,10 +1,11 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Which inputs of a dict the model takes, and which the loss function."""
+"""Which inputs the model takes, by position or by name, and which the loss function."""
 
 import pytest
 import torch
 
+import cleave.trace
 from cleave.trace import TraceError
 from cleave.trace.call_plan import plan_call
 
@@ -46,3 +47,49 @@ def test_targets(model, given, loss_fn, targets):
 def test_what_does_not_tell_is_refused(model, given, loss_fn, said):
     with pytest.raises(TraceError, match=said):
         plan_call(model, dict.fromkeys(given.split(), X), loss_fn)
+
+
+class Asked(torch.nn.Module):
+    """Its loss is that of `labels`, if they are given."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x, mask=None, labels=None):
+        y = x * self.weight if mask is None else x * self.weight * mask
+        return y if labels is None else ((y - labels) ** 2).mean()
+
+
+def test_a_tuple_is_passed_by_position_alone():
+    call = plan_call(Asked(), (X, X), None)
+    assert (call.positional, call.keyword, call.targets) == (["x", "mask"], {}, [])
+    assert plan_call(Asked(), (X, X, X), None).positional == ["x", "mask", "labels"]
+
+
+def test_labels_in_a_tuple_are_the_next_argument():
+    """As in eager code, where `model(x, y)` gives y to `mask`."""
+    with pytest.raises(TraceError, match="no scalar loss; .* by name"):
+        cleave.trace.trace(Asked(), (X, X))
+    traced = cleave.trace.trace(Asked(), dict(x=X, labels=X))
+    assert [t.name for t in traced.tensors if t.role == "parameter"] == ["weight"]
+
+
+def test_a_keyword_only_argument_takes_no_place():
+    class Keyword(torch.nn.Module):
+        def forward(self, x, *, labels):
+            return ((x - labels) ** 2).mean()
+
+    with pytest.raises(TraceError, match=r"takes 1 input \(x\), and 2 are given"):
+        plan_call(Keyword(), (X, X), None)
+    assert plan_call(Keyword(), dict(x=X, labels=X), None).keyword == dict(x="x", labels="labels")
+
+
+def test_a_model_of_transformers_takes_its_inputs_by_name():
+    transformers = pytest.importorskip("transformers")
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_embd=8, n_layer=1, n_head=2, vocab_size=16, n_positions=8))
+    ids = torch.zeros(1, 4, dtype=torch.int64)
+    named = plan_call(model, dict(input_ids=ids, labels=ids), None)
+    assert named.keyword == dict(input_ids="input_ids", labels="labels")
+    assert "labels" not in plan_call(model, (ids, ids), None).inputs
