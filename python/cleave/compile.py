@@ -87,7 +87,7 @@ def compile(
             mode is trained as if all of it were in training mode, with a warning if
             it has dropout.
         example_inputs: tensors with the shapes of a whole batch, samples first: a
-            tuple, a dict by name, or ((model inputs...), (targets...)). A step
+            tuple by position, a dict by name, or ((model inputs...), (targets...)). A step
             takes inputs in this order, or by name.
         loss_fn: `loss_fn(output, *targets)` if the model returns logits; the
             targets are the inputs that the model's forward does not take. None if

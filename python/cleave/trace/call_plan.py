@@ -83,6 +83,16 @@ def plan_call(module: torch.nn.Module, example_inputs: Any,
     return Call(_tensors(inputs), order, {}, targets)
 
 
+def position_note(module: torch.nn.Module, call: Call) -> str:
+    """Returns the end of an error message that names the parameters to which the inputs are passed
+    by position, if forward has other parameters too; else an empty string."""
+    others = [n for n in _positional_names(module.forward) if n not in call.positional]
+    if len(call.positional) < 2 or not others:
+        return ""
+    return (f"; the inputs are passed by position, as {', '.join(call.positional)}: pass a dict to "
+            "give them by name")
+
+
 def _named_targets(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
                    loss_fn: Callable[..., Any]) -> list[str]:
     """Returns which inputs of a dict are the targets of `loss_fn`, in its order: those that forward

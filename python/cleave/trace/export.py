@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
-from .call_plan import Call, plan_call
+from .call_plan import Call, plan_call, position_note
 from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
 from .decompose import decomposed, is_functional, keep_nested_locations
@@ -101,7 +101,8 @@ class _Step(torch.nn.Module):
             raise TraceError(
                 "the model returns no scalar loss; pass loss_fn, called as "
                 "loss_fn(output, *targets), or give the model its labels, by name if they are "
-                "not among its first arguments: {'input_ids': ids, 'labels': ids}")
+                "not among its first arguments: {'input_ids': ids, 'labels': ids}"
+                + position_note(self.module, self.call_plan))
         found = {"loss": loss, "logits": logits}
         self.found.names = [n for n in self.want if found[n] is not None]
         return tuple(found[n] for n in self.found.names)
@@ -278,7 +279,8 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
             if "is mutated in the forward method" in str(error):
                 raise TraceError(f"a tensor {OUTSIDE}") from error
             raise TraceError(unwritable_names(module, error)
-                             or untraceable(error) + devices(module, error)) from error
+                             or untraceable(error) + devices(module, error)
+                             + position_note(module, call)) from error
     narrow = step.originals.regions.autocast | computed_types(module, program)
     return Exported(program, step.found.names, step.found.reached, narrow)
 

@@ -75,6 +75,27 @@ def test_labels_in_a_tuple_are_the_next_argument():
     assert [t.name for t in traced.tensors if t.role == "parameter"] == ["weight"]
 
 
+class Cached(Asked):
+    """Its second parameter is no tensor."""
+
+    def forward(self, x, cache=None, labels=None):
+        y = super().forward(x) if cache is None else super().forward(x) * cache.length()
+        return y if labels is None else ((y - labels) ** 2).mean()
+
+
+def test_errors_name_the_parameters_that_a_tuple_is_passed_to():
+    said = "the inputs are passed by position, as {}: pass a dict to give them by name$"
+    with pytest.raises(TraceError, match="no scalar loss; .*; " + said.format("x, mask")):
+        cleave.trace.trace(Asked(), (X, X))
+    with pytest.raises(TraceError, match="no attribute 'length'; " + said.format("x, cache")):
+        cleave.trace.trace(Cached(), (X, X))
+    with pytest.raises(TraceError, match="no attribute 'length'$"):
+        cleave.trace.trace(Cached(), dict(x=X, cache=X, labels=X))
+    with pytest.raises(TraceError, match="no attribute 'length'$"):
+        cleave.trace.trace(Cached(), (X, X, X))
+    cleave.trace.trace(Cached(), dict(x=X, labels=X))
+
+
 def test_a_keyword_only_argument_takes_no_place():
     class Keyword(torch.nn.Module):
         def forward(self, x, *, labels):
