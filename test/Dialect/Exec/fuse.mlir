@@ -186,3 +186,34 @@ func.func @update(%w: tensor<f32>, %g: tensor<f32>) -> (tensor<f32> {exec.alias 
   exec.check %ok, "not finite" : tensor<i1>
   return %1 : tensor<f32>
 }
+
+// -----
+
+// Two kernels read a bf16 tensor in f32: each widens it as it loads it, and no
+// f32 copy is stored. Below, an op without a kernel needs the copy.
+
+// CHECK-LABEL: func.func @widen
+// CHECK-SAME: (%[[X:.*]]: tensor<64x64xbf16>, %[[W:.*]]: tensor<64x64xf32>)
+// CHECK: %[[SUM:.*]] = exec.launch @cast_reduce(%[[X]]) : (tensor<64x64xbf16>) -> tensor<f32>
+// CHECK: %[[Y:.*]] = exec.launch @cast_div_sub(%[[X]], %[[SUM]], %[[W]])
+// CHECK: return %[[Y]]
+func.func @widen(%x: tensor<64x64xbf16>, %w: tensor<64x64xf32>)
+    -> tensor<64x64xf32> {
+  %0 = graph.cast %x : (tensor<64x64xbf16>) -> tensor<64x64xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 0, 1>} : (tensor<64x64xf32>) -> tensor<f32>
+  %2 = graph.div %0, %1 : (tensor<64x64xf32>, tensor<f32>) -> tensor<64x64xf32>
+  %3 = graph.sub %w, %2 : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %3 : tensor<64x64xf32>
+}
+
+// CHECK-LABEL: func.func @widen_for_memory
+// CHECK: %[[SUM:.*]]:2 = exec.launch @cast_reduce{{.*}}(%{{.*}}) {{.*}} -> (tensor<f32>, tensor<64x64xf32>)
+// CHECK: exec.launch @div_sub(%[[SUM]]#1, %[[SUM]]#0, %{{.*}})
+func.func @widen_for_memory(%x: tensor<64x64xbf16>, %w: tensor<64x64xf32>)
+    -> (tensor<64x64xf32>, tensor<64x64xf32>) {
+  %0 = graph.cast %x : (tensor<64x64xbf16>) -> tensor<64x64xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 0, 1>} : (tensor<64x64xf32>) -> tensor<f32>
+  %2 = graph.div %0, %1 : (tensor<64x64xf32>, tensor<f32>) -> tensor<64x64xf32>
+  %3 = graph.sub %w, %2 : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %0, %3 : tensor<64x64xf32>, tensor<64x64xf32>
+}

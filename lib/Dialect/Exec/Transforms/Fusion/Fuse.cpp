@@ -24,8 +24,9 @@ using namespace cleave::exec;
 
 namespace {
 
-/// True if `node` returns its operand's elements unchanged and in order.
-bool isForwarding(const FusionNode &node) {
+/// True if `node` reads one tensor and returns as many elements in its order,
+/// each computed from one.
+bool isInOrder(const FusionNode &node) {
   if (!node.fusable || node.reads.size() != 1 || node.definitions.size() != 1)
     return false;
   const auto &read = node.reads[0];
@@ -33,7 +34,6 @@ bool isForwarding(const FusionNode &node) {
   auto from = dyn_cast<RankedTensorType>(read.tensor.getType());
   auto to = cast<RankedTensorType>(definition.result.getType());
   if (read.indexed || !definition.plain || definition.level != read.level ||
-      from.getElementType() != to.getElementType() ||
       from.getNumElements() != to.getNumElements() ||
       read.access.logicalOffset != 0)
     return false;
@@ -42,14 +42,42 @@ bool isForwarding(const FusionNode &node) {
          (loops.size() == 1 && loops[0] == Stride{from.getNumElements(), 1});
 }
 
-/// True if nothing is computed between the read and the definition.
+/// The element types of what an op in order reads and returns.
+std::pair<Type, Type> elementTypes(const FusionNode &node) {
+  auto type = [](Value value) {
+    return cast<RankedTensorType>(value.getType()).getElementType();
+  };
+  return {type(node.reads[0].tensor), type(node.definitions[0].result)};
+}
+
+/// True if nothing is computed between the read and the definition but a float
+/// that is widened, as kernels do where they load narrow ones.
 bool computesNothing(Operation *op) {
   Block scratch;
   auto space = cast<KernelLoweringInterface>(op).getKernelSpace();
   KernelBuilder code(op->getLoc(), scratch, space.rows, space.cols);
   if (failed(code.emit(op, Level::Element)))
     return false;
-  return llvm::hasSingleElement(scratch) && isa<LoadOp>(scratch.front());
+  return !scratch.empty() && isa<LoadOp>(scratch.front()) &&
+         llvm::all_of(llvm::drop_begin(scratch), llvm::IsaPred<arith::ExtFOp>);
+}
+
+/// True if `node` returns its operand's elements unchanged and in order.
+bool isForwarding(const FusionNode &node) {
+  if (!isInOrder(node))
+    return false;
+  auto [from, to] = elementTypes(node);
+  return from == to && computesNothing(node.op);
+}
+
+/// See `FusionNode::widens`.
+bool widensFloats(const FusionNode &node) {
+  if (!isInOrder(node))
+    return false;
+  auto [from, to] = elementTypes(node);
+  return isa<FloatType>(from) && isa<FloatType>(to) &&
+         from.getIntOrFloatBitWidth() < to.getIntOrFloatBitWidth() &&
+         computesNothing(node.op);
 }
 
 struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
@@ -70,7 +98,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
         return failure();
       if (!node->fusable)
         continue;
-      if (isForwarding(*node) && computesNothing(&op)) {
+      if (isForwarding(*node)) {
         Value from = node->reads[0].tensor, to = op.getResult(0);
         if (from.getType() == to.getType()) {
           to.replaceAllUsesWith(from);
@@ -106,6 +134,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
         return failure();
       auto check = dyn_cast<CheckOp>(op);
       node->stops = check && !check.getDeferred();
+      node->widens = widensFloats(*node);
       nodes.push_back(std::move(*node));
     }
     Operation *end = block.getTerminator();
@@ -116,12 +145,18 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     for (FusionNode &node : nodes)
       node.overwrites = overwriting.contains(node.op);
     OpBuilder builder(end);
-    for (const FusionGroup &group : groupOps(nodes)) {
+    SmallVector<FusionGroup> groups = groupOps(nodes);
+    GroupsOfOps groupsOf;
+    for (const FusionGroup &group : groups)
+      if (group.fusable)
+        for (unsigned node : group.nodes)
+          groupsOf[nodes[node].op].push_back(&group);
+    for (const FusionGroup &group : groups) {
       if (!group.fusable) {
         nodes[group.nodes.front()].op->moveBefore(end);
         continue;
       }
-      if (failed(buildKernel(nodes, group, builder, symbols, known)))
+      if (failed(buildKernel(nodes, group, groupsOf, builder, symbols, known)))
         return failure();
     }
     // Ops computed by kernels, views that kernels read through, and constants

@@ -42,6 +42,7 @@ private:
                                  const KernelSpace &b) const;
   bool isValid(ArrayRef<unsigned> members, const KernelSpace &space) const;
   bool bringTogether(unsigned first, unsigned last);
+  void repeatWidened(unsigned node);
   SmallVector<FusionGroup> inOrder() const;
 
   ArrayRef<FusionNode> nodes;
@@ -329,6 +330,36 @@ void Grouping::growFrom(unsigned node) {
     tryMerge(groupOf[node], groupOf[candidate.node]);
 }
 
+/// Where other groups read what `node` widens, has each of them widen it as it
+/// loads the operand, so that no wide copy is in memory; not if an op that has
+/// no kernel needs one.
+void Grouping::repeatWidened(unsigned node) {
+  unsigned home = groupOf[node];
+  Value wide = nodes[node].definitions[0].result;
+  DenseMap<unsigned, SmallVector<unsigned>> others;
+  for (Operation *user : wide.getUsers()) {
+    auto list = readers.find(wide);
+    if (list == readers.end() ||
+        llvm::none_of(list->second, [&](unsigned reader) {
+          return nodes[reader].op == user;
+        }))
+      return;
+  }
+  for (unsigned reader : readers[wide]) {
+    unsigned group = groupOf[reader];
+    if (group == home || others.contains(group))
+      continue;
+    SmallVector<unsigned> members(groups[group].nodes);
+    members.push_back(node);
+    llvm::sort(members);
+    if (!isValid(members, groups[group].space))
+      return;
+    others[group] = std::move(members);
+  }
+  for (auto &[group, members] : others)
+    groups[group].nodes = std::move(members);
+}
+
 /// The groups in an order that respects dependences and stays close to the
 /// given one.
 SmallVector<FusionGroup> Grouping::inOrder() const {
@@ -366,6 +397,9 @@ SmallVector<FusionGroup> Grouping::run() {
   for (unsigned i = 0; i < nodes.size(); ++i)
     if (nodes[i].fusable)
       growFrom(i);
+  for (unsigned i = 0; i < nodes.size(); ++i)
+    if (nodes[i].widens)
+      repeatWidened(i);
   return inOrder();
 }
 

@@ -24,9 +24,13 @@ struct FusionNode {
   bool overwrites = false;
   /// Whether the op may stop the step, which must then change nothing.
   bool stops = false;
+  /// Whether the result is the operand as a wider float, which kernels make as
+  /// they load the operand.
+  bool widens = false;
 };
 
-/// Ops that run in one kernel, or one op that does not run in a kernel.
+/// Ops that run in one kernel, or one op that does not run in a kernel. An op
+/// that widens may be in several groups.
 struct FusionGroup {
   /// Indices of nodes, increasing.
   llvm::SmallVector<unsigned> nodes;
@@ -46,14 +50,18 @@ std::optional<Level> placementIn(const FusionNode &node,
 /// in which they can run.
 llvm::SmallVector<FusionGroup> groupOps(llvm::ArrayRef<FusionNode> nodes);
 
+/// The groups that each op is in.
+using GroupsOfOps = llvm::DenseMap<mlir::Operation *,
+                                   llvm::SmallVector<const FusionGroup *, 1>>;
+
 /// Builds the kernel of `group` and its launch at `builder`'s insertion point,
-/// and replaces the results of its ops, which are then dead. The kernel is
-/// inserted into `symbols`, unless an equal one is there.
-llvm::LogicalResult buildKernel(llvm::ArrayRef<FusionNode> nodes,
-                                const FusionGroup &group,
-                                mlir::OpBuilder &builder,
-                                mlir::SymbolTable &symbols,
-                                llvm::StringMap<KernelOp> &known);
+/// and replaces the results that other groups or ops outside of `groupsOf`
+/// read; the ops of the group are then dead. The kernel is inserted into
+/// `symbols`, unless an equal one is there.
+llvm::LogicalResult
+buildKernel(llvm::ArrayRef<FusionNode> nodes, const FusionGroup &group,
+            const GroupsOfOps &groupsOf, mlir::OpBuilder &builder,
+            mlir::SymbolTable &symbols, llvm::StringMap<KernelOp> &known);
 
 /// Splits flat code into passes at the end of `kernel`'s body; `mapping` maps
 /// the arguments of `flat` to those of the kernel. Returns, for each pair

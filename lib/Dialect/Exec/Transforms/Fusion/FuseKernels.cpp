@@ -226,15 +226,22 @@ static void setShape(KernelOp kernel, OpBuilder &b) {
 // Kernel and launch
 //===----------------------------------------------------------------------===//
 
-/// True if an op outside `members` uses `value`, possibly through views that
-/// kernels read through.
-static bool usedOutside(Value value, const DenseSet<Operation *> &members) {
+/// True if an op uses `value`, possibly through views that kernels read
+/// through, where node `from` that defines it does not run: in a group without
+/// that node, or in none.
+static bool usedOutside(Value value, unsigned from,
+                        const GroupsOfOps &groupsOf) {
   for (Operation *user : value.getUsers()) {
-    if (members.contains(user))
-      continue;
+    if (auto groups = groupsOf.find(user); groups != groupsOf.end()) {
+      if (llvm::all_of(groups->second, [&](const FusionGroup *group) {
+            return llvm::is_contained(group->nodes, from);
+          }))
+        continue;
+      return true;
+    }
     auto view = dyn_cast<ViewOp>(user);
     if (!view || throughViews(view.getOutput()) == view.getOutput() ||
-        usedOutside(view.getOutput(), members))
+        usedOutside(view.getOutput(), from, groupsOf))
       return true;
   }
   return false;
@@ -291,16 +298,14 @@ static std::string contentOf(KernelOp kernel) {
 
 LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
                                         const FusionGroup &group,
+                                        const GroupsOfOps &groupsOf,
                                         OpBuilder &builder,
                                         SymbolTable &symbols,
                                         llvm::StringMap<KernelOp> &known) {
   MLIRContext *context = builder.getContext();
-  DenseSet<Operation *> members;
   SmallVector<Location> locations;
-  for (unsigned m : group.nodes) {
-    members.insert(nodes[m].op);
+  for (unsigned m : group.nodes)
     locations.push_back(nodes[m].op->getLoc());
-  }
   Location loc = FusedLoc::get(context, locations);
   std::optional<int64_t> valid;
   KernelSpace space = group.space;
@@ -314,7 +319,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
       return failure();
   for (unsigned m : group.nodes)
     for (const auto &definition : nodes[m].definitions)
-      if (definition.plain && usedOutside(definition.result, members))
+      if (definition.plain && usedOutside(definition.result, m, groupsOf))
         code.storeResult(definition.result);
 
   // Inputs first, then numbers, then outputs.

@@ -23,6 +23,11 @@ static bool isCopy(Value value) {
   }
 }
 
+/// The elements that `type` spans in memory.
+static int64_t extentOf(RankedTensorType type) {
+  return extentBytes(type) / elementBytes(type.getElementType());
+}
+
 void cleave::exec::markGradients(func::FuncOp part,
                                  const llvm::BitVector &dying,
                                  PartMemory &memory) {
@@ -46,7 +51,7 @@ void cleave::exec::markGradients(func::FuncOp part,
           (!updated.contains(memory.bufferOf.lookup(result)) &&
            !evicted.contains(result)))
         continue;
-      int64_t bytes = extentBytes(tensorType(result));
+      int64_t extent = extentOf(tensorType(result));
       for (Value operand : op->getOperands()) {
         unsigned index = memory.bufferOf.lookup(operand);
         PartBuffer &buffer = memory.buffers[index];
@@ -57,7 +62,7 @@ void cleave::exec::markGradients(func::FuncOp part,
                                part.getArgAttr(buffer.argument, kKeptAttr);
         if (!updated.contains(index) && !buffer.constant && !given &&
             !rootOf(operand).getDefiningOp<FetchOp>() &&
-            extentBytes(tensorType(operand)) == bytes)
+            extentOf(tensorType(operand)) == extent)
           buffer.gradient = true;
       }
     }
