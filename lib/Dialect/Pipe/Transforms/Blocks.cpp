@@ -37,6 +37,14 @@ static bool isView(Operation *op) {
          workClassOf(op) == graph::WorkClass::View;
 }
 
+/// Whether `op` computes each element by itself, or nothing.
+static bool isElementWise(Operation *op) {
+  graph::WorkClass work = workClassOf(op);
+  return isPure(op) && !isa<spmd::CommunicationOpInterface>(op) &&
+         (work == graph::WorkClass::View ||
+          work == graph::WorkClass::ElementWise);
+}
+
 /// The value that `value` is a view of.
 static Value viewedBy(Value value) {
   for (;;) {
@@ -90,7 +98,10 @@ Blocks::Part::Part(InvokeOp invoke) {
     if (split >= 0 || received.contains(argument))
       samples.insert(argument);
   }
-  // What leads to a result that is not only saved for the stage's backward.
+  // What leads to a result that is not only saved for the stage's backward. If
+  // backward reads all results, as those of a last stage whose loss is computed
+  // with its gradient: what leads to an op that is more than element-wise.
+  // Casts and the like that end the part are made for backward.
   llvm::DenseSet<Operation *> needed;
   Operation *terminator = function.front().getTerminator();
   for (OpResult result : invoke->getResults())
@@ -103,9 +114,9 @@ Blocks::Part::Part(InvokeOp invoke) {
       if (Operation *op =
               terminator->getOperand(result.getResultNumber()).getDefiningOp())
         needed.insert(op);
-  bool all = needed.empty();
+  bool onlySaved = needed.empty();
   for (Operation &op : llvm::reverse(function.front().without_terminator()))
-    if (all || needed.contains(&op))
+    if (needed.contains(&op) || (onlySaved && !isElementWise(&op)))
       for (Value operand : op.getOperands())
         if (Operation *maker = operand.getDefiningOp())
           needed.insert(maker);
@@ -117,14 +128,11 @@ Blocks::Part::Part(InvokeOp invoke) {
       continue;
     samples.insert(op.result_begin(), op.result_end());
     // Backward alone reads it, as a flag or a view.
-    if (!all && !needed.contains(&op) && isPure(&op)) {
+    bool cheap = isElementWise(&op);
+    if (!needed.contains(&op) && (onlySaved ? cheap : isPure(&op))) {
       aside.push_back(&op);
       continue;
     }
-    graph::WorkClass work = workClassOf(&op);
-    bool cheap = isPure(&op) && !isa<spmd::CommunicationOpInterface>(op) &&
-                 (work == graph::WorkClass::View ||
-                  work == graph::WorkClass::ElementWise);
     if (cheap && llvm::none_of(op.getOperands(),
                                [&](Value v) { return isActivation(v); }))
       continue;
@@ -269,6 +277,7 @@ Blocks::Blocks(ArrayRef<InvokeOp> forward, bool regions) {
   for (const Part &part : parts) {
     sampled.insert(part.ops.begin(), part.ops.end());
     sampled.insert(part.aside.begin(), part.aside.end());
+    forBackward.insert(part.aside.begin(), part.aside.end());
     // They belong to the last block whose values they read.
     for (Operation *op : part.aside) {
       int64_t block = -1;

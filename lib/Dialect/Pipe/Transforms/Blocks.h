@@ -46,6 +46,10 @@ public:
   bool dependsOnSamples(mlir::Operation *op) const {
     return sampled.contains(op);
   }
+  /// Whether backward alone reads what `op` computes: a cast, a flag or a view.
+  bool isForBackward(mlir::Operation *op) const {
+    return forBackward.contains(op);
+  }
   int64_t count() const { return number; }
 
 private:
@@ -58,7 +62,7 @@ private:
 
   llvm::DenseMap<mlir::Operation *, int64_t> blocks;
   llvm::DenseSet<mlir::Value> boundary;
-  llvm::DenseSet<mlir::Operation *> core, sampled, functions;
+  llvm::DenseSet<mlir::Operation *> core, sampled, forBackward, functions;
   int64_t number = 0;
 };
 

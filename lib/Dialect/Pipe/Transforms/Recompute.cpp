@@ -64,6 +64,9 @@ static bool mayRecompute(OpResult result, const RecomputePolicy &policy,
   graph::OpCost cost = costed.getCost();
   if (all || cost.work == graph::WorkClass::View)
     return true;
+  // It is computed once, but in backward: an f32 copy of a 16-bit activation.
+  if (forward && blocks.isForBackward(op) && isCheap(result, cost))
+    return true;
   // Masks, positions and the like.
   if (forward && !blocks.dependsOnSamples(op))
     return isCheap(result, cost);
