@@ -109,34 +109,45 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
 
 /// An argument is held where parts read or update it; one that no part uses, at
 /// position 0; a scalar also where its value of the previous step is read.
-bool Unroller::holds(BlockArgument argument) {
-  auto nameOf = [&](BlockArgument own) {
-    auto name = source.getArgAttrOfType<StringAttr>(own.getArgNumber(),
+void Unroller::findHeld() {
+  llvm::StringMap<BlockArgument> named;
+  SmallVector<StringRef> names;
+  for (BlockArgument argument : source.getBody().getArguments()) {
+    auto name = source.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
                                                     graph::kNameAttr);
-    return name ? name.getValue() : StringRef();
+    names.push_back(name ? name.getValue() : StringRef());
+    if (name)
+      named.try_emplace(name.getValue(), argument);
+  }
+  llvm::DenseSet<Value> used;
+  auto use = [&](BlockArgument argument, pipe::InvokeOp invoke) {
+    used.insert(argument);
+    if (isHere(invoke))
+      held.insert(argument);
   };
-  for (BlockArgument other : source.getBody().getArguments())
-    if (StringRef name = nameOf(other);
-        name.consume_front(graph::kPreviousPrefix) &&
-        name == nameOf(argument) && holds(other))
-      return true;
-  bool read = false, here = false;
-  for (Operation *user : argument.getUsers())
-    if (auto invoke = dyn_cast<pipe::InvokeOp>(user)) {
-      read = true;
-      here |= isHere(invoke);
-    }
+  for (BlockArgument argument : source.getBody().getArguments())
+    for (Operation *user : argument.getUsers())
+      if (auto invoke = dyn_cast<pipe::InvokeOp>(user))
+        use(argument, invoke);
   auto returned = cast<pipe::ReturnOp>(source.getBody().front().back());
   for (auto [i, value] : llvm::enumerate(returned.getValues())) {
     auto updated =
         source.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr);
     auto invoke = value.getDefiningOp<pipe::InvokeOp>();
-    if (!updated || !invoke || updated.getValue() != nameOf(argument))
-      continue;
-    read = true;
-    here |= isHere(invoke);
+    if (updated && invoke)
+      if (auto it = named.find(updated.getValue()); it != named.end())
+        use(it->second, invoke);
   }
-  return read ? here : position == 0;
+  for (BlockArgument argument : source.getBody().getArguments())
+    if (position == 0 && !used.contains(argument))
+      held.insert(argument);
+  for (BlockArgument argument : source.getBody().getArguments()) {
+    StringRef name = names[argument.getArgNumber()];
+    bool here = held.contains(argument);
+    while (here && name.consume_front(graph::kPreviousPrefix))
+      if (auto it = named.find(name); it != named.end())
+        held.insert(it->second);
+  }
 }
 
 /// The program without its body; its results are known at the end.
@@ -145,8 +156,9 @@ ProgramOp Unroller::createProgram() {
   SmallVector<Attribute> attrs;
   Region body;
   Block &block = body.emplaceBlock();
+  findHeld();
   for (BlockArgument argument : source.getBody().getArguments()) {
-    if (!holds(argument))
+    if (!held.contains(argument))
       continue;
     inputs.push_back(argument.getType());
     attrs.push_back(
@@ -175,7 +187,7 @@ LogicalResult Unroller::createReturn() {
   SmallVector<Attribute> attrs;
   for (auto [i, value] : llvm::enumerate(returned.getValues())) {
     if (auto invoke = value.getDefiningOp<pipe::InvokeOp>();
-        invoke ? !isHere(invoke) : !holds(cast<BlockArgument>(value)))
+        invoke ? !isHere(invoke) : !held.contains(value))
       continue;
     SmallVector<Value> &known = values[value];
     if (known.size() != 1)

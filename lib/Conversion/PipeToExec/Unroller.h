@@ -44,7 +44,7 @@ public:
 private:
   using Place = scheduling::ReducedSchedule::Place;
 
-  bool holds(mlir::BlockArgument argument);
+  void findHeld();
   ProgramOp createProgram();
   mlir::LogicalResult createReturn();
   void transfer(const scheduling::Action &action);
@@ -90,6 +90,8 @@ private:
   int64_t whole, count = 0;
   mlir::OpBuilder builder;
   ProgramOp program;
+  /// The arguments of the source that the position holds.
+  llvm::DenseSet<mlir::Value> held;
   /// The values of each value of the source: one, or one for each micro-batch.
   llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value>> values;
   /// For parts whose results accumulate: the number of runs so far, and the

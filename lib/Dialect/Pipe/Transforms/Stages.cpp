@@ -434,12 +434,13 @@ bool Stages::writes(StringRef buffer) const {
 }
 
 StageSet Stages::holders(StringRef name) const {
+  if (named.empty())
+    for (BlockArgument argument : body.getArguments())
+      named[graph::getArgString(entry, argument.getArgNumber(),
+                                graph::kNameAttr)]
+          .push_back(argument);
   StageSet found(count);
-  for (BlockArgument argument : body.getArguments()) {
-    StringRef own =
-        graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr);
-    if (own != name)
-      continue;
+  for (BlockArgument argument : named.lookup(name)) {
     if (StringRef of =
             graph::getArgString(entry, argument.getArgNumber(), graph::kOfAttr);
         !of.empty())
