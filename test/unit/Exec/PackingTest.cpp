@@ -97,8 +97,8 @@ TEST(Packing, RandomIntervals) {
   RecordProperty("worst_ratio", std::to_string(worst));
   std::printf("peak / lower bound: mean %.4f, worst %.4f\n", sum / count,
               worst);
-  EXPECT_LE(sum / count, 1.03);
-  EXPECT_LE(worst, 1.15);
+  EXPECT_LE(sum / count, 1.01);
+  EXPECT_LE(worst, 1.03);
 }
 
 /// Forward takes, backward frees in the opposite order: as a training step

@@ -9,6 +9,7 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/MathExtras.h"
 #include <functional>
+#include <random>
 
 using namespace cleave::exec;
 using llvm::ArrayRef;
@@ -83,6 +84,69 @@ private:
 
 } // namespace
 
+/// A packing this near to the bound is not improved: the bound itself is often
+/// not reached by any.
+static constexpr double kNear = 1.02;
+/// Searches, and orders that one of them draws: fewer of many intervals, each
+/// of which is compared with each.
+static constexpr int kSearches = 4;
+static constexpr int64_t kMostDraws = 1000, kMostCompared = 300'000'000;
+
+/// A local search from `best`, whose intervals were placed in `order`: moves an
+/// interval of those that are in use together with one that ends at the peak
+/// earlier or later, or exchanges two, and keeps what is not worse. Draws are
+/// the same for each `seed`.
+static Packing search(ArrayRef<Interval> intervals, Packer &packer,
+                      Packing best, std::vector<unsigned> order,
+                      unsigned seed) {
+  std::minstd_rand random(seed);
+  auto draw = [&](size_t below) { return random() % below; };
+  auto topOf = [&](unsigned i, ArrayRef<int64_t> offsets) {
+    return offsets[i] + rounded(intervals[i]);
+  };
+  auto aboveBound = [&](ArrayRef<int64_t> offsets) {
+    int64_t sum = 0;
+    for (unsigned i = 0; i < intervals.size(); ++i)
+      sum += std::max<int64_t>(topOf(i, offsets) - best.lowerBound, 0);
+    return sum;
+  };
+  auto count = static_cast<int64_t>(intervals.size());
+  int64_t above = aboveBound(best.offsets);
+  std::vector<unsigned> next;
+  std::vector<int64_t> offsets;
+  for (int64_t draws = std::min(kMostDraws, kMostCompared / (count * count));
+       draws > 0 && best.peak > best.lowerBound * kNear; --draws) {
+    // The places of those that end at the peak, and of all beside one of them.
+    std::vector<size_t> highest, beside;
+    for (auto [place, i] : llvm::enumerate(order))
+      if (topOf(i, best.offsets) == best.peak)
+        highest.push_back(place);
+    size_t top = highest[draw(highest.size())];
+    for (auto [place, i] : llvm::enumerate(order))
+      if (intervals[i].overlaps(intervals[order[top]]))
+        beside.push_back(place);
+    size_t from = draw(2) ? top : beside[draw(beside.size())];
+    size_t to = beside[draw(beside.size())];
+    next = order;
+    auto first = next.begin() + std::min(from, to),
+         last = next.begin() + std::max(from, to);
+    if (draw(2))
+      std::swap(*first, *last);
+    else if (from < to)
+      std::rotate(first, first + 1, last + 1);
+    else
+      std::rotate(first, last, last + 1);
+    int64_t peak = packer.place(next, offsets), sum = aboveBound(offsets);
+    if (std::pair(peak, sum) > std::pair(best.peak, above))
+      continue;
+    best.peak = peak;
+    above = sum;
+    best.offsets = offsets;
+    order = next;
+  }
+  return best;
+}
+
 Packing cleave::exec::pack(ArrayRef<Interval> intervals) {
   Packing best;
   best.lowerBound = maxLive(intervals);
@@ -147,5 +211,11 @@ Packing cleave::exec::pack(ArrayRef<Interval> intervals) {
     order = next;
     attempt(order);
   }
+  Packing start = best;
+  for (int seed = 1; seed <= kSearches && best.peak > best.lowerBound * kNear;
+       ++seed)
+    if (Packing found = search(intervals, packer, start, bestOrder, seed);
+        found.peak < best.peak)
+      best = std::move(found);
   return best;
 }
