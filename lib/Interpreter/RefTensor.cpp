@@ -48,7 +48,7 @@ SmallVector<int64_t, 4> cleave::broadcastStrides(const RefTensor &tensor,
 }
 
 /// `x` rounded to `digits` binary digits, with exponents from `minExponent` on
-/// and no finite value above `largest`.
+/// and no finite value above `largest`: what is too large becomes infinity.
 static double roundToDigits(double x, int digits, int minExponent,
                             double largest) {
   if (x == 0 || !std::isfinite(x))
@@ -68,6 +68,13 @@ double cleave::roundTo(Type element, double x) {
     return roundToDigits(x, 8, -126, std::ldexp(255.0, 120));
   if (element.isF16())
     return roundToDigits(x, 11, -14, 65504.0);
+  if (isa<Float8E5M2Type>(element))
+    return roundToDigits(x, 3, -14, 57344.0);
+  if (isa<Float8E4M3FNType>(element)) {
+    // It has no infinities.
+    double rounded = roundToDigits(x, 4, -6, 448.0);
+    return std::isinf(rounded) ? std::copysign(448.0, x) : rounded;
+  }
   return x;
 }
 

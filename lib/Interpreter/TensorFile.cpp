@@ -26,6 +26,8 @@ static Type elementType(StringRef name, MLIRContext *context) {
       .Case("F32", Float32Type::get(context))
       .Case("F16", Float16Type::get(context))
       .Case("BF16", BFloat16Type::get(context))
+      .Case("F8_E4M3", Float8E4M3FNType::get(context))
+      .Case("F8_E5M2", Float8E5M2Type::get(context))
       .Case("I64", integer(64))
       .Case("I32", integer(32))
       .Cases({"U64", "U32", "U16", "I16", "U8"}, integer(64))
@@ -43,6 +45,10 @@ static DType fileType(Type element) {
     return DType::F16;
   if (element.isBF16())
     return DType::BF16;
+  if (isa<Float8E4M3FNType>(element))
+    return DType::F8E4M3;
+  if (isa<Float8E5M2Type>(element))
+    return DType::F8E5M2;
   switch (element.getIntOrFloatBitWidth()) {
   case 64:
     return DType::I64;
@@ -128,7 +134,8 @@ static std::vector<char> encode(const RefTensor &tensor, Type type) {
       bytes.push_back(static_cast<char>(bits >> (8 * i)));
   };
   for (double value : tensor.floats) {
-    APFloat converted(value);
+    // APFloat converts what is too large for f8E4M3FN to NaN.
+    APFloat converted(roundTo(type, value));
     bool losesInfo;
     converted.convert(cast<FloatType>(type).getFloatSemantics(),
                       APFloat::rmNearestTiesToEven, &losesInfo);

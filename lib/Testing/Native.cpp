@@ -185,6 +185,10 @@ static Type elementType(MLIRContext *context, DType dtype) {
     return builder.getF16Type();
   case DType::BF16:
     return builder.getBF16Type();
+  case DType::F8E4M3:
+    return builder.getType<Float8E4M3FNType>();
+  case DType::F8E5M2:
+    return builder.getType<Float8E5M2Type>();
   case DType::F32:
     return builder.getF32Type();
   case DType::I64:
@@ -201,7 +205,8 @@ static Type elementType(MLIRContext *context, DType dtype) {
 
 /// Whether values of the type are read and written here.
 static bool isKnown(DType dtype) {
-  return dtype != DType::F16 && dtype != DType::BF16;
+  return dtype != DType::F16 && dtype != DType::BF16 &&
+         dtype != DType::F8E4M3 && dtype != DType::F8E5M2;
 }
 
 static RefTensor read(MLIRContext *context, const Session &session,

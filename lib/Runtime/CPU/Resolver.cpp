@@ -75,6 +75,7 @@ private:
 // The communicator and the program number element types and kinds alike.
 static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
               static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
+              static_cast<int>(DType::F8E5M2) == CLEAVE_F8E5M2 &&
               static_cast<int>(Reduction::Min) == CLEAVE_MIN &&
               static_cast<int>(CollectiveKind::AllGather) ==
                   CLEAVE_ALL_GATHER &&

@@ -55,8 +55,8 @@ void cleave::runtime::denseStrides(int count, const int64_t *sizes,
 }
 
 int64_t cleave::runtime::elementBytes(int32_t dtype) {
-  static constexpr int64_t bytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
-  return dtype >= 0 && dtype <= CLEAVE_I1 ? bytes[dtype] : 0;
+  static constexpr int64_t bytes[] = {8, 4, 2, 2, 8, 4, 1, 1, 1, 1};
+  return dtype >= 0 && dtype <= CLEAVE_F8E5M2 ? bytes[dtype] : 0;
 }
 
 static std::string checkBlock(const cleave_collective &c, int members) {
@@ -154,8 +154,9 @@ std::string cleave::runtime::describe(int32_t kind, int32_t dtype,
   static constexpr const char *kinds[] = {
       "an all-reduce", "an all-gather", "a reduce-scatter", "an all-to-all",
       "a permutation", "a broadcast",   "a reduction",      "a transfer"};
-  static constexpr const char *types[] = {"f64", "f32", "f16", "bf16",
-                                          "i64", "i32", "i8",  "i1"};
+  static constexpr const char *types[] = {"f64",      "f32",   "f16", "bf16",
+                                          "i64",      "i32",   "i8",  "i1",
+                                          "f8E4M3FN", "f8E5M2"};
   return std::string(kinds[kind]) + " of " + std::to_string(elements) +
          " elements of " + types[dtype];
 }
@@ -280,15 +281,23 @@ constexpr int64_t streamBytes = int64_t(4) << 20;
 
 } // namespace
 
-/// Values of 16 bits are combined in f32 and rounded once.
+/// Values of 16 and 8 bits are combined in f32 and rounded once.
 static float combined(cleave::BFloat value) { return cleave::widen(value); }
 static float combined(cleave::Half value) { return cleave::widen(value); }
+static float combined(cleave::Float8E4M3 value) { return cleave::widen(value); }
+static float combined(cleave::Float8E5M2 value) { return cleave::widen(value); }
 template <typename T> static T combined(T value) { return value; }
 
 static void round(float value, cleave::BFloat &to) {
   to = cleave::toBFloat(value);
 }
 static void round(float value, cleave::Half &to) { to = cleave::toHalf(value); }
+static void round(float value, cleave::Float8E4M3 &to) {
+  to = cleave::toFloat8E4M3(value);
+}
+static void round(float value, cleave::Float8E5M2 &to) {
+  to = cleave::toFloat8E5M2(value);
+}
 template <typename T> static void round(T value, T &to) { to = value; }
 
 template <typename T>
@@ -403,6 +412,10 @@ void cleave::runtime::reduceBlocks(const Block &block, int32_t dtype,
     return typed(static_cast<cleave::Half *>(nullptr));
   case CLEAVE_BF16:
     return typed(static_cast<cleave::BFloat *>(nullptr));
+  case CLEAVE_F8E4M3:
+    return typed(static_cast<cleave::Float8E4M3 *>(nullptr));
+  case CLEAVE_F8E5M2:
+    return typed(static_cast<cleave::Float8E5M2 *>(nullptr));
   case CLEAVE_I64:
     return typed(static_cast<int64_t *>(nullptr));
   case CLEAVE_I32:

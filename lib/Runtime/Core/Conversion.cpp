@@ -14,7 +14,7 @@
 #include <type_traits>
 
 using namespace cleave::runtime;
-using cleave::BFloat, cleave::Half;
+using cleave::BFloat, cleave::Float8E4M3, cleave::Float8E5M2, cleave::Half;
 
 //===----------------------------------------------------------------------===//
 // Floats
@@ -54,6 +54,12 @@ template <typename T>
 inline constexpr bool isFloat =
     std::is_floating_point_v<T> || std::is_same_v<T, Half> ||
     std::is_same_v<T, BFloat>;
+
+/// Floats of 8 bits have scales, which are other tensors: they are copied, and
+/// never become floats of another type.
+template <typename T>
+inline constexpr bool isScaled =
+    std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
 
 /// The number of significant bits and the largest exponent.
 template <typename T> struct Range;
@@ -137,6 +143,8 @@ template <typename From, typename To>
 static std::optional<Conversion> between() {
   if constexpr (std::is_same_v<From, To>)
     return Conversion{sizeof(From), sizeof(To), true, true, copyAll<From>};
+  else if constexpr (isScaled<From> || isScaled<To>)
+    return std::nullopt;
   else if constexpr (isFloat<From> == isFloat<To>)
     return Conversion{sizeof(From), sizeof(To), false, isTotal<From, To>(),
                       convertAll<From, To>};
@@ -154,6 +162,10 @@ template <typename From> static std::optional<Conversion> to(DType type) {
     return between<From, Half>();
   case DType::BF16:
     return between<From, BFloat>();
+  case DType::F8E4M3:
+    return between<From, Float8E4M3>();
+  case DType::F8E5M2:
+    return between<From, Float8E5M2>();
   case DType::I64:
     return between<From, int64_t>();
   case DType::I32:
@@ -172,10 +184,13 @@ std::optional<Conversion> Conversion::find(llvm::StringRef dtype, DType type) {
     std::optional<Conversion> (*find)(DType);
   };
   static constexpr Row rows[] = {
-      {"F64", to<double>},   {"F32", to<float>},    {"F16", to<Half>},
-      {"BF16", to<BFloat>},  {"I64", to<int64_t>},  {"U64", to<uint64_t>},
-      {"I32", to<int32_t>},  {"U32", to<uint32_t>}, {"I16", to<int16_t>},
-      {"U16", to<uint16_t>}, {"I8", to<int8_t>},    {"U8", to<uint8_t>},
+      {"F64", to<double>},         {"F32", to<float>},
+      {"F16", to<Half>},           {"BF16", to<BFloat>},
+      {"F8_E4M3", to<Float8E4M3>}, {"F8_E5M2", to<Float8E5M2>},
+      {"I64", to<int64_t>},        {"U64", to<uint64_t>},
+      {"I32", to<int32_t>},        {"U32", to<uint32_t>},
+      {"I16", to<int16_t>},        {"U16", to<uint16_t>},
+      {"I8", to<int8_t>},          {"U8", to<uint8_t>},
       {"BOOL", to<Boolean>}};
   for (const Row &row : rows)
     if (row.name == dtype)

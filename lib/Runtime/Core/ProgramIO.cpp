@@ -30,8 +30,9 @@ llvm::Error cleave::runtime::makeError(const llvm::Twine &message) {
 //===----------------------------------------------------------------------===//
 
 static constexpr llvm::StringLiteral dtypeNames[] = {
-    "f64", "f32", "f16", "bf16", "i64", "i32", "i8", "i1"};
-static constexpr int64_t dtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
+    "f64", "f32", "f16", "bf16",     "i64",
+    "i32", "i8",  "i1",  "f8E4M3FN", "f8E5M2"};
+static constexpr int64_t dtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1, 1, 1};
 static constexpr llvm::StringLiteral roleNames[] = {
     "parameter", "buffer", "state", "gradient", "input", "scalar", "output"};
 static constexpr llvm::StringLiteral timeClassNames[] = {

@@ -45,8 +45,9 @@ static int64_t elementBytes(llvm::StringRef dtype) {
 }
 
 llvm::StringRef cleave::runtime::safetensorsName(DType type) {
-  static constexpr llvm::StringLiteral names[] = {"F64", "F32", "F16", "BF16",
-                                                  "I64", "I32", "I8",  "BOOL"};
+  static constexpr llvm::StringLiteral names[] = {
+      "F64", "F32", "F16",  "BF16",    "I64",
+      "I32", "I8",  "BOOL", "F8_E4M3", "F8_E5M2"};
   return names[static_cast<size_t>(type)];
 }
 

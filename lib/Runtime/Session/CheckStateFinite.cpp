@@ -18,7 +18,7 @@ using llvm::Expected;
 using llvm::Twine;
 
 /// The number of elements in which all bits of `exponent` are set: NaN and
-/// infinities.
+/// infinities. In e4m3 it is all bits but the sign: only NaN.
 template <typename Bits>
 static int64_t countNonFinite(const char *data, int64_t size, Bits exponent) {
   int64_t count = size / static_cast<int64_t>(sizeof(Bits)), found = 0;
@@ -41,6 +41,10 @@ static int64_t countNonFinite(DType dtype, const char *data, int64_t size) {
     return countNonFinite<uint16_t>(data, size, 0x7c00);
   case DType::BF16:
     return countNonFinite<uint16_t>(data, size, 0x7f80);
+  case DType::F8E4M3:
+    return countNonFinite<uint8_t>(data, size, 0x7f);
+  case DType::F8E5M2:
+    return countNonFinite<uint8_t>(data, size, 0x7c);
   default:
     return 0;
   }

@@ -32,6 +32,10 @@ FailureOr<runtime::DType> cleave::dtypeOf(Location loc, Type type) {
     return DType::F16;
   if (type.isBF16())
     return DType::BF16;
+  if (isa<Float8E4M3FNType>(type))
+    return DType::F8E4M3;
+  if (isa<Float8E5M2Type>(type))
+    return DType::F8E5M2;
   if (type.isInteger(64))
     return DType::I64;
   if (type.isInteger(32))

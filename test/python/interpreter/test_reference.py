@@ -43,7 +43,8 @@ def fails(module, inputs, message, **options):
 # Modes
 # ---------------------------------------------------------------------------
 
-FLOATS = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+FLOATS = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16,
+          "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -56,7 +57,7 @@ def test_typed_mode_rounds_like_pytorch(tmp_path, name):
     module = IDENTITY.replace("{T}", name).replace("4x", "4000x")
     got = run(tmp_path, module, {"x": x}, mode="typed")["y"]
     assert got.dtype == FLOATS[name]
-    assert torch.equal(got, x.to(FLOATS[name]))
+    assert torch.equal(got.double(), x.to(FLOATS[name]).double())
 
 
 @pytest.mark.parametrize("name", FLOATS)

@@ -20,6 +20,8 @@ struct RefTensorTest : testing::Test {
   mlir::Type f32 = mlir::Float32Type::get(&context);
   mlir::Type bf16 = mlir::BFloat16Type::get(&context);
   mlir::Type f16 = mlir::Float16Type::get(&context);
+  mlir::Type e4m3 = mlir::Float8E4M3FNType::get(&context);
+  mlir::Type e5m2 = mlir::Float8E5M2Type::get(&context);
   mlir::Type integer(unsigned bits) {
     return mlir::IntegerType::get(&context, bits);
   }
@@ -37,6 +39,25 @@ TEST_F(RefTensorTest, RoundsToNearestEven) {
   EXPECT_EQ(roundTo(f16, std::ldexp(3.0, -26)), std::ldexp(1.0, -24));
   EXPECT_EQ(roundTo(f32, 0.1), double(0.1f));
   EXPECT_TRUE(std::isnan(roundTo(bf16, std::nan(""))));
+}
+
+TEST_F(RefTensorTest, RoundsToEightBits) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(roundTo(e4m3, 17.0), 16.0);
+  EXPECT_EQ(roundTo(e4m3, 19.0), 20.0);
+  EXPECT_EQ(roundTo(e4m3, 17.0 + std::ldexp(1.0, -40)), 18.0);
+  EXPECT_EQ(roundTo(e4m3, std::ldexp(3.0, -10)), std::ldexp(1.0, -8));
+  EXPECT_EQ(roundTo(e4m3, std::ldexp(1.0, -10)), 0.0);
+  // There is no infinity.
+  EXPECT_EQ(roundTo(e4m3, 1000.0), 448.0);
+  EXPECT_EQ(roundTo(e4m3, -infinity), -448.0);
+  EXPECT_TRUE(std::isnan(roundTo(e4m3, std::nan(""))));
+  EXPECT_EQ(roundTo(e5m2, 9.0), 8.0);
+  EXPECT_EQ(roundTo(e5m2, 11.0), 12.0);
+  EXPECT_EQ(roundTo(e5m2, std::ldexp(3.0, -17)), std::ldexp(1.0, -15));
+  EXPECT_EQ(roundTo(e5m2, 61439.0), 57344.0);
+  EXPECT_EQ(roundTo(e5m2, -61440.0), -infinity);
+  EXPECT_TRUE(std::isnan(roundTo(e5m2, std::nan(""))));
 }
 
 TEST_F(RefTensorTest, IntegersWrapAndClamp) {

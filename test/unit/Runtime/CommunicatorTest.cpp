@@ -114,8 +114,8 @@ TEST(CommunicatorTest, SumsAreAddedInOrderOfTheMembers) {
 }
 
 /// 256 + 1 + 1 is 258 in f32, and 256 where bf16 rounds each sum; f16 has
-/// subnormal sums.
-TEST(CommunicatorTest, SumsOf16BitsAreRoundedOnce) {
+/// subnormal sums. Two floats of 8 bits are in each word.
+TEST(CommunicatorTest, SumsOfNarrowFloatsAreRoundedOnce) {
   struct Case {
     int32_t dtype;
     uint16_t given[3], sum;
@@ -125,12 +125,18 @@ TEST(CommunicatorTest, SumsOf16BitsAreRoundedOnce) {
       {CLEAVE_F16, {0x6800, 0x3c00, 0x3c00}, 0x6801},
       {CLEAVE_F16, {0x0001, 0x0001, 0x0001}, 0x0003},
       {CLEAVE_BF16, {0x0001, 0x0001, 0x0001}, 0x0003},
+      {CLEAVE_F8E4M3, {0x5858, 0x3838, 0x3838}, 0x5959},
+      {CLEAVE_F8E4M3, {0x7e01, 0x7e01, 0x7e01}, 0x7e03},
+      {CLEAVE_F8E5M2, {0x4848, 0x3c3c, 0x3c3c}, 0x4949},
+      {CLEAVE_F8E5M2, {0x7b01, 0x7b01, 0x7b01}, 0x7c03},
   };
   constexpr int64_t count = 1500;
   runRanks(3, test::singleThread(), [&](cleave_communicator *c) {
     for (const Case &one : cases) {
       std::vector<uint16_t> src(count, one.given[c->rank]), dst(count, 7);
-      cleave_collective what = sumOf(nullptr, nullptr, count);
+      bool pairs = one.dtype == CLEAVE_F8E4M3 || one.dtype == CLEAVE_F8E5M2;
+      cleave_collective what =
+          sumOf(nullptr, nullptr, pairs ? 2 * count : count);
       what.dtype = one.dtype;
       what.src = src.data();
       what.dst = dst.data();

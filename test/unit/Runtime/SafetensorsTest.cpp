@@ -256,4 +256,22 @@ TEST(Conversions, KeepIntegers) {
       EXPECT_FALSE(Conversion::find(dtype, type));
 }
 
+/// Their scales are other tensors.
+TEST(Conversions, CopyFloatsOfEightBits) {
+  std::pair<const char *, DType> own[] = {{"F8_E4M3", DType::F8E4M3},
+                                          {"F8_E5M2", DType::F8E5M2}};
+  for (auto [dtype, type] : own) {
+    EXPECT_EQ(safetensorsName(type), dtype);
+    for (int code = 0; code < 256; ++code)
+      EXPECT_EQ(convert<uint8_t>(dtype, static_cast<uint8_t>(code), type),
+                std::pair(static_cast<uint8_t>(code), true));
+    for (DType other : {DType::F64, DType::F32, DType::F16, DType::BF16,
+                        DType::I8, DType::I1})
+      EXPECT_FALSE(Conversion::find(dtype, other));
+    for (const char *other : {"F64", "F32", "F16", "BF16", "I8", "U8", "BOOL"})
+      EXPECT_FALSE(Conversion::find(other, type));
+  }
+  EXPECT_FALSE(Conversion::find("F8_E4M3", DType::F8E5M2));
+}
+
 } // namespace

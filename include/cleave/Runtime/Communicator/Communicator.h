@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /** Incremented with every change of this interface. */
-#define CLEAVE_COMMUNICATOR_ABI 5u
+#define CLEAVE_COMMUNICATOR_ABI 6u
 
 /** The largest number of dimensions of a block. */
 #define CLEAVE_BLOCK_DIMS 8
@@ -47,14 +47,16 @@ enum {
   CLEAVE_I64,
   CLEAVE_I32,
   CLEAVE_I8,
-  CLEAVE_I1
+  CLEAVE_I1,
+  CLEAVE_F8E4M3,
+  CLEAVE_F8E5M2
 };
 
 /**
  * How blocks combine: in a binary tree over the members (Support/TreeOrder.h),
  * each result rounded to the element type. A maximum or minimum with a NaN is
- * NaN. Sums are for f64, f32, i64 and i32 (wrapping); maxima and minima also
- * for i8 and i1.
+ * NaN. Sums are for floats, those of 16 and 8 bits combined in f32, and for i64
+ * and i32 (wrapping); maxima and minima also for i8 and i1.
  */
 enum { CLEAVE_SUM, CLEAVE_MAX, CLEAVE_MIN };
 

@@ -29,7 +29,18 @@
 namespace cleave::runtime {
 
 /// Element types of buffers; the names in JSON are "f32", "i64", ...
-enum class DType : uint8_t { F64, F32, F16, BF16, I64, I32, I8, I1 };
+enum class DType : uint8_t {
+  F64,
+  F32,
+  F16,
+  BF16,
+  I64,
+  I32,
+  I8,
+  I1,
+  F8E4M3, ///< "f8E4M3FN"
+  F8E5M2
+};
 
 /// Bytes of one element; `I1` takes one byte.
 int64_t byteSize(DType type);

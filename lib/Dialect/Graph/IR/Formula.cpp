@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/Formula.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace cleave::graph;
@@ -45,12 +46,25 @@ Value Formula::contract(StringRef equation, Value a, Value b, Type element) {
                             wider);
 }
 
+/// `value` rounded to `type` as graph.cast does.
+static FloatAttr roundedTo(FloatType type, double value) {
+  const llvm::fltSemantics &semantics = type.getFloatSemantics();
+  APFloat number(value);
+  bool inexact;
+  number.convert(semantics, APFloat::rmNearestTiesToEven, &inexact);
+  // Without infinities, what is too large is the largest value.
+  if (number.isNaN() && !std::isnan(value))
+    number = APFloat::getLargest(semantics, /*Negative=*/std::signbit(value));
+  return FloatAttr::get(type, number);
+}
+
 Value Formula::splat(RankedTensorType type, double value) {
   Type element = type.getElementType();
-  Attribute attribute =
-      isa<FloatType>(element)
-          ? Attribute(builder.getFloatAttr(element, value))
-          : builder.getIntegerAttr(element, static_cast<int64_t>(value));
+  Attribute attribute;
+  if (auto floating = dyn_cast<FloatType>(element))
+    attribute = roundedTo(floating, value);
+  else
+    attribute = builder.getIntegerAttr(element, static_cast<int64_t>(value));
   return ConstantOp::create(builder, loc,
                             DenseElementsAttr::get(type, attribute));
 }

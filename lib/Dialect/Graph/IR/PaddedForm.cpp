@@ -31,9 +31,13 @@ TypedAttr cleave::graph::paddingFill(const Factor &factor, Type element) {
   if (factor.padding == PaddingNeed::Zero || factor.partial == PartialKind::Sum)
     return builder.getZeroAttr(element);
   bool least = factor.partial == PartialKind::Max;
-  if (auto type = dyn_cast<FloatType>(element))
+  if (auto type = dyn_cast<FloatType>(element)) {
+    const llvm::fltSemantics &semantics = type.getFloatSemantics();
     return builder.getFloatAttr(
-        type, APFloat::getInf(type.getFloatSemantics(), /*Negative=*/least));
+        type, APFloat::semanticsHasInf(semantics)
+                  ? APFloat::getInf(semantics, /*Negative=*/least)
+                  : APFloat::getLargest(semantics, /*Negative=*/least));
+  }
   unsigned width = element.getIntOrFloatBitWidth();
   if (width == 1)
     return builder.getBoolAttr(!least);

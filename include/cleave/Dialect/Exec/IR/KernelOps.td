@@ -128,7 +128,8 @@ def Exec_LaunchOp : Exec_Op<"launch", [
 // The body
 //===----------------------------------------------------------------------===//
 
-def Exec_Scalar : AnyTypeOf<[F64, F32, F16, BF16, I64, I32, I8, I1],
+def Exec_Scalar : AnyTypeOf<[F64, F32, F16, BF16, F8E4M3FN, F8E5M2, I64, I32,
+                             I8, I1],
                             "scalar of a kernel">;
 
 def Exec_PassOp : Exec_Op<"pass", [SingleBlock]> {

@@ -27,6 +27,12 @@ def Graph_ContractOp : Graph_InferredOp<"contract"> {
     %dw = graph.contract "bso,bsh->oh" %g, %x {result_element = f32}
         : (tensor<2x8x32xbf16>, tensor<2x8x16xbf16>) -> tensor<32x16xf32>
     ```
+    Operands of 8 bits are multiplied likewise. One may be f8E5M2 (a gradient)
+    and the other f8E4M3FN (what forward read); `result_element` is then given.
+    ```mlir
+    %dx = graph.contract "bso,oh->bsh" %g, %w {result_element = f32}
+        : (tensor<2x8x32xf8E5M2>, tensor<32x16xf8E4M3FN>) -> tensor<2x8x16xf32>
+    ```
   }];
   let arguments = (ins StrAttr:$equation, Graph_FloatTensor:$lhs,
                        Graph_FloatTensor:$rhs,

@@ -111,7 +111,10 @@ def Graph_CastOp : Graph_PureOp<"cast", [Graph_Pointwise]> {
   let summary = "Conversion between element types";
   let description = [{
     Float to integer truncates towards zero; to i1 is `x != 0`; i1 to a number
-    is 0 or 1; to a narrower float rounds to nearest even.
+    is 0 or 1; to a narrower float rounds to nearest even, once. What is too
+    large becomes infinity; in f8E4M3FN, which has none, what is too large, also
+    an infinity, becomes the largest value, 448, with its sign. NaN stays NaN.
+    These are the conversions of PyTorch.
   }];
   let arguments = (ins Graph_Tensor:$input);
   let results = (outs Graph_Tensor:$output);

@@ -64,12 +64,13 @@ class Graph_TensorOf<list<Type> types, string summary>
                 HasStaticShapePred]>, summary, "::mlir::RankedTensorType">;
 
 def Graph_FloatTensor
-    : Graph_TensorOf<[F64, F32, F16, BF16], "float tensor of static shape">;
+    : Graph_TensorOf<[F64, F32, F16, BF16, F8E4M3FN, F8E5M2],
+                     "float tensor of static shape">;
 def Graph_IntTensor
     : Graph_TensorOf<[I64, I32, I8], "integer tensor of static shape">;
 def Graph_BoolTensor : Graph_TensorOf<[I1], "i1 tensor of static shape">;
 def Graph_Tensor
-    : Graph_TensorOf<[F64, F32, F16, BF16, I64, I32, I8, I1],
+    : Graph_TensorOf<[F64, F32, F16, BF16, F8E4M3FN, F8E5M2, I64, I32, I8, I1],
                      "tensor of static shape">;
 
 //===----------------------------------------------------------------------===//

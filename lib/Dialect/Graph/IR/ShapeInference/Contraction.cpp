@@ -50,6 +50,11 @@ std::optional<Einsum> Einsum::parse(StringRef equation, std::string &error) {
   return result;
 }
 
+/// Floats of 8 bits of different formats may be multiplied.
+static bool isFloat8(Type type) {
+  return isa<FloatType>(type) && type.getIntOrFloatBitWidth() == 8;
+}
+
 LogicalResult cleave::graph::inferSumType(std::optional<Location> loc,
                                           Type operand,
                                           std::optional<Type> wanted,
@@ -74,10 +79,13 @@ LogicalResult ContractOp::inferReturnTypes(MLIRContext *,
                              "\": ", error);
   RankedTensorType lhs = tensorType(adaptor.getLhs());
   RankedTensorType rhs = tensorType(adaptor.getRhs());
-  if (lhs.getElementType() != rhs.getElementType())
+  Type left = lhs.getElementType(), right = rhs.getElementType();
+  if (left != right && !(isFloat8(left) && isFloat8(right)))
     return emitOptionalError(loc, "operands have different element types, ",
-                             lhs.getElementType(), " and ",
-                             rhs.getElementType(), "; insert a graph.cast");
+                             left, " and ", right, "; insert a graph.cast");
+  if (left != right && !adaptor.getResultElement())
+    return emitOptionalError(loc, "operands of ", left, " and ", right,
+                             " need a result_element");
   llvm::SmallDenseMap<char, int64_t> sizes;
   for (auto [letters, type] :
        {std::pair(StringRef(einsum->lhs), lhs), {einsum->rhs, rhs}}) {
@@ -96,8 +104,7 @@ LogicalResult ContractOp::inferReturnTypes(MLIRContext *,
   for (char letter : einsum->output)
     shape.push_back(sizes[letter]);
   Type element;
-  if (failed(inferSumType(loc, lhs.getElementType(), adaptor.getResultElement(),
-                          element)))
+  if (failed(inferSumType(loc, left, adaptor.getResultElement(), element)))
     return failure();
   results.push_back(RankedTensorType::get(shape, element));
   return success();
