@@ -127,6 +127,13 @@ static bool sumsAlone(StringRef names, StringRef others) {
                       [&](char letter) { return !others.contains(letter); });
 }
 
+/// Whether bf16 has every value of the type of `value`.
+static bool isInBF16(Value value) {
+  Type element = tensorType(value).getElementType();
+  return element.isBF16() ||
+         (isa<FloatType>(element) && element.getIntOrFloatBitWidth() == 8);
+}
+
 Value cleave::exec::castTo(OpBuilder &builder, Location loc, Value value,
                            Type element) {
   RankedTensorType type = tensorType(value);
@@ -146,12 +153,12 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
     return nullptr;
   }
   // The library multiplies f32 and bf16; sums are in f32.
-  if (!tensorType(lhs).getElementType().isBF16() ||
-      sumsAlone(einsum->lhs, einsum->rhs + einsum->output) ||
-      sumsAlone(einsum->rhs, einsum->lhs + einsum->output)) {
-    lhs = castTo(builder, loc, lhs, builder.getF32Type());
-    rhs = castTo(builder, loc, rhs, builder.getF32Type());
-  }
+  bool narrow = isInBF16(lhs) && isInBF16(rhs) &&
+                !sumsAlone(einsum->lhs, einsum->rhs + einsum->output) &&
+                !sumsAlone(einsum->rhs, einsum->lhs + einsum->output);
+  Type factor = narrow ? Type(builder.getBF16Type()) : builder.getF32Type();
+  lhs = castTo(builder, loc, lhs, factor);
+  rhs = castTo(builder, loc, rhs, factor);
   lhs = sumAlone(builder, loc, lhs, einsum->lhs, einsum->rhs + einsum->output);
   rhs = sumAlone(builder, loc, rhs, einsum->rhs, einsum->lhs + einsum->output);
   StringRef output = einsum->output;

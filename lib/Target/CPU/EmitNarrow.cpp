@@ -1,4 +1,4 @@
-//===- EmitNarrow.cpp - Conversions of 16-bit floats ----------------------===//
+//===- EmitNarrow.cpp - Conversions of narrow floats ----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -8,8 +8,8 @@
 /// \file
 /// Rounding to nearest even by integers, subnormal numbers included, as
 /// NarrowFloat.h does. The instructions that processors have do not: those of
-/// AVX-512-BF16 take subnormal numbers as zero, and without F16C f16 calls a
-/// function of the compiler's library.
+/// AVX-512-BF16 take subnormal numbers as zero, without F16C f16 calls a
+/// function of the compiler's library, and few have any for 8 bits.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -28,16 +28,22 @@ struct Format {
   unsigned width, fraction;
   int bias;
   /// The code without its sign of what is too large, and of a NaN; the least
-  /// magnitude, as bits of f32, that is too large.
-  uint32_t overflow, nan, tooLarge;
+  /// magnitude, as bits of f32, that is too large; the first code of infinity
+  /// and NaN.
+  uint32_t overflow, nan, tooLarge, special;
 };
 } // namespace
 
 static std::optional<Format> formatOf(Type type) {
   if (type.isBF16())
-    return Format{16, 7, 127, 0x7f80, 0x7fc0, 0x7f800000};
+    return Format{16, 7, 127, 0x7f80, 0x7fc0, 0x7f800000, 0x7f80};
   if (type.isF16())
-    return Format{16, 10, 15, 0x7c00, 0x7e00, 0x477ff000};
+    return Format{16, 10, 15, 0x7c00, 0x7e00, 0x477ff000, 0x7c00};
+  if (isa<Float8E5M2Type>(type))
+    return Format{8, 2, 15, 0x7c, 0x7f, 0x47700000, 0x7c};
+  // Has no infinity: what is too large becomes the largest one, 448.
+  if (isa<Float8E4M3FNType>(type))
+    return Format{8, 3, 7, 0x7e, 0x7f, 0x43e00000, 0x7f};
   return std::nullopt;
 }
 
@@ -137,7 +143,7 @@ llvm::Value *KernelEmitter::extend(llvm::Value *x, Type from,
     llvm::Value *special =
         b.CreateOr(b.CreateShl(rest, shift), wordOf(words, 0x7f800000));
     magnitude =
-        b.CreateSelect(b.CreateICmpUGE(rest, wordOf(words, format->overflow)),
+        b.CreateSelect(b.CreateICmpUGE(rest, wordOf(words, format->special)),
                        special, magnitude);
     llvm::Value *sign = b.CreateShl(b.CreateLShr(code, format->width - 1), 31);
     value = b.CreateBitCast(b.CreateOr(magnitude, sign), f32);

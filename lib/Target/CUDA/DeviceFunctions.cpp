@@ -139,3 +139,16 @@ __device__ __forceinline__ void philox4(int (&x)[4], long long i,
 
 )";
 }
+
+llvm::StringRef cleave::cuda::float8Functions() {
+  return R"(// The header's conversions give the largest value for what is too large, which
+// is that of e4m3. In e5m2 it is infinity.
+template <class T> __device__ __forceinline__ __nv_fp8_e5m2 toE5M2(T x) {
+  __nv_fp8_e5m2 y(x);
+  if (x >= T(61440) || x <= T(-61440))
+    y.__x = (x < T(0) ? 0x80 : 0) | 0x7c;
+  return y;
+}
+
+)";
+}

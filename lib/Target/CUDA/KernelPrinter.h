@@ -18,6 +18,9 @@ namespace cleave::cuda {
 /// The text of the functions that generated kernels call.
 llvm::StringRef deviceFunctions();
 
+/// Those of kernels with floats of 8 bits.
+llvm::StringRef float8Functions();
+
 /// Prints the functions of one kernel.
 ///
 /// In a kernel without ops across columns, each thread has `vector` neighbours

@@ -30,6 +30,10 @@ std::string KernelPrinter::typeName(Type type) {
     return "__half";
   if (type.isBF16())
     return "__nv_bfloat16";
+  if (isa<Float8E4M3FNType>(type))
+    return "__nv_fp8_e4m3";
+  if (isa<Float8E5M2Type>(type))
+    return "__nv_fp8_e5m2";
   if (type.isInteger(64) || type.isIndex())
     return "long long";
   if (type.isInteger(32))
@@ -380,8 +384,11 @@ std::string KernelPrinter::expression(Operation &op) {
         bool boolean = op.getOperand(0).getType().isInteger(1);
         return boolean ? "-(" + target + ")" + v[0] : cast();
       })
-      .Case<arith::ExtFOp, arith::TruncFOp, arith::FPToSIOp,
-            arith::IndexCastOp>([&](auto) { return cast(); })
+      .Case<arith::ExtFOp, arith::FPToSIOp, arith::IndexCastOp>(
+          [&](auto) { return cast(); })
+      .Case([&](arith::TruncFOp) -> S {
+        return isa<Float8E5M2Type>(type) ? "toE5M2(" + v[0] + ")" : cast();
+      })
       .Case([&](arith::BitcastOp bitcast) -> S {
         Type from = bitcast.getIn().getType();
         if (from.isF32() && type.isInteger(32))

@@ -136,3 +136,15 @@ func.func @scatter_shard(%u: tensor<6x4xf32>, %i: tensor<6xi64>, %o: tensor<1xi6
   %0 = graph.scatter_add %u, %i origin %o {dim = 0 : i64, size = 8 : i64, padding_index = 1 : i64, global_size = 24 : i64} : (tensor<6x4xf32>, tensor<6xi64>, tensor<1xi64>) -> tensor<8x4xf32>
   return %0 : tensor<8x4xf32>
 }
+
+// -----
+
+// bf16 has all floats of 8 bits: the library multiplies them as such.
+// CHECK-LABEL: func.func @float8
+func.func @float8(%g: tensor<4x8xf8E5M2>, %w: tensor<8x16xf8E4M3FN>) -> tensor<4x16xf32> {
+  // CHECK: %[[G:.*]] = graph.cast %arg0 : (tensor<4x8xf8E5M2>) -> tensor<4x8xbf16>
+  // CHECK: %[[W:.*]] = graph.cast %arg1 : (tensor<8x16xf8E4M3FN>) -> tensor<8x16xbf16>
+  // CHECK: exec.contract %[[G]], %[[W]] : (tensor<4x8xbf16>, tensor<8x16xbf16>) -> tensor<4x16xf32>
+  %0 = graph.contract "bo,oh->bh" %g, %w {result_element = f32} : (tensor<4x8xf8E5M2>, tensor<8x16xf8E4M3FN>) -> tensor<4x16xf32>
+  return %0 : tensor<4x16xf32>
+}

@@ -264,7 +264,8 @@ Value KernelBuilder::parameter(int64_t value) {
 //===----------------------------------------------------------------------===//
 
 Type KernelBuilder::computeType(Type element) {
-  return element.isF16() || element.isBF16() ? b.getF32Type() : element;
+  bool narrow = isa<FloatType>(element) && element.getIntOrFloatBitWidth() < 32;
+  return narrow ? b.getF32Type() : element;
 }
 
 Value KernelBuilder::constant(Type type, double value) {
@@ -326,12 +327,12 @@ Value KernelBuilder::cast(Value x, Type to) {
     return x;
   if (auto toFloat = dyn_cast<FloatType>(to)) {
     if (auto fromFloat = dyn_cast<FloatType>(from)) {
+      // Narrow floats become others by way of f32.
+      if (fromFloat.getWidth() < 32 && toFloat.getWidth() < 32)
+        return cast(cast(x, b.getF32Type()), to);
       if (fromFloat.getWidth() < toFloat.getWidth())
         return b.createOrFold<arith::ExtFOp>(loc, to, x);
-      if (fromFloat.getWidth() > toFloat.getWidth())
-        return b.createOrFold<arith::TruncFOp>(loc, to, x);
-      // Operations on f16 and bf16 together run in f32.
-      return cast(cast(x, b.getF32Type()), to);
+      return b.createOrFold<arith::TruncFOp>(loc, to, x);
     }
     if (from.isInteger(1))
       return b.createOrFold<arith::UIToFPOp>(loc, to, x);
