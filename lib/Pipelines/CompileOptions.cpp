@@ -159,7 +159,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   }
   if (read && !isSavePrecision(options.phases.savePrecision)) {
     path.field("save_precision")
-        .report("expected \"f32\", \"bf16\" or \"fp16\"");
+        .report("expected \"f32\", \"bf16\", \"fp16\" or \"fp8\"");
     read = false;
   }
   if (read && !isResidual(options.phases.residual)) {

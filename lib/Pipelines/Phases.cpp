@@ -43,7 +43,9 @@ bool cleave::isPrecision(StringRef name) {
   return llvm::is_contained({"f32", "bf16", "fp16"}, name);
 }
 
-bool cleave::isSavePrecision(StringRef name) { return isPrecision(name); }
+bool cleave::isSavePrecision(StringRef name) {
+  return name == "fp8" || isPrecision(name);
+}
 
 bool cleave::isResidual(StringRef name) {
   return llvm::is_contained({"16bit", "f32"}, name);

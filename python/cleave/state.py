@@ -16,6 +16,8 @@ TORCH_TYPES = {
     "f32": torch.float32,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
+    "f8E4M3FN": torch.float8_e4m3fn,
+    "f8E5M2": torch.float8_e5m2,
     "i64": torch.int64,
     "i32": torch.int32,
     "i8": torch.int8,
@@ -62,7 +64,8 @@ def _word(torch_name: Any) -> str:
 
 def problem(value: Any, dtype: torch.dtype, shape: Iterable[int]) -> Exception | None:
     """Why `value` does not become a tensor of this type and shape. Floats are rounded;
-    a finite one that would become infinite, or an integer that would change, does not."""
+    one beyond the range of the type (an infinity, where it has none), or an integer that
+    would change, does not."""
     if not isinstance(value, torch.Tensor):
         return TypeError(f"{type(value).__name__} given, a tensor expected")
     if kind := not_dense(value):
@@ -79,6 +82,9 @@ def problem(value: Any, dtype: torch.dtype, shape: Iterable[int]) -> Exception |
     converted = value.detach().to(dtype)
     if not value.is_floating_point():
         changed = converted.to(value.dtype) != value
+    elif dtype == torch.float8_e4m3fn:
+        # It has no infinities; 464 is halfway from the largest one, 448, to the next one.
+        changed = value.detach().to(torch.float64).abs() > 464
     elif torch.finfo(value.dtype).max > torch.finfo(dtype).max:
         changed = converted.isinf() & ~value.detach().isinf()
     else:

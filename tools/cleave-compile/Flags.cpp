@@ -193,7 +193,7 @@ std::string cleave::checkFlags(const Flags &flags) {
     return "--activation-reduction is f32 or 16bit, not '" +
            flags.activationReduction + "'";
   if (!isSavePrecision(flags.savePrecision))
-    return "--save-precision is f32, bf16 or fp16, not '" +
+    return "--save-precision is f32, bf16, fp16 or fp8, not '" +
            flags.savePrecision + "'";
   if (!isResidual(flags.residual))
     return "--residual is 16bit or f32, not '" + flags.residual + "'";

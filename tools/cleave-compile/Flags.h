@@ -172,10 +172,11 @@ struct Flags {
                "several that match, the last one counts")};
   cl::opt<std::string> savePrecision{
       "save-precision", cl::init("f32"), cl::cat(training),
-      cl::value_desc("f32|bf16|fp16"),
+      cl::value_desc("f32|bf16|fp16|fp8"),
       cl::desc("The type in which forward saves values for backward: bf16 and "
-               "fp16 halve what f32 takes, and round what gradients are "
-               "computed from; forward is unchanged (Gist, ISCA 2018)")};
+               "fp16 take half of what f32 takes and fp8 (e4m3) a quarter, and "
+               "gradients are computed from rounded values; forward is "
+               "unchanged (Gist, ISCA 2018)")};
   cl::opt<std::string> lossScale{
       "loss-scale", cl::init("dynamic"), cl::cat(training),
       cl::value_desc("dynamic|number"),

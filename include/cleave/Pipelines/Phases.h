@@ -103,8 +103,8 @@ struct PhaseOptions {
   /// What backward recomputes; see pipe/Transforms/RecomputePolicy.h. "auto" is
   /// replaced before the scheduled phase; see ChooseRecompute.h.
   std::string recompute = "free,regions";
-  /// The type in which forward saves floats for backward: "f32", or "bf16" or
-  /// "fp16" (--pipe-narrow-saves).
+  /// The type in which forward saves floats for backward: "f32", or "bf16",
+  /// "fp16" or "fp8" (--pipe-narrow-saves).
   std::string savePrecision = "f32";
   /// Of an asynchronous schedule, where not negative: the most updates that
   /// come between the parameters that a micro-batch reads and its own update.

@@ -20,9 +20,11 @@ DTYPES = {
     torch.int32: "i32",
     torch.int8: "i8",
     torch.bool: "i1",
+    torch.float8_e4m3fn: "f8E4M3FN",
+    torch.float8_e5m2: "f8E5M2",
 }
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-FLOATS = ("f64", "f32", "f16", "bf16")
+FLOATS = ("f64", "f32", "f16", "bf16", "f8E4M3FN", "f8E5M2")
 
 
 class GraphError(Exception):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .ir import Argument, Function, Op, Result, TensorType, Value
+from .ir import TORCH_DTYPES, Argument, Function, Op, Result, TensorType, Value
 
 _WORDS = {"f64": ("<d", 16), "f32": ("<f", 8)}
 
@@ -39,9 +39,10 @@ def number(value: Any, dtype: str) -> str:
         layout, digits = _WORDS[dtype]
         word = int.from_bytes(struct.pack(layout, value), "little")
     else:
-        kind = torch.float16 if dtype == "f16" else torch.bfloat16
-        word = torch.tensor(value, dtype=kind).view(torch.int16).item() & 0xFFFF
-        digits = 4
+        kind = TORCH_DTYPES[dtype]
+        bits = torch.tensor([value], dtype=kind).view(torch.uint8).tolist()
+        word = int.from_bytes(bits, "little")
+        digits = 2 * kind.itemsize
     return f"0x{word:0{digits}X}"
 
 
@@ -56,6 +57,8 @@ def _decimal(value: float) -> str:
 def dense(tensor: torch.Tensor, type: TensorType) -> str:
     """Returns a dense literal with its type; a splat if all elements are equal."""
     flat = tensor.detach().reshape(-1)
+    if flat.dtype.itemsize == 1 and flat.is_floating_point():
+        flat = flat.float()  # torch compares no signs in 8 bits
     if flat.numel() and bool(((flat == flat[0]) & (flat.signbit() == flat[0].signbit())).all()):
         return f"dense<{number(flat[0].item(), type.dtype)}> : {type}"
 

@@ -1,17 +1,19 @@
 // RUN: cleave-opt %s --pipe-narrow-saves --pipe-schedule --pipe-verify | FileCheck %s
 // RUN: cleave-opt %s --pipe-narrow-saves=type=fp16 | FileCheck %s --check-prefix=HALF
+// RUN: cleave-opt %s --pipe-narrow-saves=type=fp8 | FileCheck %s --check-prefix=EIGHT
 // RUN: not cleave-opt %s --pipe-narrow-saves=type=f8 2>&1 | FileCheck %s --check-prefix=BAD
 
-// What only backward of the same stage reads is saved in 16 bits, and converted
+// What only backward of the same stage reads is saved in fewer bits, and converted
 // back before its first use. Statistics of rows, flags and what the next stage
 // or the loss reads are as they were.
 
-// BAD: unknown type of saved values 'f8'; there are bf16 and fp16
+// BAD: unknown type of saved values 'f8'; there are bf16, fp16 and fp8
 
 // CHECK-LABEL: pipe.program @train(
 // CHECK: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xbf16>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
 // CHECK: pipe.invoke @train.F1({{.*}}-> (tensor<4x64xbf16>, tensor<4x64xf32>)
 // HALF: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xf16>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
+// EIGHT: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xf8E4M3FN>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
 pipe.program @train(%w: tensor<64x64xf32>, %g: tensor<64xf32>, %x: tensor<8x64xf32>)
     -> (tensor<64x64xf32> {graph.updates = "w"}, tensor<f32>)
     attributes {micro_batches = 2 : i64} {

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Values that forward saves in 16 bits: forward is the same, gradients are near.
+"""Values that forward saves in 16 or 8 bits: forward is the same, gradients are near.
 
 The judge is the step that saves f32, and PyTorch's `saved_tensors_hooks`, which round what autograd
 saves.
@@ -41,7 +41,7 @@ def saved(step):
 
 @pytest.mark.parametrize("options, precision, digits", [
     (options, *kind) for i, options in enumerate(LAYOUTS)
-    for j, kind in enumerate([("bf16", 9), ("fp16", 12)]) if ALL or i % 2 == j], ids=str)
+    for j, kind in enumerate([("bf16", 9), ("fp16", 12), ("fp8", 4)]) if ALL or i % 3 == j], ids=str)
 def test_forward_is_the_same_and_gradients_are_near(options, precision, digits):
     loss, wide, _ = gradients(**options)
     again, narrow, step = gradients(**options, save_precision=precision)
@@ -52,10 +52,11 @@ def test_forward_is_the_same_and_gradients_are_near(options, precision, digits):
     assert 0 < error <= 4 * 2.0**-digits * norm
 
 
-def test_half_of_the_bytes(wide_step):
+@pytest.mark.parametrize("precision, part", [("bf16", 2), ("fp8", 4)])
+def test_part_of_the_bytes(wide_step, precision, part):
     """But for statistics (of norms, two numbers for a position, and of attention, one for a head),
     and for the last block's output, from which the loss is computed."""
-    narrow = gradients(save_precision="bf16")[2]
+    narrow = gradients(save_precision=precision)[2]
     layers, rows = SIZE["layers"], batch()["input_ids"].numel()
 
     def of_blocks(step):
@@ -63,24 +64,26 @@ def test_half_of_the_bytes(wide_step):
 
     statistics = layers * rows * (2 * 2 + SIZE["heads"]) * 4
     exact = statistics + rows * SIZE["hidden"] * 4
-    assert of_blocks(narrow) - exact == (of_blocks(wide_step) - exact) / 2
+    assert of_blocks(narrow) - exact == (of_blocks(wide_step) - exact) / part
 
 
-def test_as_torch_rounds_what_it_saves():
+@pytest.mark.parametrize("precision, kind", [
+    ("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)])
+def test_as_torch_rounds_what_it_saves(precision, kind):
     """It saves more than a step does, and rounds that too."""
     own = model()
     parameters = {id(p) for p in own.parameters()}
 
     def pack(value):
         narrow = value.is_floating_point() and value.dim() > 1 and id(value) not in parameters
-        return value.bfloat16() if narrow else value
+        return value.to(kind) if narrow else value
 
     with torch.autograd.graph.saved_tensors_hooks(
-            pack, lambda v: v.float() if v.dtype == torch.bfloat16 else v):
+            pack, lambda v: v.float() if v.dtype == kind else v):
         own(**batch())[0].backward()
     theirs = {n: p.grad.double() for n, p in own.named_parameters()}
     _, exact, _ = gradients()
-    _, narrow, _ = gradients(save_precision="bf16")
+    _, narrow, _ = gradients(save_precision=precision)
     error = {name: sum(((one[n] - exact[n]) ** 2).sum() for n in theirs).sqrt()
              for name, one in (("ours", narrow), ("theirs", theirs))}
     assert 0 < error["ours"] <= 2 * error["theirs"]
@@ -93,5 +96,5 @@ def test_little_is_left_in_mixed_precision():
 
 
 def test_unknown_type():
-    with pytest.raises(ValueError, match="save_precision is 'f8'; it must be 'f32', 'bf16' or"):
+    with pytest.raises(ValueError, match="save_precision is 'f8'; it must be 'f32', 'bf16', 'fp16' or"):
         compiled(model(), save_precision="f8")

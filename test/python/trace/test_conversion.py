@@ -1,6 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Conversion of exported operators: decompositions, numbers as operands of 16-bit tensors."""
+"""Conversion of exported operators: decompositions, numbers as operands of 16-bit tensors, casts to
+8 bits."""
 
 import pytest
 import torch
@@ -38,4 +39,11 @@ def test_numbers_that_16_bits_do_not_hold(compute):
 
     module = Two(forward, lambda m: m.register_parameter(
         "scale", nn.Parameter(torch.tensor([1.0, -2.0, 0.5, 0.1]))))
+    same(compiled(module, check="off"), eager(module))
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_casts_to_8_bits_round(kind):
+    """Activations, and the gradients of what was cast."""
+    module = Two(lambda m, x: m.b(torch.tanh(m.a(x).to(kind).float() * 3)))
     same(compiled(module, check="off"), eager(module))

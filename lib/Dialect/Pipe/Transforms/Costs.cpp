@@ -17,13 +17,13 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether all operands of `op` have floats of 16 bits.
+/// Whether all operands of `op` have floats of 16 or 8 bits.
 static bool isNarrow(Operation *op) {
   return op->getNumOperands() > 0 &&
          llvm::all_of(op->getOperandTypes(), [](Type type) {
            Type element = getElementTypeOrSelf(type);
            return isa<FloatType>(element) &&
-                  element.getIntOrFloatBitWidth() == 16;
+                  element.getIntOrFloatBitWidth() <= 16;
          });
 }
 

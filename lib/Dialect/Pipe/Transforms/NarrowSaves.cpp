@@ -156,9 +156,11 @@ struct NarrowSaves final : cleave::pipe::impl::NarrowSavesBase<NarrowSaves> {
       element = BFloat16Type::get(context);
     else if (type == "fp16")
       element = Float16Type::get(context);
+    else if (type == "fp8")
+      element = Float8E4M3FNType::get(context);
     if (!element) {
       getOperation().emitError("unknown type of saved values '")
-          << type << "'; there are bf16 and fp16";
+          << type << "'; there are bf16, fp16 and fp8";
       return signalPassFailure();
     }
     for (auto program : getOperation().getOps<ProgramOp>()) {

@@ -226,6 +226,9 @@ def NarrowSaves : Pass<"pipe-narrow-saves", "::mlir::ModuleOp"> {
     does what another stage, forward or an output of the step reads, as the loss
     that a head computes with its gradient. Run it behind
     --pipe-recompute: what is recomputed is not saved.
+
+    Values are rounded as `graph.cast` does, without a scale: what is too large
+    for fp16 is saved as infinity, and for fp8 (f8E4M3FN) as 448, with its sign.
     ```mlir
     return %h : tensor<8x16xf32>
     // becomes
@@ -234,7 +237,7 @@ def NarrowSaves : Pass<"pipe-narrow-saves", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [Option<"type", "type", "std::string", "\"bf16\"",
-                        "The type of saved values: bf16 or fp16">];
+                        "The type of saved values: bf16, fp16 or fp8">];
   let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
