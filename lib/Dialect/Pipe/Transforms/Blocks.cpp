@@ -86,6 +86,24 @@ private:
   void findCuts();
 };
 
+/// The last contraction of `block` and what depends on it; all ops if there is
+/// none.
+static llvm::DenseSet<Operation *> afterLastContraction(Block &block) {
+  llvm::DenseSet<Operation *> found;
+  for (Operation &op : llvm::reverse(block))
+    if (workClassOf(&op) == graph::WorkClass::Contraction) {
+      found.insert(&op);
+      break;
+    }
+  bool none = found.empty();
+  for (Operation &op : block)
+    if (none || llvm::any_of(op.getOperands(), [&](Value operand) {
+          return found.contains(operand.getDefiningOp());
+        }))
+      found.insert(&op);
+  return found;
+}
+
 Blocks::Part::Part(InvokeOp invoke) {
   func::FuncOp function = invoke.getPartFunction();
   // What depends on samples, by cheap ops too.
@@ -115,6 +133,8 @@ Blocks::Part::Part(InvokeOp invoke) {
               terminator->getOperand(result.getResultNumber()).getDefiningOp())
         needed.insert(op);
   bool onlySaved = needed.empty();
+  if (onlySaved)
+    needed = afterLastContraction(function.front());
   for (Operation &op : llvm::reverse(function.front().without_terminator()))
     if (needed.contains(&op) || (onlySaved && !isElementWise(&op)))
       for (Value operand : op.getOperands())
