@@ -207,10 +207,10 @@ FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
   SmallVector<const RefTensor *> tensors;
   for (const TensorRef &part : parts)
     tensors.push_back(part.get());
-  if (producer.isAccumulated(result)) {
+  if (auto kind = producer.getAccumulation(result)) {
     auto sum = std::make_shared<RefTensor>(
-        combineParts(tensors, spmd::ReductionKind::sum, context.precision,
-                     program.getTreeSums()));
+        combineParts(tensors, static_cast<spmd::ReductionKind>(*kind),
+                     context.precision, program.getTreeSums()));
     settle(*sum, context.precision);
     return TensorRef(sum);
   }

@@ -90,8 +90,10 @@ FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
                                          part.front().getArgumentTypes(),
                                          terminator->getOperandTypes()));
   for (unsigned i = 0; i < invoke.getNumResults(); ++i)
-    if (invoke.isAccumulated(i))
+    if (std::optional<graph::PartialKind> kind = invoke.getAccumulation(i)) {
       forms.sums.push_back(i);
+      forms.kinds.push_back(*kind);
+    }
   if (invoke.isConditional())
     passOn(invoke, part);
   return forms;
@@ -173,6 +175,21 @@ LogicalResult PartForms::giveConstants(int64_t count) {
   return success();
 }
 
+/// Combines a sum, or a maximum or minimum, with the value of one micro-batch.
+static Operation *combine(graph::PartialKind kind, OpBuilder &builder,
+                          Value sum, Value value) {
+  Location loc = value.getLoc();
+  switch (kind) {
+  case graph::PartialKind::Sum:
+    break;
+  case graph::PartialKind::Max:
+    return graph::MaximumOp::create(builder, loc, sum, value);
+  case graph::PartialKind::Min:
+    return graph::MinimumOp::create(builder, loc, sum, value);
+  }
+  return graph::AddOp::create(builder, loc, sum, value);
+}
+
 func::FuncOp PartForms::onto(unsigned count, SymbolTable &symbols) {
   next.resize(std::max<size_t>(next.size(), count + 1));
   func::FuncOp &part = next[count];
@@ -186,15 +203,15 @@ func::FuncOp PartForms::onto(unsigned count, SymbolTable &symbols) {
   Operation *terminator = part.front().getTerminator();
   OpBuilder inside(terminator);
   unsigned before = part.getNumArguments();
-  for (unsigned i : sums)
+  for (auto [i, kind] : llvm::zip_equal(sums, kinds))
     for (unsigned k = 0; k < count; ++k) {
       Value value = terminator->getOperand(i);
       BlockArgument sum =
           part.front().addArgument(value.getType(), value.getLoc());
-      auto add = graph::AddOp::create(inside, value.getLoc(), sum, value);
+      Operation *total = combine(kind, inside, sum, value);
       if (treeSums)
-        add->setAttr(kApartAttr, inside.getUnitAttr());
-      terminator->setOperand(i, add);
+        total->setAttr(kApartAttr, inside.getUnitAttr());
+      terminator->setOperand(i, total->getResult(0));
     }
   part.setFunctionType(FunctionType::get(part.getContext(),
                                          part.front().getArgumentTypes(),

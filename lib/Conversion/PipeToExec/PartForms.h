@@ -26,10 +26,13 @@ void setAction(mlir::func::FuncOp part, const scheduling::Action &action,
 /// A part, in the forms that its actions need.
 struct PartForms {
   mlir::func::FuncOp first;
-  /// The forms that add to the given number of sums, in order.
+  /// The forms that add to the given number of sums, in order. A maximum or a
+  /// minimum is a sum here.
   llvm::SmallVector<mlir::func::FuncOp> next;
   /// Results that accumulate, in the order of the further arguments of `next`.
   llvm::SmallVector<unsigned> sums;
+  /// How each is combined.
+  llvm::SmallVector<graph::PartialKind> kinds;
   /// Operands in addition to those of the invocation: values that have a row
   /// for each micro-batch, and the types of the rows.
   llvm::SmallVector<std::pair<mlir::Attribute, mlir::RankedTensorType>>

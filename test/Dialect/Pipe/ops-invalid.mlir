@@ -91,7 +91,7 @@ pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{result kind "mean" must be saved, accumulate, concat:<dim>, value or version:<argument>}}
+  // expected-error @+1 {{result kind "mean" must be saved, accumulate, accumulate:max, accumulate:min, concat:<dim>, value or version:<argument>}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["mean"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }

@@ -15,11 +15,15 @@ func.func @f(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
 
 // -----
 
-// Micro-batches give values one after another, which are added up.
-func.func @f(%x: tensor<6x4xf32> {graph.batch_dim = 0 : i64}) -> tensor<4xf32> {
-  // expected-error @+1 {{this is a max over 2 micro-batches, whose results can only be added up; compile the step with one micro-batch}}
-  %m = graph.reduce max %x {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
-  return %m : tensor<4xf32>
+// Nor is a maximum of such values.
+func.func @f(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+             %x: tensor<6x4xf32> {graph.batch_dim = 0 : i64}) -> tensor<6x4xf32> {
+  %a = graph.mul %x, %w : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  // expected-error @+1 {{this is a max over micro-batches of values that depend on parameters, and each micro-batch reads it}}
+  %m = graph.reduce max %a {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+  // expected-note @+1 {{it is read here}}
+  %b = graph.sub %a, %m : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  return %b : tensor<6x4xf32>
 }
 
 // -----

@@ -86,3 +86,35 @@ func.func @evaluate(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter
   %n = graph.neg %w : (tensor<4xf32>) -> tensor<4xf32>
   return %e, %n, %w : tensor<f32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// Maxima and minima of micro-batches accumulate too. One that a micro-batch
+// reads, of inputs, is in the prologue.
+
+// CHECK-LABEL: pipe.program @extremes(
+// CHECK: %[[P:.*]] = pipe.invoke @extremes.P({{.*}}) {part = "P", split = array<i64: 0>, results = ["accumulate:max"]}
+// CHECK: %[[F:.*]]:3 = pipe.invoke @extremes.F({{.*}}) {part = "F", split = array<i64: -1, 0, -1>, results = ["concat:0", "accumulate:max", "accumulate:min"]}
+// CHECK: %[[U:.*]]:2 = pipe.invoke @extremes.U({{.*}}%[[F]]#1, %[[F]]#2) {part = "U", once, {{.*}} results = ["value", "value"]}
+// CHECK: pipe.return %[[F]]#0, %[[U]]#0, %[[U]]#1
+
+// CHECK-LABEL: func.func private @extremes.F(
+// CHECK-DAG: graph.reduce max {{.*}} : (tensor<3x4xf32>) -> tensor<4xf32>
+// CHECK-DAG: graph.reduce min {{.*}} : (tensor<3x4xf32>) -> tensor<4xf32>
+// CHECK: return
+func.func @extremes(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
+                    %x: tensor<6x4xf32> {graph.batch_dim = 0 : i64},
+                    %m: tensor<4xf32> {graph.name = "m", graph.role = "buffer"},
+                    %n: tensor<4xf32> {graph.name = "n", graph.role = "buffer"})
+    -> (tensor<6x4xf32>, tensor<4xf32> {graph.updates = "m"}, tensor<4xf32> {graph.updates = "n"}) {
+  %p = graph.reduce max %x {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+  %a = graph.mul %x, %w : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  %b = graph.sub %a, %p : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  %most = graph.reduce max %b {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+  %least = graph.reduce min %b {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+  %m1 = graph.add %m, %most : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %n1 = graph.add %n, %least : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %m2 = graph.written %m1 of "m" : (tensor<4xf32>) -> tensor<4xf32>
+  %n2 = graph.written %n1 of "n" : (tensor<4xf32>) -> tensor<4xf32>
+  return %b, %m2, %n2 : tensor<6x4xf32>, tensor<4xf32>, tensor<4xf32>
+}

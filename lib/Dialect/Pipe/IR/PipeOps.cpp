@@ -9,6 +9,7 @@
 #include "cleave/Support/FunctionLike.h"
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::pipe;
 
 #include "cleave/Dialect/Pipe/IR/PipeDialect.cpp.inc"
@@ -77,6 +78,27 @@ static void printInvokeConfig(OpAsmPrinter &printer, Operation *,
 func::FuncOp InvokeOp::getPartFunction() {
   return SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(getOperation(),
                                                             getCalleeAttr());
+}
+
+StringRef cleave::pipe::accumulationOf(graph::PartialKind kind) {
+  switch (kind) {
+  case graph::PartialKind::Sum:
+    return kAccumulate;
+  case graph::PartialKind::Max:
+    return kAccumulateMax;
+  case graph::PartialKind::Min:
+    return kAccumulateMin;
+  }
+  return kAccumulate;
+}
+
+std::optional<graph::PartialKind> InvokeOp::getAccumulation(unsigned index) {
+  for (graph::PartialKind kind :
+       {graph::PartialKind::Sum, graph::PartialKind::Max,
+        graph::PartialKind::Min})
+    if (getKind(index) == accumulationOf(kind))
+      return kind;
+  return std::nullopt;
 }
 
 std::optional<int64_t> InvokeOp::getConcatDim(unsigned index) {
@@ -148,12 +170,12 @@ LogicalResult InvokeOp::verify() {
     StringRef kind = getKind(i);
     std::optional<int64_t> versioned = getVersioned(i);
     bool perMicroBatch =
-        kind == kSaved || kind == kAccumulate || getConcatDim(i) || versioned;
+        kind == kSaved || isAccumulated(i) || getConcatDim(i) || versioned;
     if (!perMicroBatch && kind != kValue)
       return emitOpError("result kind \"")
              << kind
-             << "\" must be saved, accumulate, concat:<dim>, value or "
-                "version:<argument>";
+             << "\" must be saved, accumulate, accumulate:max, accumulate:min, "
+                "concat:<dim>, value or version:<argument>";
     auto program = cast<ProgramOp>((*this)->getParentOp());
     if (versioned &&
         (*versioned < 0 || *versioned >= program.getNumArguments() ||

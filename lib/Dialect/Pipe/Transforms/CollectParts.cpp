@@ -157,7 +157,7 @@ std::string Splitter::kindOf(Value value, PartId from) const {
   Layout layout = flow.layout(value);
   switch (layout.kind) {
   case Layout::Partial:
-    return kAccumulate.str();
+    return accumulationOf(layout.partial).str();
   case Layout::Split:
     return (kConcatPrefix + std::to_string(layout.dim)).str();
   case Layout::Whole:
@@ -180,7 +180,9 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
     Slot slot{PartId::Prologue, stage};
     if (!flow.inPrologue(op))
       slot = {homeOf(from), stages.of(from).value_or(0)};
-    return {slot, Export{summand, kAccumulate.str()}};
+    auto kind =
+        static_cast<graph::PartialKind>(cast<spmd::AllReduceOp>(op).getKind());
+    return {slot, Export{summand, accumulationOf(kind).str()}};
   }
   PartId home = homeOf(op);
   if (home == PartId::Update) {

@@ -71,14 +71,6 @@ LogicalResult Flow::analyze() {
     for (Value result : op.getResults())
       if (!spmd::writtenSharding(result))
         return op.emitOpError("has no sharding; run --spmd-partition first");
-  for (auto op : body.getOps<spmd::AllReduceOp>())
-    if (count > 1 && isAccumulation(op) &&
-        op.getKind() != spmd::ReductionKind::sum)
-      return emitError(op.getInput().getLoc())
-             << "this is a " << spmd::stringifyReductionKind(op.getKind())
-             << " over " << count
-             << " micro-batches, whose results can only be added up; compile "
-                "the step with one micro-batch";
   findVarying();
   findRoles();
   findEarlyUpdates();
@@ -118,7 +110,7 @@ Layout Flow::layout(Value value) const {
       return {Layout::Split, static_cast<int64_t>(dim)};
   for (const spmd::PartialAxis &partial : known->partial)
     if (onSequentialAxis(partial.axis))
-      return {Layout::Partial, 0};
+      return {Layout::Partial, 0, partial.kind};
   return {};
 }
 
@@ -248,8 +240,11 @@ LogicalResult Flow::findPrologue() {
       if (!fromInputs.contains(op.getOperand(0)))
         // The location of the collective is that of its reader.
         return (emitError(op.getOperand(0).getLoc())
-                << "this is a sum over micro-batches of values that depend on "
-                   "parameters, and each micro-batch reads it")
+                << "this is a "
+                << spmd::stringifyReductionKind(
+                       cast<spmd::AllReduceOp>(op).getKind())
+                << " over micro-batches of values that depend on parameters, "
+                   "and each micro-batch reads it")
                    .attachNote(reader->second->getLoc())
                << "it is read here";
       prologue.insert(&op);

@@ -48,9 +48,11 @@ struct Layout {
   enum Kind {
     Whole,  ///< one value for all micro-batches
     Split,  ///< each micro-batch has a slice along `dim`
-    Partial ///< each micro-batch has a summand
+    Partial ///< each micro-batch has a part, such as a summand
   } kind = Whole;
   int64_t dim = 0;
+  /// How the parts are combined.
+  graph::PartialKind partial = graph::PartialKind::Sum;
 };
 
 /// Whether updates join backward.

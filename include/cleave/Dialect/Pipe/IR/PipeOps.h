@@ -8,6 +8,7 @@
 #ifndef CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 #define CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 
+#include "cleave/Dialect/Graph/IR/ShardingRule.h"
 #include "cleave/Scheduling/Check/Verify.h"
 #include "cleave/Scheduling/Schedule.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
@@ -31,9 +32,15 @@ using namespace scheduling;
 /// The kinds of results of a part.
 inline constexpr llvm::StringLiteral kSaved = "saved";
 inline constexpr llvm::StringLiteral kAccumulate = "accumulate";
+inline constexpr llvm::StringLiteral kAccumulateMax = "accumulate:max";
+inline constexpr llvm::StringLiteral kAccumulateMin = "accumulate:min";
 inline constexpr llvm::StringLiteral kValue = "value";
 inline constexpr llvm::StringLiteral kVersionPrefix = "version:";
 inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
+
+/// The kind of a result of which micro-batches give parts that are combined by
+/// `kind`.
+llvm::StringRef accumulationOf(graph::PartialKind kind);
 
 /// Attribute of a program's result: the stage of a further holder of the
 /// updated value, whose update this result is.

@@ -120,6 +120,7 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     |---|---|
     | `saved` | one value for each micro-batch, read by parts of the same micro-batch |
     | `accumulate` | the sum over micro-batches, in increasing order or, with `tree_sums`, in pairs |
+    | `accumulate:max`, `accumulate:min` | the maximum or minimum over micro-batches; NaN wins |
     | `concat:<dim>` | the concatenation of the micro-batches' values along `dim` |
     | `value` | the value: of a `once` part, or the same for each micro-batch |
     | `version:<argument>` | the new value of an argument, of the last run |
@@ -162,7 +163,11 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     /// The dimension of a `concat:<dim>` result; otherwise nothing.
     ::std::optional<int64_t> getConcatDim(unsigned index);
     bool isSaved(unsigned index) { return getKind(index) == "saved"; }
-    bool isAccumulated(unsigned index) { return getKind(index) == "accumulate"; }
+    /// How micro-batches are combined in an `accumulate` result; otherwise nothing.
+    ::std::optional<::cleave::graph::PartialKind> getAccumulation(unsigned index);
+    bool isAccumulated(unsigned index) {
+      return getAccumulation(index).has_value();
+    }
     /// Whether a flag decides if the part runs.
     bool isConditional() { return getUnless().has_value(); }
     /// For a conditional part: the operand that is the flag, and the operand that
