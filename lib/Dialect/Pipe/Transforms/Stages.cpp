@@ -249,11 +249,9 @@ LogicalResult Stages::cutLike(Stages &other) {
 }
 
 void Stages::hold(StringRef name, const StageSet &held) {
-  for (BlockArgument argument : body.getArguments())
-    if (graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr) ==
-        name)
-      for (unsigned stage : held.set_bits())
-        insert(present, Value(argument), stage, count);
+  if (BlockArgument argument = argumentOf(name))
+    for (unsigned stage : held.set_bits())
+      insert(present, Value(argument), stage, count);
 }
 
 //===----------------------------------------------------------------------===//
@@ -271,10 +269,11 @@ void Stages::finish() {
     stages[op] = stage;
   }
   findReaders(PartId::Forward);
-  placeWritten();
+  placeWritten(/*backward=*/false);
   followForward();
   sinkBackward();
   findReaders(PartId::Backward);
+  placeWritten(/*backward=*/true);
   findSums();
 }
 
@@ -311,26 +310,45 @@ void Stages::findReaders(PartId last) {
   }
 }
 
+BlockArgument Stages::argumentOf(StringRef name) const {
+  for (BlockArgument argument : body.getArguments())
+    if (graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr) ==
+        name)
+      return argument;
+  return nullptr;
+}
+
 /// Buffers that a step writes get their new value in each stage that reads the
 /// old one, and in one if none does: the last of those that have what it is
-/// computed from. These stages read what the new value is computed from.
-void Stages::placeWritten() {
+/// computed from. These stages read what the new value is computed from, which
+/// may be another buffer. What depends on a seed is placed once the stages of
+/// backward are known.
+void Stages::placeWritten(bool backward) {
+  SmallVector<graph::WrittenOp> all;
   for (auto written : body.getOps<graph::WrittenOp>()) {
-    BlockArgument *buffer =
-        llvm::find_if(body.getArguments(), [&](BlockArgument argument) {
-          return graph::getArgString(entry, argument.getArgNumber(),
-                                     graph::kNameAttr) == written.getBuffer();
-        });
-    if (buffer == body.getArguments().end())
-      continue;
-    StageSet held = present.lookup(*buffer);
-    held.resize(count);
-    if (held.none())
-      held.set(lastSource(written.getInput()));
-    for (unsigned stage : held.set_bits()) {
-      insert(present, Value(*buffer), stage, count);
-      markRead(written.getInput(), stage);
+    Operation *from = written.getInput().getDefiningOp();
+    if (argumentOf(written.getBuffer()) &&
+        (from && flow.part(from) >= PartId::Backward) == backward)
+      all.push_back(written);
+  }
+  llvm::DenseSet<std::pair<Operation *, unsigned>> placed;
+  auto place = [&](graph::WrittenOp written, unsigned stage) {
+    if (!placed.insert({written, stage}).second)
+      return false;
+    insert(present, Value(argumentOf(written.getBuffer())), stage, count);
+    markRead(written.getInput(), stage);
+    return true;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (graph::WrittenOp written : all) {
+      StageSet held = present.lookup(argumentOf(written.getBuffer()));
+      for (unsigned stage : held.set_bits())
+        changed |= place(written, stage);
     }
+    for (graph::WrittenOp written : all)
+      if (!changed && present.lookup(argumentOf(written.getBuffer())).none())
+        changed = place(written, lastSource(written.getInput()));
   }
 }
 

@@ -91,7 +91,8 @@ private:
   void finish();
   void findReaders(PartId last);
   void markRead(mlir::Value value, int64_t stage);
-  void placeWritten();
+  mlir::BlockArgument argumentOf(llvm::StringRef name) const;
+  void placeWritten(bool backward);
   int64_t lastSource(mlir::Value value) const;
   bool isSeed(mlir::Operation &op) const;
   bool isEverywhere(mlir::Operation &op) const;
