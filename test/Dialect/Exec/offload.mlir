@@ -62,7 +62,7 @@ func.func private @t.U(%p: tensor<64xf32>, %m: tensor<64xf32>, %g: tensor<64xf32
   return %0#0, %0#1 : tensor<64xf32>, tensor<64xf32>
 }
 exec.program @t(%p: tensor<64xf32> {graph.name = "w", graph.role = "parameter"},
-                %m: tensor<64xf32> {graph.name = "m", graph.role = "state"},
+                %m: tensor<64xf32> {graph.name = "m", graph.of = "w", graph.role = "state"},
                 %x: tensor<64xf32> {graph.name = "x", graph.role = "input"})
     -> (tensor<f32> {graph.name = "loss"}, tensor<64xf32> {graph.updates = "w"}, tensor<64xf32> {graph.updates = "m"}) {
   %w = exec.run @t.G(%p) {micro_batch = 0 : i64} : (tensor<64xf32>) -> tensor<64xbf16>

@@ -31,6 +31,11 @@ bool cleave::graph::isTrained(func::FuncOp entry, unsigned index) {
          !entry.getArgAttr(index, kFrozenAttr);
 }
 
+bool cleave::graph::isOptimizerState(func::FuncOp entry, unsigned index) {
+  return hasRole(entry, index, "state") &&
+         !getArgString(entry, index, kOfAttr).empty();
+}
+
 std::optional<int64_t> cleave::graph::dimOfParameter(func::FuncOp entry,
                                                      BlockArgument argument,
                                                      int64_t dim) {

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
 #include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include <numeric>
 
@@ -15,13 +16,17 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Returns the argument that `value` is a view or a part of, or null.
+/// Returns the argument that `value` is a view or a part of, possibly scaled,
+/// or null.
 static BlockArgument viewedArgument(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     auto costed = dyn_cast<graph::CostOpInterface>(op);
-    if (!costed || costed.getCost().flops != 0 || op->getNumOperands() != 1)
+    if (costed && costed.getCost().flops == 0 && op->getNumOperands() == 1)
+      value = op->getOperand(0);
+    else if (Value scaled = graph::scaledOperand(op))
+      value = scaled;
+    else
       return {};
-    value = op->getOperand(0);
   }
   return cast<BlockArgument>(value);
 }
@@ -95,10 +100,11 @@ void DimensionClasses::describe() {
     }
   }
   SeedOrder seedOrder(body);
-  // Updates: what depends on a gradient or on state. They can be resharded.
+  // Updates: what depends on a gradient or on the optimizer's state. They can
+  // be resharded.
   llvm::DenseSet<Value> updated;
   for (BlockArgument argument : body.getArguments())
-    if (graph::hasRole(function, argument.getArgNumber(), "state"))
+    if (graph::isOptimizerState(function, argument.getArgNumber()))
       updated.insert(argument);
   for (Operation &op : body.without_terminator()) {
     auto first = factorBase.find(&op);

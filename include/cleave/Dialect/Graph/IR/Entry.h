@@ -34,6 +34,10 @@ llvm::StringRef getArgString(mlir::func::FuncOp entry, unsigned index,
 /// Whether argument `index` has the role `role`.
 bool hasRole(mlir::func::FuncOp entry, unsigned index, llvm::StringRef role);
 
+/// Whether argument `index` is state of the optimizer: state that belongs to a
+/// parameter. Other state is read by the model.
+bool isOptimizerState(mlir::func::FuncOp entry, unsigned index);
+
 /// Whether argument `index` is a parameter that is trained.
 bool isTrained(mlir::func::FuncOp entry, unsigned index);
 

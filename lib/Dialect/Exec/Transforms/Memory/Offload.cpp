@@ -91,7 +91,8 @@ private:
         unsigned i = argument.getArgNumber();
         auto name = program.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
         std::string role = roleOf(program, i);
-        if (role == "state" && state)
+        // Forward reads state that belongs to no parameter.
+        if (role == "state" && state && program.getArgAttr(i, graph::kOfAttr))
           chosen.insert(name);
         if (role == "parameter" && masters)
           switch (useOf(argument)) {

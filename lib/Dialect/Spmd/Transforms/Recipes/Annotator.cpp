@@ -32,7 +32,7 @@ Annotator::Annotator(ModuleOp module, MeshOp meshOp, int64_t grains)
             !name.empty())
           named[name].push_back(argument);
     for (unsigned i = 0; i < function.getNumArguments() && !train; ++i)
-      if (graph::hasRole(function, i, "state"))
+      if (graph::isOptimizerState(function, i))
         train = function;
   }
   // Without optimizer state, the entry that updates parameters trains.

@@ -16,6 +16,7 @@
 #include "Annotator.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -164,6 +165,28 @@ private:
                        cast.getType().getElementTypeBitWidth();
   }
 
+  /// The copy in fewer bits that `user` is or begins, by scaling its operand
+  /// first; otherwise null.
+  static Value copyFrom(Operation *user) {
+    while (!isCopy(user)) {
+      if (!graph::scaledOperand(user) || !user->getResult(0).hasOneUse())
+        return {};
+      user = *user->user_begin();
+    }
+    return user->getResult(0);
+  }
+
+  /// Whether `user` begins the computation of a maximum or minimum of all
+  /// elements of its operand: shards give it as the whole does.
+  static bool isMeasure(Operation *user) {
+    while (user->hasTrait<OpTrait::PointwiseOp>() &&
+           user->getNumOperands() == 1 && user->getResult(0).hasOneUse())
+      user = *user->user_begin();
+    auto reduce = dyn_cast<graph::ReduceOp>(user);
+    return reduce && reduce.getKind() != graph::ReductionKind::sum &&
+           reduce.getType().getRank() == 0;
+  }
+
   /// Whether every reader but the update is such a copy.
   bool isReadInCopies(BlockArgument parameter) {
     const llvm::SetVector<Operation *> &updates = updatesOf(train);
@@ -171,7 +194,9 @@ private:
     for (Operation *user : parameter.getUsers()) {
       if (updates.contains(user))
         continue;
-      if (!isCopy(user))
+      if (isMeasure(user))
+        continue;
+      if (!copyFrom(user))
         return false;
       copied = true;
     }
@@ -207,14 +232,14 @@ private:
       return;
     OpBuilder builder = OpBuilder::atBlockBegin(&function.getBody().front());
     for (Operation *user : llvm::to_vector(argument.getUsers()))
-      if (isCopy(user)) {
-        builder.setInsertionPointAfter(user);
-        Value copy = user->getResult(0);
+      if (Value copy = copyFrom(user)) {
+        builder.setInsertionPointAfterValue(copy);
         ConstrainOp whole = annotator.constrain(builder, copy, compute);
         copy.replaceAllUsesExcept(whole, whole);
       }
     auto readsItself = [&](OpOperand &use) {
-      return reads(use) && !isCopy(use.getOwner());
+      return reads(use) && !copyFrom(use.getOwner()) &&
+             !isMeasure(use.getOwner());
     };
     if (llvm::none_of(argument.getUses(), readsItself))
       return;

@@ -1,0 +1,33 @@
+//===- ScaledOperand.h - Tensors times numbers ------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_SCALEDOPERAND_H
+#define CLEAVE_DIALECT_GRAPH_IR_SCALEDOPERAND_H
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+namespace cleave::graph {
+
+/// The tensor that a pointwise op of several operands combines with scalars
+/// alone, as a product with a scale does; otherwise null.
+inline mlir::Value scaledOperand(mlir::Operation *op) {
+  if (!op->hasTrait<mlir::OpTrait::PointwiseOp>() || op->getNumOperands() < 2)
+    return {};
+  mlir::Value found;
+  for (mlir::Value operand : op->getOperands()) {
+    if (llvm::cast<mlir::RankedTensorType>(operand.getType()).getRank() == 0)
+      continue;
+    if (found)
+      return {};
+    found = operand;
+  }
+  return found;
+}
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_SCALEDOPERAND_H
