@@ -109,6 +109,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("optimizer_fusion", options.phases.optimizerFusion) &&
       map.mapOptional("check_finite", options.phases.checkFinite) &&
       map.mapOptional("precision", options.phases.precision) &&
+      map.mapOptional("fp8_history", options.phases.fp8History) &&
+      map.mapOptional("fp8_margin", options.phases.fp8Margin) &&
       map.mapOptional("residual", options.phases.residual) &&
       map.mapOptional("loss_scale", options.lossScaling) &&
       map.mapOptional("save_precision", options.phases.savePrecision) &&
@@ -154,7 +156,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
     read = false;
   }
   if (read && !isPrecision(options.phases.precision)) {
-    path.field("precision").report("expected \"f32\", \"bf16\" or \"fp16\"");
+    path.field("precision")
+        .report("expected \"f32\", \"bf16\", \"fp16\" or \"fp8\"");
     read = false;
   }
   if (read && !isSavePrecision(options.phases.savePrecision)) {
@@ -170,8 +173,13 @@ cleave::parseCompileOptions(llvm::StringRef json) {
     path.field("activation_reduction").report("expected \"f32\" or \"16bit\"");
     read = false;
   }
-  if (read && options.phases.gradientType != "f32" &&
-      options.phases.gradientType != options.phases.precision) {
+  if (read && options.phases.precision == "fp8" &&
+      options.phases.activationReduction != "f32") {
+    path.field("activation_reduction").report("expected \"f32\" with \"fp8\"");
+    read = false;
+  }
+  if (read &&
+      !isGradientType(options.phases.gradientType, options.phases.precision)) {
     path.field("gradient_dtype").report("expected \"f32\" or the precision");
     read = false;
   }

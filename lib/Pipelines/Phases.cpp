@@ -40,11 +40,14 @@ bool cleave::isOptimizerFusion(StringRef name) {
 }
 
 bool cleave::isPrecision(StringRef name) {
-  return llvm::is_contained({"f32", "bf16", "fp16"}, name);
+  return llvm::is_contained({"f32", "bf16", "fp16", "fp8"}, name);
 }
 
-bool cleave::isSavePrecision(StringRef name) {
-  return name == "fp8" || isPrecision(name);
+bool cleave::isSavePrecision(StringRef name) { return isPrecision(name); }
+
+bool cleave::isGradientType(StringRef name, StringRef precision) {
+  // Sums of products of 8 bits are f32.
+  return name == "f32" || (precision != "fp8" && name == precision);
 }
 
 bool cleave::isResidual(StringRef name) {
@@ -167,11 +170,20 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Of all entries alike, so that evaluation sees the values of training.
   if (options.precision != "f32") {
     graph::MixedPrecisionOptions mixed;
-    mixed.precision = options.precision;
+    // What is not in 8 bits is in bf16.
+    bool scaled = options.precision == "fp8";
+    mixed.precision = scaled ? "bf16" : options.precision;
+    mixed.keepChosen = scaled;
     mixed.wideResidual = options.residual == "f32";
     mixed.roundSums = options.activationReduction != "f32";
     mixed.roundGradients = options.gradientType != "f32";
     passes.addPass(graph::createMixedPrecision(mixed));
+    if (scaled) {
+      graph::ScaleToFp8Options fp8;
+      fp8.history = options.fp8History;
+      fp8.margin = options.fp8Margin;
+      passes.addPass(graph::createScaleToFp8(fp8));
+    }
   }
   addCleanup(passes);
 }

@@ -62,6 +62,8 @@ def compile(
     post_validation: bool = False,
     check_finite: bool = True,
     precision: str | None = None,
+    fp8_history: int = 1024,
+    fp8_margin: int = 0,
     precision_policy: Sequence[tuple[str, str]] | None = None,
     residual: str = "16bit",
     loss_scale: LossScale | float | None = None,
@@ -210,11 +212,18 @@ def compile(
             1710.03740). Parameters, optimizer state, gradients of parameters,
             losses, softmax and statistics of norms stay f32, and so do checkpoints.
             With "fp16" the loss is scaled, and a step whose gradients overflow is
-            skipped: `Loss.skipped`. None: what the model asks for, by 16-bit
+            skipped: `Loss.skipped`. "fp8" is "bf16" with linear layers, but not the
+            head, of 8-bit operands: e4m3 of weights and activations, e5m2 of
+            gradients, each tensor with a scale that the largest numbers of the steps
+            before decide (delayed scaling). None: what the model asks for, by 16-bit
             parameters or regions of `torch.autocast`, with a remark; else "f32".
         loss_scale: with `precision="fp16"`, the factor of the loss: a `LossScale`,
             which moves it, or a number, at which an overflow raises `StepError`. None
             is `LossScale()`.
+        fp8_history: with `precision="fp8"`, the number of steps whose largest numbers
+            decide the scale of a tensor.
+        fp8_margin: with `precision="fp8"`, the powers of two by which scales are smaller
+            than those numbers allow.
         precision_policy: which ops are computed otherwise than `precision` has it:
             pairs of a pattern and "f32" or "16bit". A pattern is of paths of modules
             and what is in them, `("layers.*.gate", "f32")`, or of names of ops,
@@ -321,6 +330,11 @@ def compile(
     if save_precision not in ("f32", "bf16", "fp16", "fp8"):
         raise ValueError(f"save_precision is {save_precision!r}; it must be 'f32', 'bf16', 'fp16' "
                          "or 'fp8'")
+    fp8_history = whole("fp8_history", fp8_history, 1)
+    fp8_margin = whole("fp8_margin", fp8_margin, 0)
+    if precision != "fp8" and (fp8_history, fp8_margin) != (1024, 0):
+        raise ValueError('fp8_history and fp8_margin need precision="fp8": other types have no '
+                         "scales of tensors")
     policy = PrecisionPolicy.of(precision_policy)
     axes = _axes(mesh)
     launch = processes.connect(ranks, axes)
@@ -416,6 +430,8 @@ def compile(
             "optimizer_fusion": optimizer_fusion,
             "check_finite": check_finite,
             "precision": precision,
+            "fp8_history": fp8_history,
+            "fp8_margin": fp8_margin,
             "residual": residual,
             **loss_scale_options(loss_scale, precision),
             "save_precision": save_precision,
@@ -523,8 +539,8 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
 
 
 def _check_precision(precision, residual, activation_reduction, gradient_dtype) -> None:
-    if precision not in ("f32", "bf16", "fp16"):
-        raise ValueError(f"precision is {precision!r}; it must be 'f32', 'bf16' or 'fp16'")
+    if precision not in ("f32", "bf16", "fp16", "fp8"):
+        raise ValueError(f"precision is {precision!r}; it must be 'f32', 'bf16', 'fp16' or 'fp8'")
     if residual not in ("16bit", "f32"):
         raise ValueError(f"residual is {residual!r}; it must be '16bit' or 'f32'")
     if activation_reduction not in ("f32", "16bit"):
@@ -534,6 +550,9 @@ def _check_precision(precision, residual, activation_reduction, gradient_dtype) 
         raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16"')
     if gradient_dtype not in ("f32", "bf16", "fp16"):
         raise ValueError(f"gradient_dtype is {gradient_dtype!r}; it must be 'f32', 'bf16' or 'fp16'")
+    if activation_reduction == "16bit" and precision == "fp8":
+        raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16": '
+                         "sums of products of 8 bits are f32")
     if gradient_dtype not in ("f32", precision):
         raise ValueError(f"gradient_dtype is {gradient_dtype!r} and precision is {precision!r}; a "
                          "gradient is f32, or of the type that contractions read")

@@ -243,8 +243,9 @@ class Step(Reports, Checkpoints):
         self._live.set_all(chosen)
 
     def training_state(self) -> dict[str, Any]:
-        """Optimizer state, step, seed and data position, copied. Together with
-        `state_dict(masters=True)` it continues a run bit for bit. `step` counts calls,
+        """Optimizer state, step, seed and data position, copied. State that belongs to
+        no parameter, the scales of `precision="fp8"`, is under "" in "optimizer". With
+        `state_dict(masters=True)` all this continues a run bit for bit. `step` counts calls,
         `skipped` those of them that overflowed; each of the others made
         `updates_per_step` updates: more than 1 with "pipedream"."""
         slots: dict[str, dict[str, torch.Tensor]] = {}

@@ -181,7 +181,19 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.checkFinite != "on" && flags.checkFinite != "off")
     return "--check-finite is on or off, not '" + flags.checkFinite + "'";
   if (!isPrecision(flags.precision))
-    return "--precision is f32, bf16 or fp16, not '" + flags.precision + "'";
+    return "--precision is f32, bf16, fp16 or fp8, not '" + flags.precision +
+           "'";
+  for (const llvm::cl::Option *option :
+       {static_cast<const llvm::cl::Option *>(&flags.fp8History),
+        static_cast<const llvm::cl::Option *>(&flags.fp8Margin)})
+    if (option->getNumOccurrences() && flags.precision != "fp8")
+      return "--" + option->ArgStr.str() +
+             " needs --precision fp8: other types have no scales of tensors";
+  if (flags.fp8History < 1)
+    return "--fp8-history is the number of steps whose maxima decide a scale, "
+           "at least 1";
+  if (flags.fp8Margin < 0 || flags.fp8Margin > 100)
+    return "--fp8-margin is a power of two, 0 to 100";
   if (!flags.precisionPolicy.empty()) {
     if (flags.precision == "f32")
       return "--precision-policy needs --precision bf16 or fp16: all ops are "
@@ -204,10 +216,13 @@ std::string cleave::checkFlags(const Flags &flags) {
     return "--activation-reduction needs --precision bf16 or fp16: all sums "
            "are f32 "
            "without";
-  if (!isPrecision(flags.gradientType))
+  if (flags.activationReduction != "f32" && flags.precision == "fp8")
+    return "--activation-reduction 16bit needs --precision bf16 or fp16: sums "
+           "of products of 8 bits are f32";
+  if (flags.gradientType == "fp8" || !isPrecision(flags.gradientType))
     return "--gradient-dtype is f32, bf16 or fp16, not '" + flags.gradientType +
            "'";
-  if (flags.gradientType != "f32" && flags.gradientType != flags.precision)
+  if (!isGradientType(flags.gradientType, flags.precision))
     return "--gradient-dtype " + flags.gradientType + " needs --precision " +
            flags.gradientType +
            ": a gradient is f32, or of the type that contractions read";
@@ -299,6 +314,8 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.optimizerFusion = flags.optimizerFusion;
   options.phases.checkFinite = flags.checkFinite == "on";
   options.phases.precision = flags.precision;
+  options.phases.fp8History = flags.fp8History;
+  options.phases.fp8Margin = flags.fp8Margin;
   options.phases.residual = flags.residual;
   options.lossScaling = readLossScaling(flags);
   options.phases.savePrecision = flags.savePrecision;

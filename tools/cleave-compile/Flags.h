@@ -156,17 +156,28 @@ struct Flags {
                "gradients are known; off: it updates nevertheless")};
   cl::opt<std::string> precision{
       "precision", cl::init("f32"), cl::cat(training),
-      cl::value_desc("f32|bf16|fp16"),
-      cl::desc("bf16, fp16: contractions and attention read 16-bit copies of "
-               "weights and activations, and sum in f32; parameters, optimizer "
-               "state, gradients of parameters, losses and statistics stay f32. "
-               "With fp16 the loss is scaled, and a step that overflows is "
-               "skipped")};
+      cl::value_desc("f32|bf16|fp16|fp8"),
+      cl::desc(
+          "bf16, fp16: contractions and attention read 16-bit copies of "
+          "weights and activations, and sum in f32; parameters, optimizer "
+          "state, gradients of parameters, losses and statistics stay f32. "
+          "With fp16 the loss is scaled, and a step that overflows is "
+          "skipped. fp8: as bf16, but linear layers read 8 bits: e4m3 of "
+          "weights and activations, e5m2 of gradients, each tensor with a "
+          "scale that the largest numbers of the steps before decide")};
+  cl::opt<int64_t> fp8History{
+      "fp8-history", cl::init(1024), cl::cat(training), cl::value_desc("steps"),
+      cl::desc("With --precision fp8, the steps whose largest numbers decide "
+               "the scale of a tensor (default 1024)")};
+  cl::opt<int64_t> fp8Margin{
+      "fp8-margin", cl::init(0), cl::cat(training), cl::value_desc("bits"),
+      cl::desc("With --precision fp8, the powers of two by which scales are "
+               "smaller than the largest numbers allow (default 0)")};
   cl::opt<std::string> precisionPolicy{
       "precision-policy", cl::cat(training), cl::value_desc("file|text"),
-      cl::desc("With --precision bf16 or fp16, ops that are computed otherwise: "
-               "pattern=f32 or pattern=16bit, with commas between, or a file "
-               "with such lines. A pattern is of names of ops (softmax), of "
+      cl::desc("With --precision bf16, fp16 or fp8, ops that are computed "
+               "otherwise: pattern=f32 or pattern=16bit, with commas between, "
+               "or a file with such lines. A pattern is of names of ops (softmax), of "
                "parameters that an op reads and their modules "
                "(layers.*.gate), or of places in the source (model.py:12); of "
                "several that match, the last one counts")};
@@ -222,8 +233,8 @@ struct Flags {
       cl::desc(
           "With 16-bit precision, the type in which gradients of weights are "
           "summed over micro-batches and exchanged by ranks: f32, the default, "
-          "or that of --precision, half the bytes, each addition rounded; those "
-          "of embeddings, norms and biases stay f32")};
+          "or that of --precision, bf16 or fp16, half the bytes, each addition "
+          "rounded; those of embeddings, norms and biases stay f32")};
   cl::opt<std::string> offload{
       "offload", cl::cat(training), cl::value_desc("kinds"),
       cl::desc(

@@ -55,8 +55,12 @@ struct PhaseOptions {
   /// right, and take it back where it was not.
   bool postValidation = false;
   /// "f32", or the type that contractions and attention read, "bf16" or "fp16"
-  /// (--graph-mixed-precision).
+  /// (--graph-mixed-precision); or "fp8": as "bf16", but linear layers read 8
+  /// bits (--graph-fp8).
   std::string precision = "f32";
+  /// With "fp8", the steps whose maxima decide a scale, and the powers of two
+  /// by which scales are smaller.
+  int64_t fp8History = 1024, fp8Margin = 0;
   /// Whether gradients can underflow, so that the loss is scaled, and overflow,
   /// so that steps are skipped.
   bool scalesLoss() const { return precision == "fp16"; }
@@ -66,7 +70,7 @@ struct PhaseOptions {
   /// "16bit".
   std::string activationReduction = "f32";
   /// The type in which gradients of weights are summed over
-  /// micro-batches and ranks: "f32", or that of `precision`.
+  /// micro-batches and ranks: "f32", or that of `precision`, but not with "fp8".
   std::string gradientType = "f32";
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
@@ -146,6 +150,8 @@ bool isOptimizerFusion(llvm::StringRef name);
 bool isPrecision(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::savePrecision`.
 bool isSavePrecision(llvm::StringRef name);
+/// Whether `name` is a value of `PhaseOptions::gradientType` with `precision`.
+bool isGradientType(llvm::StringRef name, llvm::StringRef precision);
 /// Whether `name` is a value of `PhaseOptions::residual`.
 bool isResidual(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::activationReduction`.

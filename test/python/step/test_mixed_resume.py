@@ -23,9 +23,11 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("precision, layout", [
     (precision, layout) for i, layout in enumerate(LAYOUTS)
-    for j, precision in enumerate(("bf16", "fp16")) if ALL or i % 2 == j], ids=str)
+    for j, precision in enumerate(("bf16", "fp16", "fp8")) if ALL or i % 3 == j], ids=str)
 def test_resumed_steps_have_the_same_bits(precision, layout, tmp_path):
     options = dict(layout, precision=precision)
+    if precision == "fp8":
+        options["fp8_history"] = 4
     if precision == "fp16":
         options["loss_scale"] = cleave.LossScale(init=2.0**24, window=4)
     first = compiled(model(dropout=0.1), **options)

@@ -36,10 +36,11 @@ namespace {
 class Rounding {
 public:
   Rounding(func::FuncOp entry, FloatType narrow, bool roundSums,
-           bool roundGradients, bool wideResidual)
+           bool roundGradients, bool wideResidual, bool keepChosen)
       : entry(entry), block(entry.getBody().front()), narrow(narrow),
         f32(Float32Type::get(entry.getContext())), roundSums(roundSums),
-        roundGradients(roundGradients), wideResidual(wideResidual), builder(entry.getContext()) {}
+        roundGradients(roundGradients), wideResidual(wideResidual),
+        keepChosen(keepChosen), builder(entry.getContext()) {}
 
   LogicalResult run() {
     findParts();
@@ -82,7 +83,7 @@ private:
   Block &block;
   FloatType narrow;
   Type f32;
-  bool roundSums, roundGradients, wideResidual;
+  bool roundSums, roundGradients, wideResidual, keepChosen;
   OpBuilder builder;
   /// What depends on a seed, and of that, what depends on a gradient.
   llvm::DenseSet<Operation *> backward, update;
@@ -110,8 +111,8 @@ void Rounding::findParts() {
   }
 }
 
-/// The gradient of a parameter is a sum, in f32 unless gradients are rounded, up
-/// to the last of its uses.
+/// The gradient of a parameter is a sum, in f32 unless gradients are rounded,
+/// up to the last of its uses.
 void Rounding::findGradients() {
   for (Operation &op : llvm::reverse(block.without_terminator()))
     if (backward.contains(&op) && !update.contains(&op) && !op.use_empty() &&
@@ -233,7 +234,8 @@ LogicalResult Rounding::convert(Operation *op) {
     return op->emitError() << "graph.precision is "
                            << op->getAttr(kPrecisionAttr)
                            << "; it must be \"f32\" or \"16bit\"";
-  op->removeAttr(kPrecisionAttr);
+  if (!keepChosen || !chosen || chosen.getValue() != "16bit")
+    op->removeAttr(kPrecisionAttr);
   // A gradient is exchanged in the type that it is summed in.
   bool isGradient = isa<GradientOp>(op);
   bool keep = (update.contains(op) && !(isGradient && roundGradients)) ||
@@ -257,8 +259,8 @@ LogicalResult Rounding::convert(Operation *op) {
   auto kindOf = [&](unsigned index) {
     if (keep)
       return OperandPrecision::F32;
-    if (narrows && !(mixes && policy.getOperandPrecision(index) ==
-                                  OperandPrecision::F32))
+    if (narrows &&
+        !(mixes && policy.getOperandPrecision(index) == OperandPrecision::F32))
       return OperandPrecision::Narrow;
     return policy && !isGradient ? policy.getOperandPrecision(index)
                                  : OperandPrecision::Same;
@@ -275,8 +277,7 @@ LogicalResult Rounding::convert(Operation *op) {
     anyRounded |= isRounded(operand.get());
     allRounded &= isRounded(operand.get());
   }
-  Type followed =
-      narrows || (anyRounded && allRounded) ? Type(narrow) : f32;
+  Type followed = narrows || (anyRounded && allRounded) ? Type(narrow) : f32;
   bool typed = false;
   for (OpOperand &operand : op->getOpOperands()) {
     Value value = operand.get();
@@ -323,7 +324,7 @@ struct MixedPrecision final
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal() &&
           failed(Rounding(function, narrow, roundSums, roundGradients,
-                          wideResidual)
+                          wideResidual, keepChosen)
                      .run()))
         return signalPassFailure();
   }

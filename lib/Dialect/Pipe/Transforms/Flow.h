@@ -94,7 +94,7 @@ public:
   /// its operands are.
   bool isOfMicroBatch(mlir::Operation *op) const;
 
-  /// Whether the op is a sum over micro-batches.
+  /// Whether the op is a sum, maximum or minimum over micro-batches.
   bool isAccumulation(mlir::Operation *op) const;
   /// Whether an accumulation is computed before forward.
   bool inPrologue(mlir::Operation *op) const { return prologue.contains(op); }

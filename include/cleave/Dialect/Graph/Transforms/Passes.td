@@ -213,6 +213,47 @@ def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
            "Round the results of contractions before shards are summed">,
     Option<"roundGradients", "round-gradients", "bool", "false",
            "Let contractions round gradients of weights">,
+    Option<"keepChosen", "keep-chosen", "bool", "false",
+           "Leave `graph.precision = \"16bit\"` on contractions, for --graph-fp8">,
+  ];
+}
+
+def ScaleToFp8 : Pass<"graph-fp8", "::mlir::ModuleOp"> {
+  let summary = "Computes linear layers with 8-bit operands and scales";
+  let description = [{
+    Delayed scaling, as in Transformer Engine, on whole tensors, after
+    `--graph-mixed-precision`. A contraction of 16-bit operands that multiplies
+    an activation by a weight, and those that compute its gradients, read copies
+    in 8 bits: f8E4M3FN of activations and weights, f8E5M2 of what depends on a
+    seed. A copy is the tensor times its scale, in which what is larger than the
+    largest number becomes that number; it is made from f32 where the 16-bit
+    operand was rounded from it, once. Sums are multiplied by the reciprocals of
+    both scales. Attention, and heads, of which no other contraction reads the
+    result, stay as they are, and so does what has `graph.precision`.
+
+    Each tensor has one scale, a number, and a history of the largest absolute
+    values of the last `history` steps: new arguments of role "state" of the
+    entry with gradients, named after the parameter of the first layer that
+    reads the tensor. A step computes with the scale that the step before has
+    left, and writes, by `graph.written`, the history with its own maximum, and
+    the scale (largest number / maximum of the history) / 2^`margin`, or the old
+    scale if that maximum is zero or not finite. State begins as zero: a scale
+    of zero means 1. Other entries read the scales alone.
+    ```mlir
+    %w16 = graph.cast %w : (tensor<16x4xf32>) -> tensor<16x4xbf16>
+    %y = graph.linear %x, %w16 {result_element = f32} : (tensor<8x4xbf16>, tensor<16x4xbf16>) -> tensor<8x16xf32>
+    // becomes, with the clamped and scaled operands %sx and %sw
+    %x8 = graph.cast %sx : (tensor<8x4xf32>) -> tensor<8x4xf8E4M3FN>
+    %w8 = graph.cast %sw : (tensor<16x4xf32>) -> tensor<16x4xf8E4M3FN>
+    %s = graph.linear %x8, %w8 {result_element = f32} : ...
+    %y = graph.mul %s, %inverse : (tensor<8x16xf32>, tensor<f32>) -> tensor<8x16xf32>
+    ```
+  }];
+  let options = [
+    Option<"history", "history", "int64_t", "1024",
+           "The steps whose maxima decide a scale">,
+    Option<"margin", "margin", "int64_t", "0",
+           "The powers of two by which scales are smaller">,
   ];
 }
 
