@@ -311,11 +311,12 @@ void Stages::findReaders(PartId last) {
 }
 
 BlockArgument Stages::argumentOf(StringRef name) const {
-  for (BlockArgument argument : body.getArguments())
-    if (graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr) ==
-        name)
-      return argument;
-  return nullptr;
+  if (named.empty())
+    for (BlockArgument argument : body.getArguments())
+      named.try_emplace(
+          graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr),
+          argument);
+  return named.lookup(name);
 }
 
 /// Buffers that a step writes get their new value in each stage that reads the
@@ -452,13 +453,8 @@ bool Stages::writes(StringRef buffer) const {
 }
 
 StageSet Stages::holders(StringRef name) const {
-  if (named.empty())
-    for (BlockArgument argument : body.getArguments())
-      named[graph::getArgString(entry, argument.getArgNumber(),
-                                graph::kNameAttr)]
-          .push_back(argument);
   StageSet found(count);
-  for (BlockArgument argument : named.lookup(name)) {
+  if (BlockArgument argument = argumentOf(name)) {
     if (StringRef of =
             graph::getArgString(entry, argument.getArgNumber(), graph::kOfAttr);
         !of.empty())

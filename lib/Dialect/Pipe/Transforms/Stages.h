@@ -122,8 +122,8 @@ private:
   llvm::DenseMap<mlir::Value, StageSet> present;
   llvm::DenseMap<mlir::Operation *, StageSet> sums;
   llvm::DenseSet<mlir::Operation *> beforeUpdate;
-  /// The arguments of each name, once they were asked for.
-  mutable llvm::StringMap<llvm::SmallVector<mlir::BlockArgument, 1>> named;
+  /// The argument of each name, once one was asked for.
+  mutable llvm::StringMap<mlir::BlockArgument> named;
 };
 
 /// How much faster the slowest stage must be for a cut that sends more. Few
