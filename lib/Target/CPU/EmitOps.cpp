@@ -179,7 +179,12 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
         return extend(v[0], cast.getIn().getType(), result);
       })
       .Case([&](arith::TruncFOp cast) -> R {
-        return truncate(v[0], cast.getType(), result);
+        // From 16 to 8 bits: f32 has all numbers of 16.
+        llvm::Value *from = v[0];
+        if (cast.getIn().getType().getIntOrFloatBitWidth() < 32)
+          from = extend(from, cast.getIn().getType(),
+                        from->getType()->getWithNewType(b.getFloatTy()));
+        return truncate(from, cast.getType(), result);
       })
       .Case([&](arith::ExtSIOp) -> R { return b.CreateSExt(v[0], result); })
       .Case([&](arith::ExtUIOp) -> R { return b.CreateZExt(v[0], result); })
