@@ -293,7 +293,8 @@ def text():
 def test_real_text():
     """500 steps end within 1 % of the losses of f32 and of autocast, whose residual stream is
     f32, in fp16 also with a stream of 16 bits, and in bf16 with that, or with linear layers of 8
-    bits, within 2 %."""
+    bits, within 2 %. The rate is warmed up: without, curves of f32 and f64 part after 20 steps,
+    in PyTorch too."""
     own = dict(layers=4, hidden=128, heads=4, seq=64, vocab=256)
     data, steps, count = text(), 500, 16
     starts = torch.randint(0, len(data) - own["seq"], (steps, count),
@@ -304,17 +305,19 @@ def test_real_text():
         torch.manual_seed(0)
         return models.gpt(**own)
 
+    rate = cleave.constant(1e-3, warmup=100)
     curves = {}
     for name, options in {"f32": {}, "bf16": dict(precision="bf16", residual="f32"),
                           "16bit": dict(precision="bf16"),
                           "fp8": dict(precision="fp8", fp8_history=16, residual="f32"),
                           "fp16": dict(precision="fp16")}.items():
         step = cleave.compile(begin(), dict(input_ids=windows[0], labels=windows[0]),
-                              optimizer=cleave.AdamW(lr=1e-3, weight_decay=0.01), check="off",
+                              optimizer=cleave.AdamW(lr=rate, weight_decay=0.01), check="off",
                               **options)
         curves[name] = [float(step(input_ids=w, labels=w)) for w in windows]
     theirs = begin()
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-3, weight_decay=0.01)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(i / 100, 1))
     curves["autocast"] = []
     for w in windows:
         optimizer.zero_grad()
@@ -322,6 +325,7 @@ def test_real_text():
             loss = theirs(input_ids=w, labels=w)[0]
         loss.backward()
         optimizer.step()
+        scheduler.step()
         curves["autocast"].append(float(loss.detach()))
     # The mean of the last steps: a batch more or less moves a single one.
     last = {name: sum(curve[-50:]) / 50 for name, curve in curves.items()}
