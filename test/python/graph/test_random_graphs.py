@@ -22,7 +22,7 @@ from proofs import ALL
 @pytest.mark.parametrize("first", range(1, 2500, 250) if ALL else [1])
 def test_every_phase_computes_the_same(first):
     """The tool ends with an error, which names the seed, where phases differ."""
-    count = 250 if ALL else 30
+    count = 250 if ALL else 20
     text = run_tool([tool("cleave-fuzz"), f"--seed={first}", f"--count={count}",
                      f"--finite-differences={1 if ALL else 10}"])
     models, padded, cut, ways, failures, checked = map(int, re.match(
