@@ -219,7 +219,7 @@ def test_modules_that_are_chosen_f32(options, plain):
 
 
 @pytest.mark.parametrize("options, message", [
-    (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32', 'bf16' or 'fp16'"),
+    (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32', 'bf16', 'fp16' or 'fp8'"),
     (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
     (dict(activation_reduction="16bit"), "which needs precision"),
     (dict(precision="bf16", gradient_dtype="16bit"), "gradient_dtype is '16bit'; it must be"),
