@@ -6,11 +6,15 @@
 //===----------------------------------------------------------------------===//
 
 #include "RankThreads.h"
+#include <unistd.h>
 
 using namespace cleave::runtime;
 
-RankThreads::RankThreads(size_t ranks) {
-  for (size_t rank = 1; rank < ranks; ++rank)
+/// The process that loaded this library.
+static const pid_t loader = getpid();
+
+RankThreads::RankThreads(size_t ranks) : callerLeads(getpid() == loader) {
+  for (size_t rank = callerLeads ? 1 : 0; rank < ranks; ++rank)
     threads.emplace_back([this, rank] { lead(rank); });
 }
 
@@ -47,7 +51,8 @@ void RankThreads::run(llvm::function_ref<void(size_t)> work) {
     busy = threads.size();
   }
   changed.notify_all();
-  work(0);
+  if (callerLeads)
+    work(0);
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [&] { return busy == 0; });
 }

@@ -18,7 +18,9 @@
 namespace cleave::runtime {
 
 /// The threads of the ranks of this process. Each always runs the same rank,
-/// with its OpenMP team; the calling thread runs the first one.
+/// with its OpenMP team; the calling thread runs the first one. In a process
+/// that was forked it does not: its team is that of the process before, whose
+/// other threads are not there, and OpenMP would wait for them.
 class RankThreads {
 public:
   explicit RankThreads(size_t ranks);
@@ -30,6 +32,7 @@ public:
 private:
   void lead(size_t rank);
 
+  bool callerLeads;
   std::vector<std::thread> threads;
   std::mutex mutex;
   std::condition_variable changed;
