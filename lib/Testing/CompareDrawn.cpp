@@ -152,10 +152,11 @@ namespace {
 /// Compares the outputs of both forms.
 class DrawnComparison {
 public:
+  /// With `signs`, parameters follow the signs of gradients.
   DrawnComparison(DrawnOutcome &outcome, double tolerance,
-                  NamedTensors gradients)
-      : outcome(outcome), tolerance(tolerance),
-        gradients(std::move(gradients)) {}
+                  NamedTensors gradients, bool signs)
+      : outcome(outcome), tolerance(tolerance), gradients(std::move(gradients)),
+        signs(signs) {}
 
   /// Returns whether to continue.
   bool note(const Twine &where, FailureOr<NamedTensors> expected,
@@ -168,12 +169,32 @@ private:
     return false;
   }
 
+  void dropNoise(NamedTensors &updated) const;
+
   DrawnOutcome &outcome;
   double tolerance;
   /// Differences that are small relative to these are rounding.
   NamedTensors gradients;
+  bool signs;
 };
 } // namespace
+
+/// Sets to 0 what follows the sign of a gradient that is 0 but for rounding.
+/// The state, which is compared too, holds that gradient itself.
+void DrawnComparison::dropNoise(NamedTensors &updated) const {
+  double largest = 0;
+  for (const auto &[name, gradient] : gradients)
+    for (double x : gradient.floats)
+      largest = std::max(largest, std::abs(x));
+  for (const auto &[name, gradient] : gradients) {
+    auto own = updated.find(name);
+    if (own == updated.end() || own->second.size() != gradient.size())
+      continue;
+    for (auto [x, value] : llvm::zip_equal(gradient.floats, own->second.floats))
+      if (std::abs(x) < 1e-13 * largest)
+        value = 0;
+  }
+}
 
 bool DrawnComparison::note(const Twine &where, FailureOr<NamedTensors> expected,
                            FailureOr<NamedTensors> actual) {
@@ -184,6 +205,10 @@ bool DrawnComparison::note(const Twine &where, FailureOr<NamedTensors> expected,
   if (!isFinite(*expected)) {
     outcome.kind = DrawnOutcome::Kind::NotFinite;
     return false;
+  }
+  if (signs) {
+    dropNoise(*expected);
+    dropNoise(*actual);
   }
   Difference difference =
       compareResults({*expected, gradients}, {std::move(*actual), gradients});
@@ -242,7 +267,8 @@ DrawnOutcome cleave::compareDrawn(const RandomGraph &graph,
     auto first = whole.run("train");
     if (failed(first))
       return failure();
-    DrawnComparison comparison(outcome, tolerance, std::move(first->published));
+    DrawnComparison comparison(outcome, tolerance, std::move(first->published),
+                               later);
     bool goOn = true;
     for (auto function : step->getOps<FunctionOpInterface>())
       if (goOn && function.isPublic() && function.getName() != "train")

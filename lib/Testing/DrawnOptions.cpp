@@ -222,6 +222,13 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     if (types.chance(0.3))
       options.gradientType = options.precision;
   }
+  Random narrow(graph.seed ^ 0xf8);
+  if (options.precision == "bf16" && narrow.chance(0.4)) {
+    options.precision = "fp8";
+    options.activationReduction = options.gradientType = "f32";
+    options.fp8History = choose(narrow, {int64_t(1), int64_t(2), int64_t(16)});
+    options.fp8Margin = narrow.integer(0, 1);
+  }
   Random memory(graph.seed ^ 0x3e3c);
   options.fusedAttention = memory.chance(0.8);
   options.recompute = choose(memory, {"free", "free", "none", "full", "selective"});

@@ -55,7 +55,7 @@ def drawn(count, seed=1):
 
 def registered_passes():
     text = run_tool([tool("cleave-opt"), "--help"])
-    return set(re.findall(r"^ +--((?:graph|spmd|pipe|exec)-[a-z-]+)", text, re.M))
+    return set(re.findall(r"^ +--((?:graph|spmd|pipe|exec)-[a-z0-9-]+)", text, re.M))
 
 
 def named_by(message):

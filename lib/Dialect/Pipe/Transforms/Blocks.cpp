@@ -104,6 +104,17 @@ static llvm::DenseSet<Operation *> afterLastContraction(Block &block) {
   return found;
 }
 
+/// Adds what the ops of `needed`, and those of `block` that `alsoNeeded` names,
+/// depend on.
+static void addMakers(Block &block, llvm::DenseSet<Operation *> &needed,
+                      llvm::function_ref<bool(Operation *)> alsoNeeded) {
+  for (Operation &op : llvm::reverse(block.without_terminator()))
+    if (needed.contains(&op) || alsoNeeded(&op))
+      for (Value operand : op.getOperands())
+        if (Operation *maker = operand.getDefiningOp())
+          needed.insert(maker);
+}
+
 Blocks::Part::Part(InvokeOp invoke) {
   func::FuncOp function = invoke.getPartFunction();
   // What depends on samples, by cheap ops too.
@@ -117,11 +128,12 @@ Blocks::Part::Part(InvokeOp invoke) {
       samples.insert(argument);
   }
   // What leads to a result that is not only saved for the stage's backward. If
-  // backward reads all results, as those of a last stage whose loss is computed
-  // with its gradient: what leads to an op that is more than element-wise.
-  // Casts and the like that end the part are made for backward.
+  // the last contraction does not, as in a last stage whose loss is computed
+  // with its gradient, and whose other results are maxima and the like: what
+  // leads to an op that is more than element-wise too. Casts and the like that
+  // end the part are made for backward.
+  Block &body = function.front();
   llvm::DenseSet<Operation *> needed;
-  Operation *terminator = function.front().getTerminator();
   for (OpResult result : invoke->getResults())
     if (!invoke.isSaved(result.getResultNumber()) ||
         llvm::any_of(result.getUsers(), [&](Operation *user) {
@@ -129,17 +141,18 @@ Blocks::Part::Part(InvokeOp invoke) {
           return !reader || reader.getOnce() ||
                  reader.getStage() != invoke.getStage();
         }))
-      if (Operation *op =
-              terminator->getOperand(result.getResultNumber()).getDefiningOp())
+      if (Operation *op = body.getTerminator()
+                              ->getOperand(result.getResultNumber())
+                              .getDefiningOp())
         needed.insert(op);
-  bool onlySaved = needed.empty();
-  if (onlySaved)
-    needed = afterLastContraction(function.front());
-  for (Operation &op : llvm::reverse(function.front().without_terminator()))
-    if (needed.contains(&op) || (onlySaved && !isElementWise(&op)))
-      for (Value operand : op.getOperands())
-        if (Operation *maker = operand.getDefiningOp())
-          needed.insert(maker);
+  addMakers(body, needed, [](Operation *) { return false; });
+  llvm::DenseSet<Operation *> last = afterLastContraction(body);
+  bool onlySaved = llvm::none_of(
+      last, [&](Operation *op) { return needed.contains(op); });
+  if (onlySaved) {
+    needed.insert(last.begin(), last.end());
+    addMakers(body, needed, [](Operation *op) { return !isElementWise(op); });
+  }
   for (Operation &op : function.front().without_terminator()) {
     // Checks, and what is of parameters and constants.
     if (op.getNumResults() == 0 ||
