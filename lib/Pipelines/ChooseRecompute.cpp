@@ -77,8 +77,14 @@ private:
     if (!smallest || planned.most() < smallest->most())
       smallest = planned;
   }
+  void tryPolicy(const RecomputePolicy &policy);
   void mix(bool outside);
   void refine();
+  bool hasManyBlocks() const;
+  RecomputePolicy withFirstEqual(RecomputePolicy policy) const;
+  bool mayBeBetter(const RecomputePolicy &policy) const;
+  const RecomputeOption *optionOf(const RecomputePolicy &policy,
+                                  const Block &block) const;
   double savedBytes(const RecomputePolicy &policy, size_t position) const;
   json::Object describe() const;
   /// Sets the attribute of the decision.
@@ -106,8 +112,8 @@ private:
 static constexpr size_t kMostRefinements = 24, kMostTimed = 96;
 /// The fixed policies, which are sampled first.
 static constexpr size_t kFixed = 5;
-/// Of so many blocks, all runs are tried.
-static constexpr size_t kFewBlocks = 8;
+/// Of so many blocks, all runs are tried, and what is tried is planned.
+static constexpr int64_t kFewBlocks = 8;
 
 /// `choice` for all blocks; outside of them, what is cheap or nothing.
 static RecomputePolicy uniform(const RecomputeChoice &choice, bool outside) {
@@ -236,19 +242,83 @@ const Planned &Chooser::plan(const RecomputePolicy &policy) {
   return planned;
 }
 
+bool Chooser::hasManyBlocks() const {
+  return !blocks.empty() && blocks.back().number >= kFewBlocks;
+}
+
+/// What a sampled choice is for a block; null if it was not sampled.
+const RecomputeOption *Chooser::optionOf(const RecomputePolicy &policy,
+                                         const Block &block) const {
+  auto choice = llvm::find(choices, policy.of(block.number));
+  return choice == choices.end() ? nullptr
+                                 : &block.options[choice - choices.begin()];
+}
+
+/// `policy`, and of many blocks with the first of choices that save and add the
+/// same, as `none` and `selective` where attention is one op.
+RecomputePolicy Chooser::withFirstEqual(RecomputePolicy policy) const {
+  if (!hasManyBlocks())
+    return policy;
+  std::vector<RecomputeChoice> own;
+  for (int64_t i = 0; i <= blocks.back().number; ++i)
+    own.push_back(policy.of(i));
+  for (const Block &block : blocks)
+    if (const RecomputeOption *option = optionOf(policy, block)) {
+      auto first = llvm::find_if(block.options, [&](const auto &other) {
+        return other.bytes == option->bytes && other.seconds == option->seconds;
+      });
+      own[block.number] = choices[first - block.options.begin()];
+    }
+  if (llvm::all_equal(own))
+    own.resize(1);
+  policy.blocks = std::move(own);
+  return policy;
+}
+
 /// The bytes that the blocks at a position save at a time.
 double Chooser::savedBytes(const RecomputePolicy &policy,
                            size_t position) const {
   double bytes = 0;
-  for (const Block &block : blocks) {
-    if (!llvm::is_contained(stagesOf[position], block.stage))
-      continue;
-    auto choice = llvm::find(choices, policy.of(block.number));
-    if (choice != choices.end())
-      bytes +=
-          block.options[choice - choices.begin()].bytes * inFlight[block.stage];
-  }
+  for (const Block &block : blocks)
+    if (llvm::is_contained(stagesOf[position], block.stage))
+      if (const RecomputeOption *option = optionOf(policy, block))
+        bytes += option->bytes * inFlight[block.stage];
   return bytes;
+}
+
+/// Whether it may pay to plan `policy`, by what its blocks save and add. Of a
+/// few blocks it always may; with many, a plan is long, and blocks weigh more
+/// than what is outside of them.
+bool Chooser::mayBeBetter(const RecomputePolicy &policy) const {
+  std::string error;
+  auto known = best ? RecomputePolicy::parse(best->policy, error)
+                    : std::optional<RecomputePolicy>();
+  if (!hasManyBlocks() || !known || best->bytes.size() != stagesOf.size())
+    return true;
+  std::map<int64_t, double> gain;
+  for (const Block &block : blocks) {
+    const RecomputeOption *own = optionOf(policy, block);
+    const RecomputeOption *other = optionOf(*known, block);
+    if (!own || !other)
+      return true;
+    gain[block.stage] += other->seconds - own->seconds;
+  }
+  bool lessOutside = known->outside.free && !policy.outside.free;
+  if (llvm::none_of(gain, [&](const auto &stage) {
+        return stage.second > 0 || (lessOutside && stage.second == 0);
+      }))
+    return false;
+  for (size_t p = 0; limit > 0 && p < stagesOf.size(); ++p)
+    if (best->bytes[p] + savedBytes(policy, p) - savedBytes(*known, p) > limit)
+      return false;
+  return true;
+}
+
+/// Plans what may be better than the best plan, and takes it if it is.
+void Chooser::tryPolicy(const RecomputePolicy &policy) {
+  RecomputePolicy own = withFirstEqual(policy);
+  if (mayBeBetter(own))
+    take(plan(own));
 }
 
 /// Looks for a mixture of choices that is faster than the best plan.
@@ -286,7 +356,8 @@ void Chooser::mix(bool outside) {
       for (auto [block, option] : llvm::zip_equal(order, *chosen))
         next.blocks[block->number] = choices[option];
     }
-    if (known.count(next.str()))
+    next = withFirstEqual(std::move(next));
+    if (known.count(next.str()) || (fits(from) && !mayBeBetter(next)))
       return;
     from = plan(next);
     take(from);
@@ -308,7 +379,7 @@ void Chooser::refine() {
     changed = false;
     for (size_t size = count; size > 0; size /= 2)
       for (size_t first = count - size + 1; first-- > 0;
-           first = count > kFewBlocks && first > 0 ? 1 : first)
+           first = hasManyBlocks() && first > 0 ? 1 : first)
         for (const RecomputeChoice &choice : fixed)
           for (bool outside : {false, true}) {
             if (planned >= kMostRefinements ||
@@ -325,7 +396,8 @@ void Chooser::refine() {
             next->blocks = std::move(own);
             next->outside = {};
             next->outside.free = outside;
-            if (known.count(next->str()))
+            next = withFirstEqual(std::move(*next));
+            if (known.count(next->str()) || !mayBeBetter(*next))
               continue;
             double before = best->seconds;
             const Planned &found = plan(*next);
@@ -384,19 +456,32 @@ FailureOr<std::string> Chooser::choose() {
     take(plan(uniform(fixed.front(), false)));
     if (best)
       return;
-    for (const RecomputeChoice &choice : llvm::drop_begin(fixed))
-      take(plan(uniform(choice, choice.free)));
-    take(plan(uniform(fixed.back(), true)));
-    for (double price : {1e8, 1e9, 4e9, 1.6e10, 6.4e10, 2.5e11, 1e12}) {
-      RecomputeChoice own;
-      own.price = price;
-      sample(own);
-    }
-    if (limit > 0) {
+    auto tryFixed = [&] {
+      for (const RecomputeChoice &choice : llvm::drop_begin(fixed))
+        tryPolicy(uniform(choice, choice.free));
+      tryPolicy(uniform(fixed.back(), true));
+    };
+    auto tryMixtures = [&] {
+      for (double price : {1e8, 1e9, 4e9, 1.6e10, 6.4e10, 2.5e11, 1e12}) {
+        RecomputeChoice own;
+        own.price = price;
+        sample(own);
+      }
       for (bool outside : {false, true})
-        mix(outside);
-      refine();
+        if (limit > 0)
+          mix(outside);
+    };
+    // Of many blocks, some mixture uses nearly all of the limit, and says that
+    // others need no plan.
+    if (hasManyBlocks()) {
+      tryMixtures();
+      tryFixed();
+    } else {
+      tryFixed();
+      tryMixtures();
     }
+    if (limit > 0)
+      refine();
   });
   if (!best) {
     if (limit > 0 && smallest && !smallest->bytes.empty()) {

@@ -231,7 +231,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   }
   Random memory(graph.seed ^ 0x3e3c);
   options.fusedAttention = memory.chance(0.8);
-  options.recompute = choose(memory, {"free", "free", "none", "full", "selective"});
+  options.recompute =
+      choose(memory, {"free", "free", "none", "full", "selective"});
   options.savePrecision =
       choose(memory, {"f32", "f32", "f32", "bf16", "fp16", "fp8"});
   Random tier(graph.seed ^ 0x0ff1);

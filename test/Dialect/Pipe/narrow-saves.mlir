@@ -4,16 +4,16 @@
 // RUN: not cleave-opt %s --pipe-narrow-saves=type=f8 2>&1 | FileCheck %s --check-prefix=BAD
 
 // What only backward of the same stage reads is saved in fewer bits, and converted
-// back before its first use. Statistics of rows, flags and what the next stage
-// or the loss reads are as they were.
+// back before its first use; flags, a byte each, in a bit each. Statistics of rows
+// and what the next stage or the loss reads are as they were.
 
 // BAD: unknown type of saved values 'f8'; there are bf16, fp16 and fp8
 
 // CHECK-LABEL: pipe.program @train(
-// CHECK: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xbf16>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
+// CHECK: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xbf16>, tensor<4xf32>, tensor<8xi32>, tensor<4x64xf32>)
 // CHECK: pipe.invoke @train.F1({{.*}}-> (tensor<4x64xbf16>, tensor<4x64xf32>)
-// HALF: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xf16>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
-// EIGHT: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xf8E4M3FN>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>)
+// HALF: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xf16>, tensor<4xf32>, tensor<8xi32>, tensor<4x64xf32>)
+// EIGHT: pipe.invoke @train.F0({{.*}}-> (tensor<4x64xf8E4M3FN>, tensor<4xf32>, tensor<8xi32>, tensor<4x64xf32>)
 pipe.program @train(%w: tensor<64x64xf32>, %g: tensor<64xf32>, %x: tensor<8x64xf32>)
     -> (tensor<64x64xf32> {graph.updates = "w"}, tensor<f32>)
     attributes {micro_batches = 2 : i64} {
@@ -37,7 +37,10 @@ pipe.program @train(%w: tensor<64x64xf32>, %g: tensor<64xf32>, %x: tensor<8x64xf
 // CHECK-LABEL: func.func private @train.F0(
 // CHECK: %[[H:.*]] = graph.linear
 // CHECK: %[[S:.*]] = graph.cast %[[H]] {pipe.narrowed} : (tensor<4x64xf32>) -> tensor<4x64xbf16>
-// CHECK: return %[[S]], %{{.*}} : tensor<4x64xbf16>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>
+// CHECK: %[[M:.*]] = graph.reshape %{{.*}} {pipe.narrowed} : (tensor<4x64xi1>) -> tensor<8x32xi1>
+// CHECK: graph.select %[[M]]
+// CHECK: %[[P:.*]] = graph.cast %{{.*}} {pipe.narrowed} : (tensor<8xf64>) -> tensor<8xi32>
+// CHECK: return %[[S]], %{{.*}}, %[[P]], %{{.*}} : tensor<4x64xbf16>, tensor<4xf32>, tensor<8xi32>, tensor<4x64xf32>
 func.func private @train.F0(%w: tensor<64x64xf32>, %g: tensor<64xf32>, %x: tensor<4x64xf32>)
     -> (tensor<4x64xf32>, tensor<4xf32>, tensor<4x64xi1>, tensor<4x64xf32>) {
   %h = graph.linear %x, %w : (tensor<4x64xf32>, tensor<64x64xf32>) -> tensor<4x64xf32>
@@ -64,8 +67,10 @@ func.func private @train.B1(%u: tensor<4x64xf32>, %v: tensor<4x64xf32>)
 }
 
 // CHECK-LABEL: func.func private @train.B0(
-// CHECK-SAME: %[[H0:.*]]: tensor<4x64xbf16>,
-// CHECK-NEXT: graph.select
+// CHECK-SAME: %[[H0:.*]]: tensor<4x64xbf16>, %{{.*}}: tensor<4xf32>, %[[P0:.*]]: tensor<8xi32>,
+// CHECK: graph.cast %[[P0]] : (tensor<8xi32>) -> tensor<8xf64>
+// CHECK: %[[FLAGS:.*]] = graph.reshape %{{.*}} : (tensor<8x32xi1>) -> tensor<4x64xi1>
+// CHECK-NEXT: graph.select %[[FLAGS]]
 // CHECK-NEXT: %[[WIDE:.*]] = graph.cast %[[H0]] : (tensor<4x64xbf16>) -> tensor<4x64xf32>
 // CHECK-NEXT: graph.contract "bo,bi->oi" %{{.*}}, %[[WIDE]]
 func.func private @train.B0(%h: tensor<4x64xf32>, %r: tensor<4xf32>, %m: tensor<4x64xi1>,

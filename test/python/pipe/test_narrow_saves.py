@@ -114,3 +114,37 @@ def test_16_bit_activations_in_8_bits(precision):
 
     # With fp8, what linear layers read is in 8 bits already.
     assert total(narrowed) < (0.9 if precision == "fp8" else 0.6) * total(step)
+
+
+class Flags(torch.nn.Module):
+    """Saves where it is positive; all numbers are small integers, which bf16 holds."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.first, self.second = (torch.nn.Linear(*sizes, bias=False)
+                                   for sizes in ((16, hidden), (hidden, hidden)))
+        for p in self.parameters():
+            p.data = torch.randint(-1, 2, p.shape).float()
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        h = torch.where(h > 2, h, -h)
+        return torch.where(self.second(h) > 1, h, 2 * h).sum()
+
+
+@pytest.mark.parametrize("hidden", [64, 33])
+@pytest.mark.parametrize("options", [{}, dict(mesh={"dp": 2}), dict(micro_batches=2)], ids=str)
+def test_flags_are_saved_in_bits(hidden, options):
+    """Where they fill numbers of 32 flags; else in bytes. Exactly in both."""
+    torch.manual_seed(4)
+    own, x = Flags(hidden), torch.randint(-2, 3, (8, 16)).float()
+    wide, narrow = (cleave.compile(own, (x,), optimizer=cleave.SGD(lr=1.0), recompute="none",
+                                   save_precision=p, **options) for p in ("f32", "bf16"))
+    assert float(wide(x)) == float(narrow(x))
+    assert same_bits(snapshot(wide), snapshot(narrow))
+
+    def flags(step):
+        return sum(t["bytes"] for group in saved(step) for t in group["tensors"]
+                   if t["op"] == "graph.compare")
+
+    assert flags(wide) > 0 and flags(narrow) == flags(wide) / (8 if hidden == 64 else 1)

@@ -69,6 +69,19 @@ FailureOr<func::FuncOp> cleave::graph::findEntry(ModuleOp module,
   return entry;
 }
 
+SmallVector<BlockArgument> cleave::graph::updatedArguments(func::FuncOp entry) {
+  llvm::DenseMap<Attribute, BlockArgument> named;
+  for (unsigned i = 0, e = entry.getNumArguments(); i < e; ++i)
+    if (Attribute name = entry.getArgAttr(i, kNameAttr))
+      named.try_emplace(name, entry.getArgument(i));
+  SmallVector<BlockArgument> updated;
+  for (unsigned i = 0, e = entry.getNumResults(); i < e; ++i) {
+    Attribute name = entry.getResultAttr(i, kUpdatesAttr);
+    updated.push_back(name ? named.lookup(name) : BlockArgument());
+  }
+  return updated;
+}
+
 FailureOr<func::FuncOp> cleave::graph::cloneEntry(func::FuncOp entry,
                                                   StringRef name) {
   auto module = entry->getParentOfType<ModuleOp>();

@@ -147,8 +147,8 @@ Blocks::Part::Part(InvokeOp invoke) {
         needed.insert(op);
   addMakers(body, needed, [](Operation *) { return false; });
   llvm::DenseSet<Operation *> last = afterLastContraction(body);
-  bool onlySaved = llvm::none_of(
-      last, [&](Operation *op) { return needed.contains(op); });
+  bool onlySaved =
+      llvm::none_of(last, [&](Operation *op) { return needed.contains(op); });
   if (onlySaved) {
     needed.insert(last.begin(), last.end());
     addMakers(body, needed, [](Operation *op) { return !isElementWise(op); });
@@ -244,6 +244,24 @@ static Repetition findRepetition(ArrayRef<size_t> labels) {
   return best;
 }
 
+/// The same where other segments may lie between, as the pieces of a block that
+/// stages cut: e a m a' a" m a m h.
+static Repetition findScattered(ArrayRef<size_t> labels) {
+  Repetition best;
+  for (size_t period = 1; 2 * period <= labels.size(); ++period)
+    for (size_t begin = 0; begin + 2 * period <= labels.size(); ++begin) {
+      Repetition found{begin, period, 0};
+      for (size_t i = begin; i + period <= labels.size();) {
+        bool equal = labels.slice(i, period) == labels.slice(begin, period);
+        found.count += equal;
+        i += equal ? period : 1;
+      }
+      if (found.count >= 2 && found.covered() > best.covered())
+        best = found;
+    }
+  return best;
+}
+
 bool Blocks::hasRegions(ArrayRef<InvokeOp> forward) {
   return llvm::any_of(forward, [](InvokeOp invoke) {
     return llvm::any_of(invoke.getPartFunction().front(), [](Operation &op) {
@@ -277,6 +295,8 @@ void Blocks::findRepeated(ArrayRef<Part> parts) {
       segments.push_back({p, begin, end, labels.back()});
     }
   Repetition found = findRepetition(labels);
+  if (!found.count)
+    found = findScattered(labels);
   // Blocks, and pieces of one where a stage cuts it or has other ops beside.
   ArrayRef<size_t> pattern =
       ArrayRef(labels).slice(found.begin, found.count ? found.period : 0);

@@ -50,7 +50,6 @@ public:
   bool isForBackward(mlir::Operation *op) const {
     return forBackward.contains(op);
   }
-  int64_t count() const { return number; }
 
 private:
   struct Segment;

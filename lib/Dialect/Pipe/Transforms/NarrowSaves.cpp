@@ -8,7 +8,7 @@
 /// \file
 /// Delayed precision reduction (Jain et al., Gist, ISCA 2018, section 4.3):
 /// forward computes with what it has, and backward reads a rounded copy of what
-/// was saved.
+/// was saved. Flags, which take a byte each, are packed to a bit each (4.1).
 ///
 //===----------------------------------------------------------------------===//
 
@@ -18,6 +18,7 @@
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include <cmath>
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_NARROWSAVES
@@ -28,8 +29,8 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether `value` is a statistic of rows, much smaller than what it is computed
-/// from: rounding it saves little, and changes whole rows.
+/// Whether `value` is a statistic of rows, much smaller than what it is
+/// computed from: rounding it saves little, and changes whole rows.
 static bool isStatistic(Value value) {
   auto costed = dyn_cast_or_null<graph::CostOpInterface>(value.getDefiningOp());
   if (!costed)
@@ -58,8 +59,8 @@ public:
 private:
   static bool isUpdate(OpOperand &use) {
     auto program = cast<ProgramOp>(use.getOwner()->getParentOp());
-    return program.getResultAttr(use.getOperandNumber(),
-                                 graph::kUpdatesAttr) != nullptr;
+    return program.getResultAttr(use.getOperandNumber(), graph::kUpdatesAttr) !=
+           nullptr;
   }
   /// By the results of the part that reads it.
   bool reachedThrough(OpOperand &use) {
@@ -70,8 +71,9 @@ private:
     llvm::DenseSet<Value> reached{part.getArgument(use.getOperandNumber())};
     for (Operation &op : part.without_terminator())
       if (!isa<graph::GradientOp>(op) &&
-          llvm::any_of(op.getOperands(),
-                       [&](Value operand) { return reached.contains(operand); }))
+          llvm::any_of(op.getOperands(), [&](Value operand) {
+            return reached.contains(operand);
+          }))
         reached.insert(op.result_begin(), op.result_end());
     for (auto [result, value] : llvm::zip_equal(
              invoke->getResults(), part.getTerminator()->getOperands()))
@@ -83,52 +85,75 @@ private:
 };
 } // namespace
 
-/// Whether only backward parts of the same stage read `result`, a value of
-/// floats wider than `element`, and only for gradients.
+/// Whether only backward parts of the same stage read `result`, for each
+/// micro-batch.
+static bool isForBackward(InvokeOp forward, OpResult result) {
+  if (result.use_empty() || !forward.isSaved(result.getResultNumber()))
+    return false;
+  return llvm::all_of(result.getUsers(), [&](Operation *user) {
+    auto reader = dyn_cast<InvokeOp>(user);
+    return reader && reader.getPart() != "F" && !reader.getOnce() &&
+           !reader.isConditional() && reader.getStage() == forward.getStage();
+  });
+}
+
+/// Whether `result` is a value of floats wider than `element` that only
+/// gradients are computed from.
 static bool isNarrowed(InvokeOp forward, OpResult result, FloatType element,
                        Outputs &outputs) {
-  auto type = cast<RankedTensorType>(result.getType());
-  auto own = dyn_cast<FloatType>(type.getElementType());
-  if (!own || own.getWidth() <= element.getWidth() || result.use_empty() ||
-      !forward.isSaved(result.getResultNumber()))
+  auto own = dyn_cast<FloatType>(
+      cast<RankedTensorType>(result.getType()).getElementType());
+  if (!own || own.getWidth() <= element.getWidth())
     return false;
   Value value = forward.getPartFunction().front().getTerminator()->getOperand(
       result.getResultNumber());
   return value.getDefiningOp() && !isStatistic(value) &&
-         !outputs.reachedFrom(result) &&
-         llvm::all_of(result.getUsers(), [&](Operation *user) {
-           auto reader = dyn_cast<InvokeOp>(user);
-           return reader && reader.getPart() != "F" && !reader.getOnce() &&
-                  !reader.isConditional() &&
-                  reader.getStage() == forward.getStage();
-         });
+         !outputs.reachedFrom(result);
+}
+
+/// Flags in a packed number, an i32.
+static constexpr int64_t kPackedFlags = 32;
+
+/// Whether `result` has flags that fill numbers of kPackedFlags.
+static bool isPacked(OpResult result) {
+  auto type = cast<RankedTensorType>(result.getType());
+  return type.getElementType().isInteger(1) && type.getNumElements() > 0 &&
+         type.getNumElements() % kPackedFlags == 0;
 }
 
 static void setSignature(func::FuncOp function) {
   Block &block = function.front();
-  function.setFunctionType(FunctionType::get(
-      function.getContext(), block.getArgumentTypes(),
-      block.getTerminator()->getOperandTypes()));
+  function.setFunctionType(
+      FunctionType::get(function.getContext(), block.getArgumentTypes(),
+                        block.getTerminator()->getOperandTypes()));
 }
 
-/// Saves `result` as `element`; what reads it converts it back before its first
-/// use.
-static void narrow(InvokeOp forward, OpResult result, FloatType element) {
+namespace {
+/// Another form of a value, which takes fewer bytes.
+struct SavedForm {
+  llvm::function_ref<Value(graph::Formula, Value)> encode;
+  /// The value itself, of the type given.
+  llvm::function_ref<Value(graph::Formula, Value, RankedTensorType)> decode;
+};
+} // namespace
+
+/// Saves `result` in another form; what reads it converts it back before its
+/// first use.
+static void saveAs(InvokeOp forward, OpResult result, const SavedForm &form) {
   func::FuncOp function = forward.getPartFunction();
-  OpOperand &returned = function.front().getTerminator()->getOpOperand(
-      result.getResultNumber());
+  OpOperand &returned =
+      function.front().getTerminator()->getOpOperand(result.getResultNumber());
   auto type = cast<RankedTensorType>(result.getType());
   OpBuilder builder(returned.getOwner());
-  Value rounded = graph::Formula{builder, returned.get().getLoc()}.cast(
-      returned.get(), element);
-  rounded.getDefiningOp()->setAttr(kNarrowedAttr, builder.getUnitAttr());
-  returned.set(rounded);
+  Value encoded =
+      form.encode({builder, returned.get().getLoc()}, returned.get());
+  returned.set(encoded);
   setSignature(function);
-  result.setType(type.clone(element));
+  result.setType(encoded.getType());
   for (OpOperand &use : result.getUses()) {
     func::FuncOp reader = cast<InvokeOp>(use.getOwner()).getPartFunction();
     BlockArgument argument = reader.getArgument(use.getOperandNumber());
-    argument.setType(type.clone(element));
+    argument.setType(encoded.getType());
     Operation *first = nullptr;
     for (Operation *user : argument.getUsers()) {
       user = reader.front().findAncestorOpInBlock(*user);
@@ -136,13 +161,77 @@ static void narrow(InvokeOp forward, OpResult result, FloatType element) {
         first = user;
     }
     if (first) {
+      SmallVector<OpOperand *> readers(
+          llvm::make_pointer_range(argument.getUses()));
       builder.setInsertionPoint(first);
-      Value wide = graph::Formula{builder, argument.getLoc()}.cast(
-          argument, type.getElementType());
-      argument.replaceAllUsesExcept(wide, wide.getDefiningOp());
+      Value decoded = form.decode({builder, argument.getLoc()}, argument, type);
+      for (OpOperand *operand : readers)
+        operand->set(decoded);
     }
     setSignature(reader);
   }
+}
+
+/// Marks the ops that make `value` of `from` by their first operands.
+static Value markNarrowed(Value value, Value from) {
+  for (Value own = value; own != from; own = own.getDefiningOp()->getOperand(0))
+    own.getDefiningOp()->setAttr(kNarrowedAttr,
+                                 UnitAttr::get(value.getContext()));
+  return value;
+}
+
+static void narrow(InvokeOp forward, OpResult result, FloatType element) {
+  saveAs(forward, result,
+         {[&](graph::Formula f, Value value) {
+            return markNarrowed(f.cast(value, element), value);
+          },
+          [](graph::Formula f, Value saved, RankedTensorType type) {
+            return f.cast(saved, type.getElementType());
+          }});
+}
+
+/// 2 to the power of `sign` k for each flag k of a number, as f64.
+static Value powersOfTwo(graph::Formula f, int sign) {
+  SmallVector<double> powers;
+  for (int k = 0; k < kPackedFlags; ++k)
+    powers.push_back(std::ldexp(1.0, sign * k));
+  return graph::ConstantOp::create(
+      f.builder, f.loc,
+      DenseElementsAttr::get(
+          RankedTensorType::get({kPackedFlags}, f.builder.getF64Type()),
+          ArrayRef(powers)));
+}
+
+/// Numbers of 32 flags, the first flag in the lowest bit, less 2^31: sums and
+/// quotients of them are exact in f64.
+static void pack(InvokeOp forward, OpResult result) {
+  double offset = std::ldexp(1.0, kPackedFlags - 1);
+  saveAs(forward, result,
+         {[&](graph::Formula f, Value flags) {
+            int64_t count =
+                graph::tensorTypeOf(flags).getNumElements() / kPackedFlags;
+            Value powers = powersOfTwo(f, 1);
+            Value number =
+                f.sum(f.select(f.reshape(flags, {count, kPackedFlags}), powers,
+                               f.scalar(powers, 0)),
+                      {1});
+            number = f.sub(number, f.scalar(number, offset));
+            return markNarrowed(f.cast(number, f.builder.getI32Type()), flags);
+          },
+          [&](graph::Formula f, Value saved, RankedTensorType type) {
+            Value number = f.cast(saved, f.builder.getF64Type());
+            number = f.add(number, f.scalar(number, offset));
+            number =
+                f.reshape(number, {type.getNumElements() / kPackedFlags, 1});
+            Value shifted = f.mul(number, powersOfTwo(f, -1));
+            auto floor = [&](Value a) -> Value {
+              return graph::FloorOp::create(f.builder, f.loc, a);
+            };
+            Value above = floor(f.mul(shifted, f.scalar(shifted, 0.5)));
+            Value flag = f.sub(floor(shifted), f.add(above, above));
+            flag = f.compare(graph::Predicate::ne, flag, f.scalar(flag, 0));
+            return f.reshape(flag, type.getShape());
+          }});
 }
 
 namespace {
@@ -174,7 +263,11 @@ struct NarrowSaves final : cleave::pipe::impl::NarrowSavesBase<NarrowSaves> {
       Outputs outputs;
       for (InvokeOp invoke : forward)
         for (OpResult result : invoke->getResults())
-          if (isNarrowed(invoke, result, element, outputs))
+          if (!isForBackward(invoke, result))
+            continue;
+          else if (isPacked(result))
+            pack(invoke, result);
+          else if (isNarrowed(invoke, result, element, outputs))
             narrow(invoke, result, element);
       if (program->hasAttr(kSavedAttr))
         recordSaved(program, blocks);

@@ -28,7 +28,7 @@ void cleave::pipe::recordSaved(ProgramOp program, const Blocks &blocks) {
          b.getNamedAttr("stage", b.getI64IntegerAttr(stage))}));
   };
   for (auto invoke : program.getBody().getOps<InvokeOp>()) {
-    if (invoke.getPart() != "F" || blocks.count() == 0)
+    if (invoke.getPart() != "F")
       continue;
     int64_t stage = invoke.getStage();
     // Masks are drawn again; a framework that stores them needs a byte for
@@ -53,11 +53,10 @@ void cleave::pipe::recordSaved(ProgramOp program, const Blocks &blocks) {
         continue;
       Value value = terminator->getOperand(i);
       Operation *op = value.getDefiningOp();
-      // What is rounded to be saved.
+      // What is rounded or packed to be saved.
       int64_t bytes = bytesOf(value);
-      if (auto cast = dyn_cast_or_null<graph::CastOp>(op);
-          cast && cast->hasAttr(kNarrowedAttr))
-        op = cast.getInput().getDefiningOp();
+      while (op && op->hasAttr(kNarrowedAttr))
+        op = op->getOperand(0).getDefiningOp();
       add(op, value.getLoc(), bytes, stage,
           op ? op->getName().getStringRef() : "input");
     }

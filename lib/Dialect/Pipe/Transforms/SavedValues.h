@@ -12,7 +12,8 @@
 
 namespace cleave::pipe {
 
-/// On a cast of a value to the type in which it is saved.
+/// On ops that bring a value, their first operand, to the form in which it is
+/// saved.
 inline constexpr llvm::StringLiteral kNarrowedAttr = "pipe.narrowed";
 
 /// Writes, as an attribute of `program`, what each forward part saves for its

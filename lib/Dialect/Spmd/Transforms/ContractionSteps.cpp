@@ -198,7 +198,6 @@ void ContractionSteps::step(OpBuilder &builder, ArrayRef<Value> operands,
 void ContractionSteps::finish(OpBuilder &builder) {
   // Padding may come behind the first, which keeps the parts' sharding.
   Value result = constrain(builder, sum, shardings[2]);
-  op->getResult(0).replaceAllUsesWith(
-      constrain(builder, result, shardings[2]));
+  op->getResult(0).replaceAllUsesWith(constrain(builder, result, shardings[2]));
   op->erase();
 }

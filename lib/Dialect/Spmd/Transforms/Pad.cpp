@@ -80,7 +80,6 @@ private:
   Value mask(Value value, unsigned dim, TypedAttr fill);
   Value satisfy(OpOperand &operand, Value value);
   void markZero(Operation *op, Operation *built);
-  Value updatedBy(unsigned result);
 
   func::FuncOp function;
   const PaddedSizes &sizes;
@@ -303,25 +302,14 @@ void Padder::addArgument(BlockArgument argument) {
   define(padded, shapeOf(argument), /*zero=*/true);
 }
 
-/// Returns the padded argument that result `index` replaces, or null.
-Value Padder::updatedBy(unsigned index) {
-  if (auto name =
-          function.getResultAttrOfType<StringAttr>(index, graph::kUpdatesAttr))
-    for (BlockArgument argument : function.getArguments())
-      if (argument.getArgNumber() < function.getNumArguments() &&
-          graph::getArgString(function, argument.getArgNumber(),
-                              graph::kNameAttr) == name.getValue())
-        return mapping.lookup(argument);
-  return {};
-}
-
 /// Builds the results. One that replaces an argument has its padded shape, with
 /// zeros in the padding.
 void Padder::finish(Operation *terminator) {
   builder.setInsertionPoint(terminator);
-  for (OpOperand &operand : terminator->getOpOperands()) {
+  for (auto [operand, argument] : llvm::zip_equal(
+           terminator->getOpOperands(), graph::updatedArguments(function))) {
     Value value = mapping.lookupOrDefault(operand.get());
-    if (Value updated = updatedBy(operand.getOperandNumber())) {
+    if (Value updated = argument ? mapping.lookup(argument) : Value()) {
       value = convert(value, shapeOf(updated));
       Type element = cast<RankedTensorType>(value.getType()).getElementType();
       for (unsigned dim = 0, e = shapeOf(value).size(); dim < e; ++dim)

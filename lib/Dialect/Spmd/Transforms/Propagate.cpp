@@ -374,19 +374,6 @@ private:
       op->setAttr(kShardingsAttr, ArrayAttr::get(op->getContext(), attributes));
   }
 
-  /// Returns the argument that result `index` of the function replaces, or
-  /// null.
-  BlockArgument updatedBy(unsigned index) {
-    auto name =
-        function.getResultAttrOfType<StringAttr>(index, graph::kUpdatesAttr);
-    if (name)
-      for (BlockArgument argument : body().getArguments())
-        if (function.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                  graph::kNameAttr) == name)
-          return argument;
-    return {};
-  }
-
   /// Sets the shardings of arguments and results of the function. A result that
   /// replaces an argument has its sharding; others are replicated.
   void writeResults() {
@@ -397,9 +384,10 @@ private:
       attributes.setArg(argument.getArgNumber(), kShardingAttr,
                         ShardingAttr::get(meshName, sharding));
     }
-    for (auto [i, value] :
-         llvm::enumerate(body().getTerminator()->getOperands())) {
-      BlockArgument updated = updatedBy(i);
+    for (auto [i, pair] :
+         llvm::enumerate(llvm::zip_equal(body().getTerminator()->getOperands(),
+                                         graph::updatedArguments(function)))) {
+      auto [value, updated] = pair;
       Sharding sharding =
           shardings.find(updated ? Value(updated) : value)->second;
       sharding.partial.clear();

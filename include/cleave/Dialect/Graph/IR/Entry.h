@@ -41,6 +41,10 @@ bool isOptimizerState(mlir::func::FuncOp entry, unsigned index);
 /// Whether argument `index` is a parameter that is trained.
 bool isTrained(mlir::func::FuncOp entry, unsigned index);
 
+/// For each result of `entry`, the argument that it updates, or null.
+llvm::SmallVector<mlir::BlockArgument>
+updatedArguments(mlir::func::FuncOp entry);
+
 /// The dimension of `argument` that is dimension `dim` of its parameter, if it
 /// has it. `argument` is the parameter itself, or what belongs to it: its
 /// state, or its gradient.

@@ -222,10 +222,11 @@ def NarrowSaves : Pass<"pipe-narrow-saves", "::mlir::ModuleOp"> {
     Floats that forward saves for backward of its stage are rounded where forward
     returns them, and converted back before their first use in backward (delayed
     precision reduction; Gist, ISCA 2018). Forward is unchanged; gradients read
-    rounded values. Statistics of rows, which are small, keep their type, and so
-    does what another stage, forward or an output of the step reads, as the loss
-    that a head computes with its gradient. Run it behind
-    --pipe-recompute: what is recomputed is not saved.
+    rounded values. Flags are packed, 32 in an i32, where they fill such numbers.
+    Statistics of rows, which are small, keep their type, and so does what another
+    stage, forward or an output of the step reads, as the loss that a head
+    computes with its gradient. Run it behind --pipe-recompute: what is recomputed
+    is not saved.
 
     Values are rounded as `graph.cast` does, without a scale: what is too large
     for fp16 is saved as infinity, and for fp8 (f8E4M3FN) as 448, with its sign.

@@ -41,45 +41,102 @@ int64_t cleave::exec::maxLive(ArrayRef<Interval> intervals, int64_t *when) {
 
 namespace {
 
-/// Packs the same intervals in different orders.
+/// The range of offsets and the time of an interval.
+struct Placed {
+  int64_t bottom, top, begin, end;
+};
+
+/// Placed intervals from the lowest offset up, in runs of limited length: an
+/// insertion moves few of them.
+class PlacedList {
+public:
+  void clear() { runs.clear(); }
+
+  void insert(const Placed &one) {
+    auto below = [](int64_t at, const Placed &other) {
+      return at < other.bottom;
+    };
+    auto run = llvm::upper_bound(
+        runs, one.bottom, [&](int64_t at, const std::vector<Placed> &other) {
+          return below(at, other.front());
+        });
+    if (run == runs.begin())
+      run = runs.empty() ? runs.insert(run, std::vector<Placed>()) : run;
+    else
+      --run;
+    run->insert(llvm::upper_bound(*run, one.bottom, below), one);
+    if (run->size() <= kLongestRun)
+      return;
+    std::vector<Placed> rest(run->begin() + kLongestRun / 2, run->end());
+    run->resize(kLongestRun / 2);
+    runs.insert(run + 1, std::move(rest));
+  }
+
+  /// The lowest offset at which `bytes` are free for all of `interval`.
+  int64_t lowestFree(const Interval &interval, int64_t bytes) const {
+    int64_t at = 0;
+    for (const std::vector<Placed> &run : runs)
+      for (const Placed &other : run) {
+        if (other.bottom >= at + bytes)
+          return at;
+        if (other.begin <= interval.end && interval.begin <= other.end)
+          at = std::max(at, other.top);
+      }
+    return at;
+  }
+
+private:
+  static constexpr size_t kLongestRun = 256;
+  std::vector<std::vector<Placed>> runs;
+};
+
+/// Packs the same intervals in different orders. Most intervals of a long
+/// program are short: the time is cut into equal spans, and an interval within
+/// one is compared with those of that span only.
 class Packer {
 public:
-  explicit Packer(ArrayRef<Interval> intervals) : intervals(intervals) {}
+  explicit Packer(ArrayRef<Interval> intervals) : intervals(intervals) {
+    int64_t last = 0;
+    for (const Interval &interval : intervals)
+      last = std::max(last, interval.end);
+    spans.resize(std::clamp<size_t>(intervals.size() / 512, 1, kMostSpans));
+    length = last / static_cast<int64_t>(spans.size()) + 1;
+  }
 
   /// Places each interval in turn at the lowest free offset.
   int64_t place(ArrayRef<unsigned> order, std::vector<int64_t> &offsets) {
     offsets.assign(intervals.size(), -1);
-    placed.clear();
+    all.clear();
+    for (PlacedList &span : spans)
+      span.clear();
     int64_t peak = 0;
     for (unsigned i : order) {
       const Interval &interval = intervals[i];
-      int64_t at = 0, bytes = rounded(interval);
-      for (const Placed &other : placed) {
-        if (other.bottom >= at + bytes)
-          break;
-        if (other.begin <= interval.end && interval.begin <= other.end)
-          at = std::max(at, other.top);
-      }
+      int64_t bytes = rounded(interval);
+      size_t first = std::max<int64_t>(interval.begin, 0) / length,
+             last = std::max<int64_t>(interval.end, 0) / length;
+      int64_t at =
+          (first == last ? spans[first] : all).lowestFree(interval, bytes);
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
-      auto next =
-          llvm::upper_bound(placed, at, [](int64_t at, const Placed &other) {
-            return at < other.bottom;
-          });
-      placed.insert(next, {at, at + bytes, interval.begin, interval.end});
+      Placed placed{at, at + bytes, interval.begin, interval.end};
+      if (spans.size() > 1)
+        all.insert(placed);
+      for (size_t span = first; span <= last; ++span)
+        spans[span].insert(placed);
     }
     return peak;
   }
 
 private:
-  /// The range of offsets and the time of an interval.
-  struct Placed {
-    int64_t bottom, top, begin, end;
-  };
+  static constexpr size_t kMostSpans = 64;
 
   ArrayRef<Interval> intervals;
-  /// The intervals placed so far, from the lowest offset up.
-  std::vector<Placed> placed;
+  /// The intervals placed so far: all, and those in use in each span of
+  /// `length`.
+  PlacedList all;
+  std::vector<PlacedList> spans;
+  int64_t length;
 };
 
 } // namespace
