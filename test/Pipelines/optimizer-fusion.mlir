@@ -11,6 +11,14 @@
 // RUN: not cleave-compile %s --optimizer-fusion=sideways --emit=scheduled 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --report=%t.json
 // RUN: FileCheck %s --check-prefix=REPORT --input-file %t.json
+// RUN: not cleave-compile %s --precision=fp16 --optimizer-fusion=backward --plan-only 2>&1 | FileCheck %s --check-prefix=SCALED
+// RUN: not cleave-compile %s --precision=fp16 --check-finite=off --plan-only 2>&1 | FileCheck %s --check-prefix=UNCHECKED
+// RUN: not cleave-compile %s --precision=fp16 --mesh=pp=2 --schedule=pipedream --micro-batches=2 --plan-only 2>&1 | FileCheck %s --check-prefix=EACH
+
+// Scaling of the loss needs the check, so that no message says to turn it off.
+// SCALED: --optimizer-fusion: "backward" updates behind each gradient, and fp16 skips a step of which any gradient overflows; leave the fusion out, or use bf16
+// UNCHECKED: --precision: fp16 skips a step of which gradients are not finite
+// EACH: --schedule: an asynchronous schedule updates behind each micro-batch, and fp16 skips a step of which any gradient overflows; choose a synchronous schedule, or bf16
 
 // NONE: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: it was asked to be apart"{{.*}} schedule = "F0 B0 U"
 // BACKWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "backward"{{.*}} schedule = "F0 B0"}

@@ -105,6 +105,7 @@ static std::string checkScheduleFlags(const Flags &flags) {
   options.optimizer.maxGradNorm = flags.clip;
   options.optimizerFusion = flags.optimizerFusion;
   options.checkFinite = flags.checkFinite == "on";
+  options.precision = flags.precision;
   options.pipeGather = flags.pipeGather;
   if (flags.scheduleFile.empty())
     options.maxStaleness = flags.maxStaleness;

@@ -2,8 +2,8 @@
 # Exceptions. See LICENSE for license information.
 """The memory of a run is what the plan says: the peak of each `cleave-run` process, less what
 was resident before it loaded the program, is within 2 % and 64 MiB of its arenas and of what the
-plan has outside of them. A seeded sample of models, meshes, schedules, policies of recomputation
-and precisions; all with CLEAVE_TEST_ALL=1.
+plan has outside of them. A seeded sample of models, meshes, schedules, policies of recomputation,
+precisions and offload; all with CLEAVE_TEST_ALL=1.
 
 Of processes of MPI, what the MPI library takes by itself is left out: what the same ranks take
 more than planned for a model of a few KiB.
@@ -57,7 +57,7 @@ MESHES = [
 
 def combinations():
     """(model, mesh, flags, with processes), drawn with a fixed seed."""
-    rng = random.Random(7)
+    rng, tier = random.Random(7), random.Random(8)
     chosen = []
     for (mesh, counts, schedules), processes in itertools.product(MESHES, (False, True)):
         if processes and not mesh:
@@ -69,6 +69,9 @@ def combinations():
             schedule = schedules[trial % len(schedules)]
             if schedule:
                 flags.append(f"--schedule={schedule}")
+            kinds = tier.choice(["", "", "state", "saved", "state,saved"])
+            if kinds:
+                flags.append(f"--offload={kinds}")
             model = rng.choice([name for name in MODELS if name != "mixtral" or "cp" not in mesh])
             chosen.append((model, mesh, tuple(flags), processes))
     rng.shuffle(chosen)
@@ -158,5 +161,6 @@ def test_combinations():
     text = " ".join(" ".join([name, mesh, *flags]) for name, mesh, flags, _ in COMBINATIONS)
     for mesh, _, schedules in MESHES:
         assert mesh in text and all(schedule in text for schedule in schedules)
-    for word in [*MODELS, "=none", "=free", "=selective", "=full", "=f32", "=bf16"]:
+    for word in [*MODELS, "=none", "=free", "=selective", "=full", "=f32", "=bf16",
+                 "=state", "=saved", "=state,saved"]:
         assert word in text

@@ -263,6 +263,16 @@ template <typename Op> Value TwoRings<Op>::dropout(Value block, int64_t t) {
   return f.reshape(dropped, shape);
 }
 
+/// `value` times `factor`, of which a constant of the element type may hold a
+/// part only: attention as one op has all of it.
+static Value scaled(graph::Formula f, Value value, double factor) {
+  Value constant = f.scalar(value, factor);
+  Value result = f.mul(value, constant);
+  double rest = factor - graph::getSplatValue(constant).value_or(factor);
+  return rest == 0 ? result
+                   : f.add(result, f.mul(value, f.scalar(value, rest)));
+}
+
 template <>
 void TwoRings<graph::AttentionOp>::forward(Probabilities &probabilities) {
   Value query = queryBlocks(wide(op.getQuery())), bias = op.getBias(),
@@ -273,7 +283,7 @@ void TwoRings<graph::AttentionOp>::forward(Probabilities &probabilities) {
   SmallVector<Value> scores;
   travel(op.getKey(), "keys", [&](int64_t t, Value key) {
     Value block = product("bgmncd,bgnkd->bgmnck", query, key, t);
-    block = f.mul(block, f.scalar(block, op.getScale().convertToDouble()));
+    block = scaled(f, block, op.getScale().convertToDouble());
     if (bias)
       block =
           meetsExtra(f.add(block, f.cast(extraBlocks(bias, t),
@@ -331,8 +341,7 @@ template <>
 void TwoRings<graph::AttentionGradOp>::backward(Value rows, Value ofScores) {
   Value gradient = queryBlocks(wide(op.getGradient()));
   Value query = queryBlocks(wide(op.getQuery()));
-  ofScores =
-      f.mul(ofScores, f.scalar(ofScores, op.getScale().convertToDouble()));
+  ofScores = scaled(f, ofScores, op.getScale().convertToDouble());
   Value dQuery, dKey, dValue;
   // The block of step `t` belongs to the position `t` before; its own comes
   // last.
