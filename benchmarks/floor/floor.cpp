@@ -261,6 +261,12 @@ struct Bench {
             addSgemm(shape, ta, tb, variants);
             addMatmul(shape, ta, tb, false, variants);
             addMatmul(shape, ta, tb, true, variants);
+            // The same product of operands that are f32 already.
+            if (shape.narrow) {
+              Shape wide = shape;
+              wide.narrow = false;
+              addSgemm(wide, ta, tb, variants);
+            }
           }
       }
   }

@@ -12,6 +12,7 @@
 
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "llvm/ADT/ScopeExit.h"
+#include "llvm/Support/MathExtras.h"
 
 #include <atomic>
 #include <bit>
@@ -247,6 +248,8 @@ Contraction::Contraction(const ContractCommand &command, char *a, char *b,
                          char *c, ContractionMethod method)
     : command(command), a(a), b(b), c(reinterpret_cast<float *>(c)),
       method(method) {
+  if (method == ContractionMethod::Widened)
+    valid = command.type == DType::BF16 && command.batch == 1;
   if (method != ContractionMethod::Matmul)
     return;
   int64_t bytes = byteSize(command.type);
@@ -265,15 +268,70 @@ Contraction::Contraction(Contraction &&) noexcept = default;
 Contraction &Contraction::operator=(Contraction &&) noexcept = default;
 Contraction::~Contraction() = default;
 
+/// The elements of the largest piece of an operand, in whole lines of a cache.
+static int64_t widePiece(int64_t width, int64_t depth) {
+  return llvm::alignTo(std::min(width, kContractionWidth) *
+                           std::min(depth, kContractionDepth),
+                       16);
+}
+
 int64_t Contraction::workspaceBytes() const {
+  if (method == ContractionMethod::Widened)
+    return (widePiece(command.m, command.k) + widePiece(command.n, command.k)) *
+           static_cast<int64_t>(sizeof(float));
   int64_t bytes = 0;
   for (const Primitive &primitive : primitives)
     bytes = std::max(bytes, primitive.scratchBytes);
   return bytes;
 }
 
+/// `rows` x `columns` bf16 elements as f32, dense, on the threads of a team.
+static void widen(const ThreadTeam &team, const uint16_t *from, int64_t rows,
+                  int64_t columns, int64_t ld, float *to) {
+  team.parallelFor(rows, 32, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < columns; ++j)
+        to[i * columns + j] =
+            std::bit_cast<float>(uint32_t(from[i * ld + j]) << 16);
+  });
+}
+
+/// The tiles and pieces of `gemm`, each of whose operands is widened first.
+void Contraction::executeWidened(const ThreadTeam &team,
+                                 char *workspace) const {
+  const ContractCommand &d = command;
+  const auto *wholeA = reinterpret_cast<const uint16_t *>(a),
+             *wholeB = reinterpret_cast<const uint16_t *>(b);
+  auto *wideA = reinterpret_cast<float *>(workspace);
+  float *wideB = wideA + widePiece(d.m, d.k);
+  for (int64_t row = 0; row < d.m; row += kContractionWidth)
+    for (int64_t i = 0; i < d.k; i += kContractionDepth) {
+      int64_t rows = std::min(kContractionWidth, d.m - row),
+              depth = std::min(kContractionDepth, d.k - i);
+      if (d.transA)
+        widen(team, wholeA + i * d.lda + row, depth, rows, d.lda, wideA);
+      else
+        widen(team, wholeA + row * d.lda + i, rows, depth, d.lda, wideA);
+      for (int64_t column = 0; column < d.n; column += kContractionWidth) {
+        int64_t columns = std::min(kContractionWidth, d.n - column);
+        if (d.transB)
+          widen(team, wholeB + column * d.ldb + i, columns, depth, d.ldb,
+                wideB);
+        else
+          widen(team, wholeB + i * d.ldb + column, depth, columns, d.ldb,
+                wideB);
+        note(multiply(d.transA, d.transB, rows, columns, depth, d.alpha, wideA,
+                      d.transA ? rows : depth, wideB,
+                      d.transB ? depth : columns, i == 0 ? d.beta : 1.0f,
+                      c + row * d.ldc + column, d.ldc));
+      }
+    }
+}
+
 void Contraction::execute(const ThreadTeam &team, char *workspace) const {
   const ContractCommand &d = command;
+  if (method == ContractionMethod::Widened && d.k > 0 && d.alpha != 0.0f)
+    return executeWidened(team, workspace);
   if (method == ContractionMethod::Matmul) {
     for (const Primitive &primitive : primitives)
       primitive.execute(workspace);

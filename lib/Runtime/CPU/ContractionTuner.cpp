@@ -28,10 +28,19 @@
 using namespace cleave::runtime;
 
 static constexpr llvm::StringLiteral methodNames[] = {"sgemm", "matmul",
-                                                      "batch"};
+                                                      "batch", "widened"};
 
 llvm::StringRef cleave::runtime::methodName(ContractionMethod method) {
   return methodNames[static_cast<size_t>(method)];
+}
+
+std::optional<ContractionMethod>
+cleave::runtime::measuredMethod(llvm::StringRef name) {
+  for (auto method : {ContractionMethod::Sgemm, ContractionMethod::Matmul,
+                      ContractionMethod::Widened})
+    if (name == methodName(method))
+      return method;
+  return std::nullopt;
 }
 
 /// All properties on which the speed depends, as text.
@@ -43,7 +52,7 @@ static std::string keyOf(const ContractCommand &c, int threads) {
      << version->minor << '.' << version->patch << " t" << threads << ' ' << c.m
      << 'x' << c.n << 'x' << c.k << (c.transA ? " T" : " N")
      << (c.transB ? "T" : "N") << " ld" << c.lda << ',' << c.ldb << ',' << c.ldc
-     << (c.type == DType::BF16 ? " bf16" : "")
+     << (c.type == DType::BF16 ? " bf16 or widened" : "")
      << (c.beta == 0.0f ? "" : " accumulate") << " depth" << kContractionDepth
      << " width" << kContractionWidth;
   return key;
@@ -64,10 +73,9 @@ ContractionTuner::ContractionTuner(std::string path, bool measure)
   }
   if (const llvm::json::Object *object = value->getAsObject())
     for (const auto &[key, method] : *object)
-      for (auto candidate :
-           {ContractionMethod::Sgemm, ContractionMethod::Matmul})
-        if (method.getAsString() == methodName(candidate))
-          table[key.str()] = candidate;
+      if (auto name = method.getAsString())
+        if (auto known = measuredMethod(*name))
+          table[key.str()] = *known;
 }
 
 ContractionTuner ContractionTuner::fromEnvironment() {
@@ -134,19 +142,23 @@ ContractionMethod ContractionTuner::choose(const ContractCommand &command,
   } else if (auto known = measured().find(key); known != measured().end()) {
     method = known->second;
   } else {
-    Contraction sgemm(command, a, b, c, ContractionMethod::Sgemm);
-    Contraction matmul(command, a, b, c, ContractionMethod::Matmul);
-    if (matmul.isValid()) {
-      std::vector<char> workspace(static_cast<size_t>(matmul.workspaceBytes()) +
-                                  64);
-      double first = measureSeconds(sgemm, team, nullptr);
+    double best = 0;
+    for (auto candidate : {ContractionMethod::Sgemm, ContractionMethod::Matmul,
+                           ContractionMethod::Widened}) {
+      Contraction contraction(command, a, b, c, candidate);
+      if (!contraction.isValid())
+        continue;
+      std::vector<char> workspace(
+          static_cast<size_t>(contraction.workspaceBytes()) + 64);
       auto aligned =
           (reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t(63);
-      double second =
-          measureSeconds(matmul, team, reinterpret_cast<char *>(aligned));
+      double seconds =
+          measureSeconds(contraction, team, reinterpret_cast<char *>(aligned));
       // A small gain may be noise.
-      if (second < 0.97 * first)
-        method = ContractionMethod::Matmul;
+      if (candidate != ContractionMethod::Sgemm && seconds >= 0.97 * best)
+        continue;
+      best = seconds;
+      method = candidate;
     }
     table[key] = measured()[key] = method;
     changed = true;

@@ -53,10 +53,12 @@ int64_t cleave::runtime::workspaceBytes(const Program &program) {
                         c.ldc, c.beta != 0.0f})
                .second)
         continue;
-      Contraction contraction(c, nullptr, nullptr, nullptr,
-                              ContractionMethod::Matmul);
-      if (contraction.isValid())
-        bytes = std::max(bytes, contraction.workspaceBytes());
+      for (auto method :
+           {ContractionMethod::Matmul, ContractionMethod::Widened}) {
+        Contraction contraction(c, nullptr, nullptr, nullptr, method);
+        if (contraction.isValid())
+          bytes = std::max(bytes, contraction.workspaceBytes());
+      }
     }
   return bytes;
 }

@@ -134,9 +134,8 @@ Error Session::startRanks(const SessionOptions &options) {
   // 3. Entries. Replicas must round alike, so all ranks use the methods that
   //    the first one has found to be fastest for contractions.
   for (const auto &[key, name] : options.contractions)
-    for (auto method : {ContractionMethod::Sgemm, ContractionMethod::Matmul})
-      if (name == methodName(method))
-        tuner.preset(key, method);
+    if (auto method = measuredMethod(name))
+      tuner.preset(key, *method);
   if (Error error = tuneContractions())
     return error;
   tuner.save();
@@ -233,9 +232,8 @@ Error Session::shareChoices(int root) {
   llvm::SplitString(*received, lines, "\n");
   for (llvm::StringRef line : lines) {
     auto [key, name] = line.rsplit('\t');
-    for (auto method : {ContractionMethod::Sgemm, ContractionMethod::Matmul})
-      if (name == methodName(method))
-        tuner.preset(key.str(), method);
+    if (auto method = measuredMethod(name))
+      tuner.preset(key.str(), *method);
   }
   return Error::success();
 }
@@ -319,9 +317,9 @@ Error Session::settle(const std::optional<Outcome> &stop) {
     std::string scale =
         llvm::formatv("{0:f0}", static_cast<double>(lossScale->scale)).str();
     return makeError(
-        stop->message + (settings.dynamic
-                             ? ": the loss scale is at its minimum of "
-                             : ": the loss scale is constant, ") +
+        stop->message +
+        (settings.dynamic ? ": the loss scale is at its minimum of "
+                          : ": the loss scale is constant, ") +
         scale +
         ". No lower scale helps if the loss itself or activations overflow: "
         "look at its inputs, lower the learning rate, or use bf16");

@@ -10,6 +10,7 @@
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"
 
+#include <bit>
 #include <cmath>
 #include <random>
 
@@ -54,6 +55,69 @@ TEST(Contraction, ErrorOfLongSums) {
       }
     EXPECT_LT(std::sqrt(error / norm), 3.4e-7) << methodName(method).str();
   }
+}
+
+TEST(Contraction, WidenedOperands) {
+  ThreadTeam team(2);
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 gen(seed);
+    auto pick = [&](int64_t low, int64_t high) {
+      return std::uniform_int_distribution<int64_t>(low, high)(gen);
+    };
+    ContractCommand c;
+    c.type = DType::BF16;
+    // Now and then of several tiles, and of several pieces.
+    c.m = pick(0, 9) ? pick(1, 90) : pick(4000, 8300);
+    c.n = pick(0, 9) ? pick(1, 90) : pick(4000, 8300);
+    c.k = pick(0, 3) ? pick(1, 90) : pick(500, 1600);
+    c.transA = pick(0, 1);
+    c.transB = pick(0, 1);
+    c.lda = (c.transA ? c.m : c.k) + pick(0, 3);
+    c.ldb = (c.transB ? c.k : c.n) + pick(0, 3);
+    c.ldc = c.n + pick(0, 3);
+    c.alpha = pick(0, 1) ? 1.0f : -0.5f;
+    c.beta = pick(0, 1) ? 0.25f : 0.0f;
+    std::vector<uint16_t> a((c.transA ? c.k : c.m) * c.lda),
+        b((c.transB ? c.n : c.k) * c.ldb);
+    std::normal_distribution<float> normal;
+    auto fill = [&](std::vector<uint16_t> &values) {
+      for (uint16_t &value : values)
+        value = std::bit_cast<uint32_t>(normal(gen)) >> 16;
+    };
+    fill(a);
+    fill(b);
+    auto number = [](uint16_t bits) {
+      return double(std::bit_cast<float>(uint32_t(bits) << 16));
+    };
+    // With beta 0 the result is not read.
+    std::vector<float> result(c.m * c.ldc, c.beta == 0.0f ? NAN : 2.0f);
+    Contraction contraction(c, reinterpret_cast<char *>(a.data()),
+                            reinterpret_cast<char *>(b.data()),
+                            reinterpret_cast<char *>(result.data()),
+                            ContractionMethod::Widened);
+    ASSERT_TRUE(contraction.isValid());
+    std::vector<char> workspace(contraction.workspaceBytes() + 64);
+    contraction.execute(team,
+                        workspace.data() + (-uintptr_t(workspace.data()) & 63));
+    // A few rows and columns of large ones.
+    for (int64_t i = 0; i < c.m; i += std::max<int64_t>(1, c.m / 97))
+      for (int64_t j = 0; j < c.n; j += std::max<int64_t>(1, c.n / 97)) {
+        double exact = 0, size = 0;
+        for (int64_t p = 0; p < c.k; ++p) {
+          double term = number(a[c.transA ? p * c.lda + i : i * c.lda + p]) *
+                        number(b[c.transB ? j * c.ldb + p : p * c.ldb + j]);
+          exact += term;
+          size += std::abs(term);
+        }
+        exact = c.alpha * exact + c.beta * (c.beta == 0.0f ? 0.0 : 2.0);
+        ASSERT_NEAR(result[i * c.ldc + j], exact, 1e-6 * (size + 1));
+      }
+  }
+  ContractCommand wide;
+  EXPECT_FALSE(
+      Contraction(wide, nullptr, nullptr, nullptr, ContractionMethod::Widened)
+          .isValid());
 }
 
 TEST(Contraction, RandomAgainstDefinition) {

@@ -13,6 +13,7 @@
 #include "llvm/Support/Error.h"
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace cleave::runtime {
@@ -42,7 +43,10 @@ std::string libraryFailure();
 enum class ContractionMethod : uint8_t {
   Sgemm,  ///< the library's sgemm, or that of bf16, on the whole team
   Matmul, ///< the library's matmul primitive on the whole team
-  Batch   ///< one sgemm per thread, over the batch
+  Batch,  ///< one sgemm per thread, over the batch
+  /// bf16 operands made f32 piece by piece, and sgemm: the fastest where the
+  /// processor multiplies bf16 no faster than f32 (without AMX)
+  Widened
 };
 
 /// A contraction with its operands resolved and its method chosen.
@@ -61,6 +65,8 @@ public:
   void execute(const ThreadTeam &team, char *workspace) const;
 
 private:
+  void executeWidened(const ThreadTeam &team, char *workspace) const;
+
   struct Primitive;
   ContractCommand command;
   const char *a, *b;
@@ -109,6 +115,9 @@ private:
 };
 
 llvm::StringRef methodName(ContractionMethod method);
+
+/// The method of this name, of those among which is chosen by measurement.
+std::optional<ContractionMethod> measuredMethod(llvm::StringRef name);
 
 } // namespace cleave::runtime
 
