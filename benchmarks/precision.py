@@ -2,8 +2,8 @@
 
 Each worker is a separate process; steps are interleaved, one step of each worker in a round, and
 medians are reported. The floor of a step is the sum of the times of its contractions and of
-attention, each by the fastest variant of the library; the floor of bf16 has bf16 contractions.
-Results are printed as JSON lines.
+attention, each by the fastest variant of the library; the floor of bf16 has bf16 contractions, or
+f32 ones where they are faster. Results are printed as JSON lines.
 """
 
 import argparse
