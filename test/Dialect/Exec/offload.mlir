@@ -19,10 +19,18 @@ func.func private @t.F(%w: tensor<64xbf16>, %x: tensor<64xf32>) -> (tensor<64xf3
 }
 // CHECK-LABEL: func.func private @t.B(%arg0: tensor<64xf32> {exec.tier})
 // CHECK-NEXT: %[[IN:.*]] = exec.fetch %arg0 : tensor<64xf32>
-// CHECK-NEXT: exec.copy %[[IN]]
+// CHECK-NEXT: %[[VIEW:.*]] = exec.view %[[IN]]
+// CHECK-NEXT: exec.copy %[[VIEW]]
+// PLAN: exec.tier_bytes = 512
+// PLAN-LABEL: func.func private @t.B(
+// PLAN: exec.fetch
+// PLAN-NEXT: exec.view
+// PLAN-NEXT: exec.copy
 func.func private @t.B(%y: tensor<64xf32>) -> tensor<64xf32>
     attributes {exec.action = {name = "B*", kind = "backward", stage = 0 : i64}} {
-  %g = exec.copy %y : tensor<64xf32> -> tensor<64xf32>
+  %v = exec.view %y : tensor<64xf32> -> tensor<8x8xf32>
+  %c = exec.copy %v : tensor<8x8xf32> -> tensor<8x8xf32>
+  %g = exec.view %c : tensor<8x8xf32> -> tensor<64xf32>
   return %g : tensor<64xf32>
 }
 // MASTERS-LABEL: func.func private @t.G(%arg0: tensor<64xf32> {exec.tier})
@@ -48,7 +56,6 @@ func.func private @t.G(%p: tensor<64xf32>) -> tensor<64xbf16>
 
 // The tier has the state at 0 and what is saved behind it; the arena has buffers
 // for both while they are in use.
-// PLAN: exec.tier_bytes = 512
 // PLAN: func.func private @t.U(
 // PLAN-SAME: exec.memory = [
 // PLAN-SAME: {bytes = 256 : i64, kind = "offloaded"}

@@ -71,7 +71,8 @@ void cleave::exec::prefetch(func::FuncOp part, int64_t maxBytes) {
       --begin;
     for (size_t i = begin; i < first; ++i)
       waiting[i] += bytes;
-    if (begin < others.size())
+    // Where it stands, it is before its views, which are no commands.
+    if (begin < at)
       fetch->moveBefore(others[begin]);
   }
 }
