@@ -30,6 +30,12 @@ def add_options(parser):
     parser.add_argument("--case", action="append", help="run this model only")
 
 
+def add_floor_options(parser):
+    """Adds the options of benchmarks that measure a floor."""
+    parser.add_argument("--explore", type=int, default=3,
+                        help="measurements of all variants of the floor's contractions")
+
+
 def parse(parser, **small):
     """Returns the parsed options. With `--smoke`, options that are not given take the values
     `small`, for a run that only tests the benchmark itself."""
@@ -118,6 +124,34 @@ class Worker:
         said, _ = self.process.communicate("quit\n")
         lines = [line for line in said.splitlines() if line.startswith("{")]
         return json.loads(lines[-1]) if lines else {}
+
+
+class Floor:
+    """The process that measures the floor of an artifact's step: the time of its contractions
+    and of attention, each by the fastest variant of the library."""
+
+    def __init__(self, name, build, artifact, threads):
+        self.worker = Worker(name, [build / "bin" / "cleave-floor", artifact, threads], threads)
+        self.answers = []
+
+    def explore(self, times):
+        """Measures all variants, from which the fastest ones are chosen."""
+        for _ in range(times):
+            self.worker.request("explore")
+
+    def step(self, measured=True):
+        """Runs once all that a step contains."""
+        answer = self.worker.request("step")
+        if measured:
+            self.answers.append(answer)
+
+    def median(self):
+        """Returns the median times in milliseconds: `ms`, `contractions`, `attention`."""
+        return {key: statistics.median(answer[key] for answer in self.answers)
+                for key in self.answers[0]}
+
+    def quit(self):
+        self.worker.quit()
 
 
 def trace_case(model, dropout, folder):

@@ -29,15 +29,15 @@ def run_case(model, options, folder):
         harness.compile_case(base, options.build, threads, artifact, ["--precision", precision])
         command = harness.cleave_command(base, artifact, threads)
         workers.append(Worker(f"cleave {precision}", command, threads))
-        floor = [options.build / "bin" / "cleave-floor", artifact, threads]
-        floors.append(Worker(f"floor {precision}", floor, threads))
+        floors.append(harness.Floor(f"floor {precision}", options.build, artifact, threads))
+        floors[-1].explore(options.explore)
     workers.append(Worker("autocast eager", torch_step, threads))
     workers.append(Worker("autocast torch.compile", torch_step + ["--compile"], threads))
     for round_ in range(options.warmup + options.steps):
-        for worker in workers:
+        for worker in workers + floors:
             worker.step(measured=round_ >= options.warmup)
     facts = {p: w.facts["arena"] / 2**20 for p, w in zip(PRECISIONS, workers)}
-    floor = {p: w.request("step") for p, w in zip(PRECISIONS, floors)}
+    floor = {p: f.median() for p, f in zip(PRECISIONS, floors)}
     results = {}
     for worker in workers:
         breakdown = worker.request("profile")
@@ -93,8 +93,9 @@ def show(summary):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     harness.add_options(parser)
+    harness.add_floor_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = harness.parse(parser, **harness.SMALL)
+    options = harness.parse(parser, explore=1, **harness.SMALL)
     options.build = options.build.resolve()
     subprocess.run(["ninja", "-C", options.build, "cleave-floor"], check=True,
                    stdout=subprocess.DEVNULL)

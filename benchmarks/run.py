@@ -1,8 +1,9 @@
 """Compares the time and memory of a training step with PyTorch and with the floor.
 
 Each worker is a separate process; steps are interleaved, one step of each worker in a round,
-and medians are reported. The floor, a lower bound of the step's time, is the sum of the times
-of the step's contractions and those of attention, each by the fastest variant of the library.
+and medians are reported. The floor, a lower bound of the step's time, is the time of the step's
+contractions and those of attention, each by the fastest variant of the library; it is measured
+once in each round, too.
 Results are printed as JSON lines.
 """
 
@@ -32,19 +33,14 @@ def run_case(model, dropout, options, folder):
         Worker("cleave", cleave_step, threads),
         Worker("torch eager", torch_step, threads),
         Worker("torch.compile", torch_step + ["--compile"], threads),
-        Worker(
-            "floor", [options.build / "bin" / "cleave-floor", f"{base}.so", threads], threads
-        ),
     ]
+    floor = harness.Floor("floor", options.build, f"{base}.so", threads)
+    floor.explore(options.explore)
     for round_ in range(options.warmup + options.steps):
-        for worker in workers[:3]:
+        for worker in [*workers, floor]:
             worker.step(measured=round_ >= options.warmup)
-        # One measurement of the floor runs all variants of all shapes and takes as long as
-        # many steps; three of them give a median.
-        if (round_ - options.warmup) % max(1, options.steps // 3) == 0:
-            floor = workers[3].request("step")
     results = {}
-    for worker in workers[:3]:
+    for worker in workers:
         breakdown = worker.request("profile")
         results[worker.name] = {
             "median_ms": worker.median(),
@@ -53,7 +49,8 @@ def run_case(model, dropout, options, folder):
             "last_loss": worker.losses[-1],
             **worker.quit(),
         }
-    workers[3].quit()
+    floor.quit()
+    least = floor.median()
     ours = results["cleave"]
     peers = {k: v for k, v in results.items() if k != "cleave"}
     best = min(peers.values(), key=lambda r: r["median_ms"])
@@ -69,11 +66,11 @@ def run_case(model, dropout, options, folder):
         "dropout": dropout,
         "threads": threads,
         "arena_mib": workers[0].facts["arena"] / 2**20,
-        "floor_ms": floor["ms"],
-        "floor": floor,
+        "floor_ms": least["ms"],
+        "floor": least,
         "step_over_best_peer": ms / best["median_ms"],
-        "step_over_floor": ms / floor["ms"],
-        "best_peer_over_floor": best["median_ms"] / floor["ms"],
+        "step_over_floor": ms / least["ms"],
+        "best_peer_over_floor": best["median_ms"] / least["ms"],
         "memory_over_leanest_peer": ours["vm_hwm_mib"] / leanest,
         "row_wise_and_optimizer_over_best_peer": other(ours) / other(best),
         "results": results,
@@ -104,8 +101,9 @@ def show(summary):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     harness.add_options(parser)
+    harness.add_floor_options(parser)
     parser.add_argument("--threads", type=int, default=2)
-    options = harness.parse(parser, **harness.SMALL)
+    options = harness.parse(parser, explore=1, **harness.SMALL)
     options.build = options.build.resolve()
     subprocess.run(["ninja", "-C", options.build, "cleave-floor"], check=True,
                    stdout=subprocess.DEVNULL)

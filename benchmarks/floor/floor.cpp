@@ -10,8 +10,9 @@
 /// artifact, each by the fastest of {sgemm, matmul, matmul with packed weights}
 /// with all orientations of its operands, and the contractions of attention
 /// over the blocks it computes. Nothing else is included. It is a worker of the
-/// benchmarks: at `step` it measures every shape once more and answers the sum
-/// of the medians so far.
+/// benchmarks: at `explore` it measures every variant of every shape once more;
+/// at `step` it runs what a step contains, each by the variant of the least
+/// median, and answers the time.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -104,6 +105,7 @@ struct Bench {
   /// The commands of `attention`, in the same order.
   std::vector<AttentionCommand> seen;
   std::vector<bool> seenBackward;
+  bool explored = false;
 
   /// Returns the addresses of A, B and C.
   std::tuple<void *, void *, float *> operands(const Shape &s) {
@@ -272,7 +274,8 @@ struct Bench {
   }
 
   /// Measures every variant once more.
-  void measure() {
+  void explore() {
+    explored = true;
     for (auto &[shape, entry] : contractions)
       for (Variant &variant : entry.second)
         variant.times.push_back(variant.run() * shape.batch);
@@ -281,19 +284,25 @@ struct Bench {
         variant.times.push_back(variant.run());
   }
 
-  static double fastest(std::vector<Variant> &variants) {
-    double best = HUGE_VAL;
-    for (Variant &variant : variants)
-      best = std::min(best, variant.median());
-    return best;
+  static Variant &fastest(std::vector<Variant> &variants) {
+    return *std::min_element(
+        variants.begin(), variants.end(),
+        [](Variant &a, Variant &b) { return a.median() < b.median(); });
   }
 
-  llvm::json::Object answer() {
+  /// Runs all contractions and attention commands of a step.
+  llvm::json::Object step() {
     double gemm = 0, attend = 0;
-    for (auto &[shape, entry] : contractions)
-      gemm += entry.first * fastest(entry.second);
-    for (auto &[count, variants] : attention)
-      attend += count * fastest(variants);
+    for (auto &[shape, entry] : contractions) {
+      Variant &variant = fastest(entry.second);
+      for (int64_t i = 0; i < entry.first * shape.batch; ++i)
+        gemm += variant.run();
+    }
+    for (auto &[count, variants] : attention) {
+      Variant &variant = fastest(variants);
+      for (int i = 0; i < count; ++i)
+        attend += variant.run();
+    }
     return llvm::json::Object{
         {"ms", gemm + attend}, {"contractions", gemm}, {"attention", attend}};
   }
@@ -327,9 +336,12 @@ int main(int argc, char **argv) {
   while (std::getline(std::cin, line)) {
     if (line == "quit")
       break;
+    if (line == "explore" || !bench.explored)
+      bench.explore();
+    llvm::json::Object answer;
     if (line == "step")
-      bench.measure();
-    llvm::outs() << llvm::json::Value(bench.answer()) << "\n";
+      answer = bench.step();
+    llvm::outs() << llvm::json::Value(std::move(answer)) << "\n";
     llvm::outs().flush();
   }
   return 0;
