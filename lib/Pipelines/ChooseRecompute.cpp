@@ -26,6 +26,7 @@
 #include "llvm/Support/FormatVariadic.h"
 #include <cmath>
 #include <map>
+#include <tuple>
 
 using namespace mlir;
 using namespace cleave;
@@ -62,7 +63,7 @@ public:
   Chooser(ModuleOp local, const CompileOptions &options, RunPhase run)
       : local(local), options(options), runPhase(run) {}
 
-  FailureOr<std::string> choose();
+  FailureOr<RecomputePlan> choose();
 
 private:
   LogicalResult splitParts();
@@ -72,8 +73,12 @@ private:
     return !planned.bytes.empty() && (limit <= 0 || planned.most() <= limit);
   }
   void take(const Planned &planned) {
-    if (fits(planned) && (!best || planned.seconds < best->seconds))
+    if (fits(planned) && (!best || planned.seconds < best->seconds)) {
       best = planned;
+      if (latest.policy == best->policy)
+        std::tie(found, foundSaid) =
+            std::tuple(std::move(latest), std::move(said));
+    }
     if (!smallest || planned.most() < smallest->most())
       smallest = planned;
   }
@@ -104,6 +109,10 @@ private:
   std::vector<std::vector<int64_t>> stagesOf;
   std::map<std::string, Planned> known;
   std::optional<Planned> best, smallest;
+  /// The modules of the plan that was made last, and of the best one.
+  RecomputePlan latest, found;
+  /// What passes say of these, errors apart.
+  std::vector<Diagnostic> said, foundSaid;
 };
 
 } // namespace
@@ -140,6 +149,7 @@ static pipe::ProgramOp mainProgram(ModuleOp module) {
 LogicalResult Chooser::splitParts() {
   parts = local.clone();
   PassManager passes(local.getContext());
+  passes.enableVerifier(false);
   addParts(passes, options.phases);
   return passes.run(*parts);
 }
@@ -150,6 +160,7 @@ void Chooser::sample(const RecomputeChoice &choice) {
   PhaseOptions own = options.phases;
   own.recompute = uniform(choice, choice.free).str();
   PassManager passes(local.getContext());
+  passes.enableVerifier(false);
   addRecompute(passes, own);
   pipe::ProgramOp program;
   if (succeeded(passes.run(*module)))
@@ -201,8 +212,11 @@ const Planned &Chooser::plan(const RecomputePolicy &policy) {
   if (!fresh)
     return planned;
   planned.policy = it->first;
+  said.clear();
   CompileOptions own = options;
   own.phases.recompute = planned.policy;
+  // Most plans are dropped. The one that is kept is verified once.
+  own.verifyPasses = false;
   OwningOpRef<ModuleOp> module = local.clone();
   if (failed(runPhase(*module, Phase::Scheduled, own)))
     return planned;
@@ -225,6 +239,7 @@ const Planned &Chooser::plan(const RecomputePolicy &policy) {
     for (const json::Value &stage : *device.getAsObject()->getArray("stages"))
       stagesOf.back().push_back(stage.getAsInteger().value_or(0));
   }
+  OwningOpRef<ModuleOp> scheduled = module->clone();
   if (failed(runPhase(*module, Phase::Executable, own)))
     return planned;
   FailureOr<CompiledProgram> compiled = planProgram(*module, own);
@@ -239,6 +254,7 @@ const Planned &Chooser::plan(const RecomputePolicy &policy) {
       add(*position.getAsObject());
   else
     add(plan);
+  latest = {planned.policy, std::move(scheduled), std::move(module)};
   return planned;
 }
 
@@ -400,9 +416,9 @@ void Chooser::refine() {
             if (known.count(next->str()) || !mayBeBetter(*next))
               continue;
             double before = best->seconds;
-            const Planned &found = plan(*next);
-            planned += !found.bytes.empty();
-            take(found);
+            const Planned &tried = plan(*next);
+            planned += !tried.bytes.empty();
+            take(tried);
             changed |= best->seconds < before;
           }
   }
@@ -431,16 +447,22 @@ json::Object Chooser::describe() const {
 void Chooser::record(json::Object decision) {
   std::string text;
   llvm::raw_string_ostream(text) << json::Value(std::move(decision));
-  local->setAttr(kRecomputeDecisionAttr,
-                 StringAttr::get(local.getContext(), text));
+  for (ModuleOp module : {local, found.scheduled.get(), found.executable.get()})
+    if (module)
+      module->setAttr(kRecomputeDecisionAttr,
+                      StringAttr::get(local.getContext(), text));
 }
 
-FailureOr<std::string> Chooser::choose() {
+FailureOr<RecomputePlan> Chooser::choose() {
   limit = static_cast<double>(options.memoryLimit);
   // What fails here fails again, and is then said, where the plan is made.
   auto quietly = [&](auto &&action) {
-    ScopedDiagnosticHandler handler(local.getContext(),
-                                    [](Diagnostic &) { return success(); });
+    ScopedDiagnosticHandler handler(
+        local.getContext(), [&](Diagnostic &diagnostic) {
+          if (diagnostic.getSeverity() != DiagnosticSeverity::Error)
+            said.push_back(std::move(diagnostic));
+          return success();
+        });
     return action();
   };
   std::vector<RecomputeChoice> fixed(kFixed);
@@ -498,14 +520,17 @@ FailureOr<std::string> Chooser::choose() {
                     .str();
     }
     // Not because of memory.
-    return uniform(fixed.front(), false).str();
+    return RecomputePlan{uniform(fixed.front(), false).str(), {}, {}};
   }
   record(describe());
-  return best->policy;
+  found.policy = best->policy;
+  for (Diagnostic &diagnostic : foundSaid)
+    local.getContext()->getDiagEngine().emit(std::move(diagnostic));
+  return std::move(found);
 }
 
-FailureOr<std::string> cleave::chooseRecompute(ModuleOp local,
-                                               const CompileOptions &options,
-                                               RunPhase run) {
+FailureOr<RecomputePlan> cleave::chooseRecompute(ModuleOp local,
+                                                 const CompileOptions &options,
+                                                 RunPhase run) {
   return Chooser(local, options, run).choose();
 }

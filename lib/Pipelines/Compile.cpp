@@ -18,6 +18,7 @@
 #include "cleave/Target/Program/MessageMemory.h"
 #include "cleave/Target/Program/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
 
 using namespace mlir;
@@ -30,6 +31,12 @@ static bool mayRepeat(ModuleOp module) {
       [](pipe::ProgramOp program) { return program.getMicroBatches() > 16; });
 }
 
+/// Gives `module` the contents of `other`.
+static void replace(ModuleOp module, ModuleOp other) {
+  module.getBodyRegion().takeBody(other.getBodyRegion());
+  module->setAttrs(other->getAttrDictionary());
+}
+
 /// Takes `module` to `phase` from the one before.
 static LogicalResult runPhase(ModuleOp module, Phase phase,
                               const CompileOptions &options) {
@@ -39,6 +46,7 @@ static LogicalResult runPhase(ModuleOp module, Phase phase,
     before = module.clone();
   auto run = [&](const PhaseOptions &own) {
     PassManager passes(module.getContext());
+    passes.enableVerifier(options.verifyPasses);
     addPhase(passes, phase, own);
     return passes.run(module);
   };
@@ -46,8 +54,7 @@ static LogicalResult runPhase(ModuleOp module, Phase phase,
     return failure();
   // Where memory is not used in turn, each action has a place of its own.
   if (before && !rowsRepeat(module)) {
-    module.getBodyRegion().takeBody(before->getBodyRegion());
-    module->setAttrs(before.get()->getAttrDictionary());
+    replace(module, *before);
     PhaseOptions own = options.phases;
     own.writeOutActions = true;
     return run(own);
@@ -59,18 +66,27 @@ LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
   CompileOptions own = options;
+  RecomputePlan plan;
   if (after)
     after(Phase::Model, module);
   for (int i = 1; i <= static_cast<int>(last); ++i) {
     Phase phase = static_cast<Phase>(i);
     if (phase == Phase::Scheduled && own.phases.recompute == "auto") {
-      FailureOr<std::string> policy = chooseRecompute(module, own, runPhase);
-      if (failed(policy))
+      FailureOr<RecomputePlan> chosen = chooseRecompute(module, own, runPhase);
+      if (failed(chosen))
         return failure();
-      own.phases.recompute = *policy;
+      plan = std::move(*chosen);
+      own.phases.recompute = plan.policy;
     }
-    if (failed(runPhase(module, phase, own)))
+    if (ModuleOp ready = phase == Phase::Scheduled    ? plan.scheduled.get()
+                         : phase == Phase::Executable ? plan.executable.get()
+                                                      : ModuleOp()) {
+      replace(module, ready);
+      if (failed(verify(module)))
+        return failure();
+    } else if (failed(runPhase(module, phase, own))) {
       return failure();
+    }
     if (after)
       after(phase, module);
   }
@@ -149,9 +165,8 @@ static std::string describe(const PhaseOptions &phases) {
                                            : llvm::json::Value(value);
     }
   std::string text;
-  llvm::raw_string_ostream(text)
-      << llvm::json::Value(llvm::json::Object{
-             {"optimizer", std::move(facts)}, {"precision", phases.precision}});
+  llvm::raw_string_ostream(text) << llvm::json::Value(llvm::json::Object{
+      {"optimizer", std::move(facts)}, {"precision", phases.precision}});
   return text;
 }
 

@@ -29,16 +29,24 @@ chooseOptions(llvm::ArrayRef<std::vector<RecomputeOption>> blocks,
 using RunPhase = llvm::function_ref<llvm::LogicalResult(
     mlir::ModuleOp, Phase, const CompileOptions &)>;
 
+/// What `chooseRecompute` found: a policy, and the module as it is with it in
+/// the scheduled and in the executable phase. These are null where the policy
+/// was not planned.
+struct RecomputePlan {
+  std::string policy;
+  mlir::OwningOpRef<mlir::ModuleOp> scheduled, executable;
+};
+
 /// Chooses the policy of recomputation that adds the least time and with which
 /// `local`, a module in the local phase, needs at most `options.memoryLimit`
 /// bytes on each device (any number if that is 0). Tries every fixed policy and
 /// mixtures of them by blocks, plans the memory of each that it considers, and
-/// records the decision as the module's attribute `kRecomputeDecisionAttr`, in
-/// JSON. If none fits, emits an error with the smallest limit found, and
-/// records the policy, bytes and limit of that plan.
-llvm::FailureOr<std::string> chooseRecompute(mlir::ModuleOp local,
-                                             const CompileOptions &options,
-                                             RunPhase run);
+/// records the decision as the attribute `kRecomputeDecisionAttr` of the
+/// modules, in JSON. If none fits, emits an error with the smallest limit
+/// found, and records the policy, bytes and limit of that plan.
+llvm::FailureOr<RecomputePlan> chooseRecompute(mlir::ModuleOp local,
+                                               const CompileOptions &options,
+                                               RunPhase run);
 
 inline constexpr llvm::StringLiteral kRecomputeDecisionAttr =
     "pipe.recompute_decision";

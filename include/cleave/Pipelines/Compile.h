@@ -50,6 +50,8 @@ struct CompileOptions {
   runtime::LossScaling lossScaling;
   /// Up to so many bytes of reductions and gathers are exchanged together.
   int64_t bucketBytes = int64_t(1) << 20;
+  /// Whether the module is verified after each pass.
+  bool verifyPasses = true;
 };
 
 /// Reads options from the JSON object that the Python module passes:

@@ -7,6 +7,7 @@ the best that fits."""
 
 import itertools
 import json
+import subprocess
 
 import pytest
 
@@ -111,3 +112,22 @@ def test_many_blocks(layers, tmp_path):
         print(f"{tenths}: best fixed {best(fixed)}, mixed {best(mixed)}, found {seconds:.4g} s")
         assert needed <= limit and seconds <= best(fixed)[0] * (1 + 1e-9)
         assert seconds <= 1.02 * best(mixed)[0]
+
+
+def test_messages_of_the_chosen_plan(tmp_path):
+    """Plans that are tried say nothing; of the one that is chosen, each remark comes once."""
+    path = tmp_path / "model.mlir"
+    assert write_model([*MODELS["gpt"].split(), "-o", str(path)]) == 0
+    flags = ["--mesh=pp=2", "--schedule=auto", "--micro-batches=4", "--threads=1", "--remarks",
+             "--plan-only"]
+    needed = plan(path, *flags[:3])[1]
+
+    def remarks(*more):
+        result = subprocess.run([tool("cleave-compile"), str(path), *flags, *more, "--report=-"],
+                                capture_output=True, text=True, check=True)
+        return [line for line in result.stderr.splitlines() if ": remark: " in line]
+
+    assert len(remarks("--recompute=none")) == 1
+    for part in (2, 0.9):
+        assert remarks("--recompute=auto", f"--memory-limit={part * needed / 2**20}") == remarks(
+            "--recompute=none"), part
