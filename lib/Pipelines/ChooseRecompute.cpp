@@ -84,6 +84,11 @@ private:
   }
   void tryPolicy(const RecomputePolicy &policy);
   void mix(bool outside);
+  std::optional<RecomputePolicy> variant(const Planned &from, size_t first,
+                                         size_t size,
+                                         const RecomputeChoice &choice,
+                                         bool outside) const;
+  void shrink();
   void refine();
   bool hasManyBlocks() const;
   RecomputePolicy withFirstEqual(RecomputePolicy policy) const;
@@ -119,6 +124,8 @@ private:
 
 /// Plans whose memory `Chooser::refine` finds at most, and those whose time.
 static constexpr size_t kMostRefinements = 24, kMostTimed = 96;
+/// Plans that `Chooser::shrink` makes at most where blocks are many.
+static constexpr size_t kMostOfManyBlocks = 8;
 /// The fixed policies, which are sampled first.
 static constexpr size_t kFixed = 5;
 /// Of so many blocks, all runs are tried, and what is tried is planned.
@@ -380,6 +387,54 @@ void Chooser::mix(bool outside) {
   }
 }
 
+/// The policy of `from` with `choice` for `size` blocks from `first` on, and
+/// outside of blocks what is cheap or nothing.
+std::optional<RecomputePolicy> Chooser::variant(const Planned &from,
+                                                size_t first, size_t size,
+                                                const RecomputeChoice &choice,
+                                                bool outside) const {
+  std::string error;
+  auto next = RecomputePolicy::parse(from.policy, error);
+  if (!next)
+    return std::nullopt;
+  std::vector<RecomputeChoice> own;
+  for (size_t i = 0; i <= size_t(blocks.back().number); ++i)
+    own.push_back(i >= first && i < first + size
+                      ? choice
+                      : next->of(static_cast<int64_t>(i)));
+  next->blocks = std::move(own);
+  next->outside = {};
+  next->outside.free = outside;
+  return withFirstEqual(std::move(*next));
+}
+
+/// Looks for a plan that fits, if none has, from the smallest one: what a
+/// recomputed block needs at a time may exceed what it would save. Single
+/// blocks, late ones before early ones, try each fixed choice.
+void Chooser::shrink() {
+  if (best || blocks.empty() || !smallest || smallest->bytes.empty())
+    return;
+  size_t most =
+      known.size() + (hasManyBlocks() ? kMostOfManyBlocks : kMostRefinements);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t first = blocks.back().number + 1; first-- > 0;)
+      for (size_t i = 0; i < kFixed; ++i)
+        for (bool outside : {false, true}) {
+          auto next = variant(*smallest, first, 1, choices[i], outside);
+          if (!next || known.size() >= most)
+            return;
+          if (known.count(next->str()))
+            continue;
+          double before = smallest->most();
+          take(plan(*next));
+          if (best)
+            return;
+          changed |= smallest->most() < before;
+        }
+  }
+}
+
 /// Improves the best plan. Bytes of blocks do not simply add up: what the last
 /// blocks save is released before the peak, or lies where nothing else does, so
 /// that they may recompute less than others. Runs of blocks, long ones before
@@ -390,7 +445,6 @@ void Chooser::refine() {
     return;
   size_t count = blocks.back().number + 1, timed = known.size(), planned = 0;
   ArrayRef<RecomputeChoice> fixed = ArrayRef(choices).take_front(kFixed);
-  std::string error;
   for (bool changed = true; changed;) {
     changed = false;
     for (size_t size = count; size > 0; size /= 2)
@@ -401,18 +455,9 @@ void Chooser::refine() {
             if (planned >= kMostRefinements ||
                 known.size() >= timed + kMostTimed)
               return;
-            auto next = RecomputePolicy::parse(best->policy, error);
+            auto next = variant(*best, first, size, choice, outside);
             if (!next)
               return;
-            std::vector<RecomputeChoice> own;
-            for (size_t i = 0; i < count; ++i)
-              own.push_back(i >= first && i < first + size
-                                ? choice
-                                : next->of(static_cast<int64_t>(i)));
-            next->blocks = std::move(own);
-            next->outside = {};
-            next->outside.free = outside;
-            next = withFirstEqual(std::move(*next));
             if (known.count(next->str()) || !mayBeBetter(*next))
               continue;
             double before = best->seconds;
@@ -502,8 +547,10 @@ FailureOr<RecomputePlan> Chooser::choose() {
       tryFixed();
       tryMixtures();
     }
-    if (limit > 0)
+    if (limit > 0) {
+      shrink();
       refine();
+    }
   });
   if (!best) {
     if (limit > 0 && smallest && !smallest->bytes.empty()) {
