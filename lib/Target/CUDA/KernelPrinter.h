@@ -58,6 +58,8 @@ private:
   // Ops: PrintOps.cpp.
   llvm::LogicalResult printOp(mlir::Operation &op);
   std::string expression(mlir::Operation &op);
+  llvm::SmallVector<std::string> wideOperands(mlir::Operation &op);
+  std::string rounded(mlir::Type type, const std::string &text);
   std::string mathExpression(mlir::Operation &op);
   std::string offset(mlir::AffineMap map, mlir::ValueRange indices,
                      llvm::StringRef column);

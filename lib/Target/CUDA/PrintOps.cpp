@@ -46,9 +46,7 @@ std::string KernelPrinter::memoryName(Type type) {
   return type.isInteger(1) ? "unsigned char" : typeName(type);
 }
 
-int64_t KernelPrinter::byteSize(Type type) {
-  return elementBytes(type);
-}
+int64_t KernelPrinter::byteSize(Type type) { return elementBytes(type); }
 
 std::string KernelPrinter::name(Value value) { return names.lookup(value); }
 
@@ -59,6 +57,25 @@ void KernelPrinter::define(Value value, const std::string &text) {
      << ";\n";
 }
 
+/// Whether values of the type are computed with in f32.
+static bool isNarrow(Type type) {
+  auto real = dyn_cast<FloatType>(type);
+  return real && real.getWidth() < 32;
+}
+
+/// Whether an op takes and gives values of narrow types as they are.
+static bool isExact(Operation &op) {
+  return isa<arith::SelectOp, arith::ExtFOp, arith::TruncFOp, arith::FPToSIOp,
+             arith::BitcastOp, arith::SIToFPOp, arith::UIToFPOp>(op);
+}
+
+/// The text of a value in f32 or f64, rounded to a narrower type.
+std::string KernelPrinter::rounded(Type type, const std::string &text) {
+  return (isa<Float8E5M2Type>(type) ? "toE5M2" : typeName(type)) + "(" + text +
+         ")";
+}
+
+/// The text of a constant; that of a narrow type is one of f32.
 static std::string realText(const APFloat &value, Type type) {
   bool single = !type.isF64();
   if (value.isNaN())
@@ -80,6 +97,8 @@ static std::string realText(const APFloat &value, Type type) {
 }
 
 std::string KernelPrinter::identity(Reduction kind, Type type) {
+  if (kind == Reduction::Sum && isNarrow(type))
+    return rounded(type, "0.0f");
   if (kind == Reduction::Sum)
     return isa<FloatType>(type) ? type.isF64() ? "0.0" : "0.0f" : "0";
   bool max = kind == Reduction::Max;
@@ -106,7 +125,8 @@ std::string KernelPrinter::combine(Reduction kind, Type type,
 // Offsets
 //===----------------------------------------------------------------------===//
 
-std::string KernelPrinter::affine(AffineExpr expr, ArrayRef<std::string> symbols,
+std::string KernelPrinter::affine(AffineExpr expr,
+                                  ArrayRef<std::string> symbols,
                                   StringRef column) {
   if (auto dim = dyn_cast<AffineDimExpr>(expr))
     return dim.getPosition() == 0 ? "row" : column.str();
@@ -283,11 +303,24 @@ static std::string compare(arith::CmpFPredicate predicate, const std::string &a,
   llvm_unreachable("unknown predicate");
 }
 
-/// The text of an op of arith, or nothing if it has none.
+/// The names of the operands of an op, those of narrow types as f32.
+SmallVector<std::string> KernelPrinter::wideOperands(Operation &op) {
+  SmallVector<std::string> texts;
+  for (Value operand : op.getOperands())
+    texts.push_back((isNarrow(operand.getType()) ? "(float)" : "") +
+                    name(operand));
+  return texts;
+}
+
+/// The text of an op of arith, or nothing if it has none. Its value is one of
+/// f32 if the result is narrow, unless the op is one of `isExact`.
 std::string KernelPrinter::expression(Operation &op) {
   SmallVector<std::string> v;
-  for (Value operand : op.getOperands())
-    v.push_back(name(operand));
+  if (isExact(op))
+    for (Value operand : op.getOperands())
+      v.push_back(name(operand));
+  else
+    v = wideOperands(op);
   Type type = op.getResult(0).getType();
   std::string target = typeName(type);
   auto infix = [&](const char *text) { return v[0] + " " + text + " " + v[1]; };
@@ -305,6 +338,11 @@ std::string KernelPrinter::expression(Operation &op) {
     return std::string(text) + "(" + v[0] + ", " + v[1] + ")";
   };
   auto cast = [&] { return "(" + target + ")" + v[0]; };
+  // An integer, rounded once.
+  auto convert = [&](const std::string &text) {
+    return isa<Float8E5M2Type>(type) ? "toE5M2((float)" + text + ")"
+                                     : "(" + target + ")" + text;
+  };
   using S = std::string;
   return llvm::TypeSwitch<Operation *, S>(&op)
       .Case([&](arith::ConstantOp constant) -> S {
@@ -324,7 +362,7 @@ std::string KernelPrinter::expression(Operation &op) {
       .Case<arith::DivFOp>([&](auto) { return infix("/"); })
       .Case<arith::DivSIOp>([&](auto) { return infix("/"); })
       .Case<arith::RemFOp>(
-          [&](auto) { return call(type.isF32() ? "fmodf" : "fmod"); })
+          [&](auto) { return call(type.isF64() ? "fmod" : "fmodf"); })
       .Case<arith::RemSIOp>([&](auto) { return infix("%"); })
       .Case<arith::FloorDivSIOp>([&](auto) { return call("floorDivide"); })
       .Case<arith::AddIOp>([&](auto) { return wrapped("+"); })
@@ -342,8 +380,10 @@ std::string KernelPrinter::expression(Operation &op) {
           [&](auto) { return call("Max()"); })
       .Case<arith::MinimumFOp, arith::MinSIOp>(
           [&](auto) { return call("Min()"); })
-      .Case<arith::MaxNumFOp>([&](auto) { return call("fmax"); })
-      .Case<arith::MinNumFOp>([&](auto) { return call("fmin"); })
+      .Case<arith::MaxNumFOp>(
+          [&](auto) { return call(type.isF64() ? "fmax" : "fmaxf"); })
+      .Case<arith::MinNumFOp>(
+          [&](auto) { return call(type.isF64() ? "fmin" : "fminf"); })
       .Case<arith::NegFOp>([&](auto) { return "-" + v[0]; })
       .Case([&](arith::CmpIOp cmp) -> S {
         bool isUnsigned;
@@ -378,11 +418,11 @@ std::string KernelPrinter::expression(Operation &op) {
               : from.isInteger(32) ? "(unsigned)"
               : from.isInteger(8)  ? "(unsigned char)"
                                    : "";
-        return "(" + target + ")" + u + v[0];
+        return convert(u + v[0]);
       })
       .Case<arith::SIToFPOp>([&](auto) -> S {
         bool boolean = op.getOperand(0).getType().isInteger(1);
-        return boolean ? "-(" + target + ")" + v[0] : cast();
+        return convert(boolean ? "(" + v[0] + " ? -1 : 0)" : v[0]);
       })
       .Case<arith::ExtFOp, arith::FPToSIOp, arith::IndexCastOp>(
           [&](auto) { return cast(); })
@@ -403,49 +443,47 @@ std::string KernelPrinter::expression(Operation &op) {
 /// The text of an op of math, or nothing if it has none.
 std::string KernelPrinter::mathExpression(Operation &op) {
   Type type = op.getResult(0).getType();
-  const char *function =
-      llvm::TypeSwitch<Operation *, const char *>(&op)
-          .Case([](math::ExpOp) { return "exp"; })
-          .Case([](math::Exp2Op) { return "exp2"; })
-          .Case([](math::ExpM1Op) { return "expm1"; })
-          .Case([](math::LogOp) { return "log"; })
-          .Case([](math::Log2Op) { return "log2"; })
-          .Case([](math::Log1pOp) { return "log1p"; })
-          .Case([](math::TanhOp) { return "tanh"; })
-          .Case([](math::ErfOp) { return "erf"; })
-          .Case([](math::SinOp) { return "sin"; })
-          .Case([](math::CosOp) { return "cos"; })
-          .Case([](math::SqrtOp) { return "sqrt"; })
-          .Case([](math::RsqrtOp) { return "rsqrt"; })
-          .Case([](math::PowFOp) { return "pow"; })
-          .Case([](math::FmaOp) { return "fma"; })
-          .Case([](math::AbsFOp) { return "fabs"; })
-          .Case([](math::CopySignOp) { return "copysign"; })
-          .Case([](math::FloorOp) { return "floor"; })
-          .Case([](math::CeilOp) { return "ceil"; })
-          .Case([](math::TruncOp) { return "trunc"; })
-          .Case([](math::RoundOp) { return "round"; })
-          .Case([](math::RoundEvenOp) { return "rint"; })
-          .Case([](math::AbsIOp) { return "abs"; })
-          .Default([](Operation *) { return nullptr; });
-  if (!function || (isa<FloatType>(type) && !type.isF32() && !type.isF64()))
+  const char *function = llvm::TypeSwitch<Operation *, const char *>(&op)
+                             .Case([](math::ExpOp) { return "exp"; })
+                             .Case([](math::Exp2Op) { return "exp2"; })
+                             .Case([](math::ExpM1Op) { return "expm1"; })
+                             .Case([](math::LogOp) { return "log"; })
+                             .Case([](math::Log2Op) { return "log2"; })
+                             .Case([](math::Log1pOp) { return "log1p"; })
+                             .Case([](math::TanhOp) { return "tanh"; })
+                             .Case([](math::ErfOp) { return "erf"; })
+                             .Case([](math::SinOp) { return "sin"; })
+                             .Case([](math::CosOp) { return "cos"; })
+                             .Case([](math::SqrtOp) { return "sqrt"; })
+                             .Case([](math::RsqrtOp) { return "rsqrt"; })
+                             .Case([](math::PowFOp) { return "pow"; })
+                             .Case([](math::FmaOp) { return "fma"; })
+                             .Case([](math::AbsFOp) { return "fabs"; })
+                             .Case([](math::CopySignOp) { return "copysign"; })
+                             .Case([](math::FloorOp) { return "floor"; })
+                             .Case([](math::CeilOp) { return "ceil"; })
+                             .Case([](math::TruncOp) { return "trunc"; })
+                             .Case([](math::RoundOp) { return "round"; })
+                             .Case([](math::RoundEvenOp) { return "rint"; })
+                             .Case([](math::AbsIOp) { return "abs"; })
+                             .Default([](Operation *) { return nullptr; });
+  if (!function)
     return "";
   std::string text = function;
-  if (type.isF32())
+  if (type.isF32() || isNarrow(type))
     text += "f";
-  SmallVector<std::string> v;
-  for (Value operand : op.getOperands())
-    v.push_back(name(operand));
-  return text + "(" + llvm::join(v, ", ") + ")";
+  return text + "(" + llvm::join(wideOperands(op), ", ") + ")";
 }
 
 LogicalResult KernelPrinter::printOp(Operation &op) {
   StringRef dialect = op.getName().getDialectNamespace();
   if (dialect == "arith" || dialect == "math") {
-    std::string text =
-        dialect == "arith" ? expression(op) : mathExpression(op);
+    std::string text = dialect == "arith" ? expression(op) : mathExpression(op);
     if (text.empty())
       return op.emitError("has no CUDA code");
+    Type type = op.getResult(0).getType();
+    if (isNarrow(type) && !isExact(op))
+      text = rounded(type, text);
     define(op.getResult(0), text);
     return success();
   }
@@ -472,9 +510,11 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
         slot != kept.end() && slot->second.registers)
       os << slot->second.name << element() << " = ";
     else
-      os << (inPass ? "" : flat ? "if (c == 0)\n  " : "if (threadIdx.x == 0)\n  ")
-         << name(store.getMemory()) << "["
-         << offset(store.getMap(), {}, column) << "] = ";
+      os << (inPass ? ""
+             : flat ? "if (c == 0)\n  "
+                    : "if (threadIdx.x == 0)\n  ")
+         << name(store.getMemory()) << "[" << offset(store.getMap(), {}, column)
+         << "] = ";
     os << name(store.getValue()) << ";\n";
     return success();
   }
@@ -491,6 +531,10 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
                                  name(philox.getStep()) + ")");
     return success();
   }
+  // Kernels accumulate in f32 at least.
+  if (isa<ReduceOp, ScanOp, AccumulateOp>(op) &&
+      isNarrow(op.getOperand(0).getType()))
+    return op.emitError("has no CUDA code for ") << op.getOperand(0).getType();
   if (auto reduce = dyn_cast<ReduceOp>(op)) {
     std::string sum = name(reduce.getResult());
     os << sum << " = "
