@@ -25,6 +25,7 @@ std::optional<MachineModel> MachineModel::parse(llvm::StringRef text,
                          .Case("link", &machine.link)
                          .Case("contraction", &machine.contraction)
                          .Case("contraction-16bit", &machine.contraction16)
+                         .Case("contraction-8bit", &machine.contraction8)
                          .Case("attention", &machine.attention)
                          .Case("streamed", &machine.streamed)
                          .Default(nullptr);

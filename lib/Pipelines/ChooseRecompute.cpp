@@ -197,6 +197,7 @@ void Chooser::sample(const RecomputeChoice &choice) {
                          number("sent"),
                          number("contraction"),
                          number("contraction_16bit"),
+                         number("contraction_8bit"),
                          number("attention"),
                          number("streamed")};
       found[{integer(item, "stage"), integer(item, "block")}].seconds +=

@@ -48,6 +48,7 @@ static Work workOf(const json::Value &schedule) {
              number("sent_bytes"),
              number("contraction_flops"),
              number("contraction_16bit_flops"),
+             number("contraction_8bit_flops"),
              number("attention_flops"),
              number("streamed_bytes")};
   }
@@ -119,6 +120,11 @@ measure(ModuleOp model, const CompileOptions &options, int threads) {
   return measured;
 }
 
+/// The seconds of `work` at a rate; 0 if no rate is known.
+static double secondsAt(double rate, double work) {
+  return rate > 0 ? work / rate : 0;
+}
+
 llvm::Expected<std::string>
 cleave::measureMachine(ModuleOp model, const CompileOptions &options) {
   CompileOptions own = options;
@@ -144,12 +150,22 @@ cleave::measureMachine(ModuleOp model, const CompileOptions &options) {
       write("contraction", wide->work.contraction, wide->contraction);
   write("attention", wide->work.attention, wide->attention);
   write("streamed", wide->work.streamed, wide->rowWise);
+  // A step in fewer bits has contractions of more: their times are known.
+  double half = 0;
   own.phases.precision = "bf16";
   if (auto narrow = measure(model, own, threads)) {
-    double rest =
-        contraction > 0 ? narrow->work.contraction / contraction : 0.0;
-    write("contraction-16bit", narrow->work.contraction16,
-          narrow->contraction - rest);
+    half = write("contraction-16bit", narrow->work.contraction16,
+                 narrow->contraction -
+                     secondsAt(contraction, narrow->work.contraction));
+  } else {
+    llvm::consumeError(narrow.takeError());
+  }
+  own.phases.precision = "fp8";
+  if (auto narrow = measure(model, own, threads)) {
+    write("contraction-8bit", narrow->work.contraction8,
+          narrow->contraction -
+              secondsAt(contraction, narrow->work.contraction) -
+              secondsAt(half, narrow->work.contraction16));
   } else {
     llvm::consumeError(narrow.takeError());
   }

@@ -212,6 +212,7 @@ json::Array Reporter::describeStages() {
                      {"sent_bytes", work.sentBytes},
                      {"contraction_flops", work.contraction},
                      {"contraction_16bit_flops", work.contraction16},
+                     {"contraction_8bit_flops", work.contraction8},
                      {"attention_flops", work.attention},
                      {"streamed_bytes", work.streamed},
                      {"parameters", static_cast<int64_t>(parameters.size())},

@@ -21,9 +21,10 @@ struct Work {
   /// Bytes read and written in memory; bytes sent to other devices by
   /// collectives.
   double bytes = 0, sentBytes = 0;
-  /// Of `flops`, those of contractions of 32-bit and of 16-bit operands, and
+  /// Of `flops`, those of contractions of 32-bit, 16-bit and 8-bit factors, and
   /// those of attention; of `bytes`, those of all other ops.
-  double contraction = 0, contraction16 = 0, attention = 0, streamed = 0;
+  double contraction = 0, contraction16 = 0, contraction8 = 0, attention = 0,
+         streamed = 0;
 
   Work &operator+=(const Work &other) {
     flops += other.flops;
@@ -31,6 +32,7 @@ struct Work {
     sentBytes += other.sentBytes;
     contraction += other.contraction;
     contraction16 += other.contraction16;
+    contraction8 += other.contraction8;
     attention += other.attention;
     streamed += other.streamed;
     return *this;
@@ -50,18 +52,20 @@ struct MachineModel {
   /// 0: not given. Operations per second of contractions and attention, and
   /// bytes per second that other ops read and write, as if each did so in
   /// memory: fusion and caches are in the rate.
-  double contraction = 0, contraction16 = 0, attention = 0, streamed = 0;
+  double contraction = 0, contraction16 = 0, contraction8 = 0, attention = 0,
+         streamed = 0;
 
   /// Parses `flops=1e11,memory=2e10,link=5e9` and, of the classes,
-  /// `contraction=`, `contraction-16bit=`, `attention=` and `streamed=`; rates
-  /// that are left out keep their defaults. On failure returns nothing and sets
-  /// `error`.
+  /// `contraction=`, `contraction-16bit=`, `contraction-8bit=`, `attention=` and
+  /// `streamed=`; rates that are left out keep their defaults. On failure
+  /// returns nothing and sets `error`.
   static std::optional<MachineModel> parse(llvm::StringRef text,
                                            std::string &error);
 
   /// Whether the rate of a class is given.
   bool hasClasses() const {
-    return contraction + contraction16 + attention + streamed > 0;
+    return contraction + contraction16 + contraction8 + attention + streamed >
+           0;
   }
 
   /// The time of `work` in seconds, without overlap: by its flops and bytes, or
@@ -70,8 +74,9 @@ struct MachineModel {
     if (!hasClasses())
       return work.flops / flops + work.bytes / memory + work.sentBytes / link;
     double wide = contraction > 0 ? contraction : flops;
-    return work.contraction / wide +
-           work.contraction16 / (contraction16 > 0 ? contraction16 : wide) +
+    double half = contraction16 > 0 ? contraction16 : wide;
+    return work.contraction / wide + work.contraction16 / half +
+           work.contraction8 / (contraction8 > 0 ? contraction8 : half) +
            work.attention / (attention > 0 ? attention : wide) +
            work.streamed / (streamed > 0 ? streamed : memory) +
            work.sentBytes / link;

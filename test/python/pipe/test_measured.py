@@ -385,3 +385,35 @@ def test_bad_arguments(value, error, message):
     step = compiled()
     with pytest.raises(error, match=message.replace("measured_costs", "measured")):
         step.schedule(measured=value)
+
+
+def test_rates_of_the_machine(tmp_path):
+    """Rates are measured of each class, and what is compiled next takes the file."""
+    model, rates = tmp_path / "gpt2.mlir", tmp_path / "machine.txt"
+    model.write_text(trace(gpt2(), named_tokens(batch=4)).mlir)
+    call(tool("cleave-compile"), model, "--threads=2", "--measure-machine", rates)
+    lines = [line for line in rates.read_text().splitlines() if not line.startswith("#")]
+    measured = {name: float(rate) for name, rate in (line.split("=") for line in lines)}
+    assert {"contraction", "attention", "streamed", "link"} <= set(measured)
+    assert set(measured) <= {"contraction", "contraction-16bit", "contraction-8bit", "attention",
+                             "streamed", "link"}
+    assert all(rate > 0 for rate in measured.values())
+    call(tool("cleave-compile"), model, "--machine", rates, "--plan-only")
+
+
+@pytest.mark.parametrize("precision, most", [("f32", "contraction_flops"),
+                                             ("bf16", "contraction_16bit_flops"),
+                                             ("fp8", "contraction_8bit_flops")])
+def test_contractions_count_by_their_factors(tmp_path, precision, most):
+    """Neither a bias in f32 nor the indices of a loss change what is multiplied."""
+    model, report = tmp_path / "gpt2.mlir", tmp_path / "report.json"
+    model.write_text(trace(gpt2(), named_tokens(batch=4)).mlir)
+    call(tool("cleave-compile"), model, "--precision", precision, "--plan-only",
+         "--report", report)
+    [stage] = json.loads(report.read_text())["schedule"]["stages"]
+    counted = {name: stage[name] for name in
+               ("contraction_flops", "contraction_16bit_flops", "contraction_8bit_flops")}
+    assert max(counted, key=counted.get) == most
+    # The head multiplies in 16 bits beside layers in 8.
+    assert {name for name, flops in counted.items() if flops} == {most} | (
+        {"contraction_16bit_flops"} if precision == "fp8" else set())

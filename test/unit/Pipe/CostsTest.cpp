@@ -31,16 +31,18 @@ TEST(Machine, Rates) {
 /// Rates by classes take the place of flops and bytes; a class without a rate
 /// takes the nearest one.
 TEST(Machine, RatesOfClasses) {
-  Work work{9e12, 6e10, 5e9, 4e12, 2e12, 3e12, 1e10};
+  Work work{10e12, 6e10, 5e9, 4e12, 2e12, 1e12, 3e12, 1e10};
   std::string error;
   auto machine = MachineModel::parse(
       "contraction=2e12,contraction-16bit=4e12,attention=1e12,streamed=5e9",
       error);
   ASSERT_TRUE(machine) << error;
-  EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 0.5 + 3 + 2 + 1);
+  EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 0.5 + 0.25 + 3 + 2 + 1);
+  machine->contraction8 = 8e12;
+  EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 0.5 + 0.125 + 3 + 2 + 1);
   machine = MachineModel::parse("contraction=2e12,memory=1e10", error);
   ASSERT_TRUE(machine) << error;
-  EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 1 + 1.5 + 1 + 1);
+  EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 1 + 0.5 + 1.5 + 1 + 1);
 }
 
 TEST(Machine, BadRates) {

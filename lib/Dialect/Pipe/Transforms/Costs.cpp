@@ -10,22 +10,11 @@
 #include "cleave/Dialect/Graph/IR/OpCost.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Scheduling/Timeline/MeasuredCosts.h"
-#include "mlir/IR/TypeUtilities.h"
 #include <set>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
-
-/// Whether all operands of `op` have floats of 16 or 8 bits.
-static bool isNarrow(Operation *op) {
-  return op->getNumOperands() > 0 &&
-         llvm::all_of(op->getOperandTypes(), [](Type type) {
-           Type element = getElementTypeOrSelf(type);
-           return isa<FloatType>(element) &&
-                  element.getIntOrFloatBitWidth() <= 16;
-         });
-}
 
 Work cleave::pipe::workOf(Operation *op, const spmd::Mesh &mesh) {
   Work work;
@@ -42,7 +31,9 @@ Work cleave::pipe::workOf(Operation *op, const spmd::Mesh &mesh) {
     else if (cost.work != graph::WorkClass::Contraction)
       work.streamed = work.bytes;
     else
-      (isNarrow(op) ? work.contraction16 : work.contraction) = work.flops;
+      (cost.factorBits <= 8    ? work.contraction8
+       : cost.factorBits <= 16 ? work.contraction16
+                               : work.contraction) = work.flops;
   }
   return work;
 }

@@ -45,6 +45,7 @@ writeWork(ProgramOp program,
                                   {"bytes", own.bytes},
                                   {"contraction", own.contraction},
                                   {"contraction_16bit", own.contraction16},
+                                  {"contraction_8bit", own.contraction8},
                                   {"flops", own.flops},
                                   {"sent", own.sentBytes},
                                   {"streamed", own.streamed}})

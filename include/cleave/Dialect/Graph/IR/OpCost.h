@@ -28,6 +28,8 @@ struct OpCost {
   WorkClass work = WorkClass::ElementWise;
   /// Floating-point operations; a multiply-add counts two.
   int64_t flops = 0;
+  /// Contraction: the bits of an element of the wider factor.
+  unsigned factorBits = 32;
   /// Bytes of operands read and of results written, each once.
   int64_t bytesRead = 0, bytesWritten = 0;
   /// Operands and results that the op's gradient reads.

@@ -24,8 +24,8 @@ OpCost ContractOp::getCost() {
         if (seen.insert(letter).second)
           volume *= size;
   }
-  return streamingCost(getOperation(), WorkClass::Contraction, 2 * volume,
-                       {{0, 1}, {}});
+  return contractionCost(getOperation(), getLhs(), getRhs(), 2 * volume,
+                         {{0, 1}, {}});
 }
 
 OpCost LinearOp::getCost() {
@@ -33,6 +33,6 @@ OpCost LinearOp::getCost() {
   int64_t flops = 2 * inner * elementsOf(getOutput());
   if (getBias())
     flops += elementsOf(getOutput());
-  return streamingCost(getOperation(), WorkClass::Contraction, flops,
-                       {{0, 1}, {}});
+  return contractionCost(getOperation(), getInput(), getWeight(), flops,
+                         {{0, 1}, {}});
 }

@@ -38,6 +38,18 @@ inline OpCost streamingCost(mlir::Operation *op, WorkClass work, int64_t flops,
   return cost;
 }
 
+/// The cost of an op that multiplies `lhs` and `rhs`.
+inline OpCost contractionCost(mlir::Operation *op, mlir::Value lhs,
+                              mlir::Value rhs, int64_t flops,
+                              Saved saved = {}) {
+  OpCost cost = streamingCost(op, WorkClass::Contraction, flops, saved);
+  auto bits = [](mlir::Value value) {
+    return mlir::getElementTypeOrSelf(value).getIntOrFloatBitWidth();
+  };
+  cost.factorBits = std::max(bits(lhs), bits(rhs));
+  return cost;
+}
+
 } // namespace cleave::graph
 
 #endif // CLEAVE_LIB_DIALECT_GRAPH_IR_COSTS_COSTBUILDER_H

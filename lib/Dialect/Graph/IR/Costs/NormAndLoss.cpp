@@ -51,9 +51,9 @@ OpCost HeadLossOp::getCost() {
   int64_t classes = cast<RankedTensorType>(getWeight().getType()).getDimSize(0);
   int64_t products = getNumResults() > 1 ? 3 : 1;
   int64_t rows = elementsOf(getLoss());
-  return streamingCost(getOperation(), WorkClass::Contraction,
-                       products * 2 * classes * elementsOf(getInput()) +
-                           26 * rows * classes);
+  return contractionCost(getOperation(), getInput(), getWeight(),
+                         products * 2 * classes * elementsOf(getInput()) +
+                             26 * rows * classes);
 }
 
 OpCost RopeOp::getCost() {
