@@ -77,7 +77,7 @@ static llvm::Expected<Measured> runSteps(runtime::Session &session) {
     keepLeast(measured.rowWise, result->breakdown[TimeClass::RowWise]);
     int64_t nanoseconds = 0;
     measured.sentBytes = 0;
-    for (const runtime::Communication &sent : result->communication) {
+    for (const cleave_sent &sent : result->communication) {
       nanoseconds += sent.nanoseconds;
       measured.sentBytes += sent.bytes;
     }

@@ -237,7 +237,7 @@ public:
   /// What the first rank of this process sent in the last run.
   nb::list communication() const {
     nb::list result;
-    for (const runtime::Communication &c : last.communication) {
+    for (const cleave_sent &c : last.communication) {
       nb::dict facts;
       facts["kind"] = c.kind;
       facts["axes"] = c.axes;

@@ -87,7 +87,7 @@ Error Trainer::writeTrace() {
             json.rawValue(line);
         }
         for (int rank = 0; rank < session->getLocalRanks(); ++rank)
-          for (const TraceEvent &e : session->getExecutor(rank).getTrace()) {
+          for (const TraceEvent &e : session->getTrace(rank)) {
             llvm::StringRef category = timeClassName(e.command->timeClass);
             event(e.command->label.empty() ? category : e.command->label,
                   category, e.start, e.duration, 1 + session->getNumber(rank),
@@ -162,13 +162,12 @@ static std::string describeCommunication(const Session &session) {
   for (int rank = 0; rank < session.getLocalRanks(); ++rank) {
     if (!session.leadsPosition(rank))
       continue;
-    llvm::ArrayRef<Communication> sums =
-        session.getExecutor(rank).getCommunication("train");
+    llvm::ArrayRef<cleave_sent> sums = session.getSent("train", rank);
     os << "communication of a rank";
     if (pipeline)
       os << " of position " << session.getPosition(rank);
     os << " in a step" << (sums.empty() ? ": none\n" : "\n");
-    for (const Communication &c : sums)
+    for (const cleave_sent &c : sums)
       os << llvm::format("%10.3f MiB  %14.1f elements  %6lld in %lld x ",
                          c.bytes / (1 << 20), c.elements,
                          static_cast<long long>(c.count),

@@ -146,7 +146,7 @@ Error Trainer::trainStep(int64_t index) {
   if (!log)
     return Error::success();
   llvm::json::Array sent;
-  for (const Communication &c : result->communication)
+  for (const cleave_sent &c : result->communication)
     sent.push_back(
         llvm::json::Object{{"kind", c.kind},
                            {"axes", c.axes},

@@ -9,15 +9,8 @@
 #include "LibraryMemory.h"
 
 #include <algorithm>
-#include <ctime>
 
 using namespace cleave::runtime;
-
-int64_t Executor::clock() {
-  timespec time;
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return int64_t(time.tv_sec) * 1000000000 + time.tv_nsec;
-}
 
 //===----------------------------------------------------------------------===//
 // Execution
@@ -166,7 +159,7 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
   }
   bool traced = tracedRuns < runsToTrace && name == tracedEntry;
   bool measure = timing || traced;
-  int64_t last = measure ? clock() : 0;
+  int64_t last = measure ? monotonicNanoseconds() : 0;
   const Action *action = nullptr;
   bool skipped = false;
   for (const Step &step : it->second.steps) {
@@ -183,7 +176,7 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
         e && e->optional && !e->ends)
       communication[e->counter].add(*e->optional);
     if (measure) {
-      int64_t time = clock();
+      int64_t time = monotonicNanoseconds();
       breakdown[step.command->timeClass] += time - last;
       if (const auto *e = std::get_if<Exchange>(&step.what))
         communication[e->counter].nanoseconds += time - last;

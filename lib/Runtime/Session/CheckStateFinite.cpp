@@ -64,14 +64,12 @@ Error Session::checkFinite() const {
       continue;
     int64_t size = localBytes(getProgram().mesh, tensor);
     for (const std::unique_ptr<Rank> &rank : ranks) {
-      const char *data = rank->data(tensor);
-      if (!data && rank->holds(tensor)) {
-        copy.resize(static_cast<size_t>(size));
-        if (Error error = rank->read(tensor, copy.data()))
-          return error;
-        data = copy.data();
-      }
-      int64_t found = data ? countNonFinite(tensor.dtype, data, size) : 0;
+      if (!rank->holds(tensor))
+        continue;
+      Expected<const char *> data = rank->view(tensor, copy);
+      if (!data)
+        return data.takeError();
+      int64_t found = countNonFinite(tensor.dtype, *data, size);
       if (found == 0)
         continue;
       if (++count <= most)

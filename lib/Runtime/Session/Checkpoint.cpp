@@ -44,8 +44,7 @@ TrainingState Session::getTrainingState(int64_t dataPosition) const {
   state.lossScale = lossScale;
   state.dataPosition = dataPosition;
   state.threads = getThreads();
-  for (const auto &[key, method] : tuner.getChoices())
-    state.contractions[key] = methodName(method).str();
+  state.contractions = choices;
   return state;
 }
 

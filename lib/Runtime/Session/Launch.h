@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_SESSION_LAUNCH_H
 #define CLEAVE_LIB_RUNTIME_SESSION_LAUNCH_H
 
-#include "cleave/Runtime/CPU/Rank.h"
+#include "cleave/Runtime/Session/Rank.h"
 #include "cleave/Runtime/Session/Launcher.h"
 
 namespace cleave::runtime {

@@ -33,8 +33,8 @@ using llvm::Twine;
 //===----------------------------------------------------------------------===//
 
 Session::Session(Artifact artifactIn, const SessionOptions &options)
-    : artifact(std::move(artifactIn)),
-      tuner(ContractionTuner::fromEnvironment()), seed(options.seed) {
+    : artifact(std::move(artifactIn)), choices(options.contractions),
+      seed(options.seed) {
   for (const Tensor &tensor : getProgram().tensors) {
     names[tensor.name] = &tensor;
     for (const std::string &alias : tensor.aliases)
@@ -62,6 +62,14 @@ Error Session::onRanks(llvm::function_ref<Error(size_t)> body) {
   if (distinct.empty())
     return Error::success();
   return makeError(llvm::join(distinct, "; "));
+}
+
+/// "key<tab>name" lines.
+static std::string textOf(const std::map<std::string, std::string> &choices) {
+  std::string text;
+  for (const auto &[key, name] : choices)
+    text += key + '\t' + name + '\n';
+  return text;
 }
 
 Error Session::startRanks(const SessionOptions &options) {
@@ -99,6 +107,7 @@ Error Session::startRanks(const SessionOptions &options) {
     rankOptions.firstCore = pin ? static_cast<int>(rank) * each : -1;
     rankOptions.pinCaller = rank > 0 || options.pinCaller;
     rankOptions.offloadFolder = options.offloadFolder;
+    rankOptions.openDevice = options.openDevice;
     Connect connect = mpiConnect;
     if (!mpi)
       connect = [&](const cleave_team &team) {
@@ -113,16 +122,15 @@ Error Session::startRanks(const SessionOptions &options) {
   });
   if (error)
     return error;
-  std::string choices;
-  for (const auto &[key, name] : options.contractions)
-    choices += key + '\t' + name + '\n';
   auto facts = options.facts;
-  facts.insert(facts.end(), {{"the program (hash)", artifact.getProgramHash()},
-                             {"the artifact (hash)", artifact.getFileHash()},
-                             {"the seed", std::to_string(seed)},
-                             {"choices of contractions (hash)",
-                              llvm::utohexstr(llvm::xxh3_64bits(choices),
-                                              /*LowerCase=*/true)}});
+  facts.insert(
+      facts.end(),
+      {{"the program (hash)", artifact.getProgramHash()},
+       {"the artifact (hash)", artifact.getFileHash()},
+       {"the seed", std::to_string(seed)},
+       {"choices of contractions (hash)",
+        llvm::utohexstr(llvm::xxh3_64bits(textOf(options.contractions)),
+                        /*LowerCase=*/true)}});
   if (Error error = agree(facts))
     return error;
   if (getRanks() != devices)
@@ -133,22 +141,15 @@ Error Session::startRanks(const SessionOptions &options) {
 
   // 3. Entries. Replicas must round alike, so all ranks use the methods that
   //    the first one has found to be fastest for contractions.
-  for (const auto &[key, name] : options.contractions)
-    if (auto method = measuredMethod(name))
-      tuner.preset(key, *method);
-  if (Error error = tuneContractions())
+  if (Error error = chooseImplementations())
     return error;
-  tuner.save();
-  error = onRanks([&](size_t rank) -> Error {
-    if (Error error = ranks[rank]->prepare(tuner))
-      return error;
-    ranks[rank]->getExecutor().setTiming(options.timing);
-    return Error::success();
-  });
+  std::string known = textOf(choices);
+  error = onRanks(
+      [&](size_t rank) { return ranks[rank]->prepare(known, options.timing); });
   // Processes with different collectives would deadlock, or receive wrong data.
   // Threads compare when they prepare.
   if (!error && !world)
-    error = ranks.front()->getExecutor().compareRequests();
+    error = ranks.front()->compare();
 #ifdef __GLIBC__
   // Returns to the system the memory that reading the program and tuning took.
   malloc_trim(0);
@@ -202,39 +203,41 @@ int Session::getThreads() const {
 }
 
 /// The first rank of each pipeline position, one after another, with the
-/// measurements of those before it.
-Error Session::tuneContractions() {
+/// choices of those before it; the others take them over.
+Error Session::chooseImplementations() {
   std::set<int64_t> seen;
+  std::map<std::string, std::string> used;
   for (int64_t number = 0; number < getRanks(); ++number) {
     if (!seen.insert(positionOf(getProgram(), number)).second)
       continue;
-    threads->run([&](size_t rank) {
-      if (ranks[rank]->number() == number)
-        ranks[rank]->tune(tuner);
+    std::string own;
+    Error failed = onRanks([&](size_t rank) -> Error {
+      if (ranks[rank]->number() != number)
+        return Error::success();
+      Expected<std::string> made = ranks[rank]->tune(textOf(choices));
+      if (!made)
+        return made.takeError();
+      own = std::move(*made);
+      return Error::success();
     });
-    if (Error error = shareChoices(static_cast<int>(number)))
-      return error;
+    if (failed)
+      return failed;
+    if (!alone()) {
+      Expected<std::string> received =
+          all().share(static_cast<int>(number), own);
+      if (!received)
+        return received.takeError();
+      own = std::move(*received);
+    }
+    llvm::SmallVector<llvm::StringRef> lines;
+    llvm::SplitString(own, lines, "\n");
+    for (llvm::StringRef line : lines) {
+      auto [key, name] = line.rsplit('\t');
+      choices[key.str()] = used[key.str()] = name.str();
+    }
   }
-  return Error::success();
-}
-
-/// "key<tab>method" lines from one rank to the others.
-Error Session::shareChoices(int root) {
-  if (alone())
-    return Error::success();
-  std::string text;
-  for (const auto &[key, method] : tuner.getChoices())
-    text += key + '\t' + methodName(method).str() + '\n';
-  Expected<std::string> received = all().share(root, text);
-  if (!received)
-    return received.takeError();
-  llvm::SmallVector<llvm::StringRef> lines;
-  llvm::SplitString(*received, lines, "\n");
-  for (llvm::StringRef line : lines) {
-    auto [key, name] = line.rsplit('\t');
-    if (auto method = measuredMethod(name))
-      tuner.preset(key.str(), *method);
-  }
+  // Those of another program are not kept.
+  choices = std::move(used);
   return Error::success();
 }
 
@@ -252,9 +255,8 @@ static int64_t countPageFaults() {
 
 Expected<std::optional<Session::Outcome>>
 Session::execute(llvm::StringRef entry) const {
-  threads->run([&](size_t rank) {
-    stopped[rank] = ranks[rank]->getExecutor().run(entry);
-  });
+  std::string name = entry.str();
+  threads->run([&](size_t rank) { stopped[rank] = ranks[rank]->run(name); });
   // Of checks that have failed here, one that ends the run, or else the first.
   auto weight = [](const Stop &stop) {
     return !stop.own ? 0 : stop.skips ? 1 : 2;
@@ -294,7 +296,8 @@ Expected<Session::Outcome> Session::explain(const Stop &stop) const {
 Error Session::finishUpdate() const {
   if (!pending)
     return Error::success();
-  setPending(true);
+  if (Error error = setPending(true))
+    return error;
   pending = false;
   Expected<std::optional<Outcome>> stop = execute("update");
   if (!stop)
@@ -336,12 +339,11 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
     return makeError("the program has no entry '" + entry + "'");
   bool training = entry == "train";
   bool defers = training && hasEntry("update");
-  if (defers)
-    setPending(pending);
-  else if (Error error = finishUpdate())
+  if (Error error = defers ? setPending(pending) : finishUpdate())
     return error;
-  setCounters(training ? step + 1 : step,
-              training ? step - skipped + 1 : step - skipped);
+  if (Error error = setCounters(training ? step + 1 : step,
+                                training ? step - skipped + 1 : step - skipped))
+    return error;
   int64_t faults = countPageFaults();
   auto start = std::chrono::steady_clock::now();
   // A step that its checks stop has run the deferred updates too: checks take
@@ -365,16 +367,17 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   if (*stop)
     result.skipped = (*stop)->message;
   for (const auto &rank : ranks) {
-    result.updatedAgain += rank->getExecutor().countUpdatedAgain();
-    const Offloaded &moved = rank->getExecutor().getOffloaded();
-    result.offloaded.fetched += moved.fetched;
-    result.offloaded.evicted += moved.evicted;
+    cleave_run_facts facts = rank->getFacts();
+    result.updatedAgain += facts.updated_again;
+    result.offloaded.fetched += facts.fetched;
+    result.offloaded.evicted += facts.evicted;
+    if (rank == ranks.front())
+      llvm::copy(facts.nanoseconds, result.breakdown.nanoseconds.begin());
   }
-  const Executor &executor = first().getExecutor();
-  result.breakdown = executor.getBreakdown();
-  result.communication = executor.getCommunication(entry);
+  result.communication = first().getSent(entry.str());
   if (defers && !*stop) {
-    keepScalars();
+    if (Error error = keepScalars())
+      return error;
     pending = true;
   }
   return result;
@@ -383,7 +386,7 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
 int64_t Session::getPlannedBytes() const {
   int64_t arenas = 0, workspace = 0, messages = 0;
   for (const std::unique_ptr<Rank> &rank : ranks) {
-    arenas += rank->getArena().size();
+    arenas += rank->getProgram().arenaBytes;
     // Ranks of a process share it.
     workspace = std::max(workspace, workspaceBytes(rank->getProgram()));
     cleave_communicator *communicator = rank->getCommunicator();
@@ -398,12 +401,12 @@ MemoryReport Session::getMemory() const {
   // Of the rank with the most memory.
   const Rank *largest = &first();
   for (const std::unique_ptr<Rank> &rank : ranks)
-    if (rank->getArena().size() > largest->getArena().size())
+    if (rank->getProgram().arenaBytes > largest->getProgram().arenaBytes)
       largest = rank.get();
-  report.arena = largest->getArena().size();
+  report.arena = largest->getProgram().arenaBytes;
   report.tier = largest->getProgram().tierBytes;
   // Memory that the ranks of a process share is counted by each of them.
-  report.workspace = largest->getExecutor().workspaceBytes();
+  report.workspace = largest->libraryBytes();
   cleave_communicator *communicator = largest->getCommunicator();
   report.messages = communicator->api->held(communicator);
   int64_t rest = report.arena;

@@ -184,14 +184,10 @@ Error Session::read(const Tensor &tensor, void *whole) const {
           !holds(artifact.programOf(rank->number()), tensor) ||
           !seen.insert(partOf(mesh, tensor, rank->number())).second)
         continue;
-      const char *part = rank->data(tensor);
-      if (!part) {
-        copy.resize(static_cast<size_t>(localBytes(mesh, tensor)));
-        if (Error error = rank->read(tensor, copy.data()))
-          return error;
-        part = copy.data();
-      }
-      joinPart(mesh, tensor, rank->number(), part, whole);
+      Expected<const char *> part = rank->view(tensor, copy);
+      if (!part)
+        return part.takeError();
+      joinPart(mesh, tensor, rank->number(), *part, whole);
     }
     return Error::success();
   }
@@ -239,20 +235,33 @@ template <typename F> static bool withNumbers(DType dtype, char *data, F body) {
   }
 }
 
+Error Session::editScalar(const Tensor &tensor,
+                          llvm::function_ref<void(char *)> body) const {
+  for (const std::unique_ptr<Rank> &rank : ranks)
+    if (rank->holds(tensor))
+      if (Error error = rank->edit(tensor, body))
+        return error;
+  return Error::success();
+}
+
 Error Session::setScalar(llvm::StringRef name, double value) {
   const Tensor *tensor = find(name);
   if (!tensor || tensor->role != Role::Scalar)
     return makeError("the program has no scalar '" + name + "'");
   int64_t count =
       localBytes(getProgram().mesh, *tensor) / byteSize(tensor->dtype);
-  for (const std::unique_ptr<Rank> &rank : ranks)
-    if (char *own = rank->data(*tensor);
-        own && !withNumbers(tensor->dtype, own, [&](auto *at) {
-          for (int64_t i = 0; i < count; ++i)
-            at[i] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
-        }))
-      return makeError("scalar '" + name + "' is " + dtypeName(tensor->dtype));
-  return Error::success();
+  bool known = true;
+  Error error = editScalar(*tensor, [&](char *own) {
+    known = withNumbers(tensor->dtype, own, [&](auto *at) {
+      for (int64_t i = 0; i < count; ++i)
+        at[i] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
+    });
+  });
+  if (!known)
+    error = llvm::joinErrors(
+        std::move(error),
+        makeError("scalar '" + name + "' is " + dtypeName(tensor->dtype)));
+  return error;
 }
 
 Expected<double> Session::getScalar(llvm::StringRef name) const {
@@ -270,41 +279,48 @@ Expected<double> Session::getScalar(llvm::StringRef name) const {
 }
 
 /// Sets the flag that says whether the previous step has deferred its updates.
-void Session::setPending(bool value) const {
-  if (const Tensor *flag = find("update_pending"))
-    for (const std::unique_ptr<Rank> &rank : ranks)
-      if (char *own = rank->data(*flag))
-        *own = value;
+Error Session::setPending(bool value) const {
+  const Tensor *flag = find("update_pending");
+  return flag ? editScalar(*flag, [&](char *own) { *own = value; })
+              : Error::success();
 }
 
 /// Keeps the scalars of the last step for its deferred updates.
-void Session::keepScalars() {
+Error Session::keepScalars() {
   for (const Tensor &tensor : getProgram().tensors) {
     llvm::StringRef name = tensor.name;
     const Tensor *source =
         name.consume_front("previous.") ? find(name) : nullptr;
     if (!source || tensor.role != Role::Scalar)
       continue;
+    std::vector<char> copy;
     for (const std::unique_ptr<Rank> &rank : ranks) {
-      char *own = rank->data(tensor), *from = rank->data(*source);
-      if (own && from && tensor.dtype == source->dtype)
-        std::memcpy(own, from,
-                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
+      if (!rank->holds(tensor) || !rank->holds(*source) ||
+          tensor.dtype != source->dtype)
+        continue;
+      Expected<const char *> from = rank->view(*source, copy);
+      if (!from)
+        return from.takeError();
+      if (Error error = rank->write(tensor, *from))
+        return error;
     }
   }
+  return Error::success();
 }
 
-void Session::setCounters(int64_t number, int64_t updates) {
+Error Session::setCounters(int64_t number, int64_t updates) {
+  Error error = Error::success();
   auto set = [&](llvm::StringRef name, int64_t index, auto value) {
     const Tensor *tensor = find(name);
     if (!tensor || tensor->role != Role::Scalar ||
         tensor->numElements() <= index)
       return;
-    for (const std::unique_ptr<Rank> &rank : ranks)
-      if (char *own = rank->data(*tensor))
-        withNumbers(tensor->dtype, own, [&](auto *at) {
-          at[index] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
-        });
+    error = llvm::joinErrors(
+        std::move(error), editScalar(*tensor, [&](char *own) {
+          withNumbers(tensor->dtype, own, [&](auto *at) {
+            at[index] = static_cast<std::remove_pointer_t<decltype(at)>>(value);
+          });
+        }));
   };
   set("seed", 0, seed);
   set("step", 0, updates);
@@ -312,6 +328,7 @@ void Session::setCounters(int64_t number, int64_t updates) {
   set("rng", 1, number);
   if (lossScale)
     set("loss_scale", 0, lossScale->scale);
+  return error;
 }
 
 //===----------------------------------------------------------------------===//
@@ -325,11 +342,7 @@ void Session::resetTraining() {
     if (tensor.role == Role::State)
       for (const std::unique_ptr<Rank> &rank : ranks)
         if (rank->holds(tensor))
-          if (Error error = rank->change(tensor, [&](char *own) {
-                std::memset(
-                    own, 0,
-                    static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
-              }))
+          if (Error error = rank->zero(tensor))
             fail(llvm::toString(std::move(error)));
   step = skipped = 0;
   setLossScale(std::nullopt);

@@ -16,7 +16,7 @@ llvm::Error Session::startTrace(llvm::StringRef entry, int64_t runs) {
   // collective only after all others have called it, which gives a common time.
   if (llvm::Expected<bool> asked = any(false); !asked)
     return asked.takeError();
-  traceStart = Executor::clock();
+  traceStart = monotonicNanoseconds();
   // One machine has one clock.
   if (!world && processesHere() == getRanks()) {
     llvm::Expected<std::string> first =
@@ -26,14 +26,14 @@ llvm::Error Session::startTrace(llvm::StringRef entry, int64_t runs) {
     llvm::StringRef(*first).getAsInteger(10, traceStart);
   }
   for (const std::unique_ptr<Rank> &rank : ranks)
-    rank->getExecutor().startTrace(entry, runs, traceStart);
+    rank->startTrace(entry.str(), runs, traceStart);
   return llvm::Error::success();
 }
 
 std::vector<ActionEvent> Session::getActions(llvm::StringRef entry,
                                              int localRank) const {
   const Rank &rank = *ranks[static_cast<size_t>(localRank)];
-  return actionsOf(rank.getProgram(), entry, rank.getExecutor().getTrace());
+  return actionsOf(rank.getProgram(), entry, rank.getTrace());
 }
 
 int64_t Session::getPosition(int localRank) const {

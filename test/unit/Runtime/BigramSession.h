@@ -9,6 +9,7 @@
 #define CLEAVE_TEST_UNIT_RUNTIME_BIGRAMSESSION_H
 
 #include "Bigram.h"
+#include "cleave/Runtime/CPU/Executor.h"
 #include "cleave/Runtime/Session/Session.h"
 
 extern "C" {

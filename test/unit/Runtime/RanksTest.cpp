@@ -238,19 +238,19 @@ TEST_F(RanksTest, CommunicationIsCounted) {
   ASSERT_TRUE(bool(result)) << llvm::toString(result.takeError());
   ASSERT_EQ(result->communication.size(), 3u);
   double weights = vocabulary * hidden;
-  const Communication &gather = result->communication[0],
-                      &reduce = result->communication[1],
-                      &scatter = result->communication[2];
-  EXPECT_EQ(gather.kind, "all-gather");
-  EXPECT_EQ(gather.axes, "dp");
+  const cleave_sent &gather = result->communication[0],
+                    &reduce = result->communication[1],
+                    &scatter = result->communication[2];
+  EXPECT_STREQ(gather.kind, "all-gather");
+  EXPECT_STREQ(gather.axes, "dp");
   EXPECT_EQ(gather.count, 1);
   EXPECT_EQ(gather.elements, weights * 3 / 4);
   EXPECT_EQ(gather.bytes, weights * 3);
-  EXPECT_EQ(reduce.kind, "all-reduce");
+  EXPECT_STREQ(reduce.kind, "all-reduce");
   EXPECT_EQ(reduce.count, 4);
   EXPECT_EQ(reduce.elements, 2 * weights * 1.5 + 2 * 1.5);
   EXPECT_EQ(reduce.bytes, 2 * weights * 6 + 2 * 12);
-  EXPECT_EQ(scatter.kind, "reduce-scatter");
+  EXPECT_STREQ(scatter.kind, "reduce-scatter");
   EXPECT_EQ(scatter.elements, weights * 3 / 4);
   EXPECT_GT(reduce.nanoseconds, 0);
   EXPECT_GE(result->breakdown[TimeClass::Communication],

@@ -387,7 +387,7 @@ TEST_F(SessionTest, TimeAndTrace) {
   EXPECT_GT(result->breakdown[TimeClass::Contraction], 0);
   EXPECT_GT(result->breakdown[TimeClass::Optimizer], 0);
   EXPECT_LE(static_cast<double>(total), result->seconds * 1e9);
-  const auto &trace = session->getExecutor().getTrace();
+  const auto trace = session->getTrace();
   ASSERT_EQ(trace.size(), 8u + 2 * 6 + 5);
   for (size_t i = 1; i < trace.size(); ++i)
     EXPECT_GE(trace[i].start, trace[i - 1].start + trace[i - 1].duration);

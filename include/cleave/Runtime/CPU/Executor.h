@@ -15,8 +15,8 @@
 #include "cleave/Runtime/Communicator/Communicator.h"
 #include "cleave/Runtime/Core/Arena.h"
 #include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/RunRecord.h"
 #include "llvm/ADT/ArrayRef.h"
-#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -29,17 +29,6 @@ namespace cleave::runtime {
 
 using KernelFunction = void (*)(void *const *args, int64_t begin, int64_t end,
                                 void *scratch);
-
-/// Nanoseconds by part of the step.
-struct Breakdown {
-  std::array<int64_t, 6> nanoseconds{};
-  int64_t &operator[](TimeClass c) {
-    return nanoseconds[static_cast<size_t>(c)];
-  }
-  int64_t operator[](TimeClass c) const {
-    return nanoseconds[static_cast<size_t>(c)];
-  }
-};
 
 /// What one rank sends, counted as in a ring: an all-reduce of n elements by N
 /// ranks sends 2 (N - 1) n / N of them (possibly a fraction), for every
@@ -62,32 +51,6 @@ struct Communication : Sent {
   std::string kind, axes;
   /// Of the last run, with timing.
   int64_t nanoseconds = 0;
-};
-
-/// The bytes that a run has fetched from the second tier and evicted to it.
-struct Offloaded {
-  int64_t fetched = 0, evicted = 0;
-};
-
-/// One command of one action, with its time.
-struct TraceEvent {
-  const Command *command = nullptr;
-  const Action *action = nullptr;
-  /// The index of its run among the traced runs.
-  int32_t run = 0;
-  /// The start in nanoseconds since the trace began, and the duration.
-  int64_t start = 0, duration = 0;
-};
-
-/// Why a run of an entry has ended early.
-struct Stop {
-  std::string message;
-  /// Whether a check of this rank has failed, not one of another rank.
-  bool own = false;
-  /// Whether all checks of this rank that have failed skip the step.
-  bool skips = false;
-  /// Whether the communicator has failed: ranks cannot communicate any more.
-  bool broken = false;
 };
 
 /// Runs entries. Actions and references are resolved to pointers once, so that
@@ -147,8 +110,6 @@ public:
   /// `origin`, a time of `clock`.
   void startTrace(llvm::StringRef entry, int64_t runs, int64_t origin);
   const std::vector<TraceEvent> &getTrace() const { return trace; }
-  /// Nanoseconds; the clock is the same for all executors of a machine.
-  static int64_t clock();
 
   /// Memory of the library outside of the arena, in bytes. Most of it is shared
   /// by all executors of the process and does not grow after the first step.

@@ -14,11 +14,11 @@
 #ifndef CLEAVE_RUNTIME_SESSION_SESSION_H
 #define CLEAVE_RUNTIME_SESSION_SESSION_H
 
-#include "cleave/Runtime/CPU/ActionTrace.h"
-#include "cleave/Runtime/CPU/Rank.h"
+#include "cleave/Runtime/Core/ActionTrace.h"
 #include "cleave/Runtime/Session/AllRanks.h"
 #include "cleave/Runtime/Session/FolderLock.h"
 #include "cleave/Runtime/Session/LossScale.h"
+#include "cleave/Runtime/Session/Rank.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <map>
 #include <memory>
@@ -55,6 +55,8 @@ struct SessionOptions {
   /// The folder for the files of what is offloaded, one for each rank; empty:
   /// that for temporary files.
   std::string offloadFolder;
+  /// The device of each rank; empty: the threads of this process.
+  OpenDevice openDevice;
   /// How ranks communicate.
   Launch launch = Launch::Detect;
   /// What all processes must have in common besides what the session compares:
@@ -107,7 +109,7 @@ struct StepResult {
   Breakdown breakdown;
   /// What that rank sent; its times with `timing` only. Valid until the next
   /// run.
-  llvm::ArrayRef<Communication> communication;
+  llvm::ArrayRef<cleave_sent> communication;
 };
 
 /// Memory in bytes, for reports.
@@ -166,7 +168,7 @@ public:
   /// The bytes of the whole tensor.
   int64_t bytes(const Tensor &tensor) const;
   /// The address of a rank's shard, valid as long as the session; null if the
-  /// rank of this process has none, or has it in the second tier. For
+  /// rank of this process has none, or the host cannot address it. For
   /// parameters and state, call it after `finishUpdate`.
   char *data(const Tensor &tensor, int localRank = 0) const {
     return ranks[static_cast<size_t>(localRank)]->data(tensor);
@@ -273,11 +275,11 @@ public:
   /// The bytes that the plan has for this process: the arenas of its ranks, the
   /// workspace of their library calls at most, and messages to others.
   int64_t getPlannedBytes() const;
-  Executor &getExecutor(int localRank = 0) {
-    return ranks[static_cast<size_t>(localRank)]->getExecutor();
-  }
-  const Executor &getExecutor(int localRank = 0) const {
-    return ranks[static_cast<size_t>(localRank)]->getExecutor();
+  /// What a rank of this process has sent in the last run of an entry; before
+  /// the first run, what every run sends.
+  llvm::ArrayRef<cleave_sent> getSent(const std::string &entry,
+                                      int localRank = 0) const {
+    return ranks[static_cast<size_t>(localRank)]->getSent(entry);
   }
 
   /// Records the commands of the next `runs` runs of an entry, on all ranks.
@@ -285,7 +287,11 @@ public:
   /// called it.
   llvm::Error startTrace(llvm::StringRef entry, int64_t runs);
   /// Nanoseconds since then.
-  int64_t traceClock() const { return Executor::clock() - traceStart; }
+  int64_t traceClock() const { return monotonicNanoseconds() - traceStart; }
+  /// The traced commands of a rank of this process.
+  std::vector<TraceEvent> getTrace(int localRank = 0) const {
+    return ranks[static_cast<size_t>(localRank)]->getTrace();
+  }
   /// The traced actions of a rank of this process, in an entry's schedule.
   std::vector<ActionEvent> getActions(llvm::StringRef entry,
                                       int localRank = 0) const;
@@ -321,8 +327,7 @@ private:
   static llvm::Expected<std::unique_ptr<Session>>
   start(Artifact artifact, const SessionOptions &options);
   llvm::Error startRanks(const SessionOptions &options);
-  llvm::Error tuneContractions();
-  llvm::Error shareChoices(int root);
+  llvm::Error chooseImplementations();
   /// Whether a rank of the position that runs `program`, of any process, has a
   /// shard of `tensor`; for an output, of the one given last.
   bool holds(const Program &program, const Tensor &tensor) const;
@@ -331,6 +336,9 @@ private:
   /// Runs `body` on each rank of this process, in parallel; returns the errors
   /// of all of them.
   llvm::Error onRanks(llvm::function_ref<llvm::Error(size_t)> body);
+  /// Sets the elements of a scalar on each rank that has it, by `body`.
+  llvm::Error editScalar(const Tensor &tensor,
+                         llvm::function_ref<void(char *)> body) const;
   const Rank &first() const { return *ranks.front(); }
   /// Whether no other process has ranks of this program.
   bool alone() const { return world || getRanks() == 1; }
@@ -351,9 +359,9 @@ private:
   void writeValues();
   llvm::Error save(llvm::StringRef path, bool optimizer) const;
   /// Sets what counts in an entry: steps, and updates.
-  void setCounters(int64_t number, int64_t updates);
-  void setPending(bool value) const;
-  void keepScalars();
+  llvm::Error setCounters(int64_t number, int64_t updates);
+  llvm::Error setPending(bool value) const;
+  llvm::Error keepScalars();
   /// What stopped a run: the message of the first rank of which a check has
   /// failed, one that ends the run before one that skips the step; the same in
   /// all processes. Nothing if the run has not stopped.
@@ -374,7 +382,9 @@ private:
   std::set<std::string, std::less<>> valued;
   /// For each output, the entry that gave it last.
   std::map<std::string, std::string> givenBy;
-  ContractionTuner tuner;
+  /// The implementations of contractions by their keys, the same for all ranks:
+  /// replicas must round alike.
+  std::map<std::string, std::string> choices;
   std::unique_ptr<ThreadWorld> world;
   std::unique_ptr<RankThreads> threads;
   std::vector<std::unique_ptr<Rank>> ranks;

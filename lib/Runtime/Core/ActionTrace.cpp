@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/CPU/ActionTrace.h"
+#include "cleave/Runtime/Core/ActionTrace.h"
+#include "llvm/ADT/Twine.h"
 
 using namespace cleave::runtime;
 

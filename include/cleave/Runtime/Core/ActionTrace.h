@@ -5,10 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_RUNTIME_CPU_ACTIONTRACE_H
-#define CLEAVE_RUNTIME_CPU_ACTIONTRACE_H
+#ifndef CLEAVE_RUNTIME_CORE_ACTIONTRACE_H
+#define CLEAVE_RUNTIME_CORE_ACTIONTRACE_H
 
-#include "cleave/Runtime/CPU/Executor.h"
+#include "cleave/Runtime/Core/RunRecord.h"
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+#include <vector>
 
 namespace cleave::runtime {
 
@@ -37,4 +40,4 @@ std::vector<ActionEvent> actionsOf(const Program &program,
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_RUNTIME_CPU_ACTIONTRACE_H
+#endif // CLEAVE_RUNTIME_CORE_ACTIONTRACE_H
