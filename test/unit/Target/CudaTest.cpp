@@ -52,7 +52,8 @@ void launch(llvm::StringRef text, const std::string &name,
   void *function = dlsym(RTLD_DEFAULT, name.c_str());
   ASSERT_NE(function, nullptr) << name;
   Call call{function, args};
-  emulate(blocks, threads, invoke, &call);
+  emulation::emulate(static_cast<unsigned>(blocks),
+                     static_cast<unsigned>(threads), invoke, &call);
 }
 
 TEST(Cuda, Kernels) {
