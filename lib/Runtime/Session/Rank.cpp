@@ -136,28 +136,17 @@ Expected<const char *> Rank::view(const Tensor &tensor,
   return copy.data();
 }
 
-Error Rank::change(const Tensor &tensor,
-                   llvm::function_ref<void(char *)> body) const {
+Error Rank::put(const Tensor &tensor, bool keep,
+                llvm::function_ref<void(char *)> body) const {
   if (char *own = data(tensor)) {
     body(own);
     return Error::success();
   }
   std::vector<char> copy(
       static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
-  body(copy.data());
-  return write(tensor, copy.data());
-}
-
-Error Rank::edit(const Tensor &tensor,
-                 llvm::function_ref<void(char *)> body) const {
-  if (char *own = data(tensor)) {
-    body(own);
-    return Error::success();
-  }
-  std::vector<char> copy(
-      static_cast<size_t>(localBytes(getProgram().mesh, tensor)));
-  if (Error error = read(tensor, copy.data()))
-    return error;
+  if (keep)
+    if (Error error = read(tensor, copy.data()))
+      return error;
   body(copy.data());
   return write(tensor, copy.data());
 }

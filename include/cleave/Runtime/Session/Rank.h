@@ -93,10 +93,14 @@ public:
   /// Lets `body` write the whole shard: at its address or, if it has none, in
   /// zeroed memory that is then copied there.
   llvm::Error change(const Tensor &tensor,
-                     llvm::function_ref<void(char *)> body) const;
+                     llvm::function_ref<void(char *)> body) const {
+    return put(tensor, /*keep=*/false, body);
+  }
   /// Likewise, with the shard's content for `body`, which may keep some of it.
   llvm::Error edit(const Tensor &tensor,
-                   llvm::function_ref<void(char *)> body) const;
+                   llvm::function_ref<void(char *)> body) const {
+    return put(tensor, /*keep=*/true, body);
+  }
   llvm::Error zero(const Tensor &tensor) const;
 
   /// Why the second tier can no longer be used; empty if it can.
@@ -131,6 +135,8 @@ private:
   /// Opens the device and its memory.
   llvm::Error open(const RankOptions &options);
   const cleave_device_api &api() const { return *device->api; }
+  llvm::Error put(const Tensor &tensor, bool keep,
+                  llvm::function_ref<void(char *)> body) const;
   /// The error of a call of the device that has returned `failed`.
   llvm::Error check(int failed) const;
   /// This rank's tensor of that name, or null.
