@@ -17,7 +17,7 @@ from typing import Any
 TRACING = threading.RLock()
 #: What has native `compiled` and `session`, each None or an object.
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
-#: The threads that compile, load or run programs, which takes locks of native libraries.
+#: The threads that compile, load, run or free programs, which takes locks of native libraries.
 _busy: set[int] = set()
 #: Whether another thread was doing this when this process was forked.
 _interrupted = False
@@ -43,6 +43,13 @@ def _marked():
 
 
 @contextlib.contextmanager
+def freeing():
+    """Around what closes sessions, and unloads what was compiled."""
+    with _marked():
+        yield
+
+
+@contextlib.contextmanager
 def compiling():
     """Around what compiles, and loads what was compiled. Raises RuntimeError where it could
     wait forever."""
@@ -52,10 +59,10 @@ def compiling():
 
 
 def refuse_interrupted() -> None:
-    """Raises RuntimeError in a process that was forked while another thread compiled or ran a
-    step: what that thread held is never released here."""
+    """Raises RuntimeError in a process that was forked while another thread compiled, ran or
+    freed a step: what that thread held is never released here."""
     if _interrupted:
-        raise RuntimeError("this process was forked while another thread compiled or ran a step, "
+        raise RuntimeError("this process was forked while another thread compiled, ran or freed a step, "
                            "and cannot compile one: fork it before or after, or start it by \"spawn\"")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from .forks import keep_in_child
+from .forks import freeing, keep_in_child
 from .results import StepError
 from .state import TORCH_TYPES
 
@@ -28,6 +28,10 @@ class Program:
         self.processes = processes
         self.session = None
         keep_in_child(self)
+
+    def __del__(self):
+        with freeing():
+            self.session = self.compiled = None
 
     def open(self):
         """Maps the arena, and finds the tensors by name."""

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.program import Program
 from cleave.trace import UnsupportedError
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
@@ -27,9 +28,13 @@ MESHES = [None, {"dp": 2}]
 PATIENCE = 180
 
 
-def compiled(**options):
+def linear():
     torch.manual_seed(0)
-    return cleave.compile(nn.Linear(4, 4), (X, Y), F.cross_entropy, optimizer=cleave.SGD(lr=0.1),
+    return nn.Linear(4, 4)
+
+
+def compiled(model=None, **options):
+    return cleave.compile(model or linear(), (X, Y), F.cross_entropy, optimizer=cleave.SGD(lr=0.1),
                           **options)
 
 
@@ -154,24 +159,56 @@ def test_forked_processes(mesh, threads, tmp_path):
 
 def test_forked_while_another_thread_compiles():
     """What that thread held would not be released."""
-    ended, texts = threading.Event(), []
-
-    def work():
-        while not ended.is_set():
-            compiled()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for _ in range(6):
-            time.sleep(0.1)
-            texts.append(forked(lambda: float(compiled()(X, Y))))
-    finally:
-        ended.set()
-        thread.join()
+    # Made before: a thread that draws weights holds a lock of PyTorch's generator.
+    models = [linear(), linear()]
+    texts = forked_beside(lambda: compiled(models[0]),
+                          lambda: float(compiled(models[1])(X, Y)), [0.1] * 6)
     refused = [text for text in texts if "forked while another thread compiled" in text]
     assert refused and all(float(text) > 0 for text in texts if text not in refused)
     assert float(forked(lambda: float(compiled()(X, Y)))) > 0
+
+
+def test_forked_while_another_thread_frees():
+    """Unloading a program takes a lock of the loader."""
+    began, forked_once, model = threading.Event(), threading.Event(), linear()
+
+    class Slow:
+        def __del__(self):
+            began.set()
+            forked_once.wait(PATIENCE)
+
+    programs = [Program(None, Slow(), [])]
+    thread = threading.Thread(target=programs.clear)
+    thread.start()
+    began.wait(PATIENCE)
+    try:
+        text = forked(lambda: float(compiled(model)(X, Y)))
+    finally:
+        forked_once.set()
+        thread.join()
+    assert "forked while another thread compiled, ran or freed a step" in text
+    assert float(forked(lambda: float(compiled(model)(X, Y)))) > 0
+
+
+def forked_beside(work, forking, pauses):
+    """What `forking()` gives in processes forked after `pauses` in seconds, while another
+    thread repeats `work()`."""
+    ended, texts = threading.Event(), []
+
+    def repeat():
+        while not ended.is_set():
+            work()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        for pause in pauses:
+            time.sleep(pause)
+            texts.append(forked(forking))
+    finally:
+        ended.set()
+        thread.join()
+    return texts
 
 
 class Numbers(torch.utils.data.Dataset):
