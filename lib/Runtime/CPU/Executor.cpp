@@ -81,13 +81,10 @@ bool Executor::execute(const Step &step) {
     const Check &check = *std::get_if<Check>(&step.what);
     bool passed = *check.flag != 0;
     if (!check.request) {
-      // One that ends the run comes before those that skip the step.
-      if (!passed &&
-          (!deferred || (deferred->skips && !command.check.skips)))
-        deferred = &command.check;
+      checks.note(command.check, passed);
       return true;
     }
-    *check.own = passed && !deferred;
+    *check.own = passed && checks.passed();
     return exchange(check.request) && *check.agreed != 0;
   }
   case CommandKind::Collective:
@@ -134,12 +131,6 @@ void Executor::takeBack(llvm::ArrayRef<Step> steps, const Step *last) {
       (void)execute(step);
 }
 
-const CheckCommand &Executor::failedCheck(bool passed,
-                                          const CheckCommand &last) const {
-  return deferred && (passed || last.skips || !deferred->skips) ? *deferred
-                                                                : last;
-}
-
 std::optional<Stop> Executor::run(llvm::StringRef name) {
   auto it = entries.find(name.str());
   if (it == entries.end())
@@ -148,15 +139,12 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
     if (std::string why = tier->failure(); !why.empty())
       return Stop{std::move(why), false, false, true};
   team->adopt();
-  deferred = nullptr;
+  checks = {};
   offloaded = {};
   updatedAgain = 0;
   breakdown = Breakdown();
-  std::vector<Communication> &communication = it->second.communication;
-  for (auto [sum, always] : llvm::zip_equal(communication, it->second.always)) {
-    static_cast<Sent &>(sum) = always;
-    sum.nanoseconds = 0;
-  }
+  SentSums &sent = it->second.sent;
+  sent.begin();
   bool traced = tracedRuns < runsToTrace && name == tracedEntry;
   bool measure = timing || traced;
   int64_t last = measure ? monotonicNanoseconds() : 0;
@@ -172,14 +160,13 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
     if (skipped)
       continue;
     bool ok = execute(step);
-    if (const auto *e = std::get_if<Exchange>(&step.what);
-        e && e->optional && !e->ends)
-      communication[e->counter].add(*e->optional);
+    if (const auto *e = std::get_if<Exchange>(&step.what); e && !e->ends)
+      sent.ran(e->counter);
     if (measure) {
       int64_t time = monotonicNanoseconds();
       breakdown[step.command->timeClass] += time - last;
       if (const auto *e = std::get_if<Exchange>(&step.what))
-        communication[e->counter].nanoseconds += time - last;
+        sent.took(e->counter, time - last);
       if (traced)
         trace.push_back({step.command, step.action,
                          static_cast<int32_t>(tracedRuns), last - traceStart,
@@ -193,7 +180,7 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
       return Stop{why, false, false, true};
     takeBack(it->second.steps, &step);
     const Check &check = std::get<Check>(step.what);
-    const CheckCommand &why = failedCheck(*check.flag, step.command->check);
+    const CheckCommand &why = checks.failed(*check.flag, step.command->check);
     return Stop{why.message, *check.own == 0, why.skips, false};
   }
   tracedRuns += traced;
@@ -205,7 +192,7 @@ Executor::getCommunication(llvm::StringRef entry) const {
   auto it = entries.find(entry.str());
   if (it == entries.end())
     return {};
-  return it->second.communication;
+  return it->second.sent.list();
 }
 
 void Executor::startTrace(llvm::StringRef entry, int64_t runs, int64_t origin) {

@@ -12,13 +12,10 @@
 #include "cleave/Runtime/Core/Rows.h"
 #include "llvm/ADT/StringExtras.h"
 
-#include <numeric>
-#include <set>
 
 using namespace cleave::runtime;
 
-/// Builds the steps of a program for one rank. All ranks of a group resolve its
-/// commands in the same order, as communicators require.
+/// Builds the steps of a program for one rank.
 class Executor::Resolver {
 public:
   Resolver(Executor &executor, const Artifact &artifact, const Arena &arena,
@@ -33,24 +30,6 @@ private:
   llvm::Expected<Step> resolve(const Part &part, const Action &action,
                                llvm::ArrayRef<int64_t> row,
                                const Command &command);
-  /// Creates all groups: ranks that share a group create it in the same order
-  /// relative to the other groups that they share.
-  llvm::Error makeGroups();
-  std::vector<int32_t> membersOf(const CollectiveCommand &command) const;
-  std::vector<int32_t> everyone() const;
-  llvm::Expected<cleave_group *> groupFor(const std::vector<int32_t> &ranks);
-  llvm::Expected<cleave_request *>
-  prepare(const std::vector<int32_t> &ranks,
-          llvm::ArrayRef<cleave_collective> blocks);
-  llvm::Expected<cleave_request *>
-  collective(const CollectiveCommand &command,
-             llvm::function_ref<char *(Ref)> at);
-  /// Sets `agreed` to the minimum of all ranks' flags.
-  llvm::Expected<cleave_request *> agreement(const char *flag, char *agreed);
-  /// Adds a collective to the sums of the entry, and returns its own. The
-  /// request is not created yet.
-  Exchange count(const CollectiveCommand &command, const Part &part);
-
   Executor &executor;
   const Artifact &artifact;
   const Arena &arena;
@@ -58,7 +37,6 @@ private:
   ContractionTuner &tuner;
   const Program &program;
   cleave_communicator *communicator;
-  std::map<std::vector<int32_t>, cleave_group *> groups;
   /// For the entry that is being resolved.
   EntrySteps *entry = nullptr;
   /// For the action that is being resolved, by token.
@@ -67,175 +45,6 @@ private:
   /// For the entry, by token and micro-batch.
   std::map<std::pair<int32_t, int32_t>, Exchange> transfers;
 };
-
-//===----------------------------------------------------------------------===//
-// Collectives
-//===----------------------------------------------------------------------===//
-
-// The communicator and the program number element types and kinds alike.
-static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
-              static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
-              static_cast<int>(DType::F8E5M2) == CLEAVE_F8E5M2 &&
-              static_cast<int>(Reduction::Min) == CLEAVE_MIN &&
-              static_cast<int>(CollectiveKind::AllGather) ==
-                  CLEAVE_ALL_GATHER &&
-              static_cast<int>(CollectiveKind::ReduceScatter) ==
-                  CLEAVE_REDUCE_SCATTER &&
-              static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
-              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST &&
-              static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE &&
-              static_cast<int>(CollectiveKind::Send) == CLEAVE_SEND);
-
-llvm::Expected<cleave_group *>
-Executor::Resolver::groupFor(const std::vector<int32_t> &ranks) {
-  cleave_group *&group = groups[ranks];
-  if (!group)
-    group = communicator->api->group(communicator, ranks.data(),
-                                     static_cast<int32_t>(ranks.size()));
-  if (!group)
-    return makeError(communicator->api->error(communicator));
-  return group;
-}
-
-llvm::Expected<cleave_request *>
-Executor::Resolver::prepare(const std::vector<int32_t> &ranks,
-                            llvm::ArrayRef<cleave_collective> blocks) {
-  llvm::Expected<cleave_group *> group = groupFor(ranks);
-  if (!group)
-    return group.takeError();
-  cleave_request *request = communicator->api->prepare(
-      *group, blocks.data(), static_cast<int32_t>(blocks.size()));
-  if (!request)
-    return makeError(communicator->api->error(communicator));
-  executor.requests.emplace_back(request, communicator->api->release);
-  return request;
-}
-
-llvm::Expected<cleave_request *>
-Executor::Resolver::collective(const CollectiveCommand &c,
-                               llvm::function_ref<char *(Ref)> at) {
-  llvm::SmallVector<cleave_collective> blocks;
-  auto add = [&](const ExchangeBlock &block) {
-    cleave_collective &what = blocks.emplace_back();
-    what.kind =
-        c.isTransfer() ? CLEAVE_SEND : static_cast<int32_t>(c.collective);
-    what.reduction = static_cast<int32_t>(c.reduction);
-    what.dtype = static_cast<int32_t>(c.dtype);
-    what.sources = c.sources.empty() ? nullptr : c.sources.data();
-    what.root = c.root;
-    what.dims = static_cast<int32_t>(block.sizes.size());
-    llvm::copy(block.sizes, what.sizes);
-    llvm::copy(block.srcStrides, what.src_strides);
-    llvm::copy(block.dstStrides, what.dst_strides);
-    what.src = at(block.src);
-    what.dst = at(block.dst);
-    if (!block.srcOffsets.empty())
-      what.src_offsets = block.srcOffsets.data();
-    if (!block.dstOffsets.empty())
-      what.dst_offsets = block.dstOffsets.data();
-  };
-  add(c);
-  llvm::for_each(c.more, add);
-  if (c.isTransfer())
-    for (cleave_collective &what : blocks)
-      what.root = 0;
-  return prepare(membersOf(c), blocks);
-}
-
-/// The group of a collective; for a transfer, the sender and the receiver.
-std::vector<int32_t>
-Executor::Resolver::membersOf(const CollectiveCommand &c) const {
-  std::vector<int32_t> members =
-      groupOf(program.mesh, c.axes, communicator->rank);
-  if (!c.isTransfer())
-    return members;
-  int32_t other = members[static_cast<size_t>(c.root)];
-  if (c.collective == CollectiveKind::Send)
-    return {communicator->rank, other};
-  return {other, communicator->rank};
-}
-
-std::vector<int32_t> Executor::Resolver::everyone() const {
-  std::vector<int32_t> ranks(static_cast<size_t>(communicator->size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-llvm::Error Executor::Resolver::makeGroups() {
-  std::set<std::vector<int32_t>> all;
-  for (const Part &part : program.parts)
-    for (const Command &command : part.commands) {
-      if (command.kind == CommandKind::Collective)
-        all.insert(membersOf(command.collective));
-      if (command.kind == CommandKind::Check && !command.check.deferred)
-        all.insert(everyone());
-    }
-  for (const std::vector<int32_t> &ranks : all) {
-    llvm::Expected<cleave_group *> group = groupFor(ranks);
-    if (!group)
-      return group.takeError();
-  }
-  return llvm::Error::success();
-}
-
-llvm::Expected<cleave_request *> Executor::Resolver::agreement(const char *flag,
-                                                               char *agreed) {
-  cleave_collective what{};
-  what.kind = CLEAVE_ALL_REDUCE;
-  what.reduction = CLEAVE_MIN;
-  what.dtype = CLEAVE_I1;
-  what.src = flag;
-  what.dst = agreed;
-  return prepare(everyone(), what);
-}
-
-Executor::Exchange Executor::Resolver::count(const CollectiveCommand &c,
-                                             const Part &part) {
-  int64_t members = partCount(c.axes);
-  double block = static_cast<double>(c.elements()), sent = 0;
-  switch (c.collective) {
-  case CollectiveKind::AllReduce:
-    sent = static_cast<double>(2 * (members - 1)) * block /
-           static_cast<double>(members);
-    break;
-  case CollectiveKind::AllGather:
-  case CollectiveKind::ReduceScatter:
-  case CollectiveKind::AllToAll:
-    sent = static_cast<double>(members - 1) * block;
-    break;
-  case CollectiveKind::Permute: {
-    int64_t me = partIndex(program.mesh, c.axes, communicator->rank);
-    sent = c.sources[static_cast<size_t>(me)] == me ? 0 : block;
-    break;
-  }
-  case CollectiveKind::Send:
-    sent = block;
-    break;
-  case CollectiveKind::Receive:
-    break;
-  case CollectiveKind::Broadcast:
-  case CollectiveKind::Reduce:
-    sent =
-        static_cast<double>(members - 1) * block / static_cast<double>(members);
-    break;
-  }
-  std::string kind = collectiveName(c.collective).str(),
-              axes = axesText(program.mesh, c.axes);
-  std::vector<Communication> &sums = entry->communication;
-  size_t index = 0;
-  while (index < sums.size() &&
-         (sums[index].kind != kind || sums[index].axes != axes))
-    ++index;
-  if (index == sums.size())
-    sums.push_back({{}, kind, axes});
-  Sent own{1 + static_cast<int64_t>(c.more.size()), 1, sent,
-           sent * static_cast<double>(byteSize(c.dtype))};
-  // A collective that may be skipped is counted when it runs.
-  if (part.unless.buffer >= 0)
-    return {nullptr, index, false, &entry->optional.emplace_back(own)};
-  sums[index].add(own);
-  return {nullptr, index, false};
-}
 
 //===----------------------------------------------------------------------===//
 // Commands
@@ -334,18 +143,21 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
       return step(Check{nullptr, flag, nullptr, nullptr});
     Agreement &agreed = executor.agreements.emplace_back();
     llvm::Expected<cleave_request *> request =
-        agreement(&agreed.own, &agreed.all);
+        executor.requests->prepareAgreement(&agreed.own, &agreed.all);
     if (!request)
       return request.takeError();
     return step(Check{*request, flag, &agreed.own, &agreed.all});
   }
   case CommandKind::Collective: {
     const CollectiveCommand &c = command.collective;
-    llvm::Expected<cleave_request *> request = collective(c, at);
+    llvm::Expected<cleave_request *> request =
+        executor.requests->prepare(c, at);
     if (!request)
       return request.takeError();
-    Exchange exchange = count(c, part);
-    exchange.request = *request;
+    Exchange exchange{*request,
+                      entry->sent.add(program, communicator->rank, c,
+                                      part.unless.buffer >= 0),
+                      /*ends=*/false};
     if (c.isTransfer())
       transfers[{c.token, action.microBatch}] = exchange;
     else
@@ -380,7 +192,7 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
 }
 
 llvm::Error Executor::Resolver::run() {
-  if (llvm::Error error = makeGroups())
+  if (llvm::Error error = executor.requests->makeGroups())
     return error;
   int64_t workspaceBytes = 0;
   for (const auto &[name, source] : program.entries) {
@@ -406,8 +218,6 @@ llvm::Error Executor::Resolver::run() {
       }
     }
   }
-  for (const auto &[ranks, group] : groups)
-    executor.groups.push_back(group);
   llvm::Expected<Arena> workspace = Arena::map(workspaceBytes);
   if (!workspace)
     return workspace.takeError();
@@ -421,14 +231,6 @@ llvm::Error Executor::Resolver::run() {
     for (const DeviceValue &value : constant.values)
       *at++ = evaluate(program.mesh, value, communicator->rank);
   }
-  return llvm::Error::success();
-}
-
-llvm::Error Executor::compareRequests() const {
-  // All ranks create the groups that they share in one order.
-  for (cleave_group *group : groups)
-    if (communicator->api->barrier(group) != 0)
-      return makeError(communicator->api->error(communicator));
   return llvm::Error::success();
 }
 
@@ -473,12 +275,12 @@ llvm::Expected<Executor> Executor::create(const Artifact &artifact,
   (void)cacheLibraryMemory();
   Executor executor(team);
   executor.communicator = communicator;
+  executor.requests.emplace(artifact.programOf(communicator->rank),
+                            communicator);
   executor.tier = tier;
   team.adopt();
   Resolver resolver(executor, artifact, arena, team, tuner);
   if (llvm::Error error = resolver.run())
     return error;
-  for (auto &[name, steps] : executor.entries)
-    steps.always = steps.communication;
   return executor;
 }

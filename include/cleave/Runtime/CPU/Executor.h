@@ -12,10 +12,11 @@
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
 #include "cleave/Runtime/CPU/FileTier.h"
-#include "cleave/Runtime/Communicator/Communicator.h"
+#include "cleave/Runtime/Communicator/Requests.h"
 #include "cleave/Runtime/Core/Arena.h"
 #include "cleave/Runtime/Core/Artifact.h"
 #include "cleave/Runtime/Core/RunRecord.h"
+#include "cleave/Runtime/Core/StepChecks.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <deque>
 #include <map>
@@ -29,29 +30,6 @@ namespace cleave::runtime {
 
 using KernelFunction = void (*)(void *const *args, int64_t begin, int64_t end,
                                 void *scratch);
-
-/// What one rank sends, counted as in a ring: an all-reduce of n elements by N
-/// ranks sends 2 (N - 1) n / N of them (possibly a fraction), for every
-/// communicator.
-struct Sent {
-  /// The number of tensors, and of exchanges: small tensors share one.
-  int64_t count = 0, exchanges = 0;
-  double elements = 0, bytes = 0;
-
-  void add(const Sent &other) {
-    count += other.count;
-    exchanges += other.exchanges;
-    elements += other.elements;
-    bytes += other.bytes;
-  }
-};
-
-/// What it sends in an entry, of one kind over the same axes.
-struct Communication : Sent {
-  std::string kind, axes;
-  /// Of the last run, with timing.
-  int64_t nanoseconds = 0;
-};
 
 /// Runs entries. Actions and references are resolved to pointers once, so that
 /// a step does not allocate memory.
@@ -74,7 +52,7 @@ public:
 
   /// Finds members of a group that have prepared different collectives.
   /// Collective: all ranks call it.
-  llvm::Error compareRequests() const;
+  llvm::Error compareRequests() const { return requests->compare(); }
 
   /// Runs an entry; all ranks call it. If a `Check` has failed on any rank,
   /// returns its message, or, on a rank where none has failed, the message of
@@ -147,12 +125,9 @@ private:
     const char *agreed;
   };
   struct Exchange {
-    cleave_request *request;
-    /// Its index among the sums of the entry.
-    size_t counter;
-    bool ends;
-    /// The bytes that it adds to them, if it may be skipped.
-    const Sent *optional = nullptr;
+    cleave_request *request = nullptr;
+    SentSums::Counter counter;
+    bool ends = false;
   };
   /// The beginning or the end of a fetch or an eviction.
   struct Move {
@@ -171,9 +146,7 @@ private:
   };
   struct EntrySteps {
     std::vector<Step> steps;
-    /// Of the last run, and what every run sends.
-    std::vector<Communication> communication, always;
-    std::deque<Sent> optional;
+    SentSums sent;
   };
   class Resolver;
 
@@ -187,9 +160,6 @@ private:
   /// Ends the collectives and moves in flight when `last` stopped the step, on
   /// all ranks alike: the next step starts them again.
   void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
-  /// What to say of a step that stops at `last`, whose flag is `passed`: of
-  /// checks that have failed, the first that ends the run, or else the first.
-  const CheckCommand &failedCheck(bool passed, const CheckCommand &last) const;
   /// Runs the actions for a step that `last` has stopped.
   void takeBack(llvm::ArrayRef<Step> steps, const Step *last);
   /// Starts and ends a request.
@@ -202,17 +172,14 @@ private:
   Offloaded offloaded;
   std::map<std::string, EntrySteps> entries;
   /// Released before the communicator is closed.
-  std::vector<std::unique_ptr<cleave_request, void (*)(cleave_request *)>>
-      requests;
-  /// The sums of the requests, in an order that is the same on all ranks.
-  std::vector<cleave_group *> groups;
+  std::optional<Requests> requests;
   /// For each check, the result of this rank and the agreed one.
   struct Agreement {
     char own, all;
   };
   std::deque<Agreement> agreements;
-  /// The first check of the step that failed, if it was deferred.
-  const CheckCommand *deferred = nullptr;
+  /// Of the step.
+  StepChecks checks;
   Arena workspace;
   int64_t updatedAgain = 0;
   bool timing = false;

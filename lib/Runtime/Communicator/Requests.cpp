@@ -1,0 +1,206 @@
+//===- Requests.cpp - The collectives of a program ------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Runtime/Communicator/Requests.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+
+#include <numeric>
+#include <set>
+
+using namespace cleave::runtime;
+
+//===----------------------------------------------------------------------===//
+// Requests
+//===----------------------------------------------------------------------===//
+
+// The communicator and the program number element types and kinds alike.
+static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
+              static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
+              static_cast<int>(DType::F8E5M2) == CLEAVE_F8E5M2 &&
+              static_cast<int>(Reduction::Min) == CLEAVE_MIN &&
+              static_cast<int>(CollectiveKind::AllGather) ==
+                  CLEAVE_ALL_GATHER &&
+              static_cast<int>(CollectiveKind::ReduceScatter) ==
+                  CLEAVE_REDUCE_SCATTER &&
+              static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
+              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST &&
+              static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE &&
+              static_cast<int>(CollectiveKind::Send) == CLEAVE_SEND);
+
+llvm::Expected<cleave_group *>
+Requests::groupFor(const std::vector<int32_t> &ranks) {
+  cleave_group *&group = groups[ranks];
+  if (!group)
+    group = communicator->api->group(communicator, ranks.data(),
+                                     static_cast<int32_t>(ranks.size()));
+  if (!group)
+    return makeError(communicator->api->error(communicator));
+  return group;
+}
+
+llvm::Expected<cleave_request *>
+Requests::prepare(const std::vector<int32_t> &ranks,
+                            llvm::ArrayRef<cleave_collective> blocks) {
+  llvm::Expected<cleave_group *> group = groupFor(ranks);
+  if (!group)
+    return group.takeError();
+  cleave_request *request = communicator->api->prepare(
+      *group, blocks.data(), static_cast<int32_t>(blocks.size()));
+  if (!request)
+    return makeError(communicator->api->error(communicator));
+  requests.emplace_back(request, communicator->api->release);
+  return request;
+}
+
+llvm::Expected<cleave_request *>
+Requests::prepare(const CollectiveCommand &c,
+                               llvm::function_ref<char *(Ref)> at) {
+  llvm::SmallVector<cleave_collective> blocks;
+  auto add = [&](const ExchangeBlock &block) {
+    cleave_collective &what = blocks.emplace_back();
+    what.kind =
+        c.isTransfer() ? CLEAVE_SEND : static_cast<int32_t>(c.collective);
+    what.reduction = static_cast<int32_t>(c.reduction);
+    what.dtype = static_cast<int32_t>(c.dtype);
+    what.sources = c.sources.empty() ? nullptr : c.sources.data();
+    what.root = c.root;
+    what.dims = static_cast<int32_t>(block.sizes.size());
+    llvm::copy(block.sizes, what.sizes);
+    llvm::copy(block.srcStrides, what.src_strides);
+    llvm::copy(block.dstStrides, what.dst_strides);
+    what.src = at(block.src);
+    what.dst = at(block.dst);
+    if (!block.srcOffsets.empty())
+      what.src_offsets = block.srcOffsets.data();
+    if (!block.dstOffsets.empty())
+      what.dst_offsets = block.dstOffsets.data();
+  };
+  add(c);
+  llvm::for_each(c.more, add);
+  if (c.isTransfer())
+    for (cleave_collective &what : blocks)
+      what.root = 0;
+  return prepare(membersOf(c), blocks);
+}
+
+/// The group of a collective; for a transfer, the sender and the receiver.
+std::vector<int32_t>
+Requests::membersOf(const CollectiveCommand &c) const {
+  std::vector<int32_t> members =
+      groupOf(program->mesh, c.axes, communicator->rank);
+  if (!c.isTransfer())
+    return members;
+  int32_t other = members[static_cast<size_t>(c.root)];
+  if (c.collective == CollectiveKind::Send)
+    return {communicator->rank, other};
+  return {other, communicator->rank};
+}
+
+std::vector<int32_t> Requests::everyone() const {
+  std::vector<int32_t> ranks(static_cast<size_t>(communicator->size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+llvm::Error Requests::makeGroups() {
+  std::set<std::vector<int32_t>> all;
+  for (const Part &part : program->parts)
+    for (const Command &command : part.commands) {
+      if (command.kind == CommandKind::Collective)
+        all.insert(membersOf(command.collective));
+      if (command.kind == CommandKind::Check && !command.check.deferred)
+        all.insert(everyone());
+    }
+  for (const std::vector<int32_t> &ranks : all) {
+    llvm::Expected<cleave_group *> group = groupFor(ranks);
+    if (!group)
+      return group.takeError();
+  }
+  return llvm::Error::success();
+}
+
+llvm::Expected<cleave_request *> Requests::prepareAgreement(const char *flag,
+                                                               char *agreed) {
+  cleave_collective what{};
+  what.kind = CLEAVE_ALL_REDUCE;
+  what.reduction = CLEAVE_MIN;
+  what.dtype = CLEAVE_I1;
+  what.src = flag;
+  what.dst = agreed;
+  return prepare(everyone(), what);
+}
+
+llvm::Error Requests::compare() const {
+  // All ranks create the groups that they share in one order.
+  for (const auto &[ranks, group] : groups)
+    if (communicator->api->barrier(group) != 0)
+      return makeError(communicator->api->error(communicator));
+  return llvm::Error::success();
+}
+
+//===----------------------------------------------------------------------===//
+// What is sent
+//===----------------------------------------------------------------------===//
+
+/// The elements that a rank sends.
+static double elementsSent(const Program &program, int rank,
+                           const CollectiveCommand &c) {
+  int64_t members = partCount(c.axes);
+  double block = static_cast<double>(c.elements()), sent = 0;
+  switch (c.collective) {
+  case CollectiveKind::AllReduce:
+    sent = static_cast<double>(2 * (members - 1)) * block /
+           static_cast<double>(members);
+    break;
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
+    sent = static_cast<double>(members - 1) * block;
+    break;
+  case CollectiveKind::Permute: {
+    int64_t me = partIndex(program.mesh, c.axes, rank);
+    sent = c.sources[static_cast<size_t>(me)] == me ? 0 : block;
+    break;
+  }
+  case CollectiveKind::Send:
+    sent = block;
+    break;
+  case CollectiveKind::Receive:
+    break;
+  case CollectiveKind::Broadcast:
+  case CollectiveKind::Reduce:
+    sent =
+        static_cast<double>(members - 1) * block / static_cast<double>(members);
+    break;
+  }
+  return sent;
+}
+
+SentSums::Counter SentSums::add(const Program &program, int rank,
+                                const CollectiveCommand &c, bool mayBeSkipped) {
+  double sent = elementsSent(program, rank, c);
+  std::string kind = collectiveName(c.collective).str(),
+              axes = axesText(program.mesh, c.axes);
+  size_t index = 0;
+  while (index < sums.size() &&
+         (sums[index].kind != kind || sums[index].axes != axes))
+    ++index;
+  if (index == sums.size()) {
+    sums.push_back({{}, kind, axes});
+    always.push_back(sums.back());
+  }
+  Sent own{1 + static_cast<int64_t>(c.more.size()), 1, sent,
+           sent * static_cast<double>(byteSize(c.dtype))};
+  if (mayBeSkipped)
+    return {index, &optional.emplace_back(own)};
+  sums[index].add(own);
+  always[index].add(own);
+  return {index, nullptr};
+}
+
+void SentSums::begin() { sums = always; }
