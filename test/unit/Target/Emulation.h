@@ -10,8 +10,10 @@
 /// device: each thread of a block is a fiber, and barriers and shuffles switch
 /// between fibers. The text is included after this header. With
 /// CLEAVE_CUDA_TYPES the types of narrow floats are those of NVIDIA's headers.
-/// $CLEAVE_THREAD_ORDER is the order in which threads take turns: "up" (the
-/// default), "down", or the seed of random ones, warp by warp.
+/// With CLEAVE_ONE_LAUNCH the caller runs one kernel at a time, and nothing
+/// here is per thread of the host.
+/// $CLEAVE_THREAD_ORDER is the order in which blocks run and threads take
+/// turns: "up" (the default), "down", or the seed of random ones, warp by warp.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -27,17 +29,30 @@
 #undef __forceinline__
 #undef __shared__
 #undef __launch_bounds__
+#undef __constant__
+#undef __noinline__
+#undef __align__
 #else
-struct uint2 {
+struct alignas(8) uint2 {
   unsigned x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
 };
 struct uint3 {
   unsigned x, y, z;
 };
-struct uint4 {
+struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
 #endif
@@ -49,15 +64,36 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
-#include <ucontext.h>
 #include <vector>
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define CLEAVE_UCONTEXT
+#endif
+#endif
+#ifndef __x86_64__
+#define CLEAVE_UCONTEXT
+#endif
+#ifdef CLEAVE_UCONTEXT
+#include <ucontext.h>
+#endif
+
+#ifdef CLEAVE_ONE_LAUNCH
+#define CLEAVE_LOCAL
+#else
+#define CLEAVE_LOCAL thread_local
+#endif
 
 #define __global__
 #define __device__
+#define __constant__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
-#define __shared__ static thread_local
+#define __noinline__ __attribute__((noinline))
+#define __align__(bytes) alignas(bytes)
+#define __launch_bounds__(...)
+#define __shared__ static CLEAVE_LOCAL
 
 using std::max;
 using std::min;
@@ -65,167 +101,451 @@ inline long long min(long long a, int b) { return a < b ? a : b; }
 inline long long min(int a, long long b) { return a < b ? a : b; }
 
 /// Of the fiber that runs.
-inline thread_local uint3 threadIdx, blockIdx;
+inline CLEAVE_LOCAL uint3 threadIdx, blockIdx;
+/// Of the launch.
+inline CLEAVE_LOCAL uint3 gridDim, blockDim;
+inline constexpr int warpSize = 32;
 /// Dynamic shared memory of the block.
-alignas(64) inline thread_local char shared[256 << 10];
+alignas(64) inline CLEAVE_LOCAL char shared[256 << 10];
 
 namespace emulation {
 
+/// A stack, and where the code that runs on it was left. A thread has one from
+/// its first turn to its end; the next new thread then runs on it.
 struct Fiber {
+#ifdef CLEAVE_UCONTEXT
   ucontext_t context;
-  std::unique_ptr<char[]> stack;
-  bool done = false;
+#else
+  void *top;
+#endif
+  /// The lowest word, never written by a thread that keeps to its stack.
+  uint64_t *bottom;
 };
 /// A barrier of some threads of a block.
 struct Barrier {
   unsigned arrived = 0, generation = 0;
 };
+struct Thread {
+  Fiber *fiber = nullptr;
+  /// What it waits for, and the generation that it waits to be over.
+  const Barrier *barrier = nullptr;
+  unsigned generation = 0;
+  bool done = false;
+};
+struct Group {
+  unsigned begin, end;
+};
+/// What threads exchange: a value of each, in two exchanges.
+struct Slots {
+  char bytes[2][1024][16];
+};
 
-inline thread_local std::vector<Fiber> fibers;
-inline thread_local Barrier barriers[4096];
-inline thread_local char slots[1024][16];
-inline thread_local ucontext_t scheduler;
-inline thread_local unsigned current, blockThreads;
-/// Grows with each thread that arrives at a barrier or ends.
-inline thread_local uint64_t progress;
-inline thread_local void (*body)(void *);
-inline thread_local void *data;
+constexpr size_t stackBytes = 64 << 10;
+constexpr uint64_t untouched = 0x5ca1ab1e0ddba11;
+constexpr unsigned maxThreads = 1024;
+
+inline CLEAVE_LOCAL Thread threads[maxThreads];
+/// 0: of the block; from 1: of warps; from 64: of parts of them.
+inline CLEAVE_LOCAL Barrier barriers[64 + 1024];
+/// By the kind of barrier, so that uses by turns of the same one suffice.
+inline CLEAVE_LOCAL Slots slots[2];
+inline CLEAVE_LOCAL std::vector<std::unique_ptr<Fiber>> *allFibers;
+inline CLEAVE_LOCAL std::vector<Fiber *> *freeFibers;
+inline CLEAVE_LOCAL Fiber scheduler;
+inline CLEAVE_LOCAL unsigned current, blockThreads;
+/// How many threads have ended, and how many wait at barriers.
+inline CLEAVE_LOCAL unsigned ended, waiting;
+/// The order of turns: some threads of `order` by turns, while any can go on.
+inline CLEAVE_LOCAL unsigned order[maxThreads];
+inline CLEAVE_LOCAL Group groups[maxThreads / 32 + 1];
+inline CLEAVE_LOCAL unsigned groupCount, groupAt, orderAt, turns, roundTurns;
+inline CLEAVE_LOCAL bool drawn;
+inline CLEAVE_LOCAL std::mt19937 *random;
+inline CLEAVE_LOCAL void (*body)(void *);
+inline CLEAVE_LOCAL void *data;
 
 inline void fail(const char *what) {
   std::fprintf(stderr, "emulated kernel: %s\n", what);
   std::abort();
 }
 
-inline void start() {
-  body(data);
-  fibers[current].done = true;
-  ++progress;
+inline void runFiber();
+
+#ifdef CLEAVE_UCONTEXT
+inline void switchFiber(Fiber &from, Fiber &to) {
+  swapcontext(&from.context, &to.context);
+}
+inline void prepare(Fiber &fiber) {
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.bottom + 1;
+  fiber.context.uc_stack.ss_size = stackBytes - 64;
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, runFiber, 0);
+}
+#else
+/// Stores the stack pointer to `from` and goes on where `to` was stored. Only
+/// the registers that a call leaves as they are need to be kept.
+__attribute__((naked, noinline)) inline void switchStack(void **, void *) {
+  __asm__ volatile("pushq %%rbp\n\tpushq %%rbx\n\tpushq %%r12\n\t"
+                   "pushq %%r13\n\tpushq %%r14\n\tpushq %%r15\n\t"
+                   "movq %%rsp, (%%rdi)\n\tmovq %%rsi, %%rsp\n\t"
+                   "popq %%r15\n\tpopq %%r14\n\tpopq %%r13\n\t"
+                   "popq %%r12\n\tpopq %%rbx\n\tpopq %%rbp\n\tretq"
+                   :
+                   :
+                   : "memory");
+}
+inline void switchFiber(Fiber &from, Fiber &to) {
+  switchStack(&from.top, to.top);
+}
+inline void prepare(Fiber &fiber) {
+  uintptr_t end = reinterpret_cast<uintptr_t>(fiber.bottom) + stackBytes - 64;
+  void **top = reinterpret_cast<void **>(end & ~uintptr_t(15));
+  // As if called from nowhere: six registers, and where to start.
+  *--top = nullptr;
+  *--top = reinterpret_cast<void *>(runFiber);
+  for (int i = 0; i < 6; ++i)
+    *--top = nullptr;
+  fiber.top = top;
+}
+#endif
+
+/// A stack for a thread that starts.
+inline Fiber *takeFiber() {
+  if (!allFibers) {
+    allFibers = new std::vector<std::unique_ptr<Fiber>>;
+    freeFibers = new std::vector<Fiber *>;
+  }
+  if (freeFibers->empty()) {
+    // Stacks are not multiples of a power of two apart, which would map all of
+    // their tops to the same lines of the caches.
+    constexpr size_t apart = stackBytes + 9 * 64, many = 32;
+    char *memory = static_cast<char *>(std::malloc(apart * many));
+    for (size_t i = 0; i < many; ++i) {
+      allFibers->push_back(std::make_unique<Fiber>());
+      Fiber &fiber = *allFibers->back();
+      fiber.bottom = reinterpret_cast<uint64_t *>(memory + i * apart);
+      *fiber.bottom = untouched;
+      prepare(fiber);
+    }
+    for (size_t i = 0; i < many; ++i)
+      freeFibers->push_back((allFibers->end() - 1 - i)->get());
+  }
+  Fiber *fiber = freeFibers->back();
+  freeFibers->pop_back();
+  return fiber;
+}
+
+/// Starts the turns of the group at `groupAt`.
+inline void startPass() {
+  orderAt = groups[groupAt].begin;
+  turns = 0;
+  if (drawn)
+    std::shuffle(order + groups[groupAt].begin, order + groups[groupAt].end,
+                 *random);
+}
+inline void startRound() {
+  groupAt = roundTurns = 0;
+  if (drawn)
+    std::shuffle(groups, groups + groupCount, *random);
+  startPass();
+}
+
+/// The thread whose turn it is.
+inline unsigned pick() {
+  for (;;) {
+    for (unsigned end = groups[groupAt].end; orderAt < end;) {
+      unsigned index = order[orderAt++];
+      const Thread &thread = threads[index];
+      if (thread.done ||
+          (thread.barrier && thread.barrier->generation == thread.generation))
+        continue;
+      ++turns;
+      return index;
+    }
+    roundTurns += turns;
+    // In a drawn order one warp runs as far as it can without the others: what
+    // they read too late, it has overwritten.
+    if (turns) {
+      startPass();
+    } else if (++groupAt < groupCount) {
+      startPass();
+    } else {
+      if (!roundTurns)
+        fail("threads wait for each other");
+      startRound();
+    }
+  }
+}
+
+/// What each stack runs: threads from their starts, one after another.
+inline void runFiber() {
+  for (;;) {
+    Fiber *self = threads[current].fiber;
+    body(data);
+    threads[current].done = true;
+    if (++ended == blockThreads) {
+      freeFibers->push_back(self);
+      switchFiber(*self, scheduler);
+      continue;
+    }
+    current = threadIdx.x = pick();
+    Thread &next = threads[current];
+    if (!next.fiber) {
+      next.fiber = self;
+      continue;
+    }
+    freeFibers->push_back(self);
+    switchFiber(*self, *next.fiber);
+  }
 }
 
 inline void wait(unsigned id, unsigned count) {
   Barrier &barrier = barriers[id];
-  unsigned generation = barrier.generation;
-  ++progress;
   if (++barrier.arrived == count) {
+    waiting -= count - 1;
     barrier.arrived = 0;
     ++barrier.generation;
     return;
   }
-  while (barrier.generation == generation)
-    swapcontext(&fibers[current].context, &scheduler);
-}
-
-/// Gives each of these threads a turn; returns how many have ended in it.
-inline unsigned takeTurns(const std::vector<unsigned> &order) {
-  unsigned ended = 0;
-  for (unsigned thread : order) {
-    if (fibers[thread].done)
-      continue;
-    current = threadIdx.x = thread;
-    swapcontext(&scheduler, &fibers[thread].context);
-    ended += fibers[thread].done;
-  }
-  return ended;
+  ++waiting;
+  Thread &thread = threads[current];
+  thread.barrier = &barrier;
+  thread.generation = barrier.generation;
+  unsigned index = pick();
+  current = threadIdx.x = index;
+  Thread &next = threads[index];
+  if (!next.fiber)
+    next.fiber = takeFiber();
+  switchFiber(*thread.fiber, *next.fiber);
+  thread.barrier = nullptr;
 }
 
 /// Runs the threads of a block to their ends.
-inline void runBlock(unsigned threads) {
-  const char *text = std::getenv("CLEAVE_THREAD_ORDER");
-  bool drawn = text && std::strcmp(text, "up") && std::strcmp(text, "down");
-  static thread_local std::mt19937 random(drawn ? std::atoi(text) : 0);
-  // In a drawn order one warp runs as far as it can without the others: what
-  // they read too late, it has overwritten.
-  std::vector<std::vector<unsigned>> groups;
-  for (unsigned i = 0; i < threads; ++i) {
-    if (groups.empty() || (drawn && i % 32 == 0))
-      groups.emplace_back();
-    groups.back().push_back(i);
-  }
-  if (text && !std::strcmp(text, "down"))
-    std::reverse(groups[0].begin(), groups[0].end());
-  for (unsigned ended = 0; ended < threads;) {
-    uint64_t before = progress;
-    if (drawn)
-      std::shuffle(groups.begin(), groups.end(), random);
-    for (std::vector<unsigned> &group : groups) {
-      uint64_t last;
-      do {
-        last = progress;
-        if (drawn)
-          std::shuffle(group.begin(), group.end(), random);
-        ended += takeTurns(group);
-      } while (progress != last);
-    }
-    if (progress == before)
-      fail("threads wait for each other");
-  }
+inline void runBlock() {
+  for (unsigned i = 0; i < blockThreads; ++i)
+    threads[i] = {};
+  ended = waiting = 0;
+  startRound();
+  current = threadIdx.x = pick();
+  Fiber *first = threads[current].fiber = takeFiber();
+  switchFiber(scheduler, *first);
+  if (waiting)
+    fail("a thread has left a barrier at which others wait");
 }
 
-/// Runs `what` in each of `threads` threads of each of `blocks` blocks.
-inline void emulate(unsigned blocks, unsigned threads, void (*what)(void *),
-                    void *with) {
-  constexpr size_t stackBytes = 64 << 10;
-  blockThreads = threads;
+/// Of dynamic shared memory that a block has not asked for.
+constexpr char unasked = 0x6b;
+
+/// Runs `what` in each of `count` threads of each block of a grid, with so many
+/// bytes of dynamic shared memory.
+inline void emulateGrid(unsigned gridX, unsigned gridY, unsigned gridZ,
+                        unsigned count, unsigned sharedBytes,
+                        void (*what)(void *), void *with) {
+  const char *text = std::getenv("CLEAVE_THREAD_ORDER");
+  bool down = text && !std::strcmp(text, "down");
+  drawn = text && !down && std::strcmp(text, "up");
+  if (drawn && !random)
+    random = new std::mt19937(std::atoi(text));
+  if (count > maxThreads || sharedBytes > sizeof shared)
+    fail("a block is too large");
+  gridDim.x = gridX, gridDim.y = gridY, gridDim.z = gridZ;
+  blockDim.x = count, blockDim.y = blockDim.z = 1;
+  threadIdx = {};
+  blockThreads = count;
   body = what;
   data = with;
-  if (fibers.size() < threads)
-    fibers.resize(threads);
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
-    for (Barrier &barrier : barriers)
-      barrier = {};
-    // What a block leaves in shared memory is nothing for the next to use.
-    std::memset(shared, 0xff, sizeof shared);
-    for (unsigned i = 0; i < threads; ++i) {
-      Fiber &fiber = fibers[i];
-      if (!fiber.stack)
-        fiber.stack.reset(new char[stackBytes]);
-      fiber.done = false;
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = stackBytes;
-      fiber.context.uc_link = &scheduler;
-      makecontext(&fiber.context, start, 0);
-    }
-    runBlock(threads);
-    for (const Barrier &barrier : barriers)
-      if (barrier.arrived)
-        fail("a thread has left a barrier at which others wait");
+  for (Barrier &barrier : barriers)
+    barrier = {};
+  std::iota(order, order + count, 0u);
+  groupCount = 0;
+  for (unsigned i = 0; i < count; i += drawn ? 32 : count)
+    groups[groupCount++] = {i, drawn ? std::min(i + 32, count) : count};
+  if (down)
+    std::reverse(order, order + count);
+  // What lies behind the asked bytes is looked at after each block near them,
+  // and after all blocks everywhere.
+  char *end = shared + sizeof shared, *behind = shared + sharedBytes;
+  std::memset(behind, unasked, end - behind);
+  char *near = std::min(end, behind + 1024);
+  auto touched = [&](char *until) {
+    return std::any_of(behind, until, [](char c) { return c != unasked; });
+  };
+  uint64_t blocks = uint64_t(gridX) * gridY * gridZ;
+  std::vector<unsigned> blockOrder;
+  if (drawn) {
+    blockOrder.resize(blocks);
+    std::iota(blockOrder.begin(), blockOrder.end(), 0u);
+    std::shuffle(blockOrder.begin(), blockOrder.end(), *random);
   }
+  for (uint64_t i = 0; i < blocks; ++i) {
+    uint64_t block = drawn ? blockOrder[i] : down ? blocks - 1 - i : i;
+    blockIdx.x = block % gridX;
+    blockIdx.y = block / gridX % gridY;
+    blockIdx.z = block / gridX / gridY;
+    // What a block leaves in shared memory is nothing for the next to use.
+    std::memset(shared, 0xff, sharedBytes);
+    runBlock();
+    if (touched(near))
+      fail("writes behind its dynamic shared memory");
+  }
+  if (touched(end))
+    fail("writes behind its dynamic shared memory");
+  for (const auto &fiber : *allFibers)
+    if (*fiber->bottom != untouched)
+      fail("a thread has overrun its stack");
 }
 
+/// A grid of one dimension, with all of shared memory.
+inline void emulate(unsigned blocks, unsigned threads, void (*what)(void *),
+                    void *with) {
+  emulateGrid(blocks, 1, 1, threads, sizeof shared, what, with);
+}
+
+/// A barrier, and how many threads meet there.
+struct Meeting {
+  unsigned id, count;
+  bool part;
+};
+/// Of the threads of the own warp that `mask` names.
+inline Meeting meetWarp(unsigned mask) {
+  unsigned base = threadIdx.x & ~31u, size = std::min(blockThreads - base, 32u);
+  unsigned all = size == 32 ? ~0u : (1u << size) - 1;
+  mask &= all;
+  if (mask == all)
+    return {1 + base / 32, size, false};
+  return {64 + base + __builtin_ctz(mask | 1u << 31),
+          unsigned(__builtin_popcount(mask)), true};
+}
+/// Of `width` threads next to each other.
+inline Meeting meetPart(unsigned width) {
+  if (width == 32)
+    return meetWarp(~0u);
+  unsigned base = threadIdx.x / width * width;
+  return {64 + base, std::min(blockThreads - base, width), true};
+}
+
+/// Gives the own value to others; returns where theirs are until the next
+/// exchange but one.
 template <class T>
-T exchange(T x, unsigned source, unsigned id, unsigned count) {
-  std::memcpy(slots[threadIdx.x], &x, sizeof x);
-  wait(id, count);
-  std::memcpy(&x, slots[source], sizeof x);
-  wait(id, count);
+const char (*publish(const T &x, const Meeting &meeting))[16] {
+  static_assert(sizeof x <= 16);
+  auto *own = slots[meeting.part].bytes[barriers[meeting.id].generation & 1];
+  std::memcpy(own[threadIdx.x], &x, sizeof x);
+  wait(meeting.id, meeting.count);
+  return own;
+}
+
+template <class T> T exchange(T x, unsigned source, const Meeting &meeting) {
+  const auto *all = publish(x, meeting);
+  std::memcpy(&x, all[source < maxThreads ? source : threadIdx.x], sizeof x);
   return x;
+}
+
+template <class T> T atomically(T *at, T next) {
+  T old = *at;
+  *at = next;
+  return old;
+}
+template <class To, class From> To bits(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To result;
+  std::memcpy(&result, &x, sizeof result);
+  return result;
 }
 
 } // namespace emulation
 
 inline void __syncthreads() { emulation::wait(0, emulation::blockThreads); }
-template <class T> T __shfl_xor_sync(unsigned, T x, int step) {
-  unsigned own = threadIdx.x;
-  return emulation::exchange(x, own ^ step, 1 + own / 32, 32);
+inline void __syncwarp(unsigned mask = ~0u) {
+  emulation::Meeting meeting = emulation::meetWarp(mask);
+  emulation::wait(meeting.id, meeting.count);
 }
-template <class T> T __shfl_sync(unsigned, T x, int lane, int width) {
-  unsigned group = threadIdx.x / width;
-  return emulation::exchange(x, group * width + lane, 64 + group, width);
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T x, int step, int width = 32) {
+  unsigned own = threadIdx.x % 32, source = own ^ step;
+  if (source / width > own / width)
+    source = own;
+  return emulation::exchange(x, (threadIdx.x & ~31u) + source,
+                             emulation::meetWarp(mask));
+}
+template <class T> T __shfl_sync(unsigned mask, T x, int lane, int width = 32) {
+  unsigned base = threadIdx.x / width * width;
+  return emulation::exchange(x, base + (lane & (width - 1)),
+                             width == 32 ? emulation::meetWarp(mask)
+                                         : emulation::meetPart(width));
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T x, unsigned step, int width = 32) {
+  unsigned own = threadIdx.x, source = own % width + step;
+  source = source < unsigned(width) ? own + step : own;
+  return emulation::exchange(x, source, emulation::meetWarp(mask));
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T x, unsigned step, int width = 32) {
+  unsigned own = threadIdx.x;
+  return emulation::exchange(x, own % width >= step ? own - step : own,
+                             emulation::meetWarp(mask));
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  const auto *all =
+      emulation::publish<int>(predicate != 0, emulation::meetWarp(mask));
+  unsigned base = threadIdx.x & ~31u, result = 0;
+  for (unsigned i = 0; i < 32 && base + i < blockDim.x; ++i)
+    if (mask >> i & 1)
+      result |= unsigned(all[base + i][0]) << i;
+  return result;
+}
+inline int __any_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, !predicate) == 0;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
+// The fibers of one block at a time run: nothing comes between.
+inline int atomicAdd(int *at, int x) {
+  return emulation::atomically(at, int(unsigned(*at) + unsigned(x)));
+}
+inline unsigned atomicAdd(unsigned *at, unsigned x) {
+  return emulation::atomically(at, *at + x);
+}
+inline unsigned long long atomicAdd(unsigned long long *at,
+                                    unsigned long long x) {
+  return emulation::atomically(at, *at + x);
+}
+inline float atomicAdd(float *at, float x) {
+  return emulation::atomically(at, *at + x);
+}
+inline int atomicMax(int *at, int x) {
+  return emulation::atomically(at, std::max(*at, x));
+}
+inline unsigned atomicMax(unsigned *at, unsigned x) {
+  return emulation::atomically(at, std::max(*at, x));
 }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return (uint64_t(a) * b) >> 32;
 }
-inline float __int_as_float(int bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
+inline float __int_as_float(int x) { return emulation::bits<float>(x); }
+inline int __float_as_int(float x) { return emulation::bits<int>(x); }
+inline float __uint_as_float(unsigned x) { return emulation::bits<float>(x); }
+inline unsigned __float_as_uint(float x) {
+  return emulation::bits<unsigned>(x);
 }
-inline double __longlong_as_double(long long bits) {
-  double x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
+inline double __longlong_as_double(long long x) {
+  return emulation::bits<double>(x);
 }
+inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1 / a; }
+inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+template <class T> T __ldg(const T *at) { return *at; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 
