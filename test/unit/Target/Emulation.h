@@ -140,7 +140,7 @@ struct Slots {
   char bytes[2][1024][16];
 };
 
-constexpr size_t stackBytes = 64 << 10;
+constexpr size_t stackBytes = 64 << 10, stacksAtOnce = 32;
 constexpr uint64_t untouched = 0x5ca1ab1e0ddba11;
 constexpr unsigned maxThreads = 1024;
 
@@ -219,7 +219,7 @@ inline Fiber *takeFiber() {
   if (freeFibers->empty()) {
     // Stacks are not multiples of a power of two apart, which would map all of
     // their tops to the same lines of the caches.
-    constexpr size_t apart = stackBytes + 9 * 64, many = 32;
+    constexpr size_t apart = stackBytes + 9 * 64, many = stacksAtOnce;
     char *memory = static_cast<char *>(std::malloc(apart * many));
     for (size_t i = 0; i < many; ++i) {
       allFibers->push_back(std::make_unique<Fiber>());
@@ -234,6 +234,17 @@ inline Fiber *takeFiber() {
   Fiber *fiber = freeFibers->back();
   freeFibers->pop_back();
   return fiber;
+}
+
+/// Before a library with kernels is closed.
+inline void releaseStacks() {
+  if (!allFibers)
+    return;
+  for (size_t i = 0; i < allFibers->size(); i += stacksAtOnce)
+    std::free((*allFibers)[i]->bottom);
+  delete allFibers;
+  delete freeFibers;
+  allFibers = nullptr;
 }
 
 /// Starts the turns of the group at `groupAt`.
