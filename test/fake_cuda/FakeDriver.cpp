@@ -409,13 +409,17 @@ void waitFor(OpPtr target, Lock &lock) {
     }
   }
   while (target->state != Op::Done) {
-    OpPtr op = how == Order::Latest ? neededReady(target) : nullptr;
-    if (!op)
-      op = anyReady(how);
-    if (op)
+    OpPtr op = how == Order::Latest ? neededReady(target) : anyReady(how);
+    if (op) {
       execute(op, lock);
-    else
-      state().changed.wait(lock);
+      continue;
+    }
+    // Other threads run what is needed, or what they append makes it ready.
+    // They may wait for what this one has not run.
+    auto status = state().changed.wait_for(lock, std::chrono::milliseconds(20));
+    if (target->state != Op::Done && status == std::cv_status::timeout)
+      if (OpPtr other = anyReady(how))
+        execute(other, lock);
   }
 }
 
@@ -428,16 +432,14 @@ void runOneNeeded(const OpPtr &target, Lock &lock) {
     execute(op, lock);
 }
 
+/// What others append meanwhile is not waited for.
 void waitForDevice(int device, Lock &lock) {
-  for (;;) {
-    OpPtr last;
-    for (const auto &[number, op] : state().pending)
-      if (op->device == device)
-        last = op;
-    if (!last)
-      return;
-    waitFor(last, lock);
-  }
+  std::vector<OpPtr> all;
+  for (const auto &[number, op] : state().pending)
+    if (op->device == device)
+      all.push_back(op);
+  for (const OpPtr &op : all)
+    waitFor(op, lock);
 }
 
 OpPtr makeOp(int device, std::shared_ptr<const Action> action,
@@ -458,6 +460,7 @@ OpPtr makeOp(int device, std::shared_ptr<const Action> action,
   s.pending[op->number] = op;
   if (!op->missing)
     s.ready[op->number] = op;
+  s.changed.notify_all();
   return op;
 }
 
@@ -1299,6 +1302,16 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return CUDA_ERROR_INVALID_CONTEXT;
   if (--primary.uses == 0)
     waitForDevice(device, lock);
+  return CUDA_SUCCESS;
+}
+
+/// A context that was lost can be used again.
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  ENTER_ANY();
+  if (!isDevice(device))
+    return CUDA_ERROR_INVALID_DEVICE;
+  waitForDevice(device, lock);
+  s.lost = CUDA_SUCCESS;
   return CUDA_SUCCESS;
 }
 

@@ -90,6 +90,18 @@ extern "C" __global__ void overShared(int at) {
   extern __shared__ __align__(16) char shared[];
   shared[at] = 1;
 }
+template <class T> static __device__ T leftOver() {
+  __shared__ __align__(16) T last[2];
+  T result = last[0];
+  __syncthreads();
+  last[0] = 1;
+  return result;
+}
+extern "C" __global__ void leftOvers(float *out) {
+  out[blockIdx.x] = leftOver<float>();
+  if (__syncthreads_count(threadIdx.x < 3) != 3 || __syncthreads_or(0))
+    out[blockIdx.x] = 0;
+}
 extern "C" __global__ void ballots(unsigned *out) {
   __shared__ unsigned count;
   if (threadIdx.x == 0)
@@ -221,6 +233,15 @@ TEST_F(FakeCuda, WarpFunctions) {
   for (unsigned i = 0; i < 32; ++i)
     sum += (i ? i - 1 : 0) + (i + 2 < 32 ? i + 2 : i);
   EXPECT_EQ(words[1], sum);
+  OK(CU(cuMemFree)(out));
+}
+
+TEST_F(FakeCuda, SharedMemoryIsFresh) {
+  CUdeviceptr out = buffer(std::vector<float>(4));
+  OK(launch(kernel("leftOvers"), 4, 64, 0, streams[0], out));
+  OK(CU(cuStreamSynchronize)(streams[0]));
+  for (float x : read(out, 4))
+    EXPECT_TRUE(std::isnan(x));
   OK(CU(cuMemFree)(out));
 }
 

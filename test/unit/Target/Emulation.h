@@ -91,9 +91,17 @@ inline float4 make_float4(float x, float y, float z, float w) {
 #define __constant__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
-#define __shared__ static CLEAVE_LOCAL
+#ifdef CLEAVE_ONE_LAUNCH
+// In a section, so that what a block leaves can be overwritten.
+#define __shared__ static __attribute__((section("cleave_shared")))
+extern "C"
+    __attribute__((weak, visibility("hidden"))) char __start_cleave_shared[],
+    __stop_cleave_shared[];
+#else
+#define __shared__ static thread_local
+#endif
 
 using std::max;
 using std::min;
@@ -148,7 +156,7 @@ inline CLEAVE_LOCAL Thread threads[maxThreads];
 /// 0: of the block; from 1: of warps; from 64: of parts of them.
 inline CLEAVE_LOCAL Barrier barriers[64 + 1024];
 /// By the kind of barrier, so that uses by turns of the same one suffice.
-inline CLEAVE_LOCAL Slots slots[2];
+inline CLEAVE_LOCAL Slots slots[3];
 inline CLEAVE_LOCAL std::vector<std::unique_ptr<Fiber>> *allFibers;
 inline CLEAVE_LOCAL std::vector<Fiber *> *freeFibers;
 inline CLEAVE_LOCAL Fiber scheduler;
@@ -396,6 +404,12 @@ inline void emulateGrid(unsigned gridX, unsigned gridY, unsigned gridZ,
     blockIdx.z = block / gridX / gridY;
     // What a block leaves in shared memory is nothing for the next to use.
     std::memset(shared, 0xff, sharedBytes);
+#ifdef CLEAVE_ONE_LAUNCH
+    // That of all kernels: where it is much, before the first block only.
+    size_t arrays = __stop_cleave_shared - __start_cleave_shared;
+    if (arrays <= (16 << 10) || i == 0)
+      std::memset(__start_cleave_shared, 0xff, arrays);
+#endif
     runBlock();
     if (touched(near))
       fail("writes behind its dynamic shared memory");
@@ -416,7 +430,8 @@ inline void emulate(unsigned blocks, unsigned threads, void (*what)(void *),
 /// A barrier, and how many threads meet there.
 struct Meeting {
   unsigned id, count;
-  bool part;
+  /// Of the slots: 0 for warps, 1 for parts of them, 2 for the block.
+  unsigned kind;
 };
 /// Of the threads of the own warp that `mask` names.
 inline Meeting meetWarp(unsigned mask) {
@@ -424,16 +439,16 @@ inline Meeting meetWarp(unsigned mask) {
   unsigned all = size == 32 ? ~0u : (1u << size) - 1;
   mask &= all;
   if (mask == all)
-    return {1 + base / 32, size, false};
+    return {1 + base / 32, size, 0};
   return {64 + base + __builtin_ctz(mask | 1u << 31),
-          unsigned(__builtin_popcount(mask)), true};
+          unsigned(__builtin_popcount(mask)), 1};
 }
 /// Of `width` threads next to each other.
 inline Meeting meetPart(unsigned width) {
   if (width == 32)
     return meetWarp(~0u);
   unsigned base = threadIdx.x / width * width;
-  return {64 + base, std::min(blockThreads - base, width), true};
+  return {64 + base, std::min(blockThreads - base, width), 1};
 }
 
 /// Gives the own value to others; returns where theirs are until the next
@@ -441,7 +456,7 @@ inline Meeting meetPart(unsigned width) {
 template <class T>
 const char (*publish(const T &x, const Meeting &meeting))[16] {
   static_assert(sizeof x <= 16);
-  auto *own = slots[meeting.part].bytes[barriers[meeting.id].generation & 1];
+  auto *own = slots[meeting.kind].bytes[barriers[meeting.id].generation & 1];
   std::memcpy(own[threadIdx.x], &x, sizeof x);
   wait(meeting.id, meeting.count);
   return own;
@@ -468,6 +483,20 @@ template <class To, class From> To bits(From x) {
 } // namespace emulation
 
 inline void __syncthreads() { emulation::wait(0, emulation::blockThreads); }
+inline int __syncthreads_count(int predicate) {
+  const auto *all =
+      emulation::publish<int>(predicate != 0, {0, emulation::blockThreads, 2});
+  int count = 0;
+  for (unsigned i = 0; i < emulation::blockThreads; ++i)
+    count += all[i][0];
+  return count;
+}
+inline int __syncthreads_or(int predicate) {
+  return __syncthreads_count(predicate) != 0;
+}
+inline int __syncthreads_and(int predicate) {
+  return __syncthreads_count(!predicate) == 0;
+}
 inline void __syncwarp(unsigned mask = ~0u) {
   emulation::Meeting meeting = emulation::meetWarp(mask);
   emulation::wait(meeting.id, meeting.count);
@@ -531,6 +560,18 @@ inline unsigned long long atomicAdd(unsigned long long *at,
 }
 inline float atomicAdd(float *at, float x) {
   return emulation::atomically(at, *at + x);
+}
+inline double atomicAdd(double *at, double x) {
+  return emulation::atomically(at, *at + x);
+}
+template <class T> T atomicExch(T *at, T x) {
+  return emulation::atomically(at, x);
+}
+template <class T> T atomicCAS(T *at, T compare, T x) {
+  return emulation::atomically(at, *at == compare ? x : *at);
+}
+inline unsigned atomicInc(unsigned *at, unsigned last) {
+  return emulation::atomically(at, *at >= last ? 0 : *at + 1);
 }
 inline int atomicMax(int *at, int x) {
   return emulation::atomically(at, std::max(*at, x));
