@@ -17,6 +17,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "Hooks.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -175,10 +176,9 @@ constexpr size_t workspaces[] = {0, 1 << 20, 4 << 20};
 //===----------------------------------------------------------------------===//
 
 struct Driver {
-  int (*enqueue)(void *, const char *, bool (*)(void *), void (*)(void *),
-                 void *, void (*)(void *)) = nullptr;
-  void *(*host)(uint64_t) = nullptr;
-  uint64_t (*room)(uint64_t) = nullptr;
+  decltype(&cleave_fake_enqueue_op) enqueue = nullptr;
+  decltype(&cleave_fake_host) host = nullptr;
+  decltype(&cleave_fake_room) room = nullptr;
 };
 
 /// That of the folder of this library.

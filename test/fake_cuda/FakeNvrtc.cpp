@@ -10,7 +10,7 @@
 /// the host, in which blocks are emulated (Emulation.h). Its bytes are the
 /// "cubin", which the fake driver loads. Of each kernel NAME it exports
 ///
-///   cleave_host_NAME             runs a grid; see FakeDriver.cpp
+///   cleave_host_NAME             runs a grid; see Kernels.cpp
 ///   cleave_host_parameters_NAME  the number of parameters
 ///   cleave_host_sizes_NAME       their sizes in bytes
 ///   cleave_host_pointers_NAME    1 for each that is a pointer
