@@ -13,7 +13,7 @@
 /// With CLEAVE_ONE_LAUNCH the caller runs one kernel at a time, and nothing
 /// here is per thread of the host.
 /// $CLEAVE_THREAD_ORDER is the order in which blocks run and threads take
-/// turns: "up" (the default), "down", or the seed of random ones, warp by warp.
+/// turns, warp by warp: "up" (the default), "down", or the seed of random ones.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -285,8 +285,8 @@ inline unsigned pick() {
       return index;
     }
     roundTurns += turns;
-    // In a drawn order one warp runs as far as it can without the others: what
-    // they read too late, it has overwritten.
+    // One warp runs as far as it can without the others: what they read too
+    // late, it has overwritten.
     if (turns) {
       startPass();
     } else if (++groupAt < groupCount) {
@@ -380,8 +380,8 @@ inline void emulateGrid(unsigned gridX, unsigned gridY, unsigned gridZ,
     barrier = {};
   std::iota(order, order + count, 0u);
   groupCount = 0;
-  for (unsigned i = 0; i < count; i += drawn ? 32 : count)
-    groups[groupCount++] = {i, drawn ? std::min(i + 32, count) : count};
+  for (unsigned i = 0; i < count; i += 32)
+    groups[groupCount++] = {i, std::min(i + 32, count)};
   if (down)
     std::reverse(order, order + count);
   // Some of what lies behind the asked bytes is looked at after each block,
