@@ -156,7 +156,7 @@ template <class... P> struct Launch<void(P...)> {
   }
 };
 __attribute__((destructor)) static void release() {
-  emulation::releaseStacks();
+  emulation::release();
 }
 } // namespace cleave_host
 #define CLEAVE_EXPORT                                                          \

@@ -405,7 +405,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned gridX,
     parameters.offsets.push_back(bytes);
     bytes += (function->sizes[i] + 63) / 64 * 64;
   }
-  // Parameters are as aligned as any type, whatever the vector's memory is.
+  // As memory of the heap is, parameters are aligned to 16 bytes.
   parameters.words.resize(bytes / 8 + 8);
   for (unsigned i = 0; i < function->parameters; ++i)
     std::memcpy(parameters.words.data() + parameters.offsets[i] / 8, from[i],

@@ -247,7 +247,9 @@ inline Fiber *takeFiber() {
 }
 
 /// Before a library with kernels is closed.
-inline void releaseStacks() {
+inline void release() {
+  delete random;
+  random = nullptr;
   if (!allFibers)
     return;
   for (size_t i = 0; i < allFibers->size(); i += stacksAtOnce)
