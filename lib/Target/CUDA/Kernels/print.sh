@@ -1,0 +1,9 @@
+#!/bin/sh
+# Prints the kernels of commands as one text for a CUDA compiler, behind the
+# functions that generated kernels begin with.
+set -e
+cd "$(dirname "$0")"
+sed -n '/^  return R"(\/\/ Compile/,/^)";/{s/^  return R"(//;/^)";/d;p}' \
+  ../DeviceFunctions.cpp
+cat ../../../../include/cleave/Runtime/CUDA/KernelArguments.h \
+  Copy.cu Fill.cu Check.cu ScatterAdd.cu Attention.cu

@@ -1,0 +1,89 @@
+//===- CommandKernels.cpp - Command kernels, as C++ -----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CommandKernels.h"
+#include "Emulation.h"
+
+#include <map>
+#include <string>
+
+// Without the instruction it is a slow call.
+#ifndef __FMA__
+#define fmaf(a, b, c) ((a) * (b) + (c))
+#endif
+
+#include "CommandKernels.inc"
+
+using namespace cleave::runtime;
+
+namespace {
+
+/// Calls a kernel with its parameters.
+using Invoke = void (*)(char *const *parameters);
+
+template <auto *Kernel> struct Invoker;
+template <typename... T, void (*Kernel)(T...)> struct Invoker<Kernel> {
+  static void run(char *const *parameters) {
+    call(parameters, std::index_sequence_for<T...>());
+  }
+  template <size_t... I>
+  static void call(char *const *parameters, std::index_sequence<I...>) {
+    Kernel(*reinterpret_cast<T *>(parameters[I])...);
+  }
+};
+
+#define KERNEL(name) {#name, Invoker<&name>::run},
+#define ATTENTION_KERNELS(Size, ...)                                           \
+  KERNEL(cleave_attention_forward_##Size)                                      \
+  KERNEL(cleave_attention_queries_##Size)                                      \
+  KERNEL(cleave_attention_keys_##Size)                                         \
+  KERNEL(cleave_attention_bias_##Size)
+const std::map<std::string, Invoke> kernels = {
+    // clang-format off
+    KERNEL(cleave_copy_1) KERNEL(cleave_copy_2) KERNEL(cleave_copy_4)
+    KERNEL(cleave_copy_8) KERNEL(cleave_copy_16)
+    KERNEL(cleave_transpose_1) KERNEL(cleave_transpose_2)
+    KERNEL(cleave_transpose_4) KERNEL(cleave_transpose_8)
+    KERNEL(cleave_fill) KERNEL(cleave_check)
+    KERNEL(cleave_sort_count) KERNEL(cleave_sort_sum) KERNEL(cleave_sort_move)
+    KERNEL(cleave_scatter_add)
+    CLEAVE_ATTENTION_CLASSES(ATTENTION_KERNELS)
+    // clang-format on
+};
+
+struct Call {
+  Invoke function;
+  std::vector<char *> parameters;
+};
+
+} // namespace
+
+std::string cleave::testing::emulateLaunch(const cuda::Launch &launch) {
+  auto kernel = kernels.find(launch.symbol);
+  if (kernel == kernels.end())
+    return "no kernel " + launch.symbol;
+  if (launch.grid[0] == 0 || launch.grid[1] != 1 || launch.grid[2] != 1 ||
+      launch.grid[0] > 0x7fffffff || launch.block == 0 || launch.block > 1024)
+    return "the geometry of " + launch.symbol;
+  if (launch.sharedBytes > 96 << 10)
+    return "the shared memory of " + launch.symbol;
+  std::vector<char> parameters = launch.parameters;
+  Call call{kernel->second, {}};
+  for (uint32_t offset : launch.offsets)
+    call.parameters.push_back(parameters.data() + offset);
+  emulation::emulate(
+      launch.grid[0], launch.block,
+      [](void *data) {
+        const Call &call = *static_cast<Call *>(data);
+        call.function(call.parameters.data());
+      },
+      &call);
+  for (size_t i = launch.sharedBytes; i < sizeof shared; ++i)
+    if (shared[i] != char(0xff))
+      return launch.symbol + " uses more shared memory than it has";
+  return "";
+}

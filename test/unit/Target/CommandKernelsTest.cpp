@@ -1,0 +1,845 @@
+//===- CommandKernelsTest.cpp - Command kernels against the processor's ---===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CommandKernels.h"
+#include "../TestAll.h"
+#include "cleave/Runtime/CPU/Attention.h"
+#include "cleave/Runtime/CPU/DataMovement.h"
+#include "cleave/Runtime/CUDA/KernelArguments.h"
+#include "cleave/Runtime/Core/Philox.h"
+#include "gtest/gtest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+using namespace cleave;
+using namespace cleave::runtime;
+
+namespace {
+
+/// Configurations of a test: all, or a sample.
+int count(int all, int sample) { return testAll() ? all : sample; }
+
+/// Buffers with guards around them. A copy has the same content elsewhere.
+class Memory {
+public:
+  static constexpr size_t guard = 256;
+  static constexpr char guardByte = 0x7b;
+
+  /// A buffer of `bytes` bytes that begins `shift` bytes behind an address that
+  /// is a multiple of 64. It is filled with the guard's byte.
+  Ref add(int64_t bytes, int64_t shift = 0) {
+    buffers.emplace_back(size_t(bytes + shift) + 2 * guard + 64, guardByte);
+    starts.push_back(guard + size_t(shift));
+    return {int32_t(buffers.size()) - 1, 0};
+  }
+  template <typename T>
+  Ref add(const std::vector<T> &values, int64_t shift = 0) {
+    Ref ref = add(int64_t(values.size() * sizeof(T)), shift);
+    std::memcpy(at(ref), values.data(), values.size() * sizeof(T));
+    return ref;
+  }
+
+  char *at(const Ref &ref) {
+    std::vector<char> &buffer = buffers[size_t(ref.buffer)];
+    auto address = reinterpret_cast<uintptr_t>(buffer.data());
+    // Vectors begin anywhere: contents are relative to an aligned address.
+    size_t shift = (64 - address % 64) % 64;
+    if (shifts.size() < buffers.size())
+      shifts.resize(buffers.size());
+    size_t &have = shifts[size_t(ref.buffer)];
+    if (have != shift) {
+      size_t from = starts[size_t(ref.buffer)];
+      std::vector<char> content(buffer.begin() + long(from - guard + have),
+                                buffer.end() - long(64 - have));
+      std::fill(buffer.begin(), buffer.end(), guardByte);
+      std::copy(content.begin(), content.end(),
+                buffer.begin() + long(from - guard + shift));
+      have = shift;
+    }
+    return buffer.data() + shift + starts[size_t(ref.buffer)] + ref.offset;
+  }
+  template <typename T> T *as(const Ref &ref) {
+    return ref.buffer < 0 ? nullptr : reinterpret_cast<T *>(at(ref));
+  }
+
+  size_t size() const { return buffers.size(); }
+  /// The content of a buffer with its guards.
+  std::vector<char> content(int32_t buffer) {
+    char *begin = at({buffer, 0}) - guard;
+    size_t bytes =
+        buffers[size_t(buffer)].size() - 64 - (starts[size_t(buffer)] - guard);
+    return {begin, begin + bytes};
+  }
+
+private:
+  std::vector<std::vector<char>> buffers;
+  std::vector<size_t> starts, shifts;
+};
+
+Command commandOf(CommandKind kind) {
+  Command command;
+  command.kind = kind;
+  return command;
+}
+
+/// Runs the launches of a command on `memory`. Its scratch memory has guards,
+/// too.
+void execute(const Command &command, Memory &memory, CheckStatus *status = {},
+             int32_t index = 0) {
+  int64_t bytes = cuda::launchScratchBytes(command);
+  ASSERT_GE(bytes, 0);
+  std::vector<char> scratch(size_t(bytes) + 1024, 0x7b);
+  char *begin = scratch.data() + 256;
+  begin += (256 - reinterpret_cast<uintptr_t>(begin) % 256) % 256;
+  auto at = [&](const Ref &ref) {
+    return reinterpret_cast<uint64_t>(memory.at(ref));
+  };
+  cuda::Addresses addresses{at, reinterpret_cast<uint64_t>(begin),
+                            reinterpret_cast<uint64_t>(status), index};
+  llvm::Expected<std::vector<cuda::Launch>> launches =
+      cuda::planLaunches(command, addresses);
+  ASSERT_TRUE(!!launches) << llvm::toString(launches.takeError());
+  for (const cuda::Launch &launch : *launches)
+    ASSERT_EQ(cleave::testing::emulateLaunch(launch), "");
+  for (char *p = scratch.data(); p != scratch.data() + scratch.size(); ++p)
+    ASSERT_TRUE((p >= begin && p < begin + bytes) || *p == 0x7b)
+        << "wrote beside scratch memory";
+}
+
+void expectSame(Memory &a, Memory &b) {
+  for (size_t i = 0; i < a.size(); ++i)
+    ASSERT_TRUE(a.content(int32_t(i)) == b.content(int32_t(i)))
+        << "buffer " << i;
+}
+
+class Random {
+public:
+  explicit Random(unsigned seed) : gen(seed) {}
+  int64_t pick(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(gen);
+  }
+  bool chance(int one) { return pick(1, one) == 1; }
+  std::vector<float> floats(int64_t n, float spread = 1.0f) {
+    std::normal_distribution<float> normal(0.0f, spread);
+    std::vector<float> values(static_cast<size_t>(n));
+    for (float &value : values)
+      value = normal(gen);
+    return values;
+  }
+  std::vector<char> bytes(int64_t n) {
+    std::vector<char> values(static_cast<size_t>(n));
+    for (char &value : values)
+      value = char(gen());
+    return values;
+  }
+  std::mt19937 gen;
+};
+
+//===----------------------------------------------------------------------===//
+// Copy, fill, check, scatter-add
+//===----------------------------------------------------------------------===//
+
+TEST(CommandKernels, Copy) {
+  ThreadTeam team(1);
+  for (int seed = 0; seed < count(400, 60); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed)};
+    Command command = commandOf(CommandKind::Copy);
+    CopyCommand &c = command.copy;
+    c.elementBytes = 1 << random.pick(0, 3);
+    auto rank = size_t(random.pick(0, random.chance(3) ? 8 : 4));
+    int64_t elements = 1;
+    for (size_t i = 0; i < rank; ++i) {
+      int64_t limit = std::max<int64_t>(1, 20000 / elements);
+      int64_t size = random.pick(1, std::min<int64_t>(limit, 90));
+      if (random.chance(3))
+        size = std::min<int64_t>(limit, 8 << random.pick(0, 4));
+      if (random.chance(40))
+        size = 0;
+      c.sizes.push_back(size);
+      elements *= std::max<int64_t>(1, size);
+    }
+    // Any order in either tensor, with gaps of even or odd sizes, and repeated
+    // values of the source.
+    auto strides = [&](bool repeats) {
+      std::vector<size_t> order;
+      for (size_t i = 0; i < rank; ++i)
+        order.push_back(i);
+      if (random.chance(2))
+        std::shuffle(order.begin(), order.end(), random.gen);
+      std::vector<int64_t> result(rank);
+      int64_t step = random.chance(8) ? random.pick(2, 3) : 1;
+      for (size_t i = rank; i-- > 0;) {
+        if (repeats && random.chance(6))
+          continue;
+        result[order[i]] = step;
+        step *= std::max<int64_t>(1, c.sizes[order[i]]);
+        step += random.chance(4) ? random.pick(1, 9) : 0;
+        if (random.chance(4))
+          step = (step + 15) / 16 * 16;
+      }
+      return result;
+    };
+    c.srcStrides = strides(true);
+    c.dstStrides = strides(false);
+    auto extent = [&](const std::vector<int64_t> &s) {
+      int64_t last = 1;
+      for (size_t i = 0; i < rank; ++i)
+        last += std::max<int64_t>(0, c.sizes[i] - 1) * s[i];
+      return last * c.elementBytes;
+    };
+    auto shift = [&] {
+      return random.chance(2) ? 0 : random.pick(0, 8) * c.elementBytes;
+    };
+    Memory memory;
+    c.src = memory.add(random.bytes(extent(c.srcStrides)), shift());
+    c.dst = memory.add(extent(c.dstStrides), shift());
+    Memory expected = memory;
+    StridedCopy(c).execute(expected.at(c.src), expected.at(c.dst), team);
+    execute(command, memory);
+    expectSame(memory, expected);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+TEST(CommandKernels, Fill) {
+  ThreadTeam team(1);
+  for (int seed = 0; seed < count(200, 60); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed)};
+    Command command = commandOf(CommandKind::Fill);
+    FillCommand &c = command.fill;
+    c.elementBytes = 1 << random.pick(0, 3);
+    c.bytes = c.elementBytes * random.pick(0, random.chance(3) ? 9000 : 20);
+    c.pattern = random.gen() * 0x123456789abcdefull;
+    Memory memory;
+    c.dst = memory.add(c.bytes, c.elementBytes * random.pick(0, 16));
+    Memory expected = memory;
+    fill(c, expected.at(c.dst), team);
+    execute(command, memory);
+    expectSame(memory, expected);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+/// The first that ends the run, or else the first that skips the step.
+TEST(CommandKernels, Check) {
+  for (int seed = 0; seed < 100; ++seed) {
+    Random random{unsigned(seed)};
+    CheckStatus status{};
+    const CheckCommand *failed = nullptr;
+    int32_t failedIndex = 0;
+    std::vector<Command> commands(6, commandOf(CommandKind::Check));
+    for (int32_t index = 0; index < 6; ++index) {
+      CheckCommand &c = commands[size_t(index)].check;
+      c.skips = random.chance(2);
+      Memory memory;
+      c.flag =
+          memory.add(std::vector<char>{random.chance(2) ? char(0x10) : char(0)},
+                     random.pick(0, 3));
+      if (!*memory.at(c.flag) && (!failed || (failed->skips && !c.skips))) {
+        failed = &c;
+        failedIndex = index;
+      }
+      execute(commands[size_t(index)], memory, &status, index);
+      ASSERT_EQ(status.failed, failed ? failed->skips ? 1 : 2 : 0);
+      ASSERT_EQ(status.index, failedIndex);
+    }
+  }
+}
+
+TEST(CommandKernels, ScatterAdd) {
+  ThreadTeam team(1);
+  for (int seed = 0; seed < count(300, 40); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed)};
+    Command command = commandOf(CommandKind::ScatterAdd);
+    ScatterAddCommand &c = command.scatterAdd;
+    c.count = random.pick(0, random.chance(4) ? 5000 : 300);
+    c.columns = random.chance(3) ? random.pick(0, 300) : random.pick(1, 20);
+    if (c.count > 300)
+      c.columns = random.pick(1, 40);
+    constexpr int64_t ranges[] = {0, 1, 7, 255, 256, 257, 3000, 66000};
+    c.outRows = ranges[random.pick(seed % 8 ? 1 : 0, 7)];
+    if (c.outRows > 3000)
+      c.columns = random.pick(1, 5);
+    c.idType = random.chance(2) ? DType::I64 : DType::I32;
+    c.accumulate = random.chance(2);
+    c.hasSkip = random.chance(2);
+    c.skipIndex = random.chance(2) ? random.pick(0, 8) : -100;
+    std::vector<int64_t> ids;
+    int64_t spread = random.chance(2) ? c.outRows : 5;
+    for (int64_t i = 0; i < c.count; ++i) {
+      ids.push_back(random.pick(0, std::max<int64_t>(spread - 1, 0)));
+      if (random.chance(9))
+        ids.back() = random.chance(2) ? -100 : c.outRows + random.pick(0, 3);
+      else if (random.chance(3))
+        ids.back() = std::min<int64_t>(3, c.outRows);
+    }
+    Memory memory;
+    c.rows = memory.add(random.floats(c.count * c.columns), 4);
+    c.ids = c.idType == DType::I64
+                ? memory.add(ids)
+                : memory.add(std::vector<int32_t>(ids.begin(), ids.end()));
+    c.out = memory.add(random.floats(c.outRows * c.columns), 8);
+    Memory expected = memory;
+    scatterAdd(c, expected.as<float>(c.rows), expected.at(c.ids),
+               expected.as<float>(c.out), team);
+    execute(command, memory);
+    expectSame(memory, expected);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// An attention command with its operands, and its results in f64, element by
+/// element as the definition says.
+class Attention {
+public:
+  /// `special` biases may be infinite.
+  Attention(Random &random, int64_t largestSize, bool special = false);
+
+  void runProcessor(Memory &memory, bool backward) const;
+  void reference(Memory &memory);
+  void check(Memory &got, Memory &processor, bool backward) const;
+
+  AttentionCommand c;
+  Memory memory;
+
+private:
+  using Doubles = std::vector<double>;
+  struct Result {
+    std::string name;
+    HeadView view;
+    int64_t heads = 0, positions = 0, channels = 0;
+    /// [batch, heads, positions, channels]
+    Doubles expected;
+    /// At least the largest sum of magnitudes behind an element, if that may be
+    /// larger than the largest element.
+    double mass = 0;
+  };
+
+  HeadView view(Random &random, int64_t heads, int64_t positions,
+                int64_t channels, bool output);
+  std::vector<int64_t> pieces(Random &random, int64_t size) const;
+  int64_t place(const Ref &starts, int64_t piecesOf, int dim, int64_t size,
+                int64_t i);
+  int64_t queryPlace(int64_t i) {
+    return place(c.queryStarts, c.queryPieces, 2, c.queries, i);
+  }
+  int64_t keyPlace(int64_t j) {
+    return place(c.keyStarts, c.keyPieces, 3, c.keys, j);
+  }
+  AttentionPointers pointers(Memory &memory) const;
+
+  Result o, dQ, dK, dV, dBias;
+  Doubles lse;
+};
+
+HeadView Attention::view(Random &random, int64_t heads, int64_t positions,
+                         int64_t channels, bool output) {
+  // Any order of heads and positions, with gaps that keep alignment or not.
+  HeadView result;
+  auto gap = [&] { return random.chance(3) ? random.pick(1, 8) : 0; };
+  if (random.chance(2)) {
+    result.strideHead = channels + gap();
+    result.stridePosition = heads * result.strideHead + gap();
+    result.strideBatch = positions * result.stridePosition + gap();
+  } else {
+    result.stridePosition = channels + gap();
+    result.strideHead = positions * result.stridePosition + gap();
+    result.strideBatch = heads * result.strideHead + gap();
+  }
+  int64_t elements = c.batch * result.strideBatch + 8;
+  int64_t shift = random.chance(2) ? 0 : 4 * random.pick(0, 5);
+  result.ref = output ? memory.add(4 * elements, shift)
+                      : memory.add(random.floats(elements), shift);
+  return result;
+}
+
+std::vector<int64_t> Attention::pieces(Random &random, int64_t size) const {
+  // They begin anywhere behind each other; blocks come in any order.
+  int64_t own = random.pick(1, 3), count = c.blocks * own;
+  std::vector<int64_t> starts, order;
+  if (size % count != 0 || size == 0)
+    return starts;
+  for (int64_t block = 0; block < c.blocks; ++block)
+    order.push_back(block);
+  std::shuffle(order.begin(), order.end(), random.gen);
+  starts.resize(size_t(count));
+  int64_t next = 0;
+  for (int64_t block : order)
+    for (int64_t i = 0; i < own; ++i) {
+      int64_t &start = starts[size_t(block * own + i)];
+      start = next + (random.chance(3) ? random.pick(0, 99) : 0);
+      next = start + size / count;
+    }
+  return starts;
+}
+
+int64_t Attention::place(const Ref &starts, int64_t piecesOf, int dim,
+                         int64_t size, int64_t i) {
+  int64_t first = c.origin.buffer < 0 ? 0 : memory.as<int64_t>(c.origin)[dim];
+  if (starts.buffer < 0)
+    return first + i;
+  int64_t piece = size / piecesOf;
+  return memory.as<int64_t>(starts)[i / piece] + first + i % piece;
+}
+
+Attention::Attention(Random &random, int64_t largestSize, bool special) {
+  c.batch = random.pick(1, 2);
+  c.kvHeads = random.pick(1, 2);
+  c.heads = c.kvHeads * random.pick(1, c.kvHeads == 1 ? 3 : 2);
+  c.queries = random.pick(1, random.chance(4) ? 140 : 70);
+  c.keys = random.chance(2) ? c.queries
+                            : random.pick(1, random.chance(4) ? 200 : 90);
+  c.headSize = random.chance(3) ? largestSize : random.pick(1, largestSize);
+  c.valueSize = random.chance(2) ? c.headSize : random.pick(1, largestSize);
+  c.scale = 1.0f / std::sqrt(float(c.headSize));
+  c.causal = random.chance(2);
+  c.window = random.chance(3) ? random.pick(1, 60) : 0;
+  c.queryBlock = random.pick(1, 70);
+  c.dropout = random.chance(2) ? 0.3f : 0.0f;
+  c.dropoutId = random.pick(0, 100);
+  if (random.chance(3)) {
+    c.blocks = random.pick(2, 5);
+    c.queries = c.blocks * (1 + c.queries / c.blocks);
+    c.keys = c.blocks * (1 + c.keys / c.blocks);
+  }
+  if (random.chance(25))
+    c.queries = 0;
+  else if (random.chance(25))
+    c.keys = 0;
+
+  std::vector<int64_t> origin(4);
+  if (random.chance(2)) {
+    origin = {random.pick(0, 5), random.pick(0, 3), random.pick(0, 20),
+              random.chance(2) ? 64 * random.pick(0, 2) : random.pick(0, 99)};
+    c.origin = memory.add(origin);
+  }
+  if (random.chance(3))
+    if (std::vector<int64_t> starts = pieces(random, c.queries);
+        !starts.empty()) {
+      c.queryStarts = memory.add(starts);
+      c.queryPieces = int64_t(starts.size());
+    }
+  if (random.chance(3))
+    if (std::vector<int64_t> starts = pieces(random, c.keys); !starts.empty()) {
+      c.keyStarts = memory.add(starts);
+      c.keyPieces = int64_t(starts.size());
+    }
+  c.globalHeads = c.heads + origin[1];
+  c.globalQueries = c.globalKeys = 1;
+  for (int64_t i = 0; i < c.queries; ++i)
+    c.globalQueries = std::max(c.globalQueries, queryPlace(i) + 1);
+  for (int64_t j = 0; j < c.keys; ++j)
+    c.globalKeys = std::max(c.globalKeys, keyPlace(j) + 1);
+
+  auto broadcast = [&](int64_t (&strides)[4]) {
+    int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, step = 1;
+    bool queries = random.chance(2);
+    if (queries)
+      sizes[3] /= c.blocks;
+    for (int d = 3; d >= 0; --d) {
+      strides[d] = (d == 2 ? queries : random.chance(2)) ? step : 0;
+      if (strides[d]) {
+        step *= std::max<int64_t>(1, sizes[d]);
+        step += random.chance(3) ? random.pick(1, 5) : 0;
+      }
+    }
+    return step;
+  };
+  if (special || random.chance(2)) {
+    std::vector<float> bias =
+        random.floats(broadcast(c.biasStrides), random.chance(5) ? 8.0f : 0.5f);
+    // Many hidden keys, and rows without any other.
+    if (random.chance(2))
+      for (size_t i = 0; i < bias.size(); ++i)
+        if (random.chance(3) || i / 40 % 3 == 1)
+          bias[i] = -INFINITY;
+    if (special)
+      for (float &x : bias)
+        if (random.chance(300))
+          x = random.chance(2) ? INFINITY : NAN;
+    c.bias = memory.add(bias, 4);
+  }
+  if (random.chance(3)) {
+    std::vector<char> mask(size_t(broadcast(c.maskStrides)));
+    for (size_t i = 0; i < mask.size(); ++i)
+      mask[i] = random.chance(4) || i / 50 % 5 == 1 ? 0 : 1;
+    c.mask = memory.add(mask, 1);
+  }
+  if (random.chance(3)) {
+    // In any order, or packed documents one after another.
+    int64_t document = random.chance(2) ? 1 : random.pick(5, 60);
+    std::vector<int64_t> own, other;
+    for (int64_t i = 0; i < c.batch * c.queries; ++i)
+      own.push_back(document == 1 ? random.pick(0, 2)
+                                  : i % c.queries / document);
+    for (int64_t i = 0; i < c.batch * c.keys; ++i)
+      other.push_back(document == 1 ? random.pick(0, 1)
+                                    : i % c.keys / document);
+    c.querySegments = memory.add(own);
+    c.keySegments = memory.add(other);
+  }
+  if (c.dropout > 0.0f)
+    c.rng = memory.add(std::vector<int64_t>{random.pick(0, INT64_MAX) *
+                                                (random.chance(2) ? 1 : -1),
+                                            random.pick(0, 1ll << 40)});
+  c.q = view(random, c.heads, c.queries, c.headSize, false);
+  c.k = view(random, c.kvHeads, c.keys, c.headSize, false);
+  c.v = view(random, c.kvHeads, c.keys, c.valueSize, false);
+  c.dO = view(random, c.heads, c.queries, c.valueSize, false);
+  int64_t rows = c.batch * c.heads * c.queries;
+  c.onto = random.chance(3);
+  c.o = view(random, c.heads, c.queries, c.valueSize, !c.onto);
+  int64_t numbers = c.bias.buffer >= 0 ? 2 : 1;
+  if (c.onto) {
+    std::vector<float> sums = random.floats(rows * numbers);
+    for (int64_t i = 0; i < rows; ++i)
+      if (random.chance(4)) {
+        sums[size_t(i * numbers)] = -INFINITY;
+        if (numbers == 2)
+          sums[size_t(i * 2 + 1)] = 0.0f;
+      }
+    c.lse = memory.add(sums, 4);
+  } else {
+    c.lse = memory.add(rows * numbers * 4, 4);
+  }
+  c.dQ = view(random, c.heads, c.queries, c.headSize, true);
+  c.dK = view(random, c.kvHeads, c.keys, c.headSize, true);
+  c.dV = view(random, c.kvHeads, c.keys, c.valueSize, true);
+  o = {"o", c.o, c.heads, c.queries, c.valueSize, {}};
+  dQ = {"dQ", c.dQ, c.heads, c.queries, c.headSize, {}, 1};
+  // Gradients of scores vanish where one key has all the weight.
+  dK = {"dK", c.dK, c.kvHeads, c.keys, c.headSize, {}, 1};
+  dV = {"dV", c.dV, c.kvHeads, c.keys, c.valueSize, {}};
+  if (c.bias.buffer >= 0 && !random.chance(5)) {
+    // Dense: as a view of one row.
+    int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keysOf(c.biasStrides)};
+    int64_t elements = 1;
+    for (int d = 0; d < 4; ++d)
+      elements *= c.biasStrides[d] ? sizes[d] : 1;
+    c.dBias = memory.add(4 * elements, 4);
+    HeadView row;
+    row.ref = c.dBias;
+    dBias = {"dBias", row, 1, 1, elements, {}};
+  }
+  c.scratchBytesPerThread =
+      std::max(attentionScratchBytes(c, false), attentionScratchBytes(c, true));
+}
+
+AttentionPointers Attention::pointers(Memory &memory) const {
+  AttentionPointers p;
+  p.q = memory.as<float>(c.q.ref);
+  p.k = memory.as<float>(c.k.ref);
+  p.v = memory.as<float>(c.v.ref);
+  p.o = memory.as<float>(c.o.ref);
+  p.lse = memory.as<float>(c.lse);
+  p.bias = memory.as<float>(c.bias);
+  p.mask = memory.as<uint8_t>(c.mask);
+  p.querySegments = memory.as<int64_t>(c.querySegments);
+  p.keySegments = memory.as<int64_t>(c.keySegments);
+  p.rng = memory.as<int64_t>(c.rng);
+  p.origin = memory.as<int64_t>(c.origin);
+  p.queryStarts = memory.as<int64_t>(c.queryStarts);
+  p.keyStarts = memory.as<int64_t>(c.keyStarts);
+  p.dO = memory.as<float>(c.dO.ref);
+  p.dQ = memory.as<float>(c.dQ.ref);
+  p.dK = memory.as<float>(c.dK.ref);
+  p.dV = memory.as<float>(c.dV.ref);
+  p.dBias = memory.as<float>(c.dBias);
+  return p;
+}
+
+void Attention::runProcessor(Memory &memory, bool backward) const {
+  ThreadTeam team(1);
+  std::vector<char> scratch(size_t(c.scratchBytesPerThread) + 64, char(0xff));
+  AttentionPointers p = pointers(memory);
+  p.scratch = scratch.data();
+  p.scratch += (64 - reinterpret_cast<uintptr_t>(p.scratch) % 64) % 64;
+  (backward ? attentionBackward : attentionForward)(c, p, team);
+}
+
+/// Values of the forward pass alone if `onto`: gradients are then those of the
+/// scores of these keys, given the sums over all.
+void Attention::reference(Memory &memory) {
+  AttentionPointers p = pointers(memory);
+  auto clear = [&](Result &r) {
+    r.expected.assign(size_t(c.batch * r.heads * r.positions * r.channels), 0);
+  };
+  for (Result *r : {&o, &dQ, &dK, &dV, &dBias})
+    clear(*r);
+  // One row, whatever the batches.
+  dBias.expected.assign(size_t(dBias.channels), 0);
+  int64_t rows = c.batch * c.heads * c.queries;
+  lse.assign(size_t(rows), -INFINITY);
+  Doubles mass(dBias.expected.size());
+  auto in = [](const HeadView &w, int64_t b, int64_t h, int64_t i) {
+    return b * w.strideBatch + h * w.strideHead + i * w.stridePosition;
+  };
+  auto out = [](const Result &r, int64_t b, int64_t h, int64_t i) {
+    return size_t(((b * r.heads + h) * r.positions + i) * r.channels);
+  };
+  int64_t paddedKeys = (c.globalKeys + 63) / 64 * 64;
+  philox::Stream stream;
+  if (p.rng)
+    stream = {uint64_t(p.rng[0]), uint32_t(c.dropoutId), uint32_t(p.rng[1])};
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t h = 0; h < c.heads; ++h)
+      for (int64_t i = 0; i < c.queries; ++i) {
+        int64_t g = h / (c.heads / c.kvHeads);
+        int64_t block = i / (c.queries / c.blocks);
+        Doubles s(size_t(c.keys)), keep(size_t(c.keys), 1.0),
+            dp(size_t(c.keys));
+        double max = -INFINITY, total = 0;
+        auto extra = [&](const int64_t (&strides)[4], int64_t j) {
+          int64_t key = strides[2] ? j - block * (c.keys / c.blocks) : j;
+          return b * strides[0] + h * strides[1] + i * strides[2] +
+                 key * strides[3];
+        };
+        for (int64_t j = 0; j < c.keys; ++j) {
+          double x = 0;
+          for (int64_t d = 0; d < c.headSize; ++d)
+            x += double(p.q[in(c.q, b, h, i) + d]) * p.k[in(c.k, b, g, j) + d];
+          x *= c.scale;
+          int64_t diagonal = queryPlace(i) + c.globalKeys - c.globalQueries;
+          bool hidden = block != j / (c.keys / c.blocks) ||
+                        (c.causal && keyPlace(j) > diagonal) ||
+                        (c.window > 0 && keyPlace(j) <= diagonal - c.window);
+          if (p.mask && !hidden)
+            hidden = !p.mask[extra(c.maskStrides, j)];
+          if (p.querySegments)
+            hidden |= p.querySegments[b * c.queries + i] !=
+                      p.keySegments[b * c.keys + j];
+          if (p.bias && !hidden)
+            x += p.bias[extra(c.biasStrides, j)];
+          s[size_t(j)] = hidden ? -INFINITY : x;
+          max = std::max(max, s[size_t(j)]);
+          if (c.dropout > 0) {
+            int64_t zero[4] = {}, *origin = zero;
+            if (p.origin)
+              origin = const_cast<int64_t *>(p.origin);
+            auto e = uint64_t(origin[0] + b);
+            e = e * uint64_t(c.globalHeads) + uint64_t(origin[1] + h);
+            e = e * uint64_t(c.globalQueries) + uint64_t(queryPlace(i));
+            e = e * uint64_t(paddedKeys) + uint64_t(keyPlace(j));
+            keep[size_t(j)] =
+                philox::draw(stream, e) >= philox::threshold(c.dropout)
+                    ? double(philox::keepScale(c.dropout))
+                    : 0.0;
+          }
+        }
+        int64_t row = (b * c.heads + h) * c.queries + i;
+        double before = -INFINITY;
+        if (c.onto)
+          before = p.bias ? double(p.lse[2 * row]) + p.lse[2 * row + 1]
+                          : double(p.lse[row]);
+        double top = std::max(max, before);
+        const float *old = p.o + in(c.o, b, h, i);
+        if (top == -INFINITY) {
+          for (int64_t d = 0; d < c.valueSize && c.onto; ++d)
+            o.expected[out(o, b, h, i) + size_t(d)] = old[d];
+          continue;
+        }
+        total = std::exp(before - top);
+        for (double x : s)
+          total += std::exp(x - top);
+        lse[size_t(row)] = top + std::log(total);
+        for (int64_t d = 0; d < c.valueSize && c.onto; ++d)
+          o.expected[out(o, b, h, i) + size_t(d)] =
+              std::exp(before - top) / total * double(old[d]);
+        for (int64_t j = 0; j < c.keys; ++j) {
+          double &x = s[size_t(j)];
+          x = std::exp(x - top) / total;
+          for (int64_t d = 0; d < c.valueSize; ++d) {
+            double vd = p.v[in(c.v, b, g, j) + d];
+            double od = p.dO[in(c.dO, b, h, i) + d];
+            o.expected[out(o, b, h, i) + size_t(d)] += x * keep[size_t(j)] * vd;
+            dp[size_t(j)] += od * vd * keep[size_t(j)];
+            dV.expected[out(dV, b, g, j) + size_t(d)] +=
+                x * keep[size_t(j)] * od;
+          }
+        }
+        double dot = 0;
+        for (int64_t d = 0; d < c.valueSize; ++d)
+          dot += o.expected[out(o, b, h, i) + size_t(d)] *
+                 double(p.dO[in(c.dO, b, h, i) + d]);
+        int64_t sizes[4] = {c.batch, c.heads, c.queries,
+                            c.keysOf(c.biasStrides)};
+        for (int64_t j = 0; j < c.keys; ++j) {
+          double ds = s[size_t(j)] * (dp[size_t(j)] - dot);
+          for (int64_t d = 0; d < c.headSize; ++d) {
+            dQ.expected[out(dQ, b, h, i) + size_t(d)] +=
+                ds * double(c.scale) * double(p.k[in(c.k, b, g, j) + d]);
+            dK.expected[out(dK, b, g, j) + size_t(d)] +=
+                ds * double(c.scale) * double(p.q[in(c.q, b, h, i) + d]);
+          }
+          if (p.dBias && block == j / (c.keys / c.blocks)) {
+            int64_t key =
+                c.biasStrides[2] ? j - block * (c.keys / c.blocks) : j;
+            int64_t index[4] = {b, h, i, key}, offset = 0;
+            for (int d = 0; d < 4; ++d)
+              if (c.biasStrides[d])
+                offset = offset * sizes[d] + index[d];
+            dBias.expected[size_t(offset)] += ds;
+            double &m = mass[size_t(offset)];
+            m += s[size_t(j)] * (std::fabs(dp[size_t(j)]) + std::fabs(dot));
+            dBias.mass = std::max(dBias.mass, m);
+          }
+        }
+      }
+}
+
+/// Compares results with those of the processor and with the definition, if
+/// that was computed; all other memory must be as before.
+void Attention::check(Memory &got, Memory &processor, bool backward) const {
+  Memory before = memory;
+  auto near = [](double a, double b, double norm) {
+    return a == b || (std::isnan(a) && std::isnan(b)) ||
+           std::fabs(a - b) <= 2e-5 * norm + 1e-6;
+  };
+  // After it has been compared, an element becomes what it was.
+  auto compare = [&](const Result &r) {
+    int64_t batches = r.name == "dBias" ? 1 : c.batch;
+    double norm = r.mass;
+    for (double x : r.expected)
+      if (std::isfinite(x))
+        norm = std::max(norm, std::fabs(x));
+    auto *own = got.as<float>(r.view.ref);
+    auto *other = processor.as<float>(r.view.ref);
+    auto *old = before.as<float>(r.view.ref);
+    size_t index = 0;
+    for (int64_t b = 0; b < batches; ++b)
+      for (int64_t h = 0; h < r.heads; ++h)
+        for (int64_t i = 0; i < r.positions; ++i)
+          for (int64_t d = 0; d < r.channels; ++d, ++index) {
+            int64_t at = b * r.view.strideBatch + h * r.view.strideHead +
+                         i * r.view.stridePosition + d;
+            auto place = [&] {
+              return r.name + " at " + std::to_string(b) + " " +
+                     std::to_string(h) + " " + std::to_string(i) + " " +
+                     std::to_string(d);
+            };
+            double scale = std::max(norm, std::isfinite(other[at])
+                                              ? double(std::fabs(other[at]))
+                                              : 0.0);
+            ASSERT_TRUE(near(own[at], other[at], scale))
+                << place() << ": " << own[at] << ", not " << other[at];
+            if (!r.expected.empty())
+              ASSERT_TRUE(near(own[at], r.expected[index], norm))
+                  << place() << ": " << own[at] << ", not " << r.expected[index]
+                  << " by definition";
+            own[at] = old[at];
+          }
+  };
+  if (backward) {
+    for (const Result *r : {&dQ, &dK, &dV})
+      compare(*r);
+    if (c.dBias.buffer >= 0)
+      compare(dBias);
+  } else {
+    compare(o);
+    auto *own = got.as<float>(c.lse), *other = processor.as<float>(c.lse);
+    auto *old = before.as<float>(c.lse);
+    bool two = c.bias.buffer >= 0;
+    for (int64_t i = 0; i < c.batch * c.heads * c.queries; ++i) {
+      double a = two ? double(own[2 * i]) + own[2 * i + 1] : double(own[i]);
+      double e =
+          two ? double(other[2 * i]) + other[2 * i + 1] : double(other[i]);
+      ASSERT_TRUE(near(a, e, std::fabs(e)))
+          << "lse " << i << ": " << a << " " << e;
+      // The first of two is the largest score.
+      if (two)
+        ASSERT_TRUE(near(own[2 * i], other[2 * i], 1 + std::fabs(other[2 * i])))
+            << "largest score " << i << ": " << own[2 * i] << " "
+            << other[2 * i];
+      if (!lse.empty())
+        ASSERT_TRUE(near(a, lse[size_t(i)], std::fabs(e))) << "lse " << i;
+      own[two ? 2 * i : i] = old[two ? 2 * i : i];
+      if (two)
+        own[2 * i + 1] = old[2 * i + 1];
+    }
+  }
+  if (::testing::Test::HasFatalFailure())
+    return;
+  expectSame(got, before);
+}
+
+void testAttention(unsigned seed, int64_t largestSize) {
+  Random random(seed);
+  Attention t(random, largestSize);
+  SCOPED_TRACE("seed " + std::to_string(seed) + ", up to " +
+               std::to_string(largestSize));
+  Memory processor = t.memory, device = t.memory;
+  t.reference(t.memory);
+  Command command = commandOf(CommandKind::AttentionForward);
+  command.attention = t.c;
+  t.runProcessor(processor, false);
+  execute(command, device);
+  if (::testing::Test::HasFatalFailure())
+    return;
+  Memory result = device;
+  t.check(result, processor, false);
+  if (::testing::Test::HasFatalFailure())
+    return;
+  // Both from the results of the processor.
+  t.memory = device = processor;
+  command.kind = CommandKind::AttentionBackward;
+  t.c.onto = command.attention.onto = false;
+  t.runProcessor(processor, true);
+  execute(command, device);
+  if (::testing::Test::HasFatalFailure())
+    return;
+  t.check(device, processor, true);
+}
+
+TEST(CommandKernels, Attention) {
+  for (int seed = 0; seed < count(240, 16); ++seed) {
+    constexpr int64_t sizes[] = {32, 17, 64, 40, 96, 128, 256};
+    testAttention(unsigned(seed), sizes[seed % 7]);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+/// Infinite biases and those that are no numbers: as on the processor.
+TEST(CommandKernels, AttentionOfSpecialNumbers) {
+  for (int seed = 0; seed < count(40, 5); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed) + 1000};
+    Attention t(random, 24, /*special=*/true);
+    Memory processor = t.memory, device = t.memory;
+    Command command = commandOf(CommandKind::AttentionForward);
+    command.attention = t.c;
+    t.runProcessor(processor, false);
+    execute(command, device);
+    t.check(device, processor, false);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+TEST(CommandKernels, Limits) {
+  Command command = commandOf(CommandKind::AttentionForward);
+  command.attention.headSize = 257;
+  auto at = [](const Ref &) { return uint64_t(0); };
+  auto launches = cuda::planLaunches(command, {at});
+  EXPECT_FALSE(!!launches);
+  llvm::consumeError(launches.takeError());
+}
+
+} // namespace
