@@ -10,9 +10,10 @@
 #include "cleave/Pipelines/ChooseRecompute.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
+#include "cleave/Runtime/CUDA/CommandLaunches.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
-#include "cleave/Target/CUDA/PrintCuda.h"
+#include "cleave/Target/CUDA/CompileCuda.h"
 #include "cleave/Target/Program/DelayWaits.h"
 #include "cleave/Target/Program/JoinExchanges.h"
 #include "cleave/Target/Program/MessageMemory.h"
@@ -93,8 +94,8 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   return success();
 }
 
-/// The target that `options` name; an error is reported at the module.
-static FailureOr<CpuTarget> targetOf(ModuleOp module,
+/// The processor that `options` name; an error is reported at the module.
+static FailureOr<CpuTarget> processorOf(ModuleOp module,
                                      const CompileOptions &options) {
   auto target = CpuTarget::get(options.cpu, options.vectorBits);
   if (!target)
@@ -176,7 +177,9 @@ static void addOutside(llvm::json::Object &plan,
                        ArrayRef<runtime::Program> programs) {
   auto describe = [](llvm::json::Object &own, const runtime::Program &program) {
     own["outside"] =
-        llvm::json::Object{{"library", runtime::workspaceBytes(program)},
+        llvm::json::Object{{"library", program.target.empty()
+                                            ? runtime::workspaceBytes(program)
+                                            : runtime::cuda::outsideBytes(program)},
                            {"messages", messageBytes(program)}};
     if (llvm::json::Object *entries = own.getObject("entries"))
       for (const auto &[name, bytes] : messageBytesOfEntries(program))
@@ -193,7 +196,7 @@ static void addOutside(llvm::json::Object &plan,
 
 FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
                                                const CompileOptions &options) {
-  auto target = targetOf(module, options);
+  auto target = processorOf(module, options);
   if (failed(target))
     return failure();
   auto programs = translateToPrograms(module);
@@ -202,8 +205,13 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
   for (runtime::Program &program : *programs) {
     joinExchanges(program, options.bucketBytes);
     delayWaits(program);
-    program.cpu = target->cpu;
-    program.vectorBits = target->vectorBits;
+    if (options.target == "cpu") {
+      program.cpu = target->cpu;
+      program.vectorBits = target->vectorBits;
+    } else {
+      program.target = options.target;
+      program.architecture = options.architecture;
+    }
     program.lossScaling = options.lossScaling;
     program.lossScaling.used = options.phases.scalesLoss();
     program.metadata = describe(options.phases);
@@ -241,12 +249,29 @@ std::string cleave::checkLimit(const CompiledProgram &compiled,
 
 FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
                                                 const CompileOptions &options) {
-  auto target = targetOf(module, options);
+  auto target = processorOf(module, options);
   if (failed(target))
     return failure();
   FailureOr<CompiledProgram> compiled = planProgram(module, options);
   if (failed(compiled))
     return failure();
+  if (options.target == "cuda") {
+    FailureOr<std::string> text =
+        printCudaPrograms(module, compiled->positions);
+    if (failed(text))
+      return failure();
+    auto emit = [&]() -> llvm::Expected<std::string> {
+      auto image = compileCuda(*text, options.architecture);
+      if (!image)
+        return image.takeError();
+      return emitImage(*image, module);
+    };
+    auto object = emit();
+    if (!object)
+      return emitError(module.getLoc()) << llvm::toString(object.takeError());
+    compiled->object = std::move(*object);
+    return compiled;
+  }
   auto object = compileKernels(module, *target);
   if (failed(object))
     return failure();
@@ -256,9 +281,13 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
 
 FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,
                                             const CompileOptions &options) {
-  if (text == KernelText::Cuda)
-    return printCuda(module);
-  auto target = targetOf(module, options);
+  if (text == KernelText::Cuda) {
+    FailureOr<CompiledProgram> compiled = planProgram(module, options);
+    if (failed(compiled))
+      return failure();
+    return printCudaPrograms(module, compiled->positions);
+  }
+  auto target = processorOf(module, options);
   if (failed(target))
     return failure();
   return printLLVM(module, *target);

@@ -11,6 +11,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Target/CUDA/CompileCuda.h"
 #include "mlir/Parser/Parser.h"
 
 #include <mutex>
@@ -139,6 +140,7 @@ public:
     sessionOptions.threads = threads;
     sessionOptions.timing = timing;
     sessionOptions.offloadFolder = offloadDir;
+    sessionOptions.ranksPerDevice = ranksPerDevice;
     sessionOptions.launch = runtime::Launch::Threads;
     int64_t number = 0;
     if (processes) {
@@ -176,6 +178,8 @@ private:
 public:
   /// The folder for what sessions offload; empty: that for temporary files.
   std::string offloadDir;
+  /// The ranks of a host that share a device.
+  int ranksPerDevice = 1;
 
 private:
   CompileOptions options;
@@ -217,9 +221,14 @@ NB_MODULE(_cleave, m) {
            nb::arg("measured") = "")
       .def("save", &PyCompiled::save, nb::arg("path"))
       .def_rw("offload_dir", &PyCompiled::offloadDir)
+      .def_rw("ranks_per_device", &PyCompiled::ranksPerDevice)
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
            nb::arg("timing") = false, nb::arg("processes").none() = nb::none());
   bindProcesses(m);
+  m.def(
+      "check_architecture",
+      [](const std::string &name) { return checkArchitecture(name); },
+      nb::arg("name"));
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
   m.def(
       "compile",

@@ -38,6 +38,8 @@ def compile(
     micro_batches: int = 1,
     batch_statistics: str = "batch",
     target: str = "cpu",
+    arch: str = "sm_90",
+    ranks_per_device: int = 1,
     seed: int = 0,
     threads: int | None = None,
     max_logits_bytes: int = 100 << 20,
@@ -121,7 +123,9 @@ def compile(
             those of the first rank, as DistributedDataParallel keeps them. With the
             last two the loss differs from that of the whole batch. Other buffers that
             the model writes get one new value in a step, that of the whole batch.
-        target: "cpu".
+        target: what runs the step: "cpu", or "cuda": a GPU of NVIDIA.
+        arch: with "cuda", its architecture, such as "sm_80", "sm_90" or "sm_100".
+        ranks_per_device: with "cuda", the number of ranks of a machine that share a GPU.
         seed: the seed of dropout.
         threads: the number of threads of a step, in each process; the cores of this
             process if None.
@@ -308,8 +312,11 @@ def compile(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
     check_types(model)
-    if target != "cpu":
-        raise ValueError(f"unknown target '{target}'; the only target is 'cpu'")
+    if target not in ("cpu", "cuda"):
+        raise ValueError(f"unknown target '{target}'; it is 'cpu' or 'cuda'")
+    if mistake := _cleave.check_architecture(arch):
+        raise ValueError(mistake)
+    ranks_per_device = whole("ranks_per_device", ranks_per_device, 1)
     if optimizer is None:
         optimizer = optim.AdamW()
     if not isinstance(optimizer, optim.Optimizer):
@@ -441,7 +448,10 @@ def compile(
             "grains": deterministic or 0,
             "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),
             "recipes": ",".join(recipes),
-            "threads": threads,
+            "target": target,
+            "arch": arch,
+            # Scratch memory of a GPU does not depend on threads of the host.
+            "threads": 1 if target == "cuda" else threads,
             "max_logits_bytes": max_logits_bytes,
             "bucket_bytes": bucket_bytes,
             **pipeline,
@@ -472,6 +482,7 @@ def compile(
             with compiling():
                 compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
                 compiled.offload_dir = folder
+                compiled.ranks_per_device = ranks_per_device
         except _cleave.CompileError as error:
             message = readable_places(str(error)) or (
                 "the compiler failed and does not say why; this is a defect of Cleave")

@@ -14,6 +14,7 @@
 #include "cleave/Reports/Reports.h"
 #include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Target/CPU/CodeGen.h"
+#include "cleave/Target/CUDA/CompileCuda.h"
 #include "llvm/Support/MathExtras.h"
 #include <thread>
 
@@ -111,6 +112,28 @@ static std::string checkScheduleFlags(const Flags &flags) {
     options.maxStaleness = flags.maxStaleness;
   std::string mistake = checkSchedule(options);
   return mistake.empty() ? mistake : "--" + mistake;
+}
+
+/// Why the flags of the target are invalid; empty if they are valid.
+static std::string checkTarget(const Flags &flags) {
+  bool cuda = flags.targetName == "cuda";
+  if (!cuda && flags.targetName != "cpu")
+    return "--target is cpu or cuda, not '" + flags.targetName + "'";
+  if (std::string mistake = checkArchitecture(flags.architecture);
+      !mistake.empty())
+    return "--arch: " + mistake;
+  if (!cuda && flags.architecture.getNumOccurrences() && flags.emit != "cuda")
+    return "--arch is of --target cuda";
+  if (cuda)
+    for (const cl::Option *flag :
+         {static_cast<const cl::Option *>(&flags.cpu),
+          static_cast<const cl::Option *>(&flags.vectorBits),
+          static_cast<const cl::Option *>(&flags.threads)})
+      if (flag->getNumOccurrences())
+        return ("--" + flag->ArgStr + " is of --target cpu").str();
+  if (cuda && flags.emit == "llvm")
+    return "--emit=llvm is of --target cpu; --emit=cuda shows the kernels";
+  return "";
 }
 
 /// Why the mesh or the recipes are invalid; empty if they are valid.
@@ -262,6 +285,8 @@ std::string cleave::checkFlags(const Flags &flags) {
         .str();
   if (auto known = CpuTarget::get(flags.cpu, flags.vectorBits); !known)
     return llvm::toString(known.takeError());
+  if (std::string mistake = checkTarget(flags); !mistake.empty())
+    return mistake;
   bool shown = flags.emit == "llvm" || flags.emit == "cuda" ||
                flags.emit == "schedule" || flags.emit == "memory";
   if (!flags.emit.empty() && !shown && !parsePhase(flags.emit))
@@ -357,12 +382,15 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   // A limit above the memory of any machine means no limit.
   options.phases.maxLogitsBytes =
       std::min<int64_t>(flags.maxLogitsMib, int64_t(1) << 40) << 20;
+  // Scratch memory of a GPU does not depend on threads of the host.
   options.phases.threads =
-      flags.deterministic ? 1
-      : flags.threads     ? flags.threads
-                          : std::max(1u, std::thread::hardware_concurrency());
+      flags.deterministic || flags.targetName == "cuda" ? 1
+      : flags.threads ? flags.threads
+                      : std::max(1u, std::thread::hardware_concurrency());
   options.bucketBytes = std::min<int64_t>(flags.bucketKib, int64_t(1) << 40)
                         << 10;
+  options.target = flags.targetName;
+  options.architecture = flags.architecture;
   options.cpu = flags.cpu;
   options.vectorBits = flags.vectorBits;
   return options;

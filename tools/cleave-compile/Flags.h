@@ -388,6 +388,14 @@ struct Flags {
   cl::opt<bool> remarks{
       "remarks", cl::cat(general),
       cl::desc("Print conflicts between annotations and their resolution")};
+  cl::opt<std::string> targetName{
+      "target", cl::init("cpu"), cl::cat(target), cl::value_desc("cpu|cuda"),
+      cl::desc("What runs the program: the processor, the default, or a GPU")};
+  cl::opt<std::string> architecture{
+      "arch", cl::init("sm_90"), cl::cat(target), cl::value_desc("sm_NN"),
+      cl::desc("With --target cuda: the GPU's architecture, such as sm_80, "
+               "sm_90 (the default) or sm_100. Its code is compiled by NVRTC, "
+               "without a GPU")};
   cl::opt<std::string> cpu{"cpu", cl::cat(target),
                            cl::desc("Processor, as clang names it; "
                                     "default: this one")};

@@ -311,6 +311,7 @@ Error Trainer::setUp() {
   SessionOptions sessionOptions;
   sessionOptions.threads = options.threads;
   sessionOptions.offloadFolder = options.offloadDir;
+  sessionOptions.ranksPerDevice = options.ranksPerDevice;
   sessionOptions.pinCaller = true;
   sessionOptions.timing = true;
   if (!options.resume.empty()) {

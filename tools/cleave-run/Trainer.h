@@ -38,6 +38,7 @@ struct Options {
   std::optional<int64_t> labelShift;
   int threads = 0;
   std::string offloadDir;
+  int ranksPerDevice = 1;
   bool randomInit = false, reportMemory = false, reportCommunication = false;
   bool saveNonFinite = false, acceptChanges = false;
   ProgressForm progress = ProgressForm::Auto;

@@ -122,6 +122,11 @@ struct Flags {
   cl::opt<int> threads{
       "threads", cl::desc("Threads (default: OMP_NUM_THREADS or all cores)"),
       cl::init(0), cl::value_desc("n"), cl::cat(trainingCategory)};
+  cl::opt<int> ranksPerDevice{
+      "ranks-per-device",
+      cl::desc("For a program for GPUs: the ranks of a machine that share one "
+               "(default 1)"),
+      cl::init(1), cl::value_desc("n"), cl::cat(trainingCategory)};
   cl::opt<std::string> offloadDir{
       "offload-dir",
       cl::desc("The folder for what the program offloads (cleave-compile "
@@ -223,6 +228,7 @@ std::string Flags::check() const {
                 {"--save-every", saveEvery, 0},
                 {"--keep", keep, 0},
                 {"--threads", threads, 0},
+                {"--ranks-per-device", ranksPerDevice, 1},
                 {"--trace-steps", traceSteps, 1}};
   for (const auto &count : counts)
     if (count.value < count.low)
@@ -368,6 +374,7 @@ int main(int argc, char **argv) {
     options.labelShift = flags.labelShift;
   options.threads = flags.threads;
   options.offloadDir = flags.offloadDir;
+  options.ranksPerDevice = flags.ranksPerDevice;
   options.randomInit = flags.randomInit;
   options.saveNonFinite = flags.saveNonFinite;
   options.acceptChanges = flags.acceptChanges;

@@ -55,7 +55,8 @@ int main(int argc, char **argv) {
       "exec-to-cuda", "kernels as CUDA C++",
       [](Operation *op, raw_ostream &os) {
         return write(op, os, [](ModuleOp module, const CpuTarget &) {
-          return printCuda(module);
+          LaunchShapes launches;
+          return printCuda(module, launches);
         });
       },
       registerAllDialects);

@@ -39,6 +39,10 @@ struct CompileOptions {
   PhaseOptions phases;
   /// By `graph.name`.
   std::map<std::string, ParameterOptions> parameters;
+  /// What runs the program: "cpu" or "cuda".
+  std::string target = "cpu";
+  /// The architecture of the GPU, such as "sm_90".
+  std::string architecture = "sm_90";
   /// Target processor; empty: the one this runs on.
   std::string cpu;
   /// Width of the target's vectors in bits; 0: what `cpu` has.
@@ -73,7 +77,7 @@ runPhases(mlir::ModuleOp module, Phase last, const CompileOptions &options,
           const std::function<void(Phase, mlir::ModuleOp)> &after);
 
 /// The program of each position of the pipeline, and the object file of their
-/// kernels.
+/// kernels: code of the processor, or data that hold the code of a device.
 struct CompiledProgram {
   std::vector<runtime::Program> positions;
   std::string object;

@@ -480,3 +480,11 @@ cuda::planLaunches(const Command &command, const Addresses &addresses) {
     return makeError(planner.problem);
   return std::move(planner.launches);
 }
+
+int64_t cleave::runtime::cuda::outsideBytes(const Program &program) {
+  int64_t scratch = 0;
+  for (const Part &part : program.parts)
+    for (const Command &command : part.commands)
+      scratch = std::max(scratch, launchScratchBytes(command));
+  return kContractionWorkspaceBytes + scratch;
+}

@@ -72,7 +72,9 @@ llvm::Error Artifact::checkSymbols(bool strict) const {
             return makeError("kernel '" + *symbol + "' of part '" + part.name +
                              "' (" + command.label + ") " + why);
           };
-          if (!lookup(*symbol))
+          // The code of devices is in one image.
+          if (!lookup(program.target.empty() ? llvm::StringRef(*symbol)
+                                             : llvm::StringRef(kImageSymbol)))
             return fail("has no code");
           auto *signature = static_cast<const KernelSignature *>(
               lookup(kSignaturePrefix + *symbol));
@@ -92,6 +94,8 @@ llvm::Error Artifact::checkSymbols(bool strict) const {
 void Artifact::summarise() {
   const Program &first = positions.front();
   summary = Program();
+  summary.target = first.target;
+  summary.architecture = first.architecture;
   summary.cpu = first.cpu;
   summary.vectorBits = first.vectorBits;
   summary.threads = first.threads;

@@ -171,6 +171,19 @@ private:
     for (const Ref &arg : k.args)
       ref("argument", arg, 0);
     optionalRef("scratch", k.scratch, 0);
+    if (program.target.empty())
+      return;
+    launch(k.launch);
+    if (!k.finish.empty())
+      launch(k.finishLaunch);
+  }
+
+  void launch(const LaunchShape &shape) {
+    require(shape.grid >= 1 && shape.grid < (int64_t(1) << 31),
+            "a grid has 1 to 2^31 - 1 blocks");
+    require(shape.block >= 1 && shape.block <= 1024,
+            "a block has 1 to 1024 threads");
+    require(shape.sharedBytes >= 0, "negative shared memory");
   }
 
   void contract(const ContractCommand &c) {

@@ -40,9 +40,15 @@ int cleave::runtime::processesHere() {
   return 1;
 }
 
-/// Next to this code, or in the library folder of a build or an installation.
-static std::string findPlugin() {
-  constexpr llvm::StringLiteral name = "libcleave_mpi.so";
+int cleave::runtime::numberHere() {
+  for (const char *name :
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+    if (const char *text = std::getenv(name))
+      return std::max(0, std::atoi(text));
+  return 0;
+}
+
+std::string cleave::runtime::findPlugin(llvm::StringRef name) {
   Dl_info self;
   if (::dladdr(reinterpret_cast<void *>(&startedByMpi), &self) &&
       self.dli_fname) {
@@ -64,7 +70,7 @@ static std::string findPlugin() {
 
 llvm::Expected<Connect> cleave::runtime::openMpi() {
   const char *chosen = std::getenv("CLEAVE_MPI_PLUGIN");
-  std::string path = chosen ? chosen : findPlugin();
+  std::string path = chosen ? chosen : findPlugin("libcleave_mpi.so");
   // MPI loads its own plugins, which need its symbols. Never closed: MPI cannot
   // be started twice.
   void *handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);

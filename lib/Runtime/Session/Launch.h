@@ -17,6 +17,10 @@ namespace cleave::runtime {
 /// the connection of this process.
 llvm::Expected<Connect> openMpi();
 
+/// The path of a plugin: next to this code, or in the library folder of a build
+/// or an installation.
+std::string findPlugin(llvm::StringRef name);
+
 } // namespace cleave::runtime
 
 #endif // CLEAVE_LIB_RUNTIME_SESSION_LAUNCH_H

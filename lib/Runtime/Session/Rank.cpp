@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Session/Rank.h"
+#include "DevicePlugin.h"
 #include "cleave/Runtime/CPU/CpuDevice.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
@@ -40,7 +41,9 @@ Error Rank::open(const RankOptions &options) {
   Expected<cleave_device *> opened =
       options.openDevice
           ? options.openDevice(artifact, number(), team, options.offloadFolder)
-          : openCpuDevice(artifact, number(), team, options.offloadFolder);
+      : getProgram().target.empty()
+          ? openCpuDevice(artifact, number(), team, options.offloadFolder)
+          : openDevicePlugin(artifact, number(), options.ordinal);
   if (!opened)
     return opened.takeError();
   device = *opened;

@@ -107,6 +107,8 @@ Error Session::startRanks(const SessionOptions &options) {
     rankOptions.firstCore = pin ? static_cast<int>(rank) * each : -1;
     rankOptions.pinCaller = rank > 0 || options.pinCaller;
     rankOptions.offloadFolder = options.offloadFolder;
+    rankOptions.ordinal = (mpi ? numberHere() : static_cast<int>(rank)) /
+                          std::max(1, options.ranksPerDevice);
     rankOptions.openDevice = options.openDevice;
     Connect connect = mpiConnect;
     if (!mpi)

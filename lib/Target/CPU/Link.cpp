@@ -57,25 +57,35 @@ static Error writeTemporary(TemporaryFile &file, StringRef directory,
   return Error::success();
 }
 
-/// An object file with the exports of an artifact besides kernels.
-static Expected<std::string> dataObject(StringRef json) {
-  auto machine = cleave::cpu::createMachine(cleave::CpuTarget::host());
+template <typename T> static std::string rawBytes(T value) {
+  return std::string(reinterpret_cast<const char *>(&value), sizeof(T));
+}
+
+Expected<std::string> cleave::emitData(ArrayRef<DataSymbol> symbols) {
+  auto machine = cpu::createMachine(CpuTarget::host());
   if (!machine)
     return machine.takeError();
   LLVMContext context;
-  Module module("program", context);
+  Module module("data", context);
   module.setDataLayout((*machine)->createDataLayout());
   module.setTargetTriple((*machine)->getTargetTriple());
-  auto add = [&](StringRef name, Constant *value) {
-    new GlobalVariable(module, value->getType(), /*isConstant=*/true,
-                       GlobalValue::ExternalLinkage, value, name);
-  };
-  add("cleave_program", ConstantDataArray::getString(context, json));
-  add("cleave_program_size",
-      ConstantInt::get(Type::getInt64Ty(context), json.size()));
-  add("cleave_abi_version", ConstantInt::get(Type::getInt32Ty(context),
-                                             cleave::runtime::kAbiVersion));
-  return cleave::cpu::emitObject(module, **machine);
+  for (const DataSymbol &symbol : symbols) {
+    Constant *value = ConstantDataArray::getString(context, symbol.bytes,
+                                                   /*AddNull=*/false);
+    auto *variable = new GlobalVariable(
+        module, value->getType(), /*isConstant=*/true,
+        GlobalValue::ExternalLinkage, value, symbol.name);
+    variable->setAlignment(Align(16));
+  }
+  return cpu::emitObject(module, **machine);
+}
+
+/// The exports of an artifact besides its code.
+static Expected<std::string> dataObject(StringRef json) {
+  return cleave::emitData(
+      {{"cleave_program", json.str() + '\0'},
+       {"cleave_program_size", rawBytes<uint64_t>(json.size())},
+       {"cleave_abi_version", rawBytes(cleave::runtime::kAbiVersion)}});
 }
 
 Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,

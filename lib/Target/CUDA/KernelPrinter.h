@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_TARGET_CUDA_KERNELPRINTER_H
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Target/CUDA/PrintCuda.h"
 #include "cleave/Target/KernelIndexing.h"
 #include "mlir/Support/IndentedOstream.h"
 #include "llvm/ADT/MapVector.h"
@@ -30,7 +31,8 @@ llvm::StringRef float8Functions();
 /// registers. Accesses of `vector` neighbours have up to 16 bytes.
 class KernelPrinter {
 public:
-  KernelPrinter(exec::KernelOp kernel, llvm::raw_ostream &os);
+  KernelPrinter(exec::KernelOp kernel, llvm::raw_ostream &os,
+                LaunchShapes &launches);
   llvm::LogicalResult print();
 
 private:
@@ -43,8 +45,7 @@ private:
   // Structure: PrintKernel.cpp.
   void analyse();
   bool canVectorize();
-  void printHead(llvm::StringRef name, llvm::StringRef grid,
-                 llvm::StringRef note);
+  void printHead(llvm::StringRef name, int64_t grid, llvm::StringRef note);
   llvm::LogicalResult printFlat();
   llvm::LogicalResult printRows();
   llvm::LogicalResult printFinish();
@@ -86,6 +87,7 @@ private:
 
   exec::KernelOp kernel;
   mlir::raw_indented_ostream os;
+  LaunchShapes &launches;
   int64_t rows, cols, vector, threads;
   /// Columns that one thread handles, in pieces of `vector`.
   int64_t pieces;

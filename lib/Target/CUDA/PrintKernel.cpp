@@ -17,8 +17,9 @@ using namespace cleave::exec;
 
 static int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-KernelPrinter::KernelPrinter(KernelOp kernel, raw_ostream &os)
-    : kernel(kernel), os(os), rows(kernel.getRows()), cols(kernel.getCols()),
+KernelPrinter::KernelPrinter(KernelOp kernel, raw_ostream &os,
+                             LaunchShapes &launches)
+    : kernel(kernel), os(os), launches(launches), rows(kernel.getRows()), cols(kernel.getCols()),
       vector(kernel.getVector()), threads(kernel.getThreads()) {
   // Blocks consist of whole warps.
   threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
@@ -98,8 +99,9 @@ void KernelPrinter::analyse() {
 // Pieces of text
 //===----------------------------------------------------------------------===//
 
-void KernelPrinter::printHead(StringRef symbol, StringRef grid,
-                              StringRef note) {
+void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
+  launches[symbol] = {grid, static_cast<int32_t>(threads),
+                      static_cast<int32_t>(flat ? 0 : sharedBytes)};
   os << "// grid " << grid << ", block " << threads << note << "\n";
   os << "extern \"C\" __global__ void __launch_bounds__(" << threads << ")\n"
      << symbol << "(";
@@ -305,8 +307,7 @@ LogicalResult KernelPrinter::printRow() {
 
 LogicalResult KernelPrinter::printFlat() {
   int64_t perRow = ceilDiv(cols, vector), total = rows * perRow;
-  printHead(kernel.getFunctionName(), std::to_string(ceilDiv(total, threads)),
-            "");
+  printHead(kernel.getFunctionName(), ceilDiv(total, threads), "");
   bool narrow = total < (int64_t(1) << 30);
   os << "const " << (narrow ? "int" : "long long") << " i = blockIdx.x * "
      << threads << (narrow ? "" : "ll") << " + threadIdx.x;\n";
@@ -341,7 +342,7 @@ LogicalResult KernelPrinter::printRows() {
     note += ", dynamic shared memory " + std::to_string(sharedBytes);
   if (groups)
     note += ", scratch " + std::to_string(kernel.getScratchBytes());
-  printHead(kernel.getFunctionName(), std::to_string(items), note);
+  printHead(kernel.getFunctionName(), items, note);
   if (sharedBytes)
     os << "extern __shared__ __align__(16) char shared[];\n";
   int64_t at = 0;
@@ -429,8 +430,8 @@ LogicalResult KernelPrinter::printRows() {
 LogicalResult KernelPrinter::printFinish() {
   int64_t items = kernel.getFinishItems();
   threads = std::min<int64_t>(256, ceilDiv(items, 32) * 32);
-  printHead(kernel.getFinishName(), std::to_string(ceilDiv(items, threads)),
-            "");
+  sharedBytes = 0;
+  printHead(kernel.getFinishName(), ceilDiv(items, threads), "");
   os << "const int c = blockIdx.x * " << threads << " + threadIdx.x;\n";
   os << "[[maybe_unused]] constexpr int row = 0;\n";
   for (auto &[op, slot] : sums) {
@@ -480,7 +481,8 @@ LogicalResult KernelPrinter::print() {
   return kernel.isTwoStage() ? printFinish() : success();
 }
 
-FailureOr<std::string> cleave::printCuda(ModuleOp module) {
+FailureOr<std::string> cleave::printCuda(ModuleOp module,
+                                         LaunchShapes &launches) {
   std::string text;
   llvm::raw_string_ostream stream(text);
   bool half = false, brain = false, eight = false;
@@ -507,7 +509,7 @@ FailureOr<std::string> cleave::printCuda(ModuleOp module) {
   if (eight)
     stream << float8Functions();
   for (auto kernel : module.getOps<KernelOp>())
-    if (failed(KernelPrinter(kernel, stream).print()))
+    if (failed(KernelPrinter(kernel, stream, launches).print()))
       return failure();
   return text;
 }

@@ -12,87 +12,13 @@ import numpy as np
 import pytest
 
 import cuda_host
-from cleave import _runtime
 from cleave.models import FAMILIES
-from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
 from proofs import ALL
+from step_runs import LAYOUTS, OPTIMIZERS, PRECISIONS, differences, model, run, run_apart
 
 pytestmark = pytest.mark.skipif(not cuda_host.HEADERS or not cuda_host.COMPILER,
                                 reason="needs NVIDIA's headers and clang")
-
-PRECISIONS = ["f32", "bf16", "fp16", "fp8"]
-#: Recipes and schedules over threads of one process.
-LAYOUTS = {
-    "one": [],
-    "zero2": ["--mesh=dp=2", "--recipe=zero2"],
-    "sequence": ["--mesh=tp=2", "--recipe=megatron-sp"],
-    "stages": ["--mesh=pp=2", "--micro-batches=2", "--schedule=zb-h1"],
-    "context": ["--mesh=cp=2", "--recipe=ring"],
-}
-OPTIMIZERS = ["adamw", "sgd", "lion", "adagrad", "lamb", "adafactor", "muon", "adamw8bit"]
-SIZE = ("--heads 4 --layers 2 --seq 16 --vocab 64 --batch 4 --dropout 0.1 "
-        "--image 16 --patch 4")
-#: What other last bits of functions leave in results, and in the updates of a parameter, relative
-#: to the largest one. In 16 bits few roundings differ, but one that does counts.
-BOUND = {"f32": (1e-5, 2e-4), "bf16": (1e-3, 1e-2), "fp16": (2e-3, 5e-2), "fp8": (1e-3, 1e-2)}
-TYPES = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32, "i8": np.int8,
-         "i1": np.bool_}
-
-
-def model(family, folder, hidden=32):
-    path = folder / f"{family}.mlir"
-    assert write_model([family, f"--hidden={hidden}", *SIZE.split(), "-o", str(path)]) == 0
-    return path
-
-
-def run(artifact, steps=2):
-    """What some steps and then evaluation give, and the parameters before and after the steps."""
-    session = _runtime.open(str(artifact))
-    random = np.random.default_rng(5)
-    before, found = {}, {}
-    for tensor in session.tensors():
-        kind, shape = TYPES[tensor["dtype"]], tensor["shape"]
-        if tensor["role"] == "input":
-            values = (random.integers(0, 32, shape) if np.issubdtype(kind, np.integer)
-                      else random.standard_normal(shape))
-        elif tensor["role"] == "parameter":
-            # Small, since large ones make the rounding of a step that of the next, many times over.
-            values = 0.08 * random.standard_normal(shape) + (len(shape) == 1)
-            before[tensor["name"]] = values.astype(kind).astype(np.float64)
-        elif tensor["name"] == "lr":
-            values = np.full(shape, 1e-2)
-        else:
-            continue
-        session.write(tensor["name"], np.frombuffer(values.astype(kind).tobytes(), np.uint8))
-    given, outputs = [], [t["name"] for t in session.tensors() if t["role"] == "output"]
-    for entry in ["train"] * steps + [e for e in session.entries() if e in ("evaluate", "logits")]:
-        session.run(entry, 3, steps)
-        given += [np.frombuffer(session.read(name), np.float32)
-                  for name in (["logits"] if entry == "logits" else ["loss", "loss_weight"])
-                  if name in outputs]
-    for tensor in session.tensors():
-        if tensor["role"] == "parameter":
-            found[tensor["name"]] = np.frombuffer(
-                session.read(tensor["name"]), TYPES[tensor["dtype"]]).astype(np.float64).reshape(
-                    tensor["shape"])
-    session.close()
-    return np.concatenate(given), before, found
-
-
-def differences(one, other, precision):
-    """What differs by more than rounding does."""
-    (given, before, expected), (others, _, found) = one, other
-    results, updates = BOUND[precision]
-    if not np.abs(given - others).max() <= results * np.abs(given).max():
-        yield f"results {given} and {others}"
-    changes = {name: np.abs(values - before[name]).max() for name, values in expected.items()}
-    # A gradient that is zero but for rounding has no scale of its own.
-    least = 1e-2 * max(changes.values())
-    for name, values in expected.items():
-        limit = updates * (changes[name] + least) + 3e-7
-        if not np.abs(values - found[name]).max() <= limit:
-            yield name
 
 
 def compile_both(path, precision, layout, folder):
@@ -152,12 +78,6 @@ FAULTS = {
     "shuffle": (r"step /= 2", lambda text: "step /= 4"),
     "rounding": (r"\(__nv_bfloat16\)(?=v\d)", lambda text: "(__nv_bfloat16)(float)(int)"),
 }
-
-
-def run_apart(artifact):
-    """In another process, since a wrong kernel can end it; then the result never comes."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(run, (artifact,)).get(30)
 
 
 @pytest.mark.parametrize("fault", FAULTS if ALL else ["barrier", "index"])

@@ -59,6 +59,13 @@ struct Addresses {
 /// Bytes of scratch memory that the launches of a command need.
 int64_t launchScratchBytes(const Command &command);
 
+/// Bytes of memory that algorithms of contractions may use.
+inline constexpr int64_t kContractionWorkspaceBytes = int64_t(32) << 20;
+
+/// Bytes of memory besides the arena in which a device runs the program: of
+/// contractions, and of the command that needs the most scratch memory.
+int64_t outsideBytes(const Program &program);
+
 /// The launches of an attention, scatter-add, copy, fill or check command; none
 /// if it does nothing. An error if it is beyond what kernels support: heads of
 /// more than 256 channels, or 2^31 positions, rows or blocks.

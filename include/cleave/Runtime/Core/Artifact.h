@@ -32,6 +32,11 @@ struct KernelSignature {
   Stage stage;
 };
 
+/// The code for a device that is not the processor, such as a cubin: its bytes,
+/// and how many there are as a `uint64_t`.
+inline constexpr const char *kImageSymbol = "cleave_image";
+inline constexpr const char *kImageSizeSymbol = "cleave_image_size";
+
 /// The address of a kernel, or null.
 using SymbolResolver = std::function<void *(llvm::StringRef)>;
 

@@ -7,7 +7,8 @@
 /**
  * \file
  * The interface between a session and the device of one of its ranks: memory,
- * and a program that runs there. The CPU is built in (CPU/CpuDevice.h).
+ * and a program that runs there. The CPU is built in (CPU/CpuDevice.h); other
+ * devices are plugins, which a session opens where a program's target is theirs.
  *
  * A device has two places for data: its arena, and the second tier of what is
  * offloaded. Offsets and sizes are bytes. A session gives tensors to a device,
@@ -163,6 +164,34 @@ struct cleave_device_api {
 struct cleave_device {
   const struct cleave_device_api *api;
 };
+
+/**
+ * A plugin exports CLEAVE_DEVICE_OPEN, a cleave_device_open_function. Its file
+ * is libcleave_<target>.so.
+ */
+#define CLEAVE_DEVICE_ABI 1
+#define CLEAVE_DEVICE_OPEN "cleave_device_open"
+
+/** What a device shall run. What `lookup` finds is valid until the device is
+    closed, the rest during the call. */
+struct cleave_device_request {
+  /** The program of the rank's position, as JSON. */
+  const char *program;
+  uint64_t program_bytes;
+  /** The rank that runs it. */
+  int64_t rank;
+  /** Which of the devices that the process can see. */
+  int32_t ordinal;
+  /** The address of what the artifact exports; null if it exports none. */
+  void *(*lookup)(void *data, const char *symbol);
+  void *data;
+};
+
+/** Opens a device of the given version of this interface. Returns null, and
+    writes the reason to `error`, if there is none that can run the program. */
+typedef cleave_device *(*cleave_device_open_function)(
+    uint32_t abi, const struct cleave_device_request *request, char *error,
+    uint64_t error_bytes);
 
 #ifdef __cplusplus
 } /* extern "C" */

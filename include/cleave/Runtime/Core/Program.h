@@ -189,6 +189,18 @@ enum class TimeClass : uint8_t {
   Offload
 };
 
+/// How a kernel is launched on a device that runs grids of blocks.
+struct LaunchShape {
+  /// The number of blocks; 0: the target has no grids.
+  int64_t grid = 0;
+  /// Threads of a block.
+  int32_t block = 0;
+  /// Bytes of dynamic shared memory of a block.
+  int32_t sharedBytes = 0;
+
+  bool operator==(const LaunchShape &) const = default;
+};
+
 /// Runs a generated kernel over `rows` independent items. Kernel ABI:
 ///   void kernel(void *const *args, int64_t begin, int64_t end, void *scratch)
 /// processes items [begin, end). Items are rows of the iteration space (the
@@ -207,6 +219,9 @@ struct KernelCommand {
   std::string finish;
   int64_t finishItems = 0;
   Ref scratch;
+  /// On a device with grids: of each stage. Its kernels take `args`, and if
+  /// there are two stages the address of the scratch memory, as parameters.
+  LaunchShape launch, finishLaunch;
 
   bool operator==(const KernelCommand &) const = default;
 };
@@ -604,7 +619,10 @@ struct Program {
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;
-  /// Code generation target: CPU name and vector width in bits.
+  /// What runs it: "" is the processor, "cuda" a GPU, whose architecture, such
+  /// as "sm_90", the code is compiled for.
+  std::string target, architecture;
+  /// For the processor: CPU name and vector width in bits.
   std::string cpu;
   int vectorBits = 0;
   /// The number of threads for which scratch memory was planned; a run may use

@@ -63,6 +63,12 @@ template <typename F> void fields(F &f, const Tensor *) {
   f("frameworkShape", &Tensor::frameworkShape);
 }
 
+template <typename F> void fields(F &f, const LaunchShape *) {
+  f("grid", &LaunchShape::grid);
+  f("block", &LaunchShape::block);
+  f("sharedBytes", &LaunchShape::sharedBytes);
+}
+
 template <typename F> void fields(F &f, const KernelCommand *) {
   f("symbol", &KernelCommand::symbol);
   f("args", &KernelCommand::args);
@@ -71,6 +77,8 @@ template <typename F> void fields(F &f, const KernelCommand *) {
   f("finish", &KernelCommand::finish);
   f("finishItems", &KernelCommand::finishItems);
   f("scratch", &KernelCommand::scratch);
+  f("launch", &KernelCommand::launch);
+  f("finishLaunch", &KernelCommand::finishLaunch);
 }
 
 template <typename F> void fields(F &f, const ContractCommand *) {
@@ -306,6 +314,8 @@ template <typename F> void fields(F &f, const DeviceConstant *) {
 
 template <typename F> void fields(F &f, const Program *) {
   f("version", &Program::version);
+  f("target", &Program::target);
+  f("architecture", &Program::architecture);
   f("cpu", &Program::cpu);
   f("vectorBits", &Program::vectorBits);
   f("threads", &Program::threads);

@@ -20,6 +20,9 @@ int processesInAll();
 /// otherwise.
 int processesHere();
 
+/// The number of this process among them, from 0 on.
+int numberHere();
+
 } // namespace cleave::runtime
 
 #endif // CLEAVE_RUNTIME_SESSION_LAUNCHER_H

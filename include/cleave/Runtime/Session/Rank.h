@@ -37,7 +37,9 @@ struct RankOptions {
   /// The folder of the file of the second tier; empty: that for temporary
   /// files.
   std::string offloadFolder;
-  /// Its device; empty: these threads.
+  /// Which device of the host it has, of those of its program's target.
+  int ordinal = 0;
+  /// Its device; empty: that of its program's target.
   OpenDevice openDevice;
 };
 

@@ -55,7 +55,11 @@ struct SessionOptions {
   /// The folder for the files of what is offloaded, one for each rank; empty:
   /// that for temporary files.
   std::string offloadFolder;
-  /// The device of each rank; empty: the threads of this process.
+  /// The number of neighbouring ranks of a host that share a device, if the
+  /// program is for devices of a host.
+  int ranksPerDevice = 1;
+  /// The device of each rank; empty: that of the program's target, which for the
+  /// processor is threads of this process.
   OpenDevice openDevice;
   /// How ranks communicate.
   Launch launch = Launch::Detect;

@@ -59,6 +59,14 @@ public:
 llvm::Expected<std::unique_ptr<KernelLibrary>>
 loadKernels(llvm::StringRef objectBytes);
 
+/// Data that an artifact exports.
+struct DataSymbol {
+  std::string name, bytes;
+};
+
+/// An object file for this machine with those data, each aligned to 16 bytes.
+llvm::Expected<std::string> emitData(llvm::ArrayRef<DataSymbol> symbols);
+
 /// Writes a shared object, completely or not at all, that holds the kernels and
 /// the program's JSON as `runtime::Artifact::open` expects them.
 llvm::Error linkSharedObject(llvm::StringRef objectBytes,

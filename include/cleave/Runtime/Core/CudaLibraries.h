@@ -1,0 +1,39 @@
+//===- CudaLibraries.h - Where NVIDIA's libraries are -----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_RUNTIME_CORE_CUDALIBRARIES_H
+#define CLEAVE_RUNTIME_CORE_CUDALIBRARIES_H
+
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+#include <string>
+#include <vector>
+
+namespace cleave::runtime {
+
+/// The folders that may hold NVIDIA's libraries, in the order in which they are
+/// searched: those of $CLEAVE_CUDA_LIBRARIES (with colons in between), of the
+/// toolkit ($CUDA_HOME, else /usr/local/cuda), and of the packages of the
+/// Python environment ($VIRTUAL_ENV).
+std::vector<std::string> cudaLibraryFolders();
+
+/// The folders of headers that belong to them, if they are there.
+std::vector<std::string> cudaHeaderFolders();
+
+/// Opens a library by its name, such as "libcuda.so.1": from these folders, or
+/// by the system's search.
+/// It is never closed. `purpose` begins the message if it is not found:
+/// "running on a GPU".
+llvm::Expected<void *> openCudaLibrary(llvm::StringRef name,
+                                       llvm::StringRef purpose);
+
+/// The address of a function of such a library; null if it has none.
+void *findFunction(void *library, const char *name);
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_RUNTIME_CORE_CUDALIBRARIES_H

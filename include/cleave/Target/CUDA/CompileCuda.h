@@ -1,0 +1,40 @@
+//===- CompileCuda.h - CUDA C++ as device code ------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_TARGET_CUDA_COMPILECUDA_H
+#define CLEAVE_TARGET_CUDA_COMPILECUDA_H
+
+#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Target/CUDA/PrintCuda.h"
+#include "llvm/Support/Error.h"
+
+namespace cleave {
+
+/// What is wrong with the name of an architecture, such as "sm_90"; else "".
+std::string checkArchitecture(llvm::StringRef architecture);
+
+/// The kernels of `module`, and those with which a device executes the other
+/// commands of `programs`, as CUDA C++. Writes the launch shapes of kernels to
+/// the programs.
+llvm::FailureOr<std::string>
+printCudaPrograms(mlir::ModuleOp module,
+                  llvm::MutableArrayRef<runtime::Program> programs);
+
+/// Compiles CUDA C++ to a cubin for `architecture` by NVRTC, which is opened
+/// here: it needs neither a device nor a driver. Fails, with what to do, where
+/// it is not installed.
+llvm::Expected<std::string> compileCuda(llvm::StringRef text,
+                                        llvm::StringRef architecture);
+
+/// An object file for the host with the image of the device's code, and the
+/// signatures of the kernels of `module`, as an artifact has them.
+llvm::Expected<std::string> emitImage(llvm::StringRef image,
+                                      mlir::ModuleOp module);
+
+} // namespace cleave
+
+#endif // CLEAVE_TARGET_CUDA_COMPILECUDA_H

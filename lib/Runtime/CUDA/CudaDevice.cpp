@@ -1,0 +1,259 @@
+//===- CudaDevice.cpp - A GPU as a device ---------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CudaDevice.h"
+#include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <cstring>
+
+using namespace cleave::runtime;
+using namespace cleave::runtime::cuda;
+using llvm::Error;
+using llvm::Expected;
+
+static_assert(CLEAVE_TIME_CLASSES ==
+              std::tuple_size_v<decltype(Breakdown::nanoseconds)>);
+
+//===----------------------------------------------------------------------===//
+// Opening
+//===----------------------------------------------------------------------===//
+
+CudaDevice::CudaDevice(const cleave_device_request &request, Program program,
+                       std::unique_ptr<Gpu> gpu)
+    : cleave_device{&kApi}, program(std::move(program)), rank(request.rank),
+      lookup(request.lookup), lookupData(request.data), gpu(std::move(gpu)) {}
+
+/// Whether code for `compiled`, such as "sm_90", runs on a device of this
+/// capability: of the same major number, the device's minor one at least. Code
+/// with a letter at its end is for one device.
+static bool runsOn(llvm::StringRef compiled, int capability) {
+  int number = 0;
+  if (!compiled.consume_front("sm_"))
+    return false;
+  bool exact = !compiled.empty() && !llvm::isDigit(compiled.back());
+  if (exact)
+    compiled = compiled.drop_back();
+  if (compiled.getAsInteger(10, number))
+    return false;
+  return exact ? number == capability
+               : number / 10 == capability / 10 && number <= capability;
+}
+
+Expected<std::unique_ptr<CudaDevice>>
+CudaDevice::open(const cleave_device_request &request) {
+  Expected<Program> program =
+      parseProgram({request.program, request.program_bytes});
+  if (!program)
+    return program.takeError();
+  Expected<std::unique_ptr<Gpu>> gpu = Gpu::open(request.ordinal);
+  if (!gpu)
+    return gpu.takeError();
+  int capability = (*gpu)->getCapability();
+  if (!runsOn(program->architecture, capability))
+    return makeError("compiled for " + program->architecture + ", and " +
+                     (*gpu)->getName() + " is " +
+                     llvm::Twine(capability / 10) + "." +
+                     llvm::Twine(capability % 10) +
+                     "; compile the model again with --arch sm_" +
+                     llvm::Twine(capability));
+  std::unique_ptr<CudaDevice> device(
+      new CudaDevice(request, std::move(*program), std::move(*gpu)));
+  device->architecture = "sm_" + std::to_string(capability);
+  return device;
+}
+
+int CudaDevice::end(Error error) {
+  if (!error)
+    return 0;
+  failure = llvm::toString(std::move(error));
+  return 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
+  scratchBytes = outsideBytes(program) - kContractionWorkspaceBytes;
+  for (auto [at, bytes] :
+       {std::pair(&arena, arenaBytes),
+        std::pair(&workspace, kContractionWorkspaceBytes),
+        std::pair(&scratch, scratchBytes)}) {
+    Expected<CUdeviceptr> made = gpu->allocate(bytes);
+    if (!made)
+      return made.takeError();
+    *at = *made;
+  }
+  Expected<char *> pinned = gpu->allocateHost(tierBytes);
+  if (!pinned)
+    return pinned.takeError();
+  tier = *pinned;
+  contractions.emplace(gpu->driver, workspace);
+  void *image = lookup(lookupData, kImageSymbol);
+  if (!image)
+    return makeError("the artifact has no code for a GPU");
+  return gpu->load(image);
+}
+
+Error CudaDevice::read(int32_t place, int64_t offset, char *to, int64_t bytes) {
+  if (place == CLEAVE_ARENA)
+    return gpu->read(arena + static_cast<CUdeviceptr>(offset), to, bytes);
+  std::memcpy(to, tier + offset, static_cast<size_t>(bytes));
+  return Error::success();
+}
+
+Error CudaDevice::write(int32_t place, int64_t offset, const char *from,
+                        int64_t bytes) {
+  if (place == CLEAVE_ARENA)
+    return gpu->write(arena + static_cast<CUdeviceptr>(offset), from, bytes);
+  std::memcpy(tier + offset, from, static_cast<size_t>(bytes));
+  return Error::success();
+}
+
+Error CudaDevice::zero(int32_t place, int64_t offset, int64_t bytes) {
+  if (place == CLEAVE_ARENA)
+    return gpu->zero(arena + static_cast<CUdeviceptr>(offset), bytes);
+  std::memset(tier + offset, 0, static_cast<size_t>(bytes));
+  return Error::success();
+}
+
+//===----------------------------------------------------------------------===//
+// The interface
+//===----------------------------------------------------------------------===//
+
+/// The texts of `list` live as long as the entry.
+void CudaDevice::note(llvm::StringRef entry) {
+  auto it = entries.find(entry);
+  if (it == entries.end())
+    return;
+  std::vector<cleave_sent> &list = sent[entry.str()];
+  list.clear();
+  for (const Communication &c : it->second.sent.list())
+    list.push_back({c.kind.c_str(), c.axes.c_str(), c.count, c.exchanges,
+                    c.elements, c.bytes, c.nanoseconds});
+}
+
+const cleave_device_api CudaDevice::kApi = {
+    .capability =
+        [](cleave_device *device, cleave_capability *what) {
+          CudaDevice &own = of(device);
+          *what = {own.gpu->getName().c_str(), own.architecture.c_str(), -1};
+          // The rest is for what is allocated besides the arena.
+          if (Expected<int64_t> bytes = own.gpu->freeBytes())
+            what->memory =
+                std::max<int64_t>(0, *bytes - outsideBytes(own.program));
+          else
+            llvm::consumeError(bytes.takeError());
+        },
+    .allocate =
+        [](cleave_device *device, int64_t arena, int64_t tier) {
+          return of(device).end(of(device).allocate(arena, tier));
+        },
+    .address = [](cleave_device *) -> char * { return nullptr; },
+    .read =
+        [](cleave_device *device, int32_t place, int64_t offset, void *to,
+           int64_t bytes) {
+          return of(device).end(
+              of(device).read(place, offset, static_cast<char *>(to), bytes));
+        },
+    .write =
+        [](cleave_device *device, int32_t place, int64_t offset,
+           const void *from, int64_t bytes) {
+          return of(device).end(of(device).write(
+              place, offset, static_cast<const char *>(from), bytes));
+        },
+    .zero =
+        [](cleave_device *device, int32_t place, int64_t offset,
+           int64_t bytes) {
+          return of(device).end(of(device).zero(place, offset, bytes));
+        },
+    .tune =
+        [](cleave_device *device, const char *choices) {
+          of(device).contractions->take(choices);
+          return of(device).end(of(device).tune());
+        },
+    .choices =
+        [](cleave_device *device) {
+          CudaDevice &own = of(device);
+          own.choiceText = own.contractions->text();
+          return own.choiceText.c_str();
+        },
+    .prepare =
+        [](cleave_device *device, cleave_communicator *communicator,
+           const char *choices) {
+          CudaDevice &own = of(device);
+          own.contractions->take(choices);
+          int failed = own.end(own.prepare(communicator));
+          for (const auto &[name, entry] : own.entries)
+            own.note(name);
+          return failed;
+        },
+    .compare =
+        [](cleave_device *device) {
+          return of(device).end(of(device).requests->compare());
+        },
+    .run = [](cleave_device *device, const char *entry,
+              cleave_stop *stop) { return of(device).run(entry, *stop); },
+    .facts =
+        [](cleave_device *device, cleave_run_facts *facts) {
+          const CudaDevice &own = of(device);
+          *facts = {own.offloaded.fetched,
+                    own.offloaded.evicted,
+                    own.updatedAgain,
+                    {}};
+          llvm::copy(own.breakdown.nanoseconds, facts->nanoseconds);
+        },
+    .sent = [](cleave_device *device, const char *entry,
+               const cleave_sent **list) -> int64_t {
+      auto it = of(device).sent.find(entry);
+      if (it == of(device).sent.end())
+        return 0;
+      *list = it->second.data();
+      return static_cast<int64_t>(it->second.size());
+    },
+    .set_timing = [](cleave_device *device,
+                     int32_t on) { of(device).timing = on != 0; },
+    .start_trace =
+        [](cleave_device *device, const char *entry, int64_t runs,
+           int64_t origin) {
+          CudaDevice &own = of(device);
+          own.events.clear();
+          own.tracedEntry = entry;
+          own.tracedRuns = 0;
+          own.runsToTrace = runs;
+          own.origin = origin;
+        },
+    .trace = [](cleave_device *device, const cleave_event **list) -> int64_t {
+      const std::vector<cleave_event> &events = of(device).events;
+      *list = events.data();
+      return static_cast<int64_t>(events.size());
+    },
+    .library_bytes =
+        [](cleave_device *device) {
+          return outsideBytes(of(device).program);
+        },
+    .tier_failure = [](cleave_device *) { return ""; },
+    .error = [](cleave_device *device) { return of(device).failure.c_str(); },
+    .close = [](cleave_device *device) { delete &of(device); },
+};
+
+extern "C" __attribute__((visibility("default"))) cleave_device *
+cleave_device_open(uint32_t abi, const cleave_device_request *request,
+                   char *error, uint64_t errorBytes) {
+  auto fail = [&](const std::string &message) -> cleave_device * {
+    std::snprintf(error, errorBytes, "%s", message.c_str());
+    return nullptr;
+  };
+  if (abi != CLEAVE_DEVICE_ABI)
+    return fail("the plugin of CUDA is of another version of Cleave");
+  Expected<std::unique_ptr<CudaDevice>> device = CudaDevice::open(*request);
+  if (!device)
+    return fail(llvm::toString(device.takeError()));
+  return device->release();
+}

@@ -1,0 +1,169 @@
+//===- CudaDevice.h - A GPU as a device -------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_CUDA_CUDADEVICE_H
+#define CLEAVE_LIB_RUNTIME_CUDA_CUDADEVICE_H
+
+#include "Contractions.h"
+#include "Gpu.h"
+#include "HostExchange.h"
+#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Runtime/Communicator/Requests.h"
+#include "cleave/Runtime/Core/Device.h"
+#include "cleave/Runtime/Core/RunRecord.h"
+#include "cleave/Runtime/Core/StepChecks.h"
+#include <deque>
+#include <map>
+#include <optional>
+#include <variant>
+
+namespace cleave::runtime::cuda {
+
+/// The program of one rank on a GPU. Commands are enqueued in the order of the
+/// table; the host waits where it has to know a flag: at checks and at actions
+/// that may be skipped.
+class CudaDevice : public cleave_device {
+public:
+  static llvm::Expected<std::unique_ptr<CudaDevice>>
+  open(const cleave_device_request &request);
+
+private:
+  static const cleave_device_api kApi;
+
+  struct Launches {
+    std::vector<std::pair<CUfunction, Launch>> list;
+  };
+  struct Product {
+    /// None: it has no products.
+    std::optional<Contraction> contraction;
+    CUdeviceptr result = 0;
+  };
+  /// A copy between the arena and the second tier, with its events: when its
+  /// memory is ready, and when it has ended.
+  struct Move {
+    CUdeviceptr memory = 0;
+    char *tier = nullptr;
+    int64_t bytes = 0;
+    bool evicts = false;
+    CUevent ready = nullptr, ended = nullptr;
+  };
+  struct MoveStep {
+    Move *move = nullptr;
+    bool ends = false;
+  };
+  struct Check {
+    CUdeviceptr flag = 0;
+    /// Agrees with the other ranks; null: deferred.
+    cleave_request *request = nullptr;
+    char *own = nullptr;
+    const char *agreed = nullptr;
+  };
+  struct Exchange {
+    cleave_request *request = nullptr;
+    const HostExchange *blocks = nullptr;
+    SentSums::Counter counter;
+    bool ends = false;
+  };
+  struct Step {
+    const Command *command = nullptr;
+    const Action *action = nullptr;
+    /// The flag that skips the action; 0: none.
+    CUdeviceptr unless = 0;
+    bool whenStopped = false;
+    std::variant<Launches, Product, MoveStep, Check, Exchange> what;
+  };
+  struct EntrySteps {
+    std::vector<Step> steps;
+    SentSums sent;
+  };
+  struct Agreement {
+    char own = 0, all = 0;
+  };
+  class Resolver;
+
+  CudaDevice(const cleave_device_request &request, Program program,
+             std::unique_ptr<Gpu> gpu);
+  static CudaDevice &of(cleave_device *device) {
+    return *static_cast<CudaDevice *>(device);
+  }
+  /// Keeps the message of an error; returns what the call returns.
+  int end(llvm::Error error);
+
+  llvm::Error allocate(int64_t arenaBytes, int64_t tierBytes);
+  llvm::Error read(int32_t place, int64_t offset, char *to, int64_t bytes);
+  llvm::Error write(int32_t place, int64_t offset, const char *from,
+                    int64_t bytes);
+  llvm::Error zero(int32_t place, int64_t offset, int64_t bytes);
+  llvm::Error tune();
+  llvm::Error prepare(cleave_communicator *communicator);
+
+  int run(llvm::StringRef entry, cleave_stop &stop);
+  std::optional<Stop> runSteps(EntrySteps &entry, bool traced);
+  /// Enqueues a command. Sets `passed` if it is a check that all ranks reach.
+  llvm::Error execute(const Step &step, bool &passed);
+  llvm::Error launch(CUfunction function, const Launch &launch) const;
+  llvm::Error start(const Move &move);
+  llvm::Error exchange(const Exchange &exchange);
+  llvm::Error agree(const Check &check, const CheckCommand &command,
+                    bool &passed);
+  llvm::Expected<bool> readFlag(CUdeviceptr at) const;
+  /// Ends the exchanges and moves in flight when `last` stopped the step, on
+  /// all ranks alike.
+  void finishExchanges(const EntrySteps &entry, const Step *last);
+  /// The error of the communicator.
+  llvm::Error communicatorError() const;
+  llvm::Error mark();
+  void sumTimes(EntrySteps &entry, bool traced);
+  void note(llvm::StringRef entry);
+
+  Program program;
+  int64_t rank;
+  void *(*lookup)(void *, const char *);
+  void *lookupData;
+  std::unique_ptr<Gpu> gpu;
+  CUdeviceptr arena = 0;
+  /// Memory outside of the arena: for contractions, and for the commands that
+  /// are several launches.
+  CUdeviceptr workspace = 0, scratch = 0;
+  int64_t scratchBytes = 0;
+  /// The second tier.
+  char *tier = nullptr;
+  std::optional<Contractions> contractions;
+  cleave_communicator *communicator = nullptr;
+  /// What is exchanged, on the host; empty for one rank.
+  HostMirror mirror;
+  std::map<std::string, EntrySteps, std::less<>> entries;
+  std::deque<Move> moves;
+  std::deque<HostExchange> exchanges;
+  std::deque<Agreement> agreements;
+  /// Released before the communicator is closed.
+  std::optional<Requests> requests;
+  StepChecks checks;
+
+  // What the last run has done.
+  Offloaded offloaded;
+  int64_t updatedAgain = 0;
+  bool timing = false, measuring = false;
+  Breakdown breakdown;
+  /// One event before the first step and one after each, and those steps.
+  std::vector<CUevent> marks;
+  std::vector<const Step *> marked;
+  size_t used = 0;
+  std::string tracedEntry;
+  int32_t tracedRuns = 0;
+  int64_t runsToTrace = 0, origin = 0, began = 0;
+  std::vector<cleave_event> events;
+
+  // What the device shows to its caller.
+  std::string failure, choiceText, architecture;
+  std::optional<Stop> stopped;
+  std::map<std::string, std::vector<cleave_sent>, std::less<>> sent;
+};
+
+} // namespace cleave::runtime::cuda
+
+#endif // CLEAVE_LIB_RUNTIME_CUDA_CUDADEVICE_H

@@ -1,0 +1,88 @@
+//===- Gpu.h - One GPU of the process ---------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_CUDA_GPU_H
+#define CLEAVE_LIB_RUNTIME_CUDA_GPU_H
+
+#include "Driver.h"
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace cleave::runtime::cuda {
+
+/// A GPU with what one rank has there: its context, streams, memory and code.
+/// All is released with it. Every call makes the context current first.
+class Gpu {
+public:
+  /// Fails if the process sees no GPU of that number.
+  static llvm::Expected<std::unique_ptr<Gpu>> open(int ordinal);
+  ~Gpu();
+  Gpu(const Gpu &) = delete;
+  Gpu &operator=(const Gpu &) = delete;
+
+  const std::string &getName() const { return name; }
+  /// Such as 90 for sm_90.
+  int getCapability() const { return capability; }
+  /// Bytes that are free now.
+  llvm::Expected<int64_t> freeBytes() const;
+  /// Dynamic shared memory that a block can have.
+  int getSharedBytes() const { return sharedBytes; }
+
+  llvm::Error makeCurrent() const;
+  /// Memory of the device, filled with zeros; 0 for no bytes.
+  llvm::Expected<CUdeviceptr> allocate(int64_t bytes);
+  /// Memory of the host that the device copies from and to, filled with zeros;
+  /// null for no bytes.
+  llvm::Expected<char *> allocateHost(int64_t bytes);
+  llvm::Expected<CUevent> makeEvent();
+
+  /// Copies after what `compute` has to do, and waits: a copy that is not of a
+  /// stream may still be under way when it returns.
+  llvm::Error read(CUdeviceptr from, void *to, int64_t bytes) const;
+  llvm::Error write(CUdeviceptr to, const void *from, int64_t bytes) const;
+  llvm::Error zero(CUdeviceptr at, int64_t bytes) const;
+  /// Waits for what `compute` has to do.
+  llvm::Error finish() const;
+
+  llvm::Error load(const void *image);
+  /// A kernel of the loaded code, with leave to use `sharedBytes` of dynamic
+  /// shared memory.
+  llvm::Expected<CUfunction> find(const std::string &symbol, int sharedBytes);
+
+  llvm::Error check(CUresult code, const llvm::Twine &what) const {
+    return driver.check(code, what);
+  }
+
+  const Driver &driver;
+  /// Where commands run, and where the second tier is copied.
+  CUstream compute = nullptr, copies = nullptr;
+
+private:
+  explicit Gpu(const Driver &driver) : driver(driver) {}
+  llvm::Error start(int ordinal);
+
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CUmodule module = nullptr;
+  std::string name;
+  int capability = 0, sharedBytes = 0;
+  std::vector<CUdeviceptr> memory;
+  std::vector<char *> hostMemory;
+  std::vector<CUevent> events;
+  struct Function {
+    CUfunction function = nullptr;
+    /// The dynamic shared memory that it has leave for.
+    int sharedBytes = 0;
+  };
+  std::map<std::string, Function> functions;
+};
+
+} // namespace cleave::runtime::cuda
+
+#endif // CLEAVE_LIB_RUNTIME_CUDA_GPU_H

@@ -1,0 +1,327 @@
+//===- Resolver.cpp - From commands to launches ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CudaDevice.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Core/Rows.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <cstdlib>
+
+using namespace cleave::runtime;
+using namespace cleave::runtime::cuda;
+using llvm::Error;
+using llvm::Expected;
+
+/// Builds the steps of the program. All ranks of a group resolve its commands
+/// in the same order, as communicators require.
+class CudaDevice::Resolver {
+public:
+  explicit Resolver(CudaDevice &device)
+      : device(device), gpu(*device.gpu), program(device.program) {}
+
+  Error run();
+
+private:
+  using At = llvm::function_ref<CUdeviceptr(const Ref &)>;
+
+  Error resolve(const Part &part, const Action &action,
+                llvm::ArrayRef<int64_t> row, const Command &command);
+  Expected<Launches> kernel(const KernelCommand &command, At at);
+  Expected<Launches> find(std::vector<Launch> planned);
+  Expected<Exchange> collective(const CollectiveCommand &command,
+                                const Part &part,
+                                llvm::function_ref<int64_t(Ref)> offset);
+  Error writeConstants();
+
+  CudaDevice &device;
+  Gpu &gpu;
+  const Program &program;
+  /// The entry that is being resolved.
+  EntrySteps *entry = nullptr;
+  /// For the action that is being resolved, by token.
+  std::map<int32_t, Exchange> underWay;
+  std::map<int32_t, Move *> moving;
+  /// For the entry, by token and micro-batch.
+  std::map<std::pair<int32_t, int32_t>, Exchange> transfers;
+};
+
+//===----------------------------------------------------------------------===//
+// Kernels
+//===----------------------------------------------------------------------===//
+
+Expected<CudaDevice::Launches>
+CudaDevice::Resolver::find(std::vector<Launch> planned) {
+  Launches launches;
+  for (Launch &launch : planned) {
+    Expected<CUfunction> function =
+        gpu.find(launch.symbol, static_cast<int>(launch.sharedBytes));
+    if (!function)
+      return function.takeError();
+    launches.list.push_back({*function, std::move(launch)});
+  }
+  return launches;
+}
+
+Expected<CudaDevice::Launches>
+CudaDevice::Resolver::kernel(const KernelCommand &command, At at) {
+  std::vector<Launch> launches;
+  auto add = [&](const std::string &symbol, const LaunchShape &shape) {
+    Launch &launch = launches.emplace_back();
+    launch.symbol = symbol;
+    launch.grid[0] = static_cast<uint32_t>(shape.grid);
+    launch.block = static_cast<uint32_t>(shape.block);
+    launch.sharedBytes = static_cast<uint32_t>(shape.sharedBytes);
+    for (const Ref &arg : command.args)
+      launch.add(at(arg));
+    if (!command.finish.empty())
+      launch.add(at(command.scratch));
+  };
+  add(command.symbol, command.launch);
+  if (!command.finish.empty())
+    add(command.finish, command.finishLaunch);
+  return find(std::move(launches));
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+Expected<CudaDevice::Exchange> CudaDevice::Resolver::collective(
+    const CollectiveCommand &command, const Part &part,
+    llvm::function_ref<int64_t(Ref)> offset) {
+  char *mirror = device.mirror.data();
+  Expected<cleave_request *> request =
+      device.requests->prepare(command, [&](Ref ref) -> char * {
+        return ref.buffer < 0 ? nullptr : mirror + offset(ref);
+      });
+  if (!request)
+    return request.takeError();
+  bool receives =
+      command.collective != CollectiveKind::Reduce ||
+      partIndex(program.mesh, command.axes, device.rank) == command.root;
+  return Exchange{*request,
+                  &device.exchanges.emplace_back(command, offset, receives),
+                  entry->sent.add(program, static_cast<int>(device.rank),
+                                  command, part.unless.buffer >= 0),
+                  /*ends=*/false};
+}
+
+//===----------------------------------------------------------------------===//
+// Commands
+//===----------------------------------------------------------------------===//
+
+Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
+                                    llvm::ArrayRef<int64_t> row,
+                                    const Command &command) {
+  auto offset = [&](const Ref &ref) {
+    return row[static_cast<size_t>(ref.buffer)] + ref.offset;
+  };
+  auto at = [&](const Ref &ref) -> CUdeviceptr {
+    return ref.buffer < 0
+               ? 0
+               : device.arena + static_cast<CUdeviceptr>(offset(ref));
+  };
+  Step step;
+  step.command = &command;
+  step.action = &action;
+  step.unless = at(part.unless);
+  step.whenStopped = part.whenStopped;
+  auto take = [&](auto what) -> Error {
+    if (!what)
+      return what.takeError();
+    step.what = std::move(*what);
+    entry->steps.push_back(std::move(step));
+    return Error::success();
+  };
+  switch (command.kind) {
+  case CommandKind::Kernel:
+    return take(kernel(command.kernel, at));
+  case CommandKind::Contract: {
+    const ContractCommand &c = command.contract;
+    Product product;
+    product.result = at(c.c);
+    if (c.m > 0 && c.n > 0 && c.k > 0 && c.batch > 0) {
+      Expected<Contraction> made =
+          device.contractions->make(c, {at(c.a), at(c.b), at(c.c)});
+      if (!made)
+        return made.takeError();
+      product.contraction.emplace(std::move(*made));
+    }
+    step.what = std::move(product);
+    entry->steps.push_back(std::move(step));
+    return Error::success();
+  }
+  case CommandKind::AttentionForward:
+  case CommandKind::AttentionBackward:
+  case CommandKind::ScatterAdd:
+  case CommandKind::Copy:
+  case CommandKind::Fill: {
+    Expected<std::vector<Launch>> planned =
+        planLaunches(command, {at, device.scratch});
+    if (!planned)
+      return planned.takeError();
+    return take(find(std::move(*planned)));
+  }
+  case CommandKind::Check: {
+    Check check;
+    check.flag = at(command.check.flag);
+    if (!command.check.deferred) {
+      Agreement &agreed = device.agreements.emplace_back();
+      Expected<cleave_request *> request =
+          device.requests->prepareAgreement(&agreed.own, &agreed.all);
+      if (!request)
+        return request.takeError();
+      check.request = *request;
+      check.own = &agreed.own;
+      check.agreed = &agreed.all;
+    }
+    step.what = check;
+    entry->steps.push_back(std::move(step));
+    return Error::success();
+  }
+  case CommandKind::Collective: {
+    const CollectiveCommand &c = command.collective;
+    Expected<Exchange> exchange = collective(c, part, offset);
+    if (!exchange)
+      return exchange.takeError();
+    if (c.isTransfer()) {
+      transfers[{c.token, action.microBatch}] = *exchange;
+    } else {
+      underWay[c.token] = *exchange;
+      moving.erase(c.token);
+    }
+    step.what = *exchange;
+    entry->steps.push_back(std::move(step));
+    return Error::success();
+  }
+  case CommandKind::Wait: {
+    const WaitCommand &wait = command.wait;
+    if (auto it = moving.find(wait.token);
+        !wait.transfer && it != moving.end()) {
+      step.what = MoveStep{it->second, /*ends=*/true};
+    } else {
+      Exchange exchange = wait.transfer
+                              ? transfers[{wait.token, action.microBatch}]
+                              : underWay[wait.token];
+      exchange.ends = true;
+      step.what = exchange;
+    }
+    entry->steps.push_back(std::move(step));
+    return Error::success();
+  }
+  case CommandKind::Fetch:
+  case CommandKind::Evict: {
+    const MoveCommand &c = command.move;
+    Move &move = device.moves.emplace_back();
+    move.memory = at(c.memory);
+    move.tier = device.tier + offset(c.tier);
+    move.bytes = c.bytes;
+    move.evicts = command.kind == CommandKind::Evict;
+    for (CUevent *event : {&move.ready, &move.ended}) {
+      Expected<CUevent> made = gpu.makeEvent();
+      if (!made)
+        return made.takeError();
+      *event = *made;
+    }
+    moving[c.token] = &move;
+    step.what = MoveStep{&move, /*ends=*/false};
+    entry->steps.push_back(std::move(step));
+    return Error::success();
+  }
+  }
+  return makeError("unknown command");
+}
+
+Error CudaDevice::Resolver::writeConstants() {
+  for (const Constant &constant : program.constants) {
+    std::string bytes = llvm::fromHex(constant.hex);
+    if (Error error = gpu.write(
+            device.arena + static_cast<CUdeviceptr>(constant.offset),
+            bytes.data(), static_cast<int64_t>(bytes.size())))
+      return error;
+  }
+  for (const DeviceConstant &constant : program.deviceConstants) {
+    std::vector<int64_t> values;
+    for (const DeviceValue &value : constant.values)
+      values.push_back(evaluate(program.mesh, value, device.rank));
+    if (Error error = gpu.write(
+            device.arena + static_cast<CUdeviceptr>(constant.offset),
+            values.data(),
+            static_cast<int64_t>(values.size() * sizeof(int64_t))))
+      return error;
+  }
+  return Error::success();
+}
+
+Error CudaDevice::Resolver::run() {
+  if (Error error = device.requests->makeGroups())
+    return error;
+  for (const auto &[name, source] : program.entries) {
+    entry = &device.entries[name];
+    transfers.clear();
+    RowReader rows(source, program.parts.size());
+    for (const Action &action : source.actions) {
+      const Part &part = program.parts[static_cast<size_t>(action.part)];
+      llvm::ArrayRef<int64_t> row = rows.next(action);
+      for (const Command &command : part.commands)
+        if (Error error = resolve(part, action, row, command))
+          return makeError("part '" + part.name + "' (" + command.label +
+                           "): " + llvm::toString(std::move(error)));
+    }
+  }
+  return writeConstants();
+}
+
+Error CudaDevice::prepare(cleave_communicator *with) {
+  if (with->size != deviceCount(program.mesh))
+    return makeError("the program is for " +
+                     llvm::Twine(deviceCount(program.mesh)) +
+                     " devices, not for " + llvm::Twine(with->size));
+  if (Error error = gpu->makeCurrent())
+    return error;
+  communicator = with;
+  requests.emplace(program, communicator);
+  if (with->size > 1) {
+    Expected<Arena> mapped = Arena::map(program.arenaBytes);
+    if (!mapped)
+      return mapped.takeError();
+    mirror = std::move(*mapped);
+  }
+  return Resolver(*this).run();
+}
+
+/// Does nothing with CLEAVE_TUNING=off, as on the processor.
+Error CudaDevice::tune() {
+  if (const char *text = std::getenv("CLEAVE_TUNING");
+      text && llvm::StringRef(text) == "off")
+    return Error::success();
+  if (Error error = gpu->makeCurrent())
+    return error;
+  for (const auto &[name, entry] : program.entries) {
+    RowReader rows(entry, program.parts.size());
+    for (const Action &action : entry.actions) {
+      llvm::ArrayRef<int64_t> row = rows.next(action);
+      for (const Command &command :
+           program.parts[static_cast<size_t>(action.part)].commands) {
+        const ContractCommand &c = command.contract;
+        if (command.kind != CommandKind::Contract || c.m == 0 || c.n == 0 ||
+            c.k == 0 || c.batch == 0)
+          continue;
+        auto at = [&](const Ref &ref) {
+          return arena + static_cast<CUdeviceptr>(
+                             row[static_cast<size_t>(ref.buffer)] + ref.offset);
+        };
+        if (Error error = contractions->tune(c, {at(c.a), at(c.b), at(c.c)},
+                                             gpu->compute))
+          return error;
+      }
+    }
+  }
+  return Error::success();
+}

@@ -1,0 +1,285 @@
+//===- Run.cpp - Runs of a program on a GPU -------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CudaDevice.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+
+#include <algorithm>
+
+using namespace cleave::runtime;
+using namespace cleave::runtime::cuda;
+using llvm::Error;
+using llvm::Expected;
+
+//===----------------------------------------------------------------------===//
+// Commands
+//===----------------------------------------------------------------------===//
+
+Error CudaDevice::launch(CUfunction function, const Launch &launch) const {
+  llvm::SmallVector<void *, 32> parameters;
+  for (uint32_t at : launch.offsets)
+    parameters.push_back(const_cast<char *>(launch.parameters.data() + at));
+  return gpu->check(gpu->driver.cuLaunchKernel(
+                        function, launch.grid[0], launch.grid[1],
+                        launch.grid[2], launch.block, 1, 1, launch.sharedBytes,
+                        gpu->compute, parameters.data(), nullptr),
+                    "launching a kernel");
+}
+
+/// Where a contraction has no products, its result is zero or stays.
+static Error clear(const Gpu &gpu, const ContractCommand &c, CUdeviceptr at) {
+  if (c.beta != 0 || c.m == 0 || c.n == 0)
+    return Error::success();
+  for (int64_t i = 0; i < c.batch; ++i)
+    for (int64_t row = 0; row < c.m; ++row)
+      if (Error error = gpu.check(
+              gpu.driver.cuMemsetD8Async(
+                  at + static_cast<CUdeviceptr>(
+                           4 * (i * c.batchStrideC + row * c.ldc)),
+                  0, static_cast<size_t>(4 * c.n), gpu.compute),
+              "clearing a result"))
+        return error;
+  return Error::success();
+}
+
+/// The copy begins when what comes before has used its memory.
+Error CudaDevice::start(const Move &move) {
+  const Driver &driver = gpu->driver;
+  (move.evicts ? offloaded.evicted : offloaded.fetched) += move.bytes;
+  auto bytes = static_cast<size_t>(move.bytes);
+  if (Error error = gpu->check(driver.cuEventRecord(move.ready, gpu->compute),
+                               "an event"))
+    return error;
+  if (Error error = gpu->check(
+          driver.cuStreamWaitEvent(gpu->copies, move.ready, 0), "an event"))
+    return error;
+  if (bytes > 0)
+    if (Error error = gpu->check(
+            move.evicts ? driver.cuMemcpyDtoHAsync(move.tier, move.memory,
+                                                   bytes, gpu->copies)
+                        : driver.cuMemcpyHtoDAsync(move.memory, move.tier,
+                                                   bytes, gpu->copies),
+            "a copy of the second tier"))
+      return error;
+  return gpu->check(driver.cuEventRecord(move.ended, gpu->copies), "an event");
+}
+
+Error CudaDevice::communicatorError() const {
+  return makeError(communicator->api->error(communicator));
+}
+
+Error CudaDevice::exchange(const Exchange &exchange) {
+  if (!exchange.ends) {
+    if (Error error =
+            exchange.blocks->fetch(*gpu, arena, mirror.data()))
+      return error;
+    return communicator->api->start(exchange.request) ? communicatorError()
+                                                      : Error::success();
+  }
+  if (communicator->api->wait(exchange.request))
+    return communicatorError();
+  return exchange.blocks->store(*gpu, arena, mirror.data());
+}
+
+Expected<bool> CudaDevice::readFlag(CUdeviceptr at) const {
+  char flag = 0;
+  if (Error error = gpu->read(at, &flag, 1))
+    return error;
+  return flag != 0;
+}
+
+Error CudaDevice::agree(const Check &check, const CheckCommand &command,
+                        bool &passed) {
+  Expected<bool> flag = readFlag(check.flag);
+  if (!flag)
+    return flag.takeError();
+  if (!check.request) {
+    checks.note(command, *flag);
+    return Error::success();
+  }
+  *check.own = *flag && checks.passed();
+  const cleave_communicator_api &api = *communicator->api;
+  if (api.start(check.request) || api.wait(check.request))
+    return communicatorError();
+  passed = *check.agreed != 0;
+  return Error::success();
+}
+
+Error CudaDevice::execute(const Step &step, bool &passed) {
+  if (auto *launches = std::get_if<Launches>(&step.what)) {
+    for (const auto &[function, own] : launches->list)
+      if (Error error = launch(function, own))
+        return error;
+    return Error::success();
+  }
+  if (auto *product = std::get_if<Product>(&step.what))
+    return product->contraction
+               ? product->contraction->run(gpu->compute)
+               : clear(*gpu, step.command->contract, product->result);
+  if (auto *move = std::get_if<MoveStep>(&step.what))
+    return move->ends ? gpu->check(gpu->driver.cuStreamWaitEvent(
+                                       gpu->compute, move->move->ended, 0),
+                                   "an event")
+                      : start(*move->move);
+  if (auto *check = std::get_if<Check>(&step.what))
+    return agree(*check, step.command->check, passed);
+  return exchange(std::get<Exchange>(step.what));
+}
+
+//===----------------------------------------------------------------------===//
+// Times
+//===----------------------------------------------------------------------===//
+
+/// Marks the end of a command, or the begin of the first.
+Error CudaDevice::mark() {
+  if (used == marks.size()) {
+    Expected<CUevent> event = gpu->makeEvent();
+    if (!event)
+      return event.takeError();
+    marks.push_back(*event);
+  }
+  return gpu->check(gpu->driver.cuEventRecord(marks[used++], gpu->compute),
+                    "an event");
+}
+
+void CudaDevice::sumTimes(EntrySteps &entry, bool traced) {
+  const Action *first = nullptr;
+  if (auto it = program.entries.find(tracedEntry); it != program.entries.end())
+    first = it->second.actions.data();
+  for (size_t i = 0; i < marked.size() && i + 1 < used; ++i) {
+    float milliseconds = 0, since = 0;
+    if (gpu->driver.cuEventElapsedTime(&milliseconds, marks[i], marks[i + 1]))
+      continue;
+    auto time = static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
+    const Step &step = *marked[i];
+    breakdown[step.command->timeClass] += time;
+    if (const auto *e = std::get_if<Exchange>(&step.what))
+      entry.sent.took(e->counter, time);
+    if (!traced ||
+        gpu->driver.cuEventElapsedTime(&since, marks[0], marks[i]))
+      continue;
+    const Part &part = program.parts[static_cast<size_t>(step.action->part)];
+    events.push_back(
+        {tracedRuns, static_cast<int32_t>(step.action - first),
+         static_cast<int32_t>(step.command - part.commands.data()),
+         began - origin +
+             static_cast<int64_t>(1e6 * static_cast<double>(since)),
+         time});
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Runs
+//===----------------------------------------------------------------------===//
+
+void CudaDevice::finishExchanges(const EntrySteps &entry, const Step *last) {
+  std::vector<const Exchange *> open;
+  for (const Step &step : entry.steps) {
+    if (&step == last)
+      break;
+    if (const auto *e = std::get_if<Exchange>(&step.what)) {
+      if (e->ends)
+        llvm::erase_if(open, [&](const Exchange *other) {
+          return other->request == e->request;
+        });
+      else
+        open.push_back(e);
+    }
+  }
+  for (const Exchange *exchange : open)
+    (void)communicator->api->wait(exchange->request);
+  (void)gpu->driver.cuStreamSynchronize(gpu->copies);
+}
+
+std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry, bool traced) {
+  auto broken = [&](Error error) {
+    std::string why = llvm::toString(std::move(error));
+    communicator->api->fail(communicator, why.c_str());
+    return Stop{std::move(why), false, false, true};
+  };
+  const Action *action = nullptr;
+  bool skipped = false;
+  for (const Step &step : entry.steps) {
+    // An action may overwrite its flag.
+    if (step.action != action) {
+      action = step.action;
+      skipped = step.whenStopped;
+      if (step.unless && !skipped) {
+        Expected<bool> flag = readFlag(step.unless);
+        if (!flag)
+          return broken(flag.takeError());
+        skipped = *flag;
+        updatedAgain += !skipped;
+      }
+    }
+    if (skipped)
+      continue;
+    bool passed = true;
+    if (Error error = execute(step, passed))
+      return broken(std::move(error));
+    if (const auto *e = std::get_if<Exchange>(&step.what); e && !e->ends)
+      entry.sent.ran(e->counter);
+    if (measuring) {
+      marked.push_back(&step);
+      if (Error error = mark())
+        return broken(std::move(error));
+    }
+    if (passed)
+      continue;
+    finishExchanges(entry, &step);
+    for (const Step &later :
+         llvm::ArrayRef(entry.steps).drop_front(&step - entry.steps.data()))
+      if (bool ignored = true; later.whenStopped)
+        if (Error error = execute(later, ignored))
+          return broken(std::move(error));
+    const Check &check = std::get<Check>(step.what);
+    Expected<bool> flag = readFlag(check.flag);
+    if (!flag)
+      return broken(flag.takeError());
+    const CheckCommand &why = checks.failed(*flag, step.command->check);
+    return Stop{why.message, *check.own == 0, why.skips, false};
+  }
+  return std::nullopt;
+}
+
+int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
+  checks = {};
+  offloaded = {};
+  updatedAgain = 0;
+  breakdown = Breakdown();
+  stopped.reset();
+  auto it = entries.find(name);
+  bool traced = tracedRuns < runsToTrace && name == tracedEntry;
+  measuring = timing || traced;
+  used = 0;
+  marked.clear();
+  if (it == entries.end()) {
+    stopped = Stop{"the program has no such entry", true, false, true};
+  } else {
+    it->second.sent.begin();
+    Error error = gpu->makeCurrent();
+    if (!error && measuring) {
+      began = monotonicNanoseconds();
+      error = mark();
+    }
+    if (!error)
+      stopped = runSteps(it->second, traced);
+    if (Error late = gpu->finish())
+      error = llvm::joinErrors(std::move(error), std::move(late));
+    if (error)
+      stopped = Stop{llvm::toString(std::move(error)), false, false, true};
+    if (measuring)
+      sumTimes(it->second, traced);
+    tracedRuns += traced && !stopped;
+  }
+  note(name);
+  if (!stopped)
+    return 0;
+  stop = {stopped->message.c_str(), stopped->own, stopped->skips,
+          stopped->broken};
+  return 1;
+}

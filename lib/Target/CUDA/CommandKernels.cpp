@@ -1,0 +1,101 @@
+//===- CommandKernels.cpp - Kernels of the other commands -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CommandKernels.h"
+#include "CommandKernels.inc"
+#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Runtime/CUDA/KernelArguments.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <set>
+
+using namespace llvm;
+
+/// A file without the comments at its head, which are for those who read it
+/// there.
+static StringRef bodyOf(StringRef file) {
+  while (file.starts_with("//") || file.starts_with("\n"))
+    file = file.split('\n').second;
+  return file;
+}
+
+/// The names of the kernels that commands launch.
+static std::set<std::string> symbolsOf(ArrayRef<cleave::runtime::Program> all) {
+  std::set<std::string> symbols;
+  for (const cleave::runtime::Program &program : all)
+    for (const cleave::runtime::Part &part : program.parts)
+      for (const cleave::runtime::Command &command : part.commands) {
+        // Where buffers begin decides the widths of copies: any is allowed for.
+        auto at = [](const cleave::runtime::Ref &) { return uint64_t(1) << 20; };
+        auto launches = cleave::runtime::cuda::planLaunches(command, {at});
+        if (!launches) {
+          // The device says so when it prepares the command.
+          consumeError(launches.takeError());
+          continue;
+        }
+        for (const cleave::runtime::cuda::Launch &launch : *launches)
+          symbols.insert(launch.symbol);
+      }
+  return symbols;
+}
+
+/// The kernels of attention that are used, of the templates of their file: for
+/// each class of head sizes there are four.
+static std::string attentionKernels(const std::set<std::string> &symbols) {
+  std::string text;
+  raw_string_ostream os(text);
+  auto add = [&](const char *kind, const char *function, int size,
+                 std::initializer_list<int> shape) {
+    std::string symbol = formatv("cleave_attention_{0}_{1}", kind, size);
+    if (!symbols.count(symbol))
+      return;
+    os << "extern \"C\" __global__ void "
+          "__launch_bounds__(attentionThreads)\n"
+       << symbol << "(AttentionArguments a) {\n  " << function << "<" << size;
+    for (int number : shape)
+      os << ", " << number;
+    os << ">(a);\n}\n\n";
+  };
+#define CLEAVE_KERNELS(Size, FR, FC, QR, QC, QS, KR, KC, KS)                   \
+  add("forward", "attentionForward", Size, {FR, FC});                          \
+  add("queries", "attentionQueries", Size, {QR, QC, QS});                      \
+  add("keys", "attentionKeys", Size, {KR, KC, KS});                            \
+  add("bias", "attentionBias", Size, {QR, QC, QS});
+  CLEAVE_ATTENTION_CLASSES(CLEAVE_KERNELS)
+#undef CLEAVE_KERNELS
+  return text;
+}
+
+std::string
+cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
+  std::set<std::string> symbols = symbolsOf(programs);
+  std::string text;
+  auto add = [&](StringRef file, std::initializer_list<StringRef> prefixes) {
+    bool used = any_of(symbols, [&](StringRef symbol) {
+      return any_of(prefixes, [&](StringRef prefix) {
+        return symbol.starts_with(prefix);
+      });
+    });
+    if (!used)
+      return;
+    if (text.empty())
+      text = StringRef(textKernelArguments)
+                 .split("KERNELARGUMENTS_H\n#define CLEAVE_RUNTIME_CUDA_"
+                        "KERNELARGUMENTS_H\n")
+                 .second.split("/// For each class")
+                 .first;
+    text += bodyOf(file);
+  };
+  add(textCopy, {"cleave_copy", "cleave_transpose"});
+  add(textFill, {"cleave_fill"});
+  add(textScatterAdd, {"cleave_sort", "cleave_scatter"});
+  add(StringRef(textAttention).split("#define CLEAVE_ATTENTION_KERNELS").first,
+      {"cleave_attention"});
+  return text + attentionKernels(symbols);
+}

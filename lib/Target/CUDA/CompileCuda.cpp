@@ -1,0 +1,185 @@
+//===- CompileCuda.cpp - CUDA C++ as device code --------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Target/CUDA/CompileCuda.h"
+#include "CommandKernels.h"
+#include "KernelPrinter.h"
+#include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/CudaLibraries.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Target/CPU/CodeGen.h"
+
+using namespace mlir;
+using namespace cleave;
+using runtime::makeError;
+
+std::string cleave::checkArchitecture(StringRef architecture) {
+  StringRef number = architecture;
+  unsigned value = 0;
+  if (number.consume_front("sm_") && number.size() >= 2 &&
+      !number.trim("af").getAsInteger(10, value) && value >= 80 && value < 1000)
+    return "";
+  return "unknown architecture '" + architecture.str() +
+         "': it is sm_80, sm_90, sm_100 or a later one";
+}
+
+//===----------------------------------------------------------------------===//
+// Text
+//===----------------------------------------------------------------------===//
+
+FailureOr<std::string>
+cleave::printCudaPrograms(ModuleOp module,
+                          MutableArrayRef<runtime::Program> programs) {
+  LaunchShapes launches;
+  FailureOr<std::string> text = printCuda(module, launches);
+  if (failed(text))
+    return failure();
+  for (runtime::Program &program : programs)
+    for (runtime::Part &part : program.parts)
+      for (runtime::Command &command : part.commands) {
+        if (command.kind != runtime::CommandKind::Kernel)
+          continue;
+        runtime::KernelCommand &kernel = command.kernel;
+        kernel.launch = launches.lookup(kernel.symbol);
+        if (!kernel.finish.empty())
+          kernel.finishLaunch = launches.lookup(kernel.finish);
+      }
+  return *text + cuda::commandKernels(programs);
+}
+
+//===----------------------------------------------------------------------===//
+// NVRTC
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+using Handle = struct _nvrtcProgram *;
+
+/// The functions of the library that are used; they return 0, or the number of
+/// an error.
+struct Nvrtc {
+  int (*create)(Handle *, const char *source, const char *name, int headers,
+                const char *const *contents, const char *const *names);
+  int (*compile)(Handle, int count, const char *const *options);
+  int (*logSize)(Handle, size_t *);
+  int (*log)(Handle, char *);
+  int (*cubinSize)(Handle, size_t *);
+  int (*cubin)(Handle, char *);
+  int (*destroy)(Handle *);
+  const char *(*errorText)(int);
+};
+
+} // namespace
+
+static llvm::Expected<Nvrtc> openNvrtc() {
+  constexpr const char *purpose = "compiling for a GPU";
+  // It opens the other one by itself, but only in folders of the system.
+  if (auto builtins =
+          runtime::openCudaLibrary("libnvrtc-builtins.so.13.0", purpose);
+      !builtins)
+    llvm::consumeError(builtins.takeError());
+  auto library = runtime::openCudaLibrary("libnvrtc.so.13", purpose);
+  if (!library)
+    return makeError(llvm::toString(library.takeError()) +
+                     "; it comes with the toolkit of CUDA 13, and as the "
+                     "Python package nvidia-cuda-nvrtc");
+  Nvrtc nvrtc;
+  bool whole = true;
+  auto find = [&](auto &function, const char *name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
+        runtime::findFunction(*library, name));
+    whole &= function != nullptr;
+  };
+  find(nvrtc.create, "nvrtcCreateProgram");
+  find(nvrtc.compile, "nvrtcCompileProgram");
+  find(nvrtc.logSize, "nvrtcGetProgramLogSize");
+  find(nvrtc.log, "nvrtcGetProgramLog");
+  find(nvrtc.cubinSize, "nvrtcGetCUBINSize");
+  find(nvrtc.cubin, "nvrtcGetCUBIN");
+  find(nvrtc.destroy, "nvrtcDestroyProgram");
+  find(nvrtc.errorText, "nvrtcGetErrorString");
+  if (!whole)
+    return makeError("libnvrtc.so.13 lacks functions of CUDA 13");
+  return nvrtc;
+}
+
+llvm::Expected<std::string> cleave::compileCuda(StringRef text,
+                                                StringRef architecture) {
+  if (std::string why = checkArchitecture(architecture); !why.empty())
+    return makeError(why);
+  llvm::Expected<Nvrtc> nvrtc = openNvrtc();
+  if (!nvrtc)
+    return nvrtc.takeError();
+  Handle program = nullptr;
+  auto failed = [&](int code, const Twine &log = "") {
+    if (program)
+      nvrtc->destroy(&program);
+    return makeError("NVRTC cannot compile the kernels for " + architecture +
+                     ": " + nvrtc->errorText(code) + log);
+  };
+  std::vector<std::string> options = {
+      ("--gpu-architecture=" + architecture).str(), "--std=c++17",
+      "--fmad=false", "--device-int128", "-default-device"};
+  for (const std::string &folder : runtime::cudaHeaderFolders())
+    options.push_back("--include-path=" + folder);
+  std::vector<const char *> words;
+  for (const std::string &option : options)
+    words.push_back(option.c_str());
+  if (int code = nvrtc->create(&program, text.str().c_str(), "kernels.cu", 0,
+                               nullptr, nullptr))
+    return failed(code);
+  if (int code =
+          nvrtc->compile(program, static_cast<int>(words.size()), words.data())) {
+    size_t size = 0;
+    std::string log;
+    if (nvrtc->logSize(program, &size) == 0 && size > 1) {
+      log.resize(size);
+      nvrtc->log(program, log.data());
+      log.resize(size - 1);
+    }
+    return failed(code, "\n" + log);
+  }
+  size_t size = 0;
+  if (int code = nvrtc->cubinSize(program, &size))
+    return failed(code);
+  std::string image(size, '\0');
+  if (int code = nvrtc->cubin(program, image.data()))
+    return failed(code);
+  nvrtc->destroy(&program);
+  return image;
+}
+
+//===----------------------------------------------------------------------===//
+// Artifacts
+//===----------------------------------------------------------------------===//
+
+template <typename T> static std::string rawBytes(const T &value) {
+  return std::string(reinterpret_cast<const char *>(&value), sizeof(T));
+}
+
+llvm::Expected<std::string> cleave::emitImage(StringRef image,
+                                              ModuleOp module) {
+  using Signature = runtime::KernelSignature;
+  std::vector<DataSymbol> symbols = {
+      {runtime::kImageSymbol, image.str()},
+      {runtime::kImageSizeSymbol, rawBytes<uint64_t>(image.size())}};
+  for (auto kernel : module.getOps<exec::KernelOp>()) {
+    auto arguments =
+        static_cast<uint32_t>(kernel.getBody().front().getNumArguments());
+    auto add = [&](const std::string &symbol, Signature::Stage stage) {
+      symbols.push_back({runtime::kSignaturePrefix + symbol,
+                         rawBytes(Signature{arguments, stage})});
+    };
+    if (!kernel.isTwoStage()) {
+      add(kernel.getFunctionName(), Signature::Only);
+      continue;
+    }
+    add(kernel.getFunctionName(), Signature::First);
+    add(kernel.getFinishName(), Signature::Second);
+  }
+  return emitData(symbols);
+}

@@ -1,0 +1,254 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Whole training steps on a GPU that is a stand-in (test/fake_cuda): the real plugin, the printed
+kernels, NVIDIA's libraries replaced by ones that run on the host; against the same steps on the
+processor. It proves the plugin, its order of work and the kernels' structure, not the last bits of
+a device's functions, nor anything of its speed."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cleave
+from cleave.models import FAMILIES
+from cleave.testing.tools import build_dir, run_tool, tool
+from proofs import ALL
+from step_runs import LAYOUTS, OPTIMIZERS, PRECISIONS, differences, model, run, run_apart
+
+FAKE = build_dir() / "fake_cuda"
+
+pytestmark = pytest.mark.skipif(
+    not (FAKE / "libcuda.so.1").exists() or not (build_dir() / "lib" / "libcleave_cuda.so").exists(),
+    reason="needs NVIDIA's headers and clang")
+
+
+@pytest.fixture(autouse=True)
+def fake_device(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
+    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "4")
+    monkeypatch.setenv("CLEAVE_TUNING", "off")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def compile_both(path, folder, *flags):
+    """The artifacts for the processor and for a GPU."""
+    for name, target in (("native", ["--threads=1"]), ("device", ["--target=cuda"])):
+        run_tool([tool("cleave-compile"), str(path), *flags, *target, "-o",
+                  str(folder / f"{name}.so")])
+    return folder / "native.so", folder / "device.so"
+
+
+def plain(precision, layout, *flags):
+    return [f"--precision={precision}", *LAYOUTS[layout], "--optimizer=sgd", "--momentum=0", *flags]
+
+
+# Steps --------------------------------------------------------------------------------
+
+CASES = [(family, precision, "one") for family in FAMILIES for precision in PRECISIONS] + [
+    (family, precision, layout) for family in ("gpt", "llama") for precision in ("f32", "bf16")
+    for layout in LAYOUTS if layout != "one"]
+SAMPLE = [("gpt", "bf16", "one"), ("t5", "f32", "one"), ("mixtral", "f32", "one"),
+          ("llama", "f32", "sequence"), ("gpt", "f32", "stages"), ("gpt", "bf16", "zero2")]
+
+
+@pytest.mark.parametrize("family, precision, layout", CASES if ALL else SAMPLE)
+def test_steps_agree(family, precision, layout, tmp_path, monkeypatch):
+    native, device = compile_both(model(family, tmp_path), tmp_path, *plain(precision, layout))
+    expected = run(native)
+    monkeypatch.setenv("CLEAVE_FAKE_ORDER", "7")
+    monkeypatch.setenv("CLEAVE_THREAD_ORDER", "7")
+    found = run_apart(device)
+    if family == "mixtral" and precision == "bf16":
+        # Sums in another order can change which experts a token has, and then its logits.
+        expected, found = ((one[0][:2], *one[1:]) for one in (expected, found))
+    assert not list(differences(expected, found, precision))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS if ALL else ["adamw8bit"])
+def test_optimizers_agree(optimizer, tmp_path):
+    flags = [f"--optimizer={optimizer}"]
+    if optimizer == "muon":
+        flags.append("--group=ndim<2: optimizer=adamw")
+    native, device = compile_both(model("gpt", tmp_path), tmp_path, *flags)
+    # Where a gradient is zero but for rounding, an update of its sign is not.
+    assert not [name for name in differences(run(native), run_apart(device), "fp16")
+                if not name.endswith("key.bias")]
+
+
+@pytest.mark.parametrize("flags", [
+    ["--offload=state"],
+    ["--offload=state", "--mesh=dp=2", "--recipe=zero1", "--precision=bf16"],
+    ["--recompute=full"], ["--fused-attention=off"], ["--micro-batches=4", "--precision=fp16"],
+    ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1", "--post-validation"],
+][slice(None) if ALL else slice(0, 2)], ids=" ".join)
+def test_policies_agree(flags, tmp_path):
+    precision = next((f.split("=")[1] for f in flags if "precision" in f), "f32")
+    native, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd", *flags)
+    assert not list(differences(run(native), run_apart(device), precision))
+
+
+@pytest.mark.parametrize("flags", [
+    ["--offload=state", "--precision=bf16"], ["--mesh=dp=2", "--recipe=zero3", "--offload=state"],
+    ["--mesh=pp=2", "--micro-batches=2", "--schedule=zb-h1"],
+][slice(None) if ALL else slice(0, 1)], ids=" ".join)
+def test_order_of_work_does_not_matter(flags, tmp_path, monkeypatch):
+    """Every order that streams and events allow gives the same bits."""
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw", *flags)
+    monkeypatch.setenv("CLEAVE_FAKE_ORDER", "earliest")
+    given, _, parameters = run_apart(device)
+    for order in ["latest", *map(str, range(20 if ALL else 3))]:
+        monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+        others, _, found = run_apart(device)
+        assert np.array_equal(given, others), order
+        assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), order
+
+
+def test_ranks_share_a_device(tmp_path, monkeypatch):
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, *plain("f32", "zero2"))
+    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
+    with pytest.raises(RuntimeError, match="a rank needs GPU 1, but this process sees 1 GPU; "
+                                           "--ranks-per-device lets ranks share one"):
+        run(device)
+
+
+# What an artifact and a device have to do with each other ----------------------------
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cuda")
+    os.environ["CLEAVE_CUDA_LIBRARIES"] = str(FAKE)
+    try:
+        return compile_both(model("gpt", folder), folder, *plain("f32", "one"))[1]
+    finally:
+        del os.environ["CLEAVE_CUDA_LIBRARIES"]
+
+
+def opened(artifact, **environment):
+    """What opening the artifact in another process says."""
+    result = subprocess.run(
+        [sys.executable, "-c", "import sys; from cleave import _runtime; _runtime.open(sys.argv[1])",
+         str(artifact)], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
+    return result.stderr.strip().split("\n")[-1] if result.returncode else ""
+
+
+def test_refusals(artifact, tmp_path):
+    assert opened(artifact) == ""
+    assert re.search("compiled for sm_90, and Fake is 8.0; compile the model again with --arch sm_80",
+                     opened(artifact, CLEAVE_FAKE_CAPABILITY="8.0"))
+    assert re.search("the program needs [0-9]+ bytes of memory on each device, and Fake has [0-9]+",
+                     opened(artifact, CLEAVE_FAKE_MEMORY="300000"))
+    # No driver, and one that lacks functions.
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert re.search("running on a GPU needs libcuda.so.1, which cannot be opened.*driver",
+                     opened(artifact, CLEAVE_CUDA_LIBRARIES=str(empty)))
+    old = tmp_path / "old"
+    old.mkdir()
+    subprocess.run(["clang++-22", "-shared", "-x", "c", "/dev/null", "-o", old / "libcuda.so.1"],
+                   check=True)
+    assert "the driver is too old: it has no " in opened(artifact, CLEAVE_CUDA_LIBRARIES=str(old))
+
+
+def test_code_is_that_of_the_program(tmp_path):
+    """The table has the launch of each kernel, and --emit=cuda shows its code."""
+    path = model("gpt", tmp_path)
+    text = run_tool([tool("cleave-compile"), str(path), "--target=cuda", "--emit=cuda", "-o", "-"])
+    assert "cleave_attention_forward_32" in text and "cleave_attention_forward_64" not in text
+    for flags, message in [(["--arch=sm_70"], "unknown architecture 'sm_70'"),
+                           (["--threads=2"], "--threads is of --target cpu"),
+                           (["--emit=llvm"], "--emit=llvm is of --target cpu")]:
+        result = subprocess.run([tool("cleave-compile"), path, "--target=cuda", *flags, "-o",
+                                 tmp_path / "x.so"], capture_output=True, text=True)
+        assert result.returncode == 2 and message in result.stderr
+
+
+def test_compiling_needs_nvrtc(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    result = subprocess.run([tool("cleave-compile"), model("gpt", tmp_path), "--target=cuda", "-o",
+                             tmp_path / "x.so"], capture_output=True, text=True)
+    if result.returncode == 0:
+        pytest.skip("NVRTC is installed where the system searches")
+    assert "compiling for a GPU needs libnvrtc.so.13" in result.stderr
+    assert not (tmp_path / "x.so").exists()
+
+
+# The front end and the driver ---------------------------------------------------------
+
+
+def test_steps_of_python(tmp_path):
+    """In another process: the stand-ins stay loaded."""
+    script = """
+import torch, cleave
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Embedding(17, 8), nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 5))
+x, y = torch.randint(17, (6,)), torch.randint(5, (6,))
+losses = {}
+for target in ("cpu", "cuda"):
+    step = cleave.compile(model, (x, y), nn.functional.cross_entropy, target=target,
+                          optimizer=cleave.AdamW(lr=0.01))
+    losses[target] = [float(step(x, y)) for _ in range(4)]
+    last = step.state_dict()
+    step.save(f"{FOLDER}/{target}")
+    if target == "cuda":
+        # A checkpoint is of no target.
+        step.load(f"{FOLDER}/cpu")
+        assert float(step(x, y)) < losses["cpu"][-1]
+assert all(abs(a - b) < 1e-5 for a, b in zip(*losses.values())), losses
+assert losses["cpu"][-1] < losses["cpu"][0]
+"""
+    subprocess.run([sys.executable, "-c", f"FOLDER = {str(tmp_path)!r}\n" + script], check=True,
+                   timeout=120, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def test_unknown_targets():
+    import torch
+    one = torch.ones(2, 2)
+    for how, message in [({"target": "tpu"}, "unknown target 'tpu'; it is 'cpu' or 'cuda'"),
+                         ({"arch": "90"}, "unknown architecture '90'"),
+                         ({"ranks_per_device": 0}, "ranks_per_device")]:
+        with pytest.raises(ValueError, match=message):
+            cleave.compile(torch.nn.Linear(2, 2), (one, one), torch.nn.functional.mse_loss, **how)
+
+
+# Seeded faults ------------------------------------------------------------------------
+
+#: What the driver does wrong at the n-th call of its kind.
+FAULTS = ["grid", "offset", "skip", "skip-call"]
+
+
+def calls(record):
+    """How many launches and calls a run makes."""
+    lines = record.read_text().split("\n")
+    return {"launch": sum(" kind=launch " in line for line in lines),
+            "call": sum(" kind=call" in line for line in lines)}
+
+
+@pytest.mark.parametrize("fault", FAULTS if ALL else ["grid", "skip-call"])
+def test_faults_are_found(fault, tmp_path, monkeypatch):
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd", "--momentum=0.9")
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
+    expected = run_apart(device)
+    kind = "call" if fault == "skip-call" else "launch"
+    total = calls(tmp_path / "record")[kind]
+    monkeypatch.delenv("CLEAVE_FAKE_RECORD")
+    random = np.random.default_rng(len(fault))
+    places = random.permutation(total)[:60 if ALL else 2]
+    missed = []
+    for place in places:
+        monkeypatch.setenv("CLEAVE_FAKE_FAULT", f"{fault}:{place + 1}")
+        try:
+            found = run_apart(device)
+        except Exception:
+            continue
+        if not list(differences(expected, found, "f32")):
+            missed.append(int(place))
+    assert len(missed) <= len(places) // 20, missed
