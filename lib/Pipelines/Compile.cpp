@@ -281,6 +281,9 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
 
 FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,
                                             const CompileOptions &options) {
+  LaunchShapes launches;
+  if (text == KernelText::Cuda && options.target != "cuda")
+    return printCuda(module, launches);
   if (text == KernelText::Cuda) {
     FailureOr<CompiledProgram> compiled = planProgram(module, options);
     if (failed(compiled))

@@ -20,6 +20,7 @@ ROOMS = [
     "Runtime/Core",
     "Runtime/Communicator",
     "Runtime/CPU",
+    "Runtime/CUDA",
     "Runtime/MPI",
     "Runtime/Session",
     "Dialect/Graph/IR",
@@ -46,7 +47,8 @@ FORBIDDEN = {
     "Dialect": ("Runtime",),
     "Conversion": ("Runtime",),
     "Runtime": ("Scheduling", "Machines"),
-    "Runtime/MPI": ("Runtime/CPU",),
+    "Runtime/CUDA": ("Runtime/CPU",),
+    "Runtime/MPI": ("Runtime/CPU", "Runtime/CUDA"),
 }
 
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)

@@ -103,7 +103,8 @@ llvm::FailureOr<CompiledProgram> generateCode(mlir::ModuleOp module,
 /// The forms in which generated kernels are printed.
 enum class KernelText : uint8_t { LLVM, Cuda };
 
-/// The kernels of a module in the executable phase, as text.
+/// The kernels of a module in the executable phase, as text: for the target
+/// "cuda" also those of the other commands.
 llvm::FailureOr<std::string> printKernels(mlir::ModuleOp module,
                                           KernelText text,
                                           const CompileOptions &options);

@@ -1,4 +1,4 @@
-//===- Resolver.cpp - From commands to launches ---------------------------===//
+//===- Prepare.cpp - From commands to launches ----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
