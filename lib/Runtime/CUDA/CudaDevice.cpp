@@ -29,6 +29,15 @@ CudaDevice::CudaDevice(const cleave_device_request &request, Program program,
     : cleave_device{&kApi}, program(std::move(program)), rank(request.rank),
       lookup(request.lookup), lookupData(request.data), gpu(std::move(gpu)) {}
 
+CudaDevice::~CudaDevice() {
+  if (gpu->makeCurrent())
+    return;
+  for (auto &[name, entry] : entries)
+    for (Stretch &stretch : entry.stretches)
+      if (stretch.graph)
+        (void)gpu->driver.cuGraphExecDestroy(stretch.graph);
+}
+
 /// Whether code for `compiled`, such as "sm_90", runs on a device of this
 /// capability: of the same major number, the device's minor one at least. Code
 /// with a letter at its end is for one device.

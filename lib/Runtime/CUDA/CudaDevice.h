@@ -11,6 +11,7 @@
 #include "Contractions.h"
 #include "Gpu.h"
 #include "HostExchange.h"
+#include "WorkRecord.h"
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include "cleave/Runtime/Core/Device.h"
@@ -24,12 +25,14 @@
 namespace cleave::runtime::cuda {
 
 /// The program of one rank on a GPU. Commands are enqueued in the order of the
-/// table; the host waits where it has to know a flag: at checks and at actions
-/// that may be skipped.
+/// table, those that need nothing of the host as graphs; the host waits where it
+/// has to know a flag: at checks and at actions that may be skipped. Runs that
+/// are measured enqueue each command by itself.
 class CudaDevice : public cleave_device {
 public:
   static llvm::Expected<std::unique_ptr<CudaDevice>>
   open(const cleave_device_request &request);
+  ~CudaDevice();
 
 private:
   static const cleave_device_api kApi;
@@ -74,11 +77,25 @@ private:
     /// The flag that skips the action; 0: none.
     CUdeviceptr unless = 0;
     bool whenStopped = false;
+    /// Of the record, if there is one.
+    MemoryUse use;
     std::variant<Launches, Product, MoveStep, Check, Exchange> what;
+  };
+  /// Neighbouring steps that the host need not come between, which are launched
+  /// as one graph of CUDA.
+  struct Stretch {
+    size_t begin = 0, end = 0;
+    /// Null before it has run.
+    CUgraphExec graph = nullptr;
   };
   struct EntrySteps {
     std::vector<Step> steps;
+    std::vector<Stretch> stretches;
     SentSums sent;
+    /// The runs so far.
+    int64_t runs = 0;
+    /// Of the last run that was measured.
+    Breakdown breakdown;
   };
   struct Agreement {
     char own = 0, all = 0;
@@ -102,15 +119,18 @@ private:
   llvm::Error prepare(cleave_communicator *communicator);
 
   int run(llvm::StringRef entry, cleave_stop &stop);
-  std::optional<Stop> runSteps(EntrySteps &entry, bool traced);
+  std::optional<Stop> runSteps(EntrySteps &entry);
+  /// Launches the graph of a stretch, which is made first if it has not run.
+  llvm::Error launch(EntrySteps &entry, Stretch &stretch);
+  void findStretches(EntrySteps &entry) const;
   /// Enqueues a command. Sets `passed` if it is a check that all ranks reach.
   llvm::Error execute(const Step &step, bool &passed);
   llvm::Error launch(CUfunction function, const Launch &launch) const;
-  llvm::Error start(const Move &move);
-  llvm::Error exchange(const Exchange &exchange);
+  llvm::Error start(const Step &step, const Move &move);
+  llvm::Error exchange(const Step &step, const Exchange &exchange);
   llvm::Error agree(const Check &check, const CheckCommand &command,
                     bool &passed);
-  llvm::Expected<bool> readFlag(CUdeviceptr at) const;
+  llvm::Expected<bool> readFlag(CUdeviceptr at);
   /// Ends the exchanges and moves in flight when `last` stopped the step, on
   /// all ranks alike.
   void finishExchanges(const EntrySteps &entry, const Step *last);
@@ -133,6 +153,8 @@ private:
   /// The second tier.
   char *tier = nullptr;
   std::optional<Contractions> contractions;
+  /// In $CLEAVE_CUDA_RECORD, for tests; then there are no graphs.
+  std::unique_ptr<WorkRecord> record;
   cleave_communicator *communicator = nullptr;
   /// What is exchanged, on the host; empty for one rank.
   HostMirror mirror;
@@ -147,7 +169,7 @@ private:
   // What the last run has done.
   Offloaded offloaded;
   int64_t updatedAgain = 0;
-  bool timing = false, measuring = false;
+  bool timing = false, measuring = false, graphs = true;
   Breakdown breakdown;
   /// One event before the first step and one after each, and those steps.
   std::vector<CUevent> marks;

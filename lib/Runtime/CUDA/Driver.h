@@ -32,6 +32,10 @@ namespace cleave::runtime::cuda {
   F(cuEventSynchronize)                                                        \
   F(cuFuncSetAttribute)                                                        \
   F(cuGetErrorString)                                                          \
+  F(cuGraphDestroy)                                                            \
+  F(cuGraphExecDestroy)                                                        \
+  F(cuGraphInstantiate)                                                        \
+  F(cuGraphLaunch)                                                             \
   F(cuInit)                                                                    \
   F(cuLaunchKernel)                                                            \
   F(cuMemAlloc)                                                                \
@@ -45,8 +49,10 @@ namespace cleave::runtime::cuda {
   F(cuModuleGetFunction)                                                       \
   F(cuModuleLoadData)                                                          \
   F(cuModuleUnload)                                                            \
+  F(cuStreamBeginCapture)                                                      \
   F(cuStreamCreate)                                                            \
   F(cuStreamDestroy)                                                           \
+  F(cuStreamEndCapture)                                                        \
   F(cuStreamSynchronize)                                                       \
   F(cuStreamWaitEvent)
 

@@ -132,6 +132,8 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
   step.action = &action;
   step.unless = at(part.unless);
   step.whenStopped = part.whenStopped;
+  if (device.record)
+    step.use = MemoryUse::of(part, row, command);
   auto take = [&](auto what) -> Error {
     if (!what)
       return what.takeError();
@@ -274,6 +276,7 @@ Error CudaDevice::Resolver::run() {
           return makeError("part '" + part.name + "' (" + command.label +
                            "): " + llvm::toString(std::move(error)));
     }
+    device.findStretches(*entry);
   }
   return writeConstants();
 }
@@ -286,6 +289,14 @@ Error CudaDevice::prepare(cleave_communicator *with) {
   if (Error error = gpu->makeCurrent())
     return error;
   communicator = with;
+  if (const char *text = std::getenv("CLEAVE_CUDA_GRAPHS"))
+    graphs = llvm::StringRef(text) != "off";
+  Expected<std::unique_ptr<WorkRecord>> opened =
+      WorkRecord::open(std::getenv("CLEAVE_CUDA_RECORD"), rank);
+  if (!opened)
+    return opened.takeError();
+  record = std::move(*opened);
+  graphs &= !record;
   requests.emplace(program, communicator);
   if (with->size > 1) {
     Expected<Arena> mapped = Arena::map(program.arenaBytes);

@@ -47,10 +47,16 @@ static Error clear(const Gpu &gpu, const ContractCommand &c, CUdeviceptr at) {
 }
 
 /// The copy begins when what comes before has used its memory.
-Error CudaDevice::start(const Move &move) {
+Error CudaDevice::start(const Step &step, const Move &move) {
   const Driver &driver = gpu->driver;
   (move.evicts ? offloaded.evicted : offloaded.fetched) += move.bytes;
   auto bytes = static_cast<size_t>(move.bytes);
+  if (record) {
+    record->event("compute", move.ready);
+    record->wait("copies", move.ready);
+    record->work("copies", *step.command, step.use);
+    record->event("copies", move.ended);
+  }
   if (Error error = gpu->check(driver.cuEventRecord(move.ready, gpu->compute),
                                "an event"))
     return error;
@@ -72,7 +78,12 @@ Error CudaDevice::communicatorError() const {
   return makeError(communicator->api->error(communicator));
 }
 
-Error CudaDevice::exchange(const Exchange &exchange) {
+/// The host waits for both copies.
+Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
+  if (record) {
+    record->work("compute", *step.command, step.use);
+    record->finish("compute");
+  }
   if (!exchange.ends) {
     if (Error error =
             exchange.blocks->fetch(*gpu, arena, mirror.data()))
@@ -85,8 +96,10 @@ Error CudaDevice::exchange(const Exchange &exchange) {
   return exchange.blocks->store(*gpu, arena, mirror.data());
 }
 
-Expected<bool> CudaDevice::readFlag(CUdeviceptr at) const {
+Expected<bool> CudaDevice::readFlag(CUdeviceptr at) {
   char flag = 0;
+  if (record)
+    record->finish("compute");
   if (Error error = gpu->read(at, &flag, 1))
     return error;
   return flag != 0;
@@ -110,6 +123,9 @@ Error CudaDevice::agree(const Check &check, const CheckCommand &command,
 }
 
 Error CudaDevice::execute(const Step &step, bool &passed) {
+  if (record && (std::holds_alternative<Launches>(step.what) ||
+                 std::holds_alternative<Product>(step.what)))
+    record->work("compute", *step.command, step.use);
   if (auto *launches = std::get_if<Launches>(&step.what)) {
     for (const auto &[function, own] : launches->list)
       if (Error error = launch(function, own))
@@ -120,14 +136,18 @@ Error CudaDevice::execute(const Step &step, bool &passed) {
     return product->contraction
                ? product->contraction->run(gpu->compute)
                : clear(*gpu, step.command->contract, product->result);
-  if (auto *move = std::get_if<MoveStep>(&step.what))
-    return move->ends ? gpu->check(gpu->driver.cuStreamWaitEvent(
-                                       gpu->compute, move->move->ended, 0),
-                                   "an event")
-                      : start(*move->move);
+  if (auto *move = std::get_if<MoveStep>(&step.what)) {
+    if (!move->ends)
+      return start(step, *move->move);
+    if (record)
+      record->wait("compute", move->move->ended);
+    return gpu->check(gpu->driver.cuStreamWaitEvent(gpu->compute,
+                                                    move->move->ended, 0),
+                      "an event");
+  }
   if (auto *check = std::get_if<Check>(&step.what))
     return agree(*check, step.command->check, passed);
-  return exchange(std::get<Exchange>(step.what));
+  return exchange(step, std::get<Exchange>(step.what));
 }
 
 //===----------------------------------------------------------------------===//
@@ -192,10 +212,56 @@ void CudaDevice::finishExchanges(const EntrySteps &entry, const Step *last) {
   }
   for (const Exchange *exchange : open)
     (void)communicator->api->wait(exchange->request);
+  if (record)
+    record->finish("copies");
   (void)gpu->driver.cuStreamSynchronize(gpu->copies);
 }
 
-std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry, bool traced) {
+/// Those of several commands: a graph of one saves nothing.
+void CudaDevice::findStretches(EntrySteps &entry) const {
+  auto isFree = [&](const Step &step) {
+    return !step.unless && !step.whenStopped &&
+           (std::holds_alternative<Launches>(step.what) ||
+            std::holds_alternative<Product>(step.what));
+  };
+  for (size_t begin = 0; begin < entry.steps.size();) {
+    size_t end = begin;
+    while (end < entry.steps.size() && isFree(entry.steps[end]))
+      ++end;
+    if (end - begin > 1)
+      entry.stretches.push_back({begin, end});
+    begin = end + 1;
+  }
+}
+
+Error CudaDevice::launch(EntrySteps &entry, Stretch &stretch) {
+  const Driver &driver = gpu->driver;
+  if (!stretch.graph) {
+    if (Error error = gpu->check(
+            driver.cuStreamBeginCapture(gpu->compute,
+                                        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+            "beginning a graph"))
+      return error;
+    Error error = Error::success();
+    for (size_t i = stretch.begin; i < stretch.end && !error; ++i)
+      if (bool ignored = true)
+        error = execute(entry.steps[i], ignored);
+    CUgraph graph = nullptr;
+    Error ended =
+        gpu->check(driver.cuStreamEndCapture(gpu->compute, &graph), "a graph");
+    if (!error && !ended)
+      error = gpu->check(driver.cuGraphInstantiate(&stretch.graph, graph, 0),
+                         "making a graph ready");
+    if (graph)
+      (void)driver.cuGraphDestroy(graph);
+    if (error || ended)
+      return llvm::joinErrors(std::move(error), std::move(ended));
+  }
+  return gpu->check(driver.cuGraphLaunch(stretch.graph, gpu->compute),
+                    "launching a graph");
+}
+
+std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
   auto broken = [&](Error error) {
     std::string why = llvm::toString(std::move(error));
     communicator->api->fail(communicator, why.c_str());
@@ -203,7 +269,21 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry, bool traced) {
   };
   const Action *action = nullptr;
   bool skipped = false;
-  for (const Step &step : entry.steps) {
+  auto stretch = entry.stretches.begin();
+  for (size_t i = 0; i < entry.steps.size(); ++i) {
+    const Step &step = entry.steps[i];
+    if (stretch != entry.stretches.end() && stretch->begin == i) {
+      size_t end = stretch->end;
+      if (graphs && !measuring) {
+        if (Error error = launch(entry, *stretch))
+          return broken(std::move(error));
+        i = end - 1;
+        action = nullptr;
+        ++stretch;
+        continue;
+      }
+      ++stretch;
+    }
     // An action may overwrite its flag.
     if (step.action != action) {
       action = step.action;
@@ -231,8 +311,7 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry, bool traced) {
     if (passed)
       continue;
     finishExchanges(entry, &step);
-    for (const Step &later :
-         llvm::ArrayRef(entry.steps).drop_front(&step - entry.steps.data()))
+    for (const Step &later : llvm::ArrayRef(entry.steps).drop_front(i))
       if (bool ignored = true; later.whenStopped)
         if (Error error = execute(later, ignored))
           return broken(std::move(error));
@@ -247,35 +326,48 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry, bool traced) {
 }
 
 int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
+  // Commands are measured in the first runs and now and then: events between
+  // them cost time, and stand in the way of graphs.
+  constexpr int64_t first = 2, every = 50;
   checks = {};
   offloaded = {};
   updatedAgain = 0;
   breakdown = Breakdown();
   stopped.reset();
   auto it = entries.find(name);
-  bool traced = tracedRuns < runsToTrace && name == tracedEntry;
-  measuring = timing || traced;
-  used = 0;
-  marked.clear();
   if (it == entries.end()) {
     stopped = Stop{"the program has no such entry", true, false, true};
-  } else {
-    it->second.sent.begin();
-    Error error = gpu->makeCurrent();
-    if (!error && measuring) {
-      began = monotonicNanoseconds();
-      error = mark();
-    }
-    if (!error)
-      stopped = runSteps(it->second, traced);
-    if (Error late = gpu->finish())
-      error = llvm::joinErrors(std::move(error), std::move(late));
-    if (error)
-      stopped = Stop{llvm::toString(std::move(error)), false, false, true};
-    if (measuring)
-      sumTimes(it->second, traced);
-    tracedRuns += traced && !stopped;
+    stop = {stopped->message.c_str(), stopped->own, stopped->skips,
+            stopped->broken};
+    return 1;
   }
+  EntrySteps &entry = it->second;
+  bool traced = tracedRuns < runsToTrace && name == tracedEntry;
+  measuring = traced || (timing && (!graphs || entry.runs < first ||
+                                    entry.runs % every == 0));
+  ++entry.runs;
+  used = 0;
+  marked.clear();
+  entry.sent.begin();
+  Error error = gpu->makeCurrent();
+  if (!error && measuring) {
+    began = monotonicNanoseconds();
+    error = mark();
+  }
+  if (!error)
+    stopped = runSteps(entry);
+  if (record)
+    record->finish("compute");
+  if (Error late = gpu->finish())
+    error = llvm::joinErrors(std::move(error), std::move(late));
+  if (error)
+    stopped = Stop{llvm::toString(std::move(error)), false, false, true};
+  if (measuring) {
+    sumTimes(entry, traced);
+    entry.breakdown = breakdown;
+  }
+  breakdown = entry.breakdown;
+  tracedRuns += traced && !stopped;
   note(name);
   if (!stopped)
     return 0;

@@ -49,6 +49,57 @@ std::set<int32_t> cleave::runtime::buffersOf(const Command &command) {
   return std::move(collector.buffers);
 }
 
+std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
+  BufferCollector written;
+  switch (command.kind) {
+  case CommandKind::Kernel:
+    for (size_t i = static_cast<size_t>(command.kernel.inputs);
+         i < command.kernel.args.size(); ++i)
+      written.collect(command.kernel.args[i]);
+    written.collect(command.kernel.scratch);
+    break;
+  case CommandKind::Contract:
+    written.collect(command.contract.c);
+    break;
+  case CommandKind::AttentionForward:
+    for (const Ref *ref : {&command.attention.o.ref, &command.attention.lse,
+                           &command.attention.scratch})
+      written.collect(*ref);
+    break;
+  case CommandKind::AttentionBackward:
+    for (const Ref *ref :
+         {&command.attention.dQ.ref, &command.attention.dK.ref,
+          &command.attention.dV.ref, &command.attention.dBias,
+          &command.attention.scratch})
+      written.collect(*ref);
+    break;
+  case CommandKind::ScatterAdd:
+    written.collect(command.scatterAdd.out);
+    break;
+  case CommandKind::Copy:
+    written.collect(command.copy.dst);
+    break;
+  case CommandKind::Fill:
+    written.collect(command.fill.dst);
+    break;
+  case CommandKind::Collective:
+    written.collect(command.collective.dst);
+    for (const ExchangeBlock &block : command.collective.more)
+      written.collect(block.dst);
+    break;
+  case CommandKind::Fetch:
+    written.collect(command.move.memory);
+    break;
+  case CommandKind::Evict:
+    written.collect(command.move.tier);
+    break;
+  case CommandKind::Check:
+  case CommandKind::Wait:
+    break;
+  }
+  return std::move(written.buffers);
+}
+
 bool SharedMemory::meet(const std::set<int32_t> &a,
                         const std::set<int32_t> &b) const {
   auto isFixed = [](const Column &column) {

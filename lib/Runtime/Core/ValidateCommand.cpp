@@ -171,6 +171,8 @@ private:
     for (const Ref &arg : k.args)
       ref("argument", arg, 0);
     optionalRef("scratch", k.scratch, 0);
+    require(k.inputs >= 0 && k.inputs <= static_cast<int64_t>(k.args.size()),
+            "the number of inputs is not one of arguments");
     if (program.target.empty())
       return;
     launch(k.launch);

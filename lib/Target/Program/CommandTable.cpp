@@ -86,6 +86,7 @@ LogicalResult CommandTable::convert(LaunchOp op, Command &command) {
   k.symbol = kernel.getFunctionName();
   for (Value value : op.getOperands())
     k.args.push_back(refOf(value));
+  k.inputs = static_cast<int32_t>(kernel.getNumInputs());
   for (Value value : op.getResults())
     k.args.push_back(refOf(value));
   k.items = kernel.getItems();

@@ -16,6 +16,9 @@ namespace cleave::runtime {
 /// The buffers of its part that a command refers to.
 std::set<int32_t> buffersOf(const Command &command);
 
+/// Those of them that it writes.
+std::set<int32_t> writtenBuffersOf(const Command &command);
+
 /// The runs of a part in one entry.
 struct PartRuns {
   const Rows *rows;

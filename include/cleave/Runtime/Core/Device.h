@@ -67,7 +67,8 @@ struct cleave_run_facts {
   int64_t fetched, evicted;
   /** The number of updates that it repeated. */
   int64_t updated_again;
-  /** Nanoseconds by category of commands; zeros if they are not timed. */
+  /** Nanoseconds by category of commands; zeros if they are not timed. Of the
+      last run that was measured, if a device measures not all of them. */
   int64_t nanoseconds[CLEAVE_TIME_CLASSES];
 };
 

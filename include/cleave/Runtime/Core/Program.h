@@ -212,6 +212,8 @@ struct LaunchShape {
 struct KernelCommand {
   std::string symbol;
   std::vector<Ref> args;
+  /// How many of `args`, the first, are only read.
+  int32_t inputs = 0;
   int64_t items = 0;
   /// The smallest number of items that is worth a thread.
   int64_t grain = 1;

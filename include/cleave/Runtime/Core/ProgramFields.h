@@ -72,6 +72,7 @@ template <typename F> void fields(F &f, const LaunchShape *) {
 template <typename F> void fields(F &f, const KernelCommand *) {
   f("symbol", &KernelCommand::symbol);
   f("args", &KernelCommand::args);
+  f("inputs", &KernelCommand::inputs);
   f("items", &KernelCommand::items);
   f("grain", &KernelCommand::grain);
   f("finish", &KernelCommand::finish);

@@ -1,0 +1,74 @@
+//===- WorkRecord.cpp - What was enqueued on which stream -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "WorkRecord.h"
+#include "cleave/Runtime/Core/BufferUse.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/JSON.h"
+
+using namespace cleave::runtime;
+using namespace cleave::runtime::cuda;
+namespace json = llvm::json;
+
+MemoryUse MemoryUse::of(const Part &part, llvm::ArrayRef<int64_t> row,
+                        const Command &command) {
+  MemoryUse use;
+  std::set<int32_t> written = writtenBuffersOf(command);
+  for (int32_t buffer : buffersOf(command)) {
+    const Buffer &own = part.buffers[static_cast<size_t>(buffer)];
+    MemoryRange range{own.tier, row[static_cast<size_t>(buffer)], own.bytes};
+    (written.count(buffer) ? use.writes : use.reads).push_back(range);
+  }
+  return use;
+}
+
+llvm::Expected<std::unique_ptr<WorkRecord>> WorkRecord::open(const char *path,
+                                                             int64_t rank) {
+  if (!path || !*path)
+    return nullptr;
+  std::string file = path + std::to_string(rank);
+  std::error_code error;
+  auto out = std::make_unique<llvm::raw_fd_ostream>(
+      file, error, llvm::sys::fs::CD_OpenAlways, llvm::sys::fs::FA_Write,
+      llvm::sys::fs::OF_Append);
+  if (error)
+    return makeError(file + ": cannot write: " + error.message());
+  return std::unique_ptr<WorkRecord>(new WorkRecord(std::move(out)));
+}
+
+static json::Array listOf(const std::vector<MemoryRange> &ranges) {
+  json::Array list;
+  for (const MemoryRange &range : ranges)
+    if (range.bytes > 0)
+      list.push_back(
+          json::Array{int64_t(range.tier), range.offset, range.bytes});
+  return list;
+}
+
+void WorkRecord::work(llvm::StringRef stream, const Command &command,
+                      const MemoryUse &use) {
+  *out << json::Value(json::Object{{"do", "work"},
+                                   {"stream", stream},
+                                   {"kind", static_cast<int>(command.kind)},
+                                   {"label", json::fixUTF8(command.label)},
+                                   {"reads", listOf(use.reads)},
+                                   {"writes", listOf(use.writes)}})
+       << "\n";
+  out->flush();
+}
+
+void WorkRecord::order(llvm::StringRef what, llvm::StringRef stream,
+                       const void *event) {
+  *out << json::Value(
+              json::Object{{"do", what},
+                           {"stream", stream},
+                           {"event", static_cast<int64_t>(
+                                         reinterpret_cast<intptr_t>(event))}})
+       << "\n";
+  out->flush();
+}

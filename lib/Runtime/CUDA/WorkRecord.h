@@ -1,0 +1,67 @@
+//===- WorkRecord.h - What was enqueued on which stream ---------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_CUDA_WORKRECORD_H
+#define CLEAVE_LIB_RUNTIME_CUDA_WORKRECORD_H
+
+#include "cleave/Runtime/Core/Program.h"
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/raw_ostream.h"
+#include <memory>
+
+namespace cleave::runtime::cuda {
+
+/// Bytes of the arena or of the second tier.
+struct MemoryRange {
+  bool tier = false;
+  int64_t offset = 0, bytes = 0;
+};
+
+/// What a command reads and writes, as whole buffers, in one run of its part.
+struct MemoryUse {
+  std::vector<MemoryRange> reads, writes;
+
+  static MemoryUse of(const Part &part, llvm::ArrayRef<int64_t> row,
+                      const Command &command);
+};
+
+/// A file with a line of JSON for each call that orders or does work, so that a
+/// check can tell whether any two commands that use the same memory, one of them
+/// writing, are ordered:
+///   {"do": "work", "stream": S, "kind": K, "label": L, "reads": [[place, offset,
+///     bytes], ...], "writes": ...}   place 0 is the arena, 1 the second tier
+///   {"do": "event" | "wait", "stream": S, "event": E}
+///   {"do": "finish", "stream": S}    the host waits for the stream
+class WorkRecord {
+public:
+  /// Appends to the file `path`, the number of the rank at its end; without a
+  /// path there is no record.
+  static llvm::Expected<std::unique_ptr<WorkRecord>> open(const char *path,
+                                                          int64_t rank);
+
+  void work(llvm::StringRef stream, const Command &command,
+            const MemoryUse &use);
+  void event(llvm::StringRef stream, const void *event) {
+    order("event", stream, event);
+  }
+  void wait(llvm::StringRef stream, const void *event) {
+    order("wait", stream, event);
+  }
+  void finish(llvm::StringRef stream) { order("finish", stream, nullptr); }
+
+private:
+  explicit WorkRecord(std::unique_ptr<llvm::raw_fd_ostream> out)
+      : out(std::move(out)) {}
+  void order(llvm::StringRef what, llvm::StringRef stream, const void *event);
+
+  std::unique_ptr<llvm::raw_fd_ostream> out;
+};
+
+} // namespace cleave::runtime::cuda
+
+#endif // CLEAVE_LIB_RUNTIME_CUDA_WORKRECORD_H
