@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
 
 using namespace cleave;
 using namespace cleave::runtime;
@@ -25,6 +26,28 @@ namespace {
 
 /// Configurations of a test: all, or a sample.
 int count(int all, int sample) { return testAll() ? all : sample; }
+
+/// The order in which threads of configuration `seed` take turns, unless one is
+/// chosen for all.
+class ThreadOrder {
+public:
+  explicit ThreadOrder(int seed) : own(!std::getenv(name)) {
+    constexpr const char *orders[] = {"1", "down", "2", "up"};
+    if (own)
+      setenv(name, orders[seed % 4], 1);
+  }
+  ~ThreadOrder() {
+    if (own)
+      unsetenv(name);
+  }
+
+private:
+  static constexpr const char *name = "CLEAVE_THREAD_ORDER";
+  bool own;
+};
+
+/// The kernels that a test has run.
+std::set<std::string> launched;
 
 /// Buffers with guards around them. A copy has the same content elsewhere.
 class Memory {
@@ -106,8 +129,10 @@ void execute(const Command &command, Memory &memory, CheckStatus *status = {},
   llvm::Expected<std::vector<cuda::Launch>> launches =
       cuda::planLaunches(command, addresses);
   ASSERT_TRUE(!!launches) << llvm::toString(launches.takeError());
-  for (const cuda::Launch &launch : *launches)
+  for (const cuda::Launch &launch : *launches) {
     ASSERT_EQ(cleave::testing::emulateLaunch(launch), "");
+    launched.insert(launch.symbol);
+  }
   for (char *p = scratch.data(); p != scratch.data() + scratch.size(); ++p)
     ASSERT_TRUE((p >= begin && p < begin + bytes) || *p == 0x7b)
         << "wrote beside scratch memory";
@@ -147,20 +172,28 @@ public:
 //===----------------------------------------------------------------------===//
 
 TEST(CommandKernels, Copy) {
+  launched.clear();
   ThreadTeam team(1);
-  for (int seed = 0; seed < count(400, 60); ++seed) {
+  for (int seed = 0; seed < count(600, 150); ++seed) {
+    ThreadOrder order(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random{unsigned(seed)};
     Command command = commandOf(CommandKind::Copy);
     CopyCommand &c = command.copy;
     c.elementBytes = 1 << random.pick(0, 3);
     auto rank = size_t(random.pick(0, random.chance(3) ? 8 : 4));
+    // Reversed dimensions are a transposition.
+    bool reverses = seed % 4 == 0;
+    if (reverses)
+      rank = size_t(random.pick(2, 4));
     int64_t elements = 1;
     for (size_t i = 0; i < rank; ++i) {
       int64_t limit = std::max<int64_t>(1, 20000 / elements);
       int64_t size = random.pick(1, std::min<int64_t>(limit, 90));
       if (random.chance(3))
         size = std::min<int64_t>(limit, 8 << random.pick(0, 4));
+      if (reverses)
+        size = random.pick(8, 40);
       if (random.chance(40))
         size = 0;
       c.sizes.push_back(size);
@@ -172,7 +205,9 @@ TEST(CommandKernels, Copy) {
       std::vector<size_t> order;
       for (size_t i = 0; i < rank; ++i)
         order.push_back(i);
-      if (random.chance(2))
+      if (reverses && repeats)
+        std::reverse(order.begin(), order.end());
+      else if (!reverses && random.chance(2))
         std::shuffle(order.begin(), order.end(), random.gen);
       std::vector<int64_t> result(rank);
       int64_t step = random.chance(8) ? random.pick(2, 3) : 1;
@@ -208,11 +243,14 @@ TEST(CommandKernels, Copy) {
     if (HasFatalFailure())
       return;
   }
+  // Elements of 1 to 16 bytes, and transpositions of 1 to 8.
+  EXPECT_EQ(launched.size(), 9u);
 }
 
 TEST(CommandKernels, Fill) {
   ThreadTeam team(1);
   for (int seed = 0; seed < count(200, 60); ++seed) {
+    ThreadOrder order(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random{unsigned(seed)};
     Command command = commandOf(CommandKind::Fill);
@@ -260,6 +298,7 @@ TEST(CommandKernels, Check) {
 TEST(CommandKernels, ScatterAdd) {
   ThreadTeam team(1);
   for (int seed = 0; seed < count(300, 40); ++seed) {
+    ThreadOrder order(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random{unsigned(seed)};
     Command command = commandOf(CommandKind::ScatterAdd);
@@ -808,17 +847,24 @@ void testAttention(unsigned seed, int64_t largestSize) {
 }
 
 TEST(CommandKernels, Attention) {
-  for (int seed = 0; seed < count(240, 16); ++seed) {
+  launched.clear();
+  for (int seed = 0; seed < count(420, 28); ++seed) {
+    // Other orders for each size.
+    ThreadOrder order(seed / 7 + seed);
     constexpr int64_t sizes[] = {32, 17, 64, 40, 96, 128, 256};
     testAttention(unsigned(seed), sizes[seed % 7]);
     if (HasFatalFailure())
       return;
   }
+  // Four kernels for each of five classes.
+  if (testAll())
+    EXPECT_EQ(launched.size(), 20u);
 }
 
 /// Infinite biases and those that are no numbers: as on the processor.
 TEST(CommandKernels, AttentionOfSpecialNumbers) {
   for (int seed = 0; seed < count(40, 5); ++seed) {
+    ThreadOrder order(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random{unsigned(seed) + 1000};
     Attention t(random, 24, /*special=*/true);

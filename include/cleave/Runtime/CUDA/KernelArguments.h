@@ -113,7 +113,7 @@ struct AttentionArguments {
 ///   X(Size, forward rows and columns, gradients of queries and of the bias:
 ///     rows, columns, Shares, gradients of keys: rows, columns, Shares)
 #define CLEAVE_ATTENTION_CLASSES(X)                                            \
-  X(32, 64, 64, 64, 64, 0, 64, 32, 0)                                          \
+  X(32, 64, 64, 64, 32, 0, 64, 32, 0)                                          \
   X(64, 64, 64, 64, 32, 0, 64, 32, 0)                                          \
   X(96, 64, 32, 32, 32, 0, 32, 32, 0)                                          \
   X(128, 64, 32, 32, 32, 0, 32, 32, 0)                                         \

@@ -249,7 +249,7 @@ __device__ __forceinline__ void loadTile(float *tile, const HeadArguments &v,
                                          int size) {
   constexpr int quads = Size / 4;
   const float *from = rowOf(v, b, h, first);
-#pragma unroll 4
+#pragma unroll(Size > 128 ? 2 : 4)
   for (int t = int(threadIdx.x); t < RowCount * quads; t += attentionThreads) {
     int row = t / quads, channel = t % quads * 4;
     if (channel >= size)
@@ -939,20 +939,23 @@ __device__ __forceinline__ void attentionBias(const AttentionArguments &a) {
   to[t] = total;
 }
 
+// As many registers as two blocks of a multiprocessor leave, so that none
+// spills; the gradients of long keys take all that a thread can have.
 #define CLEAVE_ATTENTION_KERNELS(Size, FR, FC, QR, QC, QS, KR, KC, KS)         \
-  extern "C" __global__ void __launch_bounds__(attentionThreads)               \
+  extern "C" __global__ void __launch_bounds__(attentionThreads, 2)            \
       cleave_attention_forward_##Size(AttentionArguments a) {                  \
     attentionForward<Size, FR, FC>(a);                                         \
   }                                                                            \
-  extern "C" __global__ void __launch_bounds__(attentionThreads)               \
+  extern "C" __global__ void __launch_bounds__(attentionThreads, 2)            \
       cleave_attention_queries_##Size(AttentionArguments a) {                  \
     attentionQueries<Size, QR, QC, QS>(a);                                     \
   }                                                                            \
-  extern "C" __global__ void __launch_bounds__(attentionThreads)               \
+  extern "C" __global__ void __launch_bounds__(attentionThreads,               \
+                                               Size > 128 ? 1 : 2)             \
       cleave_attention_keys_##Size(AttentionArguments a) {                     \
     attentionKeys<Size, KR, KC, KS>(a);                                        \
   }                                                                            \
-  extern "C" __global__ void __launch_bounds__(attentionThreads)               \
+  extern "C" __global__ void __launch_bounds__(attentionThreads, 2)            \
       cleave_attention_bias_##Size(AttentionArguments a) {                     \
     attentionBias<Size, QR, QC, QS>(a);                                        \
   }
