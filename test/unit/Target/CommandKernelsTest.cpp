@@ -193,7 +193,7 @@ TEST(CommandKernels, Copy) {
       if (random.chance(3))
         size = std::min<int64_t>(limit, 8 << random.pick(0, 4));
       if (reverses)
-        size = random.pick(8, 40);
+        size = std::min(limit, random.pick(8, 40));
       if (random.chance(40))
         size = 0;
       c.sizes.push_back(size);
