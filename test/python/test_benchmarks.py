@@ -132,6 +132,26 @@ def test_communicator():
     assert len(re.findall(r"^\S.*? +[\d.]+ ms +[\d.]+ x copy$", said, re.M)) >= 4
 
 
+FAKE = BUILD / "fake_cuda"
+
+
+@full
+@pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists(), reason="needs the stand-in of a GPU")
+def test_cuda_bundle(tmp_path, monkeypatch):
+    """On the stand-in, whose times mean nothing."""
+    monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
+    monkeypatch.setenv("CLEAVE_FAKE_MEMORY", str(8 << 30))
+    (made,) = figures(run("benchmarks/gpu/bundle.py", "--steps=3", "--out", tmp_path / "bundle"))
+    assert made["mib"] < 64 and made["cases"] == 2
+    for part, count in (("test", 4), ("bench", 5)):
+        said = subprocess.run([sys.executable, tmp_path / "bundle" / "run_bundle.py", part,
+                               "--steps=2"], text=True, capture_output=True, timeout=600)
+        assert said.returncode == 0, said.stdout + said.stderr
+        lines = [json.loads(line) for line in said.stdout.splitlines()]
+        assert len(lines) >= count and not any("failed" in line and line["failed"]
+                                               for line in lines), lines
+
+
 @full
 def test_demo(tmp_path):
     said = run("examples/demo.py", "--work", tmp_path)

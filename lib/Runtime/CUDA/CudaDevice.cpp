@@ -93,7 +93,8 @@ Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
   for (auto [at, bytes] :
        {std::pair(&arena, arenaBytes),
         std::pair(&workspace, kContractionWorkspaceBytes),
-        std::pair(&scratch, scratchBytes)}) {
+        std::pair(&scratch, scratchBytes),
+        std::pair(&status, static_cast<int64_t>(sizeof(CheckStatus)))}) {
     Expected<CUdeviceptr> made = gpu->allocate(bytes);
     if (!made)
       return made.takeError();

@@ -13,10 +13,10 @@
 #include "HostExchange.h"
 #include "WorkRecord.h"
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include "cleave/Runtime/Core/Device.h"
 #include "cleave/Runtime/Core/RunRecord.h"
-#include "cleave/Runtime/Core/StepChecks.h"
 #include <deque>
 #include <map>
 #include <optional>
@@ -58,9 +58,10 @@ private:
     Move *move = nullptr;
     bool ends = false;
   };
+  /// A check that all ranks reach. A deferred one is a launch.
   struct Check {
-    CUdeviceptr flag = 0;
-    /// Agrees with the other ranks; null: deferred.
+    Launches launches;
+    /// Agrees with the other ranks.
     cleave_request *request = nullptr;
     char *own = nullptr;
     const char *agreed = nullptr;
@@ -91,6 +92,8 @@ private:
   struct EntrySteps {
     std::vector<Step> steps;
     std::vector<Stretch> stretches;
+    /// By the numbers by which the device records them.
+    std::vector<const CheckCommand *> checks;
     SentSums sent;
     /// The runs so far.
     int64_t runs = 0;
@@ -128,8 +131,8 @@ private:
   llvm::Error launch(CUfunction function, const Launch &launch) const;
   llvm::Error start(const Step &step, const Move &move);
   llvm::Error exchange(const Step &step, const Exchange &exchange);
-  llvm::Error agree(const Check &check, const CheckCommand &command,
-                    bool &passed);
+  llvm::Error agree(const Step &step, const Check &check, bool &passed);
+  llvm::Error launchAll(const Launches &launches) const;
   llvm::Expected<bool> readFlag(CUdeviceptr at);
   /// Ends the exchanges and moves in flight when `last` stopped the step, on
   /// all ranks alike.
@@ -149,6 +152,8 @@ private:
   /// Memory outside of the arena: for contractions, and for the commands that
   /// are several launches.
   CUdeviceptr workspace = 0, scratch = 0;
+  /// A CheckStatus.
+  CUdeviceptr status = 0;
   int64_t scratchBytes = 0;
   /// The second tier.
   char *tier = nullptr;
@@ -164,12 +169,13 @@ private:
   std::deque<Agreement> agreements;
   /// Released before the communicator is closed.
   std::optional<Requests> requests;
-  StepChecks checks;
+  /// Of the run, as the host has last read it.
+  CheckStatus checks{};
 
   // What the last run has done.
   Offloaded offloaded;
   int64_t updatedAgain = 0;
-  bool timing = false, measuring = false, graphs = true;
+  bool timing = false, measuring = false, graphs = true, asGraphs = false;
   Breakdown breakdown;
   /// One event before the first step and one after each, and those steps.
   std::vector<CUevent> marks;

@@ -171,19 +171,26 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
     return take(find(std::move(*planned)));
   }
   case CommandKind::Check: {
+    auto index = static_cast<int32_t>(entry->checks.size());
+    entry->checks.push_back(&command.check);
+    Expected<std::vector<Launch>> planned =
+        planLaunches(command, {at, device.scratch, device.status, index});
+    if (!planned)
+      return planned.takeError();
+    Expected<Launches> launches = find(std::move(*planned));
+    if (command.check.deferred || !launches)
+      return take(std::move(launches));
     Check check;
-    check.flag = at(command.check.flag);
-    if (!command.check.deferred) {
-      Agreement &agreed = device.agreements.emplace_back();
-      Expected<cleave_request *> request =
-          device.requests->prepareAgreement(&agreed.own, &agreed.all);
-      if (!request)
-        return request.takeError();
-      check.request = *request;
-      check.own = &agreed.own;
-      check.agreed = &agreed.all;
-    }
-    step.what = check;
+    check.launches = std::move(*launches);
+    Agreement &agreed = device.agreements.emplace_back();
+    Expected<cleave_request *> request =
+        device.requests->prepareAgreement(&agreed.own, &agreed.all);
+    if (!request)
+      return request.takeError();
+    check.request = *request;
+    check.own = &agreed.own;
+    check.agreed = &agreed.all;
+    step.what = std::move(check);
     entry->steps.push_back(std::move(step));
     return Error::success();
   }

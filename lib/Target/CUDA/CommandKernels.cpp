@@ -92,6 +92,7 @@ cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
                  .first;
     text += bodyOf(file);
   };
+  add(textCheck, {"cleave_check"});
   add(textCopy, {"cleave_copy", "cleave_transpose"});
   add(textFill, {"cleave_fill"});
   add(textScatterAdd, {"cleave_sort", "cleave_scatter"});

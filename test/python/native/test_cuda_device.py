@@ -17,7 +17,9 @@ import cleave
 from cleave.models import FAMILIES
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
-from step_runs import LAYOUTS, OPTIMIZERS, PRECISIONS, differences, model, run, run_apart
+import stream_races
+from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, model, run, run_apart,
+                       run_variants)
 
 FAKE = build_dir() / "fake_cuda"
 
@@ -105,6 +107,77 @@ def test_order_of_work_does_not_matter(flags, tmp_path, monkeypatch):
         others, _, found = run_apart(device)
         assert np.array_equal(given, others), order
         assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), order
+
+
+def test_graphs_have_the_same_bits(tmp_path, monkeypatch):
+    """The third run of an entry is launched as graphs, the first two are not."""
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw",
+                             "--precision=bf16", "--micro-batches=2", "--offload=state")
+    results = []
+    for graphs, order in [("off", "earliest"), ("on", "earliest"), ("on", "latest"), ("on", "3")]:
+        monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", graphs)
+        monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+        monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / f"{graphs}{order}"))
+        results.append(run_apart(device, 5))
+        used = " graph=1 " in (tmp_path / f"{graphs}{order}").read_text()
+        assert used == (graphs == "on")
+    for given, _, found in results[1:]:
+        assert np.array_equal(given, results[0][0])
+        assert all(np.array_equal(v, found[k]) for k, v in results[0][2].items())
+
+
+# The order of work --------------------------------------------------------------------
+
+
+def test_all_work_is_ordered(tmp_path, monkeypatch):
+    """By the record of the plugin, whose calls are those that the driver saw; and a wait that is
+    left out is found, or changes nothing in any order."""
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw",
+                             "--offload=state,saved" if ALL else "--offload=state")
+    monkeypatch.setenv("CLEAVE_CUDA_RECORD", str(tmp_path / "calls"))
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "ops"))
+    expected = run_apart(device, 1)
+    record = stream_races.read(tmp_path / "calls0")
+    waits = [i for i, line in enumerate(record) if line["do"] == "wait"]
+    ops = (tmp_path / "ops").read_text()
+    assert len(waits) == ops.count(" kind=wait") > 20
+    assert sum(line["do"] == "event" for line in record) <= ops.count(" kind=event")
+    assert not stream_races.find_races(record)
+    found, quiet = 0, []
+    for number, index in enumerate(waits):
+        if stream_races.find_races(record[:index] + record[index + 1:]):
+            found += 1
+        else:
+            quiet.append(number + 1)
+    # Many wait for what is over by then: copies of the second tier are in order themselves.
+    assert found > 20
+    monkeypatch.delenv("CLEAVE_CUDA_RECORD")
+    monkeypatch.delenv("CLEAVE_FAKE_RECORD")
+    for number in quiet if ALL else quiet[:1]:
+        monkeypatch.setenv("CLEAVE_FAKE_FAULT", f"drop-wait:{number}")
+        for order in ["latest", *map(str, range(20 if ALL else 1))]:
+            monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+            given, _, values = run_apart(device, 1)
+            assert np.array_equal(given, expected[0]), (number, order)
+            assert all(np.array_equal(v, values[k]) for k, v in expected[2].items())
+
+
+def test_races_are_found():
+    work = lambda stream, reads, writes: {"do": "work", "stream": stream, "reads": reads,
+                                          "writes": writes}
+    one, other, apart = [[0, 0, 8]], [[0, 4, 8]], [[0, 8, 8]]
+    order = [{"do": "event", "stream": "a", "event": 1}, {"do": "wait", "stream": "b", "event": 1}]
+    first, second = work("a", [], one), work("b", other, [])
+    assert stream_races.find_races([first, second]) == [(0, 1)]
+    assert not stream_races.find_races([first, *order, second])
+    # An event before the work, or a wait after it, orders nothing; nor does one of the tier.
+    assert stream_races.find_races([order[0], first, order[1], second])
+    assert stream_races.find_races([first, order[0], second, order[1]])
+    assert not stream_races.find_races([first, {"do": "finish", "stream": "a"}, second])
+    assert not stream_races.find_races([first, work("a", other, [])])
+    assert not stream_races.find_races([first, work("b", apart, [])])
+    assert not stream_races.find_races([first, work("b", [[1, 0, 8]], [])])
+    assert not stream_races.find_races([work("a", one, []), work("b", one, [])])
 
 
 def test_ranks_share_a_device(tmp_path, monkeypatch):
@@ -225,30 +298,40 @@ def test_unknown_targets():
 FAULTS = ["grid", "offset", "skip", "skip-call"]
 
 
-def calls(record):
-    """How many launches and calls a run makes."""
-    lines = record.read_text().split("\n")
-    return {"launch": sum(" kind=launch " in line for line in lines),
-            "call": sum(" kind=call" in line for line in lines)}
+#: Launches with which a fault is none: checks that pass, and arguments that a second stage, which
+#: adds what is in scratch memory, does not read.
+EQUIVALENT = {"skip": r"cleave_check|cleave_finish_pad_compare", "grid": r"cleave_check",
+              "offset": r"cleave_check|cleave_finish_|.*pad_compare", "skip-call": "none"}
 
 
-@pytest.mark.parametrize("fault", FAULTS if ALL else ["grid", "skip-call"])
+def launches(record, fault):
+    """The names of what a run launches, or calls of the library, in order."""
+    kind = " kind=call " if fault == "skip-call" else " kind=launch "
+    return [re.search(r" name=(\S+)", line)[1] for line in record.read_text().split("\n")
+            if kind in line]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(fault, tmp_path, monkeypatch):
-    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd", "--momentum=0.9")
+    """In two steps with a clip, in which the norm of all gradients counts. A fault gives other bits,
+    or ends the process; nearly all of those of products differ by more than rounding too."""
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd", "--momentum=0.9",
+                             "--clip=0.1")
+    monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", "off")
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
-    expected = run_apart(device)
-    kind = "call" if fault == "skip-call" else "launch"
-    total = calls(tmp_path / "record")[kind]
+    expected = run_variants(device, "CLEAVE_FAKE_FAULT", [""])[""]
+    names = launches(tmp_path / "record", fault)
     monkeypatch.delenv("CLEAVE_FAKE_RECORD")
-    random = np.random.default_rng(len(fault))
-    places = random.permutation(total)[:60 if ALL else 2]
-    missed = []
-    for place in places:
-        monkeypatch.setenv("CLEAVE_FAKE_FAULT", f"{fault}:{place + 1}")
-        try:
-            found = run_apart(device)
-        except Exception:
-            continue
-        if not list(differences(expected, found, "f32")):
-            missed.append(int(place))
-    assert len(missed) <= len(places) // 20, missed
+    places = [place + 1 for place in np.random.default_rng(len(fault)).permutation(len(names))
+              if not re.match(EQUIVALENT[fault], names[place])][:90 if ALL else 4]
+    results = run_variants(device, "CLEAVE_FAKE_FAULT", [f"{fault}:{place}" for place in places])
+    same = lambda found: np.array_equal(found[0], expected[0]) and all(
+        np.array_equal(found[2][name], value) for name, value in expected[2].items())
+    missed = [(place, names[place - 1]) for place in places
+              if not isinstance(found := results[f"{fault}:{place}"], str) and same(found)]
+    print(f"{fault}: {len(places) - len(missed)} of {len(places)}")
+    assert len(missed) <= len(places) // 30, missed
+    if fault == "skip-call":
+        quiet = [place for place, found in results.items() if not isinstance(found, str)
+                 and not list(differences(expected, found, "f32"))]
+        assert len(quiet) <= len(places) // 25, quiet

@@ -3,6 +3,8 @@
 """Steps of small models by artifacts that compute the same in other ways, and what differs."""
 
 import multiprocessing
+import os
+from queue import Empty
 
 import numpy as np
 
@@ -34,7 +36,7 @@ def model(family, folder, hidden=32):
     return path
 
 
-def run(artifact, steps=2):
+def run(artifact, steps=2, evaluates=True):
     """What some steps and then evaluation give, and the parameters before and after the steps."""
     session = _runtime.open(str(artifact))
     random = np.random.default_rng(5)
@@ -54,7 +56,8 @@ def run(artifact, steps=2):
             continue
         session.write(tensor["name"], np.frombuffer(values.astype(kind).tobytes(), np.uint8))
     given, outputs = [], [t["name"] for t in session.tensors() if t["role"] == "output"]
-    for entry in ["train"] * steps + [e for e in session.entries() if e in ("evaluate", "logits")]:
+    for entry in ["train"] * steps + [e for e in session.entries()
+                                      if evaluates and e in ("evaluate", "logits")]:
         session.run(entry, 3, steps)
         given += [np.frombuffer(session.read(name), np.float32)
                   for name in (["logits"] if entry == "logits" else ["loss", "loss_weight"])
@@ -83,7 +86,45 @@ def differences(one, other, precision):
             yield name
 
 
-def run_apart(artifact):
+def run_apart(artifact, steps=2):
     """In another process, since a wrong kernel can end it; then the result never comes."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(run, (artifact,)).get(30)
+        return pool.apply_async(run, (artifact, steps)).get(60)
+
+
+def _run_variants(artifact, variable, values, queue):
+    for value in values:
+        os.environ[variable] = value
+        try:
+            queue.put((value, run(artifact, evaluates=False)))
+        except RuntimeError as error:
+            queue.put((value, str(error)))
+
+
+def run_variants(artifact, variable, values):
+    """By the value of a variable of the environment, what two steps give, or the text of their
+    error; a value with which the process ends has an empty text."""
+    context, results, values = multiprocessing.get_context("spawn"), {}, list(values)
+    while len(results) < len(values):
+        left = [value for value in values if value not in results]
+        queue = context.Queue()
+        process = context.Process(target=_run_variants, args=(artifact, variable, left, queue))
+        process.start()
+        try:
+            while len(results) < len(values):
+                for _ in range(600):
+                    try:
+                        value, result = queue.get(timeout=0.1)
+                        break
+                    except Empty:
+                        if not process.is_alive() and queue.empty():
+                            raise
+                else:
+                    raise Empty
+                results[value] = result
+        except Empty:
+            # It has ended, or hangs, in the first that has no result.
+            results[next(value for value in values if value not in results)] = ""
+        process.kill()
+        process.join()
+    return results
