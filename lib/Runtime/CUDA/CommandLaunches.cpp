@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Runtime/CUDA/ExchangePlan.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "cleave/Runtime/Core/Philox.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
@@ -481,10 +482,15 @@ cuda::planLaunches(const Command &command, const Addresses &addresses) {
   return std::move(planner.launches);
 }
 
-int64_t cleave::runtime::cuda::outsideBytes(const Program &program) {
+int64_t cuda::launchScratchBytes(const Program &program) {
   int64_t scratch = 0;
   for (const Part &part : program.parts)
     for (const Command &command : part.commands)
       scratch = std::max(scratch, launchScratchBytes(command));
-  return kContractionWorkspaceBytes + scratch;
+  return scratch;
+}
+
+int64_t cuda::outsideBytes(const Program &program) {
+  return kContractionWorkspaceBytes + launchScratchBytes(program) +
+         ExchangeStaging(program).getBytes();
 }

@@ -89,7 +89,7 @@ int CudaDevice::end(Error error) {
 //===----------------------------------------------------------------------===//
 
 Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
-  scratchBytes = outsideBytes(program) - kContractionWorkspaceBytes;
+  scratchBytes = launchScratchBytes(program);
   for (auto [at, bytes] :
        {std::pair(&arena, arenaBytes),
         std::pair(&workspace, kContractionWorkspaceBytes),

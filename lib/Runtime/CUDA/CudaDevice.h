@@ -11,6 +11,7 @@
 #include "Contractions.h"
 #include "Gpu.h"
 #include "HostExchange.h"
+#include "NcclExchange.h"
 #include "WorkRecord.h"
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
@@ -69,6 +70,8 @@ private:
   struct Exchange {
     cleave_request *request = nullptr;
     const HostExchange *blocks = nullptr;
+    /// By NCCL, else null; then neither of the others is there.
+    NcclExchange::Collective *collective = nullptr;
     SentSums::Counter counter;
     bool ends = false;
   };
@@ -169,6 +172,8 @@ private:
   std::deque<Agreement> agreements;
   /// Released before the communicator is closed.
   std::optional<Requests> requests;
+  /// None if collectives go through the host.
+  std::unique_ptr<NcclExchange> nccl;
   /// Of the run, as the host has last read it.
   CheckStatus checks{};
 

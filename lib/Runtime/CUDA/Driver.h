@@ -22,12 +22,14 @@ namespace cleave::runtime::cuda {
   F(cuDeviceGetAttribute)                                                      \
   F(cuDeviceGetCount)                                                          \
   F(cuDeviceGetName)                                                           \
+  F(cuDeviceGetUuid)                                                           \
   F(cuDevicePrimaryCtxRelease)                                                 \
   F(cuDevicePrimaryCtxRetain)                                                  \
   F(cuDriverGetVersion)                                                        \
   F(cuEventCreate)                                                             \
   F(cuEventDestroy)                                                            \
   F(cuEventElapsedTime)                                                        \
+  F(cuEventQuery)                                                              \
   F(cuEventRecord)                                                             \
   F(cuEventSynchronize)                                                        \
   F(cuFuncSetAttribute)                                                        \
@@ -53,6 +55,7 @@ namespace cleave::runtime::cuda {
   F(cuStreamCreate)                                                            \
   F(cuStreamDestroy)                                                           \
   F(cuStreamEndCapture)                                                        \
+  F(cuStreamQuery)                                                             \
   F(cuStreamSynchronize)                                                       \
   F(cuStreamWaitEvent)
 

@@ -7,8 +7,11 @@
 
 #include "Gpu.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "llvm/ADT/SmallVector.h"
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 using namespace cleave::runtime;
 using namespace cleave::runtime::cuda;
@@ -47,11 +50,12 @@ Error Gpu::start(int ordinal) {
     return error;
   if (Error error = makeCurrent())
     return error;
-  for (CUstream *stream : {&compute, &copies})
-    if (Error error =
-            check(driver.cuStreamCreate(stream, CU_STREAM_NON_BLOCKING),
-                  "a stream"))
-      return error;
+  for (CUstream *stream : {&compute, &copies, &communication}) {
+    Expected<CUstream> made = makeStream();
+    if (!made)
+      return made.takeError();
+    *stream = *made;
+  }
   return Error::success();
 }
 
@@ -70,11 +74,10 @@ Gpu::~Gpu() {
   if (!context)
     return;
   (void)driver.cuCtxSetCurrent(context);
-  for (CUstream stream : {compute, copies})
-    if (stream) {
-      (void)driver.cuStreamSynchronize(stream);
-      (void)driver.cuStreamDestroy(stream);
-    }
+  for (CUstream stream : streams)
+    (void)driver.cuStreamSynchronize(stream);
+  for (CUstream stream : streams)
+    (void)driver.cuStreamDestroy(stream);
   for (CUevent event : events)
     (void)driver.cuEventDestroy(event);
   if (module)
@@ -116,8 +119,33 @@ Expected<CUdeviceptr> Gpu::allocate(int64_t bytes) {
   return at;
 }
 
-Error Gpu::finish() const {
-  return check(driver.cuStreamSynchronize(compute), "waiting for " + name);
+Error Gpu::finish(CUstream stream) const {
+  if (!watch)
+    return check(driver.cuStreamSynchronize(stream), "waiting for " + name);
+  constexpr int spins = 200, every = 16;
+  for (int64_t turn = 0;; ++turn) {
+    CUresult code = driver.cuStreamQuery(stream);
+    if (code != CUDA_ERROR_NOT_READY)
+      return check(code, "waiting for " + name);
+    if (turn < spins)
+      continue;
+    if (turn % every == 0)
+      if (Error error = watch())
+        return error;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+Error Gpu::launch(CUfunction function, const Launch &launch,
+                  CUstream stream) const {
+  llvm::SmallVector<void *, 32> parameters;
+  for (uint32_t at : launch.offsets)
+    parameters.push_back(const_cast<char *>(launch.parameters.data() + at));
+  return check(driver.cuLaunchKernel(function, launch.grid[0], launch.grid[1],
+                                     launch.grid[2], launch.block, 1, 1,
+                                     launch.sharedBytes, stream,
+                                     parameters.data(), nullptr),
+               "launching a kernel");
 }
 
 Error Gpu::read(CUdeviceptr from, void *to, int64_t bytes) const {
@@ -178,6 +206,23 @@ Expected<CUevent> Gpu::makeEvent() {
     return error;
   events.push_back(event);
   return event;
+}
+
+Expected<CUstream> Gpu::makeStream() {
+  CUstream stream = nullptr;
+  if (Error error = check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+                          "a stream"))
+    return error;
+  streams.push_back(stream);
+  return stream;
+}
+
+Expected<std::string> Gpu::getId() const {
+  CUuuid id{};
+  if (Error error =
+          check(driver.cuDeviceGetUuid(&id, device), "its identity"))
+    return error;
+  return std::string(id.bytes, sizeof id.bytes);
 }
 
 Error Gpu::load(const void *image) {

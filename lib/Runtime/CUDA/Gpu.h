@@ -9,6 +9,8 @@
 #define CLEAVE_LIB_RUNTIME_CUDA_GPU_H
 
 #include "Driver.h"
+#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,6 +43,9 @@ public:
   /// null for no bytes.
   llvm::Expected<char *> allocateHost(int64_t bytes);
   llvm::Expected<CUevent> makeEvent();
+  llvm::Expected<CUstream> makeStream();
+  /// Tells the device from all others of all machines.
+  llvm::Expected<std::string> getId() const;
 
   /// Copies after what `compute` has to do, and waits: a copy that is not of a
   /// stream may still be under way when it returns.
@@ -48,7 +53,11 @@ public:
   llvm::Error write(CUdeviceptr to, const void *from, int64_t bytes) const;
   llvm::Error zero(CUdeviceptr at, int64_t bytes) const;
   /// Waits for what `compute` has to do.
-  llvm::Error finish() const;
+  llvm::Error finish() const { return finish(compute); }
+  /// Waits for a stream; fails if `watch` does meanwhile.
+  llvm::Error finish(CUstream stream) const;
+  llvm::Error launch(CUfunction function, const Launch &launch,
+                     CUstream stream) const;
 
   llvm::Error load(const void *image);
   /// A kernel of the loaded code, with leave to use `sharedBytes` of dynamic
@@ -60,8 +69,11 @@ public:
   }
 
   const Driver &driver;
-  /// Where commands run, and where the second tier is copied.
-  CUstream compute = nullptr, copies = nullptr;
+  /// Where commands run, where the second tier is copied, and where collectives
+  /// are.
+  CUstream compute = nullptr, copies = nullptr, communication = nullptr;
+  /// Called now and then while the host waits, if it is set.
+  std::function<llvm::Error()> watch;
 
 private:
   explicit Gpu(const Driver &driver) : driver(driver) {}
@@ -75,6 +87,7 @@ private:
   std::vector<CUdeviceptr> memory;
   std::vector<char *> hostMemory;
   std::vector<CUevent> events;
+  std::vector<CUstream> streams;
   struct Function {
     CUfunction function = nullptr;
     /// The dynamic shared memory that it has leave for.

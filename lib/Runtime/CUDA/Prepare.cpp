@@ -35,7 +35,7 @@ private:
   Expected<Launches> kernel(const KernelCommand &command, At at);
   Expected<Launches> find(std::vector<Launch> planned);
   Expected<Exchange> collective(const CollectiveCommand &command,
-                                const Part &part,
+                                const Part &part, const std::string &label,
                                 llvm::function_ref<int64_t(Ref)> offset);
   Error writeConstants();
 
@@ -94,7 +94,22 @@ CudaDevice::Resolver::kernel(const KernelCommand &command, At at) {
 
 Expected<CudaDevice::Exchange> CudaDevice::Resolver::collective(
     const CollectiveCommand &command, const Part &part,
-    llvm::function_ref<int64_t(Ref)> offset) {
+    const std::string &label, llvm::function_ref<int64_t(Ref)> offset) {
+  Exchange exchange;
+  exchange.counter = entry->sent.add(program, static_cast<int>(device.rank),
+                                     command, part.unless.buffer >= 0);
+  if (device.nccl && isPlannable(command)) {
+    Expected<NcclExchange::Collective *> made = device.nccl->make(
+        command,
+        [&](Ref ref) {
+          return device.arena + static_cast<uint64_t>(offset(ref));
+        },
+        "part '" + part.name + "' (" + label + ")");
+    if (!made)
+      return made.takeError();
+    exchange.collective = *made;
+    return exchange;
+  }
   char *mirror = device.mirror.data();
   Expected<cleave_request *> request =
       device.requests->prepare(command, [&](Ref ref) -> char * {
@@ -105,11 +120,9 @@ Expected<CudaDevice::Exchange> CudaDevice::Resolver::collective(
   bool receives =
       command.collective != CollectiveKind::Reduce ||
       partIndex(program.mesh, command.axes, device.rank) == command.root;
-  return Exchange{*request,
-                  &device.exchanges.emplace_back(command, offset, receives),
-                  entry->sent.add(program, static_cast<int>(device.rank),
-                                  command, part.unless.buffer >= 0),
-                  /*ends=*/false};
+  exchange.request = *request;
+  exchange.blocks = &device.exchanges.emplace_back(command, offset, receives);
+  return exchange;
 }
 
 //===----------------------------------------------------------------------===//
@@ -196,7 +209,7 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
   }
   case CommandKind::Collective: {
     const CollectiveCommand &c = command.collective;
-    Expected<Exchange> exchange = collective(c, part, offset);
+    Expected<Exchange> exchange = collective(c, part, command.label, offset);
     if (!exchange)
       return exchange.takeError();
     if (c.isTransfer()) {
@@ -310,6 +323,13 @@ Error CudaDevice::prepare(cleave_communicator *with) {
     if (!mapped)
       return mapped.takeError();
     mirror = std::move(*mapped);
+    Expected<std::unique_ptr<NcclExchange>> opened =
+        NcclExchange::open(program, *gpu, *requests, communicator);
+    if (!opened)
+      return opened.takeError();
+    nccl = std::move(*opened);
+    if (nccl)
+      gpu->watch = [this] { return nccl->watch(); };
   }
   return Resolver(*this).run();
 }

@@ -50,14 +50,7 @@ private:
 //===----------------------------------------------------------------------===//
 
 Error CudaDevice::launch(CUfunction function, const Launch &launch) const {
-  llvm::SmallVector<void *, 32> parameters;
-  for (uint32_t at : launch.offsets)
-    parameters.push_back(const_cast<char *>(launch.parameters.data() + at));
-  return gpu->check(gpu->driver.cuLaunchKernel(
-                        function, launch.grid[0], launch.grid[1],
-                        launch.grid[2], launch.block, 1, 1, launch.sharedBytes,
-                        gpu->compute, parameters.data(), nullptr),
-                    "launching a kernel");
+  return gpu->launch(function, launch, gpu->compute);
 }
 
 /// Where a contraction has no products, its result is zero or stays.
@@ -108,8 +101,19 @@ Error CudaDevice::communicatorError() const {
   return makeError(communicator->api->error(communicator));
 }
 
-/// The host waits for both copies.
 Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
+  if (NcclExchange::Collective *own = exchange.collective) {
+    if (record && exchange.ends) {
+      record->wait("compute", own->ended);
+    } else if (record) {
+      record->event("compute", own->ready);
+      record->wait(own->streamName(), own->ready);
+      record->work(own->streamName(), *step.command, step.use);
+      record->event(own->streamName(), own->ended);
+    }
+    return exchange.ends ? nccl->wait(*own) : nccl->start(*own);
+  }
+  // The host waits for both copies.
   if (record) {
     record->work("compute", *step.command, step.use);
     record->finish("compute");
@@ -240,12 +244,14 @@ void CudaDevice::finishExchanges(const EntrySteps &entry, const Step *last) {
         llvm::erase_if(open, [&](const Exchange *other) {
           return other->request == e->request;
         });
-      else
+      else if (e->request)
         open.push_back(e);
     }
   }
   for (const Exchange *exchange : open)
     (void)communicator->api->wait(exchange->request);
+  if (nccl)
+    llvm::consumeError(nccl->finish());
   if (record)
     record->finish("copies");
   (void)gpu->driver.cuStreamSynchronize(gpu->copies);
@@ -404,8 +410,13 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
     stopped = runSteps(entry);
   if (record)
     record->finish("compute");
-  if (Error late = gpu->finish())
-    error = llvm::joinErrors(std::move(error), std::move(late));
+  // What has failed can fail again; the first message is the cause.
+  if (Error late = gpu->finish()) {
+    if (stopped && stopped->broken)
+      llvm::consumeError(std::move(late));
+    else
+      error = llvm::joinErrors(std::move(error), std::move(late));
+  }
   if (error)
     stopped = Stop{llvm::toString(std::move(error)), false, false, true};
   if (measuring) {

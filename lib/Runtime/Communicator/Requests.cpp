@@ -88,7 +88,6 @@ Requests::prepare(const CollectiveCommand &c,
   return prepare(membersOf(c), blocks);
 }
 
-/// The group of a collective; for a transfer, the sender and the receiver.
 std::vector<int32_t>
 Requests::membersOf(const CollectiveCommand &c) const {
   std::vector<int32_t> members =
@@ -133,6 +132,55 @@ llvm::Expected<cleave_request *> Requests::prepareAgreement(const char *flag,
   what.src = flag;
   what.dst = agreed;
   return prepare(everyone(), what);
+}
+
+llvm::Error Requests::runOnce(const std::vector<int32_t> &ranks,
+                              const cleave_collective &what) {
+  llvm::Expected<cleave_group *> group = groupFor(ranks);
+  if (!group)
+    return group.takeError();
+  const cleave_communicator_api &api = *communicator->api;
+  cleave_request *request = api.prepare(*group, &what, 1);
+  // The barrier ends what it compares.
+  bool failed =
+      !request || api.start(request) || api.wait(request) || api.barrier(*group);
+  if (request)
+    api.release(request);
+  return failed ? makeError(api.error(communicator)) : llvm::Error::success();
+}
+
+llvm::Expected<std::string> Requests::gather(llvm::StringRef own) {
+  std::vector<int32_t> ranks = everyone();
+  std::string all(own.size() * ranks.size(), '\0');
+  std::vector<int64_t> offsets;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    offsets.push_back(static_cast<int64_t>(i * own.size()));
+  cleave_collective what{};
+  what.kind = CLEAVE_ALL_GATHER;
+  what.dtype = CLEAVE_I8;
+  what.dims = 1;
+  what.sizes[0] = static_cast<int64_t>(own.size());
+  what.src_strides[0] = what.dst_strides[0] = 1;
+  what.src = own.data();
+  what.dst = all.data();
+  what.dst_offsets = offsets.data();
+  if (llvm::Error error = runOnce(ranks, what))
+    return error;
+  return all;
+}
+
+llvm::Error Requests::broadcast(const std::vector<int32_t> &ranks,
+                                llvm::MutableArrayRef<char> bytes) {
+  std::string own(bytes.begin(), bytes.end());
+  cleave_collective what{};
+  what.kind = CLEAVE_BROADCAST;
+  what.dtype = CLEAVE_I8;
+  what.dims = 1;
+  what.sizes[0] = static_cast<int64_t>(bytes.size());
+  what.src_strides[0] = what.dst_strides[0] = 1;
+  what.src = own.data();
+  what.dst = bytes.data();
+  return runOnce(ranks, what);
 }
 
 llvm::Error Requests::compare() const {

@@ -7,7 +7,7 @@
 
 #include "CommandKernels.h"
 #include "CommandKernels.inc"
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Runtime/CUDA/ExchangePlan.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -33,6 +33,20 @@ static std::set<std::string> symbolsOf(ArrayRef<cleave::runtime::Program> all) {
       for (const cleave::runtime::Command &command : part.commands) {
         // Where buffers begin decides the widths of copies: any is allowed for.
         auto at = [](const cleave::runtime::Ref &) { return uint64_t(1) << 20; };
+        if (command.kind == cleave::runtime::CommandKind::Collective) {
+          const cleave::runtime::CollectiveCommand &c = command.collective;
+          // Only the root of a reduction unpacks.
+          auto plan =
+              cleave::runtime::cuda::planExchange(c, {c.root, at, 1 << 20});
+          if (!plan) {
+            consumeError(plan.takeError());
+            continue;
+          }
+          for (const auto *launches : {&plan->before, &plan->after})
+            for (const cleave::runtime::cuda::Launch &launch : *launches)
+              symbols.insert(launch.symbol);
+          continue;
+        }
         auto launches = cleave::runtime::cuda::planLaunches(command, {at});
         if (!launches) {
           // The device says so when it prepares the command.
@@ -95,6 +109,7 @@ cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
   add(textCheck, {"cleave_check"});
   add(textCopy, {"cleave_copy", "cleave_transpose"});
   add(textFill, {"cleave_fill"});
+  add(textOrder, {"cleave_to_order", "cleave_from_order"});
   add(textScatterAdd, {"cleave_sort", "cleave_scatter"});
   add(StringRef(textAttention).split("#define CLEAVE_ATTENTION_KERNELS").first,
       {"cleave_attention"});

@@ -62,8 +62,12 @@ int64_t launchScratchBytes(const Command &command);
 /// Bytes of memory that algorithms of contractions may use.
 inline constexpr int64_t kContractionWorkspaceBytes = int64_t(32) << 20;
 
+/// Bytes of scratch memory of the command that needs the most.
+int64_t launchScratchBytes(const Program &program);
+
 /// Bytes of memory besides the arena in which a device runs the program: of
-/// contractions, and of the command that needs the most scratch memory.
+/// contractions, of the command that needs the most scratch memory, and of
+/// collectives.
 int64_t outsideBytes(const Program &program);
 
 /// The launches of an attention, scatter-add, copy, fill or check command; none

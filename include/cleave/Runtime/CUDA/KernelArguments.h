@@ -108,6 +108,17 @@ struct AttentionArguments {
   int pad;
 };
 
+/// `cleave_to_order_N`: `count` floats of N bytes to signed integers of 32 or
+/// 64 bits in the same order, in which NaN is the last one, or (`least`) the
+/// first. `cleave_from_order_N`: the reverse. `infinity` is the bits of the
+/// type's infinity.
+struct OrderArguments {
+  const void *src;
+  void *dst;
+  long long count, infinity;
+  int least, pad;
+};
+
 /// For each class of head sizes, the rows and columns of a tile of scores, for
 /// each kind of kernel. `Shares`: its two operands for columns share memory.
 ///   X(Size, forward rows and columns, gradients of queries and of the bias:

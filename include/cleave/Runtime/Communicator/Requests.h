@@ -41,8 +41,18 @@ public:
   /// Collective: all ranks call it.
   llvm::Error compare() const;
 
-private:
+  /// The group of a collective; for a transfer, the sender and the receiver.
   std::vector<int32_t> membersOf(const CollectiveCommand &command) const;
+  /// At once: the bytes of all ranks, which give the same number, in the order
+  /// of ranks. Before the first call of `prepare`.
+  llvm::Expected<std::string> gather(llvm::StringRef own);
+  /// At once: the bytes of the first rank of a group.
+  llvm::Error broadcast(const std::vector<int32_t> &ranks,
+                        llvm::MutableArrayRef<char> bytes);
+
+private:
+  llvm::Error runOnce(const std::vector<int32_t> &ranks,
+                      const cleave_collective &what);
   std::vector<int32_t> everyone() const;
   llvm::Expected<cleave_group *> groupFor(const std::vector<int32_t> &ranks);
   llvm::Expected<cleave_request *>

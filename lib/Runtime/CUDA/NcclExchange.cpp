@@ -1,0 +1,455 @@
+//===- NcclExchange.cpp - Collectives by NCCL -----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "NcclExchange.h"
+#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallPtrSet.h"
+
+#include <cstdlib>
+#include <set>
+#include <thread>
+
+using namespace cleave::runtime;
+using namespace cleave::runtime::cuda;
+using llvm::Error;
+using llvm::Expected;
+
+//===----------------------------------------------------------------------===//
+// Creation
+//===----------------------------------------------------------------------===//
+
+/// Seconds of $CLEAVE_NCCL_TIMEOUT: a device that waits longer for another
+/// one's part of an exchange has lost it.
+static std::chrono::milliseconds patienceOf() {
+  double seconds = 300;
+  if (const char *text = std::getenv("CLEAVE_NCCL_TIMEOUT"))
+    if (double given = std::strtod(text, nullptr); given > 0)
+      seconds = given;
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+}
+
+NcclExchange::NcclExchange(const Program &program, Gpu &gpu,
+                           const Nccl &library, Requests &requests,
+                           cleave_communicator *communicator)
+    : program(program), gpu(gpu), library(library), requests(requests),
+      communicator(communicator), staging(program), patience(patienceOf()) {}
+
+Expected<std::unique_ptr<NcclExchange>>
+NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
+                   cleave_communicator *communicator) {
+  const char *text = std::getenv("CLEAVE_NCCL");
+  llvm::StringRef wanted = text ? text : "";
+  // 1. Whether all ranks can: each tells the others its GPU, or why not.
+  Expected<std::string> id = gpu.getId();
+  if (!id)
+    return id.takeError();
+  std::string problem;
+  const Nccl *library = nullptr;
+  if (wanted == "off")
+    problem = "it is turned off";
+  else if (Expected<const Nccl *> opened = Nccl::get())
+    library = *opened;
+  else
+    problem = llvm::toString(opened.takeError());
+  size_t size = id->size() + 1;
+  Expected<std::string> all =
+      requests.gather(*id + std::string(1, library ? 1 : 0));
+  if (!all)
+    return all.takeError();
+  std::set<std::string> distinct;
+  for (size_t rank = 0; rank * size < all->size(); ++rank) {
+    std::string own = all->substr(rank * size, size);
+    if (problem.empty() && own.back() == 0)
+      problem = "rank " + std::to_string(rank) + " has no NCCL";
+    if (problem.empty() && !distinct.insert(own).second)
+      problem = "ranks share a GPU";
+  }
+  if (!problem.empty()) {
+    if (wanted == "on")
+      return makeError("NCCL cannot be used: " + problem);
+    return nullptr;
+  }
+  // 2. Communicators.
+  std::unique_ptr<NcclExchange> exchange(
+      new NcclExchange(program, gpu, *library, requests, communicator));
+  if (Error error = exchange->connect()) {
+    std::string message = llvm::toString(std::move(error));
+    communicator->api->fail(communicator, message.c_str());
+    return makeError(message);
+  }
+  return exchange;
+}
+
+/// Ranks create the groups that they share in one order: a rank waits in one
+/// for the others.
+Error NcclExchange::connect() {
+  if (Error error = requests.makeGroups())
+    return error;
+  std::set<std::pair<std::vector<int32_t>, bool>> all;
+  for (const Part &part : program.parts)
+    for (const Command &command : part.commands)
+      if (const CollectiveCommand &c = command.collective;
+          command.kind == CommandKind::Collective && isPlannable(c))
+        all.insert({requests.membersOf(c), c.isTransfer()});
+  Expected<CUdeviceptr> made = gpu.allocate(staging.getBytes());
+  if (!made)
+    return made.takeError();
+  memory = *made;
+  for (const auto &[ranks, transfer] : all)
+    if (Error error = create(ranks, transfer))
+      return error;
+  return Error::success();
+}
+
+Error NcclExchange::create(const std::vector<int32_t> &ranks, bool transfer) {
+  Group &group = groups[{ranks, transfer}];
+  group.members = static_cast<int32_t>(ranks.size());
+  group.member = static_cast<int32_t>(
+      llvm::find(ranks, communicator->rank) - ranks.begin());
+  if (transfer) {
+    Expected<CUstream> stream = gpu.makeStream();
+    if (!stream)
+      return stream.takeError();
+    group.stream = *stream;
+  }
+  group.transfer = transfer;
+  group.name = "ranks";
+  for (int32_t rank : ranks)
+    group.name += " " + std::to_string(rank);
+  nccl::Id id{};
+  if (group.member == 0)
+    if (Error error = library.check(library.makeId(&id), "an identity"))
+      return error;
+  if (Error error = requests.broadcast(ranks, id.bytes))
+    return error;
+  nccl::Config config;
+  if (Error error = library.check(
+          library.create(&group.communicator, group.members, id, group.member,
+                         &config),
+          "connecting " + group.name))
+    return error;
+  if (Error error = settle(group, "connecting " + group.name))
+    return error;
+  return tryOut(group);
+}
+
+/// The first exchange connects the members, for which their hosts meet; later
+/// they do not.
+Error NcclExchange::tryOut(Group &group) {
+  std::string what = "the first exchange of " + group.name;
+  ExchangeCall first;
+  first.kind = !group.transfer           ? ExchangeCall::AllReduce
+               : group.member == 0 ? ExchangeCall::Send
+                                   : ExchangeCall::Receive;
+  first.src = first.dst = memory;
+  first.elements = 1;
+  first.dtype = DType::I32;
+  first.peer = 1 - group.member;
+  if (Error error = call(group, first, streamOf(group)))
+    return error;
+  if (Error error = settle(group, what))
+    return error;
+  return poll(
+      [&]() -> Expected<bool> {
+        CUresult code = gpu.driver.cuStreamQuery(streamOf(group));
+        if (code == CUDA_ERROR_NOT_READY)
+          return false;
+        if (Error error = gpu.check(code, what))
+          return error;
+        return true;
+      },
+      what);
+}
+
+/// What has failed is not waited for: the others do not come.
+NcclExchange::~NcclExchange() {
+  if (Error error = gpu.makeCurrent()) {
+    llvm::consumeError(std::move(error));
+    return;
+  }
+  constexpr std::chrono::seconds most(5);
+  bool regular = *communicator->api->error(communicator) == 0;
+  Clock::time_point begin = Clock::now();
+  for (auto &[key, group] : groups)
+    if (group.communicator && regular)
+      (void)library.finalize(group.communicator);
+  for (auto &[key, group] : groups) {
+    if (!group.communicator)
+      continue;
+    int status = nccl::InProgress;
+    while (regular && status == nccl::InProgress) {
+      if (library.asyncError(group.communicator, &status) ||
+          Clock::now() - begin > most)
+        regular = false;
+      if (status == nccl::InProgress)
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    (void)(regular && status == nccl::Success
+               ? library.destroy(group.communicator)
+               : library.abort(group.communicator));
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Failures
+//===----------------------------------------------------------------------===//
+
+/// Ends what is under way on this rank; the others find that this one has
+/// failed, or their own error.
+Error NcclExchange::fail(Error error) {
+  failure = llvm::toString(std::move(error));
+  for (auto &[key, group] : groups)
+    if (group.communicator) {
+      (void)library.abort(group.communicator);
+      group.communicator = nullptr;
+    }
+  return makeError(failure);
+}
+
+Error NcclExchange::watch() {
+  if (!failure.empty())
+    return makeError(failure);
+  if (const char *text = communicator->api->error(communicator); *text)
+    return fail(makeError(text));
+  // 1. What is under way: of each stream the first begins next.
+  llvm::SmallPtrSet<CUstream, 8> streams;
+  const Collective *late = nullptr;
+  std::map<const Group *, const Collective *> first;
+  Clock::time_point now = Clock::now();
+  llvm::erase_if(underWay, [&](Collective *own) {
+    if (gpu.driver.cuEventQuery(own->ended) == CUDA_SUCCESS) {
+      own->listed = false;
+      return true;
+    }
+    first.insert({own->group, own});
+    if (!streams.insert(streamOf(*own->group)).second)
+      return false;
+    if (!own->begun && gpu.driver.cuEventQuery(own->ready) == CUDA_SUCCESS)
+      own->begun = now;
+    if (own->begun && now - *own->begun > patience)
+      late = own;
+    return false;
+  });
+  // 2. Errors.
+  for (const auto &[key, group] : groups) {
+    if (!group.communicator)
+      continue;
+    int status = nccl::Success;
+    Error error =
+        library.check(library.asyncError(group.communicator, &status),
+                      "asking for errors");
+    if (!error)
+      error = library.check(status, "an exchange");
+    if (!error)
+      continue;
+    std::string text = llvm::toString(std::move(error));
+    auto it = first.find(&group);
+    return fail(makeError(it == first.end() ? text
+                                            : it->second->name + ": " + text));
+  }
+  if (late)
+    return fail(makeError(
+        late->name + " has not ended after " +
+        llvm::Twine(patience.count() / 1000) +
+        " s: not all ranks take part in it. $CLEAVE_NCCL_TIMEOUT is the time "
+        "after which it counts as lost, in seconds"));
+  return Error::success();
+}
+
+Error NcclExchange::poll(llvm::function_ref<Expected<bool>()> done,
+                         const llvm::Twine &what) {
+  Clock::time_point begin = Clock::now();
+  while (true) {
+    Expected<bool> ended = done();
+    if (!ended)
+      return fail(ended.takeError());
+    if (*ended)
+      return Error::success();
+    if (Error error = watch())
+      return error;
+    if (Clock::now() - begin > patience)
+      return fail(makeError(what + " has not ended after " +
+                            llvm::Twine(patience.count() / 1000) + " s"));
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+/// Calls may return before they have enqueued anything.
+Error NcclExchange::settle(const Group &group, const llvm::Twine &what) {
+  int status = nccl::Success;
+  auto ask = [&]() -> Expected<bool> {
+    if (Error error = library.check(
+            library.asyncError(group.communicator, &status), what))
+      return error;
+    if (Error error = library.check(status, what))
+      return error;
+    return status != nccl::InProgress;
+  };
+  return poll(ask, what);
+}
+
+//===----------------------------------------------------------------------===//
+// Exchanges
+//===----------------------------------------------------------------------===//
+
+Expected<NcclExchange::Collective *>
+NcclExchange::make(const CollectiveCommand &command,
+                   llvm::function_ref<uint64_t(Ref)> at, std::string name) {
+  auto it = groups.find({requests.membersOf(command), command.isTransfer()});
+  if (it == groups.end())
+    return makeError("a collective of an unknown group");
+  Expected<ExchangePlan> plan = planExchange(
+      command, {it->second.member, at,
+                memory + static_cast<uint64_t>(staging.offsetOf(command))});
+  if (!plan)
+    return plan.takeError();
+  Collective &own = collectives.emplace_back();
+  own.group = &it->second;
+  own.calls = std::move(plan->calls);
+  own.name =
+      "the " + collectiveName(command.collective).str() + " of " + name;
+  for (auto [from, to] : {std::pair(&plan->before, &own.before),
+                          std::pair(&plan->after, &own.after)})
+    for (Launch &launch : *from) {
+      Expected<CUfunction> function =
+          gpu.find(launch.symbol, static_cast<int>(launch.sharedBytes));
+      if (!function)
+        return function.takeError();
+      to->push_back({*function, std::move(launch)});
+    }
+  for (CUevent *event : {&own.ready, &own.ended}) {
+    Expected<CUevent> made = gpu.makeEvent();
+    if (!made)
+      return made.takeError();
+    *event = *made;
+  }
+  return &own;
+}
+
+static int typeOf(DType type) {
+  switch (type) {
+  case DType::F64:
+    return nccl::F64;
+  case DType::F32:
+    return nccl::F32;
+  case DType::F16:
+    return nccl::F16;
+  case DType::BF16:
+    return nccl::BF16;
+  case DType::I64:
+    return nccl::I64;
+  case DType::I32:
+    return nccl::I32;
+  case DType::I8:
+    return nccl::I8;
+  default:
+    return nccl::U8; // Truth values, and bytes that are only moved.
+  }
+}
+
+Error NcclExchange::call(const Group &group, const ExchangeCall &c,
+                         CUstream stream) const {
+  auto *src = reinterpret_cast<const void *>(c.src);
+  auto *dst = reinterpret_cast<void *>(c.dst);
+  auto count = static_cast<size_t>(c.elements);
+  int type = typeOf(c.dtype), operation = c.reduction == Reduction::Sum
+                                              ? nccl::Sum
+                                          : c.reduction == Reduction::Max
+                                              ? nccl::Max
+                                              : nccl::Min;
+  Nccl::Communicator own = group.communicator;
+  int status = nccl::Success;
+  switch (c.kind) {
+  case ExchangeCall::AllReduce:
+    status = library.allReduce(src, dst, count, type, operation, own, stream);
+    break;
+  case ExchangeCall::AllGather:
+    status = library.allGather(src, dst, count, type, own, stream);
+    break;
+  case ExchangeCall::ReduceScatter:
+    status =
+        library.reduceScatter(src, dst, count, type, operation, own, stream);
+    break;
+  case ExchangeCall::Broadcast:
+    status = library.broadcast(src, dst, count, type, c.peer, own, stream);
+    break;
+  case ExchangeCall::Reduce:
+    status =
+        library.reduce(src, dst, count, type, operation, c.peer, own, stream);
+    break;
+  case ExchangeCall::Send:
+    status = library.send(src, count, type, c.peer, own, stream);
+    break;
+  case ExchangeCall::Receive:
+    status = library.receive(dst, count, type, c.peer, own, stream);
+    break;
+  }
+  return library.check(status, "starting it");
+}
+
+Error NcclExchange::start(Collective &own) {
+  if (!failure.empty())
+    return makeError(failure);
+  const Driver &driver = gpu.driver;
+  CUstream stream = streamOf(*own.group);
+  auto named = [&](Error error) {
+    return fail(makeError(own.name + ": " + llvm::toString(std::move(error))));
+  };
+  if (Error error =
+          gpu.check(driver.cuEventRecord(own.ready, gpu.compute), "an event"))
+    return named(std::move(error));
+  if (Error error = gpu.check(driver.cuStreamWaitEvent(stream, own.ready, 0),
+                              "an event"))
+    return named(std::move(error));
+  for (const auto &[function, launch] : own.before)
+    if (Error error = gpu.launch(function, launch, stream))
+      return named(std::move(error));
+  if (!own.calls.empty()) {
+    Error error = library.check(library.groupStart(), "a group");
+    for (const ExchangeCall &c : own.calls)
+      if (!error)
+        error = call(*own.group, c, stream);
+    int status = library.groupEnd();
+    if (!error)
+      error = library.check(status, "starting it");
+    if (error)
+      return named(std::move(error));
+    if (status == nccl::InProgress)
+      if (Error error = settle(*own.group, own.name))
+        return error;
+  }
+  for (const auto &[function, launch] : own.after)
+    if (Error error = gpu.launch(function, launch, stream))
+      return named(std::move(error));
+  if (Error error =
+          gpu.check(driver.cuEventRecord(own.ended, stream), "an event"))
+    return named(std::move(error));
+  own.begun.reset();
+  if (!own.listed)
+    underWay.push_back(&own);
+  own.listed = true;
+  return Error::success();
+}
+
+Error NcclExchange::wait(const Collective &own) {
+  if (!failure.empty())
+    return makeError(failure);
+  return gpu.check(gpu.driver.cuStreamWaitEvent(gpu.compute, own.ended, 0),
+                   "an event");
+}
+
+Error NcclExchange::finish() {
+  if (Error error = gpu.finish(gpu.communication))
+    return error;
+  for (const auto &[key, group] : groups)
+    if (group.stream)
+      if (Error error = gpu.finish(group.stream))
+        return error;
+  return Error::success();
+}

@@ -1,0 +1,119 @@
+//===- NcclExchange.h - Collectives by NCCL ---------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
+#define CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
+
+#include "Gpu.h"
+#include "Nccl.h"
+#include "cleave/Runtime/CUDA/ExchangePlan.h"
+#include "cleave/Runtime/Communicator/Requests.h"
+#include <chrono>
+#include <deque>
+#include <optional>
+
+namespace cleave::runtime::cuda {
+
+/// The collectives of one rank by NCCL, on streams of their own: one of all
+/// collectives, and one of each transfer between two ranks in one direction.
+/// There is one communicator for each group of ranks.
+///
+/// Nothing of NCCL blocks the host: where the host waits, `watch` finds errors
+/// of NCCL, the failure of another rank, and an exchange that does not end; it
+/// then ends all communicators, so that nothing is left that waits.
+class NcclExchange {
+public:
+  struct Collective;
+
+  /// Creates the communicators of a program; all ranks call it. Null if not
+  /// every rank has the library and a GPU of its own, or with
+  /// $CLEAVE_NCCL=off; with CLEAVE_NCCL=on, an error.
+  static llvm::Expected<std::unique_ptr<NcclExchange>>
+  open(const Program &program, Gpu &gpu, Requests &requests,
+       cleave_communicator *communicator);
+  ~NcclExchange();
+  NcclExchange(const NcclExchange &) = delete;
+  NcclExchange &operator=(const NcclExchange &) = delete;
+
+  /// Plans a collective. `name` is for messages.
+  llvm::Expected<Collective *> make(const CollectiveCommand &command,
+                                    llvm::function_ref<uint64_t(Ref)> at,
+                                    std::string name);
+  llvm::Error start(Collective &collective);
+  llvm::Error wait(const Collective &collective);
+  /// Fails if what is under way cannot end.
+  llvm::Error watch();
+  /// Waits for what is under way on all streams.
+  llvm::Error finish();
+
+private:
+  struct Group {
+    Nccl::Communicator communicator = nullptr;
+    /// Of a transfer; null: that of all collectives.
+    CUstream stream = nullptr;
+    int32_t member = 0, members = 0;
+    bool transfer = false;
+    /// Of messages.
+    std::string name;
+  };
+  using Clock = std::chrono::steady_clock;
+
+  NcclExchange(const Program &program, Gpu &gpu, const Nccl &library,
+               Requests &requests, cleave_communicator *communicator);
+  llvm::Error connect();
+  llvm::Error create(const std::vector<int32_t> &ranks, bool transfer);
+  llvm::Error tryOut(Group &group);
+  /// Polls until `done` holds, and fails like `watch`, or when it takes too
+  /// long.
+  llvm::Error poll(llvm::function_ref<llvm::Expected<bool>()> done,
+                   const llvm::Twine &what);
+  llvm::Error settle(const Group &group, const llvm::Twine &what);
+  llvm::Error call(const Group &group, const ExchangeCall &call,
+                   CUstream stream) const;
+  llvm::Error fail(llvm::Error error);
+  CUstream streamOf(const Group &group) const {
+    return group.stream ? group.stream : gpu.communication;
+  }
+
+  const Program &program;
+  Gpu &gpu;
+  const Nccl &library;
+  Requests &requests;
+  cleave_communicator *communicator;
+  ExchangeStaging staging;
+  CUdeviceptr memory = 0;
+  /// In an order that is the same on all ranks.
+  std::map<std::pair<std::vector<int32_t>, bool>, Group> groups;
+  std::deque<Collective> collectives;
+  /// Started and not known to have ended, in order.
+  std::deque<Collective *> underWay;
+  /// The longest time from when an exchange begins on this rank to its end.
+  std::chrono::milliseconds patience;
+  std::string failure;
+};
+
+struct NcclExchange::Collective {
+  /// For records.
+  std::string streamName() const {
+    return group->transfer ? "transfers of " + group->name : "communication";
+  }
+
+  const Group *group = nullptr;
+  std::vector<std::pair<CUfunction, Launch>> before, after;
+  std::vector<ExchangeCall> calls;
+  /// When its memory is ready, and when it has ended.
+  CUevent ready = nullptr, ended = nullptr;
+  /// When the host has seen it begin.
+  std::optional<Clock::time_point> begun;
+  /// Whether it is among those under way.
+  bool listed = false;
+  std::string name;
+};
+
+} // namespace cleave::runtime::cuda
+
+#endif // CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
