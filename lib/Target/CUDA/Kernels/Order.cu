@@ -41,16 +41,33 @@ __device__ __forceinline__ void fromOrder(const OrderArguments &a) {
   }
 }
 
-#define CLEAVE_ORDER(N, Bits, Wide)                                            \
-  extern "C" __global__ void __launch_bounds__(256)                            \
-      cleave_to_order_##N(OrderArguments a) {                                  \
-    toOrder<Bits, Wide>(a);                                                    \
-  }                                                                            \
-  extern "C" __global__ void __launch_bounds__(256)                            \
-      cleave_from_order_##N(OrderArguments a) {                                \
-    fromOrder<Bits, Wide>(a);                                                  \
-  }
-CLEAVE_ORDER(2, short, int)
-CLEAVE_ORDER(4, int, int)
-CLEAVE_ORDER(8, long long, long long)
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_to_order_2(OrderArguments a) {
+  toOrder<short, int>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_from_order_2(OrderArguments a) {
+  fromOrder<short, int>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_to_order_4(OrderArguments a) {
+  toOrder<int, int>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_from_order_4(OrderArguments a) {
+  fromOrder<int, int>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_to_order_8(OrderArguments a) {
+  toOrder<long long, long long>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_from_order_8(OrderArguments a) {
+  fromOrder<long long, long long>(a);
+}
 
