@@ -10,7 +10,7 @@
 #include "cleave/Pipelines/ChooseRecompute.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Runtime/CUDA/ExchangePlan.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
@@ -215,6 +215,13 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
     program.lossScaling = options.lossScaling;
     program.lossScaling.used = options.phases.scalesLoss();
     program.metadata = describe(options.phases);
+  }
+  if (options.target == "cuda") {
+    std::string stuck = runtime::cuda::findExchangeDeadlock(*programs);
+    if (!stuck.empty()) {
+      module.emitError(stuck);
+      return failure();
+    }
   }
   llvm::json::Object facts = report(module, options);
   addOutside(*facts.getObject("plan"), *programs);

@@ -153,6 +153,10 @@ Error Gpu::read(CUdeviceptr from, void *to, int64_t bytes) const {
     return Error::success();
   if (Error error = makeCurrent())
     return error;
+  // The driver itself waits in a copy of memory that is not pinned.
+  if (watch)
+    if (Error error = finish())
+      return error;
   if (Error error = check(driver.cuMemcpyDtoHAsync(
                               to, from, static_cast<size_t>(bytes), compute),
                           "copying from " + name))
@@ -165,6 +169,10 @@ Error Gpu::write(CUdeviceptr to, const void *from, int64_t bytes) const {
     return Error::success();
   if (Error error = makeCurrent())
     return error;
+  // The driver itself waits in a copy of memory that is not pinned.
+  if (watch)
+    if (Error error = finish())
+      return error;
   if (Error error = check(driver.cuMemcpyHtoDAsync(
                               to, from, static_cast<size_t>(bytes), compute),
                           "copying to " + name))
