@@ -1,0 +1,118 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Collectives between GPUs that are stand-ins (test/fake_cuda): the real plugin, with NVIDIA's
+libraries replaced by ones that run on the host, against the same steps on the processor. The
+stand-in of NCCL sums in another order than the processor, so that results agree within bounds."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cleave.testing.tools import build_dir
+from proofs import ALL
+from step_runs import differences, model, run, run_apart
+from test_cuda_device import FAKE, compile_both, fake_device  # noqa: F401
+
+pytestmark = pytest.mark.skipif(
+    not (FAKE / "libnccl.so.2").exists() or not (build_dir() / "lib" / "libcleave_cuda.so").exists(),
+    reason="needs NVIDIA's headers and clang")
+
+LAYOUTS = {
+    "zero1": ["--mesh=dp=2", "--recipe=zero1"],
+    "zero2": ["--mesh=dp=2", "--recipe=zero2"],
+    "zero3": ["--mesh=dp=4", "--recipe=zero3"],
+    "sequence": ["--mesh=tp=2", "--recipe=megatron-sp"],
+    "both": ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero2"],
+    "1f1b": ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"],
+    "zb-h1": ["--mesh=pp=2", "--micro-batches=2", "--schedule=zb-h1"],
+    "ring": ["--mesh=cp=2", "--recipe=ring"],
+    "ulysses": ["--mesh=cp=2", "--recipe=ulysses"],
+    "experts": ["--mesh=ep=2", "--recipe=expert"],
+}
+FAMILY = {"experts": "mixtral", "ring": "llama", "zero3": "llama"}
+SAMPLE = [("zero2", "bf16"), ("both", "f32"), ("1f1b", "f32"), ("ulysses", "f32")]
+
+
+def compiled(layout, precision, folder):
+    return compile_both(model(FAMILY.get(layout, "gpt"), folder), folder,
+                        f"--precision={precision}", *LAYOUTS[layout], "--optimizer=sgd",
+                        "--momentum=0")
+
+
+def says(artifact, **environment):
+    """The last line of what steps say in a process of their own, which must end by itself."""
+    script = """
+import sys
+from cleave import _runtime
+session = _runtime.open(sys.argv[1])
+for _ in range(2):
+    message = session.run("train", 0, 2)
+    if message:
+        sys.exit(message)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(artifact)], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
+    return result.stderr.strip().split("\n")[-1] if result.returncode else ""
+
+
+@pytest.mark.parametrize("layout, precision", [
+    (layout, precision) for layout in LAYOUTS for precision in ("f32", "bf16")] if ALL else SAMPLE)
+def test_steps_agree(layout, precision, tmp_path, monkeypatch):
+    native, device = compiled(layout, precision, tmp_path)
+    expected = run(native)
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
+    for how in ("on", "off"):
+        monkeypatch.setenv("CLEAVE_NCCL", how)
+        found = run_apart(device)
+        if layout == "experts" and precision == "bf16":
+            # Sums in another order can change which experts a token has.
+            expected, found = ((one[0][:2], *one[1:]) for one in (expected, found))
+        assert not list(differences(expected, found, precision)), how
+        # What was asked for is what ran.
+        record = tmp_path / "record"
+        assert ("name=nccl-" in record.read_text()) == (how == "on")
+        record.unlink()
+
+
+@pytest.mark.parametrize("layout", ["zero2", "1f1b", "sequence"] if ALL else ["1f1b"])
+def test_order_of_work_does_not_matter(layout, tmp_path, monkeypatch):
+    """Every order that streams, events and ranks allow gives the same bits."""
+    _, device = compiled(layout, "f32", tmp_path)
+    monkeypatch.setenv("CLEAVE_NCCL", "on")
+    given, _, parameters = run_apart(device)
+    for order in ["latest", *map(str, range(12 if ALL else 2))]:
+        monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+        others, _, found = run_apart(device)
+        assert np.array_equal(given, others), order
+        assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), order
+
+
+def test_failures_end_with_one_message(tmp_path):
+    _, device = compiled("zero2", "f32", tmp_path)
+    with_nccl = {"CLEAVE_NCCL": "on", "CLEAVE_NCCL_TIMEOUT": "2"}
+    for fault, message in [
+            ("refuse:1:7", r"the [a-z-]+ of part '[^']+' \(.*\.py.*\): NCCL: starting it: internal error"),
+            ("error:0:12", "NCCL: an exchange: remote process exited"),
+            # Of a communicator's first exchange nothing differs but that one does not come.
+            ("leave-out:1:1", r"the first exchange of ranks 0 1 has not ended after 2 s")]:
+        said = says(device, CLEAVE_FAKE_NCCL=fault, **with_nccl)
+        assert len(said) < 1000
+        assert re.search(message, said), (fault, said)
+
+
+def test_without_the_library(tmp_path):
+    _, device = compiled("zero2", "f32", tmp_path)
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for file in FAKE.iterdir():
+        if "nccl" not in file.name:
+            (folder / file.name).symlink_to(file)
+    environment = {"CLEAVE_CUDA_LIBRARIES": str(folder), "VIRTUAL_ENV": ""}
+    assert says(device, **environment) == ""
+    said = says(device, CLEAVE_NCCL="on", **environment)
+    assert not said or "NCCL cannot be used: collectives between GPUs needs libnccl.so.2" in said
