@@ -37,7 +37,8 @@ void *function(const char *name) {
   static void *driver = library("libcuda.so.1");
   static void *compiler = library("libnvrtc.so.13");
   static void *blas = library("libcublasLt.so.13");
-  for (void *from : {driver, compiler, blas})
+  static void *nccl = library("libnccl.so.2");
+  for (void *from : {driver, compiler, blas, nccl})
     if (void *found = dlsym(from, name))
       return found;
   ADD_FAILURE() << name;
@@ -778,6 +779,65 @@ TEST_F(FakeProducts, Refusals) {
   call("cublasLtMatmulDescDestroy", desc);
   call("cublasLtMatmulPreferenceDestroy", preference);
   call("cublasLtDestroy", handle);
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+struct NcclId {
+  char bytes[128];
+};
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef, version = 21400;
+  int blocking = 0;
+};
+
+/// Two ranks, one of which is a thread.
+TEST(FakeCollectives, SumAndMessages) {
+  setenv("CLEAVE_FAKE_DEVICES", "2", 1);
+  OK(CU(cuInit)(0));
+  NcclId id;
+  ASSERT_EQ(call("ncclGetUniqueId", &id), 0);
+  auto rank = [&](int member) {
+    CUcontext context;
+    CUstream stream;
+    CUdeviceptr at;
+    OK(CU(cuDevicePrimaryCtxRetain)(&context, member));
+    OK(CU(cuCtxSetCurrent)(context));
+    OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    OK(CU(cuMemAlloc)(&at, 64));
+    float values[4] = {1.0f + static_cast<float>(member), 2, 0, 0};
+    OK(CU(cuMemcpyHtoD)(at, values, sizeof values));
+    void *own = nullptr;
+    NcclConfig config;
+    ASSERT_EQ(call("ncclCommInitRankConfig", &own, 2, id, member, &config), 7);
+    int status = 7;
+    while (status == 7)
+      ASSERT_EQ(call("ncclCommGetAsyncError", own, &status), 0);
+    ASSERT_EQ(status, 0);
+    ASSERT_EQ(call("ncclAllReduce", at, at, size_t(2), 7, 0, own, stream), 0);
+    ASSERT_EQ(call("ncclGroupStart"), 0);
+    ASSERT_EQ(call("ncclSend", at + 4 * static_cast<CUdeviceptr>(member),
+                   size_t(1), 7, 1 - member, own, stream),
+              0);
+    ASSERT_EQ(call("ncclRecv", at + 8, size_t(1), 7, 1 - member, own, stream),
+              0);
+    ASSERT_EQ(call("ncclGroupEnd"), 0);
+    OK(CU(cuStreamSynchronize)(stream));
+    OK(CU(cuMemcpyDtoH)(values, at, sizeof values));
+    EXPECT_EQ(values[0], 3);
+    EXPECT_EQ(values[1], 4);
+    EXPECT_EQ(values[2], member == 0 ? 4 : 3);
+    ASSERT_EQ(call("ncclCommAbort", own), 0);
+    OK(CU(cuMemFree)(at));
+    OK(CU(cuStreamDestroy)(stream));
+    OK(CU(cuDevicePrimaryCtxRelease)(member));
+  };
+  std::thread other(rank, 1);
+  rank(0);
+  other.join();
 }
 
 } // namespace

@@ -34,7 +34,7 @@ LAYOUTS = {
     "experts": ["--mesh=ep=2", "--recipe=expert"],
 }
 FAMILY = {"experts": "mixtral", "ring": "llama", "zero3": "llama"}
-SAMPLE = [("zero2", "bf16"), ("both", "f32"), ("1f1b", "f32"), ("ulysses", "f32")]
+SAMPLE = [("zero2", "bf16"), ("both", "f32"), ("1f1b", "f32")]
 
 
 def compiled(layout, precision, folder):
@@ -92,8 +92,16 @@ def test_order_of_work_does_not_matter(layout, tmp_path, monkeypatch):
         assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), order
 
 
-def test_failures_end_with_one_message(tmp_path):
-    _, device = compiled("zero2", "f32", tmp_path)
+@pytest.fixture(scope="module")
+def device(tmp_path_factory):
+    """The artifact of one layout, which several tests run."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
+        return compiled("zero2", "f32", folder)[1]
+
+
+def test_failures_end_with_one_message(device):
     with_nccl = {"CLEAVE_NCCL": "on", "CLEAVE_NCCL_TIMEOUT": "2"}
     for fault, message in [
             ("refuse:1:7", r"the [a-z-]+ of part '[^']+' \(.*\.py.*\): NCCL: starting it: internal error"),
@@ -105,8 +113,7 @@ def test_failures_end_with_one_message(tmp_path):
         assert re.search(message, said), (fault, said)
 
 
-def test_without_the_library(tmp_path):
-    _, device = compiled("zero2", "f32", tmp_path)
+def test_without_the_library(device, tmp_path):
     folder = tmp_path / "some"
     folder.mkdir()
     for file in FAKE.iterdir():
