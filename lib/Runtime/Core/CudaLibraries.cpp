@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <link.h>
 
 using namespace cleave::runtime;
 namespace fs = llvm::sys::fs;
@@ -55,6 +56,38 @@ static void addMatches(const llvm::Twine &folder,
     addMatches(name, steps.drop_front(), found);
 }
 
+/// The file that has this code: a tool, or a module of Python.
+static std::string ownFile() {
+  Dl_info info;
+  struct link_map *map = nullptr;
+  if (!::dladdr1(reinterpret_cast<void *>(&ownFile), &info,
+                 reinterpret_cast<void **>(&map), RTLD_DL_LINKMAP) ||
+      !map)
+    return "";
+  llvm::SmallString<256> file;
+  // The program itself has no name here.
+  if (fs::real_path(*map->l_name ? map->l_name : "/proc/self/exe", file))
+    return "";
+  return std::string(file);
+}
+
+/// Adds the packages of the Python environment that this code is part of: a
+/// tool in its "bin", a module in its "site-packages", or either in a build
+/// folder beside the ".venv" of `make dependencies`.
+static void addOwnEnvironment(std::vector<std::string> &folders) {
+  std::string file = ownFile();
+  llvm::StringRef folder = path::parent_path(file);
+  for (int level = 0; level < 4 && folder.size() > 1; ++level) {
+    for (llvm::StringRef part : {"", "/.venv"})
+      addMatches(folder + part,
+                 {"lib", "python3*", "site-packages", "nvidia", "*", "lib"},
+                 folders);
+    if (path::filename(folder) == "site-packages")
+      addMatches(folder, {"nvidia", "*", "lib"}, folders);
+    folder = path::parent_path(folder);
+  }
+}
+
 static std::vector<std::string> installedFolders() {
   std::vector<std::string> folders;
   const char *home = std::getenv("CUDA_HOME");
@@ -63,6 +96,7 @@ static std::vector<std::string> installedFolders() {
     addMatches(python,
                {"lib", "python3*", "site-packages", "nvidia", "*", "lib"},
                folders);
+  addOwnEnvironment(folders);
   return folders;
 }
 

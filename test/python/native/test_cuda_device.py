@@ -7,6 +7,7 @@ a device's functions, nor anything of its speed."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -241,16 +242,28 @@ def test_code_is_that_of_the_program(tmp_path):
         assert result.returncode == 2 and message in result.stderr
 
 
-def test_compiling_needs_nvrtc(tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["", "lib/python3.11/site-packages/nvidia/cu13/lib",
+                                   ".venv/lib/python3.12/site-packages/nvidia/cu13/lib"])
+def test_compiling_needs_nvrtc(place, tmp_path, monkeypatch):
+    """It is found in the Python environment that the compiler is installed in, or beside the
+    folder of its build."""
     monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    result = subprocess.run([tool("cleave-compile"), model("gpt", tmp_path), "--target=cuda", "-o",
+    (tmp_path / "bin").mkdir()
+    compiler = shutil.copy(tool("cleave-compile"), tmp_path / "bin")
+    if place:
+        (tmp_path / place).mkdir(parents=True)
+        shutil.copy(FAKE / "libnvrtc.so.13", tmp_path / place)
+    result = subprocess.run([compiler, model("gpt", tmp_path), "--target=cuda", "-o",
                              tmp_path / "x.so"], capture_output=True, text=True)
-    if result.returncode == 0:
+    if place:
+        assert result.returncode == 0, result.stderr
+    elif result.returncode == 0:
         pytest.skip("NVRTC is installed where the system searches")
-    assert "compiling for a GPU needs libnvrtc.so.13" in result.stderr
-    assert not (tmp_path / "x.so").exists()
+    else:
+        assert "compiling for a GPU needs libnvrtc.so.13" in result.stderr
+    assert (tmp_path / "x.so").exists() == bool(place)
 
 
 # The front end and the driver ---------------------------------------------------------

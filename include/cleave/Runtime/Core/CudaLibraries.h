@@ -18,7 +18,8 @@ namespace cleave::runtime {
 /// The folders that may hold NVIDIA's libraries, in the order in which they are
 /// searched: those of $CLEAVE_CUDA_LIBRARIES (with colons in between), of the
 /// toolkit ($CUDA_HOME, else /usr/local/cuda), and of the packages of the
-/// Python environment ($VIRTUAL_ENV).
+/// Python environment: $VIRTUAL_ENV, and the one that this code is installed in
+/// or, in a build folder, the .venv beside it.
 std::vector<std::string> cudaLibraryFolders();
 
 /// The folders of headers that belong to them, if they are there.
