@@ -8,12 +8,12 @@
 // CHECK: const int c = i % 192 * 4;
 // CHECK: const float v[[S:[0-9]+]] = in1[0];
 // CHECK: float v[[X:[0-9]+]][4];
-// CHECK-NEXT: loadVector(v[[X]], in0 + row * 768 + c);
+// CHECK-NEXT: loadVector<16>(v[[X]], in0 + row * 768 + c);
 // CHECK: for (int j = 0; j < 4; ++j) {
 // CHECK-NEXT: const float v[[Y:[0-9]+]] = v[[X]][j] * v[[S]];
 // CHECK: }
-// CHECK-NEXT: storeVector(out0 + row * 768 + c, v{{[0-9]+}});
-// CHECK-NEXT: storeVector(out1 + row * 768 + c, v{{[0-9]+}});
+// CHECK-NEXT: storeVector<16>(out0 + row * 768 + c, v{{[0-9]+}});
+// CHECK-NEXT: storeVector<4>(out1 + row * 768 + c, v{{[0-9]+}});
 exec.kernel @scale map [4, 768] (%x: tensor<4x768xf32>, %s: tensor<f32>) -> (%y: tensor<4x768xf32>, %m: tensor<4x768xi1>)
     attributes {vector = 4 : i64, alignment = array<i64: 16, 4, 16, 4>} {
   %scale = exec.load %s at affine_map<(r, c) -> (0)> : tensor<f32> -> f32
@@ -29,8 +29,8 @@ exec.kernel @scale map [4, 768] (%x: tensor<4x768xf32>, %s: tensor<f32>) -> (%y:
 
 // Without the alignment, one element at a time.
 // CHECK-LABEL: cleave_kernel_unaligned
-// CHECK: for (int j = 0; j < 4; ++j) {
-// CHECK-NEXT: const float v{{[0-9]+}} = in0[row * 768 + (c + j)];
+// CHECK: const int c = i % 768;
+// CHECK: const float v{{[0-9]+}} = in0[row * 768 + c];
 exec.kernel @unaligned map [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf32>)
     attributes {vector = 4 : i64} {
   exec.pass {
@@ -43,14 +43,18 @@ exec.kernel @unaligned map [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768
 // A block for a row; the kept row lies in registers.
 // CHECK: // grid 4, block 128
 // CHECK-LABEL: cleave_kernel_softmax
-// CHECK: float kept0[8];
+// What a later pass reads again does too.
+// CHECK: float kept0[2][4];
 // CHECK: const int row = blockIdx.x;
+// CHECK: float row0[2][4];
 // CHECK: for (int k = 0; k < 2; ++k) {
 // CHECK-NEXT: const int c = (k * 128 + int(threadIdx.x)) * 4;
 // CHECK-NEXT: if (c < 768) {
-// CHECK: reduceBlock<128>(r{{[0-9]+}}, Max())
-// CHECK: kept0[k * 4 + j] = v
-// CHECK: reduceBlock<128>(r{{[0-9]+}}, Sum())
+// CHECK-NEXT: loadVector<16>(row0[k], in0 + row * 768 + c);
+// CHECK: reduceAll<128>(v{{[0-9]+}}, Max())
+// CHECK: = row0[k][j];
+// CHECK: kept0[k][j] = v
+// CHECK: reduceAll<128>(v{{[0-9]+}}, Sum())
 exec.kernel @softmax row [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf32>)
     attributes {vector = 4 : i64, threads = 128 : i64, alignment = array<i64: 16, 16>} {
   %max = exec.pass -> f32 {
@@ -96,10 +100,10 @@ exec.kernel @long row [2, 40000] (%x: tensor<2x40000xf32>) -> (%y: tensor<2x4000
 // A block for a group of rows, and a second stage.
 // CHECK: // grid 4, block 256, scratch 1792
 // CHECK-LABEL: cleave_kernel_columns(
-// CHECK: float partial0[1];
+// CHECK: float partial0[1][1];
 // CHECK: for (int row = group * 16; row < last; ++row) {
-// CHECK: partial0[k] = partial0[k] + v
-// CHECK: partial0_row[c] = partial0[k];
+// CHECK: partial0[k][0] = partial0[k][0] + v
+// CHECK: partial0_row[c] = partial0[k][0];
 // CHECK: // grid 1, block 128
 // CHECK-LABEL: cleave_finish_columns(
 // CHECK: for (int group = 1; group < 4; ++group) {
@@ -116,7 +120,7 @@ exec.kernel @columns column [64, 100] (%x: tensor<64x100xf32>) -> (%y: tensor<10
 // Sixteen threads share the counters of 64 elements; an index that does not
 // fit computes its own.
 // CHECK-LABEL: cleave_kernel_dropout
-// CHECK: philox4(v{{[0-9]+}}, row * 64 + c, v{{[0-9]+}}, 3, v{{[0-9]+}});
+// CHECK: philoxShared(v{{[0-9]+}}, row * 64 + c, v{{[0-9]+}}, 3, v{{[0-9]+}});
 // CHECK: = philox((row * 64 + (c + j)) + 1, v{{[0-9]+}}, 4, v{{[0-9]+}});
 exec.kernel @dropout map [4, 64] (%rng: tensor<2xi64>) -> (%y: tensor<4x64xi32>, %z: tensor<4x64xi32>)
     attributes {vector = 4 : i64, alignment = array<i64: 16, 16, 16>} {

@@ -17,10 +17,10 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
-// N neighbours in accesses of up to 16 bytes.
-template <class T, int N>
+// N neighbours in accesses of as many bytes, or of all that they have.
+template <int Bytes = 16, class T, int N>
 __device__ __forceinline__ void loadVector(T (&x)[N], const T *p) {
-  constexpr int bytes = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  constexpr int bytes = int(sizeof(T)) * N < Bytes ? sizeof(T) * N : Bytes;
   using W = typename Word<bytes>::type;
 #pragma unroll
   for (int k = 0; k < int(sizeof(T) * N / bytes); ++k) {
@@ -29,9 +29,9 @@ __device__ __forceinline__ void loadVector(T (&x)[N], const T *p) {
   }
 }
 
-template <class T, int N>
+template <int Bytes = 16, class T, int N>
 __device__ __forceinline__ void storeVector(T *p, const T (&x)[N]) {
-  constexpr int bytes = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  constexpr int bytes = int(sizeof(T)) * N < Bytes ? sizeof(T) * N : Bytes;
   using W = typename Word<bytes>::type;
 #pragma unroll
   for (int k = 0; k < int(sizeof(T) * N / bytes); ++k) {
@@ -56,25 +56,38 @@ struct Min {
   }
 };
 
-// Combines `x` of all threads of the block, in a fixed order; all threads get
-// the result.
-template <int Threads, class T, class Op>
-__device__ __forceinline__ T reduceBlock(T x, Op op) {
+// Combines each of `x` over all threads of the block, in a fixed order; all
+// threads get the results.
+template <int Threads, class T, int N, class Op>
+__device__ __forceinline__ void reduceAll(T (&x)[N], Op op) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    x = op(x, (T)__shfl_xor_sync(0xffffffffu, x, step));
-  if constexpr (Threads > 32) {
-    __shared__ T partial[Threads / 32];
-    if (threadIdx.x % 32 == 0)
-      partial[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = partial[0];
 #pragma unroll
-    for (int warp = 1; warp < Threads / 32; ++warp)
-      x = op(x, partial[warp]);
+    for (int i = 0; i < N; ++i)
+      x[i] = op(x[i], (T)__shfl_xor_sync(0xffffffffu, x[i], step));
+  if constexpr (Threads > 32) {
+    __shared__ T partial[N][Threads / 32];
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        partial[i][threadIdx.x / 32] = x[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      x[i] = partial[i][0];
+#pragma unroll
+      for (int warp = 1; warp < Threads / 32; ++warp)
+        x[i] = op(x[i], partial[i][warp]);
+    }
     __syncthreads();
   }
-  return x;
+}
+
+template <int Threads, class T, class Op>
+__device__ __forceinline__ T reduceBlock(T x, Op op) {
+  T all[1] = {x};
+  reduceAll<Threads>(all, op);
+  return all[0];
 }
 
 template <class T> __device__ __forceinline__ T floorDivide(T a, T b) {
@@ -116,24 +129,41 @@ __device__ __forceinline__ int philox(long long i, long long seed, unsigned id,
               unsigned(u / 16 % 4));
 }
 
-// The draws of four elements from i on, in each of 16 neighbouring threads that
-// together have 64 elements: each computes one counter, and takes the words it
-// needs from the others.
-__device__ __forceinline__ void philox4(int (&x)[4], long long i,
-                                        long long seed, unsigned id,
-                                        long long step) {
-  unsigned lane = threadIdx.x % 16;
-  unsigned mask = 0xffffu << (threadIdx.x % 32 - lane);
+// The draws of N elements (4, 8 or 16) from i on, in each of 64 / N neighbouring
+// threads that together have 64 elements, of 16 counters. Each thread computes
+// N / 4 counters and gives away all their words, one in each round, so that in
+// no round two take from the same one: thread `lane` begins at element `turn`.
+template <int N>
+__device__ __forceinline__ void philoxShared(int (&x)[N], long long i,
+                                             long long seed, unsigned id,
+                                             long long step) {
+  constexpr unsigned lanes = 64 / N, own = N / 4, period = N == 8 ? 8 : 4;
+  unsigned lane = threadIdx.x % lanes;
+  unsigned mask = ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
   unsigned long long u = i;
-  uint4 s = philoxBlock(u / 64 * 16 + lane, seed, id, unsigned(step));
+  uint4 s[own];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    int from = lane % 4 * 4 + j;
-    uint4 t = make_uint4(__shfl_sync(mask, s.x, from, 16),
-                         __shfl_sync(mask, s.y, from, 16),
-                         __shfl_sync(mask, s.z, from, 16),
-                         __shfl_sync(mask, s.w, from, 16));
-    x[j] = pick(t, lane / 4);
+  for (unsigned k = 0; k < own; ++k)
+    s[k] = philoxBlock(u / 64 * 16 + lane + k * lanes, seed, id,
+                       unsigned(step));
+  unsigned turn = N == 4 ? lane / 4 : lane;
+#pragma unroll
+  for (unsigned r = 0; r < N; ++r) {
+    unsigned j = (turn + r) % period, to = (lane - r) % period;
+    uint4 t = N == 4 ? s[0] : N == 16 ? s[r / 4] : to % 2 ? s[own - 1] : s[0];
+    x[r] = __shfl_sync(mask, pick(t, N == 8 ? to / 2 : to),
+                       N == 4 ? lane % 4 * 4 + j : j, lanes);
+  }
+  // Round r had element turn + r.
+#pragma unroll
+  for (unsigned by = 1; by < period; by *= 2) {
+    int y[N];
+#pragma unroll
+    for (unsigned r = 0; r < N; ++r)
+      y[r] = x[r];
+#pragma unroll
+    for (unsigned r = 0; r < N; ++r)
+      x[r] = turn & by ? y[r / period * period + (r - by) % period] : y[r];
   }
 }
 

@@ -12,6 +12,7 @@
 #include "cleave/Target/CUDA/PrintCuda.h"
 #include "cleave/Target/KernelIndexing.h"
 #include "mlir/Support/IndentedOstream.h"
+#include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/MapVector.h"
 
 namespace cleave::cuda {
@@ -31,8 +32,10 @@ llvm::StringRef float8Functions();
 /// registers. Accesses of `vector` neighbours have up to 16 bytes.
 class KernelPrinter {
 public:
-  KernelPrinter(exec::KernelOp kernel, llvm::raw_ostream &os,
-                LaunchShapes &launches);
+  /// `shared` has a bit for each argument: whether its memory may be that of
+  /// another one.
+  KernelPrinter(exec::KernelOp kernel, const llvm::BitVector &shared,
+                llvm::raw_ostream &os, LaunchShapes &launches);
   llvm::LogicalResult print();
 
 private:
@@ -41,10 +44,21 @@ private:
     std::string name;
     bool registers;
   };
+  /// Elements of memory that several passes use: they stay in registers from
+  /// the first of these on.
+  struct Held {
+    mlir::Value memory;
+    mlir::AffineMap map;
+    llvm::SmallVector<mlir::Value> indices;
+    mlir::Operation *firstPass;
+    std::string name;
+    bool used = false;
+  };
 
   // Structure: PrintKernel.cpp.
   void analyse();
-  bool canVectorize();
+  void holdRows(int64_t registers);
+  void chooseVector();
   void printHead(llvm::StringRef name, int64_t grid, llvm::StringRef note);
   llvm::LogicalResult printFlat();
   llvm::LogicalResult printRows();
@@ -66,9 +80,15 @@ private:
                      llvm::StringRef column);
   std::string affine(mlir::AffineExpr expr, llvm::ArrayRef<std::string> symbols,
                      llvm::StringRef column);
-  /// True if the `vector` lanes of the access are contiguous.
-  bool isVectorAccess(mlir::Value memory, mlir::AffineMap map,
+  /// The bytes of each access, up to 16, if the `vector` lanes are contiguous;
+  /// else 0.
+  int64_t accessBytes(mlir::Value memory, mlir::AffineMap map,
                       mlir::ValueRange indices);
+  Held *findHeld(mlir::Value memory, mlir::AffineMap map,
+                 mlir::ValueRange indices);
+  /// The one that `op` begins, or reads (`op` is in another pass).
+  Held *beginsHeld(mlir::Operation *op);
+  Held *readsHeld(exec::LoadOp op);
   void printDraws(exec::PhiloxOp op);
   bool isCooperative(exec::PhiloxOp op);
   std::string drawId(exec::PhiloxOp op);
@@ -80,7 +100,7 @@ private:
                       const std::string &a, const std::string &b);
   /// This thread's current element of a row in registers.
   std::string element() const {
-    return vector == 1 ? "[k]" : "[k * " + std::to_string(vector) + " + j]";
+    return vector == 1 ? "[k][0]" : "[k][j]";
   }
   std::string name(mlir::Value value);
   void define(mlir::Value value, const std::string &text);
@@ -88,6 +108,7 @@ private:
   exec::KernelOp kernel;
   mlir::raw_indented_ostream os;
   LaunchShapes &launches;
+  llvm::BitVector shared;
   int64_t rows, cols, vector, threads;
   /// Columns that one thread handles, in pieces of `vector`.
   int64_t pieces;
@@ -97,6 +118,7 @@ private:
   int64_t sharedBytes = 0;
   llvm::DenseMap<mlir::Value, std::string> names;
   llvm::DenseMap<mlir::Value, Slot> kept;
+  llvm::SmallVector<Held> held;
   llvm::MapVector<mlir::Operation *, Slot> sums;
   llvm::DenseMap<mlir::Operation *, int64_t> partialBase;
   int counter = 0;

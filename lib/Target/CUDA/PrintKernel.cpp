@@ -17,9 +17,10 @@ using namespace cleave::exec;
 
 static int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-KernelPrinter::KernelPrinter(KernelOp kernel, raw_ostream &os,
-                             LaunchShapes &launches)
-    : kernel(kernel), os(os), launches(launches), rows(kernel.getRows()), cols(kernel.getCols()),
+KernelPrinter::KernelPrinter(KernelOp kernel, const llvm::BitVector &shared,
+                             raw_ostream &os, LaunchShapes &launches)
+    : kernel(kernel), os(os), launches(launches), shared(shared),
+      rows(kernel.getRows()), cols(kernel.getCols()),
       vector(kernel.getVector()), threads(kernel.getThreads()) {
   // Blocks consist of whole warps.
   threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
@@ -31,20 +32,33 @@ KernelPrinter::KernelPrinter(KernelOp kernel, raw_ostream &os,
 // Decisions that depend on the form
 //===----------------------------------------------------------------------===//
 
-/// Pieces of `vector` columns must not extend beyond the end of a row.
-bool KernelPrinter::canVectorize() {
-  if (!llvm::isPowerOf2_64(vector) || vector > 16 || cols % vector != 0)
-    return false;
-  if (ragged && int64_t(*kernel.getValid()) % vector != 0)
-    return false;
-  return kernel.getBody()
-             .walk([](ScanOp) { return WalkResult::interrupt(); })
-             .wasInterrupted() == false;
+/// Pieces of `vector` columns must not extend beyond the end of a row, and are
+/// of use only where something is accessed by them.
+void KernelPrinter::chooseVector() {
+  int64_t ends = ragged ? int64_t(*kernel.getValid()) : 0;
+  if (!llvm::isPowerOf2_64(vector) || vector > 16)
+    vector = 1;
+  while (cols % vector != 0 || ends % vector != 0)
+    vector /= 2;
+  bool scans = false, used = false;
+  inPass = true;
+  kernel.getBody().walk([&](Operation *op) {
+    scans |= isa<ScanOp>(op);
+    if (!isa<PassOp>(op->getParentOp()))
+      return;
+    if (auto load = dyn_cast<LoadOp>(op))
+      used |= !load.getWhere() && accessBytes(load.getMemory(), load.getMap(),
+                                              load.getIndices()) > 0;
+    else if (auto store = dyn_cast<StoreOp>(op))
+      used |= accessBytes(store.getMemory(), store.getMap(), {}) > 0;
+  });
+  inPass = false;
+  if (scans || !used)
+    vector = 1;
 }
 
 void KernelPrinter::analyse() {
-  if (!canVectorize())
-    vector = 1;
+  chooseVector();
   pieces = ceilDiv(cols, threads * vector);
   bool crosses = false, scans = false;
   int64_t passes = 0;
@@ -93,6 +107,48 @@ void KernelPrinter::analyse() {
     partialBase[op] = base;
     base += ceilDiv((inside ? cols : 1) * size, 64) * 64 * kernel.getItems();
   });
+  // The threads of a scan have no columns of their own, and only unrolled loops
+  // have their elements in registers.
+  if (!flat && !scans && pieces <= 16)
+    holdRows(registers - used);
+}
+
+/// Chooses the rows of memory that stay in at most `registers`.
+void KernelPrinter::holdRows(int64_t registers) {
+  auto isOfRow = [](ValueRange indices) {
+    return llvm::none_of(indices, [](Value index) {
+      Operation *def = index.getDefiningOp();
+      return def && isa<PassOp>(def->getParentOp());
+    });
+  };
+  for (PassOp pass : kernel.getBody().front().getOps<PassOp>()) {
+    auto see = [&](Value memory, AffineMap map, ValueRange indices, bool read) {
+      if (!isa<BlockArgument>(memory) || !map.isFunctionOfDim(1) ||
+          !isOfRow(indices))
+        return;
+      if (Held *known = findHeld(memory, map, indices))
+        known->used |= read && known->firstPass != pass;
+      else
+        held.push_back({memory, map, SmallVector<Value>(indices), pass, ""});
+    };
+    for (Operation &op : pass.getBody().front()) {
+      if (auto load = dyn_cast<LoadOp>(op); load && !load.getWhere())
+        see(load.getMemory(), load.getMap(), load.getIndices(), true);
+      else if (auto store = dyn_cast<StoreOp>(op))
+        see(store.getMemory(), store.getMap(), {}, false);
+    }
+  }
+  int64_t number = 0;
+  llvm::erase_if(held, [&](Held &row) {
+    auto type = cast<RankedTensorType>(row.memory.getType());
+    int64_t words =
+        ceilDiv(pieces * vector * byteSize(type.getElementType()), 4);
+    if (!row.used || words > registers)
+      return true;
+    registers -= words;
+    row.name = "row" + std::to_string(number++);
+    return false;
+  });
 }
 
 //===----------------------------------------------------------------------===//
@@ -113,10 +169,10 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
                                 : "out" + std::to_string(i - inputs);
     names[arg] = id;
     os << (i ? ", " : "") << (i < inputs ? "const " : "") << memoryName(element)
-       << " *" << id;
+       << (shared.test(i) ? " *" : " *__restrict__ ") << id;
   }
   if (kernel.isTwoStage())
-    os << ", char *scratch";
+    os << ", char *__restrict__ scratch";
   os << ") {\n";
   os.indent();
 }
@@ -158,30 +214,43 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
 /// loop over its elements.
 LogicalResult KernelPrinter::printColumns(Block &body) {
   inPass = true;
-  SmallVector<std::pair<StoreOp, std::string>> stores;
+  struct Write {
+    StoreOp store;
+    std::string lanes;
+    int64_t bytes;
+  };
+  SmallVector<Write> writes;
   llvm::DenseSet<Operation *> done;
+  auto lanes = [&](Type type) {
+    std::string id = "v" + std::to_string(counter++);
+    os << memoryName(type) << " " << id << "[" << vector << "];\n";
+    return id;
+  };
   for (Operation &op : body) {
     if (auto load = dyn_cast<LoadOp>(op)) {
       auto arg = dyn_cast<BlockArgument>(load.getMemory());
       if (!arg || arg.getArgNumber() >= kernel.getNumInputs() ||
-          load.getWhere() ||
-          !isVectorAccess(arg, load.getMap(), load.getIndices()))
+          load.getWhere() || readsHeld(load))
+        continue;
+      int64_t bytes = accessBytes(arg, load.getMap(), load.getIndices());
+      if (!bytes)
         continue;
       Type type = load.getValue().getType();
-      std::string id = "v" + std::to_string(counter++);
-      os << memoryName(type) << " " << id << "[" << vector << "];\n";
-      os << "loadVector(" << id << ", " << name(arg) << " + "
+      Held *row = beginsHeld(&op);
+      std::string id = row ? row->name + "[k]" : lanes(type);
+      os << "loadVector<" << bytes << ">(" << id << ", " << name(arg) << " + "
          << offset(load.getMap(), load.getIndices(), "c") << ");\n";
       names[load.getValue()] =
           type.isInteger(1) ? "(" + id + "[j] != 0)" : id + "[j]";
       done.insert(&op);
     } else if (auto store = dyn_cast<StoreOp>(op)) {
-      if (!isVectorAccess(store.getMemory(), store.getMap(), {}))
+      int64_t bytes = accessBytes(store.getMemory(), store.getMap(), {});
+      if (!bytes)
         continue;
-      std::string id = "v" + std::to_string(counter++);
-      os << memoryName(store.getValue().getType()) << " " << id << "[" << vector
-         << "];\n";
-      stores.push_back({store, id});
+      Held *row = beginsHeld(&op);
+      writes.push_back(
+          {store, row ? row->name + "[k]" : lanes(store.getValue().getType()),
+           bytes});
       done.insert(&op);
     } else if (auto philox = dyn_cast<PhiloxOp>(op)) {
       // The key and the base must be known before the loop over elements.
@@ -199,14 +268,17 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
     os << "#pragma unroll\n";
     os << "for (int j = 0; j < " << vector << "; ++j) {\n";
     os.indent();
+  } else if (!held.empty()) {
+    os << "[[maybe_unused]] constexpr int j = 0;\n";
   }
   LogicalResult result = success();
   for (Operation &op : body) {
     if (done.contains(&op)) {
-      auto it =
-          llvm::find_if(stores, [&](auto &pair) { return pair.first == &op; });
-      if (it != stores.end())
-        os << it->second << "[j] = " << name(it->first.getValue()) << ";\n";
+      auto write =
+          llvm::find_if(writes, [&](Write &w) { return w.store == &op; });
+      if (write != writes.end())
+        os << write->lanes << "[j] = " << name(write->store.getValue())
+           << ";\n";
       continue;
     }
     if (succeeded(result))
@@ -216,23 +288,38 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
     os.unindent();
     os << "}\n";
   }
-  for (auto &[store, id] : stores)
-    os << "storeVector(" << name(store.getMemory()) << " + "
-       << offset(store.getMap(), {}, "c") << ", " << id << ");\n";
+  for (Write &write : writes)
+    os << "storeVector<" << write.bytes << ">("
+       << name(write.store.getMemory()) << " + "
+       << offset(write.store.getMap(), {}, "c") << ", " << write.lanes
+       << ");\n";
   inPass = false;
   return result;
 }
 
-/// Reductions of the threads are combined for the row.
+/// Reductions of the threads are combined for the row; those of one kind and
+/// type have their barriers in common.
 void KernelPrinter::printPassResults(PassOp pass) {
   auto yield = cast<YieldOp>(pass.getBody().front().getTerminator());
-  for (auto [result, value] : llvm::zip(pass.getResults(), yield.getValues())) {
-    auto reduce = value.getDefiningOp<ReduceOp>();
-    const char *op = reduce.getKind() == Reduction::Sum   ? "Sum"
-                     : reduce.getKind() == Reduction::Max ? "Max"
-                                                          : "Min";
-    define(result, "reduceBlock<" + std::to_string(threads) + ">(" +
-                       name(value) + ", " + op + "())");
+  llvm::MapVector<std::pair<Reduction, Type>, SmallVector<unsigned>> alike;
+  for (auto [i, value] : llvm::enumerate(yield.getValues()))
+    alike[{value.getDefiningOp<ReduceOp>().getKind(), value.getType()}]
+        .push_back(i);
+  for (auto &[key, numbers] : alike) {
+    auto [kind, type] = key;
+    const char *op = kind == Reduction::Sum   ? "Sum"
+                     : kind == Reduction::Max ? "Max"
+                                              : "Min";
+    std::string id = "v" + std::to_string(counter++);
+    os << typeName(type) << " " << id << "[" << numbers.size() << "] = {"
+       << llvm::join(llvm::map_range(
+                         numbers,
+                         [&](unsigned i) { return name(yield.getValues()[i]); }),
+                     ", ")
+       << "};\nreduceAll<" << threads << ">(" << id << ", " << op
+       << "());\n";
+    for (auto [at, i] : llvm::enumerate(numbers))
+      names[pass.getResult(i)] = id + "[" + std::to_string(at) + "]";
   }
 }
 
@@ -293,6 +380,10 @@ LogicalResult KernelPrinter::printRow() {
   if (ragged)
     os << "const int columns = min((long long)" << cols << ", "
        << *kernel.getValid() << "ll - (long long)row * " << cols << ");\n";
+  for (Held &row : held)
+    os << memoryName(
+              cast<RankedTensorType>(row.memory.getType()).getElementType())
+       << " " << row.name << "[" << pieces << "][" << vector << "];\n";
   for (Operation &op : kernel.getBody().front()) {
     auto pass = dyn_cast<PassOp>(op);
     if (failed(pass ? printPass(pass) : printOp(op)))
@@ -351,7 +442,8 @@ LogicalResult KernelPrinter::printRows() {
     std::string element = memoryName(type.getElementType());
     const Slot &slot = kept[keep.getRow()];
     if (slot.registers) {
-      os << element << " " << slot.name << "[" << pieces * vector << "];\n";
+      os << element << " " << slot.name << "[" << pieces << "][" << vector
+         << "];\n";
       continue;
     }
     os << element << " *const " << slot.name << " = reinterpret_cast<"
@@ -381,10 +473,12 @@ LogicalResult KernelPrinter::printRows() {
        << memory << " *>(scratch + " << partialBase[op]
        << " + (long long)group * " << bytes << ");\n";
     if (slot.registers) {
-      int64_t count = inside ? pieces * vector : 1;
-      os << typeName(type) << " " << slot.name << "[" << count << "];\n";
-      os << "#pragma unroll\nfor (int k = 0; k < " << count << "; ++k)\n  "
-         << slot.name << "[k] = " << initial << ";\n";
+      int64_t count = inside ? pieces : 1, width = inside ? vector : 1;
+      os << typeName(type) << " " << slot.name << "[" << count << "][" << width
+         << "];\n";
+      os << "#pragma unroll\nfor (int k = 0; k < " << count << "; ++k)\n"
+         << "  #pragma unroll\n  for (int j = 0; j < " << width << "; ++j)\n"
+         << "    " << slot.name << "[k][j] = " << initial << ";\n";
     } else {
       os << memory << " *const " << slot.name << " = " << slot.name
          << "_row;\n";
@@ -409,15 +503,15 @@ LogicalResult KernelPrinter::printRows() {
       continue;
     if (!isa<PassOp>(op->getParentOp())) {
       os << "if (threadIdx.x == 0)\n  " << slot.name
-         << "_row[0] = " << slot.name << "[0];\n";
+         << "_row[0] = " << slot.name << "[0][0];\n";
       continue;
     }
     printColumnLoop([&] {
       if (vector == 1)
-        os << slot.name << "_row[c] = " << slot.name << "[k];\n";
+        os << slot.name << "_row[c] = " << slot.name << "[k][0];\n";
       else
-        os << "#pragma unroll\nfor (int j = 0; j < " << vector << "; ++j)\n  "
-           << slot.name << "_row[c + j] = " << slot.name << element() << ";\n";
+        os << "storeVector<16>(" << slot.name << "_row + c, " << slot.name
+           << "[k]);\n";
     });
   }
   ragged = wasRagged;
@@ -508,8 +602,25 @@ FailureOr<std::string> cleave::printCuda(ModuleOp module,
   stream << deviceFunctions();
   if (eight)
     stream << float8Functions();
-  for (auto kernel : module.getOps<KernelOp>())
-    if (failed(KernelPrinter(kernel, stream, launches).print()))
+  // Only a launch knows which memory results may take over.
+  llvm::StringMap<llvm::BitVector> shared;
+  module.walk([&](LaunchOp launch) {
+    unsigned inputs = launch.getOperands().size();
+    llvm::BitVector &own = shared[launch.getKernel()];
+    own.resize(inputs + launch.getOutputs().size());
+    for (auto [result, operand] : launch.getInplacePairs()) {
+      own.set(operand);
+      own.set(inputs + result);
+    }
+  });
+  for (auto kernel : module.getOps<KernelOp>()) {
+    auto known = shared.find(kernel.getSymName());
+    llvm::BitVector all(kernel.getBody().front().getNumArguments(), true);
+    if (failed(KernelPrinter(kernel,
+                             known == shared.end() ? all : known->second,
+                             stream, launches)
+                   .print()))
       return failure();
+  }
   return text;
 }

@@ -175,34 +175,71 @@ std::string KernelPrinter::offset(AffineMap map, ValueRange indices,
   return text;
 }
 
-bool KernelPrinter::isVectorAccess(Value memory, AffineMap map,
+int64_t KernelPrinter::accessBytes(Value memory, AffineMap map,
                                    ValueRange indices) {
   auto arg = dyn_cast<BlockArgument>(memory);
   if (vector == 1 || !inPass || !arg)
-    return false;
+    return 0;
   // An index that is loaded in this pass differs between neighbours.
   for (Value index : indices)
     if (Operation *def = index.getDefiningOp();
         def && isa<PassOp>(def->getParentOp()))
-      return false;
+      return 0;
   auto alignments = kernel.getAlignment();
   int64_t element =
       byteSize(cast<RankedTensorType>(memory.getType()).getElementType());
   int64_t alignment = alignments ? (*alignments)[arg.getArgNumber()] : element;
   LaneGeometry geometry{unsigned(vector), {0, 1}, {1, vector}, {}};
   auto step = stepOf(map.getResult(0), geometry);
-  return step && step->stride == 1 && step->multiple % vector == 0 &&
-         alignment % std::min<int64_t>(16, vector * element) == 0;
+  if (!step || step->stride != 1)
+    return 0;
+  // The base of the lanes may be known to be aligned less than all of them are.
+  int64_t bytes = std::min<int64_t>(16, vector * element);
+  while (bytes > element &&
+         (alignment % bytes != 0 || step->multiple * element % bytes != 0))
+    bytes /= 2;
+  return bytes > element ? bytes : 0;
+}
+
+KernelPrinter::Held *KernelPrinter::findHeld(Value memory, AffineMap map,
+                                             ValueRange indices) {
+  auto row = llvm::find_if(held, [&](Held &row) {
+    return row.memory == memory && row.map == map &&
+           ValueRange(row.indices) == indices;
+  });
+  return row == held.end() ? nullptr : row;
+}
+
+KernelPrinter::Held *KernelPrinter::beginsHeld(Operation *op) {
+  auto load = dyn_cast<LoadOp>(op);
+  if (load && load.getWhere())
+    return nullptr;
+  auto store = dyn_cast<StoreOp>(op);
+  Held *row = load ? findHeld(load.getMemory(), load.getMap(), load.getIndices())
+              : store ? findHeld(store.getMemory(), store.getMap(), {})
+                      : nullptr;
+  return row && row->firstPass == op->getParentOp() ? row : nullptr;
+}
+
+KernelPrinter::Held *KernelPrinter::readsHeld(LoadOp load) {
+  if (load.getWhere())
+    return nullptr;
+  Held *row = findHeld(load.getMemory(), load.getMap(), load.getIndices());
+  return row && isa<PassOp>(load->getParentOp()) &&
+                 row->firstPass != load->getParentOp()
+             ? row
+             : nullptr;
 }
 
 //===----------------------------------------------------------------------===//
 // Random numbers
 //===----------------------------------------------------------------------===//
 
-/// True if 16 neighbouring threads have 64 neighbours from a multiple of 64
-/// on: they share the counters.
+/// True if neighbouring threads of one warp have 64 neighbours from a multiple
+/// of 64 on: they share the counters.
 bool KernelPrinter::isCooperative(PhiloxOp op) {
-  if (vector != 4 || cols % 64 != 0 || ragged || threads % 16 != 0 || !inPass)
+  if (vector < 4 || cols % 64 != 0 || ragged ||
+      threads % (64 / vector) != 0 || !inPass)
     return false;
   LaneGeometry geometry{64, {0, 1}, {1, 64}, {}};
   auto step = stepOf(op.getMap().getResult(0), geometry);
@@ -226,8 +263,8 @@ void KernelPrinter::printDraws(PhiloxOp op) {
   std::string i = offset(op.getMap(), {}, "c");
   if (op.getBase())
     i = name(op.getBase()) + " + " + i;
-  os << "int " << id << "[4];\n";
-  os << "philox4(" << id << ", " << i << ", " << name(op.getSeed()) << ", "
+  os << "int " << id << "[" << vector << "];\n";
+  os << "philoxShared(" << id << ", " << i << ", " << name(op.getSeed()) << ", "
      << drawId(op) << ", " << name(op.getStep()) << ");\n";
 }
 
@@ -494,14 +531,20 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
     if (auto slot = kept.find(load.getMemory());
         slot != kept.end() && slot->second.registers)
       text = slot->second.name + element();
+    else if (Held *row = readsHeld(load))
+      text = row->name + "[k][j]";
     else
       text = name(load.getMemory()) + "[" +
              offset(load.getMap(), load.getIndices(), column) + "]";
-    if (type.isInteger(1))
-      text += " != 0";
     if (load.getWhere())
-      text = name(load.getWhere()) + " ? " + text + " : " +
-             identity(Reduction::Sum, type);
+      text = name(load.getWhere()) + " ? " + text +
+             (type.isInteger(1) ? " != 0 : " : " : ") + identity(Reduction::Sum, type);
+    if (Held *row = beginsHeld(load)) {
+      os << row->name << "[k][j] = " << text << ";\n";
+      text = row->name + "[k][j]";
+    }
+    if (type.isInteger(1) && !load.getWhere())
+      text += " != 0";
     define(load.getValue(), text);
     return success();
   }
@@ -515,6 +558,9 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
                     : "if (threadIdx.x == 0)\n  ")
          << name(store.getMemory()) << "[" << offset(store.getMap(), {}, column)
          << "] = ";
+    Held *row = beginsHeld(store);
+    if (row)
+      os << row->name << "[k][j] = ";
     os << name(store.getValue()) << ";\n";
     return success();
   }
@@ -547,7 +593,7 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
     const Slot &slot = sums[accumulate];
     std::string sum = slot.name + (!slot.registers ? "[" + column + "]"
                                    : inPass        ? element()
-                                                   : "[0]");
+                                                   : "[0][0]");
     os << sum << " = "
        << combine(accumulate.getKind(), accumulate.getValue().getType(), sum,
                   name(accumulate.getValue()))

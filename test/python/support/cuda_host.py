@@ -43,7 +43,7 @@ def adapter(name, grid, block, parameters):
     """A function with the ABI of the processor's kernels that launches a printed one."""
     values = []
     for i, parameter in enumerate(parameters):
-        kind, word = parameter.rsplit("*", 1)
+        kind, word = parameter.replace("__restrict__ ", "").rsplit("*", 1)
         values.append("with->scratch" if word == "scratch" else f"({kind}*)with->args[{i}]")
     return f"""extern "C" __attribute__((visibility("default")))
 void run_{name}(void *const *args, int64_t begin, int64_t, void *scratch) __asm__("{name}");

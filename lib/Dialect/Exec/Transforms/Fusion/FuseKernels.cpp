@@ -202,13 +202,28 @@ inplacePairs(KernelOp kernel) {
 /// Elements per access and threads per block, for devices.
 static void setShape(KernelOp kernel, OpBuilder &b) {
   int64_t cols = kernel.getCols();
-  bool vectorises = cols % 4 == 0;
-  for (BlockArgument arg : kernel.getBody().getArguments())
-    vectorises &= (*kernel.getAlignment())[arg.getArgNumber()] == 16;
+  // 16 bytes of the narrowest elements that are accessed along columns.
+  int64_t narrowest = 4, vector = 1;
+  kernel.walk([&](Operation *op) {
+    Value memory;
+    AffineMap map;
+    if (auto load = dyn_cast<LoadOp>(op))
+      std::tie(memory, map) = std::pair(load.getMemory(), load.getMap());
+    else if (auto store = dyn_cast<StoreOp>(op))
+      std::tie(memory, map) = std::pair(store.getMemory(), store.getMap());
+    if (memory && isa<BlockArgument>(memory) && map.isFunctionOfDim(1))
+      narrowest = std::min(
+          narrowest,
+          elementBytes(cast<RankedTensorType>(memory.getType()).getElementType()));
+  });
+  for (vector = 16 / narrowest; vector > 1 && cols % vector != 0;)
+    vector /= 2;
   // The threads of an ordered sum depend on the number of columns alone.
-  kernel.walk(
-      [&](ReduceOp reduce) { vectorises &= !reduce->hasAttr(kOrderedAttr); });
-  kernel.setVector(vectorises ? 4 : 1);
+  kernel.walk([&](ReduceOp reduce) {
+    if (reduce->hasAttr(kOrderedAttr))
+      vector = 1;
+  });
+  kernel.setVector(vector);
   int64_t lanes = (cols + kernel.getVector() - 1) / kernel.getVector();
   int64_t threads = kernel.getSkeleton() == Skeleton::Map
                         ? 256
