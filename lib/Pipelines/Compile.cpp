@@ -67,6 +67,8 @@ LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
   CompileOptions own = options;
+  if (own.target == "cuda")
+    own.phases.processors = processorsOf(own.architecture);
   RecomputePlan plan;
   if (after)
     after(Phase::Model, module);

@@ -343,7 +343,9 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(exec::createMatchForms());
   passes.addPass(createCSEPass());
   // What the libraries left is fused into kernels, after layouts are known.
-  passes.addPass(exec::createFuse());
+  exec::FuseOptions fuse;
+  fuse.processors = options.processors;
+  passes.addPass(exec::createFuse(fuse));
   passes.addPass(createCSEPass());
   // Between the commands as they are, which memory planning then orders.
   if (!options.offload.empty()) {

@@ -139,6 +139,9 @@ struct PhaseOptions {
   int64_t maxLogitsBytes = int64_t(100) << 20;
   /// Every action is written out, also where a schedule repeats itself.
   bool writeOutActions = false;
+  /// Multiprocessors of the GPU that kernels are for; 0: they are for this
+  /// processor.
+  int64_t processors = 0;
   /// Lanes of 32 bits of the target's vectors.
   int64_t vectorLanes = 16;
 };

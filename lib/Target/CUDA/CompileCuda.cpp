@@ -27,6 +27,12 @@ std::string cleave::checkArchitecture(StringRef architecture) {
          "': it is sm_80, sm_90, sm_100 or a later one";
 }
 
+int64_t cleave::processorsOf(StringRef architecture) {
+  // Of the A100, the H100 and H200, and the B200.
+  StringRef number = architecture.drop_front(3);
+  return number.starts_with("8") ? 108 : number.starts_with("9") ? 132 : 148;
+}
+
 //===----------------------------------------------------------------------===//
 // Text
 //===----------------------------------------------------------------------===//

@@ -90,6 +90,19 @@ __device__ __forceinline__ T reduceBlock(T x, Op op) {
   return all[0];
 }
 
+// Adds exp(x - most) to the sum of such terms, for the largest x so far. Until
+// then terms of -inf are zero; where no x is larger, the block's sum is NaN, as
+// it is for an x that is NaN or inf.
+__device__ __forceinline__ void addExponential(float &most, float &sum,
+                                               float x) {
+  if (x > most) {
+    sum = sum * expf(most - x) + expf(x - x);
+    most = x;
+  } else if (x != most || most > -__int_as_float(0x7f800000)) {
+    sum += expf(x - most);
+  }
+}
+
 template <class T> __device__ __forceinline__ T floorDivide(T a, T b) {
   T q = a / b;
   return q - ((a % b != 0) && ((a < 0) != (b < 0)) ? 1 : 0);

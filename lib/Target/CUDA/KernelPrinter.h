@@ -66,6 +66,9 @@ private:
   llvm::LogicalResult printRow();
   llvm::LogicalResult printPass(exec::PassOp pass);
   llvm::LogicalResult printScanPass(exec::PassOp pass);
+  /// Prints `pass` as part of a softmax whose row does not stay in registers,
+  /// or returns false.
+  bool printSoftmaxPass(exec::PassOp pass);
   llvm::LogicalResult printColumns(mlir::Block &body);
   void printPassResults(exec::PassOp pass);
   void printColumnLoop(llvm::function_ref<void()> body);
@@ -110,8 +113,9 @@ private:
   LaunchShapes &launches;
   llvm::BitVector shared;
   int64_t rows, cols, vector, threads;
-  /// Columns that one thread handles, in pieces of `vector`.
-  int64_t pieces;
+  /// Columns that one thread handles, in pieces of `vector`, and blocks that
+  /// have the columns of a row together.
+  int64_t pieces, tiles = 1;
   bool ragged = false, flat = false;
   /// Within a pass, the body is written for element j of a piece.
   bool inPass = false;
@@ -119,6 +123,15 @@ private:
   llvm::DenseMap<mlir::Value, std::string> names;
   llvm::DenseMap<mlir::Value, Slot> kept;
   llvm::SmallVector<Held> held;
+  /// A maximum over a row and the sum of exponentials of what is below it, of
+  /// the elements `load`, found in one pass.
+  struct Softmax {
+    exec::LoadOp load;
+    std::string most, sum;
+  };
+  llvm::SmallVector<Softmax> softmaxes;
+  /// Within the pass that finds both: the sum.
+  std::string softmaxSum;
   llvm::MapVector<mlir::Operation *, Slot> sums;
   llvm::DenseMap<mlir::Operation *, int64_t> partialBase;
   int counter = 0;

@@ -7,6 +7,9 @@
 
 #include "KernelPrinter.h"
 #include "cleave/Target/CUDA/PrintCuda.h"
+#include "cleave/Dialect/Exec/IR/OrderedReduce.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/TypeUtilities.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -60,6 +63,8 @@ void KernelPrinter::chooseVector() {
 void KernelPrinter::analyse() {
   chooseVector();
   pieces = ceilDiv(cols, threads * vector);
+  if (kernel.hasApartColumns())
+    std::swap(pieces, tiles);
   bool crosses = false, scans = false;
   int64_t passes = 0;
   for (Operation &op : kernel.getBody().front()) {
@@ -186,7 +191,12 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
     os << "{\n";
     os.indent();
     os << "[[maybe_unused]] constexpr int k = 0;\n";
-    os << "const int c = threadIdx.x" << step << ";\n";
+    os << "[[maybe_unused]] const int c = ";
+    if (tiles > 1)
+      os << "(blockIdx.x % " << tiles << " * " << threads
+         << " + int(threadIdx.x))" << step << ";\n";
+    else
+      os << "threadIdx.x" << step << ";\n";
   } else {
     if (pieces <= 16)
       os << "#pragma unroll\n";
@@ -194,7 +204,7 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
       os << "#pragma unroll 4\n";
     os << "for (int k = 0; k < " << pieces << "; ++k) {\n";
     os.indent();
-    os << "const int c = (k * " << threads << " + int(threadIdx.x))" << step
+    os << "[[maybe_unused]] const int c = (k * " << threads << " + int(threadIdx.x))" << step
        << ";\n";
   }
   if (!whole) {
@@ -323,7 +333,98 @@ void KernelPrinter::printPassResults(PassOp pass) {
   }
 }
 
+/// The load that `value` is of, but for a wider type; null if it is another
+/// value.
+static LoadOp loadOf(Value value) {
+  if (auto wide = value.getDefiningOp<arith::ExtFOp>())
+    value = wide.getIn();
+  auto load = value.getDefiningOp<LoadOp>();
+  return load && !load.getWhere() ? load : LoadOp();
+}
+
+static bool readsSame(LoadOp a, LoadOp b) {
+  return a.getMemory() == b.getMemory() && a.getMap() == b.getMap() &&
+         a.getIndices() == b.getIndices();
+}
+
+/// The one reduction of a pass, if it has one of `kind` whose order is free.
+static ReduceOp onlyReduction(PassOp pass, Reduction kind) {
+  Block &body = pass.getBody().front();
+  auto yield = cast<YieldOp>(body.getTerminator());
+  if (yield.getValues().size() != 1 || !body.getOps<StoreOp>().empty() ||
+      !body.getOps<AccumulateOp>().empty() || !body.getOps<ScanOp>().empty())
+    return {};
+  auto reduce = yield.getValues()[0].getDefiningOp<ReduceOp>();
+  return reduce && reduce.getKind() == kind && reduce.getType().isF32() &&
+                 !reduce->hasAttr(kOrderedAttr)
+             ? reduce
+             : ReduceOp();
+}
+
+/// If the pass is the sum of exp(x - y) for the elements x of a row: x, and y,
+/// a value of the row.
+static std::pair<LoadOp, Value> exponentialSum(PassOp pass) {
+  ReduceOp sum = onlyReduction(pass, Reduction::Sum);
+  auto exp = sum ? sum.getValue().getDefiningOp<math::ExpOp>() : math::ExpOp();
+  auto minus =
+      exp ? exp.getOperand().getDefiningOp<arith::SubFOp>() : arith::SubFOp();
+  if (!minus)
+    return {};
+  Operation *from = minus.getRhs().getDefiningOp();
+  if (from && from->getBlock() == &pass.getBody().front())
+    return {};
+  return {loadOf(minus.getLhs()), minus.getRhs()};
+}
+
+/// Rows that do not stay in registers are read once for the maximum and for the
+/// sum below it: a larger element scales the sum before it. What is the same
+/// sum below another value of the row follows from it.
+bool KernelPrinter::printSoftmaxPass(PassOp pass) {
+  if (auto [load, below] = exponentialSum(pass); load)
+    for (const Softmax &known : softmaxes)
+      if (readsSame(known.load, load)) {
+        if (name(below) == known.most)
+          names[pass.getResult(0)] = known.sum;
+        else
+          define(pass.getResult(0), known.sum + " * expf(" + known.most +
+                                        " - " + name(below) + ")");
+        return true;
+      }
+  ReduceOp max = onlyReduction(pass, Reduction::Max);
+  LoadOp load = max ? loadOf(max.getValue()) : LoadOp();
+  if (!load || !isa<BlockArgument>(load.getMemory()) ||
+      findHeld(load.getMemory(), load.getMap(), load.getIndices()))
+    return false;
+  bool sums = llvm::any_of(
+      kernel.getBody().front().getOps<PassOp>(), [&](PassOp other) {
+        auto [elements, below] = exponentialSum(other);
+        return elements && readsSame(elements, load) &&
+               below == pass.getResult(0);
+      });
+  if (!sums)
+    return false;
+  std::string most = "r" + std::to_string(counter++);
+  std::string sum = "r" + std::to_string(counter++);
+  names[max.getResult()] = most;
+  os << "float " << most << " = " << identity(Reduction::Max, max.getType())
+     << ";\nfloat " << sum << " = 0.0f;\n";
+  Softmax found{load, "v" + std::to_string(counter++),
+                "v" + std::to_string(counter++)};
+  softmaxSum = sum;
+  printColumnLoop([&] { (void)printColumns(pass.getBody().front()); });
+  softmaxSum.clear();
+  os << "const float " << found.most << " = reduceBlock<" << threads << ">("
+     << most << ", Max());\n";
+  os << "const float " << found.sum << " = reduceBlock<" << threads << ">("
+     << sum << " * expf(" << most << " - " << found.most << "), Sum());\n";
+  names[pass.getResult(0)] = found.most;
+  softmaxes.push_back(found);
+  return true;
+}
+
 LogicalResult KernelPrinter::printPass(PassOp pass) {
+  if (printSoftmaxPass(pass))
+    return success();
   Block &body = pass.getBody().front();
   for (ReduceOp reduce : body.getOps<ReduceOp>()) {
     std::string id = "r" + std::to_string(counter++);
@@ -380,6 +481,7 @@ LogicalResult KernelPrinter::printRow() {
   if (ragged)
     os << "const int columns = min((long long)" << cols << ", "
        << *kernel.getValid() << "ll - (long long)row * " << cols << ");\n";
+  softmaxes.clear();
   for (Held &row : held)
     os << memoryName(
               cast<RankedTensorType>(row.memory.getType()).getElementType())
@@ -433,7 +535,7 @@ LogicalResult KernelPrinter::printRows() {
     note += ", dynamic shared memory " + std::to_string(sharedBytes);
   if (groups)
     note += ", scratch " + std::to_string(kernel.getScratchBytes());
-  printHead(kernel.getFunctionName(), items, note);
+  printHead(kernel.getFunctionName(), items * tiles, note);
   if (sharedBytes)
     os << "extern __shared__ __align__(16) char shared[];\n";
   int64_t at = 0;
@@ -461,7 +563,10 @@ LogicalResult KernelPrinter::printRows() {
   }
 
   // Partial sums of the group.
-  os << "const int group = blockIdx.x;\n";
+  os << "const int group = blockIdx.x";
+  if (tiles > 1)
+    os << " / " << tiles;
+  os << ";\n";
   for (auto &[op, slot] : sums) {
     auto accumulate = cast<AccumulateOp>(op);
     Type type = accumulate.getValue().getType();
@@ -520,40 +625,72 @@ LogicalResult KernelPrinter::printRows() {
   return success();
 }
 
-/// The second stage: a thread for each column adds the groups in order.
+/// The second stage: a block has 32 columns of one sum. Each of its warps adds
+/// neighbouring groups in order, and then the first adds what the warps have.
 LogicalResult KernelPrinter::printFinish() {
-  int64_t items = kernel.getFinishItems();
-  threads = std::min<int64_t>(256, ceilDiv(items, 32) * 32);
+  int64_t groups = kernel.getItems(), grid = 0;
+  int64_t warps = std::clamp<int64_t>(llvm::PowerOf2Ceil(groups) / 4, 1, 16);
+  auto widthOf = [&](Operation *op) {
+    return isa<PassOp>(op->getParentOp()) ? cols : 1;
+  };
+  for (auto &[op, slot] : sums)
+    grid += ceilDiv(widthOf(op), 32);
+  threads = 32 * warps;
   sharedBytes = 0;
-  printHead(kernel.getFinishName(), ceilDiv(items, threads), "");
-  os << "const int c = blockIdx.x * " << threads << " + threadIdx.x;\n";
+  printHead(kernel.getFinishName(), grid, "");
+  os << "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n";
   os << "[[maybe_unused]] constexpr int row = 0;\n";
+  int64_t each = ceilDiv(groups, warps), block = 0;
   for (auto &[op, slot] : sums) {
     auto accumulate = cast<AccumulateOp>(op);
     Type type = accumulate.getValue().getType();
-    int64_t width = isa<PassOp>(op->getParentOp()) ? cols : 1;
+    int64_t width = widthOf(op), blocks = ceilDiv(width, 32);
     int64_t bytes = ceilDiv(width * byteSize(type), 64) * 64;
-    std::string memory = memoryName(type);
+    std::string memory = memoryName(type), sum = typeName(type);
+    std::string initial = identity(accumulate.getKind(), type);
+    bool all = blocks == grid;
+    if (!all) {
+      os << "if (blockIdx.x >= " << block << " && blockIdx.x < "
+         << block + blocks << ") {\n";
+      os.indent();
+    }
+    os << "[[maybe_unused]] const int c = (int(blockIdx.x) - " << block
+       << ") * 32 + lane;\n";
+    os << sum << " sum = " << initial << ";\n";
     os << "if (c < " << width << ") {\n";
     os.indent();
-    os << "const char *at = scratch + " << partialBase[op] << " + c * "
-       << byteSize(type) << ";\n";
-    os << typeName(type) << " sum = *reinterpret_cast<const " << memory
-       << " *>(at);\n";
-    os << "for (int group = 1; group < " << kernel.getItems()
-       << "; ++group) {\n";
+    os << "const int last = min((warp + 1) * " << each << ", " << groups
+       << ");\n";
+    os << "#pragma unroll 4\n";
+    os << "for (int group = warp * " << each << "; group < last; ++group) {\n";
     os.indent();
-    os << "at += " << bytes << ";\n";
-    os << "const " << typeName(type) << " next = *reinterpret_cast<const "
-       << memory << " *>(at);\n";
+    os << "const " << sum << " next = *reinterpret_cast<const " << memory
+       << " *>(scratch + " << partialBase[op] << " + (long long)group * "
+       << bytes << " + c * " << byteSize(type) << ");\n";
     os << "sum = " << combine(accumulate.getKind(), type, "sum", "next")
        << ";\n";
     os.unindent();
     os << "}\n";
-    os << name(accumulate.getMemory()) << "["
-       << offset(accumulate.getMap(), {}, "c") << "] = sum;\n";
     os.unindent();
     os << "}\n";
+    if (warps > 1) {
+      os << "__shared__ " << sum << " " << slot.name << "[" << warps
+         << "][32];\n";
+      os << slot.name << "[warp][lane] = sum;\n__syncthreads();\n";
+      os << "if (warp == 0)\n  for (int i = 1; i < " << warps
+         << "; ++i)\n    sum = "
+         << combine(accumulate.getKind(), type, "sum",
+                    slot.name + "[i][lane]")
+         << ";\n";
+    }
+    os << "if (warp == 0 && c < " << width << ")\n  "
+       << name(accumulate.getMemory()) << "["
+       << offset(accumulate.getMap(), {}, "c") << "] = sum;\n";
+    if (!all) {
+      os.unindent();
+      os << "}\n";
+    }
+    block += blocks;
   }
   os.unindent();
   os << "}\n\n";

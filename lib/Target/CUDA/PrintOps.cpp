@@ -583,6 +583,11 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
     return op.emitError("has no CUDA code for ") << op.getOperand(0).getType();
   if (auto reduce = dyn_cast<ReduceOp>(op)) {
     std::string sum = name(reduce.getResult());
+    if (!softmaxSum.empty()) {
+      os << "addExponential(" << sum << ", " << softmaxSum << ", "
+         << name(reduce.getValue()) << ");\n";
+      return success();
+    }
     os << sum << " = "
        << combine(reduce.getKind(), reduce.getType(), sum,
                   name(reduce.getValue()))

@@ -3,11 +3,14 @@
 """The kernels of training steps of real widths, compiled by NVIDIA's own compiler: it accepts all
 of them, and keeps what they compute in registers. It needs no GPU, and says nothing of results."""
 
+import functools
 import re
 
+import numpy as np
 import pytest
 
 import cuda_nvrtc
+import kernel_traffic
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
 from proofs import ALL
@@ -27,39 +30,137 @@ SPILLS = {
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
-    """The text of a model's kernels; models are written once."""
-    folder, known = tmp_path_factory.mktemp("models"), {}
+def compiled(tmp_path_factory):
+    """A function of (family, precision, architecture) that gives the text of the kernels of a
+    training step, and the module that they are printed from."""
+    folder = tmp_path_factory.mktemp("models")
 
-    def text(family, precision, architecture):
+    @functools.cache
+    def compile_step(family, precision, architecture):
         path = folder / f"{family}.mlir"
         if not path.exists():
             assert write_model([family, *SIZE, "-o", str(path)]) == 0
-        key = (family, precision, architecture)
-        if key not in known:
-            known[key] = run_tool([
-                tool("cleave-compile"), str(path), "--target=cuda", f"--precision={precision}",
-                f"--arch={architecture}", "--emit=cuda", "-o", "-"])
-        return known[key]
-    return text
-
-
-def only_generated(text):
-    """Without the kernels of other commands, which are the same in all models and take NVRTC
-    longer than all the others."""
-    return re.split(r"\n(?=[^\n]*\n)(?=(?:///?[^\n]*\n)*struct )", text)[0]
+        return [run_tool([tool("cleave-compile"), str(path), "--target=cuda",
+                          f"--precision={precision}", f"--arch={architecture}", f"--emit={what}",
+                          "-o", "-"]) for what in ("cuda", "executable")]
+    return compile_step
 
 
 CASES = [(family, precision, architecture) for family in FAMILIES for precision in PRECISIONS
          for architecture in ARCHITECTURES]
-SAMPLE = [("gpt", "bf16", "sm_90"), ("mixtral", "fp16", "sm_80"), ("vit", "f32", "sm_100")]
+SAMPLE = [("gpt", "bf16", "sm_90"), ("llama", "bf16", "sm_100"), ("bert", "fp16", "sm_80"),
+          ("vit", "f32", "sm_100"), ("switch", "f32", "sm_80"), ("mixtral", "bf16", "sm_90")]
+cases = pytest.mark.parametrize("family, precision, architecture", CASES if ALL else SAMPLE)
 
 
-@pytest.mark.parametrize("family, precision, architecture", CASES if ALL else SAMPLE)
-def test_all_kernels_compile(family, precision, architecture, kernels):
-    text = kernels(family, precision, architecture)
+def generated(text):
+    """Without the kernels of other commands, which are alike in all models and take NVRTC longer
+    than all others together."""
+    last = list(kernel_traffic.FUNCTION.finditer(text))[-1]
+    return text[:last.end()]
+
+
+# Compilation --------------------------------------------------------------------------
+
+
+@cases
+def test_all_kernels_compile(family, precision, architecture, compiled):
+    text = compiled(family, precision, architecture)[0]
+    if not ALL and family != "gpt":
+        text = generated(text)
     ptx, log = cuda_nvrtc.compile_text(text, architecture, "--ptxas-options=-v")
     found = cuda_nvrtc.resources(log)
     assert len(found) == text.count('extern "C" __global__') == len(cuda_nvrtc.entries(ptx))
-    spilled = {name: used.spilled for name, used in found.items() if used.spilled}
-    assert not {name: count for name, count in spilled.items() if count > SPILLS.get(name, 0)}
+    assert not {name: used.spilled for name, used in found.items()
+                if used.spilled > SPILLS.get(name, 0)}
+
+
+# Widths of accesses -------------------------------------------------------------------
+
+
+def vectors(kernel):
+    """The elements that one thread could have side by side: 16 bytes of the narrowest type that
+    is accessed along columns."""
+    narrowest = min((kernel.arguments[a.of][1] for a in kernel.accesses
+                     if a.of is not None and a.at is not None and moves(a)), default=4)
+    count = 16 // min(narrowest, 4)
+    while kernel.cols % count or kernel.valid % count:
+        count //= 2
+    return count
+
+
+def moves(access):
+    """Whether the place depends on the column."""
+    return len({access.map(1, c, *[3] * access.symbols) for c in range(8)}) > 1
+
+
+def may_be_wide(kernel, access):
+    """Whether 16 bytes at a time are allowed, of what the module says alone: `n` neighbours of a
+    row are `n` neighbours in memory, that begin at a multiple of 16 bytes, in each of many places
+    of the space and of what an index may be."""
+    if access.of is None or access.at is None or access.scattered:
+        return False
+    size, count = kernel.arguments[access.of][1], vectors(kernel)
+    if count * size < 16 or kernel.alignment[access.of] % 16:
+        return False
+    random = np.random.default_rng(1)
+    for _ in range(50):
+        row = int(random.integers(kernel.rows))
+        column = int(random.integers(kernel.cols // count)) * count
+        symbols = [int(i) for i in random.integers(0, 100, access.symbols)]
+        places = [access.map(row, column + j, *symbols) for j in range(count)]
+        if places[0] * size % 16 or places != list(range(places[0], places[0] + count)):
+            return False
+    return True
+
+
+@cases
+def test_accesses_have_16_bytes(family, precision, architecture, compiled):
+    """Where all accesses of the passes of a kernel may be wide, PTX has no narrower one, but for
+    the values of a row; where one may be, there is a wide one. Kernels with running sums, in which
+    one thread has a row, are left out, and sums in a chosen order."""
+    text, module = compiled(family, precision, architecture)
+    kernels = kernel_traffic.parse_module(module)
+    entries = cuda_nvrtc.entries(cuda_nvrtc.compile_text(generated(text), architecture)[0])
+    checked, narrow = 0, {}
+    for name, kernel in kernels.items():
+        found = cuda_nvrtc.accesses(entries[f"cleave_kernel_{name}"])
+        if re.search(rf"exec\.kernel @{name} .*?^  \}}$", module, re.S | re.M)[0].count("exec.scan"):
+            continue
+        for kind in ("ld", "st"):
+            own = [a for a in kernel.accesses if a.of is not None and a.write == (kind == "st")]
+            inside = [a for a in own if a.at is not None and moves(a)]
+            wide = [may_be_wide(kernel, a) for a in inside]
+            if not any(wide):
+                continue
+            checked += 1
+            # Values of the row.
+            rest = len(own) - len(inside)
+            few = sum(n for width, n in found[kind].items() if width < 16)
+            if 16 not in found[kind] or (all(wide) and few > rest):
+                narrow[name, kind] = found[kind]
+    assert checked > 20
+    assert not narrow
+
+
+# Bytes --------------------------------------------------------------------------------
+
+#: Bytes that a kernel may move beside its operands and results.
+MORE = 1.1
+#: Where it matters whether a GPU is filled.
+LARGE = 1 << 20
+
+
+@cases
+def test_bytes_moved(family, precision, architecture, compiled):
+    """What several rows read alike is in a cache. Gathers and scans are not counted here. Losses
+    over rows that do not stay in registers read them once more, for the gradient."""
+    text, module = compiled(family, precision, architecture)
+    found = kernel_traffic.count(text, module)
+    much = {name: round(t.moved / t.operands, 3) for name, t in found.items()
+            if t.skeleton in ("map", "row", "column") and t.moved > LARGE
+            and t.moved - (t.again if "cross_entropy" in name else 0) > MORE * t.operands}
+    assert not much
+    few = {name: t.grid for name, t in found.items()
+           if t.moved > LARGE and t.grid < {"sm_80": 108}.get(architecture, 132)}
+    assert not few

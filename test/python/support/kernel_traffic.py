@@ -150,6 +150,8 @@ def _trips(stage, kernel):
         factor = math.prod(f for f, _ in stack)
         if before == "if (threadIdx.x == 0)":
             factor /= stage.block
+        elif re.match(r"if \(warp == 0 && c < \d+\)$", before):
+            factor *= int(before[:-1].split("< ")[1]) / (stage.grid * stage.block * factor)
         before = text
         columns = any(c for _, c in stack)
         yield text, threads * factor, columns, vector
@@ -157,18 +159,27 @@ def _trips(stage, kernel):
             loop = re.match(r"for \(int (\w+) = ([^;]*); \w+ < (\w+);", text)
             f, c = 1.0, False
             if loop and loop[1] == "row":
-                f = kernel.rows / stage.grid
+                groups = re.search(r"group = blockIdx\.x(?: / (\d+))?;", stage.body)
+                f = kernel.rows * int(groups[1] or 1) / stage.grid
             elif loop and loop[1] == "k":
                 f = pieces = int(loop[3])
             elif loop and loop[1] == "j":
                 f = int(loop[3])
             elif loop and loop[1] == "group":
-                f = int(loop[3]) - 1
+                f = int(re.search(r"min\(\(warp \+ 1\) \* \d+, (\d+)\)", stage.body)[1]) / (
+                    stage.block // 32)
             elif stage.finish:
                 width = re.match(r"if \(c < (\d+)\)", text)
-                f = int(width[1]) / threads if width else 1.0
+                f = int(width[1]) / (stage.grid * 32) if width else 1.0
+                among = re.match(r"if \(blockIdx.x >= (\d+) && blockIdx.x < (\d+)\)", text)
+                if among:
+                    f = (int(among[2]) - int(among[1])) / stage.grid
+                elif width and any(f != 1 for f, _ in stack):
+                    # Of the blocks of this sum.
+                    f /= stack[0][0]
             elif text.startswith("if (c < "):
-                f = kernel.cols / (pieces * stage.block * vector)
+                tiles = re.search(r"blockIdx\.x % (\d+)", stage.body)
+                f = kernel.cols / (pieces * stage.block * vector * int(tiles[1] if tiles else 1))
                 if kernel.valid != kernel.rows * kernel.cols:
                     f *= kernel.valid / (kernel.rows * kernel.cols)
             elif text.startswith("if (threadIdx.x == 0)"):
@@ -184,6 +195,8 @@ class Traffic:
     """Of one kernel, in bytes."""
     operands: int
     moved: float = 0
+    #: Of `moved`, the largest that one operand was read more than once.
+    again: float = 0
     scratch: float = 0
     #: What several rows read: found in a cache but for the first time.
     cached: float = 0
@@ -201,6 +214,7 @@ def count(text, module):
         traffic = found.setdefault(stage.name, Traffic(kernel.operand_bytes()))
         if not stage.finish:
             traffic.grid, traffic.skeleton = stage.grid, kernel.skeleton
+        reads = {}
         flat = "int i = blockIdx.x" in stage.body or "long long i = blockIdx.x" in stage.body
         for line, trips, columns, vector in _trips(stage, kernel):
             if flat or stage.finish:
@@ -225,6 +239,10 @@ def count(text, module):
                 once = min(amount, elements * size)
                 traffic.moved += once
                 traffic.cached += amount - once
+                if amount >= elements * size:
+                    reads.setdefault(name, []).append(once)
+        traffic.again = max([traffic.again] + [sum(r) - r[0] for n, r in reads.items()
+                                               if n.startswith("in")])
     for traffic in found.values():
         traffic.moved += traffic.scratch
     return found
@@ -245,5 +263,5 @@ def _accesses(line):
         return
     for memory, place in re.findall(r"\b(in\d+|out\d+)\[([^\]]*(?:\[[^\]]*\])?[^\]]*)\]", line):
         yield line.startswith(memory), memory, 0, place
-    if re.match(r"partial\d+_row\[", line) or "reinterpret_cast<const float *>(at)" in line:
+    if re.match(r"partial\d+_row\[", line) or ">(scratch + " in line and "next = " in line:
         yield True, "scratch", 4, ""

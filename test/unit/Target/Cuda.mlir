@@ -72,6 +72,41 @@ exec.kernel @softmax row [4, 328] (%x: tensor<4x328xf32>) -> (%y: tensor<4x328xf
   }
 }
 
+// A row that is too long to stay anywhere.
+exec.kernel @softmax_long row [3, 701] (%x: tensor<3x701xf32>) -> (%y: tensor<3x701xf32>, %n: tensor<3xf32>)
+    attributes {threads = 32 : i64} {
+  %max = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 701 + c)> : tensor<3x701xf32> -> f32
+    %1 = exec.reduce max %0 : f32
+    exec.yield %1 : f32
+  }
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 701 + c)> : tensor<3x701xf32> -> f32
+    %1 = arith.subf %0, %max : f32
+    %2 = math.exp %1 : f32
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  %log = math.log %sum : f32
+  %all = arith.addf %max, %log : f32
+  exec.store %all, %n at affine_map<(r, c) -> (r)> : f32, tensor<3xf32>
+  %again = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 701 + c)> : tensor<3x701xf32> -> f32
+    %1 = arith.subf %0, %all : f32
+    %2 = math.exp %1 : f32
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 701 + c)> : tensor<3x701xf32> -> f32
+    %1 = arith.subf %0, %all : f32
+    %2 = math.exp %1 : f32
+    %3 = arith.divf %2, %again : f32
+    exec.store %3, %y at affine_map<(r, c) -> (r * 701 + c)> : f32, tensor<3x701xf32>
+    exec.yield
+  }
+}
+
 exec.kernel @kept_in_shared row [2, 5001] (%x: tensor<2x5001xf32>) -> (%y: tensor<2x5001xf32>)
     attributes {threads = 64 : i64} {
   %e = exec.keep : tensor<5001xf32>

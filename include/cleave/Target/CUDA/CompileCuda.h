@@ -17,6 +17,10 @@ namespace cleave {
 /// What is wrong with the name of an architecture, such as "sm_90"; else "".
 std::string checkArchitecture(llvm::StringRef architecture);
 
+/// The multiprocessors of the GPUs of an architecture, by which work is
+/// divided; there are some with fewer.
+int64_t processorsOf(llvm::StringRef architecture);
+
 /// The kernels of `module`, and those with which a device executes the other
 /// commands of `programs`, as CUDA C++. Writes the launch shapes of kernels to
 /// the programs.

@@ -39,6 +39,28 @@ int64_t KernelOp::getItems() {
   return (getRows() + group - 1) / group;
 }
 
+bool KernelOp::hasApartColumns() {
+  Block &body = getBody().front();
+  if (getSkeleton() != Skeleton::Column || getValid() ||
+      llvm::range_size(body.getOps<PassOp>()) != 1)
+    return false;
+  return !getBody()
+              .walk([&](Operation *op) {
+                bool joins = isa<ReduceOp, ScanOp, KeepOp>(op) ||
+                             (isa<AccumulateOp, StoreOp>(op) &&
+                              !isa<PassOp>(op->getParentOp()));
+                return joins ? WalkResult::interrupt() : WalkResult::advance();
+              })
+              .wasInterrupted();
+}
+
+int64_t KernelOp::getColumnTiles() {
+  if (!hasApartColumns())
+    return 1;
+  int64_t tile = getThreads() * getVector();
+  return (static_cast<int64_t>(getCols()) + tile - 1) / tile;
+}
+
 int64_t KernelOp::getGrain() {
   // A thread pays off from some tens of thousands of elements on.
   int64_t perItem =

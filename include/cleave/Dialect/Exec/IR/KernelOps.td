@@ -77,6 +77,12 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     /// Independent items of the first stage: rows, or groups of rows if the
     /// kernel accumulates over rows.
     int64_t getItems();
+    /// Whether columns are independent of each other, and so may be divided
+    /// between blocks of a GPU while they are summed over rows.
+    bool hasApartColumns();
+    /// The blocks that a GPU has for each group of rows: 1 unless columns are
+    /// apart.
+    int64_t getColumnTiles();
     /// The smallest number of items that is worth a thread.
     int64_t getGrain();
 
@@ -184,8 +190,8 @@ def Exec_AccumulateOp : Exec_Op<"accumulate"> {
   let description = [{
     The element of the output at `map`, which depends on the column alone, is
     the combination of the values of all rows: in row order within a group of
-    `rows_per_group` rows, then in group order. Outside a pass the output has
-    one element.
+    `rows_per_group` rows, then in group order, or on a GPU that of neighbouring
+    groups and then of these. Outside a pass the output has one element.
   }];
   let arguments = (ins Exec_Reduction:$kind, Exec_Scalar:$value,
                        AnyRankedTensor:$memory, AffineMapAttr:$map);

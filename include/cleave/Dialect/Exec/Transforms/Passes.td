@@ -53,6 +53,11 @@ def Fuse : Pass<"exec-fuse", "::mlir::ModuleOp"> {
     %y, %mean, %rstd, %s = exec.launch @add_layer_norm(%x, %r, %w, %b) : ...
     ```
   }];
+  let options = [
+    Option<"processors", "processors", "int64_t", "0",
+           "Multiprocessors of the GPU that kernels are for: sums over rows are "
+           "divided so that they fill it; 0: kernels are for this processor">,
+  ];
   let dependentDialects = ["::cleave::exec::ExecDialect",
                            "::mlir::arith::ArithDialect",
                            "::mlir::math::MathDialect"];

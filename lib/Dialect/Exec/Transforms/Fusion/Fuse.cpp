@@ -81,6 +81,8 @@ bool widensFloats(const FusionNode &node) {
 }
 
 struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
+  using FuseBase::FuseBase;
+
   /// Rewrites ops that need several kernels, removes identities, and clones
   /// each op without operands in memory for each use.
   LogicalResult prepare(Block &block) {
@@ -156,7 +158,8 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
         nodes[group.nodes.front()].op->moveBefore(end);
         continue;
       }
-      if (failed(buildKernel(nodes, group, groupsOf, builder, symbols, known)))
+      if (failed(buildKernel(nodes, group, groupsOf, processors, builder,
+                             symbols, known)))
         return failure();
     }
     // Ops computed by kernels, views that kernels read through, and constants

@@ -57,11 +57,13 @@ using GroupsOfOps = llvm::DenseMap<mlir::Operation *,
 /// Builds the kernel of `group` and its launch at `builder`'s insertion point,
 /// and replaces the results that other groups or ops outside of `groupsOf`
 /// read; the ops of the group are then dead. The kernel is inserted into
-/// `symbols`, unless an equal one is there.
+/// `symbols`, unless an equal one is there. `processors` are those of a GPU, or
+/// 0.
 llvm::LogicalResult
 buildKernel(llvm::ArrayRef<FusionNode> nodes, const FusionGroup &group,
-            const GroupsOfOps &groupsOf, mlir::OpBuilder &builder,
-            mlir::SymbolTable &symbols, llvm::StringMap<KernelOp> &known);
+            const GroupsOfOps &groupsOf, int64_t processors,
+            mlir::OpBuilder &builder, mlir::SymbolTable &symbols,
+            llvm::StringMap<KernelOp> &known);
 
 /// Splits flat code into passes at the end of `kernel`'s body; `mapping` maps
 /// the arguments of `flat` to those of the kernel. Returns, for each pair

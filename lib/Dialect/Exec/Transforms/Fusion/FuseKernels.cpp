@@ -18,8 +18,8 @@ using namespace cleave::exec;
 /// Elements of a row when a kernel may divide its space anywhere: 16 KiB of
 /// f32.
 static constexpr int64_t kBlock = 4096;
-/// The largest number of row groups of a two-stage reduction; a constant, so
-/// that results do not depend on the number of threads.
+/// The largest number of row groups of a two-stage reduction on a processor; a
+/// constant, so that results do not depend on the number of threads.
 static constexpr int64_t kMaxGroups = 64;
 
 FailureOr<FusionNode> cleave::exec::probe(Operation *op) {
@@ -199,8 +199,29 @@ inplacePairs(KernelOp kernel) {
   return pairs;
 }
 
+/// The groups of rows of a kernel that accumulates over them on a GPU: several
+/// blocks for each processor, unless partial sums, which are written and read,
+/// were then more than a twentieth of what the kernel reads and writes.
+static int64_t groupsOnDevice(KernelOp kernel, int64_t processors) {
+  constexpr int64_t blocksEach = 8, leastRows = 4;
+  int64_t tiles = kernel.getColumnTiles(), bytes = 0;
+  for (BlockArgument arg : kernel.getBody().getArguments()) {
+    auto type = cast<RankedTensorType>(arg.getType());
+    bytes += type.getNumElements() * elementBytes(type.getElementType());
+  }
+  kernel.setRowsPerGroup(kernel.getRows());
+  int64_t perGroup = 2 * std::max<int64_t>(1, kernel.getScratchBytes());
+  int64_t rows = kernel.getRows();
+  int64_t least = std::min(rows, (processors + tiles - 1) / tiles);
+  int64_t most = std::min(processors * blocksEach / tiles, rows / leastRows);
+  // Little work is done by few blocks.
+  if (bytes < (int64_t(1) << 18))
+    return std::clamp<int64_t>(bytes >> 14, 1, rows);
+  return std::max(least, std::min(most, bytes / 20 / perGroup));
+}
+
 /// Elements per access and threads per block, for devices.
-static void setShape(KernelOp kernel, OpBuilder &b) {
+static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
   int64_t cols = kernel.getCols();
   // 16 bytes of the narrowest elements that are accessed along columns.
   int64_t narrowest = 4, vector = 1;
@@ -228,12 +249,20 @@ static void setShape(KernelOp kernel, OpBuilder &b) {
   int64_t threads = kernel.getSkeleton() == Skeleton::Map
                         ? 256
                         : std::clamp<int64_t>((lanes + 31) / 32 * 32, 32, 512);
+  if (kernel.hasApartColumns())
+    threads = std::min<int64_t>(threads, 128);
   kernel.setThreads(threads);
   if (kernel.getSkeleton() == Skeleton::Column) {
     int64_t rows = kernel.getRows();
     int64_t groups =
-        std::clamp<int64_t>(rows * cols / 16384, 1, std::min(rows, kMaxGroups));
-    kernel.setRowsPerGroup((kernel.getRows() + groups - 1) / groups);
+        processors ? groupsOnDevice(kernel, processors)
+                   : std::clamp<int64_t>(rows * cols / 16384, 1,
+                                         std::min(rows, kMaxGroups));
+    int64_t perGroup = (rows + groups - 1) / groups;
+    // Rounding must not leave processors without rows.
+    if (processors && groups > rows / 8 && perGroup > 1)
+      perGroup = std::max<int64_t>(1, rows / groups);
+    kernel.setRowsPerGroup(perGroup);
   }
 }
 
@@ -314,7 +343,7 @@ static std::string contentOf(KernelOp kernel) {
 LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
                                         const FusionGroup &group,
                                         const GroupsOfOps &groupsOf,
-                                        OpBuilder &builder,
+                                        int64_t processors, OpBuilder &builder,
                                         SymbolTable &symbols,
                                         llvm::StringMap<KernelOp> &known) {
   MLIRContext *context = builder.getContext();
@@ -369,7 +398,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
   kernel.setAlignment(alignment);
   scheduleKernel(flat, kernel, mapping);
   kernel.walk([&](Operation *op) { op->setLoc(kernel.getLoc()); });
-  setShape(kernel, detached);
+  setShape(kernel, detached, processors);
   auto pairs = inplacePairs(kernel);
 
   // Equal kernels are compiled once.
