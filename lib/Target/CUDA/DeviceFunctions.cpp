@@ -90,6 +90,19 @@ __device__ __forceinline__ T reduceBlock(T x, Op op) {
   return all[0];
 }
 
+// Combines `x` of the threads of all warps that have the same lane, in the order
+// of warps; those of the first get the result.
+template <int Warps, class T, class Op>
+__device__ __forceinline__ T reduceWarps(T x, Op op) {
+  __shared__ T partial[Warps][32];
+  partial[threadIdx.x / 32][threadIdx.x % 32] = x;
+  __syncthreads();
+  if (threadIdx.x < 32)
+    for (int warp = 1; warp < Warps; ++warp)
+      x = op(x, partial[warp][threadIdx.x]);
+  return x;
+}
+
 // Adds exp(x - most) to the sum of such terms, for the largest x so far. Until
 // then terms of -inf are zero; where no x is larger, the block's sum is NaN, as
 // it is for an x that is NaN or inf.

@@ -307,6 +307,11 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
   return result;
 }
 
+/// The function of a reduction.
+static const char *nameOf(Reduction kind) {
+  return kind == Reduction::Sum ? "Sum" : kind == Reduction::Max ? "Max" : "Min";
+}
+
 /// Reductions of the threads are combined for the row; those of one kind and
 /// type have their barriers in common.
 void KernelPrinter::printPassResults(PassOp pass) {
@@ -317,17 +322,14 @@ void KernelPrinter::printPassResults(PassOp pass) {
         .push_back(i);
   for (auto &[key, numbers] : alike) {
     auto [kind, type] = key;
-    const char *op = kind == Reduction::Sum   ? "Sum"
-                     : kind == Reduction::Max ? "Max"
-                                              : "Min";
     std::string id = "v" + std::to_string(counter++);
     os << typeName(type) << " " << id << "[" << numbers.size() << "] = {"
        << llvm::join(llvm::map_range(
                          numbers,
                          [&](unsigned i) { return name(yield.getValues()[i]); }),
                      ", ")
-       << "};\nreduceAll<" << threads << ">(" << id << ", " << op
-       << "());\n";
+       << "};\nreduceAll<" << threads << ">(" << id << ", "
+       << nameOf(kind) << "());\n";
     for (auto [at, i] : llvm::enumerate(numbers))
       names[pass.getResult(i)] = id + "[" + std::to_string(at) + "]";
   }
@@ -500,6 +502,9 @@ LogicalResult KernelPrinter::printRow() {
 
 LogicalResult KernelPrinter::printFlat() {
   int64_t perRow = ceilDiv(cols, vector), total = rows * perRow;
+  // Small blocks, where larger ones would be fewer than multiprocessors.
+  while (threads > 64 && ceilDiv(total, threads) < 148)
+    threads /= 2;
   printHead(kernel.getFunctionName(), ceilDiv(total, threads), "");
   bool narrow = total < (int64_t(1) << 30);
   os << "const " << (narrow ? "int" : "long long") << " i = blockIdx.x * "
@@ -673,16 +678,9 @@ LogicalResult KernelPrinter::printFinish() {
     os << "}\n";
     os.unindent();
     os << "}\n";
-    if (warps > 1) {
-      os << "__shared__ " << sum << " " << slot.name << "[" << warps
-         << "][32];\n";
-      os << slot.name << "[warp][lane] = sum;\n__syncthreads();\n";
-      os << "if (warp == 0)\n  for (int i = 1; i < " << warps
-         << "; ++i)\n    sum = "
-         << combine(accumulate.getKind(), type, "sum",
-                    slot.name + "[i][lane]")
-         << ";\n";
-    }
+    if (warps > 1)
+      os << "sum = reduceWarps<" << warps << ">(sum, "
+         << nameOf(accumulate.getKind()) << "());\n";
     os << "if (warp == 0 && c < " << width << ")\n  "
        << name(accumulate.getMemory()) << "["
        << offset(accumulate.getMap(), {}, "c") << "] = sum;\n";

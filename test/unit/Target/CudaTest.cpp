@@ -122,7 +122,7 @@ TEST(Cuda, Kernels) {
       }
     }
   }
-  EXPECT_EQ(kernels, 12);
+  EXPECT_EQ(kernels, 13);
 }
 
 } // namespace
