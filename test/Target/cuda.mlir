@@ -1,9 +1,9 @@
 // RUN: cleave-translate --exec-to-cuda %s | FileCheck %s
 
 // Each thread has four neighbours: one access of 16 bytes for each tensor.
-// CHECK: // grid 3, block 256
+// CHECK: // grid 12, block 64
 // CHECK-LABEL: cleave_kernel_scale(const float *in0, const float *in1, float *out0, unsigned char *out1) {
-// CHECK: const int i = blockIdx.x * 256 + threadIdx.x;
+// CHECK: const int i = blockIdx.x * 64 + threadIdx.x;
 // CHECK: const int row = i / 192;
 // CHECK: const int c = i % 192 * 4;
 // CHECK: const float v[[S:[0-9]+]] = in1[0];
@@ -104,9 +104,9 @@ exec.kernel @long row [2, 40000] (%x: tensor<2x40000xf32>) -> (%y: tensor<2x4000
 // CHECK: for (int row = group * 16; row < last; ++row) {
 // CHECK: partial0[k][0] = partial0[k][0] + v
 // CHECK: partial0_row[c] = partial0[k][0];
-// CHECK: // grid 1, block 128
+// CHECK: // grid 4, block 32
 // CHECK-LABEL: cleave_finish_columns(
-// CHECK: for (int group = 1; group < 4; ++group) {
+// CHECK: for (int group = warp * 4; group < last; ++group) {
 // CHECK: out0[c] = sum;
 exec.kernel @columns column [64, 100] (%x: tensor<64x100xf32>) -> (%y: tensor<100xf32>)
     attributes {rows_per_group = 16 : i64} {

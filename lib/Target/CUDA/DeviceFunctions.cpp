@@ -35,9 +35,15 @@ __device__ __forceinline__ void storeVector(T *p, const T (&x)[N]) {
   using W = typename Word<bytes>::type;
 #pragma unroll
   for (int k = 0; k < int(sizeof(T) * N / bytes); ++k) {
-    W w;
-    memcpy(&w, &x[k * (bytes / sizeof(T))], bytes);
-    reinterpret_cast<W *>(p)[k] = w;
+    // A copy of memory would become one of smaller words.
+    union {
+      W word;
+      T part[bytes / sizeof(T)];
+    } own;
+#pragma unroll
+    for (int i = 0; i < int(bytes / sizeof(T)); ++i)
+      own.part[i] = x[k * int(bytes / sizeof(T)) + i];
+    reinterpret_cast<W *>(p)[k] = own.word;
   }
 }
 

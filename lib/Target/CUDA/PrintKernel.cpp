@@ -164,7 +164,12 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
   launches[symbol] = {grid, static_cast<int32_t>(threads),
                       static_cast<int32_t>(flat ? 0 : sharedBytes)};
   os << "// grid " << grid << ", block " << threads << note << "\n";
-  os << "extern \"C\" __global__ void __launch_bounds__(" << threads << ")\n"
+  os << "extern \"C\" __global__ void __launch_bounds__(" << threads;
+  // ptxas would rather spill than use more registers than a full
+  // multiprocessor has; kernels over rows use about a hundred.
+  if (!flat)
+    os << ", " << std::max<int64_t>(1, 480 / threads);
+  os << ")\n"
      << symbol << "(";
   unsigned inputs = kernel.getNumInputs();
   for (BlockArgument arg : kernel.getBody().front().getArguments()) {
@@ -655,7 +660,7 @@ LogicalResult KernelPrinter::printFinish() {
     std::string initial = identity(accumulate.getKind(), type);
     bool all = blocks == grid;
     if (!all) {
-      os << "if (blockIdx.x >= " << block << " && blockIdx.x < "
+      os << "if (int(blockIdx.x) >= " << block << " && int(blockIdx.x) < "
          << block + blocks << ") {\n";
       os.indent();
     }

@@ -45,6 +45,7 @@ class Kernel:
     inputs: int
     alignment: list
     accesses: list
+    body: str
 
     def operand_bytes(self):
         """Of operands and results; of what is gathered, only what is read."""
@@ -109,7 +110,7 @@ def parse_module(text):
         kernels[name] = Kernel(name, skeleton, int(rows), int(cols),
                                int(valid[1]) if valid else int(rows) * int(cols), arguments, count,
                                [int(a) for a in aligned[1].split(",")] if aligned else [1] * len(
-                                   arguments), accesses)
+                                   arguments), accesses, body)
     return kernels
 
 
@@ -171,7 +172,7 @@ def _trips(stage, kernel):
             elif stage.finish:
                 width = re.match(r"if \(c < (\d+)\)", text)
                 f = int(width[1]) / (stage.grid * 32) if width else 1.0
-                among = re.match(r"if \(blockIdx.x >= (\d+) && blockIdx.x < (\d+)\)", text)
+                among = re.match(r"if \(int\(blockIdx.x\) >= (\d+) && int\(blockIdx.x\) < (\d+)\)", text)
                 if among:
                     f = (int(among[2]) - int(among[1])) / stage.grid
                 elif width and any(f != 1 for f, _ in stack):
@@ -239,7 +240,7 @@ def count(text, module):
                 once = min(amount, elements * size)
                 traffic.moved += once
                 traffic.cached += amount - once
-                if amount >= elements * size:
+                if amount >= 0.9 * elements * size:
                     reads.setdefault(name, []).append(once)
         traffic.again = max([traffic.again] + [sum(r) - r[0] for n, r in reads.items()
                                                if n.startswith("in")])
