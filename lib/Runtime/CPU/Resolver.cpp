@@ -97,6 +97,10 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     const AttentionCommand &c = command.attention;
     Attention attention;
     attention.backward = command.kind == CommandKind::AttentionBackward;
+    if (c.type != DType::F32 || c.resultType != DType::F32)
+      return makeError("part '" + part.name + "' (" + command.label +
+                       "): the processor has no attention of " +
+                       dtypeName(c.type != DType::F32 ? c.type : c.resultType));
     int64_t needed = attentionScratchBytes(c, attention.backward);
     if (c.scratchBytesPerThread < needed)
       return makeError("part '" + part.name + "' (" + command.label +

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 using namespace cleave::runtime;
 using namespace cleave::runtime::cuda;
@@ -316,19 +317,78 @@ struct AttentionClass {
   }
 };
 
+/// That of a class of 16-bit heads.
+struct AttentionClass16 {
+  int size, forwardColumns, queryColumns, keyColumns, twice;
+  static constexpr int rows = 64;
+
+  uint32_t bytes(int64_t channelRows) const {
+    return static_cast<uint32_t>(2 * channelRows * (size + 8));
+  }
+  uint32_t forwardBytes() const { return bytes(rows + 2 * forwardColumns); }
+  /// Two tiles of keys, by turns.
+  uint32_t queryBytes() const { return bytes(2 * rows + 3 * queryColumns); }
+  uint32_t biasBytes() const { return bytes(2 * rows + 2 * queryColumns); }
+  uint32_t keyBytes() const { return bytes(2 * rows + 2 * keyColumns); }
+};
+
 #define CLEAVE_CLASS(...) {__VA_ARGS__},
 constexpr AttentionClass attentionClasses[] = {
     CLEAVE_ATTENTION_CLASSES(CLEAVE_CLASS)};
+constexpr AttentionClass16 attentionClasses16[] = {
+    CLEAVE_ATTENTION16_CLASSES(CLEAVE_CLASS)};
 #undef CLEAVE_CLASS
+
+/// What is launched: rows of the tiles of each kernel, the columns of those of
+/// the bias, and bytes of shared memory.
+struct AttentionShape {
+  std::string suffix;
+  int64_t forwardRows, queryRows, keyRows, queryColumns;
+  uint32_t forwardBytes, queryBytes, keyBytes, biasBytes;
+};
+
+/// Nothing if no class has heads of that size.
+std::optional<AttentionShape> attentionShape(DType type, int64_t size) {
+  auto fits = [&](const auto &s) { return s.size >= size; };
+  if (type == DType::F32) {
+    const auto *s = llvm::find_if(attentionClasses, fits);
+    if (s == std::end(attentionClasses))
+      return std::nullopt;
+    return AttentionShape{"_" + std::to_string(s->size),
+                          s->forwardRows,
+                          s->queryRows,
+                          s->keyRows,
+                          s->queryColumns,
+                          s->forwardBytes(),
+                          s->queryBytes(),
+                          s->keyBytes(),
+                          s->queryBytes()};
+  }
+  const auto *s = llvm::find_if(attentionClasses16, fits);
+  if (s == std::end(attentionClasses16))
+    return std::nullopt;
+  return AttentionShape{"_" + dtypeName(type).str() + "_" +
+                            std::to_string(s->size),
+                        s->rows,
+                        s->rows,
+                        s->rows,
+                        s->queryColumns,
+                        s->forwardBytes(),
+                        s->queryBytes(),
+                        s->keyBytes(),
+                        s->biasBytes()};
+}
 
 } // namespace
 
 void Planner::attention(const AttentionCommand &c, bool backward) {
   int64_t size = std::max(c.headSize, c.valueSize);
-  const auto *shape =
-      llvm::find_if(attentionClasses,
-                    [&](const AttentionClass &s) { return s.size >= size; });
-  if (shape == std::end(attentionClasses)) {
+  if (c.type != DType::F32 && c.type != DType::BF16 && c.type != DType::F16) {
+    problem = "attention of the type " + dtypeName(c.type).str();
+    return;
+  }
+  std::optional<AttentionShape> shape = attentionShape(c.type, size);
+  if (!shape) {
     problem = "attention has heads of more than 256 channels";
     return;
   }
@@ -337,29 +397,32 @@ void Planner::attention(const AttentionCommand &c, bool backward) {
     return;
   }
   auto number = [](int64_t x) { return static_cast<int>(x); };
-  auto view = [&](const HeadView &v, int64_t channels) {
+  auto view = [&](const HeadView &v, int64_t channels, DType type) {
     HeadArguments result{};
-    result.data = at<float>(v.ref);
+    int64_t perVector = 16 / byteSize(type);
+    result.data = at<void>(v.ref);
+    result.wide = type == DType::F32;
     result.strideBatch = v.strideBatch;
     result.strideHead = v.strideHead;
     result.stridePosition = v.stridePosition;
     // A stride that is not used may be any.
-    result.vector = channels >= 4 &&
+    result.vector = channels >= perVector &&
                     reinterpret_cast<uintptr_t>(result.data) % 16 == 0 &&
-                    v.strideBatch % 4 == 0 && v.strideHead % 4 == 0 &&
-                    v.stridePosition % 4 == 0;
+                    v.strideBatch % perVector == 0 &&
+                    v.strideHead % perVector == 0 &&
+                    v.stridePosition % perVector == 0;
     return result;
   };
   AttentionArguments a{};
-  a.q = view(c.q, c.headSize);
-  a.k = view(c.k, c.headSize);
-  a.v = view(c.v, c.valueSize);
-  a.o = view(c.o, c.valueSize);
+  a.q = view(c.q, c.headSize, c.type);
+  a.k = view(c.k, c.headSize, c.type);
+  a.v = view(c.v, c.valueSize, c.type);
+  a.o = view(c.o, c.valueSize, backward ? c.type : c.resultType);
   if (backward) {
-    a.dO = view(c.dO, c.valueSize);
-    a.dQ = view(c.dQ, c.headSize);
-    a.dK = view(c.dK, c.headSize);
-    a.dV = view(c.dV, c.valueSize);
+    a.dO = view(c.dO, c.valueSize, c.type);
+    a.dQ = view(c.dQ, c.headSize, c.resultType);
+    a.dK = view(c.dK, c.headSize, c.resultType);
+    a.dV = view(c.dV, c.valueSize, c.resultType);
     a.dBias = at<float>(c.dBias);
     a.dots = scratch<float>(0);
   }
@@ -405,23 +468,22 @@ void Planner::attention(const AttentionCommand &c, bool backward) {
   a.scale = c.scale;
 
   int64_t heads = c.batch * c.heads, keyHeads = c.batch * c.kvHeads;
-  std::string suffix = "_" + std::to_string(shape->size);
   auto add = [&](const char *name, int64_t blocks, uint32_t bytes) {
     if (blocks == 0)
       return;
-    Launch &own = launch(name + suffix, blocks, 128);
+    Launch &own = launch(name + shape->suffix, blocks, 128);
     own.sharedBytes = bytes;
     own.add(a);
   };
   if (!backward) {
     add("cleave_attention_forward",
-        heads * divideUp(c.queries, shape->forwardRows), shape->forwardBytes());
+        heads * divideUp(c.queries, shape->forwardRows), shape->forwardBytes);
     return;
   }
   add("cleave_attention_queries", heads * divideUp(c.queries, shape->queryRows),
-      shape->queryBytes());
+      shape->queryBytes);
   add("cleave_attention_keys", keyHeads * divideUp(c.keys, shape->keyRows),
-      shape->keyBytes());
+      shape->keyBytes);
   if (!a.dBias)
     return;
   int64_t tiles = 1;
@@ -433,7 +495,7 @@ void Planner::attention(const AttentionCommand &c, bool backward) {
     tiles *= c.blocks * divideUp(c.queries / c.blocks, shape->queryRows);
   if (c.biasStrides[3])
     tiles *= divideUp(c.keysOf(c.biasStrides), shape->queryColumns);
-  add("cleave_attention_bias", tiles, shape->queryBytes());
+  add("cleave_attention_bias", tiles, shape->biasBytes);
 }
 
 //===----------------------------------------------------------------------===//

@@ -220,9 +220,10 @@ private:
   }
 
   void headView(const char *name, const HeadView &v, int64_t batch,
-                int64_t heads, int64_t positions, int64_t channels) {
+                int64_t heads, int64_t positions, int64_t channels,
+                DType type) {
     ref(name, v.ref,
-        Extent(4)
+        Extent(byteSize(type))
             .dim(batch, v.strideBatch)
             .dim(heads, v.strideHead)
             .dim(positions, v.stridePosition)
@@ -241,12 +242,18 @@ private:
             "the number of heads is not a multiple of that of key heads");
     require(a.dropout >= 0.0f && a.dropout < 1.0f, "dropout must be in [0, 1)");
     require(std::isfinite(a.scale), "the scale must be finite");
+    require(a.type == DType::F32 || a.type == DType::F16 ||
+                a.type == DType::BF16,
+            "attention is of f32, f16 or bf16");
+    require(a.resultType == a.type || a.resultType == DType::F32,
+            "results of attention are of its type or f32");
     if (!problem.empty())
       return;
-    headView("q", a.q, a.batch, a.heads, a.queries, a.headSize);
-    headView("k", a.k, a.batch, a.kvHeads, a.keys, a.headSize);
-    headView("v", a.v, a.batch, a.kvHeads, a.keys, a.valueSize);
-    headView("o", a.o, a.batch, a.heads, a.queries, a.valueSize);
+    headView("q", a.q, a.batch, a.heads, a.queries, a.headSize, a.type);
+    headView("k", a.k, a.batch, a.kvHeads, a.keys, a.headSize, a.type);
+    headView("v", a.v, a.batch, a.kvHeads, a.keys, a.valueSize, a.type);
+    headView("o", a.o, a.batch, a.heads, a.queries, a.valueSize,
+             backward ? a.type : a.resultType);
     // With a bias it is two numbers.
     int64_t numbers = a.bias.buffer >= 0 ? 2 : 1;
     ref("lse", a.lse,
@@ -306,10 +313,11 @@ private:
       ref("scratch", a.scratch, threadBytes);
     if (!backward)
       return;
-    headView("dO", a.dO, a.batch, a.heads, a.queries, a.valueSize);
-    headView("dQ", a.dQ, a.batch, a.heads, a.queries, a.headSize);
-    headView("dK", a.dK, a.batch, a.kvHeads, a.keys, a.headSize);
-    headView("dV", a.dV, a.batch, a.kvHeads, a.keys, a.valueSize);
+    DType sums = a.resultType;
+    headView("dO", a.dO, a.batch, a.heads, a.queries, a.valueSize, a.type);
+    headView("dQ", a.dQ, a.batch, a.heads, a.queries, a.headSize, sums);
+    headView("dK", a.dK, a.batch, a.kvHeads, a.keys, a.headSize, sums);
+    headView("dV", a.dV, a.batch, a.kvHeads, a.keys, a.valueSize, sums);
     if (a.dBias.buffer != -1) {
       require(a.bias.buffer != -1, "'dBias' without a bias");
       int64_t sizes[4] = {a.batch, a.heads, a.queries, a.keysOf(a.biasStrides)};

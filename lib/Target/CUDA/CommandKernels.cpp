@@ -59,19 +59,19 @@ static std::set<std::string> symbolsOf(ArrayRef<cleave::runtime::Program> all) {
   return symbols;
 }
 
-/// The kernels of attention that are used, of the templates of their file: for
+/// The kernels of attention that are used, of the templates of their files: for
 /// each class of head sizes there are four.
 static std::string attentionKernels(const std::set<std::string> &symbols) {
   std::string text;
   raw_string_ostream os(text);
-  auto add = [&](const char *kind, const char *function, int size,
+  auto add = [&](StringRef kind, StringRef function, int size,
                  std::initializer_list<int> shape) {
     std::string symbol = formatv("cleave_attention_{0}_{1}", kind, size);
     if (!symbols.count(symbol))
       return;
-    os << "extern \"C\" __global__ void "
-          "__launch_bounds__(attentionThreads)\n"
-       << symbol << "(AttentionArguments a) {\n  " << function << "<" << size;
+    os << "extern \"C\" __global__ void __launch_bounds__(attentionThreads"
+       << (function.contains('<') ? ", 2)\n" : ")\n") << symbol << "(AttentionArguments a) {\n  " << function
+       << (function.contains('<') ? ", " : "<") << size;
     for (int number : shape)
       os << ", " << number;
     os << ">(a);\n}\n\n";
@@ -82,6 +82,21 @@ static std::string attentionKernels(const std::set<std::string> &symbols) {
   add("keys", "attentionKeys", Size, {KR, KC, KS});                            \
   add("bias", "attentionBias", Size, {QR, QC, QS});
   CLEAVE_ATTENTION_CLASSES(CLEAVE_KERNELS)
+#undef CLEAVE_KERNELS
+  // Those of 16-bit heads begin with the type.
+  auto add16 = [&](const char *kind, const char *function, int size,
+                   std::initializer_list<int> shape) {
+    add((Twine(kind) + "_bf16").str(), (Twine(function) + "<Bfloat16").str(),
+        size, shape);
+    add((Twine(kind) + "_f16").str(), (Twine(function) + "<Float16").str(),
+        size, shape);
+  };
+#define CLEAVE_KERNELS(Size, F, Q, K, Twice)                                   \
+  add16("forward", "attentionForward16", Size, {F});                           \
+  add16("queries", "attentionQueries16", Size, {Q});                           \
+  add16("keys", "attentionKeys16", Size, {K, Twice});                          \
+  add16("bias", "attentionBias16", Size, {Q});
+  CLEAVE_ATTENTION16_CLASSES(CLEAVE_KERNELS)
 #undef CLEAVE_KERNELS
   return text;
 }
@@ -113,5 +128,11 @@ cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
   add(textScatterAdd, {"cleave_sort", "cleave_scatter"});
   add(StringRef(textAttention).split("#define CLEAVE_ATTENTION_KERNELS").first,
       {"cleave_attention"});
+  add(StringRef(textAttention16)
+          .split("#define CLEAVE_ATTENTION16_KERNELS_OF")
+          .first,
+      {"cleave_attention_forward_bf16", "cleave_attention_forward_f16",
+       "cleave_attention_queries_bf16", "cleave_attention_queries_f16",
+       "cleave_attention_keys_bf16", "cleave_attention_keys_f16"});
   return text + attentionKernels(symbols);
 }

@@ -11,11 +11,14 @@
 #include "cleave/Runtime/CPU/DataMovement.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Runtime/Core/ProgramIO.h"
+#include "llvm/ADT/APFloat.h"
 #include "gtest/gtest.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
 #include <set>
 
@@ -93,6 +96,10 @@ public:
   }
 
   size_t size() const { return buffers.size(); }
+  /// How far behind a multiple of 64 a buffer begins.
+  int64_t shift(int32_t buffer) const {
+    return int64_t(starts[size_t(buffer)] - guard);
+  }
   /// The content of a buffer with its guards.
   std::vector<char> content(int32_t buffer) {
     char *begin = at({buffer, 0}) - guard;
@@ -344,19 +351,63 @@ TEST(CommandKernels, ScatterAdd) {
 // Attention
 //===----------------------------------------------------------------------===//
 
+/// Numbers of 16 bits.
+unsigned short narrowNumber(float x, DType type) {
+  llvm::APFloat value(x);
+  bool loses;
+  value.convert(type == DType::BF16 ? llvm::APFloat::BFloat()
+                                    : llvm::APFloat::IEEEhalf(),
+                llvm::APFloat::rmNearestTiesToEven, &loses);
+  return static_cast<unsigned short>(value.bitcastToAPInt().getZExtValue());
+}
+float widenNumber(unsigned short x, DType type) {
+  llvm::APFloat value(type == DType::BF16 ? llvm::APFloat::BFloat()
+                                          : llvm::APFloat::IEEEhalf(),
+                      llvm::APInt(16, x));
+  bool loses;
+  value.convert(llvm::APFloat::IEEEsingle(),
+                llvm::APFloat::rmNearestTiesToEven, &loses);
+  return value.convertToFloat();
+}
+float rounded(float x, DType type) {
+  return type == DType::F32 ? x : widenNumber(narrowNumber(x, type), type);
+}
+/// Half the distance from 1 to the next number.
+double roundoff(DType type) { return type == DType::BF16 ? 0x1p-8 : 0x1p-11; }
+
+/// A number in memory.
+double numberAt(const char *base, int64_t at, DType type) {
+  if (type == DType::F32)
+    return reinterpret_cast<const float *>(base)[at];
+  return widenNumber(reinterpret_cast<const unsigned short *>(base)[at], type);
+}
+
 /// An attention command with its operands, and its results in f64, element by
 /// element as the definition says.
 class Attention {
 public:
-  /// `special` biases may be infinite.
-  Attention(Random &random, int64_t largestSize, bool special = false);
+  /// `special` biases may be infinite. Heads have numbers of the type `heads`.
+  Attention(Random &random, int64_t largestSize, bool special = false,
+            DType heads = DType::F32);
 
   void runProcessor(Memory &memory, bool backward) const;
   void reference(Memory &memory);
   void check(Memory &got, Memory &processor, bool backward) const;
 
+  /// The command of heads of the type `heads`, with results of the type
+  /// `results`, and in `narrow` what is in `wide`.
+  AttentionCommand narrowed(Memory &narrow, Memory &wide, DType results,
+                            bool backward) const;
+  /// Compares results of that with the definition or, if that was not computed,
+  /// with the processor's in f32.
+  void checkNarrowed(const AttentionCommand &own, Memory &got, Memory &before,
+                     Memory &processor, bool backward) const;
+  /// Rounds the output to the type of heads.
+  void roundOutput(Memory &memory) const;
+
   AttentionCommand c;
   Memory memory;
+  DType headType;
 
 private:
   using Doubles = std::vector<double>;
@@ -369,6 +420,8 @@ private:
     /// At least the largest sum of magnitudes behind an element, if that may be
     /// larger than the largest element.
     double mass = 0;
+    /// By how many unit roundoffs of 16-bit heads an element may be off.
+    Doubles roundings = {};
   };
 
   HeadView view(Random &random, int64_t heads, int64_t positions,
@@ -404,8 +457,14 @@ HeadView Attention::view(Random &random, int64_t heads, int64_t positions,
   }
   int64_t elements = c.batch * result.strideBatch + 8;
   int64_t shift = random.chance(2) ? 0 : 4 * random.pick(0, 5);
-  result.ref = output ? memory.add(4 * elements, shift)
-                      : memory.add(random.floats(elements), shift);
+  if (output) {
+    result.ref = memory.add(4 * elements, shift);
+    return result;
+  }
+  std::vector<float> values = random.floats(elements);
+  for (float &x : values)
+    x = rounded(x, headType);
+  result.ref = memory.add(values, shift);
   return result;
 }
 
@@ -438,7 +497,9 @@ int64_t Attention::place(const Ref &starts, int64_t piecesOf, int dim,
   return memory.as<int64_t>(starts)[i / piece] + first + i % piece;
 }
 
-Attention::Attention(Random &random, int64_t largestSize, bool special) {
+Attention::Attention(Random &random, int64_t largestSize, bool special,
+                     DType heads)
+    : headType(heads) {
   c.batch = random.pick(1, 2);
   c.kvHeads = random.pick(1, 2);
   c.heads = c.kvHeads * random.pick(1, c.kvHeads == 1 ? 3 : 2);
@@ -624,11 +685,13 @@ void Attention::reference(Memory &memory) {
   AttentionPointers p = pointers(memory);
   auto clear = [&](Result &r) {
     r.expected.assign(size_t(c.batch * r.heads * r.positions * r.channels), 0);
+    r.roundings = r.expected;
   };
   for (Result *r : {&o, &dQ, &dK, &dV, &dBias})
     clear(*r);
   // One row, whatever the batches.
   dBias.expected.assign(size_t(dBias.channels), 0);
+  dBias.roundings = dBias.expected;
   int64_t rows = c.batch * c.heads * c.queries;
   lse.assign(size_t(rows), -INFINITY);
   Doubles mass(dBias.expected.size());
@@ -709,24 +772,44 @@ void Attention::reference(Memory &memory) {
         for (int64_t j = 0; j < c.keys; ++j) {
           double &x = s[size_t(j)];
           x = std::exp(x - top) / total;
+          // Probabilities are rounded. The least number of f16 is larger than
+          // some of them.
+          double least = headType == DType::F16 ? 0x1p-13 : 0;
+          double rounds = std::max(x, least) * keep[size_t(j)];
           for (int64_t d = 0; d < c.valueSize; ++d) {
             double vd = p.v[in(c.v, b, g, j) + d];
             double od = p.dO[in(c.dO, b, h, i) + d];
+            o.roundings[out(o, b, h, i) + size_t(d)] += rounds * std::fabs(vd);
+            dV.roundings[out(dV, b, g, j) + size_t(d)] +=
+                rounds * std::fabs(od);
             o.expected[out(o, b, h, i) + size_t(d)] += x * keep[size_t(j)] * vd;
             dp[size_t(j)] += od * vd * keep[size_t(j)];
             dV.expected[out(dV, b, g, j) + size_t(d)] +=
                 x * keep[size_t(j)] * od;
           }
         }
-        double dot = 0;
-        for (int64_t d = 0; d < c.valueSize; ++d)
-          dot += o.expected[out(o, b, h, i) + size_t(d)] *
-                 double(p.dO[in(c.dO, b, h, i) + d]);
+        double dot = 0, dots = 0;
+        for (int64_t d = 0; d < c.valueSize; ++d) {
+          double product = o.expected[out(o, b, h, i) + size_t(d)] *
+                           double(p.dO[in(c.dO, b, h, i) + d]);
+          dot += product;
+          dots += std::fabs(product);
+        }
         int64_t sizes[4] = {c.batch, c.heads, c.queries,
                             c.keysOf(c.biasStrides)};
         for (int64_t j = 0; j < c.keys; ++j) {
           double ds = s[size_t(j)] * (dp[size_t(j)] - dot);
+          // Of the gradient of a score, and before of the output.
+          double rounds = std::fabs(ds) + s[size_t(j)] * dots;
+          if (headType == DType::F16)
+            rounds = std::max(rounds, 0x1p-13);
           for (int64_t d = 0; d < c.headSize; ++d) {
+            dQ.roundings[out(dQ, b, h, i) + size_t(d)] +=
+                rounds * double(c.scale) *
+                std::fabs(double(p.k[in(c.k, b, g, j) + d]));
+            dK.roundings[out(dK, b, g, j) + size_t(d)] +=
+                rounds * double(c.scale) *
+                std::fabs(double(p.q[in(c.q, b, h, i) + d]));
             dQ.expected[out(dQ, b, h, i) + size_t(d)] +=
                 ds * double(c.scale) * double(p.k[in(c.k, b, g, j) + d]);
             dK.expected[out(dK, b, g, j) + size_t(d)] +=
@@ -740,6 +823,7 @@ void Attention::reference(Memory &memory) {
               if (c.biasStrides[d])
                 offset = offset * sizes[d] + index[d];
             dBias.expected[size_t(offset)] += ds;
+            dBias.roundings[size_t(offset)] += s[size_t(j)] * dots;
             double &m = mass[size_t(offset)];
             m += s[size_t(j)] * (std::fabs(dp[size_t(j)]) + std::fabs(dot));
             dBias.mass = std::max(dBias.mass, m);
@@ -821,6 +905,181 @@ void Attention::check(Memory &got, Memory &processor, bool backward) const {
   if (::testing::Test::HasFatalFailure())
     return;
   expectSame(got, before);
+}
+
+AttentionCommand Attention::narrowed(Memory &narrow, Memory &wide,
+                                     DType results, bool backward) const {
+  AttentionCommand own = c;
+  own.type = headType;
+  own.resultType = results;
+  std::map<int32_t, DType> types;
+  for (const HeadView *v : {&c.q, &c.k, &c.v, &c.dO})
+    types[v->ref.buffer] = headType;
+  types[c.o.ref.buffer] = backward ? headType : results;
+  for (const HeadView *v : {&c.dQ, &c.dK, &c.dV})
+    types[v->ref.buffer] = results;
+  narrow = {};
+  for (int32_t i = 0; i < int32_t(wide.size()); ++i) {
+    std::vector<char> content = wide.content(i);
+    std::vector<char> body(content.begin() + Memory::guard,
+                           content.end() - Memory::guard);
+    auto type = types.find(i);
+    if (type == types.end() || type->second == DType::F32) {
+      narrow.add(body, wide.shift(i));
+      continue;
+    }
+    std::vector<unsigned short> values(body.size() / 4);
+    for (size_t k = 0; k < values.size(); ++k) {
+      float x;
+      std::memcpy(&x, body.data() + 4 * k, 4);
+      values[k] = narrowNumber(x, headType);
+    }
+    narrow.add(values, wide.shift(i) / 2);
+  }
+  return own;
+}
+
+void Attention::roundOutput(Memory &memory) const {
+  float *values = memory.as<float>(c.o.ref);
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t h = 0; h < c.heads; ++h)
+      for (int64_t i = 0; i < c.queries; ++i)
+        for (int64_t d = 0; d < c.valueSize; ++d) {
+          float &x = values[b * c.o.strideBatch + h * c.o.strideHead +
+                            i * c.o.stridePosition + d];
+          x = rounded(x, headType);
+        }
+}
+
+void Attention::checkNarrowed(const AttentionCommand &own, Memory &got,
+                              Memory &before, Memory &processor,
+                              bool backward) const {
+  double unit = roundoff(headType);
+  auto compare = [&](const Result &r) {
+    bool ofBias = r.name == "dBias";
+    DType type = ofBias ? DType::F32 : own.resultType;
+    double rounds = type == DType::F32 ? 0 : unit, norm = r.mass;
+    for (double x : r.expected)
+      if (std::isfinite(x))
+        norm = std::max(norm, std::fabs(x));
+    char *mine = got.at(r.view.ref), *old = before.at(r.view.ref);
+    const char *other = processor.at(r.view.ref);
+    size_t index = 0;
+    for (int64_t b = 0; b < (ofBias ? 1 : c.batch); ++b)
+      for (int64_t h = 0; h < r.heads; ++h)
+        for (int64_t i = 0; i < r.positions; ++i)
+          for (int64_t d = 0; d < r.channels; ++d, ++index) {
+            int64_t at = b * r.view.strideBatch + h * r.view.strideHead +
+                         i * r.view.stridePosition + d;
+            bool defined = !r.expected.empty();
+            double x = numberAt(mine, at, type);
+            double e = defined ? r.expected[index]
+                               : numberAt(other, at, DType::F32);
+            // Values are less than 8.
+            double slack = unit * (defined ? r.roundings[index] : 8.0) +
+                           rounds * std::fabs(e) + 2e-5 * norm + 2e-6;
+            ASSERT_TRUE(x == e || (std::isnan(x) && std::isnan(e)) ||
+                        std::fabs(x - e) <= slack)
+                << r.name << " at " << b << " " << h << " " << i << " " << d
+                << ": " << x << ", not " << e << ", within " << slack;
+            int64_t size = byteSize(type);
+            std::memcpy(mine + at * size, old + at * size, size_t(size));
+          }
+  };
+  if (backward) {
+    for (const Result *r : {&dQ, &dK, &dV})
+      compare(*r);
+    if (c.dBias.buffer >= 0)
+      compare(dBias);
+  } else {
+    compare(o);
+    // Sums are those of f32.
+    auto *mine = got.as<float>(c.lse), *other = processor.as<float>(c.lse);
+    auto *old = before.as<float>(c.lse);
+    int64_t numbers = c.bias.buffer >= 0 ? 2 : 1;
+    for (int64_t i = 0; i < c.batch * c.heads * c.queries; ++i) {
+      double a = 0, e = 0;
+      for (int64_t k = i * numbers; k < (i + 1) * numbers; ++k) {
+        a += double(mine[k]);
+        e += double(other[k]);
+        mine[k] = old[k];
+      }
+      ASSERT_TRUE(a == e || (std::isnan(a) && std::isnan(e)) ||
+                  std::fabs(a - e) <= 2e-5 * std::fabs(e) + 2e-5)
+          << "lse " << i << ": " << a << " " << e;
+    }
+  }
+  if (::testing::Test::HasFatalFailure())
+    return;
+  expectSame(got, before);
+}
+
+void testAttention16(unsigned seed, int64_t largestSize, DType type) {
+  Random random(seed);
+  Attention t(random, largestSize, /*special=*/false, type);
+  SCOPED_TRACE("seed " + std::to_string(seed) + ", up to " +
+               std::to_string(largestSize) + " of " + dtypeName(type).str());
+  Memory processor = t.memory;
+  t.reference(t.memory);
+  Command command = commandOf(CommandKind::AttentionForward);
+  DType results = random.chance(3) ? DType::F32 : type;
+  Memory device;
+  command.attention = t.narrowed(device, t.memory, results, false);
+  Memory before = device;
+  t.runProcessor(processor, false);
+  execute(command, device);
+  if (::testing::Test::HasFatalFailure())
+    return;
+  t.checkNarrowed(command.attention, device, before, processor, false);
+  if (::testing::Test::HasFatalFailure())
+    return;
+  // From the results of the processor, rounded.
+  t.roundOutput(processor);
+  t.c.onto = false;
+  command.kind = CommandKind::AttentionBackward;
+  command.attention = t.narrowed(device, processor, results, true);
+  before = device;
+  execute(command, device);
+  if (::testing::Test::HasFatalFailure())
+    return;
+  t.checkNarrowed(command.attention, device, before, processor, true);
+}
+
+TEST(CommandKernels, Attention16) {
+  launched.clear();
+  for (int seed = 0; seed < count(420, 42); ++seed) {
+    ThreadOrder order(seed / 7 + seed);
+    constexpr int64_t sizes[] = {32, 17, 64, 40, 96, 128, 256};
+    testAttention16(unsigned(seed) + 5000, sizes[seed % 7],
+                    seed / 7 % 2 ? DType::BF16 : DType::F16);
+    if (HasFatalFailure())
+      return;
+  }
+  // Four kernels for each of five classes and two types.
+  if (testAll())
+    EXPECT_EQ(launched.size(), 40u);
+}
+
+/// Infinite biases and those that are no numbers: as on the processor.
+TEST(CommandKernels, Attention16OfSpecialNumbers) {
+  for (int seed = 0; seed < count(40, 8); ++seed) {
+    ThreadOrder order(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed) + 6000};
+    Attention t(random, 24, /*special=*/true,
+                seed % 2 ? DType::BF16 : DType::F16);
+    Memory processor = t.memory, device;
+    Command command = commandOf(CommandKind::AttentionForward);
+    command.attention = t.narrowed(device, t.memory, t.headType, false);
+    Memory before = device;
+    t.runProcessor(processor, false);
+    execute(command, device);
+    if (HasFatalFailure())
+      return;
+    t.checkNarrowed(command.attention, device, before, processor, false);
+    if (HasFatalFailure())
+      return;
+  }
 }
 
 void testAttention(unsigned seed, int64_t largestSize) {

@@ -144,8 +144,14 @@ struct Group {
   unsigned begin, end;
 };
 /// What threads exchange: a value of each, in two exchanges.
+constexpr size_t slotBytes = 24;
 struct Slots {
-  char bytes[2][1024][16];
+  char bytes[2][1024][slotBytes];
+};
+/// 16 bytes that a thread has begun to copy to shared memory.
+struct Copy {
+  void *to;
+  const void *from;
 };
 
 constexpr size_t stackBytes = 64 << 10, stacksAtOnce = 32;
@@ -157,6 +163,8 @@ inline CLEAVE_LOCAL Thread threads[maxThreads];
 inline CLEAVE_LOCAL Barrier barriers[64 + 1024];
 /// By the kind of barrier, so that uses by turns of the same one suffice.
 inline CLEAVE_LOCAL Slots slots[3];
+/// By thread.
+inline CLEAVE_LOCAL std::vector<Copy> *copies;
 inline CLEAVE_LOCAL std::vector<std::unique_ptr<Fiber>> *allFibers;
 inline CLEAVE_LOCAL std::vector<Fiber *> *freeFibers;
 inline CLEAVE_LOCAL Fiber scheduler;
@@ -250,6 +258,8 @@ inline Fiber *takeFiber() {
 inline void release() {
   delete random;
   random = nullptr;
+  delete[] copies;
+  copies = nullptr;
   if (!allFibers)
     return;
   for (size_t i = 0; i < allFibers->size(); i += stacksAtOnce)
@@ -355,6 +365,9 @@ inline void runBlock() {
   switchFiber(scheduler, *first);
   if (waiting)
     fail("a thread has left a barrier at which others wait");
+  for (unsigned i = 0; copies && i < blockThreads; ++i)
+    if (!copies[i].empty())
+      fail("a thread has not waited for its copies");
 }
 
 /// Of dynamic shared memory that a block has not asked for.
@@ -461,8 +474,8 @@ inline Meeting meetPart(unsigned width) {
 /// Gives the own value to others; returns where theirs are until the next
 /// exchange but one.
 template <class T>
-const char (*publish(const T &x, const Meeting &meeting))[16] {
-  static_assert(sizeof x <= 16);
+const char (*publish(const T &x, const Meeting &meeting))[slotBytes] {
+  static_assert(sizeof x <= slotBytes);
   auto *own = slots[meeting.kind].bytes[barriers[meeting.id].generation & 1];
   std::memcpy(own[threadIdx.x], &x, sizeof x);
   wait(meeting.id, meeting.count);
@@ -485,6 +498,102 @@ template <class To, class From> To bits(From x) {
   To result;
   std::memcpy(&result, &x, sizeof result);
   return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Products of 16-bit numbers
+//===----------------------------------------------------------------------===//
+
+/// The nearest number, the even one of two.
+inline unsigned roundBfloat16(float x) {
+  unsigned word = bits<unsigned>(x);
+  if (x != x)
+    return word >> 16 | 0x40;
+  return (word + 0x7fff + (word >> 16 & 1)) >> 16;
+}
+inline unsigned roundFloat16(float x) {
+  unsigned word = bits<unsigned>(x), sign = word >> 16 & 0x8000;
+  float size = std::fabs(x);
+  if (x != x)
+    return sign | 0x7e00;
+  if (size >= 65520.0f)
+    return sign | 0x7c00;
+  // Subnormal numbers are multiples of 2^-24, which this sum rounds to.
+  if (size < 0x1p-14f)
+    return sign | (bits<unsigned>(size + 0.5f) - bits<unsigned>(0.5f));
+  word = (word & 0x7fffffff) - (112u << 23);
+  return sign | (word + 0xfff + (word >> 13 & 1)) >> 13;
+}
+inline float widenFloat16(unsigned short x) {
+  unsigned size = x & 0x7fff, sign = unsigned(x & 0x8000) << 16;
+  if (size >= 0x7c00)
+    return bits<float>(sign | 0x7f800000 | (size & 0x3ff) << 13);
+  if (size < 0x400)
+    return sign ? -float(size) * 0x1p-24f : float(size) * 0x1p-24f;
+  return bits<float>(sign | ((size << 13) + (112u << 23)));
+}
+
+/// d += a b, of 16 rows, 8 columns and 16 products, as
+/// mma.m16n8k16.row.col has them in the threads of a warp: of d, the rows
+/// lane / 4 and that + 8, and the columns 2 * (lane % 4) and that + 1; of a the
+/// same rows, and these columns before those + 8; of b the column lane / 4, and
+/// such rows.
+template <class Widen>
+void multiplyTiles(float (&d)[4], const unsigned (&a)[4], unsigned b0,
+                   unsigned b1, Widen widen) {
+  struct Factors {
+    unsigned a[4], b[2];
+  } own = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const auto *all = publish(own, meetWarp(~0u)) + (threadIdx.x & ~31u);
+  unsigned lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+  for (unsigned thread = 0; thread < 16; ++thread) {
+    // Four neighbours have what is multiplied, of two rows or two columns.
+    unsigned k = thread / 4, part = thread % 4;
+    Factors left, right;
+    std::memcpy(&left, all[row * 4 + part], sizeof left);
+    unsigned high = k % 2, upper = k / 2;
+    std::memcpy(&right, all[(column + upper) * 4 + part], sizeof right);
+    for (unsigned half = 0; half < 2; ++half)
+      for (unsigned bit = 0; bit < 32; bit += 16)
+        d[2 * half + upper] +=
+            widen((unsigned short)(left.a[half + 2 * high] >> bit)) *
+            widen((unsigned short)(right.b[high] >> bit));
+  }
+}
+
+/// As ldmatrix.x4 loads four matrices of 8 x 8 numbers.
+inline void loadMatrices(unsigned (&x)[4], const unsigned short *row,
+                         bool transposed) {
+  if (reinterpret_cast<uintptr_t>(row) % 16)
+    fail("a row of a matrix is not aligned");
+  const auto *all = publish(row, meetWarp(~0u)) + (threadIdx.x & ~31u);
+  unsigned lane = threadIdx.x % 32, r = lane / 4, c = lane % 4 * 2;
+  for (unsigned i = 0; i < 4; ++i) {
+    auto at = [&](unsigned r, unsigned c) -> unsigned {
+      const unsigned short *own;
+      std::memcpy(&own, all[8 * i + r], sizeof own);
+      return own[c];
+    };
+    x[i] = transposed ? at(c, r) | at(c + 1, r) << 16
+                      : at(r, c) | at(r, c + 1) << 16;
+  }
+}
+
+/// Done as late as the device may.
+inline void beginCopy(void *to, const void *from) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) %
+      16)
+    fail("a copy is not aligned");
+  if (!copies)
+    copies = new std::vector<Copy>[maxThreads];
+  copies[threadIdx.x].push_back({to, from});
+}
+inline void waitCopies() {
+  if (!copies)
+    return;
+  for (const Copy &copy : copies[threadIdx.x])
+    std::memcpy(copy.to, copy.from, 16);
+  copies[threadIdx.x].clear();
 }
 
 } // namespace emulation

@@ -78,14 +78,15 @@ struct ScatterArguments {
 };
 
 /// A strided view [batch, head, position, channel]. `vector`: whether each row
-/// is aligned to 16 bytes.
+/// is aligned to 16 bytes; `wide`: whether elements are f32.
 struct HeadArguments {
-  float *data;
+  void *data;
   long long strideBatch, strideHead, stridePosition;
-  int vector, pad;
+  int vector, wide;
 };
 
-/// `cleave_attention_*`: see AttentionCommand.
+/// `cleave_attention_*`, of 16-bit heads `cleave_attention_*_bf16_*` and
+/// `cleave_attention_*_f16_*`: see AttentionCommand.
 struct AttentionArguments {
   HeadArguments q, k, v, o, dO, dQ, dK, dV;
   float *lse;
@@ -129,5 +130,15 @@ struct OrderArguments {
   X(96, 64, 32, 32, 32, 0, 32, 32, 0)                                          \
   X(128, 64, 32, 32, 32, 0, 32, 32, 0)                                         \
   X(256, 32, 32, 32, 16, 1, 32, 16, 1)
+
+/// Those of 16-bit heads: rows are 64, and these are the columns.
+///   X(Size, forward, gradients of queries and of the bias, gradients of keys,
+///     whether those of keys and of values are computed one after the other)
+#define CLEAVE_ATTENTION16_CLASSES(X)                                          \
+  X(32, 64, 32, 64, 0)                                                         \
+  X(64, 64, 64, 64, 0)                                                         \
+  X(96, 64, 64, 32, 0)                                                         \
+  X(128, 64, 64, 32, 0)                                                        \
+  X(256, 32, 16, 16, 1)
 
 #endif // CLEAVE_RUNTIME_CUDA_KERNELARGUMENTS_H

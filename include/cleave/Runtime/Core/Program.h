@@ -257,6 +257,13 @@ struct HeadView {
 /// `lse` is [batch, heads, queries] f32, the log of the sum of exponentials
 /// of the masked scores; a row with no visible key gives output 0 and -inf.
 struct AttentionCommand {
+  /// Of Q, K and V and, backward, of O and its gradient: f32 or, on devices that
+  /// take it, f16 or bf16. Probabilities and the gradients of scores are then
+  /// rounded to it before they are multiplied; sums, the bias and its gradient
+  /// are f32.
+  DType type = DType::F32;
+  /// Of O forward, and of the gradients of Q, K and V: `type` or f32.
+  DType resultType = DType::F32;
   int64_t batch = 0, heads = 0, kvHeads = 0, queries = 0, keys = 0,
           headSize = 0, valueSize = 0;
   float scale = 1.0f;

@@ -113,6 +113,8 @@ template <typename F> void fields(F &f, const HeadView *) {
 
 template <typename F> void fields(F &f, const AttentionCommand *) {
   using A = AttentionCommand;
+  f("type", &A::type);
+  f("resultType", &A::resultType);
   f("batch", &A::batch);
   f("heads", &A::heads);
   f("kvHeads", &A::kvHeads);

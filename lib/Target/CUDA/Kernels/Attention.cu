@@ -238,7 +238,8 @@ __device__ __forceinline__ bool meets(const AttentionArguments &a, int first,
 
 __device__ __forceinline__ float *rowOf(const HeadArguments &v, int b, int h,
                                         int i) {
-  return v.data + b * v.strideBatch + h * v.strideHead + i * v.stridePosition;
+  return static_cast<float *>(v.data) + b * v.strideBatch + h * v.strideHead +
+         i * v.stridePosition;
 }
 
 // Loads `count` rows from row `first` of a head on; what is beyond them or
