@@ -69,6 +69,7 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   CompileOptions own = options;
   if (own.target == "cuda")
     own.phases.processors = processorsOf(own.architecture);
+  own.phases.wideAttention = options.target == "cpu";
   RecomputePlan plan;
   if (after)
     after(Phase::Model, module);

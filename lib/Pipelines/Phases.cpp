@@ -331,7 +331,9 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   unroll.writeOut = options.writeOutActions;
   passes.addPass(exec::createUnrollSchedule(unroll));
   passes.addNestedPass<func::FuncOp>(exec::createSelectCollectives());
-  passes.addNestedPass<func::FuncOp>(exec::createDecompose());
+  exec::DecomposeOptions decompose;
+  decompose.wideAttention = options.wideAttention;
+  passes.addNestedPass<func::FuncOp>(exec::createDecompose(decompose));
   passes.addPass(createCSEPass());
   // Views before libraries: a product reads its operands where they lie.
   passes.addNestedPass<func::FuncOp>(exec::createFoldViews());

@@ -77,8 +77,15 @@ def Decompose : Pass<"exec-decompose", "::mlir::func::FuncOp"> {
     // becomes
     %2 = graph.concat %q, %k {dim = 0 : i64}
     ```
+    Attention of 16-bit heads is computed on copies in f32, unless
+    `wide-attention` is off and the command computes the op: the target then has
+    kernels for it.
   }];
   let dependentDialects = ["::cleave::exec::ExecDialect"];
+  let options = [
+    Option<"wideAttention", "wide-attention", "bool", "true",
+           "Whether attention of 16-bit heads is computed on copies in f32">,
+  ];
 }
 
 def FoldViews : Pass<"exec-fold-views", "::mlir::func::FuncOp"> {

@@ -142,6 +142,9 @@ struct PhaseOptions {
   /// Multiprocessors of the GPU that kernels are for; 0: they are for this
   /// processor.
   int64_t processors = 0;
+  /// Whether attention of 16-bit heads is computed on copies in f32, because the
+  /// target has no kernels for it.
+  bool wideAttention = true;
   /// Lanes of 32 bits of the target's vectors.
   int64_t vectorLanes = 16;
 };

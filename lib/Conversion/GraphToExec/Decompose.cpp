@@ -252,13 +252,33 @@ struct CumulativeSum : OpRewritePattern<graph::CumulativeSumOp> {
 };
 
 /// Attention of 16-bit heads: the command computes in f32 throughout, on copies
-/// that live as long as it runs.
+/// that live as long as it runs. If `always` is off, one that the command takes
+/// in 16 bits stays.
 template <typename OpTy> struct WidenAttention : OpRewritePattern<OpTy> {
-  using OpRewritePattern<OpTy>::OpRewritePattern;
+  WidenAttention(MLIRContext *context, bool always)
+      : OpRewritePattern<OpTy>(context), always(always) {}
+
+  /// Whether the command computes the op as it is: all factors are of one type,
+  /// and what is added is f32.
+  static bool isCommand(OpTy op) {
+    Type element = tensorType(op.getQuery()).getElementType();
+    auto is = [](Value value, Type type) {
+      return !value || tensorType(value).getElementType() == type;
+    };
+    Type f32 = Float32Type::get(op.getContext());
+    if (!element.isBF16() && !element.isF16())
+      return false;
+    if constexpr (!std::is_same_v<OpTy, graph::AttentionOp>)
+      if (!is(op.getGradient(), element) || !is(op.getOutput(), element))
+        return false;
+    return is(op.getBias(), f32) && is(op.getLse(), f32);
+  }
+
   LogicalResult matchAndRewrite(OpTy op,
                                 PatternRewriter &rewriter) const override {
     if (tensorType(op.getQuery()).getElementType().getIntOrFloatBitWidth() >=
-        32)
+            32 ||
+        (!always && isCommand(op)))
       return failure();
     graph::Formula f{rewriter, op.getLoc()};
     IRMapping widened;
@@ -275,6 +295,8 @@ template <typename OpTy> struct WidenAttention : OpRewritePattern<OpTy> {
     rewriter.replaceOp(op, results);
     return success();
   }
+
+  bool always;
 };
 
 /// Along another dimension than the first, with the dimension moved there.
@@ -392,13 +414,17 @@ struct SeedToValue : OpRewritePattern<graph::SeedOp> {
 };
 
 struct Decompose : exec::impl::DecomposeBase<Decompose> {
+  using DecomposeBase::DecomposeBase;
+
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
     patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
                  ScatterAlongFirst, ScatterInBatches, SeedToValue,
-                 DropoutOfPieces, WidenAttention<graph::AttentionOp>,
+                 DropoutOfPieces>(&getContext());
+    patterns.add<WidenAttention<graph::AttentionOp>,
                  WidenAttention<graph::AttentionGradOp>,
-                 WidenAttention<graph::AttentionBiasGradOp>>(&getContext());
+                 WidenAttention<graph::AttentionBiasGradOp>>(&getContext(),
+                                                             wideAttention);
     // Each pattern takes an op of its kind away: there is an end.
     GreedyRewriteConfig config;
     config.setMaxIterations(GreedyRewriteConfig::kNoLimit);

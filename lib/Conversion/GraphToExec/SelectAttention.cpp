@@ -26,15 +26,17 @@ struct Readable {
   }
 };
 
-template <typename OpTy> bool isF32(OpTy op) {
-  return tensorType(op.getQuery()).getElementType().isF32();
+/// Heads of 16 bits that are not of the target are wide by now.
+template <typename OpTy> bool isCommand(OpTy op) {
+  Type element = tensorType(op.getQuery()).getElementType();
+  return element.isF32() || element.isBF16() || element.isF16();
 }
 
 struct SelectAttention : OpRewritePattern<graph::AttentionOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::AttentionOp op,
                                 PatternRewriter &rewriter) const override {
-    if (!isF32(op))
+    if (!isCommand(op))
       return failure();
     Readable as{rewriter, op.getLoc()};
     auto command = AttentionOp::create(
@@ -70,7 +72,7 @@ struct SelectAttentionGrad : OpRewritePattern<graph::AttentionGradOp> {
 
   LogicalResult matchAndRewrite(graph::AttentionGradOp op,
                                 PatternRewriter &rewriter) const override {
-    if (!isF32(op))
+    if (!isCommand(op))
       return failure();
     graph::AttentionBiasGradOp bias = biasGradient(op);
     // All operands are available at the earlier of the two.
@@ -104,7 +106,7 @@ struct CompleteBiasGrad : OpRewritePattern<graph::AttentionBiasGradOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::AttentionBiasGradOp op,
                                 PatternRewriter &rewriter) const override {
-    if (!isF32(op))
+    if (!isCommand(op))
       return failure();
     for (Operation *user : op.getLse().getUsers())
       if (isa<graph::AttentionGradOp>(user) &&

@@ -155,6 +155,13 @@ template <typename OpTy>
 LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
                    v = tensorType(op.getValue());
+  FailureOr<runtime::DType> type = dtypeOf(op.getLoc(), q.getElementType());
+  FailureOr<runtime::DType> resultType = dtypeOf(
+      op.getLoc(), tensorType(op->getResult(0)).getElementType());
+  if (failed(type) || failed(resultType))
+    return failure();
+  a.type = *type;
+  a.resultType = *resultType;
   a.batch = q.getDimSize(0);
   a.heads = q.getDimSize(1);
   a.kvHeads = k.getDimSize(1);

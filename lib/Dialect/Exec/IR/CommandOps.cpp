@@ -266,6 +266,15 @@ template <typename OpTy> static SmallVector<int64_t> lseShape(OpTy op) {
   return shape;
 }
 
+/// Whether a result of attention has the shape of `operand`, and its type or
+/// f32, in which it is summed.
+static bool isSumOf(Value result, RankedTensorType operand) {
+  RankedTensorType type = tensorType(result);
+  return type.getShape() == operand.getShape() &&
+         (type.getElementType().isF32() ||
+          type.getElementType() == operand.getElementType());
+}
+
 /// Checks that both attention commands share, after the common ones.
 template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
   RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
@@ -278,6 +287,11 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
     return op.emitOpError("query ")
            << q << ", key " << k << " and value " << v
            << " need shapes [b, a, q, d], [b, g, k, d] and [b, g, k, e]";
+  Type element = q.getElementType();
+  if (!element.isF32() && !element.isBF16() && !element.isF16())
+    return op.emitOpError("is of f32, bf16 or f16, not ") << element;
+  if (k.getElementType() != element || v.getElementType() != element)
+    return op.emitOpError("query, key and value are not of one type");
   if (op.getDropout().convertToDouble() > 0 && !op.getRng())
     return op.emitOpError("dropout needs an rng operand");
   if (op.getOrigin() && !op.getGlobalShape())
@@ -348,7 +362,7 @@ LogicalResult AttentionOp::verify() {
     return failure();
   SmallVector<int64_t> shape(q.getShape());
   shape.back() = v.getShape().back();
-  if (tensorType(getOutput()).getShape() != ArrayRef(shape) ||
+  if (!isSumOf(getOutput(), RankedTensorType::get(shape, q.getElementType())) ||
       tensorType(getLse()).getShape() != ArrayRef(lseShape(*this)))
     return emitOpError("results do not have the shapes of query and value");
   if (static_cast<bool>(getOnto()) != static_cast<bool>(getOntoLse()))
@@ -389,9 +403,16 @@ LogicalResult AttentionGradOp::verify() {
       tensorType(getGradient()).getShape() != ArrayRef(shape) ||
       tensorType(getLse()).getShape() != ArrayRef(lseShape(*this)))
     return emitOpError("gradient, output and lse do not match the query");
-  if (!sameValues(tensorType(getQueryGradient()), q) ||
-      !sameValues(tensorType(getKeyGradient()), tensorType(getKey())) ||
-      !sameValues(tensorType(getValueGradient()), v))
+  for (Value operand : {getGradient(), getOutput()})
+    if (tensorType(operand).getElementType() != q.getElementType())
+      return emitOpError("gradient and output are not of the query's type");
+  if (!isSumOf(getQueryGradient(), q) ||
+      !isSumOf(getKeyGradient(), tensorType(getKey())) ||
+      !isSumOf(getValueGradient(), v) ||
+      tensorType(getKeyGradient()).getElementType() !=
+          tensorType(getQueryGradient()).getElementType() ||
+      tensorType(getValueGradient()).getElementType() !=
+          tensorType(getQueryGradient()).getElementType())
     return emitOpError("results do not match query, key and value");
   if (getBiasGradient() &&
       (!getBias() ||
