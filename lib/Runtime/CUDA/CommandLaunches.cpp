@@ -319,7 +319,7 @@ struct AttentionClass {
 
 /// That of a class of 16-bit heads.
 struct AttentionClass16 {
-  int size, forwardColumns, queryColumns, keyColumns, twice;
+  int size, forwardColumns, queryColumns, biasColumns, keyColumns, twice;
   static constexpr int rows = 64;
 
   uint32_t bytes(int64_t channelRows) const {
@@ -328,7 +328,7 @@ struct AttentionClass16 {
   uint32_t forwardBytes() const { return bytes(rows + 2 * forwardColumns); }
   /// Two tiles of keys, by turns.
   uint32_t queryBytes() const { return bytes(2 * rows + 3 * queryColumns); }
-  uint32_t biasBytes() const { return bytes(2 * rows + 2 * queryColumns); }
+  uint32_t biasBytes() const { return bytes(2 * rows + 2 * biasColumns); }
   uint32_t keyBytes() const { return bytes(2 * rows + 2 * keyColumns); }
 };
 
@@ -343,7 +343,7 @@ constexpr AttentionClass16 attentionClasses16[] = {
 /// the bias, and bytes of shared memory.
 struct AttentionShape {
   std::string suffix;
-  int64_t forwardRows, queryRows, keyRows, queryColumns;
+  int64_t forwardRows, queryRows, keyRows, biasColumns;
   uint32_t forwardBytes, queryBytes, keyBytes, biasBytes;
 };
 
@@ -372,7 +372,7 @@ std::optional<AttentionShape> attentionShape(DType type, int64_t size) {
                         s->rows,
                         s->rows,
                         s->rows,
-                        s->queryColumns,
+                        s->biasColumns,
                         s->forwardBytes(),
                         s->queryBytes(),
                         s->keyBytes(),
@@ -494,7 +494,7 @@ void Planner::attention(const AttentionCommand &c, bool backward) {
   if (c.biasStrides[2])
     tiles *= c.blocks * divideUp(c.queries / c.blocks, shape->queryRows);
   if (c.biasStrides[3])
-    tiles *= divideUp(c.keysOf(c.biasStrides), shape->queryColumns);
+    tiles *= divideUp(c.keysOf(c.biasStrides), shape->biasColumns);
   add("cleave_attention_bias", tiles, shape->biasBytes);
 }
 

@@ -91,11 +91,11 @@ static std::string attentionKernels(const std::set<std::string> &symbols) {
     add((Twine(kind) + "_f16").str(), (Twine(function) + "<Float16").str(),
         size, shape);
   };
-#define CLEAVE_KERNELS(Size, F, Q, K, Twice)                                   \
+#define CLEAVE_KERNELS(Size, F, Q, B, K, Twice)                                \
   add16("forward", "attentionForward16", Size, {F});                           \
   add16("queries", "attentionQueries16", Size, {Q});                           \
   add16("keys", "attentionKeys16", Size, {K, Twice});                          \
-  add16("bias", "attentionBias16", Size, {Q});
+  add16("bias", "attentionBias16", Size, {B});
   CLEAVE_ATTENTION16_CLASSES(CLEAVE_KERNELS)
 #undef CLEAVE_KERNELS
   return text;

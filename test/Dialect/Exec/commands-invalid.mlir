@@ -106,3 +106,27 @@ func.func private @f() {
 exec.program @none() attributes {repeats = [#exec.repeat<first = 0, length = 1, times = 1, more = 1, step = 1>]} {
   exec.return
 }
+
+// -----
+
+func.func @attention_types(%q: tensor<1x2x4x8xbf16>, %k: tensor<1x2x4x8xf16>) -> (tensor<1x2x4x8xbf16>, tensor<1x2x4xf32>) {
+  // expected-error @below {{query, key and value are not of one type}}
+  %0, %lse = exec.attention %q, %k, %k {scale = 1.0 : f64} : (tensor<1x2x4x8xbf16>, tensor<1x2x4x8xf16>, tensor<1x2x4x8xf16>) -> (tensor<1x2x4x8xbf16>, tensor<1x2x4xf32>)
+  return %0, %lse : tensor<1x2x4x8xbf16>, tensor<1x2x4xf32>
+}
+
+// -----
+
+func.func @attention_f64(%q: tensor<1x2x4x8xf64>) -> (tensor<1x2x4x8xf64>, tensor<1x2x4xf32>) {
+  // expected-error @below {{is of f32, bf16 or f16, not 'f64'}}
+  %0, %lse = exec.attention %q, %q, %q {scale = 1.0 : f64} : (tensor<1x2x4x8xf64>, tensor<1x2x4x8xf64>, tensor<1x2x4x8xf64>) -> (tensor<1x2x4x8xf64>, tensor<1x2x4xf32>)
+  return %0, %lse : tensor<1x2x4x8xf64>, tensor<1x2x4xf32>
+}
+
+// -----
+
+func.func @attention_result(%q: tensor<1x2x4x8xbf16>) -> (tensor<1x2x4x8xf16>, tensor<1x2x4xf32>) {
+  // expected-error @below {{results do not have}}
+  %0, %lse = exec.attention %q, %q, %q {scale = 1.0 : f64} : (tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>) -> (tensor<1x2x4x8xf16>, tensor<1x2x4xf32>)
+  return %0, %lse : tensor<1x2x4x8xf16>, tensor<1x2x4xf32>
+}

@@ -287,6 +287,12 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   command(2, [](Command &c) { c.attention.kvHeads = 0; }, "multiple");
   command(2, [](Command &c) { c.attention.dropout = 1.0f; }, "dropout");
   command(
+      2, [](Command &c) { c.attention.type = DType::F64; },
+      "attention is of f32, f16 or bf16");
+  command(
+      2, [](Command &c) { c.attention.resultType = DType::F16; },
+      "results of attention");
+  command(
       2, [](Command &c) { c.attention.origin = {2, 0}; }, "'origin' needs 32");
   command(
       2, [](Command &c) { c.attention.v.stridePosition = 2000; }, "'v' needs");

@@ -453,6 +453,16 @@ TEST_F(SessionTest, CreationErrors) {
   Program broken = cleave::test::makeBigram({});
   broken.parts[1].buffers[3].bytes = 64;
   fails(broken, resolveBigram, "'b' needs 4096 bytes");
+  // Attention of 16 bits is for devices.
+  Program narrow = cleave::test::makeBigram({});
+  Command &attention = narrow.parts[1].commands.emplace_back();
+  attention.kind = CommandKind::AttentionForward;
+  attention.attention.type = attention.attention.resultType = DType::BF16;
+  for (HeadView *view : {&attention.attention.q, &attention.attention.k,
+                         &attention.attention.v, &attention.attention.o})
+    view->ref = {0, 0};
+  attention.attention.lse = {0, 0};
+  fails(narrow, resolveBigram, "the processor has no attention of bf16");
   auto missing = Session::open((folder + "/none.so").str());
   ASSERT_FALSE(bool(missing));
   EXPECT_NE(llvm::toString(missing.takeError()).find("no such file"),

@@ -132,13 +132,13 @@ struct OrderArguments {
   X(256, 32, 32, 32, 16, 1, 32, 16, 1)
 
 /// Those of 16-bit heads: rows are 64, and these are the columns.
-///   X(Size, forward, gradients of queries and of the bias, gradients of keys,
-///     whether those of keys and of values are computed one after the other)
+///   X(Size, forward, gradients of queries, of the bias, of keys, whether those
+///     of keys and of values are computed one after the other)
 #define CLEAVE_ATTENTION16_CLASSES(X)                                          \
-  X(32, 64, 32, 64, 0)                                                         \
-  X(64, 64, 64, 64, 0)                                                         \
-  X(96, 64, 64, 32, 0)                                                         \
-  X(128, 64, 64, 32, 0)                                                        \
-  X(256, 32, 16, 16, 1)
+  X(32, 64, 64, 32, 64, 0)                                                     \
+  X(64, 64, 64, 32, 64, 0)                                                     \
+  X(96, 64, 64, 32, 32, 0)                                                     \
+  X(128, 64, 64, 32, 32, 0)                                                    \
+  X(256, 32, 16, 16, 16, 1)
 
 #endif // CLEAVE_RUNTIME_CUDA_KERNELARGUMENTS_H

@@ -79,7 +79,9 @@ bool cleave::exec::isMatrix(RankedTensorType type, bool rowsOnly) {
 }
 
 bool cleave::exec::isHeadView(RankedTensorType type) {
-  if (type.getRank() != 4 || !type.getElementType().isF32())
+  Type element = type.getElementType();
+  if (type.getRank() != 4 ||
+      !(element.isF32() || element.isBF16() || element.isF16()))
     return false;
   Strided layout = getLayout(type);
   return (layout.strides[3] == 1 || type.getDimSize(3) == 1) &&

@@ -299,6 +299,74 @@ storeRows16(const HeadArguments &v, int b, int h, int first, int count,
 }
 
 //===----------------------------------------------------------------------===//
+// Scores
+//===----------------------------------------------------------------------===//
+
+// Whether position alone hides keys. Such scores are computed without branches.
+__device__ __forceinline__ bool isPlain(const AttentionArguments &a) {
+  return !a.bias && !a.mask && !a.querySegments;
+}
+
+// The row and column of number `e` of four in tile `j` of a thread.
+__device__ __forceinline__ int rowAt(int e) {
+  return warpRow(int(threadIdx.x) % 32 / 4 + e / 2 * 8);
+}
+__device__ __forceinline__ int columnAt(int j, int e) {
+  return 8 * j + int(threadIdx.x) % 4 * 2 + e % 2;
+}
+
+// As `prepare`, of all products of the own warp. Those of keys that position
+// hides are -inf. Rows are keys if `KeyRows`.
+template <bool KeyRows, int Columns, int N, int M>
+__device__ __forceinline__ void
+prepare16(float (&s)[Columns][4], const AttentionArguments &a,
+          const QueryTile<N> &queries, const KeyTile<M> &keys, int key0) {
+  if (isPlain(a)) {
+#pragma unroll
+    for (int j = 0; j < Columns; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        int i = KeyRows ? columnAt(j, e) : rowAt(e);
+        int key = key0 + (KeyRows ? rowAt(e) : columnAt(j, e));
+        bool visible = key >= queries.begin[i] && key < queries.end[i];
+        s[j][e] = visible ? a.scale * s[j][e] : minusInfinity();
+      }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < Columns; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      prepare(s[j][e], a, queries, keys, key0,
+              KeyRows ? columnAt(j, e) : rowAt(e),
+              KeyRows ? rowAt(e) : columnAt(j, e));
+}
+
+// Calls `what` for the numbers of a thread in the order in which draws share
+// counters, with these draws. Rows are keys if `KeyRows`.
+template <bool KeyRows, int Columns, class F>
+__device__ __forceinline__ void forDraws(F what) {
+  if constexpr (KeyRows) {
+#pragma unroll
+    for (int j = 0; j < Columns; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        Draws draws;
+        what(j, e, draws);
+        what(j, e + 2, draws);
+      }
+  } else {
+#pragma unroll
+    for (int way = 0; way < 8; ++way) {
+      Draws draws;
+#pragma unroll
+      for (int j = way % 2; j < Columns; j += 2)
+        what(j, way / 2, draws);
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
 // Forward
 //===----------------------------------------------------------------------===//
 
@@ -358,18 +426,15 @@ __device__ __forceinline__ void attentionForward16(const AttentionArguments &a) 
     if (key0 + KeyColumns < end)
       beginTile<Size, KeyColumns>(tileK, a.k, b, kvHead, key0 + KeyColumns,
                                   keysFrom(key0 + KeyColumns), a.headSize);
+    prepare16<false>(s, a, queries, keys, key0);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int row = warpRow(lane / 4 + 8 * half);
       float top = largest[half];
 #pragma unroll
       for (int j = 0; j < columns; ++j)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float &x = s[j][2 * half + e];
-          prepare(x, a, queries, keys, key0, row, 8 * j + lane % 4 * 2 + e);
-          top = x > top ? x : top;
-        }
+        for (int e = 2 * half; e < 2 * half + 2; ++e)
+          top = s[j][e] > top ? s[j][e] : top;
 #pragma unroll
       for (int step = 2; step > 0; step /= 2) {
         float other = __shfl_xor_sync(0xffffffffu, top, step);
@@ -383,26 +448,24 @@ __device__ __forceinline__ void attentionForward16(const AttentionArguments &a) 
 #pragma unroll
       for (int c = 0; c < tiles; ++c)
 #pragma unroll
-        for (int e = 0; e < 2; ++e)
-          out[c][2 * half + e] *= factor;
-      // In the order in which draws share counters.
+        for (int e = 2 * half; e < 2 * half + 2; ++e)
+          out[c][e] *= factor;
 #pragma unroll
-      for (int way = 0; way < 4; ++way) {
-        Draws draws;
+      for (int j = 0; j < columns; ++j)
 #pragma unroll
-        for (int j = way / 2; j < columns; j += 2) {
-          float &x = s[j][2 * half + way % 2];
-          int column = 8 * j + lane % 4 * 2 + way % 2;
-          x = expf(x - base);
-          sum[half] += x;
-          // Keys that are not visible have no place.
-          if (a.dropout && key0 + column < queries.end[row] &&
-              !keeps(draws, queries.element[row] + keys.place[column], a,
-                     stream))
-            x = 0.0f;
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          s[j][e] = __expf(s[j][e] - base);
+          sum[half] += s[j][e];
         }
-      }
     }
+    if (a.dropout)
+      forDraws<false, columns>([&](int j, int e, Draws &draws) {
+        int row = rowAt(e), column = columnAt(j, e);
+        // Keys that are not visible have no place.
+        if (key0 + column < queries.end[row] &&
+            !keeps(draws, queries.element[row] + keys.place[column], a, stream))
+          s[j][e] = 0.0f;
+      });
     accumulate16<T, stride>(out, s, tileV, a.valueSize);
   }
   // Where there is no key, too, no copy may be left.
@@ -478,46 +541,36 @@ __device__ __forceinline__ void
 differentiate16(float (&s)[Columns][4], float (&g)[Columns][4],
                 const AttentionArguments &a, const QueryTile<N> &queries,
                 const KeyTile<M> &keys, int key0, const DrawStream &stream) {
-  int lane = int(threadIdx.x) % 32;
-  auto step = [&](float &x, float &y, int half, int j, int e, Draws &draws) {
-    int row = warpRow(lane / 4 + 8 * half), column = 8 * j + lane % 4 * 2 + e;
-    int i = KeyRows ? column : row, key = KeyRows ? row : column;
-    if (!prepare(x, a, queries, keys, key0, i, key)) {
-      x = y = 0.0f;
-      return;
-    }
-    float p = expf((x - queries.largest[i]) - queries.rest[i]);
-    float keep = 1.0f;
-    if (a.dropout)
-      keep = keeps(draws, queries.element[i] + keys.place[key], a, stream)
-                 ? a.keepScale
-                 : 0.0f;
-    x = p * keep;
-    y = p * (y * keep - queries.dot[i]);
-  };
-  // In the order in which draws share counters.
-  if constexpr (KeyRows) {
+  prepare16<KeyRows>(s, a, queries, keys, key0);
+  if (!a.dropout) {
 #pragma unroll
     for (int j = 0; j < Columns; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        Draws draws;
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          step(s[j][2 * half + e], g[j][2 * half + e], half, j, e, draws);
+      for (int e = 0; e < 4; ++e) {
+        int i = KeyRows ? columnAt(j, e) : rowAt(e);
+        int key = key0 + (KeyRows ? rowAt(e) : columnAt(j, e));
+        bool visible = key >= queries.begin[i] && key < queries.end[i];
+        float p = __expf((s[j][e] - queries.largest[i]) - queries.rest[i]);
+        s[j][e] = visible ? p : 0.0f;
+        g[j][e] = visible ? p * (g[j][e] - queries.dot[i]) : 0.0f;
       }
-  } else {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int way = 0; way < 4; ++way) {
-        Draws draws;
-#pragma unroll
-        for (int j = way / 2; j < Columns; j += 2)
-          step(s[j][2 * half + way % 2], g[j][2 * half + way % 2], half, j,
-               way % 2, draws);
-      }
+    return;
   }
+  forDraws<KeyRows, Columns>([&](int j, int e, Draws &draws) {
+    int i = KeyRows ? columnAt(j, e) : rowAt(e);
+    int k = KeyRows ? rowAt(e) : columnAt(j, e);
+    // Rows without keys have no sums, and hidden keys no places.
+    if (key0 + k < queries.begin[i] || key0 + k >= queries.end[i]) {
+      s[j][e] = g[j][e] = 0.0f;
+      return;
+    }
+    float p = __expf((s[j][e] - queries.largest[i]) - queries.rest[i]);
+    float keep = keeps(draws, queries.element[i] + keys.place[k], a, stream)
+                     ? a.keepScale
+                     : 0.0f;
+    s[j][e] = p * keep;
+    g[j][e] = p * (g[j][e] * keep - queries.dot[i]);
+  });
 }
 
 // The sum of dO * O of each row, eight threads for a row.
@@ -766,7 +819,6 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
   int lastHead = ofHead ? head + 1 : a.heads;
   int lastQueryTile = ofQuery ? queryTile + 1 : queryTiles;
   int lastKeyTile = ofKey ? keyTile + 1 : keyTiles;
-  int lane = int(threadIdx.x) % 32;
   DrawStream stream = streamOf(a);
 
   float sum[columns][4];
@@ -831,8 +883,7 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
   for (int j = 0; j < columns; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      tileP[warpRow(lane / 4 + e / 2 * 8) * scoreStride + 8 * j +
-            lane % 4 * 2 + e % 2] = sum[j][e];
+      tileP[rowAt(e) * scoreStride + columnAt(j, e)] = sum[j][e];
   __syncthreads();
   int t = int(threadIdx.x);
   if (ofQuery && ofKey) {
@@ -859,7 +910,7 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
   to[t] = total;
 }
 
-#define CLEAVE_ATTENTION16_KERNELS_OF(T, Type, Size, F, Q, K, Twice)           \
+#define CLEAVE_ATTENTION16_KERNELS_OF(T, Type, Size, F, Q, B, K, Twice)        \
   extern "C" __global__ void __launch_bounds__(attentionThreads, 2)            \
       cleave_attention_forward_##Type##_##Size(AttentionArguments a) {         \
     attentionForward16<T, Size, F>(a);                                         \
@@ -874,11 +925,11 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
   }                                                                            \
   extern "C" __global__ void __launch_bounds__(attentionThreads, 2)            \
       cleave_attention_bias_##Type##_##Size(AttentionArguments a) {            \
-    attentionBias16<T, Size, Q>(a);                                            \
+    attentionBias16<T, Size, B>(a);                                            \
   }
 #define CLEAVE_ATTENTION16_KERNELS(...)                                        \
-  CLEAVE_ATTENTION16_KERNELS_OF(Bfloat16, bf16, __VA_ARGS__)                   \
-  CLEAVE_ATTENTION16_KERNELS_OF(Float16, f16, __VA_ARGS__)
+  CLEAVE_ATTENTION16_KERNELS_OF(Float16, f16, __VA_ARGS__)                     \
+  CLEAVE_ATTENTION16_KERNELS_OF(Bfloat16, bf16, __VA_ARGS__)
 CLEAVE_ATTENTION16_CLASSES(CLEAVE_ATTENTION16_KERNELS)
 #undef CLEAVE_ATTENTION16_KERNELS
 #undef CLEAVE_ATTENTION16_KERNELS_OF

@@ -108,8 +108,9 @@ mlir::RankedTensorType withLayout(mlir::RankedTensorType type,
 /// True if `type` is dense in row-major order at offset 0.
 bool isDense(mlir::RankedTensorType type);
 
-/// True for f32 `[batch, head, position, channel]` with contiguous channels and
-/// rows that do not overlap: attention reads and writes this layout in place.
+/// True for `[batch, head, position, channel]` of f32, bf16 or f16 with
+/// contiguous channels and rows that do not overlap: attention reads and writes
+/// this layout in place.
 bool isHeadView(mlir::RankedTensorType type);
 
 /// `type` with a dense layout.
