@@ -772,10 +772,11 @@ void Attention::reference(Memory &memory) {
         for (int64_t j = 0; j < c.keys; ++j) {
           double &x = s[size_t(j)];
           x = std::exp(x - top) / total;
-          // Probabilities are rounded. The least number of f16 is larger than
-          // some of them.
+          // Probabilities are sums of two numbers; what is less than the least
+          // of f16 is lost.
           double least = headType == DType::F16 ? 0x1p-13 : 0;
-          double rounds = std::max(x, least) * keep[size_t(j)];
+          double unit = headType == DType::F32 ? 0 : roundoff(headType);
+          double rounds = std::max(x * unit, least) * keep[size_t(j)];
           for (int64_t d = 0; d < c.valueSize; ++d) {
             double vd = p.v[in(c.v, b, g, j) + d];
             double od = p.dO[in(c.dO, b, h, i) + d];
@@ -800,9 +801,10 @@ void Attention::reference(Memory &memory) {
         for (int64_t j = 0; j < c.keys; ++j) {
           double ds = s[size_t(j)] * (dp[size_t(j)] - dot);
           // Of the gradient of a score, and before of the output.
-          double rounds = std::fabs(ds) + s[size_t(j)] * dots;
+          double unit = headType == DType::F32 ? 0 : roundoff(headType);
+          double rounds = std::fabs(ds) * unit + s[size_t(j)] * dots;
           if (headType == DType::F16)
-            rounds = std::max(rounds, 0x1p-13);
+            rounds += 0x1p-13;
           for (int64_t d = 0; d < c.headSize; ++d) {
             dQ.roundings[out(dQ, b, h, i) + size_t(d)] +=
                 rounds * double(c.scale) *

@@ -258,9 +258,7 @@ struct HeadView {
 /// of the masked scores; a row with no visible key gives output 0 and -inf.
 struct AttentionCommand {
   /// Of Q, K and V and, backward, of O and its gradient: f32 or, on devices that
-  /// take it, f16 or bf16. Probabilities and the gradients of scores are then
-  /// rounded to it before they are multiplied; sums, the bias and its gradient
-  /// are f32.
+  /// take it, f16 or bf16. Scores, sums, the bias and its gradient are f32.
   DType type = DType::F32;
   /// Of O forward, and of the gradients of Q, K and V: `type` or f32.
   DType resultType = DType::F32;

@@ -8,7 +8,7 @@
 // As Attention.cu, whose positions, masks and draws are used here, with products
 // of tensor cores: factors have 16 bits, sums are f32. Scores, exponentials and
 // their sums are f32; what is multiplied next (probabilities, gradients of
-// scores) is rounded to 16 bits in registers.
+// scores) is the sum of two numbers of 16 bits each.
 //
 // A block has 64 rows (queries, or keys in the gradients of keys), 16 of each of
 // its four warps, and goes over tiles of the other in shared memory, which are
@@ -215,8 +215,18 @@ product16(float (&s)[Columns][4], const unsigned short *a,
   }
 }
 
-// sum += P B, where B has a row of `size` channels for each column of P, which
-// is rounded.
+// Two numbers as the sums of two of 16 bits each.
+template <class T>
+__device__ __forceinline__ void split(unsigned &x, unsigned &rest, float low,
+                                      float high) {
+  x = T::round(low, high);
+  rest = T::round(low - T::widen((unsigned short)x),
+                  high - T::widen((unsigned short)(x >> 16)));
+}
+
+// sum += P B, where B has a row of `size` channels for each column of P. The
+// numbers of P are sums of two of 16 bits: rounded ones would cost bits that the
+// result has.
 template <class T, int Stride, int Columns, int Tiles>
 __device__ __forceinline__ void
 accumulate16(float (&sum)[Tiles][4], const float (&p)[Columns][4],
@@ -225,15 +235,19 @@ accumulate16(float (&sum)[Tiles][4], const float (&p)[Columns][4],
   const unsigned short *other = b + lane % 16 * Stride + lane / 16 * 8;
 #pragma unroll
   for (int j = 0; j < Columns; j += 2) {
-    unsigned x[4] = {
-        T::round(p[j][0], p[j][1]), T::round(p[j][2], p[j][3]),
-        T::round(p[j + 1][0], p[j + 1][1]), T::round(p[j + 1][2], p[j + 1][3])};
+    unsigned x[4], rest[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      split<T>(x[k], rest[k], p[j + k / 2][k % 2 * 2],
+               p[j + k / 2][k % 2 * 2 + 1]);
 #pragma unroll
     for (int c = 0; c < Tiles; c += 2) {
       if (8 * c >= size)
         continue;
       unsigned y[4];
       loadTransposed(y, other + 8 * j * Stride + 8 * c);
+      T::multiply(sum[c], rest, y[0], y[1]);
+      T::multiply(sum[c + 1], rest, y[2], y[3]);
       T::multiply(sum[c], x, y[0], y[1]);
       T::multiply(sum[c + 1], x, y[2], y[3]);
     }
