@@ -418,9 +418,10 @@ struct Decompose : exec::impl::DecomposeBase<Decompose> {
 
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
-    patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
-                 ScatterAlongFirst, ScatterInBatches, SeedToValue,
-                 DropoutOfPieces>(&getContext());
+    patterns
+        .add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
+             ScatterAlongFirst, ScatterInBatches, SeedToValue, DropoutOfPieces>(
+            &getContext());
     patterns.add<WidenAttention<graph::AttentionOp>,
                  WidenAttention<graph::AttentionGradOp>,
                  WidenAttention<graph::AttentionBiasGradOp>>(&getContext(),

@@ -70,7 +70,8 @@ static std::string attentionKernels(const std::set<std::string> &symbols) {
     if (!symbols.count(symbol))
       return;
     os << "extern \"C\" __global__ void __launch_bounds__(attentionThreads"
-       << (function.contains('<') ? ", 2)\n" : ")\n") << symbol << "(AttentionArguments a) {\n  " << function
+       << (function.contains('<') ? ", 2)\n" : ")\n") << symbol
+       << "(AttentionArguments a) {\n  " << function
        << (function.contains('<') ? ", " : "<") << size;
     for (int number : shape)
       os << ", " << number;

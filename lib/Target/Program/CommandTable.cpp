@@ -156,8 +156,8 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
                    v = tensorType(op.getValue());
   FailureOr<runtime::DType> type = dtypeOf(op.getLoc(), q.getElementType());
-  FailureOr<runtime::DType> resultType = dtypeOf(
-      op.getLoc(), tensorType(op->getResult(0)).getElementType());
+  FailureOr<runtime::DType> resultType =
+      dtypeOf(op.getLoc(), tensorType(op->getResult(0)).getElementType());
   if (failed(type) || failed(resultType))
     return failure();
   a.type = *type;

@@ -365,8 +365,8 @@ float widenNumber(unsigned short x, DType type) {
                                           : llvm::APFloat::IEEEhalf(),
                       llvm::APInt(16, x));
   bool loses;
-  value.convert(llvm::APFloat::IEEEsingle(),
-                llvm::APFloat::rmNearestTiesToEven, &loses);
+  value.convert(llvm::APFloat::IEEEsingle(), llvm::APFloat::rmNearestTiesToEven,
+                &loses);
   return value.convertToFloat();
 }
 float rounded(float x, DType type) {
@@ -975,8 +975,8 @@ void Attention::checkNarrowed(const AttentionCommand &own, Memory &got,
                          i * r.view.stridePosition + d;
             bool defined = !r.expected.empty();
             double x = numberAt(mine, at, type);
-            double e = defined ? r.expected[index]
-                               : numberAt(other, at, DType::F32);
+            double e =
+                defined ? r.expected[index] : numberAt(other, at, DType::F32);
             // Values are less than 8.
             double slack = unit * (defined ? r.roundings[index] : 8.0) +
                            rounds * std::fabs(e) + 2e-5 * norm + 2e-6;

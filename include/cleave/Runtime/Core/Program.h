@@ -257,8 +257,9 @@ struct HeadView {
 /// `lse` is [batch, heads, queries] f32, the log of the sum of exponentials
 /// of the masked scores; a row with no visible key gives output 0 and -inf.
 struct AttentionCommand {
-  /// Of Q, K and V and, backward, of O and its gradient: f32 or, on devices that
-  /// take it, f16 or bf16. Scores, sums, the bias and its gradient are f32.
+  /// Of Q, K and V and, backward, of O and its gradient: f32 or, on devices
+  /// that take it, f16 or bf16. Scores, sums, the bias and its gradient are
+  /// f32.
   DType type = DType::F32;
   /// Of O forward, and of the gradients of Q, K and V: `type` or f32.
   DType resultType = DType::F32;

@@ -5,16 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// As Attention.cu, whose positions, masks and draws are used here, with products
-// of tensor cores: factors have 16 bits, sums are f32. Scores, exponentials and
-// their sums are f32; what is multiplied next (probabilities, gradients of
-// scores) is the sum of two numbers of 16 bits each.
+// As Attention.cu, whose positions, masks and draws are used here, with
+// products of tensor cores: factors have 16 bits, sums are f32. Scores,
+// exponentials and their sums are f32; what is multiplied next (probabilities,
+// gradients of scores) is the sum of two numbers of 16 bits each.
 //
-// A block has 64 rows (queries, or keys in the gradients of keys), 16 of each of
-// its four warps, and goes over tiles of the other in shared memory, which are
-// copied while others are computed. Of a tile of 16 rows and 8 columns, a thread
-// has the rows lane / 4 and lane / 4 + 8, and in each the columns 2 * (lane % 4)
-// and the next.
+// A block has 64 rows (queries, or keys in the gradients of keys), 16 of each
+// of its four warps, and goes over tiles of the other in shared memory, which
+// are copied while others are computed. Of a tile of 16 rows and 8 columns, a
+// thread has the rows lane / 4 and lane / 4 + 8, and in each the columns 2 *
+// (lane % 4) and the next.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,8 +29,8 @@ template <int Size> struct Tile16 {
 // Instructions
 //===----------------------------------------------------------------------===//
 
-// The types of 16 bits: a value in f32, two values rounded, the first one in the
-// low bits, and d += a b of 16 x 16, 16 x 8 numbers.
+// The types of 16 bits: a value in f32, two values rounded, the first one in
+// the low bits, and d += a b of 16 x 16, 16 x 8 numbers.
 struct Bfloat16 {
   static __device__ __forceinline__ float widen(unsigned short x) {
     return __uint_as_float(unsigned(x) << 16);
@@ -44,9 +44,8 @@ struct Bfloat16 {
     return emulation::roundBfloat16(low) | emulation::roundBfloat16(high) << 16;
 #endif
   }
-  static __device__ __forceinline__ void multiply(float (&d)[4],
-                                                  const unsigned (&a)[4],
-                                                  unsigned b0, unsigned b1) {
+  static __device__ __forceinline__ void
+  multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #ifdef __CUDACC__
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -76,9 +75,8 @@ struct Float16 {
     return emulation::roundFloat16(low) | emulation::roundFloat16(high) << 16;
 #endif
   }
-  static __device__ __forceinline__ void multiply(float (&d)[4],
-                                                  const unsigned (&a)[4],
-                                                  unsigned b0, unsigned b1) {
+  static __device__ __forceinline__ void
+  multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #ifdef __CUDACC__
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -90,8 +88,8 @@ struct Float16 {
   }
 };
 
-// Four matrices of 8 x 8 numbers; thread 8 * i + r gives the address of row r of
-// matrix i. A thread gets the numbers 2 * (lane % 4) and the next of row
+// Four matrices of 8 x 8 numbers; thread 8 * i + r gives the address of row r
+// of matrix i. A thread gets the numbers 2 * (lane % 4) and the next of row
 // lane / 4 of each, or, transposed, those rows of column lane / 4.
 __device__ __forceinline__ void loadMatrices(unsigned (&x)[4],
                                              const unsigned short *row) {
@@ -158,8 +156,8 @@ __device__ __forceinline__ int warpRow(int r) {
   return int(threadIdx.x) / 32 * 8 + r % 8 + r / 8 * 32;
 }
 
-// Begins to load `count` rows from row `first` of a head on; what is beyond them
-// or beyond `size` channels, up to a multiple of 16, becomes 0.
+// Begins to load `count` rows from row `first` of a head on; what is beyond
+// them or beyond `size` channels, up to a multiple of 16, becomes 0.
 template <int Size, int RowCount>
 __device__ __forceinline__ void beginTile(unsigned short *tile,
                                           const HeadArguments &v, int b, int h,
@@ -189,9 +187,9 @@ __device__ __forceinline__ void beginTile(unsigned short *tile,
 // s = A B^T, of the own warp's rows of A, which are those of `warpRow`, and all
 // rows of B, over `size` channels.
 template <class T, int Stride, int Columns>
-__device__ __forceinline__ void
-product16(float (&s)[Columns][4], const unsigned short *a,
-          const unsigned short *b, int size) {
+__device__ __forceinline__ void product16(float (&s)[Columns][4],
+                                          const unsigned short *a,
+                                          const unsigned short *b, int size) {
   int lane = int(threadIdx.x) % 32;
   const unsigned short *own = a + warpRow(lane % 16) * Stride + lane / 16 * 8;
   const unsigned short *other =
@@ -225,8 +223,8 @@ __device__ __forceinline__ void split(unsigned &x, unsigned &rest, float low,
 }
 
 // sum += P B, where B has a row of `size` channels for each column of P. The
-// numbers of P are sums of two of 16 bits: rounded ones would cost bits that the
-// result has.
+// numbers of P are sums of two of 16 bits: rounded ones would cost bits that
+// the result has.
 template <class T, int Stride, int Columns, int Tiles>
 __device__ __forceinline__ void
 accumulate16(float (&sum)[Tiles][4], const float (&p)[Columns][4],
@@ -385,7 +383,8 @@ __device__ __forceinline__ void forDraws(F what) {
 //===----------------------------------------------------------------------===//
 
 template <class T, int Size, int KeyColumns>
-__device__ __forceinline__ void attentionForward16(const AttentionArguments &a) {
+__device__ __forceinline__ void
+attentionForward16(const AttentionArguments &a) {
   constexpr int stride = Tile16<Size>::stride, tiles = Tile16<Size>::tiles;
   constexpr int columns = KeyColumns / 8;
   extern __shared__ __align__(16) char shared[];
@@ -492,8 +491,8 @@ __device__ __forceinline__ void attentionForward16(const AttentionArguments &a) 
     for (int step = 2; step > 0; step /= 2)
       total += __shfl_xor_sync(0xffffffffu, total, step);
     bool empty = largest[half] == minusInfinity() && total == 0.0f;
-    float top = largest[half] == minusInfinity() && !empty ? 0.0f
-                                                            : largest[half];
+    float top =
+        largest[half] == minusInfinity() && !empty ? 0.0f : largest[half];
     float rest = empty ? 0.0f : logf(total);
     float factor = empty ? 0.0f : 1.0f / total;
     if (a.dropout)
@@ -536,8 +535,8 @@ __device__ __forceinline__ void attentionForward16(const AttentionArguments &a) 
         if (a.o.wide)
           y[e] += before * rowOf16<float>(a.o, b, h, i)[channel + e];
         else
-          y[e] += before * T::widen(rowOf16<unsigned short>(a.o, b, h,
-                                                            i)[channel + e]);
+          y[e] += before *
+                  T::widen(rowOf16<unsigned short>(a.o, b, h, i)[channel + e]);
       }
       storePair<T>(a.o, b, h, i, channel, a.valueSize, y[0], y[1]);
     }
@@ -626,7 +625,8 @@ __device__ __forceinline__ void storeDots16(const AttentionArguments &a,
 
 // Of queries. Also stores the sum of dO * O of each row, for the kernels below.
 template <class T, int Size, int KeyColumns>
-__device__ __forceinline__ void attentionQueries16(const AttentionArguments &a) {
+__device__ __forceinline__ void
+attentionQueries16(const AttentionArguments &a) {
   constexpr int stride = Tile16<Size>::stride, tiles = Tile16<Size>::tiles;
   constexpr int columns = KeyColumns / 8;
   extern __shared__ __align__(16) char shared[];
@@ -694,8 +694,8 @@ __device__ __forceinline__ void attentionQueries16(const AttentionArguments &a) 
   storeRows16<T>(a.dQ, b, h, first, count, a.headSize, dQ, a.scale);
 }
 
-// Of keys (`OfKeys`), values (`OfValues`) or both: rows are keys, and the queries
-// of all heads that share the key head are columns, in order.
+// Of keys (`OfKeys`), values (`OfValues`) or both: rows are keys, and the
+// queries of all heads that share the key head are columns, in order.
 template <class T, int Size, int QueryColumns, bool OfKeys, bool OfValues>
 __device__ __forceinline__ void sweepQueries16(const AttentionArguments &a) {
   constexpr int stride = Tile16<Size>::stride, tiles = Tile16<Size>::tiles;
