@@ -8,8 +8,8 @@
 // CHECK-LABEL: cleave_kernel_narrow(const float *in0, __nv_fp8_e4m3 *out0, __nv_fp8_e5m2 *out1) {
 // CHECK: = (__nv_fp8_e4m3)v
 // CHECK: = toE5M2(v
-// CHECK: storeVector(out0 + row * 768 + c, v{{[0-9]+}});
-// CHECK: storeVector(out1 + row * 768 + c, v{{[0-9]+}});
+// CHECK: storeVector<4>(out0 + row * 768 + c, v{{[0-9]+}});
+// CHECK: storeVector<4>(out1 + row * 768 + c, v{{[0-9]+}});
 exec.kernel @narrow map [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf8E4M3FN>, %z: tensor<4x768xf8E5M2>)
     attributes {vector = 4 : i64, alignment = array<i64: 16, 4, 4>} {
   exec.pass {
